@@ -1,7 +1,7 @@
 """Packaging of cmsspark: metadata, and the files that travel beside the code.
 
 Schemas, profiles and templates lie at the top of a checkout, where people look for them, and inside the package
-once it is built: ``cmsspark.resources`` looks in both places.
+once it is built: ``cmsspark.base.resources`` looks in both places.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HERE = Path(__file__).resolve().parent
 PACKAGE_FILES = ["py.typed", "*.csv", "*.csv.gz", "*.json", "*.json.gz", "*.yaml", "*.html", "*.css", "*.js"]
 RESOURCES = ("etc", "schemas")
 PROJECT = "https://github.com/dmwm/CMSSpark"
-COMPILED = runpy.run_path(str(HERE / "cmsspark" / "compiled.py"))
+COMPILED = runpy.run_path(str(HERE / "cmsspark" / "base" / "compiled.py"))
 #: What each compiled module is made of now, by its name in the package.
 DIGESTS = COMPILED["digests"](lambda inside: (HERE / "cmsspark" / inside).read_bytes())
 
@@ -111,7 +111,7 @@ setup(
     },
     python_requires=">=3.11,<3.14",
     packages=find_packages(include=["cmsspark", "cmsspark.*"]),
-    package_data={"": PACKAGE_FILES, "cmsspark.dashboard": ["templates/*.html", "static/*"]},
+    package_data={"": PACKAGE_FILES, "cmsspark.apps.dashboard": ["templates/*.html", "static/*"]},
     cmdclass={"build_ext": BuildWhatChanged, "build_py": BuildWithResources},
     ext_modules=extensions(),
     zip_safe=False,

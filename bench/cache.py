@@ -17,8 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from cmsspark.cache.replay import PLAIN
-from cmsspark.cache.trace import read_trace
+from cmsspark.apps.cache.replay import PLAIN
+from cmsspark.apps.cache.trace import read_trace
 
 PEERS = {"lru": "LRU", "fifo": "FIFO", "sieve": "Sieve", "s3fifo": "S3FIFO", "gdsf": "GDSF", "lfu": "LFU", "arc": "ARC"}
 _PEER = """

@@ -28,8 +28,8 @@ from bench.daily import run_spark
 from bench.event_log import Application
 from bench.inputs import DAY, Day, Inputs
 from bench.meter import Cost, measure
-from cmsspark.hdfs_client import CLIENT_KEY
-from cmsspark.reports.terminal import table
+from cmsspark.base.text.terminal import table
+from cmsspark.filesystems.hdfs import CLIENT_KEY
 from cmsspark.submit.host import find_spark
 from tests.cluster import environment
 from tests.cluster.daemons import Cluster

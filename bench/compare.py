@@ -8,7 +8,7 @@ from typing import Any
 
 import duckdb
 
-from cmsspark.pseudonyms import Pseudonyms
+from cmsspark.settings.pseudonyms import Pseudonyms
 
 CELLS = "stream, dataset_name, site_name, app"
 SUMS = "nacc, remote_nacc, read_bytes, cpu_ms, wall_ms"

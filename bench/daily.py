@@ -20,7 +20,7 @@ from pathlib import Path
 from bench import compare, inputs, report
 from bench.inputs import DAY, Day, Inputs
 from bench.meter import Cost, measure
-from cmsspark import pseudonyms
+from cmsspark.settings import pseudonyms
 
 PEERS = ("duckdb", "polars")
 #: Ours: processes without a catalogue from before, with it, and Spark with it.

@@ -29,7 +29,7 @@ from urllib.parse import urlencode
 
 import psutil
 
-from cmsspark.query.database import Database
+from cmsspark.store.query.database import Database
 
 CHROMIUM = "/usr/bin/chromium"
 #: Limits in ms for one person; for eight at once they are twice as long.
@@ -92,7 +92,7 @@ def server(store: Path, cache: Path) -> Iterator[Server]:
     cache.mkdir(parents=True, exist_ok=True)
     settings.write_text(f"cache_dir: {cache}\nstate_dir: {cache}/state\n", encoding="utf-8")
     words = ["dashboard", "--port", "0", "--fout", str(store), "--settings", str(settings)]
-    call = [sys.executable, "-c", "from cmsspark.cli import main; main()", *words]
+    call = [sys.executable, "-c", "from cmsspark.main import main; main()", *words]
     began = time.monotonic()
     process = subprocess.Popen(call, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None

@@ -23,8 +23,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench.inputs import DAY, Day, files_for, provide
-from cmsspark.demo.logs import LogLayout
-from cmsspark.demo.make import make
+from cmsspark.apps.demo.logs import LogLayout
+from cmsspark.apps.demo.make import make
 from cmsspark.sources.reader import Reader
 
 TOP = Path(__file__).resolve().parents[1]
@@ -38,11 +38,11 @@ from datetime import date
 from pathlib import Path
 from cmsspark.sources.dumps import dump_at
 from cmsspark.sources.reader import Reader
-from cmsspark.storage import LocalFiles
+from cmsspark.filesystems.storage import LocalFiles
 try:
-    from cmsspark.pipeline.catalogue_snapshots import open_snapshots
-    from cmsspark.kernel.catalogue import Catalogue
-    from cmsspark.kernel.pre_aggregate import StreamAggregator
+    from cmsspark.run.catalogue_snapshots import open_snapshots
+    from cmsspark.accesses.catalogue import Catalogue
+    from cmsspark.accesses.pre_aggregate import StreamAggregator
 except ModuleNotFoundError:  # a revision from before the kernel had a room
     from cmsspark.jobs.snapshots import open_snapshots
     from cmsspark.transforms.catalogue import Catalogue

@@ -22,7 +22,7 @@ from bench import inputs, report
 from bench.daily import Bench, run_spark
 from bench.inputs import DAY, Day, Inputs
 from bench.meter import Cost
-from cmsspark.schemas import stored_table
+from cmsspark.base.schemas import stored_table
 
 JOBS = ("dbs_events", "dbs_phedex", "site_tier_usage", "phedex")
 PEER = "duckdb"

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 
 from bench.peers import events_higher_order
-from cmsspark.events.demo_files import MODELS, make_events, write_tree
-from cmsspark.events.layout import HLF_COUNT, MATRIX
-from cmsspark.events.parts import matrix_of, sample_parts
-from cmsspark.events.prepare_task import PrepareTask, RangeResult, run_tasks
-from cmsspark.events.root_files import EntryRange, bytes_of
+from cmsspark.apps.events.demo_files import MODELS, make_events, write_tree
+from cmsspark.apps.events.layout import HLF_COUNT, MATRIX
+from cmsspark.apps.events.parts import matrix_of, sample_parts
+from cmsspark.apps.events.prepare_task import PrepareTask, RangeResult, run_tasks
+from cmsspark.apps.events.root_files import EntryRange, bytes_of
 
 CORES = 2
 #: How often each file is read for features without the matrix.
@@ -121,8 +121,8 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=4_000, help="events of each class")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each, the medians count")
     arguments = parser.parse_args()
-    from cmsspark.events.score_files import quiet_options
-    from cmsspark.runners.session import session
+    from cmsspark.apps.events.score_files import quiet_options
+    from cmsspark.engines.session import session
 
     options = {"spark.master": f"local[{CORES}]", "spark.ui.enabled": "false", "spark.driver.memory": "2g"}
     spark = session("bench events", **options, **quiet_options())

@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from cmsspark.events.layout import BATCH_ROWS, HLF_COUNT, MATRIX, PARTICLES, event_schema
-from cmsspark.events.parts import PartWriter
-from cmsspark.events.scalers import Moments
-from cmsspark.training.launch import launch
-from cmsspark.training.local_backend import LocalBackend
-from cmsspark.training.run_folder import RunFolder
-from cmsspark.training.spec import TrainingRun
+from cmsspark.apps.events.layout import BATCH_ROWS, HLF_COUNT, MATRIX, PARTICLES, event_schema
+from cmsspark.apps.events.parts import PartWriter
+from cmsspark.apps.events.scalers import Moments
+from cmsspark.apps.training.launch import launch
+from cmsspark.apps.training.local_backend import LocalBackend
+from cmsspark.apps.training.run_folder import RunFolder
+from cmsspark.apps.training.spec import TrainingRun
 
 SCRIPT = Path(__file__).resolve().parent.parent / "etc/training/train_events.py"
 WORKERS = (1, 2)

@@ -12,7 +12,7 @@ import ast
 import re
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,8 +22,6 @@ from bench import house_names
 TOP = Path(__file__).resolve().parent.parent
 PACKAGE = "cmsspark"
 SUFFIXES = (".py", ".pyx", ".pxi", ".pxd")
-#: Rooms of a subsystem: each is a namespace of its own.
-SUBSYSTEMS = frozenset({"monitor", "popularity", "placement", "cache", "events", "training", "dashboard"})
 LONG_FUNCTION = 60
 #: Names and texts of all streams, in code.
 STREAMS = ("aaa", "eos", "cmssw", "crab")
@@ -47,8 +45,12 @@ class Source:
 
     @property
     def room(self) -> str:
-        """The folder below the package, or the module itself on the ground floor."""
+        """The folder below the package, or the module itself beside the rooms."""
         return self.path.parts[0] if len(self.path.parts) > 1 else self.path.stem
+
+    @property
+    def is_of_demo(self) -> bool:
+        return "demo" in self.path.parts
 
     @property
     def lines(self) -> int:
@@ -78,6 +80,13 @@ def imported(source: Source, modules: set[str], *, for_types: bool = False) -> I
             target = target.rpartition(".")[0]
         if target and target not in (PACKAGE, source.module):
             yield target
+
+
+def named(source: Source, modules: set[str]) -> Iterator[str]:
+    """Modules of the package whose names stand in texts of a file, as ``module`` or ``module:attribute``."""
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Constant) and str(node.value).partition(":")[0] in modules:
+            yield str(node.value).partition(":")[0]
 
 
 def _python_imports(tree: ast.AST, for_types: bool) -> Iterator[str]:
@@ -149,35 +158,13 @@ def long_functions(files: list[Source]) -> list[str]:
     return found
 
 
-def doubled(names: Iterable[tuple[str, str]]) -> list[str]:
-    """Names that are at more than one place, with their places."""
-    places: dict[str, set[str]] = defaultdict(set)
-    for name, place in names:
-        places[name].add(place)
-    return [f"{name}: {', '.join(sorted(found))}" for name, found in sorted(places.items()) if len(found) > 1]
-
-
-def doubled_modules(files: list[Source]) -> list[str]:
-    base = [source for source in files if source.room not in SUBSYSTEMS and source.path.stem != "__init__"]
-    return doubled((source.path.stem, str(source.path.with_suffix(""))) for source in base)
-
-
-def doubled_classes(files: list[Source]) -> list[str]:
-    return doubled(
-        (node.name, str(source.path))
-        for source in files
-        for node in ast.walk(source.tree)
-        if isinstance(node, ast.ClassDef)
-    )
-
-
 def files_of_stream(top: Path, files: list[Source], stream: str) -> list[str]:
     """Files outside of tests, docs and the demo whose code, keys or name contain the stream's name as a word."""
     word = re.compile(rf"(?<![a-z]){stream}(?![a-z])", re.IGNORECASE)
     found = [
         f"{PACKAGE}/{source.path}"
         for source in files
-        if source.room != "demo" and any(map(word.search, house_names.code_texts(source.tree, source.text)))
+        if not source.is_of_demo and any(map(word.search, house_names.code_texts(source.tree, source.text)))
     ]
     for folder in ("etc", "schemas"):
         for file in sorted((top / folder).rglob("*")):
@@ -192,7 +179,7 @@ def derivations(files: list[Source]) -> list[str]:
     """``file: columns`` where code computes derived columns of the report, outside of the demo."""
     found: dict[str, set[str]] = defaultdict(set)
     for source in files:
-        if source.room != "demo":
+        if not source.is_of_demo:
             for column in house_names.computed_columns(source.tree, DERIVED):
                 found[str(source.path)].add(column)
     return [f"{path}: {', '.join(sorted(columns))}" for path, columns in sorted(found.items())]
@@ -218,18 +205,14 @@ def figures(top: Path) -> Iterator[Figure]:
     for source in files:
         lines[source.path.suffix] += source.lines
     modules = [source for source in files if source.path.suffix in (".py", ".pyx")]
-    rooms = Counter(source.room if len(source.path.parts) > 1 else "(ground floor)" for source in modules)
+    rooms = Counter(source.room if len(source.path.parts) > 1 else "(beside the rooms)" for source in modules)
     yield Figure("package lines", f"{lines.total():,}", [f"{kind}: {count:,}" for kind, count in sorted(lines.items())])
     yield Figure("modules", f"{len(modules):,}", [f"{room}: {count}" for room, count in rooms.most_common()])
     sizes = [source.lines for source in modules if source.path.suffix == ".py"]
     yield Figure("median module lines", f"{statistics.median(sizes or [0]):.0f}", [f"largest: {max(sizes, default=0)}"])
     yield Figure.of("functions over 60 lines", long_functions(files))
-    jobs = [str(source.path) for source in files if source.room == "jobs" and source.path.stem != "__init__"]
-    yield Figure.of("files in jobs/", jobs)
     yield Figure.of("import circles of modules", [" ".join(group) for group in module_circles(files)])
     yield Figure.of("import circles of rooms", [" ".join(group) for group in room_circles(files)])
-    yield Figure.of("doubled module names", doubled_modules(files))
-    yield Figure.of("doubled class names", doubled_classes(files))
     for stream in STREAMS:
         yield Figure.of(f"files that mention {stream}", files_of_stream(top, files, stream))
     yield Figure.of("files that derive columns", derivations(files))

@@ -95,13 +95,13 @@ def warm(inputs: Inputs) -> None:
 
 def _maker() -> str:
     digest = hashlib.sha256(f"{SEED} {DAY}".encode())
-    for path in sorted((_TOP / "cmsspark/demo").glob("*.*")):
+    for path in sorted((_TOP / "cmsspark/apps/demo").glob("*.*")):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
 
 
 def main() -> None:
-    from cmsspark.demo import LogLayout, make
+    from cmsspark.apps.demo import LogLayout, make
 
     root, records, files, maker, packed, generations, processes, favourite = sys.argv[1:]
     made = make(

@@ -98,10 +98,10 @@ def make_files(cluster: Cluster, folder: str, count: int) -> None:
 
 def measure(cluster: Cluster, count: int) -> list[dict[str, Any]]:
     """Measure a folder of so many files."""
-    from cmsspark.hadoop import HadoopFiles
-    from cmsspark.runners.read_exact_files import read_exact_files
-    from cmsspark.runners.scan import set_sizes
-    from cmsspark.runners.session import session
+    from cmsspark.engines.explicit_files import read_exact_files
+    from cmsspark.engines.scan import set_sizes
+    from cmsspark.engines.session import session
+    from cmsspark.filesystems.hadoop import HadoopFiles
     from cmsspark.sources.listing import data_files, digest
 
     quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

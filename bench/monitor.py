@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.meter import Cost, measure
-from cmsspark.monitor.event_log import read_event_log
-from cmsspark.monitor.event_log_files import find_log
+from cmsspark.apps.monitor.event_log import read_event_log
+from cmsspark.apps.monitor.event_log_files import find_log
 from cmsspark.store.process_samples import read_processes
 
 _WORK = """

@@ -20,8 +20,8 @@ from bench import inputs, report
 from bench.daily import Bench, arguments, run_spark
 from bench.inputs import DAY, Day, Inputs
 from bench.meter import Cost
+from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.sources.registry import STREAMS
-from cmsspark.storage import LocalFiles
 from cmsspark.store.results import current
 
 COPIES = 16

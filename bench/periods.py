@@ -19,10 +19,10 @@ from pathlib import Path
 from bench.inputs import DAY, Day, provide
 from bench.meter import Cost, measure
 from bench.report import cost, machine
-from cmsspark import clock
-from cmsspark.demo.history import store_history
-from cmsspark.demo.past import History
-from cmsspark.pseudonyms import Pseudonyms
+from cmsspark.apps.demo.history import store_history
+from cmsspark.apps.demo.past import History
+from cmsspark.base import clock
+from cmsspark.settings.pseudonyms import Pseudonyms
 
 LAST = date(2025, 12, 31)
 #: Of the paper.
@@ -61,7 +61,7 @@ def commands(store: str) -> dict[str, list[str]]:
     fout = ("--fout", store)
 
     def cmsspark(*words: str) -> list[str]:
-        return python("cmsspark.cli", *words, *fout)
+        return python("cmsspark.main", *words, *fout)
 
     dataset = "/BTag/Run2011A-12Oct2013-v1/AOD"
     return {

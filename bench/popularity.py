@@ -18,16 +18,16 @@ from typing import Any
 
 import numpy as np
 
-from cmsspark.demo.history import store_history
-from cmsspark.demo.past import History
-from cmsspark.periods import between
-from cmsspark.pipeline import stored_days
-from cmsspark.popularity.fitting import fit, predict
-from cmsspark.popularity.scores import average_precision
-from cmsspark.popularity.series import Series, stored_series
-from cmsspark.popularity.training import FIRST_DAY, Label, Weeks
-from cmsspark.pseudonyms import Pseudonyms
-from cmsspark.storage import LocalFiles
+from cmsspark.apps.demo.history import store_history
+from cmsspark.apps.demo.past import History
+from cmsspark.apps.popularity.fitting import fit, predict
+from cmsspark.apps.popularity.scores import average_precision
+from cmsspark.apps.popularity.series import Series, stored_series
+from cmsspark.apps.popularity.training import FIRST_DAY, Label, Weeks
+from cmsspark.base.periods import between
+from cmsspark.filesystems.storage import LocalFiles
+from cmsspark.settings.pseudonyms import Pseudonyms
+from cmsspark.store import stored_days
 
 LAST = date(2026, 1, 11)  # a Sunday
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bench.inputs import Day
 from bench.meter import Cost
-from cmsspark import clock
+from cmsspark.base import clock
 
 BEGIN, END = "<!-- measured: written by bench/daily.py -->", "<!-- end of what was measured -->"
 _HEAD = (

@@ -23,7 +23,7 @@ import polars as pl
 from bench import report
 from bench.daily import Bench, run_spark
 from bench.meter import Cost
-from cmsspark.days import start_ms
+from cmsspark.base.dates import start_ms
 
 DAY: Final = date(2026, 1, 15)
 DAY_MS: Final = start_ms(DAY)
@@ -35,8 +35,8 @@ _COLUMNS: Final = (
 
 def provide(root: Path, files: int) -> Path:
     """A dump of about so many files under ``root``, made where it is not there; its folder."""
-    from cmsspark.demo.world import make_world
-    from cmsspark.demo.write_rucio import TABLES, rucio_folder, write_rucio_table
+    from cmsspark.apps.demo.world import make_world
+    from cmsspark.apps.demo.write_rucio import TABLES, rucio_folder, write_rucio_table
 
     after = date(2026, 1, 16)
     folder = rucio_folder(root, after)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cmsspark.reports.terminal import table
+from cmsspark.base.text.terminal import table
 
 BEGIN, END = "<!-- scale: written by bench/scale.py -->", "<!-- end of the scale -->"
 

@@ -20,10 +20,10 @@ from typing import Any
 
 import polars as pl
 
-from cmsspark.demo.history import store_history
-from cmsspark.demo.past import History
-from cmsspark.pseudonyms import Pseudonyms
-from cmsspark.query.database import Database
+from cmsspark.apps.demo.history import store_history
+from cmsspark.apps.demo.past import History
+from cmsspark.settings.pseudonyms import Pseudonyms
+from cmsspark.store.query.database import Database
 
 LAST = date(2026, 1, 15)
 

@@ -12,21 +12,23 @@ Importing this package starts nothing: no JVM, no Spark, no file is read. In not
 These functions are those of :mod:`cmsspark.notebook`, which is imported when one of them is used.
 """
 
+from __future__ import annotations
+
 import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cmsspark.notebook import accesses, days, read, session, sql, table
 
 __version__ = "0.1.0"
-
-#: Functions of the package and where they are. ``days`` is also a module: calling that calls this function.
-_FUNCTIONS = {name: "cmsspark.notebook" for name in ("read", "sql", "session", "accesses", "table")}
+__all__ = ["__version__", "accesses", "days", "read", "session", "sql", "table"]
 
 
 def __getattr__(name: str) -> object:
-    if name == "days":
-        return importlib.import_module("cmsspark.days")
-    if name in _FUNCTIONS:
-        return getattr(importlib.import_module(_FUNCTIONS[name]), name)
+    if name in __all__:
+        return getattr(importlib.import_module("cmsspark.notebook"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_FUNCTIONS, "days"})
+    return sorted({*globals(), *__all__})

@@ -1,6 +1,6 @@
 """``python -m cmsspark``: the ``cmsspark`` command of this Python."""
 
-from cmsspark.cli import main
+from cmsspark.main import main
 
 if __name__ == "__main__":
     main()

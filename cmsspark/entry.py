@@ -15,7 +15,7 @@ _NO_MEMORY = b"cmsspark: more memory is needed than there is\n  next: raise the 
 
 def cmsspark() -> None:
     """The ``cmsspark`` script."""
-    _run("cmsspark.cli")
+    _run("cmsspark.main")
 
 
 def run_spark() -> None:
@@ -24,7 +24,7 @@ def run_spark() -> None:
 
 
 def _run(module: str) -> None:
-    memory = _imported("cmsspark.memory")
+    memory = _imported("cmsspark.base.memory")
     memory.check_room()
     _imported(module).main()
 
@@ -51,9 +51,9 @@ def _interrupt(number: int, frame: object) -> None:
 
 
 def _report(error: BaseException) -> None:
-    """One line for what could not be imported, by the rules of :mod:`cmsspark.errors` where that can be loaded."""
+    """One line for what could not be imported, by the rules of :mod:`cmsspark.base.errors` where that can be loaded."""
     try:
-        from cmsspark import errors
+        from cmsspark.base import errors
 
         code = int(errors.report(error))
     except BaseException:

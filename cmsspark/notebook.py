@@ -19,26 +19,26 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from cmsspark import pseudonyms
-from cmsspark.days import parse_day
-from cmsspark.errors import InputMissing, UsageError
-from cmsspark.file_systems import files_for
-from cmsspark.periods import Interval, Period, between, named, options, spans
-from cmsspark.pipeline.job_index import job_of_table
-from cmsspark.pipeline.options import settings_of, store_of
-from cmsspark.plurals import number_of
-from cmsspark.resources import resource
-from cmsspark.runners.session import has_session
-from cmsspark.runners.session import session as _session
+from cmsspark.base.dates import parse_day
+from cmsspark.base.errors import InputMissing, UsageError
+from cmsspark.base.periods import Interval, Period, between, named, options, spans
+from cmsspark.base.resources import resource
+from cmsspark.base.text.plurals import number_of
+from cmsspark.cli.options import settings_of, store_of
+from cmsspark.engines.session import has_session
+from cmsspark.engines.session import session as _session
+from cmsspark.filesystems.opening import files_for
+from cmsspark.filesystems.storage import Files, is_local
+from cmsspark.settings import pseudonyms
 from cmsspark.sources.registry import ACCESS_STREAMS, STREAMS_OF_JOBS
-from cmsspark.storage import Files, is_local
+from cmsspark.store.job_index import job_of_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from cmsspark.pipeline.request import DayRequest
-    from cmsspark.settings import Settings
+    from cmsspark.run.request import DayRequest
+    from cmsspark.settings.settings import Settings
 
 #: Kinds of tables that functions return.
 Kind = Literal["pandas", "arrow", "polars"]
@@ -76,9 +76,9 @@ def read(
         >>> cms.read("partials", "2026-01-15", columns=["nacc"], to="arrow", fout="/data/results").column_names
         ['nacc']
     """
-    from cmsspark.pipeline.stored_columns import table_rows
-    from cmsspark.schemas import stored_table
+    from cmsspark.base.schemas import stored_table
     from cmsspark.store.results import current
+    from cmsspark.store.stored_columns import table_rows
 
     settings = settings_of(settings_file)
     store = store_of(fout, settings)
@@ -126,8 +126,8 @@ def sql(
         >>> list(top.columns), len(top) > 0
         (['stream', 'nacc'], True)
     """
-    from cmsspark.pipeline.stored_columns import existing_store
-    from cmsspark.query.database import Database
+    from cmsspark.store.query.database import Database
+    from cmsspark.store.stored_columns import existing_store
 
     settings = settings_of(settings_file)
     store = store_of(fout, settings)
@@ -143,7 +143,7 @@ def days(table: str = "data_aggregation", *, fout: str | None = None, settings_f
         >>> cms.days(fout="/data/results")
         [datetime.date(2026, 1, 15)]
     """
-    from cmsspark.pipeline.stored_columns import stored_days
+    from cmsspark.store.stored_columns import stored_days
 
     settings = settings_of(settings_file)
     store = store_of(fout, settings)
@@ -152,7 +152,7 @@ def days(table: str = "data_aggregation", *, fout: str | None = None, settings_f
 
 def _files(store: str, settings: Settings) -> Files:
     """The file system of a store. What a JVM that it takes prints goes where that of :func:`session` goes."""
-    from cmsspark.pipeline.stored_columns import files_of
+    from cmsspark.store.stored_columns import files_of
 
     if is_local(store) or has_session():
         return files_of(store, "cmsspark notebook", settings)
@@ -207,7 +207,7 @@ def accesses(
         >>> sorted(accesses.columns)[:4]
         ['app', 'block_name', 'cpu_seconds', 'dataset_name']
     """
-    from cmsspark.pipeline.request import DayRequest
+    from cmsspark.run.request import DayRequest
 
     of_jobs = sorted({*streams} & {*STREAMS_OF_JOBS})
     if of_jobs:
@@ -234,13 +234,13 @@ def _scan(spark: SparkSession, request: DayRequest) -> DataFrame:
     """Return the accesses of a day with their datasets and blocks, as :func:`accesses` does."""
     from pyspark.sql import functions as F
 
-    from cmsspark.pipeline.catalogue_snapshots import open_snapshots
-    from cmsspark.pipeline.inputs import resolve
-    from cmsspark.pipeline.log_day import stream_files
-    from cmsspark.runners.dump_tables import table_source
-    from cmsspark.runners.scan import scan
-    from cmsspark.runners.shipped import ship
-    from cmsspark.runners.tasks import TaskContext
+    from cmsspark.dumps.dump_tables import table_source
+    from cmsspark.engines.broadcast_files import ship
+    from cmsspark.engines.scan import scan
+    from cmsspark.engines.tasks import TaskContext
+    from cmsspark.run.catalogue_snapshots import open_snapshots
+    from cmsspark.run.inputs import resolve
+    from cmsspark.run.log_day import stream_files
     from cmsspark.sources.folders import Layout
     from cmsspark.sources.reader import Reader
 
@@ -275,7 +275,7 @@ def table(name: str, day: str, *, fout: str | None = None, settings_file: str | 
         >>> usage.groupBy("site_tier").sum("nacc").count() > 1
         True
     """
-    from cmsspark.schemas import stored_table
+    from cmsspark.base.schemas import stored_table
     from cmsspark.store.results import current, spark_location
 
     spark = session()

@@ -45,7 +45,7 @@ def _limits_of_this_process_stay() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[object]:
     """One local session for all tests that need a JVM."""
-    from cmsspark.runners.session import session
+    from cmsspark.engines.session import session
 
     started = session(
         "cmsspark tests",

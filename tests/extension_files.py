@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from cmsspark.access import AccessBatch, Remote
+from cmsspark.base.access import AccessBatch, Remote
 from cmsspark.sources.fields import UNKNOWN, Apps, MemoDict
 from cmsspark.sources.formats.json_lines import JsonDecoder, Metadata, add_bytes, add_lfns, objects, parts_of
 from cmsspark.sources.formats.line_template import RequiredFields
@@ -155,19 +155,19 @@ from __future__ import annotations
 from datetime import date
 from typing import TYPE_CHECKING
 
-from cmsspark.pipeline.dump_day import DumpJob
+from cmsspark.run.dump_day import DumpJob
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from cmsspark.kernel.dump_frames import Frames
+    from cmsspark.dumps.dump_frames import Frames
 
 
 def build(frames: Frames, day: date) -> pl.DataFrame:
     """A row for each data tier."""
     import polars as pl
 
-    from cmsspark.kernel import dump_frames
+    from cmsspark.dumps import dump_frames
 
     rows = dump_frames.with_derived(dump_frames.identities(frames["DATASETS"]), ["data_tier"])
     counts = rows.group_by("data_tier").agg(pl.len().cast(pl.Int64).alias("dataset_count")).sort("data_tier")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cmsspark.buffers import flags, from_numpy, is_there, to_numpy
+from cmsspark.base.buffers import flags, from_numpy, is_there, to_numpy
 
 LONGS = st.lists(st.none() | st.integers(-(2**63), 2**63 - 1), max_size=40)
 
@@ -55,10 +55,10 @@ def test_a_day_is_counted_and_stored_without_pandas(tmp_path: Path) -> None:
         "import sys\n"
         "from datetime import date\n"
         "from pathlib import Path\n"
-        "from cmsspark import demo\n"
-        "from cmsspark.pipeline.log_day import run\n"
-        "from cmsspark.pipeline.request import DayRequest\n"
-        "from cmsspark.settings import Settings\n"
+        "from cmsspark.apps import demo\n"
+        "from cmsspark.run.log_day import run\n"
+        "from cmsspark.run.request import DayRequest\n"
+        "from cmsspark.settings.settings import Settings\n"
         "place, day = Path(sys.argv[1]), date(2026, 1, 15)\n"
         "demo.make(place / 'root', day, records=2_000, files=900, datasets=20, people=20)\n"
         "settings = Settings(None, None, place / 'state', place / 'cache')\n"

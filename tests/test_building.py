@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cmsspark.compiled import NAMES, digests
-from tests.test_compiled import SUFFIX, look
+from cmsspark.base.compiled import NAMES, digests
+from tests.base.test_compiled import SUFFIX, look
 from tests.test_packaging import clean_environment, copy_of_the_checkout
 
 #: "Compiles" to its own command line, and notes what: a real one takes a minute.

@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from cmsspark import __version__
-from cmsspark.cli import COMMANDS, command
-from cmsspark.errors import Exit, UsageError
+from cmsspark.base.errors import Exit, UsageError
+from cmsspark.main import COMMANDS, command
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
@@ -80,7 +80,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_one(words: tuple[str, ...],
 
 def test_help_imports_neither_pyspark_nor_any_job() -> None:
     check = "sys.exit(any(m.startswith(('pyspark', 'cmsspark.jobs.', 'cmsspark.commands.')) for m in sys.modules))"
-    code = f"import sys; from cmsspark.cli import command; command.main(['--help'], standalone_mode=False); {check}"
+    code = f"import sys; from cmsspark.main import command; command.main(['--help'], standalone_mode=False); {check}"
     assert subprocess.run([sys.executable, "-c", code], check=False, stdout=subprocess.DEVNULL).returncode == 0
 
 
@@ -132,11 +132,11 @@ def test_help_loads_no_other_command_and_no_spark() -> None:
         "sys.exit(str(sorted(m for m in sys.modules if m.startswith(prefixes))))"
     )
     code = (
-        "import sys; from cmsspark.cli import command; "
+        "import sys; from cmsspark.main import command; "
         f"command.main(['help', 'exit-codes'], standalone_mode=False); {check}"
     )
     ended = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
-    assert ended.stderr.strip() == "['cmsspark.commands.help']"
+    assert ended.stderr.strip() == "['cmsspark.apps.results.help']"
 
 
 def test_groups_show_the_whole_first_sentence_of_each_command_in_80_columns() -> None:

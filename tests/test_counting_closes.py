@@ -10,16 +10,16 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from cmsspark.access import AccessBatch
-from cmsspark.pipeline.log_day import run
-from cmsspark.pipeline.request import DayRequest
-from cmsspark.settings import Settings
+from cmsspark.base.access import AccessBatch
+from cmsspark.run.log_day import run
+from cmsspark.run.request import DayRequest
+from cmsspark.settings.settings import Settings
 from cmsspark.sources.reader import Reader
+from tests.apps.usage.test_data_aggregation_cells import REPORT_KEY, _same_rows
 from tests.corpus import closes, judged
 from tests.corpus.cases import Expected
 from tests.corpus.hostile import DAY
 from tests.corpus.tree import Tree, write_case_tables
-from tests.jobs.test_data_aggregation_cells import REPORT_KEY, _same_rows
 from tests.oracle.catalogue import read_catalogue
 from tests.oracle.closes import read_close
 from tests.oracle.count import StreamCount, count_record, report_rows

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cmsspark.errors import CmssparkError
+from cmsspark.base.errors import CmssparkError
+from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.sources.dbs import read_table_arrow
 from cmsspark.sources.dumps import choose_dbs_dump, choose_phedex_dump
 from cmsspark.sources.formats import sqoop_csv
 from cmsspark.sources.layout import Layout
-from cmsspark.storage import LocalFiles
 from tests.corpus import hostile, judged, tables
 from tests.corpus.tree import write_table
 from tests.oracle import catalogue, files

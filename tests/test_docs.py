@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from cmsspark.demo import make
-from cmsspark.demo.steps import installed
+from cmsspark.apps.demo import make
+from cmsspark.apps.demo.steps import installed
 
 TOP = Path(__file__).resolve().parent.parent
 DOCS = TOP / "docs"

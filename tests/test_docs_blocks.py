@@ -21,11 +21,12 @@ from typing import Any
 import pytest
 import yaml
 
-from cmsspark import days, pseudonyms
-from cmsspark.demo import make
-from cmsspark.demo.history import store_history
-from cmsspark.pipeline.view_definitions import parse_views
-from cmsspark.settings import load_settings
+from cmsspark.apps.demo import make
+from cmsspark.apps.demo.history import store_history
+from cmsspark.apps.usage.view_definitions import parse_views
+from cmsspark.base import dates
+from cmsspark.settings import pseudonyms
+from cmsspark.settings.settings import load_settings
 
 TOP = Path(__file__).resolve().parent.parent
 PAGES = sorted(
@@ -125,7 +126,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _commands(folder: Path) -> None:
     """Both commands; what needs a cluster, a broker or HDFS is shown only."""
     folder.mkdir()
-    for name, module in (("run_spark", "cmsspark.submit"), ("cmsspark", "cmsspark.cli")):
+    for name, module in (("run_spark", "cmsspark.submit"), ("cmsspark", "cmsspark.main")):
         away = '*" --yarn "*|*" --k8s "*' if name == "run_spark" else '*" --amq "*'
         place = '--dry-run "$@"' if name == "run_spark" else '"$@" --dry-run'
         start = f"exec {shlex.quote(sys.executable)} -c 'from {module} import main; main()'"
@@ -144,7 +145,7 @@ class _Past:
         import pyarrow as pa
 
         count = self.rows.num_rows
-        changed = {"day": [day] * count, "timestamp": [days.start_ms(day)] * count}
+        changed = {"day": [day] * count, "timestamp": [dates.start_ms(day)] * count}
         columns = {name: changed.get(name, self.rows[name]) for name in schema.names}
         return pa.table(columns, schema=schema.arrow())
 
@@ -230,7 +231,7 @@ def test_each_piece_of_configuration_is_understood(block: Block, tmp_path: Path)
 def test_the_output_that_the_readme_shows_is_that_of_the_demo(tmp_path: Path) -> None:
     """Also that the folders that docs/demo.md lists are made."""
     (shown,) = [b.text for b in BLOCKS if b.page.name == "README.md" and b.text.startswith("Every record")]
-    command = [sys.executable, "-c", "from cmsspark.cli import main; main()", "demo"]
+    command = [sys.executable, "-c", "from cmsspark.main import main; main()", "demo"]
     environment = {**os.environ, "PYTHONPATH": str(TOP), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr

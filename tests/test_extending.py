@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from cmsspark.demo.make import make
+from cmsspark.apps.demo.make import make
 from tests.extension_files import (
     COLUMN,
     DECODER,
@@ -98,7 +98,7 @@ class Copy:
 
     def cmsspark(self, *arguments: str) -> str:
         """What ``cmsspark`` of this tree prints."""
-        return self.run("-c", "from cmsspark.cli import main; main()", *arguments)
+        return self.run("-c", "from cmsspark.main import main; main()", *arguments)
 
     def count(self, job: str, *options: str) -> None:
         """Run a job on the day."""
@@ -142,7 +142,7 @@ def with_toy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
 def extend(copy: Copy) -> None:
     """Do what CONTRIBUTING says, one extension after another."""
     with copy.extension("a derived column"):
-        copy.put("cmsspark/names.py", DERIVED, before='    "primary_name": Derived(')
+        copy.put("cmsspark/base/names.py", DERIVED, before='    "primary_name": Derived(')
         copy.put("schemas/tables/data_aggregation.yaml", COLUMN, before="  - {name: primary_name,")
         copy.put("schemas/tables/period_aggregation.yaml", "  - site_country\n", before="  - primary_name\n")
         copy.run(*WRITE_SCHEMAS)
@@ -151,7 +151,7 @@ def extend(copy: Copy) -> None:
         copy.put("cmsspark/publish/sinks/__init__.py", SINK_LINE, before='            SinkEntry("stomp"')
     with copy.extension("a job"):
         copy.put("cmsspark/jobs/toy_tiers.py", JOB)
-        copy.put("cmsspark/pipeline/job_index.py", JOB_LINE, before='    yield Job("cern_monit"')
+        copy.put("cmsspark/store/job_index.py", JOB_LINE, before='    yield Job("cern_monit"')
         copy.put("schemas/tables/toy_tiers.yaml", JOB_TABLE)
         copy.run(*WRITE_SCHEMAS)
     with copy.extension("a log stream"):
@@ -261,7 +261,7 @@ def test_a_job_stores_its_table(with_toy: Copy) -> None:
 
 
 def test_the_demo_goes_on_without_it(with_toy: Copy) -> None:
-    code = "import datetime, pathlib; from cmsspark.commands import demo; folder = pathlib.Path('demo');"
+    code = "import datetime, pathlib; from cmsspark.apps.demo import cli as demo; folder = pathlib.Path('demo');"
     code += "print(demo._jobs(demo.DemoPaths(folder), datetime.date(2026, 1, 15))[0])"
     assert "'--streams', 'aaa,eos,cmssw,condor'" in with_toy.run("-c", code)
 

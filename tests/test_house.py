@@ -1,7 +1,6 @@
-"""The rules of the house: rooms and their floors, names that occur once, and what may be imported when.
+"""The rules of the house: rooms and their floors, where jobs and commands stand, and what may be imported when.
 
-The rooms are in ``docs/architecture.md``. A room imports rooms of lower floors only; rooms of one floor do not import
-each other.
+The rooms are in ``docs/architecture.md``. A room imports rooms of lower floors only.
 """
 
 from __future__ import annotations
@@ -19,30 +18,29 @@ from pathlib import Path
 import pytest
 
 from bench import house
-from cmsspark.pipeline.job_index import JOBS, Job
-from cmsspark.schemas import stored_table
+from cmsspark.base.schemas import stored_table
+from cmsspark.main import COMMANDS
+from cmsspark.sources.registry import STREAMS_BY_NAME
+from cmsspark.store.job_index import JOBS
 
 TOP = Path(__file__).resolve().parent.parent
 PACKAGE = TOP / "cmsspark"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
-#: The floor of each room. All other modules directly in the package are the ground floor, 0.
-FLOORS = {
-    **dict.fromkeys(("sources", "kernel", "store", "checks"), 1),
-    **dict.fromkeys(("runners", "publish", "reports"), 2),
-    "pipeline": 3,
-    # What composes whole days; the subsystems stand beside it and know nothing of each other.
-    # Questions to what is stored: commands, notebooks and pages ask them.
-    "query": 4,
-    **dict.fromkeys(("daily", "demo", *house.SUBSYSTEMS), 5),
-    "jobs": 6,
-    **dict.fromkeys(("commands", "submit", "notebook"), 7),
-    "cli": 8,
-    "__main__": 9,
-    "entry": 9,
+#: The rooms from the ground up: each imports rooms before it only. ``main``, ``notebook`` and ``entry`` are files.
+_ROOMS = """
+    base settings filesystems sources accesses engines store cli dumps pages run publish apps submit
+    notebook main entry __main__
+"""
+FLOORS = {name: floor for floor, name in enumerate(_ROOMS.split())}
+#: Imports from one subsystem to another, with the reason.
+BESIDE = {
+    ("ask", "placement"): "``ask deletable`` and ``ask placement`` answer from the same plan",
+    ("demo", "results"): "the demo prints the path of its result as ``cmsspark path`` does",
+    ("events", "training"): "``events_train --workers`` trains through the launcher",
+    ("placement", "popularity"): "a plan needs a forecast",
+    ("results", "monitor"): "``cmsspark show`` prints what a run used",
 }
-#: Imports between rooms of one floor, with the reason. None is needed.
-BESIDE: dict[tuple[str, str], str] = {}
 #: ``module`` or ``module:attribute`` in a text: registries name what they import later.
 _NAMED = re.compile(r"cmsspark(\.[a-z_0-9]+)+(:\w+)?")
 #: Files that are named like modules.
@@ -81,48 +79,68 @@ def imports() -> Iterator[tuple[str, str]]:
         yield from ((source.module, target) for target in sorted(targets))
 
 
+def lazy_imports() -> Iterator[tuple[str, str]]:
+    """(module, module that it imports by a name in a text), also by the index of jobs."""
+    files = house.sources(TOP)
+    modules = {source.module for source in files}
+    #: What a file loads whose names stand in a registry elsewhere.
+    registries = {
+        "job.module": {job.module for job in JOBS.values()},
+        "format_.decoder": {
+            form.decoder.partition(":")[0] for kind in STREAMS_BY_NAME.values() for form in kind.formats
+        },
+    }
+    for source in files:
+        if "import_module(" in source.text:
+            targets = set(house.named(source, modules))
+            for word, loaded in registries.items():
+                targets |= loaded if word in source.text else set()
+            yield from ((source.module, target) for target in sorted(targets - {source.module}))
+
+
 def room(module: str) -> str:
-    return module.split(".")[1] if "." in module else ""
+    """The room of a module; ``notebook`` for the package itself, which only names what it has."""
+    return module.split(".")[1] if "." in module else "notebook"
 
 
-def floor(module: str) -> int:
-    return FLOORS.get(room(module), 0)
+def subsystem(module: str) -> str:
+    """The subsystem of a module in ``apps``, else an empty text."""
+    return module.split(".")[2] if module.startswith("cmsspark.apps.") else ""
 
 
-def test_every_room_has_a_floor() -> None:
+def test_the_top_of_the_package_has_rooms_with_floors_and_few_files() -> None:
     rooms = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
-    assert rooms <= FLOORS.keys()
+    files = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
+    assert rooms | files == FLOORS.keys()
+    assert len(rooms) <= 14 and len(files) <= 5
 
 
 def test_imports_point_down_only() -> None:
-    wrong = []
-    for module, target in imports():
-        if room(module) == room(target) or (room(module), room(target)) in BESIDE:
-            continue
-        if not (floor(target) < floor(module) or floor(target) == floor(module) == 0):
-            wrong.append(f"{module} (floor {floor(module)}) imports {target} (floor {floor(target)})")
+    wrong = [
+        f"{module} imports {target}"
+        for module, target in imports()
+        if room(module) != room(target) and not FLOORS[room(target)] < FLOORS[room(module)]
+    ]
     assert wrong == []
 
 
+def test_subsystems_import_each_other_only_for_a_reason() -> None:
+    pairs = {(subsystem(module), subsystem(target)) for module, target in imports()}
+    assert {(user, used) for user, used in pairs if user and used and user != used} == BESIDE.keys()
+
+
 def test_modules_do_not_import_each_other_in_circles() -> None:
+    """Imports by a name in a text count, too."""
     arrows = defaultdict(set)
-    for module, target in imports():
+    for module, target in (*imports(), *lazy_imports()):
         arrows[module].add(target)
     assert house.circles(arrows) == []
 
 
-def test_module_and_class_names_of_the_base_occur_once() -> None:
-    """A subsystem's room is a name space of its own."""
-    files = house.sources(TOP)
-    assert house.doubled_modules(files) == []
-    assert house.doubled_classes([source for source in files if source.room not in house.SUBSYSTEMS]) == []
-
-
-def test_the_rooms_of_jobs_and_commands_hold_nothing_else() -> None:
-    """``jobs/`` has the jobs of the index and what spark-submit starts; every command stands in ``cmsspark --help``."""
-    jobs = {path.stem for path in (PACKAGE / "jobs").glob("*.py")} - {"__init__"}
-    assert len(jobs) <= 32
-    assert jobs - {job.module.rpartition(".")[2] for job in JOBS.values()} == {"launch"}
+def test_jobs_and_commands_stand_in_their_subsystem() -> None:
+    modules = {job.module for job in JOBS.values()} | {module for module, _, _ in COMMANDS.values()}
+    elsewhere = {name for name in modules if not name.startswith(("cmsspark.apps.", "cmsspark.submit."))}
+    assert elsewhere == {"cmsspark.publish.cli", "cmsspark.publish.outbox_cli"}
 
 
 def test_modules_that_are_named_in_texts_exist() -> None:
@@ -140,14 +158,19 @@ def test_modules_that_are_named_in_texts_exist() -> None:
             assert not attribute or hasattr(importlib.import_module(module), attribute), f"{file} names {text}"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_no_module_imports_pyspark_when_it_is_imported(path: Path) -> None:
-    assert not [name for name in names(path, at_start_only=True) if name.split(".")[0] in ("pyspark", "py4j")]
+def test_no_module_imports_pyspark_when_it_is_imported() -> None:
+    spark = ("pyspark", "py4j")
+    assert not {
+        (str(path.relative_to(PACKAGE)), name)
+        for path in MODULES
+        for name in names(path, at_start_only=True)
+        if name.split(".")[0] in spark
+    }
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_every_file_says_what_it_is(path: Path) -> None:
-    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+def test_every_file_says_what_it_is() -> None:
+    silent = [path for path in MODULES if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))]
+    assert silent == []
 
 
 def test_files_fit_a_few_screens() -> None:
@@ -170,20 +193,21 @@ def modules_after(code: str) -> set[str]:
 
 @pytest.mark.smoke
 def test_help_imports_nothing_heavy() -> None:
-    code = "import cmsspark.cli\ntry: cmsspark.cli.command(['--help'])\nexcept SystemExit: pass"
+    code = "import cmsspark.main\ntry: cmsspark.main.command(['--help'])\nexcept SystemExit: pass"
     assert not modules_after(code) & set(HEAVY.split())
 
 
 @pytest.mark.smoke
 def test_commands_and_jobs_load_without_spark_and_heavy_packages() -> None:
-    code = "import cmsspark.cli, cmsspark.submit\nfrom cmsspark.pipeline.job_index import JOBS, load_command\n"
+    code = "import cmsspark.main, cmsspark.submit\nfrom cmsspark.store.job_index import JOBS\n"
+    code += "from cmsspark.submit.job_commands import load_command\n"
     code += "[load_command(job) for job in JOBS.values()]"
     assert not modules_after(code) & (set(HEAVY.split()) - {"msgspec"})
 
 
-@pytest.mark.parametrize("job", JOBS.values(), ids=lambda job: job.name)
-def test_every_table_of_a_job_has_a_schema(job: Job) -> None:
-    assert [stored_table(table).name for table in job.tables] == list(job.tables)
+def test_every_table_of_a_job_has_a_schema() -> None:
+    for job in JOBS.values():
+        assert [stored_table(table).name for table in job.tables] == list(job.tables)
 
 
 def test_no_pattern_has_a_possessive_group() -> None:

@@ -18,12 +18,12 @@ from nbclient import NotebookClient
 
 import cmsspark as cms
 from cmsspark import notebook
-from cmsspark.errors import InputMissing, UsageError
-from cmsspark.pipeline import stored_columns
-from cmsspark.schemas import stored_table
-from cmsspark.settings import Settings
-from tests.query.far_files import FAR, FarFiles
-from tests.query.stores import FIRST, HISTORY, days, make_store
+from cmsspark.base.errors import InputMissing, UsageError
+from cmsspark.base.schemas import stored_table
+from cmsspark.settings.settings import Settings
+from cmsspark.store import stored_columns
+from tests.store.query.far_files import FAR, FarFiles
+from tests.store.query.stores import FIRST, HISTORY, days, make_store
 
 TOP = Path(__file__).resolve().parents[1]
 
@@ -119,7 +119,7 @@ def test_a_store_elsewhere_is_reached_by_the_options_of_the_named_settings(
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The settings of a demo with some days."""
     out = tmp_path_factory.mktemp("demo") / "cms"
-    program = [sys.executable, "-c", "from cmsspark.cli import main; main()"]
+    program = [sys.executable, "-c", "from cmsspark.main import main; main()"]
     words = ["demo", "--days", "3", "--records", "3000", "--out", str(out)]
     environment = {**os.environ, "PYTHONPATH": str(TOP)}
     ended = subprocess.run(

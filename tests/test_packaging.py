@@ -18,10 +18,11 @@ REPO = Path(__file__).resolve().parent.parent
 #: Reads one resource of each kind, and says where the package came from.
 LOOK = """
 import cmsspark, cmsspark.submit
-from cmsspark.resources import read_text, read_yaml, resource
-from cmsspark.schemas import stored_table
+from cmsspark.base.resources import read_text, read_yaml, resource
+from cmsspark.base.schemas import stored_table
 from cmsspark.submit.profiles import load_profile
-from cmsspark.pipeline.job_index import JOBS, load_command
+from cmsspark.store.job_index import JOBS
+from cmsspark.submit.job_commands import load_command
 assert load_profile("yarn").settled("master") == "yarn"
 assert "day" in stored_table("partials").names
 assert read_yaml("etc/sources.yaml") and read_text("etc/log4j2.properties")
@@ -76,9 +77,9 @@ def test_the_zip_runs_from_anywhere_without_the_checkout(tmp_path: Path) -> None
 def test_the_wheel_holds_resources_inside_the_package_and_nothing_beside_it(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert "cmsspark/etc/spark/local.yaml" in names and "cmsspark/schemas/tables/partials.yaml" in names
-    pages = REPO / "cmsspark" / "dashboard"
-    wanted = {f"cmsspark/dashboard/{path.relative_to(pages)}" for path in pages.rglob("*.*") if path.suffix != ".pyc"}
-    assert wanted <= set(names) and "cmsspark/dashboard/templates/page.html" in wanted
+    pages = REPO / "cmsspark" / "apps" / "dashboard"
+    files = {str(path.relative_to(REPO)) for path in pages.rglob("*.*") if path.suffix != ".pyc"}
+    assert files <= set(names) and "cmsspark/apps/dashboard/templates/page.html" in files
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"cmsspark"}
     assert not [name for name in names if "__pycache__" in name]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cmsspark import errors
-from cmsspark.cli import command
+from cmsspark.base import errors
+from cmsspark.main import command
 
 OUT = ["../../outside", "..", "/etc", "a/b", "data_aggregation/../../outside", "%2e%2e", ""]
 

@@ -14,7 +14,7 @@ from typing import Final
 import duckdb
 
 from bench.inputs import DAY, Day, Inputs, load
-from cmsspark.schemas import input_table, stored_table
+from cmsspark.base.schemas import input_table, stored_table
 
 #: Tables of DBS that each job reads; and whether it reads the replicas.
 _NAMES: Final = ("DATASETS", "DATASET_ACCESS_TYPES", "ACQUISITION_ERAS")

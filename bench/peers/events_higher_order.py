@@ -118,7 +118,7 @@ def _rows(collection: str, own: str, limit: int, vertex: tuple[str, ...], flags:
 
 
 def write_parquet(collections: Any, path: str) -> None:
-    """Write collections of :func:`cmsspark.events.demo_files.make_events`, an event a row, for :func:`with_hlf`."""
+    """Write what :func:`cmsspark.apps.events.demo_files.make_events` made, an event a row, for :func:`with_hlf`."""
     import awkward as ak
 
     rows = ak.zip({**collections, "number": ak.local_index(collections["MissingET"], axis=0)}, depth_limit=1)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from cmsspark.errors import DataError
+from cmsspark.base.errors import DataError
 from cmsspark.store.state_database import StateDatabase
 
 #: The name of the file in an outbox.

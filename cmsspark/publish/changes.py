@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from cmsspark.errors import DataError
+from cmsspark.base.errors import DataError
 from cmsspark.publish.batch_log import Batch, BatchLog, BatchState
 from cmsspark.publish.completeness import MAX_GONE_LISTED
 from cmsspark.publish.scratch_database import scratch_database

@@ -12,8 +12,8 @@ import shutil
 from dataclasses import replace
 from typing import Final
 
-from cmsspark import clock
-from cmsspark.errors import DataError
+from cmsspark.base import clock
+from cmsspark.base.errors import DataError
 from cmsspark.publish.batch_log import OPEN, BatchLog, BatchState
 from cmsspark.publish.changes import open_changes
 from cmsspark.publish.spool import Spool, SpoolWriter, disk_errors

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from cmsspark.errors import DataError
+from cmsspark.base.errors import DataError
 from cmsspark.publish.completeness import SUFFIX, completeness_id, digest_of
 from cmsspark.publish.documents import WITHHELD, BadDocument, DocumentSpec, canonical, document
 from cmsspark.publish.scratch_database import scratch_database

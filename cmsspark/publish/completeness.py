@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cmsspark.access import JOB_BINS, UNMATCHED_BINS, UNMATCHED_JOB_BINS
+from cmsspark.base.access import JOB_BINS, UNMATCHED_BINS, UNMATCHED_JOB_BINS
 from cmsspark.publish.documents import DocumentSpec, document_id
 from cmsspark.sources.registry import STREAMS, STREAMS_OF_JOBS
 

@@ -19,7 +19,7 @@ import msgspec
 
 from cmsspark.publish.credentials_file import CredentialsSource, read_credentials_file
 from cmsspark.publish.http_address import HttpAddress
-from cmsspark.secrets import basic_credentials, safe_text, tls_context
+from cmsspark.settings.secrets import basic_credentials, safe_text, tls_context
 
 _DESTINATION: Final = re.compile(r"/(?:queue|topic)/[A-Za-z0-9._>*-]+")
 _URL: Final = re.compile(
@@ -94,11 +94,11 @@ class Broker(msgspec.Struct, frozen=True):
         return next((host for host, _ in self.addresses if host not in LOOPBACK), None)
 
     def safe_text(self, text: str) -> str:
-        """A broker's text for terminals and logs: :func:`cmsspark.secrets.safe_text` without the login's secrets."""
+        """Make a broker\'s text safe for terminals and logs, without the secrets of the login."""
         return safe_text(text, *_secrets(self.username, self.password))
 
     def tls(self) -> ssl.SSLContext | None:
-        """The TLS context, or None without TLS. Raises as :func:`cmsspark.secrets.tls_context`."""
+        """The TLS context, or None without TLS. Raises as :func:`cmsspark.settings.secrets.tls_context`."""
         return tls_context(self.ca, self.cert, self.key) if self.is_secure else None
 
 
@@ -119,7 +119,7 @@ class Endpoint(HttpAddress, frozen=True, kw_only=True):
         return f"Basic {basic_credentials(self.username, self.password)}"
 
     def safe_text(self, text: str) -> str:
-        """A server's text for terminals and logs: :func:`cmsspark.secrets.safe_text` without the login's secrets."""
+        """Make a server\'s text safe for terminals and logs, without the secrets of the login."""
         return safe_text(text, *_secrets(self.username, self.password))
 
 

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 import msgspec
 
-from cmsspark.errors import NotAllowed, SettingsError
-from cmsspark.secrets import read_private
+from cmsspark.base.errors import NotAllowed, SettingsError
+from cmsspark.settings.secrets import read_private
 
 _T = TypeVar("_T")
 

@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from cmsspark.base.resources import resource
 from cmsspark.publish.document_schemas import COMPLETENESS, document_schema, published_tables
 from cmsspark.publish.grafana import grafana_dashboard
 from cmsspark.publish.grafana_spark import spark_dashboard
 from cmsspark.publish.panels import DASHBOARDS
 from cmsspark.publish.search_dashboards import index_pattern, saved_objects
-from cmsspark.resources import resource
 
 #: The indices of our documents, as MONIT names them: monit_prod_PRODUCER_agg_TYPE-DAY.
 INDICES: Final = "monit_prod_cms-spark_agg_*"

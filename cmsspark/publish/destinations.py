@@ -20,7 +20,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, Final
 
-from cmsspark.errors import CmssparkError
+from cmsspark.base.errors import CmssparkError
 from cmsspark.publish.batch_log import FILE_NAME, OPEN, BatchLog
 from cmsspark.publish.spool import disk_errors
 

@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from cmsspark.base.resources import resource
+from cmsspark.base.schemas import Table, stored_table
 from cmsspark.publish.completeness import MAX_GONE_LISTED, bins_of
 from cmsspark.publish.documents import TYPE_PREFIX, WITHHELD
-from cmsspark.resources import resource
-from cmsspark.schemas import Table, stored_table
 from cmsspark.sources.registry import STREAMS, STREAMS_BY_NAME
 
 COMPLETENESS: Final = "completeness"

@@ -17,9 +17,9 @@ from datetime import date, datetime
 from functools import cached_property
 from typing import Any, Final
 
-from cmsspark.errors import UsageError
-from cmsspark.periods import Interval, start_ms
-from cmsspark.schemas import Column, Table
+from cmsspark.base.errors import UsageError
+from cmsspark.base.periods import Interval, start_ms
+from cmsspark.base.schemas import Column, Table
 
 TYPE_PREFIX: Final = "agg"
 #: MONIT publishes no maximum; larger documents are refused here, where the error can name them.

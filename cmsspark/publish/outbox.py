@@ -18,14 +18,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cmsspark import clock
-from cmsspark.errors import DataError, NotReady
+from cmsspark.base import clock
+from cmsspark.base.errors import DataError, NotReady
 from cmsspark.publish.batch_log import FILE_NAME, OPEN, Batch, BatchLog, BatchLogDamaged, BatchState
 from cmsspark.publish.compaction import CONFIRMED, compact, finish_compaction
 from cmsspark.publish.documents import DocumentSpec
 from cmsspark.publish.spool import Spool, disk_errors, sync_folder
 from cmsspark.publish.spooling import SpoolResult, spool_day
-from cmsspark.secrets import safe_text
+from cmsspark.settings.secrets import safe_text
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from cmsspark.errors import DataError, NotReady
+from cmsspark.base.errors import DataError, NotReady
 from cmsspark.publish.batch_log import Batch, BatchState
 from cmsspark.publish.outbox import Outbox
 from cmsspark.publish.sink import Clock, ForbiddenError, RejectedError, RetryableError, Sink, SystemClock

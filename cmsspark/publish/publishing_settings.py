@@ -7,8 +7,8 @@ from typing import Annotated
 
 import msgspec
 
-from cmsspark.errors import SettingsError
-from cmsspark.settings import Settings
+from cmsspark.base.errors import SettingsError
+from cmsspark.settings.settings import Settings
 
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 

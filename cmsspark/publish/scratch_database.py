@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from cmsspark.errors import OutputError
+from cmsspark.base.errors import OutputError
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cmsspark.errors import InputMissing, NotAllowed, NotReady, SettingsError
+from cmsspark.base.errors import InputMissing, NotAllowed, NotReady, SettingsError
 from cmsspark.publish.connection import ConnectionLost
 from cmsspark.publish.http_client import HttpAnswer, HttpClient, HttpTimeouts, retry_after
 from cmsspark.publish.search_server import SearchServer

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from cmsspark.errors import DataError, SettingsError
+from cmsspark.base.errors import DataError, SettingsError
 from cmsspark.publish.search_client import Hit, NoOrderError, SearchClient, TooLargeError
 
 #: Documents of a page. Their number is halved where an answer is too large.

@@ -14,11 +14,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from cmsspark.errors import NotAllowed, UsageError
+from cmsspark.base.errors import NotAllowed, UsageError
 from cmsspark.publish.credentials import LOOPBACK
 from cmsspark.publish.credentials_file import CredentialsSource, read_credentials_file
 from cmsspark.publish.http_address import HttpAddress
-from cmsspark.secrets import basic_credentials, safe_text
+from cmsspark.settings.secrets import basic_credentials, safe_text
 
 EXAMPLE: Final = "etc/opensearch.example.json"
 _URL: Final = re.compile(
@@ -52,7 +52,7 @@ class SearchServer(HttpAddress, frozen=True, kw_only=True):
         return self.login
 
     def safe_text(self, text: str) -> str:
-        """A server's text for terminals and logs: :func:`cmsspark.secrets.safe_text` without the login's secrets."""
+        """Make a server\'s text safe for terminals and logs, without the secrets of the login."""
         return safe_text(text, *self.secrets)
 
 

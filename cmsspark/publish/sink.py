@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from cmsspark.errors import NotAllowed
+from cmsspark.base.errors import NotAllowed
 from cmsspark.publish.batch_log import Batch
 from cmsspark.publish.publishing_settings import PublishingSettings
 

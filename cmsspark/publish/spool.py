@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from cmsspark.errors import DataError, OutputError
+from cmsspark.base.errors import DataError, OutputError
 from cmsspark.publish.batch_log import Batch, BatchState
 
 VERSION: Final = 1

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cmsspark import clock
+from cmsspark.base import clock
 from cmsspark.publish.batch_log import BatchLog
 from cmsspark.publish.changes import Changes, open_changes
 from cmsspark.publish.completeness import DaySummary, completeness, completeness_id, digest_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from cmsspark.access import AccessBatch, Remote
+from cmsspark.base.access import AccessBatch, Remote
 from cmsspark.sources.fields import UNKNOWN, Apps, MemoDict
 from cmsspark.sources.formats.json_lines import JsonDecoder, Metadata, add_bytes, add_lfns, objects, parts_of
 from cmsspark.sources.formats.line_template import RequiredFields

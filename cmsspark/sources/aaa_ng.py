@@ -11,14 +11,14 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from cmsspark.access import AccessBatch, Remote
-from cmsspark.schemas import input_table
+from cmsspark.base.access import AccessBatch, Remote
+from cmsspark.base.schemas import input_table
 from cmsspark.sources.fields import UNKNOWN, Apps, MemoDict, as_is
 from cmsspark.sources.formats.chunk import Content
 from cmsspark.sources.formats.fast_keys import AccessKeys, Ends, fast_access_lines
 from cmsspark.sources.formats.json_lines import JsonDecoder, Metadata, add_bytes, add_lfns, objects, parts_of
 from cmsspark.sources.formats.strict_json import Fields, last
-from cmsspark.sources.sample import FormatVersions, RecordSchema
+from cmsspark.sources.record_schema import FormatVersions, RecordSchema
 from cmsspark.sources.values import Long, Malformed, long, text
 
 #: The name that a collector writes for a file whose open it has not seen: no name (rule 43).

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cmsspark.access import AccessBatch
+from cmsspark.base.access import AccessBatch
 from cmsspark.sources.fields import UNKNOWN, Apps
 from cmsspark.sources.formats.chunk import Content
 from cmsspark.sources.formats.json_lines import JsonDecoder, Metadata, objects, parts_of

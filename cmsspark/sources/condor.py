@@ -1,7 +1,7 @@
 """HTCondor's records of jobs: JSON lines (rules 29 to 33 of ``docs/counting.md``).
 
 A record is of a job, not of an access to a file. One job has many records; those of jobs that ended leave the decoder
-as :class:`cmsspark.access.EndedJob`, and :mod:`cmsspark.kernel.jobs` decides which of them counts.
+as :class:`cmsspark.base.access.EndedJob`, and :mod:`cmsspark.accesses.htcondor_jobs` decides which of them counts.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from cmsspark import days
-from cmsspark.access import AccessBatch, EndedJob
-from cmsspark.schemas import input_table
+from cmsspark.base import dates
+from cmsspark.base.access import AccessBatch, EndedJob
+from cmsspark.base.schemas import input_table
 from cmsspark.sources.fields import UNKNOWN, Apps, MemoDict
 from cmsspark.sources.formats.fast_keys import JobKeys, fast_job_lines
 from cmsspark.sources.formats.json_lines import JsonDecoder, Metadata, objects, parts_of
 from cmsspark.sources.formats.strict_json import Fields, last
-from cmsspark.sources.sample import FormatVersions, RecordSchema
+from cmsspark.sources.record_schema import FormatVersions, RecordSchema
 from cmsspark.sources.values import (
     MAX_LONG,
     Hours,
@@ -128,7 +128,7 @@ class CondorDecoder(JsonDecoder):
         return EndedJob(
             data.job_id,
             data.status == FINAL[0],
-            0 if time is None else min(days.timestamp_ms(int(time)), MAX_LONG),
+            0 if time is None else min(dates.timestamp_ms(int(time)), MAX_LONG),
             hours_in_ms(data.wall),
             None if data.cpu is None else hours_in_ms(data.cpu),
             None if data.read_bytes is None else int(data.read_bytes),

@@ -7,7 +7,7 @@ from datetime import date
 from itertools import compress
 from typing import Any, NamedTuple
 
-from cmsspark.access import AccessBatch, Group, Remote
+from cmsspark.base.access import AccessBatch, Group, Remote
 from cmsspark.sources.fields import UNKNOWN, Apps, MemoDict, as_is
 from cmsspark.sources.formats.fast_avro import AvroFields, FastAvroReader
 from cmsspark.sources.formats.json_lines import Coder, add_lfns

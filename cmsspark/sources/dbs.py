@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
-from cmsspark.schemas import input_table
+from cmsspark.base.schemas import input_table
 from cmsspark.sources.formats.sqoop_csv import read_table
 
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import Final
 
-from cmsspark.errors import InputMissing, NotReady
+from cmsspark.base.errors import InputMissing, NotReady
+from cmsspark.filesystems.storage import Entry, Files, join
 from cmsspark.sources.epochs import REPLICAS_ROLE
 from cmsspark.sources.layout import Layout, shown
 from cmsspark.sources.listing import InputFile, data_files, digest, hold_data, is_hidden
 from cmsspark.sources.registry import DUMPS, REPLICAS
-from cmsspark.storage import Entry, Files, join
 
 #: A dump that is further away than this many days gives a warning.
 FAR_DAYS: Final = 7

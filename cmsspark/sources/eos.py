@@ -16,14 +16,14 @@ from typing import Any, ClassVar, Final, Literal
 
 import msgspec
 
-from cmsspark.access import AccessBatch, Remote
-from cmsspark.schemas import Column, input_table
+from cmsspark.base.access import AccessBatch, Remote
+from cmsspark.base.schemas import Column, input_table
 from cmsspark.sources.fields import Apps, MemoDict
 from cmsspark.sources.formats.chunk import Content
 from cmsspark.sources.formats.json_lines import JsonDecoder, Metadata, add_bytes, add_lfns, parts_of
 from cmsspark.sources.formats.line_template import RequiredFields
 from cmsspark.sources.formats.strict_json import Fields, last
-from cmsspark.sources.sample import FormatVersions, RecordSchema
+from cmsspark.sources.record_schema import FormatVersions, RecordSchema
 from cmsspark.sources.values import Long, Malformed, Number, PlainText, kind_of, long, long_text, text
 
 SITE: Final = "T2_CH_CERN"

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, Final
 
-from cmsspark.config_files import nearest
-from cmsspark.errors import SettingsError
-from cmsspark.resources import read_yaml
+from cmsspark.base.config_files import nearest
+from cmsspark.base.errors import SettingsError
+from cmsspark.base.resources import read_yaml
 from cmsspark.sources.registry import DUMPS, STREAMS, STREAMS_BY_NAME, streams_of_day
 
 #: The roles, and the key in ``etc/sources.yaml`` and in the settings under ``sources``.

@@ -8,8 +8,8 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from cmsspark import config_files
-from cmsspark.resources import read_text
+from cmsspark.base import config_files
+from cmsspark.base.resources import read_text
 
 UNKNOWN: Final = "unknown"
 _Key = TypeVar("_Key")

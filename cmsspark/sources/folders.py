@@ -1,7 +1,7 @@
 """The files of a day (``docs/counting.md``, rule 16), and detection of changes during a run.
 
 The files are listed once, with size and mtime, before any is read; :func:`changed` compares this list with the folder
-afterwards. Pure Python over :class:`cmsspark.storage.Files`. ``dumps`` chooses the dumps.
+afterwards. Pure Python over :class:`cmsspark.filesystems.storage.Files`. ``dumps`` chooses the dumps.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from datetime import date
 from itertools import groupby
 
-from cmsspark.errors import InputMissing, NotReady
-from cmsspark.plurals import number_of
+from cmsspark.base.errors import InputMissing, NotReady
+from cmsspark.base.text.plurals import number_of
+from cmsspark.filesystems.storage import Files
 from cmsspark.sources.dumps import Dump, choose_dbs_dump, choose_phedex_dump, choose_replica_dump, dump_at
 from cmsspark.sources.epochs import setting
 from cmsspark.sources.layout import InputLocation, Layout, days_near, shown
 from cmsspark.sources.listing import COPYING, TMP, InputFile, data_files, digest, hold_data, is_hidden
 from cmsspark.sources.registry import STREAMS_BY_NAME
-from cmsspark.storage import Files
 
 __all__ = [
     "DayInput",

@@ -1,7 +1,7 @@
 """Input locations: the folders of ``etc/sources.yaml`` under a root, and the days that they have.
 
-Pure Python over :class:`cmsspark.storage.Files`. Folders are found by listing, not by a glob, so that names may contain
-any character.
+Pure Python over :class:`cmsspark.filesystems.storage.Files`. Folders are found by listing, not by
+a glob, so that names may contain any character.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from cmsspark.errors import CmssparkError, InputMissing, SettingsError
-from cmsspark.resources import read_yaml
+from cmsspark.base.errors import CmssparkError, InputMissing, SettingsError
+from cmsspark.base.resources import read_yaml
+from cmsspark.filesystems.storage import Files, is_local, join, local_path
 from cmsspark.sources.epochs import KEY, Epochs, Where
 from cmsspark.sources.listing import TMP
 from cmsspark.sources.registry import STREAMS_BY_NAME
-from cmsspark.storage import Files, is_local, join, local_path
 
 if TYPE_CHECKING:
-    from cmsspark.settings import Settings
+    from cmsspark.settings.settings import Settings
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _LEVEL: Final = re.compile(r"(?P<prefix>.*?)(?P<token>YYYY|Y|MM|M|DD|D)")

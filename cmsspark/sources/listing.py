@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from cmsspark.errors import InputMissing
+from cmsspark.base.errors import InputMissing
+from cmsspark.filesystems.storage import Files
 from cmsspark.sources.formats import avro_blocks
-from cmsspark.storage import Files
 
 #: The suffix of a folder or file that is still being written.
 TMP: Final = ".tmp"

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cmsspark.access import AccessBatch, Quarantined
+from cmsspark.base.access import AccessBatch, Quarantined
 from cmsspark.sources.formats import avro
 from cmsspark.sources.formats.chunk import Content
 from cmsspark.sources.formats.json_lines import JsonDecoder
-from cmsspark.sources.sample import Note
+from cmsspark.sources.record_schema import Note
 from cmsspark.sources.values import Malformed
 
 REASON = "beyond --quarantine-above"

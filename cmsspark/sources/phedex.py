@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import IO, Any, Final
 
-from cmsspark.buffers import array, scalar
-from cmsspark.names import site_and_kind
-from cmsspark.schemas import input_table
+from cmsspark.base.buffers import array, scalar
+from cmsspark.base.names import site_and_kind
+from cmsspark.base.schemas import input_table
 from cmsspark.sources.formats.sqoop_csv import read_table
 
 #: Columns of the snapshot that are read.

@@ -6,14 +6,16 @@ from collections.abc import Iterator
 from datetime import date
 from typing import IO, Any
 
-from cmsspark.access import AccessBatch, Group
-from cmsspark.compiled import unavailable_reason
+from cmsspark.base.access import AccessBatch, Group
+from cmsspark.base.compiled import unavailable_reason
+from cmsspark.sources.decoders import load_decoder
 from cmsspark.sources.fields import Apps
 from cmsspark.sources.formats import avro, damaged, lines
 from cmsspark.sources.formats.damaged import Damage
 from cmsspark.sources.outsized import LimitedLines, Outsized, limited_avro
+from cmsspark.sources.record_schema import Note
 from cmsspark.sources.registry import find_stream
-from cmsspark.sources.sample import Note, Sampler
+from cmsspark.sources.sample import Sampler
 
 
 class Reader:
@@ -29,7 +31,7 @@ class Reader:
     ) -> None:
         entry = find_stream(stream)
         format_ = entry.format(format_name)
-        self.decoder: Any = format_.load_decoder()(day, Apps.load(), format_.name)
+        self.decoder: Any = load_decoder(format_)(day, Apps.load(), format_.name)
         self._outsized = None if above is None else Outsized(above if entry.has_bytes else above * 1000)
         self._lines: Any = self.decoder
         if self._outsized is not None and not format_.is_avro:

@@ -6,13 +6,12 @@ Jobs, options, readers, samples and reports look up a stream in :data:`STREAMS_B
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
-from typing import Any, Final
+from typing import Final
 
-from cmsspark.errors import UsageError
+from cmsspark.base.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -28,11 +27,6 @@ class Format:
     decoder: str
     is_avro: bool = False
     aliases: tuple[str, ...] = ()
-
-    def load_decoder(self) -> Any:
-        """The decoder's class."""
-        module, _, attribute = self.decoder.partition(":")
-        return getattr(importlib.import_module(module), attribute)
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import msgspec
 
-from cmsspark import config_files
-from cmsspark.errors import SettingsError
-from cmsspark.resources import resource
+from cmsspark.base import config_files
+from cmsspark.base.errors import SettingsError
+from cmsspark.base.resources import resource
 
 #: Endings that are cut first, in any case, and those of them whose replicas are ignored.
 _PURPOSES: Final = ("_Test", "_Temp", "_User", "_Mock")

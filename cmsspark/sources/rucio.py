@@ -15,8 +15,8 @@ from typing import IO, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from cmsspark.errors import DataError
-from cmsspark.names import is_block
+from cmsspark.base.errors import DataError
+from cmsspark.base.names import is_block
 from cmsspark.sources.formats.avro_ranges import Container
 from cmsspark.sources.formats.avro_table import CODE, DID, ID, NAME, NUMBER, TablePiece, TableReader
 from cmsspark.sources.rses import TEST_RSE, UNKNOWN_RSE, Rses

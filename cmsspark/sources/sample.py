@@ -9,14 +9,15 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, Final
 
 import msgspec
 
-from cmsspark.schemas import Column, input_table
+from cmsspark.base.schemas import Column, input_table
+from cmsspark.sources.decoders import load_decoder
+from cmsspark.sources.record_schema import FormatVersions, Note, RecordSchema
 from cmsspark.sources.registry import find_stream
 
 #: Sampled records at most of one file, of all files of a task, and one more for each so many records read.
@@ -29,50 +30,12 @@ _HEAD: Final = 256 * 1024
 _NEW_FIELDS: Final = 50
 _SHOWN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]{0,63}")
 
-#: A kind of row, its subject, a count of records, and details as JSON.
-Note = tuple[str, str, int, str]
-
-
-@dataclass(frozen=True)
-class RecordSchema:
-    """The schema of a format, or of one version of it: all field names, and the required columns.
-
-    ``prefix``: the prefix in the schema of the fields in a record's ``data``. ``is_open``: records have more fields,
-    so that one without a name in the schema is nothing new.
-    """
-
-    name: str
-    field_names: frozenset[str]
-    needed: tuple[Column, ...]
-    prefix: str = "data."
-    is_open: bool = False
-
-    @classmethod
-    def of(cls, name: str, columns: Iterable[Column], prefix: str = "data.", *, is_open: bool = False) -> RecordSchema:
-        """The schema of ``columns``."""
-        listed = tuple(columns)
-        needed = tuple(column for column in listed if column.is_needed)
-        return cls(name, frozenset(column.name for column in listed), needed, prefix, is_open)
-
-
-@dataclass(frozen=True)
-class FormatVersions:
-    """The versions of a format by name. Most formats have one version with the name of the format.
-
-    ``version_of`` takes the ``data`` of a record and returns the name of its version and its fields, or None where the
-    version cannot be determined. ``is_flat``: whether a record has no ``data`` and is that itself.
-    """
-
-    by_name: Mapping[str, RecordSchema]
-    version_of: Callable[[Any], tuple[str, Mapping[str, Any]] | None]
-    is_flat: Callable[[Mapping[str, Any]], bool] = lambda record: False
-
 
 @cache
 def versions_of(stream: str, format_name: str) -> FormatVersions:
     """The versions of a stream's format: those of its decoder (``format_versions``), else the one of its schema."""
     format_ = find_stream(stream).format(format_name)
-    own = getattr(format_.load_decoder(), "format_versions", None)
+    own = getattr(load_decoder(format_), "format_versions", None)
     if own is not None:
         versions: FormatVersions = own()
         return versions
@@ -174,7 +137,7 @@ class Sampler:
             self.new[schema.name, shown] = (count + records, first)
 
     def notes(self) -> Iterator[Note]:
-        """The sample as notes, for :mod:`cmsspark.checks.drift`."""
+        """The sample as notes, for :mod:`cmsspark.accesses.drift`."""
         for (version, field, kind), count in self.seen.items():
             yield "sample", "seen", count, json.dumps({"form": version, "field": field, "type": kind})
         for (version, field), (count, example) in self.new.items():

@@ -6,7 +6,7 @@ value that Python rejects, and must return the same number. Tests read the same 
 results: always change both together.
 """
 
-from cmsspark.xxh64 cimport Bytes
+from cmsspark.base.xxh64 cimport Bytes
 from libc.math cimport floor
 from libc.stdint cimport int64_t, uint8_t
 from libc.string cimport memchr, memcmp, memcpy

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from cmsspark import clock
-from cmsspark.errors import CmssparkError, DataError, InputMissing
-from cmsspark.manifests import Manifest
-from cmsspark.periods import Interval
-from cmsspark.storage import Files, join
+from cmsspark.base import clock
+from cmsspark.base.errors import CmssparkError, DataError, InputMissing
+from cmsspark.base.manifests import Manifest
+from cmsspark.base.periods import Interval
+from cmsspark.filesystems.storage import Files, join
 from cmsspark.store import lease, results
 from cmsspark.store.contents import stored_intervals
 from cmsspark.store.part_files import parts_of, read_parts

@@ -8,8 +8,8 @@ from datetime import date
 from pathlib import Path
 from typing import Final
 
-from cmsspark.errors import Exit
-from cmsspark.storage import is_local, local_path
+from cmsspark.base.errors import Exit
+from cmsspark.filesystems.storage import is_local, local_path
 from cmsspark.store.run_history import Published, Run, State
 
 #: Word of a cell → its colour and its meaning.

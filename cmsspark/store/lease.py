@@ -18,10 +18,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from cmsspark import clock
-from cmsspark.errors import CmssparkError, NotReady
-from cmsspark.periods import Interval
-from cmsspark.storage import Entry, Files, join
+from cmsspark.base import clock
+from cmsspark.base.errors import CmssparkError, NotReady
+from cmsspark.base.periods import Interval
+from cmsspark.filesystems.storage import Entry, Files, join
 from cmsspark.store import process_identity
 
 #: Seconds that a lease is valid without a renewal; clocks of hosts differ by less.

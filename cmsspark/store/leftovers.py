@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from cmsspark.errors import InputMissing
-from cmsspark.storage import Files, join
+from cmsspark.base.errors import InputMissing
+from cmsspark.filesystems.storage import Files, join
 from cmsspark.store import lease
 from cmsspark.store.run_history import FILE
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
-from cmsspark.errors import DataError, OutputError
-from cmsspark.schemas import Table
-from cmsspark.storage import Entry, Files, is_local, local_path
+from cmsspark.base.errors import DataError, OutputError
+from cmsspark.base.schemas import Table
+from cmsspark.filesystems.storage import Entry, Files, is_local, local_path
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
-from cmsspark import clock
-from cmsspark.errors import DataError, OutputError, UsageError
+from cmsspark.base import clock
+from cmsspark.base.errors import DataError, OutputError, UsageError
 from cmsspark.store.state_database import StateDatabase, make_private
 
 FILE: Final = "processes.sqlite"

@@ -16,13 +16,14 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cmsspark import __version__, clock
-from cmsspark.errors import CmssparkError, DataError, InputMissing, OutputError
-from cmsspark.manifests import Manifest
-from cmsspark.periods import Interval, options
-from cmsspark.readable import json_text
-from cmsspark.schemas import Table, stored_table
-from cmsspark.storage import Files, is_local, join, local_path
+from cmsspark import __version__
+from cmsspark.base import clock
+from cmsspark.base.errors import CmssparkError, DataError, InputMissing, OutputError
+from cmsspark.base.manifests import Manifest
+from cmsspark.base.periods import Interval, options
+from cmsspark.base.schemas import Table, stored_table
+from cmsspark.base.text.readable import json_text
+from cmsspark.filesystems.storage import Files, is_local, join, local_path
 from cmsspark.store.part_files import count_csv_rows, count_part_rows, parts_of, read_parts, write_part
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cmsspark.errors import CmssparkError
-from cmsspark.periods import Interval, named
-from cmsspark.storage import Files, join
+from cmsspark.base.errors import CmssparkError
+from cmsspark.base.periods import Interval, named
+from cmsspark.filesystems.storage import Files, join
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from cmsspark import clock
-from cmsspark.errors import DataError, Exit, OutputError, UsageError
-from cmsspark.manifests import Manifest
-from cmsspark.storage import is_same_place
+from cmsspark.base import clock
+from cmsspark.base.errors import DataError, Exit, OutputError, UsageError
+from cmsspark.base.manifests import Manifest
+from cmsspark.filesystems.storage import is_same_place
 from cmsspark.store import process_identity
 from cmsspark.store.state_database import StateDatabase, make_private
 

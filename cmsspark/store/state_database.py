@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar, Self
 
-from cmsspark.errors import CmssparkError, DataError, OutputError
+from cmsspark.base.errors import CmssparkError, DataError, OutputError
 
 
 def make_private(path: Path, what: str) -> None:

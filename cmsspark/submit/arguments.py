@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from cmsspark.errors import UsageError
-from cmsspark.reports.terminal import hanging, terminal_width
-from cmsspark.spelling import suggestion
+from cmsspark.base.errors import UsageError
+from cmsspark.base.text.spelling import suggestion
+from cmsspark.base.text.terminal import hanging, terminal_width
 
 
 @dataclass(frozen=True)

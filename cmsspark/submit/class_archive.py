@@ -25,8 +25,8 @@ from typing import Final
 import msgspec
 import xxhash
 
-from cmsspark.errors import OutputError
-from cmsspark.storage import LocalFiles
+from cmsspark.base.errors import OutputError
+from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.submit import shared_spark
 from cmsspark.submit.host import Host, Java
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from cmsspark.pipeline.job_index import JOBS
+from cmsspark.store.job_index import JOBS
 
 _NOTHING: Final = "nothing here does its work; CMSSpark's own script runs with run_spark /path/to/"
 #: The script without ``.py`` → (a job or command of today, or several, and a word on it). An empty text: nothing.

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from cmsspark import days
-from cmsspark.errors import UsageError
-from cmsspark.pipeline.job_index import Job
-from cmsspark.resources import read_yaml
+from cmsspark.base import dates
+from cmsspark.base.errors import UsageError
+from cmsspark.base.resources import read_yaml
+from cmsspark.store.job_index import Job
 
 #: CMSSpark's folder of all dumps and of the streams in Avro: what ``--hdir`` of its jobs replaces.
 CMS_FOLDER: Final = "/project/awg/cms"
@@ -151,7 +151,7 @@ class _Line:
                 self._add("--date", "YYYYMMDD", "--job", "JOB")
             elif not (self._publishes or self.job.is_day_optional or self.is_misspelt):
                 # The day as such: a job that waits in a queue may start on another one.
-                yesterday = days.today() - timedelta(days=1)
+                yesterday = dates.today() - timedelta(days=1)
                 self._add("--date", yesterday.isoformat())
                 self.notes.append(f"there is no --date: yesterday is taken, as CMSSpark does: {yesterday}")
         if self.gone:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from cmsspark.errors import UsageError
-from cmsspark.pipeline.job_index import Job
-from cmsspark.settings import Settings
+from cmsspark.base.errors import UsageError
+from cmsspark.settings.settings import Settings
+from cmsspark.store.job_index import Job
 from cmsspark.submit import spark_avro
 from cmsspark.submit.arguments import OPTIONS, Request
 from cmsspark.submit.class_archive import ClassArchive
@@ -97,7 +97,7 @@ def build(request: Request, settings: Settings, host: Host, places: InstallPaths
     Raises UsageError (2) for what does not go together, SettingsError (78) for options that a file gives wrongly.
     """
     if job is not None and not job.needs_spark and not asks_for_cluster(request):
-        argv = [host.python, "-m", "cmsspark.jobs.launch", job.name, *request.arguments]
+        argv = [host.python, "-m", "cmsspark.submit.launch", job.name, *request.arguments]
         return Command(argv, environment_of(request, host, job, "python"), "python")
     profile = choose_profile(request, settings)
     mode = _deploy_mode(request, profile)

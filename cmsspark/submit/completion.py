@@ -13,8 +13,9 @@ from typing import Any, Final
 import click
 from click.shell_completion import shell_complete
 
-from cmsspark.pipeline.job_index import JOBS, load_command
+from cmsspark.store.job_index import JOBS
 from cmsspark.submit.arguments import OPTIONS
+from cmsspark.submit.job_commands import load_command
 
 VARIABLE: Final = "_RUN_SPARK_COMPLETE"
 SHELLS: Final = ("bash", "zsh", "fish")

@@ -14,13 +14,14 @@ from typing import Any, Final
 
 import click
 
-from cmsspark import __version__, kerberos
-from cmsspark.compiled import OFF, unavailable_reason
-from cmsspark.errors import CmssparkError, Exit
-from cmsspark.pipeline.options import SETTINGS_HELP
-from cmsspark.readable import json_text, readable
-from cmsspark.settings import Settings, load_settings
-from cmsspark.storage import is_local, local_path
+from cmsspark import __version__
+from cmsspark.base.compiled import OFF, unavailable_reason
+from cmsspark.base.errors import CmssparkError, Exit
+from cmsspark.base.text.readable import json_text, readable
+from cmsspark.cli.options import SETTINGS_HELP
+from cmsspark.filesystems.storage import is_local, local_path
+from cmsspark.settings import kerberos
+from cmsspark.settings.settings import Settings, load_settings
 
 OK: Final = "ok"
 #: Works, with less than there could be.
@@ -111,7 +112,7 @@ def _compiled() -> Diagnosis:
     if reason == OFF:
         text = "off by CMSSPARK_COMPILED=0; logs are read more slowly"
         return Diagnosis("compiled", NOTE, text, "unset CMSSPARK_COMPILED")
-    is_checkout = Path(__file__).parent.parent.joinpath("hashed.pyx").exists()
+    is_checkout = Path(__file__).parent.parent.joinpath("base", "hashed.pyx").exists()
     target = f"-e {Path(__file__).parent.parent.parent}" if is_checkout else "--force-reinstall --no-cache-dir cmsspark"
     mend = f"have gcc and Python's headers (python3-dev), then: {sys.executable} -m pip install --no-deps {target}"
     return Diagnosis("compiled", NOTE, f"none ({reason}); logs are read up to three times more slowly", mend)
@@ -174,7 +175,7 @@ def _root(settings: Settings) -> Diagnosis:
 
 
 def _key(settings: Settings) -> Diagnosis:
-    from cmsspark import pseudonyms
+    from cmsspark.settings import pseudonyms
 
     path = settings.state_dir / pseudonyms.KEY_FILE
     if not path.exists():

@@ -1,6 +1,6 @@
 """Chooses the engine of a job on logs or dumps from parsed options, and makes the command of processes.
 
-:func:`cmsspark.pipeline.engine.choose` chooses; this module adds what only ``run_spark`` knows: the profile, and the
+:func:`cmsspark.run.engine_choice.choose` chooses; this module adds what only ``run_spark`` knows: the profile, and the
 options of Spark from settings, ``SPARK_OPTIONS`` and the command line.
 """
 
@@ -10,16 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from cmsspark.errors import UsageError
-from cmsspark.jobs.log_job import day_request
-from cmsspark.pipeline.dump_day import dump_request
-from cmsspark.pipeline.engine import EngineChoice
-from cmsspark.pipeline.engine import choose as choose_for_job
-from cmsspark.pipeline.inputs import INDEX_DUMP_BYTES_KEY
-from cmsspark.pipeline.job_index import Job
-from cmsspark.runners.engines import AUTO, ENGINES, PROCESSES, SPARK
-from cmsspark.settings import Settings
+from cmsspark.apps.usage.log_job import day_request
+from cmsspark.base.errors import UsageError
+from cmsspark.engines.names import AUTO, ENGINES, PROCESSES, SPARK
+from cmsspark.run.dump_day import dump_request
+from cmsspark.run.engine_choice import EngineChoice
+from cmsspark.run.engine_choice import choose as choose_for_job
+from cmsspark.run.inputs import INDEX_DUMP_BYTES_KEY
+from cmsspark.settings.settings import Settings
 from cmsspark.sources.layout import Layout
+from cmsspark.store.job_index import Job
 from cmsspark.submit.arguments import Request
 from cmsspark.submit.command import Command
 from cmsspark.submit.host import Host
@@ -70,5 +70,5 @@ def runs_in_processes(command: Command, host: Host, job: Job, arguments: Sequenc
     # One thread for each process: the processes are the cores.
     env = {name: value for name, value in command.env.items() if name != "SPARK_HOME"}
     env["OPENBLAS_NUM_THREADS"] = "1"
-    argv = [host.python, "-m", "cmsspark.jobs.launch", job.name, "--engine", PROCESSES, *arguments]
+    argv = [host.python, "-m", "cmsspark.submit.launch", job.name, "--engine", PROCESSES, *arguments]
     return replace(command, argv=argv, env=env, mode="python")

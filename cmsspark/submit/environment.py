@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from cmsspark.pipeline.job_index import Job
-from cmsspark.settings import Settings
+from cmsspark.settings.settings import Settings
+from cmsspark.store.job_index import Job
 from cmsspark.submit.arguments import Request
 from cmsspark.submit.host import Host
 from cmsspark.submit.spark_options import BUILT_IN, Options

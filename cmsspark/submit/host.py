@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cmsspark.errors import SettingsError
+from cmsspark.base.errors import SettingsError
 
 _CORE_JAR = re.compile(r"spark-core_(\d+\.\d+)-(\d+\.\d+\.\d+.*)\.jar")
 _UNLIMITED = 1 << 60

@@ -10,10 +10,10 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from cmsspark import days
-from cmsspark.errors import UsageError
-from cmsspark.pipeline.job_index import Job
-from cmsspark.settings import load_settings
+from cmsspark.base import dates
+from cmsspark.base.errors import UsageError
+from cmsspark.settings.settings import load_settings
+from cmsspark.store.job_index import Job
 from cmsspark.submit.arguments import Request
 
 
@@ -45,12 +45,12 @@ def resolved(
 
 
 def _latest(job: Job, options: Mapping[str, Any], settings: Any) -> str:
-    from cmsspark.daily.config import daily_config
-    from cmsspark.daily.latest import latest_day
-    from cmsspark.pipeline.planner import Planner
-    from cmsspark.pipeline.provenance import is_all_local
+    from cmsspark.apps.daily.config import daily_config
+    from cmsspark.apps.daily.latest import latest_day
+    from cmsspark.apps.daily.planner import Planner
+    from cmsspark.filesystems.storage import LocalFiles
+    from cmsspark.run.provenance import is_all_local
     from cmsspark.sources.folders import Layout
-    from cmsspark.storage import LocalFiles
 
     layout = Layout.load(settings.sources, options.get("root") or settings.root)
     store = options.get("fout") or settings.store or ""
@@ -62,4 +62,4 @@ def _latest(job: Job, options: Mapping[str, Any], settings: Any) -> str:
         )
     config = daily_config(settings)
     planner = Planner(LocalFiles(), layout, store, config.rules, config.policies, None, int(time.time() * 1000))
-    return latest_day(planner, [job], days.today() - timedelta(days=1)).isoformat()
+    return latest_day(planner, [job], dates.today() - timedelta(days=1)).isoformat()

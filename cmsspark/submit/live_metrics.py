@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from cmsspark.settings import MetricsSettings, Settings
+from cmsspark.settings.settings import MetricsSettings, Settings
 from cmsspark.submit.spark_options import Options
 
 _PREFIX: Final = "spark.metrics.conf.*."

@@ -12,10 +12,11 @@ from pathlib import Path
 import click
 
 from cmsspark import __version__
-from cmsspark.errors import Exit, OutputError
-from cmsspark.pipeline.job_index import JOBS, load_command
-from cmsspark.plurals import number_of
+from cmsspark.base.errors import Exit, OutputError
+from cmsspark.base.text.plurals import number_of
+from cmsspark.store.job_index import JOBS
 from cmsspark.submit.arguments import GROUPS
+from cmsspark.submit.job_commands import load_command
 
 
 @click.command("man")

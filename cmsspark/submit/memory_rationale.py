@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from cmsspark.errors import CmssparkError
-from cmsspark.monitor import memory_sizes as sizes
-from cmsspark.reports.terminal import volume
+from cmsspark.apps.monitor import memory_sizes as sizes
+from cmsspark.base.errors import CmssparkError
+from cmsspark.base.text.terminal import volume
 from cmsspark.submit.spark_options import Options
 
 
@@ -50,8 +50,8 @@ def _local_cores(values: Mapping[str, str]) -> int:
 
 
 def _measured(state_dir: Path, job: str) -> Iterator[str]:
-    from cmsspark.monitor.advice_peaks import worst_of
-    from cmsspark.monitor.measured_runs import of_job
+    from cmsspark.apps.monitor.advice_peaks import worst_of
+    from cmsspark.apps.monitor.measured_runs import of_job
 
     try:
         runs = of_job(state_dir, job, 5)

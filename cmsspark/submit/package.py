@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from cmsspark import __version__
-from cmsspark.errors import OutputError
+from cmsspark.base.errors import OutputError
 
 _RESOURCES: Final = ("etc", "schemas")
 #: The earliest time that a zip can hold: equal content gives equal bytes.

@@ -14,11 +14,11 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from cmsspark import config_files
-from cmsspark.config_files import ConfigFile
-from cmsspark.errors import UsageError
-from cmsspark.resources import read_text, resource
-from cmsspark.settings import spark_options
+from cmsspark.base import config_files
+from cmsspark.base.config_files import ConfigFile
+from cmsspark.base.errors import UsageError
+from cmsspark.base.resources import read_text, resource
+from cmsspark.settings.settings import spark_options
 from cmsspark.submit.host import Host
 from cmsspark.submit.spark_options import Options
 

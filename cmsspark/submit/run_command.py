@@ -21,13 +21,13 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
-from cmsspark.errors import Exit
-from cmsspark.monitor import spark_watch
+from cmsspark.apps.monitor import spark_watch
+from cmsspark.base.errors import Exit
 from cmsspark.submit.command import Command, with_env
 from cmsspark.submit.yarn import MARK, Application, active_nodes, fetch_logs, kill, last_error
 
 if TYPE_CHECKING:
-    from cmsspark.monitor.spark_watch import RunMeasure
+    from cmsspark.apps.monitor.spark_watch import RunMeasure
 
 #: Lines that a JVM writes at its start about Spark's own options.
 NOISE: Final = (

@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Final
 
-from cmsspark import days as calendar
-from cmsspark.errors import Exit
-from cmsspark.pipeline.job_index import Job
-from cmsspark.pipeline.options import DaysType
-from cmsspark.signals import interruptible
+from cmsspark.base import dates as calendar
+from cmsspark.base.errors import Exit
+from cmsspark.base.signals import interruptible
+from cmsspark.cli.options import DaysType
+from cmsspark.store.job_index import Job
 from cmsspark.submit.arguments import Request
 
 _SEVERAL: Final = re.compile(r"\.\.|,|:|\d{8}-\d{8}|\d{4}-\d\d-\d\d-\d{4}-\d\d-\d\d")

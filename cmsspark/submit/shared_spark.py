@@ -19,8 +19,8 @@ from typing import Final
 
 import msgspec
 
-from cmsspark.errors import OutputError
-from cmsspark.storage import LocalFiles
+from cmsspark.base.errors import OutputError
+from cmsspark.filesystems.storage import LocalFiles
 
 #: What spark-submit, the driver and Python's tasks take from SPARK_HOME.
 _PARTS: Final = ("jars", "bin", "python/lib")

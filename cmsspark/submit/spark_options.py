@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from cmsspark.errors import NotAllowed, SettingsError, UsageError
-from cmsspark.settings import Settings
+from cmsspark.base.errors import NotAllowed, SettingsError, UsageError
+from cmsspark.settings.settings import Settings
 
 #: Names that Spark has given up, with what took their place (None: nothing did, Spark ignores them).
 RETIRED: Final[Mapping[str, str | None]] = {

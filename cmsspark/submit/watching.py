@@ -8,10 +8,10 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from cmsspark import measured
-from cmsspark.monitor import spark_watch
-from cmsspark.pipeline.job_index import Job
-from cmsspark.settings import Settings
+from cmsspark.apps.monitor import spark_watch
+from cmsspark.base import self_metrics
+from cmsspark.settings.settings import Settings
+from cmsspark.store.job_index import Job
 from cmsspark.submit import yarn
 from cmsspark.submit.arguments import Request
 from cmsspark.submit.command import Command
@@ -47,10 +47,10 @@ def measuring(
         measure.metrics.smallest_node_bytes = yarn.smallest_node(environ)
         measure.diagnose = functools.partial(yarn.diagnostics, environ)
     if measure is not None and settings.metrics.host is not None:
-        from cmsspark.monitor.metrics_run import send_run
+        from cmsspark.apps.monitor.metrics_run import send_run
 
         # The job writes its counters there while it runs.
-        (measure.folder / measured.LIVE_FILE).touch(mode=0o600)
+        (measure.folder / self_metrics.LIVE_FILE).touch(mode=0o600)
         measure.on_end = functools.partial(send_run, settings.metrics)
     return measure
 
@@ -66,16 +66,16 @@ def watching_processes(
         return None
 
     def start(root: int) -> RunWatch | None:
-        from cmsspark.monitor import processes_watch
+        from cmsspark.apps.monitor import processes_watch
 
         name, on_samples = Path(request.job or "").name, None
         if settings.metrics.host is not None:
-            from cmsspark.monitor.metrics_graphite import GraphiteSender
+            from cmsspark.apps.monitor.metrics_graphite import GraphiteSender
 
             sender = GraphiteSender(settings.metrics)
             on_samples = sender.send_samples
             if measure is not None:
-                from cmsspark.monitor.metrics_run import LiveSender
+                from cmsspark.apps.monitor.metrics_run import LiveSender
 
                 on_samples = LiveSender(sender, measure.folder, measure.metrics.job, measure.metrics.began_ms).send
         options = processes_watch.WatchOptions(settings.state_dir, name, on_samples=on_samples)

@@ -13,14 +13,16 @@ from typing import Any, NoReturn
 
 import click
 
-from cmsspark import __version__, errors, kerberos, pseudonyms
-from cmsspark.compiled import OFF, STALE, unavailable_reason
-from cmsspark.errors import SettingsError, UsageError
-from cmsspark.pipeline.job_index import JOBS, Job, find_job, load_command
-from cmsspark.pipeline.options import store_of
-from cmsspark.reports.terminal import hanging, terminal_width
-from cmsspark.resources import resource
-from cmsspark.settings import Settings, load_settings
+from cmsspark import __version__
+from cmsspark.base import errors
+from cmsspark.base.compiled import OFF, STALE, unavailable_reason
+from cmsspark.base.errors import SettingsError, UsageError
+from cmsspark.base.resources import resource
+from cmsspark.base.text.terminal import hanging, terminal_width
+from cmsspark.cli.options import store_of
+from cmsspark.settings import kerberos, pseudonyms
+from cmsspark.settings.settings import Settings, load_settings
+from cmsspark.store.job_index import JOBS, Job, find_job
 from cmsspark.submit import (
     class_archive,
     cmsspark_jobs,
@@ -35,6 +37,7 @@ from cmsspark.submit import (
 from cmsspark.submit.arguments import Request, Signature, help_text, split
 from cmsspark.submit.command import Command, InstallPaths, build
 from cmsspark.submit.host import Host, check_java, find_java, this_host
+from cmsspark.submit.job_commands import load_command
 from cmsspark.submit.package import ship
 from cmsspark.submit.run_command import run
 from cmsspark.submit.spark_options import cluster_defaults
@@ -136,7 +139,7 @@ def with_engine(
     if spark.mode == "python":
         return spark, ""
     # Not at import: `--help` must answer at once.
-    from cmsspark.runners.engines import SPARK
+    from cmsspark.engines.names import SPARK
     from cmsspark.submit import engine_choice
 
     choice = engine_choice.choose(request, job, options, settings, spark)
@@ -312,7 +315,8 @@ def uncompiled(job: Job | None, package: Path, why: str) -> list[str]:
         "it was made of other sources than these." if why == STALE else "there is none that this Python loads."
     )
     # Without --no-cache-dir pip may take a wheel that it made when there was no compiler.
-    again = "--force-reinstall --no-cache-dir ." if not (package / "hashed.pyx").exists() else f"-e {package.parent}"
+    is_checkout = (package / "base" / "hashed.pyx").exists()
+    again = f"-e {package.parent}" if is_checkout else "--force-reinstall --no-cache-dir ."
     lines.append("next: have a C compiler with Python's headers (gcc, python3-dev), then the package again:")
     return [*lines, f"  pip install --no-deps {again}", ""]
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from cmsspark.errors import Exit, NotReady
+from cmsspark.base.errors import Exit, NotReady
 
 #: What ``etc/log4j2.properties`` puts before lines of Spark's YARN client; newlines of a message are `` | `` there.
 MARK: Final = "@yarn_"

@@ -3,6 +3,6 @@
 cmsspark train run etc/training/train_events.py --workers 2 -- SAMPLE --model hlf --epochs 6
 """
 
-from cmsspark.events.train_script import main
+from cmsspark.apps.events.train_script import main
 
 main()

@@ -10,9 +10,10 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cmsspark import days, errors
-from cmsspark.errors import UsageError
-from cmsspark.pipeline.job_index import JOBS, find_job, load_command
+from cmsspark.base import dates, errors
+from cmsspark.base.errors import UsageError
+from cmsspark.store.job_index import JOBS, find_job
+from cmsspark.submit.job_commands import load_command
 
 WRONG_DAYS = (
     "", " ", "2026", "202601", "2026011", "202601155", "2026-1-15", "2026-01-1", "26-01-15", "2026/01-15", "15-01-2026",
@@ -31,14 +32,14 @@ HOSTILE_NAMES = (
 @pytest.mark.parametrize("text", WRONG_DAYS)
 def test_a_day_in_another_form_is_refused_with_the_right_one(text: str) -> None:
     with pytest.raises(UsageError) as error:
-        days.parse_day(text, latest=days.today())
+        dates.parse_day(text, latest=dates.today())
     assert error.value.exit_code == 2
     assert "20260115 or 2026-01-15" in str(error.value)
 
 
 @pytest.mark.parametrize("job", [job.name for job in JOBS.values()])
 def test_every_job_refuses_wrong_days_and_days_to_come(job: str) -> None:
-    tomorrow = (days.today() + timedelta(days=1)).isoformat()
+    tomorrow = (dates.today() + timedelta(days=1)).isoformat()
     for text, said in (
         ("20260230", "calendar"),
         ("15.01.2026", "20260115"),
@@ -64,7 +65,7 @@ def test_a_job_of_no_known_name_is_refused_with_those_there_are(name: str) -> No
 @given(st.text(max_size=12))
 def test_any_text_is_a_day_of_the_calendar_or_refused(text: str) -> None:
     try:
-        day = days.parse_day(text)
+        day = dates.parse_day(text)
     except UsageError:
         return
     assert text in (f"{day:%Y%m%d}".zfill(8), day.isoformat())

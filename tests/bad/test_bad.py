@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from cmsspark import errors
-from cmsspark.errors import DataError
+from cmsspark.base import errors
+from cmsspark.base.errors import DataError
 from cmsspark.sources.reader import Reader
 from tests.bad import make
 from tests.bad.make import Bad
 from tests.corpus.hostile import DAY
-from tests.pipeline.places import Place
+from tests.run.places import Place
 
 FILES = make.small()
 FOLDERS = {"aaa": "aaa enr", "cmssw": "cmssw json", "eos": "eos to 2019", "crab": "crab avro"}

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from cmsspark.errors import DataError
+from cmsspark.base.errors import DataError
 from cmsspark.sources.dbs import read_table_arrow
 from cmsspark.sources.reader import Reader
 from tests.bad.make import FORMS, GOOD
 from tests.corpus import cases_avro
 from tests.corpus.avro_files import CRAB_FIELDS, container
 from tests.corpus.json_lines import aaa
-from tests.pipeline.places import Place
+from tests.run.places import Place
 
 DAY = date(2019, 6, 15)
 

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from cmsspark.demo import make
-from cmsspark.errors import Exit, NotAllowed, NotReady, OutputError, as_ours
-from cmsspark.memory import is_shortage
-from cmsspark.pipeline.stored_rows import stored_rows
-from cmsspark.runners.session import cause_of
-from cmsspark.schemas import stored_table
+from cmsspark.apps.demo import make
+from cmsspark.base.errors import Exit, NotAllowed, NotReady, OutputError, as_ours
+from cmsspark.base.memory import is_shortage
+from cmsspark.base.schemas import stored_table
+from cmsspark.engines.session import cause_of
+from cmsspark.store.stored_rows import stored_rows
 from tests.publish.days import row, store_day
 
 TOP = Path(__file__).resolve().parents[2]
@@ -107,7 +107,7 @@ def test_other_errors_are_no_shortage_of_memory() -> None:
 
 
 def test_a_table_that_no_memory_is_left_for_is_not_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from cmsspark.storage import LocalFiles
+    from cmsspark.filesystems.storage import LocalFiles
     from cmsspark.store.results import current
 
     store_day(tmp_path, [row(1)])
@@ -209,12 +209,12 @@ sys.meta_path.insert(0, Signals())
 @pytest.mark.parametrize(
     ("program", "module", "words"),
     [
-        (CMSSPARK, "cmsspark.cli", ()),
+        (CMSSPARK, "cmsspark.main", ()),
         (CMSSPARK, "click", ("status",)),
-        (CMSSPARK, "cmsspark.errors", ("status",)),
-        (CMSSPARK, "cmsspark.commands.status", ("status",)),
+        (CMSSPARK, "cmsspark.base.errors", ("status",)),
+        (CMSSPARK, "cmsspark.apps.results.status", ("status",)),
         (RUN_SPARK, "cmsspark.submit.wrapper", ("--list",)),
-        (RUN_SPARK, "cmsspark.settings", ("--list",)),
+        (RUN_SPARK, "cmsspark.settings.settings", ("--list",)),
     ],
 )
 def test_a_signal_while_modules_are_imported_ends_with_75_and_one_line(

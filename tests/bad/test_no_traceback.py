@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.corpus.json_lines import aaa
-from tests.pipeline.places import Place
+from tests.run.places import Place
 
 TRACES = ("Traceback", '  File "', "\tat ", "Caused by:", "java.lang", "panicked", ".py:", ".scala:")
 

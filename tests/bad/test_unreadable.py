@@ -10,13 +10,13 @@ from typing import IO, Any
 
 import pytest
 
-from cmsspark import errors
-from cmsspark.access import AccessBatch
-from cmsspark.pipeline import catalogue_snapshots
-from cmsspark.pseudonyms import Pseudonyms
-from cmsspark.runners.scan import _DirectTask
-from cmsspark.runners.tasks import Task, TaskContext
-from cmsspark.storage import LocalFiles
+from cmsspark.base import errors
+from cmsspark.base.access import AccessBatch
+from cmsspark.engines.scan import _DirectTask
+from cmsspark.engines.tasks import Task, TaskContext
+from cmsspark.filesystems.storage import LocalFiles
+from cmsspark.run import catalogue_snapshots
+from cmsspark.settings.pseudonyms import Pseudonyms
 from tests.corpus.hostile import DAY
 
 

@@ -14,8 +14,8 @@ from bench import compare, report
 from bench.inputs import DAY, Day, Inputs, files_for
 from bench.meter import Cost, measure
 from bench.peers import with_duckdb, with_polars
-from cmsspark.demo import LogLayout, make
-from cmsspark.pseudonyms import Pseudonyms
+from cmsspark.apps.demo import LogLayout, make
+from cmsspark.settings.pseudonyms import Pseudonyms
 from tests.oracle.count import DayCount, count_day
 
 KEY = Pseudonyms(b"k" * 32)

@@ -20,7 +20,7 @@ import pytest
 
 from bench import event_log
 from bench.event_log import Application
-from cmsspark.demo import LogLayout, make
+from cmsspark.apps.demo import LogLayout, make
 from cmsspark.submit.host import find_spark
 from cmsspark.submit.run_command import descendants, with_signal
 from tests.cluster import environment
@@ -33,7 +33,7 @@ DAY = date(2026, 1, 15)
 #: The day after has logs, too.
 DAYS = (DAY, date(2026, 1, 16))
 RUN = "from cmsspark.submit import main; main()"
-CMSSPARK = "from cmsspark.cli import main; main()"
+CMSSPARK = "from cmsspark.main import main; main()"
 #: JVMs that live shortly.
 JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 #: Small executors, and the environment on HDFS: nodes fetch it once.

@@ -10,7 +10,7 @@ from typing import Any, cast
 import fastavro
 import pytest
 
-from cmsspark.runners.rucio_scan import RANGE_BYTES, TABLES
+from cmsspark.dumps.rucio_scan import RANGE_BYTES, TABLES
 from tests.cluster.conftest import READABLE, World, application, assert_same, cells, current
 
 pytestmark = pytest.mark.cluster
@@ -71,6 +71,6 @@ def test_executors_read_the_tables_of_dbs_and_count_the_cells_of_here(world: Wor
     with application(world) as found:
         ended = world.run(*world.on_yarn("dbs_events", "hdfs:///cms/dumps", *READABLE))
     assert ended.code == 0
-    # One job for the small tables, one for the large ones, as in tests/jobs/test_spark_costs.py.
+    # One job for the small tables, one for the large ones, as in tests/apps/usage/test_spark_costs.py.
     assert (found[0].jobs, found[0].stages, found[0].input_bytes) == (2, 3, 0)
     assert_same(world, "dbs_events", world.fetched("/cms/dumps"))

@@ -9,10 +9,10 @@ import subprocess
 
 import pytest
 
-from cmsspark.pipeline.job_index import JOBS
+from cmsspark.store.job_index import JOBS
+from tests.apps.results.test_compact import spread
 from tests.cluster.configuration import user
 from tests.cluster.conftest import DAY, READABLE, World, application, assert_cheap, assert_same, current
-from tests.commands.test_compact import spread
 
 pytestmark = pytest.mark.cluster
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cmsspark.settings import Settings
+from cmsspark.settings.settings import Settings
 from cmsspark.submit.host import this_host
 from tests.submit.hosts import PLACES, command
 

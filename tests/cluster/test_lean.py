@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cmsspark.hdfs_client import CLIENT_KEY
+from cmsspark.filesystems.hdfs import CLIENT_KEY
 from tests.cluster.conftest import (
     DAY,
     READABLE,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cmsspark.compiled import compiled
+from cmsspark.base.compiled import compiled
 from tests.cluster.conftest import ROOT, Ended, World
 from tests.cluster.daemons import until
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cmsspark.monitor.processes_collector import Collector
+from cmsspark.apps.monitor.processes_collector import Collector
 from cmsspark.store.process_samples import WatchedRun, open_processes
 from tests.cluster.conftest import ROOT, World
 
@@ -32,7 +32,7 @@ def test_two_nodemanagers_are_watched_with_the_containers_that_they_start(world:
             world.start(
                 *("monitor", "node", "--collector", collector.url, "--token-file", str(token), "--run", "suite-1"),
                 *("--pid", str(pid), "--interval", "0.5", "--ttl", "900", "--buffer", str(tmp_path / f"buffer-{pid}")),
-                program="from cmsspark.cli import main; main()",
+                program="from cmsspark.main import main; main()",
             )
             for pid in managers
         ]

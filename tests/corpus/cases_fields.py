@@ -8,13 +8,7 @@ from tests.corpus.cases import NOT_IN_DBS, WRITE_ONLY, Case, Cases, Expected
 from tests.corpus.cases_json import AAA_HIT, AAA_RAW_HIT, CMSSW_HIT, EOS_HIT
 from tests.corpus.json_lines import ABSENT, aaa, cmssw, g3
 from tests.corpus.spellings import ANOTHER_LFN, APPS, MATCHED, PEOPLE, SAME_LFN, UNMATCHED
-from tests.corpus.tables import (
-    B_LFN,
-    JETS,
-    NO_BLOCK_LFN,
-    TOPS,
-    UNKNOWN_BLOCK_LFN,
-)
+from tests.corpus.tables import B_LFN, JETS, NO_BLOCK_LFN, TOPS, UNKNOWN_BLOCK_LFN
 
 Build = Callable[..., bytes]
 Streams = Mapping[str, tuple[Cases, Build, str, str, str]]

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import date, timedelta
 from functools import cache
 
-from cmsspark.access import AccessBatch, Group, Remote
+from cmsspark.base.access import AccessBatch, Group, Remote
 from cmsspark.sources.reader import Reader
 from tests.corpus import tables
 from tests.corpus.avro_files import container

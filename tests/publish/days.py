@@ -9,10 +9,10 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from cmsspark.base.schemas import stored_table
 from cmsspark.publish.batch_log import Batch
 from cmsspark.publish.documents import DocumentSpec
 from cmsspark.publish.outbox import Outbox, SpoolResult
-from cmsspark.schemas import stored_table
 
 DAY = date(2026, 1, 15)
 TIMESTAMP = 1_768_435_200_000

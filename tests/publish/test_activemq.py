@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from cmsspark.errors import NotAllowed, NotReady
+from cmsspark.base.errors import NotAllowed, NotReady
 from cmsspark.publish.credentials import read_broker
 from cmsspark.publish.documents import canonical, document
 from cmsspark.publish.outbox import Outbox
@@ -219,7 +219,7 @@ def test_a_stopped_process_is_noticed_by_its_missing_heartbeats(own_broker: Acti
 #: A publisher whose disk takes 0.1 s for each batch: the signal arrives long before the last of 41 batches.
 SLOW_PUBLISHER = """
 import time
-from cmsspark.cli import main
+from cmsspark.main import main
 from cmsspark.publish.batch_log import BatchLog
 
 advance = BatchLog.advance
@@ -278,8 +278,8 @@ def _wait_for_acks(state: Path, documents: int) -> None:
 
 
 def test_published_documents_are_those_of_the_store_through_the_command(activemq: ActiveMQ, tmp_path: Path) -> None:
-    from cmsspark.errors import run_click
-    from cmsspark.jobs.cern_monit import command
+    from cmsspark.apps.results.cern_monit import command
+    from cmsspark.base.errors import run_click
 
     settings = tmp_path / "cmsspark.yaml"
     settings.write_text(f"state_dir: {tmp_path}/state\nstore: {store_day(tmp_path / 'store', rows(700))}\n")

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from cmsspark.errors import CmssparkError, NotAllowed, SettingsError
+from cmsspark.base.errors import CmssparkError, NotAllowed, SettingsError
+from cmsspark.base.resources import read_text
 from cmsspark.publish.credentials import read_broker, read_endpoint
-from cmsspark.resources import read_text
 from tests.activemq import Certificates
 
 GOOD: dict[str, Any] = {

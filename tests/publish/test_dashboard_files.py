@@ -12,19 +12,19 @@ from typing import Any
 
 import pytest
 
-from cmsspark.days import start_ms
+from cmsspark.base.dates import start_ms
+from cmsspark.base.schemas import stored_table
 from cmsspark.publish import dashboard_files
 from cmsspark.publish.completeness import DaySummary, completeness
 from cmsspark.publish.dashboard_files import generated_dashboards, index_template, stale_dashboards
 from cmsspark.publish.document_schemas import document_schema
 from cmsspark.publish.documents import DocumentSpec, documents
 from cmsspark.publish.panels import DASHBOARDS
-from cmsspark.query.database import Database
-from cmsspark.schemas import stored_table
 from cmsspark.sources.registry import ACCESS_STREAMS, STREAMS_OF_JOBS
+from cmsspark.store.query.database import Database
 from tests.opensearch import OpenSearch
-from tests.pipeline.partial_days import store_table
-from tests.query.stores import FIRST, days, make_store
+from tests.run.partial_days import store_table
+from tests.store.query.stores import FIRST, days, make_store
 
 FOLDER = Path(__file__).resolve().parents[2] / "etc" / "dashboards"
 PRODUCER = "cms-spark"
@@ -220,7 +220,7 @@ def check(shown: Groups, wanted: Groups, limit: int | None) -> None:
 
 def grafana_panels() -> list[Any]:
     found = []
-    # Those of Spark's metrics ask an InfluxDB: tests/monitor runs them.
+    # Those of Spark's metrics ask an InfluxDB: tests/apps/monitor runs them.
     for path in sorted(set(FOLDER.glob("grafana-*.json")) - {FOLDER / "grafana-spark.json"}):
         document = json.loads(path.read_text(encoding="utf-8"))
         found += [pytest.param(panel, id=f"{path.stem}: {panel['title']}") for panel in document["panels"]]

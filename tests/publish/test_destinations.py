@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cmsspark.errors import DataError
+from cmsspark.base.errors import DataError
 from cmsspark.publish.credentials import Broker, Endpoint
 from cmsspark.publish.destinations import MARK, locations
 from cmsspark.publish.outbox import Outbox

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cmsspark.errors import UsageError
+from cmsspark.base.errors import UsageError
+from cmsspark.base.schemas import stored_table
 from cmsspark.publish.completeness import DaySummary, completeness
 from cmsspark.publish.documents import BadDocument, DocumentSpec, canonical, document, documents, gone
 from cmsspark.publish.validate import validator_for
-from cmsspark.schemas import stored_table
 from tests.publish.days import DAY, MANIFEST, SPEC, TIMESTAMP, row
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))

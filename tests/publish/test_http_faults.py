@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from cmsspark.errors import NotAllowed
+from cmsspark.base.errors import NotAllowed
 from cmsspark.publish.batch_log import Batch
 from cmsspark.publish.credentials import Endpoint
 from cmsspark.publish.document_schemas import document_schema

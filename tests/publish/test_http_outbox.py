@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cmsspark.errors import NotReady
+from cmsspark.base.errors import NotReady
 from cmsspark.publish.outbox import Outbox
 from cmsspark.publish.publisher import Publisher, RetryPolicy
 from tests.publish.days import Clock, fill, outbox_in, rows

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from cmsspark.errors import NotReady
+from cmsspark.base.errors import NotReady
 from cmsspark.publish.credentials import Broker
 from cmsspark.publish.publisher import Publisher, RetryPolicy
 from cmsspark.publish.sinks.stomp import StompSink

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cmsspark.errors import DataError, NotReady, OutputError
+from cmsspark.base.errors import DataError, NotReady, OutputError
 from cmsspark.publish.batch_log import BatchState
 from cmsspark.publish.changes import open_changes
 from cmsspark.publish.outbox import Outbox

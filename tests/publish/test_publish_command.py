@@ -34,7 +34,7 @@ class Place:
     def __call__(self, *arguments: str, settings: str = "") -> subprocess.CompletedProcess[str]:
         (self.folder / "cmsspark.yaml").write_text(f"store: store\nstate_dir: state\n{settings}")
         environment = {**os.environ, "HOME": str(self.folder), "PYTHONPATH": str(Path(__file__).parents[2])}
-        command = [sys.executable, "-c", "from cmsspark.cli import main; main()", *arguments]
+        command = [sys.executable, "-c", "from cmsspark.main import main; main()", *arguments]
         return subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, check=False)
 
     def publish(self, *arguments: str, settings: str = "") -> subprocess.CompletedProcess[str]:

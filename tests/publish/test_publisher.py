@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cmsspark.errors import NotAllowed, NotReady
+from cmsspark.base.errors import NotAllowed, NotReady
 from cmsspark.publish.batch_log import BatchState
 from cmsspark.publish.outbox import Outbox
 from cmsspark.publish.publisher import Publisher, RetryPolicy

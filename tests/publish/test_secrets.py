@@ -66,7 +66,7 @@ def test_no_planted_secret_shows_however_a_publication_ends(
     store_day(tmp_path / "store", [*rows(3), bad])
     (tmp_path / "cmsspark.yaml").write_text("store: store\nstate_dir: state\npublishing: {patience: 0.3}\n")
     amq = tmp_path / "amq.json"
-    command = [sys.executable, "-c", "from cmsspark.cli import main; main()", "publish", "--date", "20260115"]
+    command = [sys.executable, "-c", "from cmsspark.main import main; main()", "publish", "--date", "20260115"]
     with end() as there:
         amq.write_text(json.dumps({"username": USER, "password": PASSWORD, **there}))
         amq.chmod(0o600)
@@ -98,7 +98,7 @@ def test_no_planted_key_shows_when_certificates_are_wrong(
              "ca": certificates["ca.pem"], "cert": certificates["client.pem"], "key": str(key)}  # fmt: skip
     amq.write_text(json.dumps({name: str(value) for name, value in given.items()}))
     amq.chmod(0o600)
-    command = [sys.executable, "-c", "from cmsspark.cli import main; main()", "publish", "--date", "20260115",
+    command = [sys.executable, "-c", "from cmsspark.main import main; main()", "publish", "--date", "20260115",
                "--fout", "store", "--amq", str(amq), "--debug"]  # fmt: skip
     environment = {"PYTHONPATH": str(Path(__file__).parents[2]), "XDG_STATE_HOME": str(tmp_path / "state"),
                    "CMSSPARK_DEBUG": "1"}  # fmt: skip
@@ -114,7 +114,7 @@ def test_what_publishing_leaves_is_its_owner_s_alone(tmp_path: Path) -> None:
     """S6, and the quarantine: whoever looks below the state directory from outside sees nothing."""
     store_day(tmp_path / "store", [*rows(3), row(9, nacc=-1)])
     (tmp_path / "cmsspark.yaml").write_text("store: store\nstate_dir: state\n")
-    command = [sys.executable, "-c", "import os; os.umask(0); from cmsspark.cli import main; main()"]
+    command = [sys.executable, "-c", "import os; os.umask(0); from cmsspark.main import main; main()"]
     ran = run_watched(
         [*command, "publish", "--date", "20260115"], tmp_path, {"PYTHONPATH": str(Path(__file__).parents[2])}
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cmsspark.errors import NotAllowed, NotReady
+from cmsspark.base.errors import NotAllowed, NotReady
 from cmsspark.publish.batch_log import Batch
 from cmsspark.publish.credentials import Broker
 from cmsspark.publish.outbox import Outbox

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cmsspark.base.resources import resource
 from cmsspark.publish.document_schemas import document_schema, generated, published_tables, stale
 from cmsspark.publish.documents import BadDocument, document
 from cmsspark.publish.validate import compile_check, validator_for
-from cmsspark.resources import resource
 from tests.publish.days import SPEC, row
 
 GOOD = document(SPEC, row(1, cpu_time=1.5, remote_nacc=1))

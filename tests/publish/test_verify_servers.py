@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cmsspark.errors import InputMissing, NotAllowed, NotReady, SettingsError, UsageError
+from cmsspark.base.errors import InputMissing, NotAllowed, NotReady, SettingsError, UsageError
 from cmsspark.publish.search_client import SearchClient
 from cmsspark.publish.search_index import SearchIndex, of_type
 from cmsspark.publish.search_server import SearchServer, index_names, search_server

@@ -10,7 +10,7 @@ from typing import Any
 import fastavro
 import pytest
 
-from cmsspark.access import AccessBatch
+from cmsspark.base.access import AccessBatch
 from cmsspark.sources.crab import CrabDecoder
 from cmsspark.sources.fields import Apps
 from cmsspark.sources.formats import avro, fast_avro

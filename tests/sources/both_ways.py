@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from cmsspark.access import AccessBatch
-from cmsspark.errors import DataError
+from cmsspark.base.access import AccessBatch
+from cmsspark.base.errors import DataError
 from cmsspark.sources.formats import lines
 from cmsspark.sources.formats.fast_json import COMPILED
 from cmsspark.sources.formats.json_lines import JsonDecoder

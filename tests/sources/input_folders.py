@@ -6,8 +6,8 @@ import os
 from datetime import date
 from pathlib import Path
 
+from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.sources.folders import Layout
-from cmsspark.storage import LocalFiles
 
 DAY = date(2026, 1, 15)
 DBS = "project/awg/cms/dbs/PROD_GLOBAL"

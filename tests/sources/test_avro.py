@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cmsspark.errors import DataError
+from cmsspark.base.errors import DataError
 from cmsspark.sources.cmssw import CmsswDecoder
 from cmsspark.sources.crab import CrabDecoder
 from cmsspark.sources.formats import avro, avro_blocks, fast_avro

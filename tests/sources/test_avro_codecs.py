@@ -17,7 +17,7 @@ import cramjam
 import fastavro
 import pytest
 
-from cmsspark.errors import DataError
+from cmsspark.base.errors import DataError
 from cmsspark.sources.formats import avro_blocks
 from cmsspark.sources.formats.avro_codecs import CODECS
 from cmsspark.sources.rucio import RucioReader

@@ -7,23 +7,13 @@ from typing import Any
 
 import pytest
 
-from cmsspark.access import AccessBatch
-from cmsspark.errors import DataError
+from cmsspark.base.access import AccessBatch
+from cmsspark.base.errors import DataError
 from cmsspark.sources.cmssw import CmsswDecoder
 from cmsspark.sources.crab import CrabDecoder
 from cmsspark.sources.formats import avro, fast_avro
 from cmsspark.sources.values import milliseconds
-from tests.sources.avro_rows import (
-    APPS,
-    CODECS,
-    DAY,
-    Counted,
-    container,
-    crab_schema,
-    job,
-    same,
-    schema_of,
-)
+from tests.sources.avro_rows import APPS, CODECS, DAY, Counted, container, crab_schema, job, same, schema_of
 from tests.sources.both_ways import needs_compiled
 
 

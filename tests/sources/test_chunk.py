@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cmsspark.access import RAW_LIMIT
+from cmsspark.base.access import RAW_LIMIT
 from cmsspark.sources.aaa import AaaDecoder, RawRecord
 from cmsspark.sources.fields import Apps
 from cmsspark.sources.formats.chunk import Chunk

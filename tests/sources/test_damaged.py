@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cmsspark.errors import DataError
+from cmsspark.base.errors import DataError
 from cmsspark.sources.reader import Reader
 from tests.corpus import cases_avro
 from tests.corpus.avro_files import CRAB_FIELDS, container

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cmsspark.errors import DataError
-from cmsspark.schemas import Column, Table, input_table
+from cmsspark.base.errors import DataError
+from cmsspark.base.schemas import Column, Table, input_table
 from cmsspark.sources.dbs import read_table_arrow
 from cmsspark.sources.formats import sqoop_csv
 from cmsspark.sources.formats.csv_records import records, value

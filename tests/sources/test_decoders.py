@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from cmsspark.access import AccessBatch, Quarantined
+from cmsspark.base.access import AccessBatch, Quarantined
 from cmsspark.sources.aaa import AaaDecoder
 from cmsspark.sources.cmssw import CmsswDecoder
 from cmsspark.sources.eos import EosDecoder

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cmsspark.errors import InputMissing, NotReady
+from cmsspark.base.errors import InputMissing, NotReady
 from cmsspark.sources.folders import changed, choose_dbs_dump, choose_phedex_dump, dump_at
 from tests.sources.input_folders import CURRENT, DAY, DBS, FILES, PHEDEX, layout, names, put
 

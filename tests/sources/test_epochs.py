@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from cmsspark.errors import InputMissing, SettingsError
-from cmsspark.settings import load_settings
+from cmsspark.base.errors import InputMissing, SettingsError
+from cmsspark.filesystems.storage import LocalFiles
+from cmsspark.settings.settings import load_settings
 from cmsspark.sources.epochs import Epochs, setting
 from cmsspark.sources.folders import resolve_day
 from cmsspark.sources.layout import Layout
-from cmsspark.storage import LocalFiles
 
 DAY = date(2026, 1, 15)
 

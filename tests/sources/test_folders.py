@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cmsspark.errors import InputMissing, NotReady, SettingsError
+from cmsspark.base.errors import InputMissing, NotReady, SettingsError
 from cmsspark.sources.folders import Layout, changed, is_hidden, resolve_day
 from cmsspark.sources.layout import InputLocation
 from tests.sources.input_folders import DAY, FILES, PHEDEX, layout, names, put

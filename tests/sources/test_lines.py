@@ -12,8 +12,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cmsspark.access import RAW_LIMIT
-from cmsspark.errors import DataError
+from cmsspark.base.access import RAW_LIMIT
+from cmsspark.base.errors import DataError
 from cmsspark.sources.aaa import AaaDecoder
 from cmsspark.sources.fields import Apps
 from cmsspark.sources.formats import lines

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cmsspark.names import DERIVED, block_dataset, site_and_kind
+from cmsspark.base.names import DERIVED, block_dataset, site_and_kind
 from cmsspark.sources.dumps import Dump
 from cmsspark.sources.listing import InputFile
 from cmsspark.sources.phedex import disk_replicas_of

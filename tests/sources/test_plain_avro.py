@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cmsspark.access import AccessBatch
+from cmsspark.base.access import AccessBatch
 from cmsspark.sources.cmssw import CmsswDecoder
 from cmsspark.sources.crab import CrabDecoder
 from cmsspark.sources.fields import Apps

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cmsspark.errors import DataError
-from cmsspark.schemas import Column, Table
+from cmsspark.base.errors import DataError
+from cmsspark.base.schemas import Column, Table
 from cmsspark.sources.formats import sqoop_csv
 from cmsspark.sources.formats.plain_csv import columns_of
 from cmsspark.sources.formats.sqoop_csv import read_table

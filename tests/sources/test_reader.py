@@ -12,9 +12,9 @@ from typing import Any
 import fastavro
 import pytest
 
-from cmsspark.access import Group, Remote
-from cmsspark.errors import UsageError
-from cmsspark.schemas import input_table
+from cmsspark.base.access import Group, Remote
+from cmsspark.base.errors import UsageError
+from cmsspark.base.schemas import input_table
 from cmsspark.sources.reader import Reader
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"

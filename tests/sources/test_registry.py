@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from cmsspark.access import AccessBatch
-from cmsspark.demo.make import make
-from cmsspark.errors import UsageError
-from cmsspark.pipeline.job_index import JOBS
-from cmsspark.resources import read_yaml, resource
+from cmsspark.apps.demo.make import make
+from cmsspark.base.access import AccessBatch
+from cmsspark.base.errors import UsageError
+from cmsspark.base.resources import read_yaml, resource
+from cmsspark.filesystems.storage import LocalFiles
+from cmsspark.sources.decoders import load_decoder
 from cmsspark.sources.folders import Layout, resolve_day
 from cmsspark.sources.reader import Reader
 from cmsspark.sources.registry import (
@@ -27,7 +28,7 @@ from cmsspark.sources.registry import (
     streams_of_day,
 )
 from cmsspark.sources.sample import needed_of, versions_of
-from cmsspark.storage import LocalFiles
+from cmsspark.store.job_index import JOBS
 
 DAY = date(2026, 1, 15)
 
@@ -52,7 +53,7 @@ def test_the_places_of_a_stream_hold_its_formats_in_order_of_preference() -> Non
 def test_every_format_has_a_decoder_and_a_schema_that_names_the_file() -> None:
     for stream in STREAMS_BY_NAME.values():
         for format_ in stream.formats:
-            assert format_.load_decoder().stream == stream.name
+            assert load_decoder(format_).stream == stream.name
             versions = versions_of(stream.name, format_.name).by_name
             wanted = "site" if stream.counts_jobs else "lfn"
             assert wanted in {column.required for schema in versions.values() for column in schema.needed}

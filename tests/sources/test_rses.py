@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cmsspark.errors import SettingsError
+from cmsspark.base.errors import SettingsError
 from cmsspark.sources.rses import Rse, Rses, load_sites, rse_of
 
 

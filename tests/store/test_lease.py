@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from cmsspark.errors import NotReady
-from cmsspark.storage import LocalFiles
+from cmsspark.base.errors import NotReady
+from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.store import lease, process_identity
 from cmsspark.store.lease import Lease
 
@@ -89,7 +89,8 @@ def test_a_number_given_to_another_process_is_no_holder(tmp_path: Path) -> None:
 
 def test_a_process_that_was_killed_holds_nothing(tmp_path: Path) -> None:
     code = (
-        "import sys, time\nfrom cmsspark.store.lease import Lease\nfrom cmsspark.storage import LocalFiles\n"
+        "import sys, time\nfrom cmsspark.store.lease import Lease\n"
+        "from cmsspark.filesystems.storage import LocalFiles\n"
         "Lease(LocalFiles(), sys.argv[1], 'the day').take()\nprint('held', flush=True)\nsys.stdin.read()\n"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
@@ -185,7 +186,7 @@ def test_a_block_holds_renews_and_releases(tmp_path: Path) -> None:
 
 
 def test_the_lease_works_on_hadoop_file_systems(tmp_path: Path, spark: Any) -> None:
-    from cmsspark.hadoop import HadoopFiles
+    from cmsspark.filesystems.hadoop import HadoopFiles
 
     clock = Clock()
     folder = f"file://{tmp_path}/a b"

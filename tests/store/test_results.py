@@ -13,10 +13,10 @@ import pandas
 import pytest
 from click.testing import CliRunner
 
-from cmsspark.cli import command as cmsspark
-from cmsspark.errors import DataError, InputMissing, OutputError
-from cmsspark.schemas import stored_table
-from cmsspark.storage import LocalFiles
+from cmsspark.base.errors import DataError, InputMissing, OutputError
+from cmsspark.base.schemas import stored_table
+from cmsspark.filesystems.storage import LocalFiles
+from cmsspark.main import command as cmsspark
 from cmsspark.store import results
 
 if TYPE_CHECKING:

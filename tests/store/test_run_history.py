@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cmsspark.errors import DataError, OutputError, UsageError
-from cmsspark.manifests import Manifest
+from cmsspark.base.errors import DataError, OutputError, UsageError
+from cmsspark.base.manifests import Manifest
 from cmsspark.store import process_identity, run_history
 from cmsspark.store.run_history import FILE, SILENT_MS, Published, Run, State
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from cmsspark.pipeline.job_index import Job, find_job
-from cmsspark.settings import Settings
+from cmsspark.settings.settings import Settings
+from cmsspark.store.job_index import Job, find_job
 from cmsspark.submit.arguments import Request, split
 from cmsspark.submit.command import Command, InstallPaths, build
 from cmsspark.submit.host import Host, Spark
@@ -22,7 +22,7 @@ HOST = Host(
     environ={},
 )
 PLACES = InstallPaths(
-    launcher="/code/cmsspark/jobs/launch.py",
+    launcher="/code/cmsspark/submit/launch.py",
     log4j="/code/etc/log4j2.properties",
     ship=lambda: "/cache/package/cmsspark.zip",
     key=lambda: "/state/pseudonym.key",

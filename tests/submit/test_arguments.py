@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cmsspark.errors import UsageError
+from cmsspark.base.errors import UsageError
 from cmsspark.submit.arguments import _BY_NAME, help_text, split
 from tests.submit.hosts import OF_A_JOB, requested
 

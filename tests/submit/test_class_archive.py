@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from cmsspark.errors import OutputError
+from cmsspark.base.errors import OutputError
 from cmsspark.submit.class_archive import SWITCH, WORTH, make, note_start, usable
 from cmsspark.submit.host import Host, Java, Spark
 from tests.submit.hosts import HOST

@@ -12,13 +12,13 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from cmsspark import days
-from cmsspark.errors import UsageError
-from cmsspark.pipeline.job_index import JOBS, find_job
-from cmsspark.pipeline.name_patterns import NamePatterns
-from cmsspark.pipeline.options import with_sources
-from cmsspark.settings import load_settings
+from cmsspark.base import dates
+from cmsspark.base.errors import UsageError
+from cmsspark.cli.options import with_sources
+from cmsspark.run.name_patterns import NamePatterns
+from cmsspark.settings.settings import load_settings
 from cmsspark.sources.layout import Layout
+from cmsspark.store.job_index import JOBS, find_job
 from cmsspark.submit import cmsspark_jobs, several_days
 from cmsspark.submit.arguments import Request
 from cmsspark.submit.cmsspark_lines import Translation, translate
@@ -129,7 +129,7 @@ def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mapping[str, str
 def test_an_old_line_runs_the_job_of_today(
     line: str, job_words: list[str], environ: Mapping[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    yesterday = (days.today() - timedelta(days=1)).isoformat()
+    yesterday = (dates.today() - timedelta(days=1)).isoformat()
     assert run_spark([*words_of(line), "--dry-run"], environ) == 0
     command = shlex.split(capsys.readouterr().out.replace("\\\n", " "))
     launcher = next(position for position, word in enumerate(command) if word.endswith("launch.py"))

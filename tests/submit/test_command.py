@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cmsspark.errors import UsageError
+from cmsspark.base.errors import UsageError
 from cmsspark.submit.class_archive import ClassArchive
 from tests.submit.hosts import HOST, PLACES, SETTINGS, command
 

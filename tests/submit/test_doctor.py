@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cmsspark import pseudonyms
+from cmsspark.settings import pseudonyms
 from cmsspark.submit.doctor import NOTE, OK, WRONG, Diagnosis, command, examine
 
 NEEDS = ["python", "compiled", "java", "settings", "store", "root", "key", "broker", "disk", "cluster"]

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from cmsspark.errors import UsageError
-from cmsspark.pipeline.inputs import INDEX_DUMP_BYTES_KEY
-from cmsspark.pipeline.job_index import find_job
+from cmsspark.base.errors import UsageError
+from cmsspark.run.inputs import INDEX_DUMP_BYTES_KEY
+from cmsspark.store.job_index import find_job
 from cmsspark.submit.arguments import split
 from cmsspark.submit.command import Command
 from cmsspark.submit.wrapper import instead, job_options, signature_of, with_engine
-from tests.pipeline.places import Place, write_streams
+from tests.run.places import Place, write_streams
 from tests.submit.hosts import HOST, SETTINGS, command
 
 DAY = ("--date", "20260115")
@@ -117,7 +117,7 @@ def test_the_job_gets_the_engine_that_was_chosen() -> None:
     words = ("data_aggregation", *DAY, "--dry-run", "--streams", "aaa")
     found, reason = engine_of(*words)
     options = ["--engine", "processes", *DAY, "--streams", "aaa"]
-    assert found.argv[1:] == ["-m", "cmsspark.jobs.launch", "data_aggregation", *options]
+    assert found.argv[1:] == ["-m", "cmsspark.submit.launch", "data_aggregation", *options]
     assert set(found.env) == {"OPENBLAS_NUM_THREADS", "PYTHONPATH", "PYTHONSAFEPATH"} and reason == ""
     spark, reason = engine_of(*words, "--engine", "spark")
     assert spark == command(*words, settings=HERE) and reason == "--engine spark"

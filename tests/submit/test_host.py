@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cmsspark.errors import SettingsError
+from cmsspark.base.errors import SettingsError
 from cmsspark.submit.host import Java, Spark, check_java, find_java, find_spark, memory
 
 MEMINFO = "MemTotal:       16000000 kB\nMemFree: 1 kB\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import cmsspark
-from cmsspark.errors import OutputError
+from cmsspark.base.errors import OutputError
 from cmsspark.submit.package import files, ship
 
 PACKAGE = Path(cmsspark.__file__).resolve().parent
@@ -58,7 +58,8 @@ def test_a_cache_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
 def test_the_real_package_travels_with_its_schemas_and_profiles(tmp_path: Path) -> None:
     with zipfile.ZipFile(ship(PACKAGE, tmp_path)) as archive:
         names = set(archive.namelist())
-    assert {"cmsspark/jobs/launch.py", "cmsspark/etc/spark/yarn.yaml", "cmsspark/schemas/tables/partials.yaml"} <= names
+    expected = {"submit/launch.py", "etc/spark/yarn.yaml", "schemas/tables/partials.yaml"}
+    assert {f"cmsspark/{name}" for name in expected} <= names
 
 
 @pytest.mark.parametrize("planted", ["other content", "one more", "no zip", "cut", "twice"])

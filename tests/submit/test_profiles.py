@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cmsspark.errors import SettingsError, UsageError
-from cmsspark.resources import read_yaml
+from cmsspark.base.errors import SettingsError, UsageError
+from cmsspark.base.resources import read_yaml
 from cmsspark.submit.profiles import driver_memory, load_profile, page
 from cmsspark.submit.spark_options import check_name
 from tests.submit.hosts import GIB, HOST, command

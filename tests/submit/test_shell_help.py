@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cmsspark.cli import COMMANDS, command
-from cmsspark.pipeline.job_index import JOBS
+from cmsspark.main import COMMANDS, command
+from cmsspark.store.job_index import JOBS
 
 TOP = Path(__file__).resolve().parents[2]
 
@@ -35,7 +35,7 @@ def test_jobs_and_the_options_of_job_and_wrapper_are_completed() -> None:
 
 
 def test_commands_of_cmsspark_are_completed() -> None:
-    assert completions("cmsspark", "cmsspark.cli", "cmsspark doc") == ["doctor"]
+    assert completions("cmsspark", "cmsspark.main", "cmsspark doc") == ["doctor"]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -72,7 +72,7 @@ def test_each_command_and_job_has_a_manual_page_that_troff_reads(tmp_path: Path)
 
 
 def test_the_manual_pages_say_where_they_cannot_be_written(tmp_path: Path) -> None:
-    from cmsspark.errors import OutputError
+    from cmsspark.base.errors import OutputError
 
     (tmp_path / "file").touch()
     with pytest.raises(OutputError):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cmsspark.errors import SettingsError, UsageError
+from cmsspark.base.errors import SettingsError, UsageError
 from cmsspark.submit.spark_options import Options, add_options_file, cluster_defaults
 from tests.submit.hosts import PLACES, SETTINGS, command
 

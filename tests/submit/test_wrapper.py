@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from cmsspark.compiled import MISSING, OFF, STALE
-from cmsspark.errors import UsageError
-from cmsspark.pipeline.job_index import JOBS
+from cmsspark.base.compiled import MISSING, OFF, STALE
+from cmsspark.base.errors import UsageError
+from cmsspark.store.job_index import JOBS
 from cmsspark.submit.arguments import _BY_NAME, SHARED
 from cmsspark.submit.wrapper import built_in, signature_of, uncompiled
 
@@ -150,7 +150,8 @@ def test_why_there_is_no_compiled_code_and_what_to_do_is_reported_of_jobs_that_r
     missing, stale = ("\n".join(uncompiled(reads, tmp_path, why)) for why in (MISSING, STALE))
     assert "none that this Python loads" in missing and "other sources" in stale
     assert all("pip install --no-deps --force-reinstall --no-cache-dir ." in text for text in (missing, stale))
-    (tmp_path / "hashed.pyx").touch()
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "hashed.pyx").touch()
     assert f"pip install --no-deps -e {tmp_path.parent}\n" in "\n".join(uncompiled(reads, tmp_path, STALE))
 
 

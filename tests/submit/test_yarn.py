@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cmsspark.errors import NotReady, UsageError
+from cmsspark.base.errors import NotReady, UsageError
 from cmsspark.submit import yarn
 from cmsspark.submit.command import START_WITHIN_S, Command
 from cmsspark.submit.run_command import run

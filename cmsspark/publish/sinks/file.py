@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from cmsspark.errors import OutputError
+from cmsspark.base.errors import OutputError
 from cmsspark.publish.batch_log import Batch
 from cmsspark.publish.sink import ForbiddenError, RetryableError, SinkOptions
 from cmsspark.publish.spool import sync_folder

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from cmsspark.errors import NotAllowed
+from cmsspark.base.errors import NotAllowed
 from cmsspark.publish.batch_log import Batch
 from cmsspark.publish.connection import ConnectionLost
 from cmsspark.publish.credentials import Broker, read_broker

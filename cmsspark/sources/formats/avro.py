@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from cmsspark.access import AccessBatch, Quarantined
-from cmsspark.errors import DataError
+from cmsspark.base.access import AccessBatch, Quarantined
+from cmsspark.base.errors import DataError
 from cmsspark.sources.formats import avro_blocks, fast_avro
 from cmsspark.sources.formats.avro_blocks import Block
 from cmsspark.sources.values import Malformed

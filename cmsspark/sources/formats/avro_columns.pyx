@@ -5,12 +5,10 @@ A record is accepted only where the values of its required fields are plain. Oth
 block with inconsistent content is rejected. This module is optional.
 """
 
-from cmsspark.sources.formats.avro_values cimport (
-    BOOLEAN, BRANCHES, BYTES, DOUBLE, FLOAT, LONG, NULL_KIND, STRING, Fields, Value, past_value, set_fields,
-)
+from cmsspark.sources.formats.avro_values cimport (BOOLEAN, BRANCHES, BYTES, DOUBLE, FLOAT, LONG, NULL_KIND, STRING, Fields, Value, past_value, set_fields)
 from cmsspark.sources.formats.packed cimport Memo, is_utf8, more
 from cmsspark.sources.values cimport Text, is_whole
-from cmsspark.xxh64 cimport Bytes, hash64
+from cmsspark.base.xxh64 cimport Bytes, hash64
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free
@@ -18,8 +16,8 @@ from libc.string cimport memchr, memcpy
 
 import numpy as np
 
-include "cmsspark/object_memory.pxi"
-include "cmsspark/source_digest.pxi"
+include "cmsspark/base/object_memory.pxi"
+include "cmsspark/base/source_digest.pxi"
 
 cdef enum:
     SLOTS = 16

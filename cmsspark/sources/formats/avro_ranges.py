@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, Any, Final
 
-from cmsspark.errors import DataError
+from cmsspark.base.errors import DataError
 from cmsspark.sources.formats import avro_blocks
 from cmsspark.sources.formats.avro_blocks import SYNC, DamagedBlock
 from cmsspark.sources.formats.avro_codecs import CODECS

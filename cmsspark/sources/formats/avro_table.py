@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from cmsspark.compiled import compiled
-from cmsspark.errors import DataError
-from cmsspark.names import is_block
+from cmsspark.base.compiled import compiled
+from cmsspark.base.errors import DataError
+from cmsspark.base.names import is_block
 from cmsspark.sources.formats import avro_ranges
 from cmsspark.sources.formats.avro_blocks import DamagedBlock
 from cmsspark.sources.formats.avro_ranges import Container, PlainBlock
@@ -36,7 +36,7 @@ _TYPES: Final = {
     NUMBER: ("string", "int", "long", "float", "double"),
 }  # fmt: skip
 _PLAIN: Final = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
-#: Seed of the second hash: :data:`cmsspark.kernel.catalogue.CHECK_SEED`.
+#: Seed of the second hash: :data:`cmsspark.accesses.catalogue.CHECK_SEED`.
 CHECK_SEED: Final = 0x43_4D_53
 #: Rows of a piece, about.
 ROWS: Final = 1 << 16

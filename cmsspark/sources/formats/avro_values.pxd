@@ -2,7 +2,7 @@
 """Shared by the compiled readers of Avro: the fields of a schema, and their values in a block."""
 
 from cmsspark.sources.values cimport Text
-from cmsspark.xxh64 cimport Bytes
+from cmsspark.base.xxh64 cimport Bytes
 from libc.stdint cimport int64_t, uint64_t
 
 cdef enum:

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from cmsspark.access import RAW_LIMIT, Quarantined
+from cmsspark.base.access import RAW_LIMIT, Quarantined
 
 _NEWLINE, _RETURN, _OPENING, _CLOSING = b"\n\r{}"
 _POSITION = re.compile(r"at `\$\[([0-9]{1,9})\]|\(byte ([0-9]{1,12})\)")

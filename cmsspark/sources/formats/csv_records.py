@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from cmsspark.errors import DataError
-from cmsspark.schemas import Column, Table
+from cmsspark.base.errors import DataError
+from cmsspark.base.schemas import Column, Table
 
 #: A longer record means a quote that nothing closes.
 RECORD_LIMIT: Final = 64 * 1024 * 1024

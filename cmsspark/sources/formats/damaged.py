@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import IO, Any, Final
 
-from cmsspark.access import AccessBatch
+from cmsspark.base.access import AccessBatch
 from cmsspark.sources.formats import avro, lines, strict_json
 from cmsspark.sources.formats.json_lines import JsonDecoder
-from cmsspark.sources.sample import Note
+from cmsspark.sources.record_schema import Note
 from cmsspark.sources.values import Malformed
 
 _STEP: Final = 64 * 1024

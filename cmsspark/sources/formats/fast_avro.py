@@ -9,8 +9,8 @@ import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from cmsspark.access import AccessBatch
-from cmsspark.compiled import compiled
+from cmsspark.base.access import AccessBatch
+from cmsspark.base.compiled import compiled
 from cmsspark.sources.formats.avro_blocks import Block, DamagedBlock
 from cmsspark.sources.formats.avro_codecs import CODECS
 from cmsspark.sources.formats.fast_json import Numbers

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from cmsspark import days
-from cmsspark.access import AccessBatch
-from cmsspark.compiled import compiled
+from cmsspark.base import dates
+from cmsspark.base.access import AccessBatch
+from cmsspark.base.compiled import compiled
 from cmsspark.sources.formats.chunk import Content
 from cmsspark.sources.formats.line_template import LineTemplate, RequiredFields, RequiredFieldsOf, learn
 
@@ -103,7 +103,7 @@ class FastLineReader:
         batch.write_only += write_only
         batch.no_lfn += no_lfn
         for timestamp in out_of_day:
-            batch.count_out_of_day(days.day_number(timestamp))
+            batch.count_out_of_day(dates.day_number(timestamp))
         self._lines_for_tries = min(self._lines_for_tries + lines, _MOST_TRIES * _LINES_A_TRY)
         if left and not self._lines.is_full:
             self._learn(left)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from cmsspark import days
-from cmsspark.access import AccessBatch
-from cmsspark.compiled import compiled
+from cmsspark.base import dates
+from cmsspark.base.access import AccessBatch
+from cmsspark.base.compiled import compiled
 from cmsspark.sources.formats.chunk import Content
 from cmsspark.sources.formats.fast_json import Numbers
 
@@ -81,7 +81,7 @@ class FastKeyReader:
         found: tuple[int, bytes, list[int]] = self._lines.read(content, batch.packed)
         batch.read += self._lines.taken()
         for timestamp in self._lines.days():
-            batch.count_out_of_day(days.day_number(timestamp))
+            batch.count_out_of_day(dates.day_number(timestamp))
         self._finish(batch)
         return found
 

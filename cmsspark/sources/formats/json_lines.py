@@ -17,8 +17,8 @@ from typing import Any
 
 import msgspec
 
-from cmsspark import days
-from cmsspark.access import AccessBatch, Group
+from cmsspark.base import dates
+from cmsspark.base.access import AccessBatch, Group
 from cmsspark.sources.fields import Apps, MemoDict, as_is, user_name
 from cmsspark.sources.formats import strict_json
 from cmsspark.sources.formats.chunk import Chunk, Content
@@ -70,8 +70,8 @@ class JsonDecoder(ABC):
 
     def __init__(self, day: date, apps: Apps, format_name: str = "json") -> None:
         self.format_name = format_name
-        self.day_number = days.start_ms(day) // days.DAY_MS
-        self.low_ms, self.high_ms = days.timestamp_ms_bounds(day)
+        self.day_number = dates.start_ms(day) // dates.DAY_MS
+        self.low_ms, self.high_ms = dates.timestamp_ms_bounds(day)
         self.apps = apps
         self.coder = Coder()
         self.user_names = MemoDict(user_name, Apps.CACHE_SIZE)
@@ -194,7 +194,7 @@ class JsonDecoder(ABC):
         ]
 
     def _is_out_of_day(self, timestamp: int | float, batch: AccessBatch) -> bool:
-        number = days.day_number(int(timestamp))
+        number = dates.day_number(int(timestamp))
         if number == self.day_number:
             return False
         batch.count_out_of_day(number)

@@ -7,7 +7,7 @@ passed ``is_plain``: a quote ends a text.
 
 from cmsspark.sources.formats.packed cimport is_utf8
 from cmsspark.sources.values cimport past_digits, past_exponent, past_long
-from cmsspark.xxh64 cimport Bytes
+from cmsspark.base.xxh64 cimport Bytes
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memchr, memcmp
 

@@ -7,20 +7,18 @@ a line only where its result certainly equals that of the decoder: one JSON obje
 twice, plain values of the right types. Other lines are returned to the caller. This module is optional.
 """
 
-from cmsspark.sources.formats.json_values cimport (
-    Member, is_plain, past_hours, past_key, past_metadata, past_spaces, past_value, past_whole_number,
-)
+from cmsspark.sources.formats.json_values cimport (Member, is_plain, past_hours, past_key, past_metadata, past_spaces, past_value, past_whole_number)
 from cmsspark.sources.formats.packed cimport Columns, Keys, day_of, is_same, more
 from cmsspark.sources.values cimport Text, past_long
-from cmsspark.xxh64 cimport Bytes, hash64
+from cmsspark.base.xxh64 cimport Bytes, hash64
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memchr, memcmp, memcpy
 
-include "cmsspark/object_memory.pxi"
-include "cmsspark/source_digest.pxi"
+include "cmsspark/base/object_memory.pxi"
+include "cmsspark/base/source_digest.pxi"
 include "cmsspark/sources/formats/line_reader.pxi"
 
 cdef enum:

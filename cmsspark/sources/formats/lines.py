@@ -10,8 +10,8 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import IO, Any, Final, NamedTuple
 
-from cmsspark.access import RAW_LIMIT, AccessBatch, Quarantined
-from cmsspark.errors import DataError
+from cmsspark.base.access import RAW_LIMIT, AccessBatch, Quarantined
+from cmsspark.base.errors import DataError
 from cmsspark.sources.formats.json_lines import JsonDecoder
 
 #: Bytes read at once. They and their records fit a core's cache, which saves a third of the time.

@@ -2,7 +2,7 @@
 """Shared by the compiled readers: accesses in columns, and a memo that numbers distinct texts."""
 
 from cmsspark.sources.values cimport Text
-from cmsspark.xxh64 cimport Bytes
+from cmsspark.base.xxh64 cimport Bytes
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 

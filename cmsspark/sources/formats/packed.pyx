@@ -2,7 +2,7 @@
 """Shared by the compiled readers: accesses in columns, and a memo that numbers distinct texts."""
 
 from cmsspark.sources.values cimport Text, normalise_lfn
-from cmsspark.xxh64 cimport Bytes, hash64
+from cmsspark.base.xxh64 cimport Bytes, hash64
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int64_t, uint8_t, uint64_t
@@ -11,8 +11,8 @@ from libc.string cimport memchr, memcpy
 
 import numpy as np
 
-include "cmsspark/object_memory.pxi"
-include "cmsspark/source_digest.pxi"
+include "cmsspark/base/object_memory.pxi"
+include "cmsspark/base/source_digest.pxi"
 
 cdef extern from "Python.h":
     const Py_ssize_t PY_SSIZE_T_MAX
@@ -45,7 +45,7 @@ cdef bint is_utf8(Bytes at, Py_ssize_t size) except -1:
 
 
 cdef class Columns:
-    """Accesses in columns of ``count`` rows, for :class:`cmsspark.access.AccessBatch`."""
+    """Accesses in columns of ``count`` rows, for :class:`cmsspark.base.access.AccessBatch`."""
 
 
     def __cinit__(self, bint has_times=False):

@@ -5,16 +5,14 @@ As with lines (:mod:`cmsspark.sources.formats.template_reader`), a record is acc
 Others are returned to the caller, and a block with inconsistent content is rejected. This module is optional.
 """
 
-from cmsspark.sources.formats.avro_values cimport (
-    BOOLEAN, BYTES, DOUBLE, FLOAT, LONG, NULL_KIND, STRING, Fields, Value, past_value, set_fields,
-)
+from cmsspark.sources.formats.avro_values cimport (BOOLEAN, BYTES, DOUBLE, FLOAT, LONG, NULL_KIND, STRING, Fields, Value, past_value, set_fields)
 from cmsspark.sources.formats.packed cimport TEXTS, Columns, Keys, Milliseconds, is_utf8
 from cmsspark.sources.values cimport Text, is_seconds, is_whole
-from cmsspark.xxh64 cimport Bytes
+from cmsspark.base.xxh64 cimport Bytes
 from libc.stdint cimport int64_t
 
-include "cmsspark/object_memory.pxi"
-include "cmsspark/source_digest.pxi"
+include "cmsspark/base/object_memory.pxi"
+include "cmsspark/base/source_digest.pxi"
 
 cdef enum:
     NUMBERS = 4  # required sizes at most

@@ -5,14 +5,14 @@ Numbers with a fraction or an exponent are read where one division or multiplica
 is rejected, and :mod:`cmsspark.sources.formats.sqoop_csv` reads it otherwise. This module is optional.
 """
 
-from cmsspark.xxh64 cimport Bytes
+from cmsspark.base.xxh64 cimport Bytes
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memchr, memcmp, memcpy
 
-include "cmsspark/object_memory.pxi"
-include "cmsspark/source_digest.pxi"
+include "cmsspark/base/object_memory.pxi"
+include "cmsspark/base/source_digest.pxi"
 
 cdef enum:
     DIGITS = 18  # of a number that fits 64 bits

@@ -15,10 +15,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import IO, Any, Final, cast
 
-from cmsspark.buffers import is_utf8, packed_bits
-from cmsspark.compiled import compiled
-from cmsspark.errors import DataError
-from cmsspark.schemas import Column, Table
+from cmsspark.base.buffers import is_utf8, packed_bits
+from cmsspark.base.compiled import compiled
+from cmsspark.base.errors import DataError
+from cmsspark.base.schemas import Column, Table
 from cmsspark.sources.formats.csv_records import (
     RECORD_LIMIT,
     carriage_returns,

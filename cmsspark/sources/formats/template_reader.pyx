@@ -9,14 +9,14 @@ about them. This module is optional: without it results are the same, only slowe
 from cmsspark.sources.formats.json_values cimport is_plain, past_scalar
 from cmsspark.sources.formats.packed cimport TEXTS, Columns, Keys, day_of, is_same, more
 from cmsspark.sources.values cimport Text, is_long_text, past_long
-from cmsspark.xxh64 cimport Bytes
+from cmsspark.base.xxh64 cimport Bytes
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport free
 from libc.string cimport memchr, memcmp
 
-include "cmsspark/object_memory.pxi"
-include "cmsspark/source_digest.pxi"
+include "cmsspark/base/object_memory.pxi"
+include "cmsspark/base/source_digest.pxi"
 include "cmsspark/sources/formats/line_reader.pxi"
 
 cdef enum:

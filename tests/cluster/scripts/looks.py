@@ -16,11 +16,11 @@ path = sys.argv[1]
 def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Whether the path is there, where the package comes from, and whether its compiled code works there."""
     import cmsspark
-    from cmsspark.compiled import compiled
+    from cmsspark.base.compiled import compiled
 
     for _ in batches:
         rows = {"is_there": pa.array([os.path.exists(path)]), "package": pa.array([cmsspark.__file__])}
-        yield pa.record_batch({**rows, "is_compiled": pa.array([compiled("hashed") is not None])})
+        yield pa.record_batch({**rows, "is_compiled": pa.array([compiled("base.hashed") is not None])})
 
 
 (row,) = spark.range(0, 1, 1, 1).mapInArrow(look, "is_there boolean, package string, is_compiled boolean").collect()

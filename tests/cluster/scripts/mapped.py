@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from cmsspark.runners.session import session
-from cmsspark.runners.shipped import local_folder, ship
+from cmsspark.engines.broadcast_files import local_folder, ship
+from cmsspark.engines.session import session
 
 spark = session("a mapped catalogue")
 name = ship(spark, Path(sys.argv[1]))

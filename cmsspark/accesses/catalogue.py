@@ -1,0 +1,285 @@
+"""The catalogue: which block and dataset a file belongs to, as a compact index that tasks look up in.
+
+A snapshot is a folder of arrays made once for a dump: sorted 64-bit hashes of the files' names and, beside them, the
+number of each file's (block, dataset) pair, and where hashes with the same first bits begin; 13 bytes a file,
+memory-mapped, one copy a host. Disk replicas are a sorted array of hashes of (block, site). Two names with one hash
+are found when building and told apart by a second hash; a name outside the catalogue is taken for one in it with odds
+of (files in it) / 2^64.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from cmsspark.base.buffers import texts_of
+from cmsspark.base.compiled import compiled
+from cmsspark.base.errors import DataError, OutputError, os_error_number
+from cmsspark.base.exact_integers import Longs
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Hashes = npt.NDArray[np.uint64]
+Numbers = npt.NDArray[np.int32]
+Hash = Callable[[bytes], int]
+
+_hashed: Final[Any] = compiled("base.hashed")
+#: Of the snapshot's files; another number is another snapshot.
+FORMAT: Final = 4
+#: Snapshots kept in the cache folder; a running task keeps the files that it has mapped.
+KEPT: Final = 4
+#: Seed of the second hash.
+CHECK_SEED: Final = 0x43_4D_53
+#: In ``lookup``: the file is not in the catalogue.
+NOT_THERE: Final = -1
+
+#: Simple enough that :mod:`cmsspark.sources.formats.template_reader` has it, too.
+name_hash: Hash = xxhash.xxh64_intdigest
+#: The second hash of a name, which tells apart names that share the first.
+check_hash: Hash = partial(xxhash.xxh64_intdigest, seed=CHECK_SEED)
+
+
+def hashes_of(names: Iterable[bytes], count: int, hash_name: Hash = name_hash) -> Hashes:
+    """The hashes of ``count`` names, in order."""
+    return np.fromiter(map(hash_name, names), np.uint64, count)
+
+
+def hashes_in(column: pa.ChunkedArray, hash_name: Hash = name_hash) -> Hashes:
+    """The hashes of a column of texts, none of which is null."""
+    seed = {name_hash: 0, check_hash: CHECK_SEED}.get(hash_name)
+    parts = [np.zeros(0, np.uint64)]
+    if _hashed is not None and seed is not None:
+        parts += [_hashed.hashes_of_texts(ends, content, seed) for ends, content in texts_of(column)]
+    else:
+        for chunk in column.chunks:
+            names = chunk.to_pylist()
+            parts.append(hashes_of((name.encode() for name in names), len(names), hash_name))
+    hashes: Hashes = np.concatenate(parts)
+    return hashes
+
+
+def replica_keys(blocks: Longs, sites: Hashes) -> Hashes:
+    """The key of a disk replica of each block (its id) at the site of the same row (the hash of its name)."""
+    return _mixed(_mixed(blocks.astype(np.uint64)) ^ sites)
+
+
+def _mixed(numbers: Hashes) -> Hashes:
+    """Each number with its bits spread over all 64 (the last steps of splitmix64). Distinct numbers stay distinct."""
+    mixed = numbers + np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    last: Hashes = mixed ^ (mixed >> np.uint64(31))
+    return last
+
+
+@dataclass
+class Report:
+    """Counts of rows of FILES that a build of a snapshot read."""
+
+    files: int = 0
+    null_lfns: int = 0
+    #: Rows whose dataset is null or not in DATASETS: they match nothing (rule 18).
+    orphans: int = 0
+    #: Rows beside another one of the same name with a larger file_id.
+    duplicates: int = 0
+    #: Names that share a hash with another name and are told apart by the second.
+    collisions: int = 0
+    #: Parts with more orphans than dumps have, or with more names that begin with no slash: ``part`` (its place in the
+    #: dump's list, from 0 on), ``rows``, ``orphans``, ``odd_names``; ``first_orphan``, ``first_odd_name``: the row,
+    #: from 1 on.
+    suspects: list[dict[str, int]] = field(default_factory=list)
+
+
+class Catalogue:
+    """An open snapshot. Its arrays are memory-mapped: a page is read when it is needed."""
+
+    def __init__(self, folder: Path, hash_name: Hash = name_hash) -> None:
+        self.folder = folder
+        self.hash_name = hash_name
+        meta = json.loads((folder / "meta.json").read_text())
+        self.report = Report(**meta["report"])
+        self.hashes: Hashes = _mapped(folder / "hashes.npy")
+        self.pairs: Numbers = _mapped(folder / "pairs.npy")
+        self.starts: npt.NDArray[np.uint32] = _mapped(folder / "starts.npy")
+        self.pair_blocks: Longs = _mapped(folder / "pair_blocks.npy")
+        self.pair_datasets: Numbers = _mapped(folder / "pair_datasets.npy")
+        #: hash → {second hash: pair number} of the names that share a hash.
+        self.colliding: dict[int, dict[int, int]] = {
+            int(first): {int(second): pair for second, pair in names.items()}
+            for first, names in meta["colliding"].items()
+        }
+        self._names: Any = None
+
+    def lookup(self, names: list[bytes]) -> Numbers:
+        """The pair number of each file name (UTF-8 bytes), ``NOT_THERE`` where the catalogue has none."""
+        return self.lookup_hashes(hashes_of(names, len(names), self.hash_name), names.__getitem__)
+
+    def lookup_hashes(self, wanted: Hashes, name: Callable[[int], bytes]) -> Numbers:
+        """As :meth:`lookup`, for hashes; ``name`` returns the name of a row whose hash other names share."""
+        count = len(wanted)
+        if not count or not len(self.hashes):
+            return np.full(count, NOT_THERE, np.int32)
+        pairs = self._pairs_of(wanted)
+        if self.colliding:
+            for position in np.flatnonzero(np.isin(wanted, np.array(list(self.colliding), np.uint64))):
+                of_hash = self.colliding[int(wanted[position])]
+                pairs[position] = of_hash.get(check_hash(name(int(position))), NOT_THERE)
+        return pairs
+
+    def _pairs_of(self, wanted: Hashes) -> Numbers:
+        """The pair of each hash, without a check for other names with that hash."""
+        if _hashed is not None:
+            bits = bits_of(len(self.hashes))
+            try:
+                pairs = _hashed.pairs_of(wanted, self.hashes, self.pairs, self.starts, bits, NOT_THERE)
+            except ValueError as error:
+                raise DataError(
+                    "a catalogue snapshot is damaged",
+                    where=self.folder,
+                    found=str(error),
+                    next_step="delete that folder and run it again: it is built anew",
+                ) from None
+            return np.array(pairs)  # its own memory, which may be written
+        # In sorted order the searches walk the array once, which its pages and the caches thank.
+        order = np.argsort(wanted)
+        in_order = wanted[order]
+        places = np.searchsorted(self.hashes, in_order)
+        places[places == len(self.hashes)] = 0
+        pairs = np.empty(len(wanted), np.int32)
+        pairs[order] = np.where(self.hashes[places] == in_order, self.pairs[places], NOT_THERE)
+        return pairs
+
+    def dataset_names(self, numbers: Numbers) -> list[str]:
+        """The names of datasets by their number in this snapshot."""
+        import pyarrow as pa
+
+        if self._names is None:
+            with pa.memory_map(str(self.folder / "datasets.arrow")) as source:
+                self._names = pa.ipc.open_file(source).read_all()["name"].combine_chunks()
+        # pa.array would import pandas to ask whether these are of its kind: a third of a second in each worker.
+        rows = pa.Array.from_buffers(pa.int32(), len(numbers), [None, pa.py_buffer(np.ascontiguousarray(numbers))])
+        names: list[str] = self._names.take(rows).to_pylist()
+        return names
+
+
+def bits_of(count: int) -> int:
+    """The number of first bits that divide ``count`` hashes into groups of about eight."""
+    return max(1, min(32, (count // 8).bit_length()))
+
+
+def starts_of(pieces: Iterable[Hashes], count: int) -> npt.NDArray[np.uint32]:
+    """Where, in ``count`` ascending hashes, those with each beginning of :func:`bits_of` bits begin; and how many there
+    are. The hashes come in pieces.
+
+    Raises ValueError for more than an index holds.
+    """
+    if count >= 2**32:
+        raise ValueError("an index of more than 2^32 names: give --join shuffle")
+    bits = bits_of(count)
+    starts = np.zeros((1 << bits) + 1, np.uint32)
+    for piece in pieces:
+        beginnings = (piece >> np.uint64(64 - bits)).astype(np.int64)
+        first = int(beginnings[0]) if len(piece) else 0
+        each = np.bincount(beginnings - first)
+        starts[first + 1 : first + 1 + len(each)] += each.astype(np.uint32)
+    return np.cumsum(starts, dtype=np.uint32, out=starts)
+
+
+def _mapped(file: Path) -> Any:
+    # As a plain array: numpy's own class for mapped ones makes each operation dearer.
+    return np.load(file, mmap_mode="r").view(np.ndarray)
+
+
+class Replicas:
+    """Disk replicas of blocks at sites, as a sorted array of hashes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.hashes: Hashes = _mapped(folder / "replicas.npy")
+
+    def has_replica(self, blocks: Longs, sites: Hashes) -> npt.NDArray[np.bool_]:
+        """Whether each block (-1: unknown) has a disk replica at the site (:func:`site_hashes`) of its row."""
+        if not len(self.hashes) or not len(sites):
+            return np.zeros(len(sites), np.bool_)
+        wanted = replica_keys(blocks, sites)
+        places = np.searchsorted(self.hashes, wanted)
+        places[places == len(self.hashes)] = 0
+        is_replica: npt.NDArray[np.bool_] = (self.hashes[places] == wanted) & (blocks >= 0)
+        return is_replica
+
+
+def site_hashes(sites: Sequence[str]) -> Hashes:
+    """The hash of each site's name."""
+    hashes = {site: name_hash(site.encode()) for site in set(sites)}
+    return np.fromiter(map(hashes.__getitem__, sites), np.uint64, len(sites))
+
+
+def open_or_build(cache: Path, kind: str, fingerprint: str, build: Callable[[Path], None]) -> tuple[Path, bool]:
+    """The snapshot's folder in ``cache``, built if it is not there; True beside it when it was.
+
+    Two builders at once each work in a folder of their own; the first to finish is used by both. Old snapshots
+    of the same kind go, the newest ``KEPT`` stay. Raises OutputError (73) where the cache cannot be written.
+    """
+    name = f"{kind}-v{FORMAT}-{hashlib.sha256(fingerprint.encode()).hexdigest()[:24]}"
+    folder = cache / name
+    if (folder / "meta.json").exists():
+        with contextlib.suppress(PermissionError):
+            os.utime(folder)  # pruning goes by age; another user's snapshot serves as it is
+        return folder, False
+    aside = cache / f".{name}.{uuid.uuid4().hex[:8]}"
+    try:
+        aside.mkdir(parents=True)
+    except OSError as error:
+        raise OutputError(
+            "the cache folder cannot be written",
+            where=cache,
+            found=error.strerror,
+            next_step="name another one in the settings, as cache_dir",
+        ) from None
+    try:
+        try:
+            build(aside)
+        except (OSError, OutputError) as error:
+            # Processes of the pool hand it over as an error of ours.
+            number = os_error_number(error)
+            if isinstance(error, OSError) and number not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise
+            raise OutputError(
+                "there is no room for the catalogue's snapshot",
+                where=cache,
+                found=error.found if isinstance(error, OutputError) else os.strerror(number),
+                next_step="free 40 bytes for each file in DBS, or name another folder in the settings, as cache_dir",
+            ) from None
+        try:
+            aside.rename(folder)
+        except OSError:
+            if not (folder / "meta.json").exists():
+                raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    _prune(cache, f"{kind}-v")
+    return folder, True
+
+
+def _prune(cache: Path, prefix: str) -> None:
+    ages: list[tuple[float, Path]] = []
+    for snapshot in cache.glob(f"{prefix}*"):
+        # Another builder may prune at the same time.
+        with contextlib.suppress(FileNotFoundError):
+            ages.append((snapshot.stat().st_mtime, snapshot))
+    for _, old in sorted(ages, reverse=True)[KEPT:]:
+        shutil.rmtree(old, ignore_errors=True)

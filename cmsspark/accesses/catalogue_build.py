@@ -1,0 +1,335 @@
+"""Building the catalogue's snapshots from a dump's parts; :mod:`cmsspark.accesses.catalogue` reads them.
+
+Parts are worked on one by one, or by several processes at once: ``each`` is ``map``, or something like it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from cmsspark.accesses.catalogue import (
+    Hash,
+    Hashes,
+    Numbers,
+    Report,
+    check_hash,
+    hashes_in,
+    name_hash,
+    replica_keys,
+    starts_of,
+)
+from cmsspark.accesses.file_runs import ROWS, FileRows, RunColumn, Slice, SortedRun, slices
+from cmsspark.base.buffers import array, flags, from_numpy, is_there, to_numpy
+from cmsspark.base.exact_integers import Longs
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: The tables of one part, read when it is called. It must pickle where ``each`` has other processes.
+Part = Callable[[], "Iterator[pa.Table]"]
+#: ``map``, or something like it: results in order, whoever worked them out.
+Each = Callable[[Callable[[Part], Any], Iterable[Part]], Iterable[Any]]
+
+_NO_BLOCK: Final = -1
+#: Rows of a part of FILES that are odd: more than so many, and more than a share, are told.
+ODD_ROWS: Final = 10
+ORPHAN_SHARE: Final = 0.05
+ODD_NAME_SHARE: Final = 0.001
+
+
+@dataclass
+class _Pairs:
+    """(block, dataset) pairs by their number: the block's id (-1: none) and the dataset's number."""
+
+    blocks: Longs
+    datasets: Numbers
+
+    @classmethod
+    def of(cls, blocks: Longs, datasets: Numbers) -> tuple[Numbers, _Pairs]:
+        """The pair number of each row, and the pairs."""
+        block_codes, block_values = _distinct(blocks)
+        width = int(datasets.max()) + 1 if len(datasets) else 1
+        numbers, values = _distinct(block_codes.astype(np.int64) * width + datasets)
+        return numbers, cls(block_values[values // width], (values % width).astype(np.int32))
+
+
+def build_catalogue(
+    folder: Path,
+    files: Iterable[Part],
+    datasets: Iterable[pa.Table],
+    hash_name: Hash = name_hash,
+    each: Each = map,
+    rows: int = ROWS,
+) -> Report:
+    """Write a snapshot to ``folder``, which takes 28 bytes for each file meanwhile. Needs 60 MB of memory, and 200
+    bytes for each pair of block and dataset.
+
+    ``files``: parts with tables of (lfn string, block_id, dataset_id, file_id as int64, nullable); ``datasets``: tables
+    of (dataset_id int64, name string). Raises whatever the readers raise.
+    """
+    known_ids, numbers = _write_datasets(folder, datasets)
+    report = Report()
+    spool = folder / "runs"
+    spool.mkdir()
+    runs: list[SortedRun] = []
+    pairs_of: list[_Pairs] = []
+    for number, (of_part, counted) in enumerate(
+        each(partial(_file_runs, known_ids, numbers, hash_name, spool, rows), files)
+    ):
+        for run, pairs in of_part:
+            runs.append(run)
+            pairs_of.append(pairs)
+        for suspect in counted.suspects:
+            suspect["part"] = number
+        for name, count in counted.__dict__.items():
+            setattr(report, name, getattr(report, name) + count)
+    whole, numbers_of = _same_pairs(pairs_of)
+    colliding: dict[int, dict[int, int]] = {}
+    hashes, pairs_column = RunColumn(folder / "hashes.npy", np.uint64), RunColumn(folder / "pairs.npy", np.int32)
+    for part in slices(runs, rows):
+        merged = _merged(part, numbers_of, report, colliding)
+        hashes.append(merged[0])
+        pairs_column.append(merged[1])
+    hashes.close()
+    pairs_column.close()
+    shutil.rmtree(spool)
+    np.save(folder / "starts.npy", starts_of(_pieces(folder / "hashes.npy", rows), hashes.rows))
+    np.save(folder / "pair_blocks.npy", whole.blocks)
+    np.save(folder / "pair_datasets.npy", whole.datasets)
+    meta: Mapping[str, object] = {"report": report.__dict__, "colliding": colliding}
+    (folder / "meta.json").write_text(json.dumps(meta))
+    return report
+
+
+def build_replicas(folder: Path, blocks: Iterable[Part], replicas: Iterable[Part], each: Each = map) -> int:
+    """Write the disk replicas' keys to ``folder`` and return how many there are.
+
+    ``blocks``: parts with tables of (block_id int64, block_name string); ``replicas``: of (block_name, site), disk
+    only; a block may be the hash of its name (int64). Replicas of blocks that DBS does not name are left out: no file
+    leads to them.
+    """
+    names, ids = _columns(each(_block_rows, blocks), np.uint64, np.int64)
+    wanted, sites = _columns(each(_replica_rows, replicas), np.uint64, np.uint64)
+    order = np.argsort(names)
+    names, ids = names[order], ids[order]
+    first = np.searchsorted(names, wanted, "left")
+    # A name may have several ids: each of them lies there.
+    counts = np.searchsorted(names, wanted, "right") - first
+    offsets = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    block_ids = ids[np.repeat(first, counts) + offsets]
+    # numpy's unique hashes numbers, which takes ten times as long as sorting them.
+    keys = np.sort(replica_keys(block_ids, np.repeat(sites, counts)))
+    keys = keys[np.concatenate(([True], keys[1:] != keys[:-1]))] if len(keys) else keys
+    np.save(folder / "replicas.npy", keys)
+    (folder / "meta.json").write_text(json.dumps({"replicas": len(keys)}))
+    return len(keys)
+
+
+def _write_datasets(folder: Path, datasets: Iterable[pa.Table]) -> tuple[Longs, Numbers]:
+    """Names in a memory-mappable file; the dataset ids in order, and the number of each. Rows without a name are no
+    datasets.
+    """
+    import pyarrow as pa
+
+    names: list[str] = []
+    numbers: dict[int, int] = {}
+    for table in datasets:
+        for dataset_id, name in zip(table[0].to_pylist(), table[1].to_pylist(), strict=True):
+            if dataset_id is not None and name is not None and dataset_id not in numbers:
+                numbers[dataset_id] = len(names)
+                names.append(name)
+    whole = pa.table({"name": array(names, "string").cast(pa.large_string())})
+    with pa.OSFile(str(folder / "datasets.arrow"), "wb") as sink, pa.ipc.new_file(sink, whole.schema) as writer:
+        writer.write_table(whole)
+    known_ids = sorted(numbers)
+    return np.array(known_ids, np.int64), np.array([numbers[key] for key in known_ids], np.int32)
+
+
+def _file_runs(
+    known_ids: Longs, numbers: Numbers, hash_name: Hash, spool: Path, rows: int, part: Part
+) -> tuple[list[tuple[SortedRun, _Pairs]], Report]:
+    """The rows of a part of FILES that can match: named, of a dataset in DATASETS. Each run has pairs of its own."""
+    report, shape = Report(), _PartShape()
+    runs: list[tuple[SortedRun, _Pairs]] = []
+    pieces: list[tuple[Any, ...]] = []
+    held = 0
+    for table in part():
+        for start in range(0, table.num_rows, rows):
+            pieces.append(_that_can_match(known_ids, numbers, hash_name, table.slice(start, rows), report, shape))
+            held += len(pieces[-1][0])
+            if held >= rows:
+                runs.append(_run_of(pieces, spool))
+                pieces, held = [], 0
+    if held:
+        runs.append(_run_of(pieces, spool))
+    report.suspects = shape.suspects()
+    return runs, report
+
+
+@dataclass
+class _PartShape:
+    """Signs of moved columns in a part of FILES: counts of odd rows, and the number, from 1 on, of the first one."""
+
+    rows: int = 0
+    orphans: int = 0
+    first_orphan: int = 0
+    odd_names: int = 0
+    first_odd_name: int = 0
+
+    def add(self, orphans: Any, odd_names: Any) -> None:
+        """Add the flags of the next rows."""
+        for name, seen in (("orphan", orphans), ("odd_name", odd_names)):
+            count = int(seen.sum())
+            if count and not getattr(self, f"{name}s"):
+                setattr(self, f"first_{name}", self.rows + int(seen.argmax()) + 1)
+            setattr(self, f"{name}s", getattr(self, f"{name}s") + count)
+        self.rows += len(orphans)
+
+    def suspects(self) -> list[dict[str, int]]:
+        """These counts, where a part has more odd rows than dumps usually have; else nothing."""
+        few_orphans = self.orphans <= max(ODD_ROWS, ORPHAN_SHARE * self.rows)
+        few_names = self.odd_names <= max(ODD_ROWS, ODD_NAME_SHARE * self.rows)
+        return [] if few_orphans and few_names else [dict(self.__dict__)]
+
+
+def _that_can_match(
+    known_ids: Longs, numbers: Numbers, hash_name: Hash, table: pa.Table, report: Report, shape: _PartShape
+) -> tuple[Any, ...]:
+    """Hashes, second hashes, file ids, block ids and dataset numbers of the rows that count."""
+    report.files += table.num_rows
+    report.null_lfns += table[0].null_count
+    ids = _longs(table, 2)
+    places = np.minimum(np.searchsorted(known_ids, ids), max(len(known_ids) - 1, 0))
+    is_known = (known_ids[places] == ids) if len(known_ids) else np.zeros(len(ids), np.bool_)
+    is_known &= is_there(table[2])
+    is_named = is_there(table[0])
+    orphans = is_named & ~is_known
+    report.orphans += int(orphans.sum())
+    shape.add(orphans, is_named & ~_begin_with_a_slash(table[0]))
+    stays = is_named & is_known
+    if not stays.all():
+        table, places = table.filter(flags(stays)), places[stays]
+    hashes, checks = hashes_in(table[0], hash_name), hashes_in(table[0], check_hash)
+    return hashes, checks, _longs(table, 3), _longs(table, 1), numbers[places]
+
+
+def _begin_with_a_slash(names: pa.ChunkedArray) -> Any:
+    """Whether each name begins with a slash; false for null."""
+    import pyarrow.compute as pc
+
+    return to_numpy(pc.starts_with(names, "/").cast("int8"), np.int8, 0).astype(np.bool_)
+
+
+def _run_of(pieces: list[tuple[Any, ...]], spool: Path) -> tuple[SortedRun, _Pairs]:
+    hashes, checks, file_ids, blocks, datasets = (np.concatenate(column) for column in zip(*pieces, strict=True))
+    rows_pairs, pairs = _Pairs.of(blocks, datasets)
+    return SortedRun.write(spool, FileRows(hashes, checks, rows_pairs, file_ids)), pairs
+
+
+def _longs(table: pa.Table, column: int) -> Longs:
+    return to_numpy(table[column], np.int64, _NO_BLOCK)
+
+
+def _same_pairs(pairs_of: Sequence[_Pairs]) -> tuple[_Pairs, list[Numbers]]:
+    """The distinct pairs of all runs, and for each run the number of each of its own pairs among them."""
+    blocks = np.concatenate([np.zeros(0, np.int64), *(pairs.blocks for pairs in pairs_of)])
+    datasets = np.concatenate([np.zeros(0, np.int32), *(pairs.datasets for pairs in pairs_of)])
+    numbers, whole = _Pairs.of(blocks, datasets)
+    ends = np.cumsum([len(pairs.blocks) for pairs in pairs_of])[:-1]
+    return whole, np.split(numbers, ends) if pairs_of else []
+
+
+def _merged(
+    part: Slice, numbers_of: list[Numbers], report: Report, colliding: dict[int, dict[int, int]]
+) -> tuple[Hashes, Numbers]:
+    """The index of a range: its hashes, each once, and their pairs."""
+    unsorted = part.column("hashes")
+    # Sorted runs behind each other: a stable sort merges them, and leaves rows of one hash as the dump has them.
+    order = np.argsort(unsorted, kind="stable")
+    hashes = unsorted[order]
+    own = zip(part.columns("pairs"), numbers_of, strict=True)
+    pairs = np.concatenate([numbers[of_run] for of_run, numbers in own])[order]
+    same = hashes[1:] == hashes[:-1]
+    if not same.any():
+        return hashes, pairs
+    repeated = np.flatnonzero(np.concatenate((same, [False])) | np.concatenate(([False], same)))
+    rows = order[repeated]
+    checks, file_ids = part.column("checks")[rows], part.column("file_ids")[rows]
+    repeats = FileRows(hashes[repeated], checks, pairs[repeated], file_ids)
+    goes, of_range = _resolve_repeats(repeats, report)
+    colliding.update(of_range)
+    keep = np.ones(len(hashes), np.bool_)
+    keep[repeated[goes]] = False
+    return hashes[keep], pairs[keep]
+
+
+def _pieces(file: Path, rows: int) -> Iterator[Hashes]:
+    """The values of an array in a file, ``rows`` at a time."""
+    with file.open("rb") as source:
+        np.lib.format.read_magic(source)
+        np.lib.format.read_array_header_1_0(source)
+        while len(piece := np.fromfile(source, np.uint64, rows)):
+            yield piece
+
+
+def _distinct(values: Longs) -> tuple[Numbers, Longs]:
+    """The number of each value, and the distinct values by number."""
+    encoded = from_numpy(values).dictionary_encode()
+    return to_numpy(encoded.indices, np.int32), to_numpy(encoded.dictionary, np.int64)
+
+
+def _resolve_repeats(rows: FileRows, report: Report) -> tuple[list[int], dict[int, dict[int, int]]]:
+    """Resolve rows that share their hash with another row; they are in the order of the dump.
+
+    Returns the rows that leave the index, and the names that share only their hash. Of one name the row with the
+    larger file_id counts, then the later one.
+    """
+    best: dict[int, dict[int, tuple[int, int]]] = {}
+    columns = (rows.hashes, rows.checks, rows.file_ids)
+    for row, (first, check, file_id) in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
+        of_hash = best.setdefault(first, {})
+        of_hash[check] = max(of_hash.get(check, (-2, -2)), (file_id, row))
+    # One row of each hash stays; other names that share it are told apart beside the index.
+    stays = {next(iter(of_hash.values()))[1] for of_hash in best.values()}
+    colliding = {
+        first: {check: int(rows.pairs[row]) for check, (_, row) in of_hash.items()}
+        for first, of_hash in best.items()
+        if len(of_hash) > 1
+    }
+    report.collisions += sum(len(of_hash) for of_hash in colliding.values())
+    report.duplicates += len(rows.hashes) - sum(len(of_hash) for of_hash in best.values())
+    return [row for row in range(len(rows.hashes)) if row not in stays], colliding
+
+
+def _block_rows(part: Part) -> tuple[Hashes, Longs]:
+    """(hash of the name, id) of each row of BLOCKS that has both."""
+    parts = [(np.zeros(0, np.uint64), np.zeros(0, np.int64))]
+    for table in part():
+        whole = table.drop_null()
+        parts.append((hashes_in(whole[1]), to_numpy(whole[0], np.int64)))
+    return _columns(parts, np.uint64, np.int64)
+
+
+def _replica_rows(part: Part) -> tuple[Hashes, Hashes]:
+    """(hash of the block's name, hash of the site) of each replica that has both."""
+    parts = [(np.zeros(0, np.uint64), np.zeros(0, np.uint64))]
+    for table in part():
+        whole = table.drop_null()
+        is_hashed = str(whole.schema.types[0]) == "int64"
+        blocks = to_numpy(whole[0], np.int64).view(np.uint64) if is_hashed else hashes_in(whole[0])
+        parts.append((blocks, hashes_in(whole[1])))
+    return _columns(parts, np.uint64, np.uint64)
+
+
+def _columns(parts: Iterable[tuple[Any, Any]], first: Any, second: Any) -> tuple[Any, Any]:
+    """Two columns, each concatenated from its parts. ``first``, ``second``: their types where there are no parts."""
+    both = [(np.zeros(0, first), np.zeros(0, second)), *parts]
+    return np.concatenate([left for left, _ in both]), np.concatenate([right for _, right in both])

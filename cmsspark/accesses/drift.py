@@ -1,0 +1,183 @@
+"""Drift: fields of the logs that no schema names, and needed fields that are missing or of another type.
+
+Judged from samples of each file (kind ``sample`` of a scan's result). A run fails only where the counts of all records
+confirm the sample.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from cmsspark.accesses.reconciliation import MALFORMED_RECORDS, StreamBins
+from cmsspark.base.errors import DataError
+from cmsspark.base.schemas import Column
+from cmsspark.base.text.plurals import number_of
+
+#: The smallest sample from which missing fields are reported.
+ENOUGH: Final = 100
+#: The same for lfn, without which a record is not counted.
+ENOUGH_FOR_LFN: Final = MALFORMED_RECORDS + 1
+#: The number of new fields that a warning names.
+_NAMED: Final = 8
+
+#: Types that a sample finds → the types of a schema that they fit.
+_FITS: Final = {
+    "null": ("string", "long", "double"),
+    "text": ("string",),
+    "whole number": ("long", "double"),
+    "fraction": ("double",),
+    "string": ("string",),
+    "enum": ("string",),
+    "long": ("long",),
+    "int": ("long",),
+    "double": ("long",),
+    "float": ("long",),
+    "timestamp-millis": ("long",),
+}
+
+#: The needed columns of a format, by stream and name of the format.
+NeededOf = Callable[[str, str], tuple[Column, ...]]
+
+
+@dataclass
+class Seen:
+    """A stream's sample: records by format, types by (format, field), new fields with records and an example."""
+
+    records: Counter[str] = field(default_factory=Counter)
+    types: dict[tuple[str, str], Counter[str]] = field(default_factory=dict)
+    new: dict[tuple[str, str], tuple[int, str]] = field(default_factory=dict)
+
+    def add(self, name: str, count: int, detail: str) -> None:
+        """Add a row of a scan's result."""
+        observed = json.loads(detail)
+        key = (observed["form"], observed["field"])
+        if name == "new":
+            before, example = self.new.get(key, (0, observed["example"]))
+            self.new[key] = (before + count, min(example, observed["example"]))
+        elif observed["field"]:
+            self.types.setdefault(key, Counter())[observed["type"]] += count
+        else:
+            self.records[observed["form"]] += count
+
+
+@dataclass(frozen=True)
+class FieldChange:
+    """A needed field that no record of the sample has (``is_gone``), or has only with another type."""
+
+    format: str
+    column: Column
+    records: int
+    observed: str
+    is_gone: bool
+    #: The fields of the format that provide the same value.
+    together: frozenset[str]
+
+    def __str__(self) -> str:
+        return f"{self.column.name}: {_WANTED[self.column.type]} wanted, found {self.observed}"
+
+
+_WANTED: Final = {"string": "text", "long": "a whole number", "double": "a number"}
+
+
+def changes(stream: str, seen: Seen, needed_of: NeededOf) -> list[FieldChange]:
+    """The changes of a stream's needed fields in its sample."""
+    changed = []
+    for fmt, records in seen.records.items():
+        columns = needed_of(stream, fmt)
+        for column in columns:
+            types = seen.types.get((fmt, column.name))
+            if types is None:
+                continue
+            together = frozenset(other.name for other in columns if other.required == column.required)
+            if set(types) == {""}:
+                if "may be absent" in column.about:
+                    continue
+                changed.append(
+                    FieldChange(fmt, column, records, f"in none of {number_of(records, 'record')}", True, together)
+                )
+            elif not any(_fits(kind, column.type) for kind in types if kind):
+                observed = ", ".join(f"{kind} in {count}" for kind, count in types.most_common(3) if kind)
+                changed.append(
+                    FieldChange(fmt, column, records, f"{observed} of {number_of(records, 'record')}", False, together)
+                )
+    return changed
+
+
+def _fits(observed: str, wanted: str) -> bool:
+    return any(wanted in _FITS.get(kind, ()) for kind in observed.split(" or "))
+
+
+def check(
+    bins: Mapping[str, StreamBins],
+    sampled: Mapping[str, Seen],
+    needed_of: NeededOf,
+    is_known: Callable[[str, str], bool],
+) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
+    """The drift for the manifest, by stream, and warnings. Raises DataError (65) for a stream of another schema.
+
+    ``is_known(stream, what)``: whether any counted access of the stream has its bytes, site, user or app.
+    """
+    drift: dict[str, list[dict[str, Any]]] = {}
+    warnings = []
+    for stream, seen in sampled.items():
+        changed = changes(stream, seen, needed_of)
+        if bad := _other_schema(stream, bins[stream], seen, changed, is_known):
+            raise DataError(
+                f"{stream} is of another schema: a needed field is gone or of another type in all records",
+                where=f"{number_of(bins[stream].read, 'record')} of {stream}",
+                found="; ".join(map(str, bad)),
+                next_step=f"compare the log with schemas/inputs/{stream}; was the day written by another version?",
+            )
+        entries = [
+            {"field": name, "form": fmt, "change": "new", "example": example, "records": count}
+            for (fmt, name), (count, example) in sorted(seen.new.items())
+        ]
+        entries += [
+            {"field": change.column.name, "form": change.format, "change": "missing" if change.is_gone else "type",
+             "example": change.observed, "records": change.records}
+            for change in changed
+            if change.records >= ENOUGH
+        ]  # fmt: skip
+        if entries:
+            drift[stream] = entries
+            warnings.append(f"{stream}: fields are not those of its schema: {_named(entries)}")
+    return drift, warnings
+
+
+def _named(entries: list[dict[str, Any]]) -> str:
+    texts = [f"{entry['field']} ({entry['change']}: {entry['example']})" for entry in entries[:_NAMED]]
+    return ", ".join(texts) + (f" and {len(entries) - _NAMED} more" if len(entries) > _NAMED else "")
+
+
+def _other_schema(
+    stream: str, bins: StreamBins, seen: Seen, changed: list[FieldChange], is_known: Callable[[str, str], bool]
+) -> list[FieldChange]:
+    """The changes that the counts of all records confirm."""
+    if bins.malformed == bins.read and bins.read > MALFORMED_RECORDS:
+        return [change for change in changed if not change.is_gone]
+    gone = [change for change in changed if change.is_gone and change.column.required]
+    bad = []
+    for what in dict.fromkeys(change.column.required for change in gone):
+        same = [change for change in gone if change.column.required == what]
+        if _in_no_format(seen, same) and _is_confirmed(stream, bins, what, seen, is_known):
+            bad += same
+    return bad
+
+
+def _in_no_format(seen: Seen, gone: list[FieldChange]) -> bool:
+    """Whether every format of the sample lacks each of its fields for the value."""
+    names: dict[str, set[str]] = {}
+    for change in gone:
+        names.setdefault(change.format, set()).add(change.column.name)
+    return names.keys() == seen.records.keys() and all(names[change.format] >= change.together for change in gone)
+
+
+def _is_confirmed(stream: str, bins: StreamBins, what: str, seen: Seen, is_known: Callable[[str, str], bool]) -> bool:
+    if what == "lfn":
+        counted = bins.read - bins.malformed - bins.out_of_day.total() - bins.write_only
+        return counted >= ENOUGH_FOR_LFN and bins.unmatched.get("no_lfn") == counted
+    return seen.records.total() >= ENOUGH and bins.matched > 0 and not is_known(stream, what)

@@ -1,0 +1,90 @@
+"""Pre-aggregation without the catalogue: rows carry the hashes of file names, for Spark's shuffle join."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from cmsspark.accesses.catalogue import Replicas, check_hash, hashes_of
+from cmsspark.accesses.pre_aggregate import (
+    ACCESS,
+    StreamAggregator,
+    joined,
+    measures_of,
+    pre_aggregate,
+    pseudonyms_for,
+    require,
+    unmatched_bin,
+    with_nulls,
+)
+from cmsspark.base.access import AccessBatch, Group, Quarantined
+from cmsspark.base.buffers import dictionary_array, from_numpy
+
+#: (name, type) of the additional columns of a hashed scan.
+HASH_COLUMNS: Final = (("hash", "long"), ("check", "long"), ("block_remote", "long"), ("unmatched_bin", "string"))
+_UNMATCHED: Final = ("user_file", "temporary", "not_in_dbs")
+
+
+class HashAggregator(StreamAggregator):
+    """Pre-aggregates the accesses of one stream in one task by the hashes of the lfn; Spark joins the datasets.
+
+    ``dataset_name`` is null. ``hash`` and ``check`` are the two hashes of the lfn, ``block_remote`` is one of
+    ``Remote``, and ``unmatched_bin`` is the bin of the row if the join does not match it.
+    """
+
+    def add(self, batch: AccessBatch) -> None:
+        """Count the bins of a batch and keep its accesses."""
+        batch.unpack()
+        super().add(batch)
+
+    def _attach(self, batch: AccessBatch) -> None:
+        names = [lfn.encode() for lfn in batch.lfns]
+        all_rows = np.arange(len(names))
+        self._parts.append(
+            {
+                "hash": hashes_of(names, len(names)).view(np.int64),
+                "check": hashes_of(names, len(names), check_hash).view(np.int64),
+                "bin": np.array([_UNMATCHED.index(unmatched_bin(lfn)) for lfn in batch.lfns], np.int64),
+                **measures_of(batch, all_rows),
+            }
+        )
+
+    def rows(self, groups: list[Group], replicas: Replicas | None, pseudonym: Callable[[str], str]) -> dict[str, Any]:
+        """Return the accesses as columns of a hashed scan's result."""
+        if not self._parts:
+            return {}
+        whole = joined(self._parts)
+        both = np.stack([require(whole.pop("hash")), require(whole.pop("check"))], axis=1)
+        files, numbers = np.unique(both, axis=0, return_inverse=True)
+        bins = np.zeros(len(files), np.int64)
+        bins[numbers.reshape(-1)] = require(whole.pop("bin"))
+        sums = pre_aggregate({"file": numbers.reshape(-1).astype(np.int64), **whole}, "file", "group", self.stream)
+        rows, of_file = require(sums["group"]), require(sums["file"])
+        shown_names = pseudonyms_for((group.user for group in groups), pseudonym)
+        count = len(rows)
+        zeros = np.zeros(count, np.int32)
+        return {
+            "kind": dictionary_array([ACCESS], zeros),
+            "stream": dictionary_array([self.stream], zeros),
+            "dataset_name": dictionary_array([None], zeros),
+            "site_name": dictionary_array([group.site for group in groups], rows),
+            "app": dictionary_array([group.app for group in groups], rows),
+            "user": dictionary_array([shown_names[group.user] for group in groups], rows),
+            "nacc": from_numpy(require(sums["nacc"])),
+            "remote_nacc": with_nulls(None, None, count),
+            "read_bytes": with_nulls(sums["read_bytes"], sums["nacc"], count),
+            "cpu_ms": with_nulls(sums["cpu_ms"], sums["cpu_count"], count),
+            "wall_ms": with_nulls(sums["wall_ms"], sums["wall_count"], count),
+            "detail": dictionary_array([None], zeros),
+            "hash": from_numpy(files[of_file, 0]),
+            "check": from_numpy(files[of_file, 1]),
+            "block_remote": from_numpy(np.array([group.remote for group in groups], np.int64)[rows]),
+            "unmatched_bin": dictionary_array(_UNMATCHED, bins[of_file]),
+        }
+
+    def _side_rows(self, named: list[tuple[str, int, str | None]], records: list[Quarantined]) -> dict[str, list[Any]]:
+        # The columns of the hashes are null in side rows.
+        rows = super()._side_rows(named, records)
+        return rows | {name: [None] * len(rows["kind"]) for name, _ in HASH_COLUMNS}

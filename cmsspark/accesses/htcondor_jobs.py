@@ -1,0 +1,292 @@
+"""Jobs instead of accesses: the records of jobs that ended, of which one counts for each job (rules 30 to 33).
+
+A task hands on every such record, as bytes beside a hash of the job's id. The merge has all records of a job in one
+partition: it chooses the one that counts, finds its input in DBS, and gives rows as those of accesses. The name of a
+user is among the keys that decide ties, so the bytes hold it until then; the rows have pseudonyms only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+import msgspec
+import numpy as np
+
+from cmsspark.accesses.catalogue import NOT_THERE, Catalogue, Replicas, name_hash, site_hashes
+from cmsspark.accesses.crab_sums import CrabSums
+from cmsspark.accesses.pre_aggregate import ACCESS, BIN, COLUMNS, StreamAggregator, record_batch
+from cmsspark.base import buffers
+from cmsspark.base.access import AccessBatch, EndedJob, Group, Quarantined
+from cmsspark.base.exact_integers import Longs
+from cmsspark.base.names import JobInput, job_input
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: The kind of a row with the record of a job, and of a row with the id of a job of the day before.
+JOB, EARLIER = "job", "earlier"
+#: (name, type) of each column of a scan of jobs: the hash of the job's id, and the record.
+JOB_COLUMNS: Final = (*COLUMNS, ("id_hash", "long"), ("record", "binary"))
+#: Records that a task keeps before they leave it, and that a merge looks up at once.
+JOBS_KEPT: Final = 20_000
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(EndedJob).decode
+
+
+def id_hash(job_id: str) -> int:
+    """The hash of a job's id, of 64 bits, signed."""
+    number = name_hash(job_id.encode())
+    return number - 2**64 if number >= 2**63 else number
+
+
+@dataclass
+class JobAggregator(StreamAggregator):
+    """Collects the jobs of one stream in one task. Nothing is summed: the task cannot know which record counts."""
+
+    columns: ClassVar = JOB_COLUMNS
+    kind: ClassVar = JOB
+    _jobs: list[EndedJob] = field(default_factory=list)
+
+    def add(self, batch: AccessBatch) -> None:
+        """Count the bins of a batch and keep its jobs."""
+        super().add(batch)
+        self.bins.update(batch.job_bins)
+        self._jobs += batch.jobs
+
+    @property
+    def held(self) -> int:
+        """Jobs in memory."""
+        return len(self._jobs)
+
+    def rows(self, groups: list[Group], replicas: Replicas | None, pseudonym: Callable[[str], str]) -> dict[str, Any]:
+        """Return the jobs that have not left the task."""
+        jobs, self._jobs = self._jobs, []
+        if not jobs:
+            return {}
+        rows = self._empty(len(jobs))
+        rows["kind"] = [self.kind] * len(jobs)
+        rows["stream"] = [self.stream] * len(jobs)
+        rows["id_hash"] = [id_hash(job.job_id) for job in jobs]
+        rows["record"] = self._records(jobs)
+        return rows
+
+    def _records(self, jobs: list[EndedJob]) -> list[bytes | None]:
+        return [_encode(job) for job in jobs]
+
+    def drain(
+        self, groups: list[Group], replicas: Replicas | None, pseudonym: Callable[[str], str]
+    ) -> dict[str, list[Any]]:
+        """Return the jobs, once they are many, else quarantined records, once they are many."""
+        if len(self._jobs) >= JOBS_KEPT:
+            return self.rows(groups, replicas, pseudonym)
+        return super().drain(groups, replicas, pseudonym)
+
+    def _side_rows(self, named: list[tuple[str, int, str | None]], records: list[Quarantined]) -> dict[str, list[Any]]:
+        rows = super()._side_rows(named, records)
+        return self._empty(len(rows["kind"])) | rows
+
+    def _empty(self, count: int) -> dict[str, list[Any]]:
+        return {name: [None] * count for name, _ in self.columns}
+
+
+@dataclass
+class EarlierJobs(JobAggregator):
+    """Collects the ids of the jobs of the day before, and nothing else: its records were judged on their own day."""
+
+    kind: ClassVar = EARLIER
+
+    def add(self, batch: AccessBatch) -> None:
+        """Keep the jobs of a batch."""
+        self._jobs += batch.jobs
+
+    def _records(self, jobs: list[EndedJob]) -> list[bytes | None]:
+        return [None] * len(jobs)
+
+    def drain(
+        self, groups: list[Group], replicas: Replicas | None, pseudonym: Callable[[str], str]
+    ) -> dict[str, list[Any]]:
+        """Return the jobs, once they are many."""
+        return self.rows(groups, replicas, pseudonym) if len(self._jobs) >= JOBS_KEPT else {}
+
+    def bin_rows(self) -> dict[str, list[Any]]:
+        """Return no rows: bins belong to the day itself."""
+        return {}
+
+    def note_rows(self, notes: Sequence[tuple[str, str, int, str]]) -> dict[str, list[Any]]:
+        """Return no rows: notes belong to the day itself."""
+        return {}
+
+
+def rank(job: EndedJob) -> tuple[Any, ...]:
+    """The order of the records of one job, of which the last counts (rule 31); null is lower than any value."""
+    return (
+        job.is_completed,
+        job.time_ms,
+        job.wall_ms,
+        *((value is not None, 0 if value is None else value) for value in (job.cpu_ms, job.read_bytes, job.exit_code)),
+        *((text is not None, text or "") for text in (job.data_block, job.desired_dataset)),
+        job.site,
+        job.user is not None,
+        job.user or "",
+        job.app,
+        job.workflow is not None,
+        job.workflow or "",
+        job.is_analysis,
+    )
+
+
+@dataclass(frozen=True)
+class JobCounts:
+    """What a merge of jobs needs: the stream, the inputs in DBS, the replicas, the pseudonyms, and earlier ids.
+
+    ``inputs``: a catalogue of the names of blocks and of datasets. ``earlier``: hashes of the ids of the jobs of the
+    day before, sorted.
+    """
+
+    stream: str
+    inputs: Catalogue
+    replicas: Replicas | None
+    pseudonym: Callable[[str], str]
+    earlier: Longs
+
+    def merge(self, records: Iterable[bytes], earlier: Iterable[int] = ()) -> JobMerge:
+        """Choose the record of each job. ``records`` has all of each job that it has; ``earlier`` more earlier ids."""
+        best: dict[str, EndedJob] = {}
+        count = 0
+        for record in records:
+            count += 1
+            job = _decode(record)
+            other = best.get(job.job_id)
+            if other is None or rank(job) > rank(other):
+                best[job.job_id] = job
+        hashes = np.fromiter(map(id_hash, best), np.int64, len(best))
+        is_new = ~_is_in(hashes, self.earlier)
+        if more := list(earlier):
+            is_new &= ~_is_in(hashes, np.unique(np.array(more, np.int64)))
+        counted = [job for job, new in zip(best.values(), is_new.tolist(), strict=True) if new]
+        return JobMerge(self, counted, count - len(counted), np.unique(hashes))
+
+
+@dataclass
+class JobMerge:
+    """The jobs that count, each once. ``ids``: hashes of the ids of all jobs of the day, repeated ones too."""
+
+    counts: JobCounts
+    jobs: list[EndedJob]
+    repeated: int
+    ids: Longs
+    #: Sums of CRAB's jobs, complete when :meth:`batches` has ended.
+    crab: CrabSums = field(default_factory=CrabSums)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield rows of ``pre_aggregate.COLUMNS``: one for each job with a dataset, and the bins of the others."""
+        bins = {"repeated": self.repeated}
+        jobs = iter(self.jobs)
+        while some := list(islice(jobs, JOBS_KEPT)):
+            yield from self._accesses(some, bins)
+        names = [name for name, count in bins.items() if count]
+        rows = _empty(len(names))
+        rows["kind"], rows["stream"] = [BIN] * len(names), [self.counts.stream] * len(names)
+        rows["app"], rows["nacc"] = names, [bins[name] for name in names]
+        if names:
+            yield record_batch(rows, COLUMNS)
+
+    def _accesses(self, jobs: list[EndedJob], bins: dict[str, int]) -> Iterator[pa.RecordBatch]:
+        rows = _empty(0)
+        for job, found in zip(jobs, self._found(jobs), strict=True):
+            user = None if job.user is None else self.counts.pseudonym(job.user)
+            if job.app == "crab":
+                # The name of a task may have its user's name in it, so it becomes a pseudonym, too.
+                task = self.counts.pseudonym(f"task {job.workflow}") if job.workflow else None
+                self.crab.add(job, (found.bin or "dataset", found.dataset, found.block, user, task, job.is_analysis))
+            if found.bin:
+                bins[found.bin] = bins.get(found.bin, 0) + 1
+                continue
+            remote = None if found.is_remote is None else int(found.is_remote)
+            values = (found.dataset, job.site, job.app, user, 1, remote, job.read_bytes, job.cpu_ms, job.wall_ms, None)
+            for (name, _), value in zip(COLUMNS[2:], values, strict=True):
+                rows[name].append(value)
+        count = len(rows["nacc"])
+        if count:
+            rows["kind"] = buffers.dictionary_array([ACCESS], np.zeros(count, np.int32))
+            rows["stream"] = buffers.dictionary_array([self.counts.stream], np.zeros(count, np.int32))
+            yield record_batch(rows, COLUMNS)
+
+    def _found(self, jobs: list[EndedJob]) -> list[JobDataset]:
+        """The dataset and block of each job, or the bin of a job without a dataset in DBS (rules 32 and 33)."""
+        inputs = [job_input(job.data_block, job.desired_dataset) for job in jobs]
+        blocks = self._pairs([one.block for one in inputs])
+        # A block that DBS does not have, or has without a dataset, tells its dataset by its name.
+        by_name = [
+            one.dataset if block == NOT_THERE else None for one, block in zip(inputs, blocks.tolist(), strict=True)
+        ]
+        pairs = np.where(blocks == NOT_THERE, self._pairs(by_name), blocks)
+        catalogue = self.counts.inputs
+        is_there = pairs != NOT_THERE
+        numbers = np.asarray(catalogue.pair_datasets)[pairs[is_there]]
+        unique, places = np.unique(numbers, return_inverse=True)
+        names = catalogue.dataset_names(unique.astype(np.int32))
+        datasets = iter([names[place] for place in places.reshape(-1).tolist()])
+        remote = self._remote(jobs, blocks)
+        return [
+            JobDataset(next(datasets), one.block if block != NOT_THERE else None, None, far)
+            if there
+            else JobDataset(None, None, unmatched_job_bin(one), None)
+            for one, block, there, far in zip(inputs, blocks.tolist(), is_there.tolist(), remote, strict=True)
+        ]
+
+    def _pairs(self, names: list[str | None]) -> Longs:
+        """The number of each name's (block, dataset) in the catalogue, ``NOT_THERE`` for null."""
+        found = np.full(len(names), NOT_THERE, np.int64)
+        there = [place for place, name in enumerate(names) if name]
+        if there:
+            found[there] = self.counts.inputs.lookup([(names[place] or "").encode() for place in there])
+        return found
+
+    def _remote(self, jobs: list[EndedJob], pairs: Longs) -> list[bool | None]:
+        """Whether the block of each job has no disk replica at its site; None without a block or a site."""
+        replicas = self.counts.replicas
+        if replicas is None:
+            return [None] * len(jobs)
+        blocks = np.full(len(jobs), -1, np.int64)
+        known = pairs != NOT_THERE
+        blocks[known] = np.asarray(self.counts.inputs.pair_blocks)[pairs[known]]
+        is_here = replicas.has_replica(blocks, site_hashes([job.site for job in jobs])).tolist()
+        return [
+            None if not block_known or job.site == "unknown" else not here
+            for job, block_known, here in zip(jobs, known.tolist(), is_here, strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class JobDataset:
+    """A job's dataset and block as DBS knows them, or the bin of a job without a dataset."""
+
+    dataset: str | None
+    block: str | None
+    bin: str | None
+    is_remote: bool | None
+
+
+def unmatched_job_bin(found: JobInput) -> str:
+    """The bin of a job whose dataset is not in DBS (rule 32)."""
+    if found.bin or found.dataset is None:
+        return found.bin or "no_input"
+    return "user_file" if found.dataset.rpartition("/")[2] == "USER" else "not_in_dbs"
+
+
+def _is_in(values: Longs, known: Longs) -> Any:
+    """Whether each value is in ``known``, which is sorted."""
+    if not len(known):
+        return np.zeros(len(values), np.bool_)
+    places = np.searchsorted(known, values)
+    places[places == len(known)] = 0
+    return known[places] == values
+
+
+def _empty(count: int) -> dict[str, Any]:
+    return {name: [None] * count for name, _ in COLUMNS}

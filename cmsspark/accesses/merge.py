@@ -1,0 +1,239 @@
+"""The merge: the pre-aggregated rows of all tasks become the tables of a day and the side rows of its scan.
+
+Both runners use this code: the local runner merges the whole day at once, Spark merges each partition by the keys of
+the report. Knows no Spark.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import date
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from cmsspark.accesses.packing import Codes, pack
+from cmsspark.accesses.pre_aggregate import ACCESS, QUARANTINE
+from cmsspark.accesses.sums import Nullable, in_seconds, runs_of, sum_by_key
+from cmsspark.base import buffers, dates
+from cmsspark.base.names import DERIVED
+from cmsspark.base.schemas import Table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: The keys of a row of the report, besides the day.
+KEYS: Final = ("stream", "dataset_name", "site_name", "app")
+#: The keys of a row of the partials, besides the day.
+USER_KEYS: Final = (*KEYS, "user")
+SUMS: Final = ("nacc", "remote_nacc", "read_bytes", "cpu_ms", "wall_ms")
+#: The columns of seconds in the tables, and the sums of milliseconds that they are computed from.
+SECONDS: Final = {"cpu_time": "cpu_ms", "wc_time": "wall_ms"}
+#: Kinds of side rows that the merge adds: values that the accesses of a stream have; quarantined records not kept.
+HAS, QUARANTINE_CUT = "has", "quarantine_cut"
+#: Bytes of quarantined records that are kept for each stream: a log of garbage must not fill the driver's memory.
+QUARANTINE_KEPT_BYTES: Final = 64 * 1024 * 1024
+
+#: Rows that are collected before they are merged.
+MERGE_AT: Final = 2_000_000
+
+#: A row that is not an access: kind, stream, name, count, detail.
+SideRow = tuple[str, str, str, int, str | None]
+
+
+@dataclass
+class Merge:
+    """Merges batches of ``pre_aggregate.COLUMNS``. Texts may be plain or dictionary arrays."""
+
+    kept_bytes: int = QUARANTINE_KEPT_BYTES
+    #: Accesses, each batch with the columns ``USER_KEYS`` and ``SUMS``.
+    _batches: list[pa.RecordBatch] = field(default_factory=list)
+    _held: int = 0
+    _merged: int = 0
+    _side: Counter[tuple[str, str, str, str | None]] = field(default_factory=Counter)
+    _quarantined: list[tuple[str, str]] = field(default_factory=list)
+    _quarantined_bytes: Counter[str] = field(default_factory=Counter)
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Add the rows of a task. Raises DataError (65) if a sum exceeds 64 bits."""
+        import pyarrow.compute as pc
+
+        is_access = pc.equal(batch["kind"], buffers.scalar(ACCESS, "string"))
+        # Most batches have many rows of one kind; they are not copied.
+        accesses = batch if pc.all(is_access).as_py() else batch.filter(is_access)
+        if accesses.num_rows < batch.num_rows:
+            self._add_side(batch.filter(pc.invert(is_access)))
+        if accesses.num_rows:
+            self._batches.append(accesses.select([*USER_KEYS, *SUMS]))
+            self._held += accesses.num_rows
+        if self._held >= max(MERGE_AT, 2 * self._merged):
+            self._batches = [_rows_of(self._batches).merged(USER_KEYS).as_batch()]
+            self._held = self._merged = self._batches[0].num_rows
+
+    def _add_side(self, batch: pa.RecordBatch) -> None:
+        columns = (batch[name].to_pylist() for name in ("kind", "stream", "app", "nacc", "detail"))
+        for kind, stream, name, count, detail in zip(*columns, strict=True):
+            if kind != QUARANTINE:
+                self._side[kind, stream, name, detail] += count
+            elif self._quarantined_bytes[stream] < self.kept_bytes:
+                self._quarantined_bytes[stream] += len(detail)
+                self._quarantined.append((stream, detail))
+            else:
+                self._side[QUARANTINE_CUT, stream, name, None] += 1
+
+    def result(self) -> Aggregated:
+        """Return the merged rows. Raises DataError (65) if a sum exceeds 64 bits."""
+        rows, self._batches = _rows_of(self._batches), []
+        return Aggregated(rows.merged(USER_KEYS), dict(self._side), self._quarantined)
+
+
+def merge(batches: Iterable[pa.RecordBatch]) -> Aggregated:
+    """Return the rows of all tasks with each (stream, dataset, site, app, user) once, sorted by it, null first.
+
+    ``batches`` have ``pre_aggregate.COLUMNS``. Raises DataError (65) if a sum exceeds 64 bits.
+    """
+    merging = Merge()
+    for batch in batches:
+        merging.add(batch)
+    return merging.result()
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows with numbers for texts: the number of a key is the position of its text in ``texts``.
+
+    The texts are distinct and sorted, null first, so that the order of numbers is the order of texts.
+    """
+
+    texts: Mapping[str, list[str | None]]
+    keys: Mapping[str, Codes]
+    sums: Mapping[str, Nullable]
+
+    def __len__(self) -> int:
+        return len(self.sums["nacc"].values)
+
+    def merged(self, keys: Sequence[str]) -> Rows:
+        """Return the rows with each combination of ``keys`` once, in their order, and the sums added up."""
+        packed, _ = pack([self.keys[key] for key in keys], len(self))
+        runs = runs_of(packed)
+        return Rows(self.texts, {key: self.keys[key][runs.first] for key in keys}, sum_by_key(runs, self.sums))
+
+    def as_batch(self) -> pa.RecordBatch:
+        """Return the rows as a batch, with texts as dictionary arrays."""
+        import pyarrow as pa
+
+        columns = {key: buffers.dictionary_array(self.texts[key], codes) for key, codes in self.keys.items()}
+        columns |= {name: buffers.from_numpy(*column) for name, column in self.sums.items()}
+        return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
+
+    def as_table(self, day: date, schema: Table) -> pa.Table:
+        """Return the rows as a table with the columns of ``schema``. Only this method computes the tables' columns."""
+        import pyarrow as pa
+
+        return pa.table({name: self._column(name, day) for name in schema.names}, schema=schema.arrow())
+
+    def _column(self, name: str, day: date) -> pa.Array:
+        if name in self.keys:
+            return self._texts_of(name, self.texts[name])
+        if name in DERIVED:
+            rule = DERIVED[name]
+            return self._texts_of(
+                rule.source, [None if text is None else rule.of(text) for text in self.texts[rule.source]]
+            )
+        if name in SECONDS:
+            milliseconds = self.sums[SECONDS[name]]
+            return buffers.from_numpy(in_seconds(milliseconds.values), milliseconds.is_valid)
+        if name == "day":
+            import pyarrow as pa
+
+            number = dates.start_ms(day) // dates.DAY_MS
+            return buffers.from_numpy(np.full(len(self), number, np.int32)).view(pa.date32())
+        if name == "timestamp":
+            return buffers.from_numpy(np.full(len(self), dates.start_ms(day), np.int64))
+        return buffers.from_numpy(*self.sums[name])
+
+    def _texts_of(self, key: str, texts: Sequence[str | None]) -> pa.Array:
+        return buffers.array(texts, "string").take(buffers.from_numpy(self.keys[key]))
+
+
+@dataclass(frozen=True)
+class Aggregated:
+    """The result of a scan. ``by_user`` has one row for each (stream, dataset, site, app, user), in that order."""
+
+    by_user: Rows
+    #: Rows that are not accesses: counts by kind, stream, name and detail.
+    side: Mapping[tuple[str, str, str, str | None], int]
+    #: (stream, detail) of each kept quarantined record.
+    quarantined: list[tuple[str, str]]
+
+    def partials(self, day: date, schema: Table) -> pa.Table:
+        """Return ``schemas/tables/partials.yaml``: one row for each (day, stream, dataset, site, app, user)."""
+        return self.by_user.as_table(day, schema)
+
+    def report(self, day: date, schema: Table) -> pa.Table:
+        """Return ``schemas/tables/data_aggregation.yaml``: one row for each (day, stream, dataset, site, app).
+
+        Raises DataError (65) if a sum exceeds 64 bits.
+        """
+        # Each user has one row for a key: the number of rows with a user is the number of distinct users.
+        has_user = Nullable((self.by_user.keys["user"] > 0).astype(np.int64))
+        rows = replace(self.by_user, sums={**self.by_user.sums, "distinct_users": has_user})
+        return rows.merged(KEYS).as_table(day, schema)
+
+    def side_rows(self) -> Iterator[SideRow]:
+        """Yield the side rows of the scan, and two kinds of rows on the accesses of each stream.
+
+        (``access``, stream, ``matched``, count, None) is the number of accesses; (``has``, stream, name, rows, None) is
+        the number of rows that have bytes, a site, a user or an app, where it is not 0.
+        """
+        for (kind, stream, name, detail), count in self.side.items():
+            yield kind, stream, name, count, detail
+        sums, keys, texts = self.by_user.sums, self.by_user.keys, self.by_user.texts
+        has = {
+            "bytes": sums["read_bytes"].values > 0,
+            "site": keys["site_name"] != _position("unknown", texts["site_name"]),
+            "user": keys["user"] > 0,
+            "app": keys["app"] != _position("unknown", texts["app"]),
+        }
+        for number, of_number in enumerate(texts["stream"]):
+            of_stream = keys["stream"] == number
+            if of_number is not None and of_stream.any():
+                yield ACCESS, of_number, "matched", int(sums["nacc"].values[of_stream].sum()), None
+                for name, has_value in has.items():
+                    if rows := int((has_value & of_stream).sum()):
+                        yield HAS, of_number, name, rows, None
+
+
+def _rows_of(batches: Sequence[pa.RecordBatch]) -> Rows:
+    """Return the rows of all batches, with numbers for texts."""
+    import pyarrow as pa
+
+    texts, keys, sums = {}, {}, {}
+    for name in USER_KEYS:
+        texts[name], keys[name] = _numbered([batch[name] for batch in batches])
+    for name in SUMS:
+        column = pa.chunked_array([batch[name] for batch in batches], pa.int64())
+        is_valid = buffers.is_there(column) if column.null_count else None
+        sums[name] = Nullable(buffers.to_numpy(column, np.int64), is_valid)
+    return Rows(texts, keys, sums)
+
+
+def _numbered(chunks: Sequence[pa.Array]) -> tuple[list[str | None], Codes]:
+    """Return the distinct texts of a column, sorted, null first; and for each row the position of its text."""
+    import pyarrow as pa
+
+    if not chunks:
+        return [None], np.zeros(0, np.int32)
+    encoded = [chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode() for chunk in chunks]
+    whole = pa.concat_arrays(encoded)  # this unifies the dictionaries
+    texts = whole.dictionary.to_pylist()
+    ranked = sorted(range(len(texts)), key=texts.__getitem__)
+    ranks = np.zeros(len(texts) + 1, np.int32)  # index -1 is null; it takes the last element
+    ranks[ranked] = np.arange(1, len(texts) + 1)
+    return [None, *(texts[index] for index in ranked)], ranks[buffers.to_numpy(whole.indices, np.int32, -1)]
+
+
+def _position(text: str, texts: Sequence[str | None]) -> int:
+    return texts.index(text) if text in texts else -1

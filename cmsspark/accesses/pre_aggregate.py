@@ -1,0 +1,366 @@
+"""Pre-aggregation: the accesses of a task become one row for each (stream, dataset, site, app, user), beside its bins.
+
+The same code runs in Spark's Python workers and in local processes. It knows no Spark.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from cmsspark.accesses import prefixes
+from cmsspark.accesses.catalogue import NOT_THERE, Catalogue, Hashes, Numbers, Replicas, site_hashes
+from cmsspark.accesses.sums import runs_of, sum_runs
+from cmsspark.base import buffers, dates
+from cmsspark.base.access import AccessBatch, Group, Packed, Quarantined, Remote
+from cmsspark.base.exact_integers import Longs
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Accesses that a task keeps before it aggregates them, by default.
+AGGREGATE_AT: Final = 50_000
+#: Bytes of quarantined records that a task keeps: a file of garbage must not fill its memory.
+QUARANTINE_BYTES: Final = 16 * 1024 * 1024
+#: Bytes of a quarantined record besides its text, about.
+_RECORD_BYTES: Final = 200
+
+#: Kinds of rows in the result of a scan. Notes of readers have other kinds.
+ACCESS, BIN, QUARANTINE, PREFIX = "access", "bin", "quarantine", "prefix"
+
+#: (name, type) of each column of the result of a scan.
+COLUMNS: Final = (
+    ("kind", "string"),
+    ("stream", "string"),
+    ("dataset_name", "string"),
+    ("site_name", "string"),
+    ("app", "string"),
+    ("user", "string"),
+    ("nacc", "long"),
+    ("remote_nacc", "long"),
+    ("read_bytes", "long"),
+    ("cpu_ms", "long"),
+    ("wall_ms", "long"),
+    ("detail", "string"),
+)
+
+
+def unmatched_bin(lfn: str) -> str:
+    """Return the bin of a file that is not in DBS, by its name (rule 4)."""
+    if lfn.startswith(("/store/user/", "/store/group/")):
+        return "user_file"
+    if lfn.startswith(("/store/unmerged/", "/store/temp/")):
+        return "temporary"
+    return "not_in_dbs"
+
+
+#: Sums by name. None: the stream does not have this value.
+Columns = dict[str, Longs | None]
+
+
+@dataclass
+class _Groups:
+    """The groups of a decoder in columns. The decoder only appends groups."""
+
+    #: The number of each distinct (site, app, user).
+    numbers: dict[tuple[str, str, str | None], int] = field(default_factory=dict)
+    #: For each group: the number of its (site, app, user), one of ``Remote``, and the hash of its site.
+    keys: Longs = field(default_factory=lambda: np.zeros(0, np.int64))
+    kinds: Longs = field(default_factory=lambda: np.zeros(0, np.int64))
+    sites: Hashes = field(default_factory=lambda: np.zeros(0, np.uint64))
+
+    def update(self, groups: list[Group]) -> None:
+        """Add the new groups: those after the ones added before."""
+        new = groups[len(self.keys) :]
+        keys = [self.numbers.setdefault((group.site, group.app, group.user), len(self.numbers)) for group in new]
+        self.keys = np.append(self.keys, np.array(keys, np.int64))
+        self.kinds = np.append(self.kinds, np.array([group.remote for group in new], np.int64))
+        self.sites = np.append(self.sites, site_hashes([group.site for group in new]))
+
+    def remote(self, groups: Longs, blocks: Longs, pairs: Longs, replicas: Replicas | None) -> Longs:
+        """Return the remoteness of accesses, given their groups and pairs.
+
+        Where the record does not tell, the replicas decide (rule 21).
+        """
+        remote = self.kinds[groups]
+        by_replica = np.flatnonzero(remote == Remote.BY_REPLICA)
+        if len(by_replica) and replicas is None:
+            remote[by_replica] = Remote.UNKNOWN
+        elif len(by_replica) and replicas is not None:
+            of_blocks = np.asarray(blocks)[pairs[by_replica]]
+            is_local = replicas.has_replica(of_blocks, self.sites[groups[by_replica]])
+            remote[by_replica] = np.where(is_local, Remote.NO, Remote.YES)
+        return remote
+
+
+@dataclass
+class StreamAggregator:
+    """Pre-aggregates the accesses of one stream in one task."""
+
+    #: (name, type) of each column of its rows; None: those of the task's context.
+    columns: ClassVar[tuple[tuple[str, str], ...] | None] = None
+    stream: str
+    catalogue: Catalogue | None = None
+    #: Accesses that are kept before they are aggregated, at least.
+    aggregate_at: int = AGGREGATE_AT
+    bins: Counter[str] = field(default_factory=Counter)
+    out_of_day: Counter[int] = field(default_factory=Counter)
+    generations: Counter[str] = field(default_factory=Counter)
+    quarantined: list[Quarantined] = field(default_factory=list)
+    #: Records of files that are not in DBS, by the prefix of the name that people may see.
+    unmatched: Counter[str] = field(default_factory=Counter)
+    _parts: list[Columns] = field(default_factory=list)
+    _pending: int = 0
+    #: The sums by dataset and (site, app, user), and their number of rows.
+    _sums: Columns = field(default_factory=dict)
+    _aggregated: int = 0
+    _groups: _Groups = field(default_factory=_Groups)
+
+    @property
+    def held(self) -> int:
+        """Rows in memory, aggregated or not."""
+        return self._aggregated + self._pending
+
+    def add(self, batch: AccessBatch) -> None:
+        """Count the bins of a batch and keep its matched accesses."""
+        self.bins["read"] += batch.read
+        self.bins["write_only"] += batch.write_only
+        self.bins["no_lfn"] += batch.no_lfn
+        self.bins["malformed"] += len(batch.malformed)
+        self.out_of_day.update(batch.out_of_day)
+        self.generations.update(batch.generations)
+        self.quarantined += batch.malformed
+        if batch.packed is not None and batch.packed.count:
+            self._attach_packed(batch.packed)
+        if batch.lfns:
+            self._attach(batch)
+
+    def _catalogue(self) -> Catalogue:
+        if self.catalogue is None:
+            raise TypeError("an aggregator with an index needs a catalogue")
+        return self.catalogue
+
+    def _attach(self, batch: AccessBatch) -> None:
+        pairs = self._catalogue().lookup([lfn.encode() for lfn in batch.lfns])
+        matched, others = _split(pairs)
+        self._bin(prefixes.heads(batch.lfns[row] for row in others.tolist()))
+        self._keep(pairs, matched, measures_of(batch, matched))
+
+    def _attach_packed(self, packed: Packed) -> None:
+        pairs = self._catalogue().lookup_hashes(packed.hashes, packed.name)
+        matched, others = _split(pairs)
+        self._bin({head.decode(): count for head, count in packed.heads(others).items()})
+        self._keep(pairs, matched, _packed_measures(packed, matched))
+
+    def _bin(self, heads: Mapping[str, int]) -> None:
+        """Count files that are not in the catalogue, by the first directories of their names."""
+        prefixes.add(self.unmatched, heads)
+        for head, count in heads.items():
+            self.bins[unmatched_bin(head)] += count
+
+    def _keep(self, pairs: Numbers, matched: npt.NDArray[np.intp], measures: Columns) -> None:
+        if len(matched):
+            self._parts.append({"pair": pairs[matched].astype(np.int64), **measures})
+            self._pending += len(matched)
+
+    def _aggregate(self, groups: list[Group], replicas: Replicas | None) -> None:
+        """Add the pending accesses to the sums.
+
+        Remoteness is decided here. After that blocks do not matter: the sums have one row for each (dataset, site, app,
+        user), however many accesses there are.
+        """
+        if not self._parts:
+            return
+        sums, self._parts, self._pending = joined(self._parts), [], 0
+        self._groups.update(groups)
+        pairs, numbers = require(sums["pair"]), require(sums["group"])
+        catalogue = self._catalogue()
+        remote = self._groups.remote(numbers, catalogue.pair_blocks, pairs, replicas)
+        sums["remote_nacc"] = (remote == Remote.YES).astype(np.int64)
+        sums["remote_count"] = (remote != Remote.UNKNOWN).astype(np.int64)
+        sums["pair"] = np.asarray(catalogue.pair_datasets)[pairs].astype(np.int64)
+        sums["group"] = self._groups.keys[numbers]
+        parts = [self._sums, sums] if self._sums else [sums]
+        self._sums = pre_aggregate(joined(parts), "pair", "group", self.stream)
+        self._aggregated = len(require(self._sums["pair"]))
+
+    def rows(self, groups: list[Group], replicas: Replicas | None, pseudonym: Callable[[str], str]) -> dict[str, Any]:
+        """Return the aggregated accesses as columns of a scan's result, with pseudonyms instead of user names.
+
+        The columns are Arrow arrays; text columns are dictionary arrays.
+        """
+        self._aggregate(groups, replicas)
+        return self._as_rows(self._sums, list(self._groups.numbers), pseudonym) if self._sums else {}
+
+    def _as_rows(
+        self, sums: Columns, shared: list[tuple[str, str, str | None]], pseudonym: Callable[[str], str]
+    ) -> dict[str, Any]:
+        datasets, numbers = require(sums["pair"]), require(sums["group"])
+        unique, positions = np.unique(datasets, return_inverse=True)
+        dataset_names = self._catalogue().dataset_names(unique.astype(np.int32))
+        shown_names = pseudonyms_for((user for _, _, user in shared), pseudonym)
+        count = len(numbers)
+        zeros = np.zeros(count, np.int32)
+        return {
+            "kind": buffers.dictionary_array([ACCESS], zeros),
+            "stream": buffers.dictionary_array([self.stream], zeros),
+            "dataset_name": buffers.dictionary_array(dataset_names, positions),
+            "site_name": buffers.dictionary_array([site for site, _, _ in shared], numbers),
+            "app": buffers.dictionary_array([app for _, app, _ in shared], numbers),
+            "user": buffers.dictionary_array([shown_names[user] for _, _, user in shared], numbers),
+            "nacc": buffers.from_numpy(require(sums["nacc"])),
+            "remote_nacc": with_nulls(sums["remote_nacc"], sums["remote_count"], count),
+            "read_bytes": with_nulls(sums["read_bytes"], sums["nacc"], count),
+            "cpu_ms": with_nulls(sums["cpu_ms"], sums["cpu_count"], count),
+            "wall_ms": with_nulls(sums["wall_ms"], sums["wall_count"], count),
+            "detail": buffers.dictionary_array([None], zeros),
+        }
+
+    def drain(
+        self, groups: list[Group], replicas: Replicas | None, pseudonym: Callable[[str], str]
+    ) -> dict[str, list[Any]]:
+        """Return the rows that can leave before the task ends: quarantined records, once they are many."""
+        # Each aggregation also sorts the rows aggregated before. Waiting for as many pending rows keeps it rare.
+        if self._pending >= max(self.aggregate_at, self._aggregated):
+            self._aggregate(groups, replicas)
+        if sum(len(record.raw) + _RECORD_BYTES for record in self.quarantined) < QUARANTINE_BYTES:
+            return {}
+        records, self.quarantined = self.quarantined, []
+        return self._side_rows([], records)
+
+    def bin_rows(self) -> dict[str, list[Any]]:
+        """Return bins as rows: the bin in ``app``, its count in ``nacc``; and quarantined records, in ``detail``."""
+        named: list[tuple[str, int, str | None]] = [(name, count, None) for name, count in self.bins.items() if count]
+        named += [("out_of_day", count, dates.day_name(day)) for day, count in self.out_of_day.items()]
+        named += [(f"generation {name}", count, None) for name, count in self.generations.items()]
+        return self._side_rows(named, self.quarantined)
+
+    def note_rows(self, notes: Sequence[tuple[str, str, int, str]]) -> dict[str, list[Any]]:
+        """Return the notes of a reader (kind, name, count, detail) and the prefixes of unmatched files as rows.
+
+        The name is in ``app``, the count in ``nacc``.
+        """
+        notes = [*notes, *((PREFIX, name, count, "") for name, count in self.unmatched.items())]
+        rows = self._side_rows([(name, count, detail) for _, name, count, detail in notes], [])
+        rows["kind"] = [kind for kind, *_ in notes]
+        return rows
+
+    def _side_rows(self, named: list[tuple[str, int, str | None]], records: list[Quarantined]) -> dict[str, list[Any]]:
+        size = len(named) + len(records)
+        rows: dict[str, list[Any]] = {name: [None] * size for name, _ in COLUMNS}
+        rows["kind"] = [BIN] * len(named) + [QUARANTINE] * len(records)
+        rows["stream"] = [self.stream] * size
+        rows["app"] = [name for name, _, _ in named] + ["malformed"] * len(records)
+        rows["nacc"] = [count for _, count, _ in named] + [0] * len(records)
+        rows["detail"] = [detail for _, _, detail in named] + [json.dumps(record.as_dict()) for record in records]
+        return rows
+
+
+def joined(parts: Sequence[Columns]) -> Columns:
+    """Return the parts concatenated. All have the same columns; a column that is None in one is None in all."""
+    whole: Columns = {}
+    for name in parts[0]:
+        columns = [part[name] for part in parts]
+        whole[name] = None if columns[0] is None else np.concatenate(columns)  # type: ignore[arg-type]
+    return whole
+
+
+def pre_aggregate(columns: Columns, first: str, second: str, stream: str) -> Columns:
+    """Return ``columns`` with each combination of the keys ``first`` and ``second`` once and all others summed.
+
+    Keys are numbers from 0 on. Raises DataError (65) if a sum exceeds 64 bits.
+    """
+    high, low = require(columns[first]), require(columns[second])
+    width = int(low.max()) + 1 if len(low) else 1
+    packed = high * width + low
+    runs = runs_of(packed)
+    keys = packed[runs.first]
+    sums: Columns = {first: keys // width, second: keys % width}
+    for name, values in columns.items():
+        if name not in sums:
+            sums[name] = None if values is None else sum_runs(values[runs.order], runs.starts, f"{name} of {stream}")
+    return sums
+
+
+def _split(pairs: Numbers) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Return the rows whose files are in the catalogue, and the others."""
+    return np.flatnonzero(pairs != NOT_THERE), np.flatnonzero(pairs == NOT_THERE)
+
+
+def measures_of(batch: AccessBatch, rows: npt.NDArray[np.intp]) -> Columns:
+    """Return the group and the measures of the batch's accesses in ``rows``."""
+    cpu, cpu_count = _nullable(batch.cpu_ms, rows)
+    wall, wall_count = _nullable(batch.wall_ms, rows)
+    return {
+        "group": np.array(batch.groups, np.int64)[rows],
+        "nacc": np.ones(len(rows), np.int64),
+        "read_bytes": None if batch.read_bytes is None else np.array(batch.read_bytes, np.int64)[rows],
+        "cpu_ms": cpu,
+        "cpu_count": cpu_count,
+        "wall_ms": wall,
+        "wall_count": wall_count,
+    }
+
+
+def _packed_measures(packed: Packed, rows: npt.NDArray[np.intp]) -> Columns:
+    sizes, times = packed.read_bytes, packed.times
+    cpu, cpu_count, wall, wall_count = (None,) * 4 if times is None else (column[rows] for column in times)
+    return {
+        "group": packed.groups[rows],
+        "nacc": np.ones(len(rows), np.int64),
+        "read_bytes": None if sizes is None else sizes[rows],
+        "cpu_ms": cpu,
+        "cpu_count": cpu_count,
+        "wall_ms": wall,
+        "wall_count": wall_count,
+    }
+
+
+def pseudonyms_for(users: Iterable[str | None], pseudonym: Callable[[str], str]) -> dict[str | None, str | None]:
+    """Return the pseudonym of each user; None for None."""
+    return {user: None if user is None else pseudonym(user) for user in set(users)}
+
+
+def _nullable(values: list[int | None] | None, rows: npt.NDArray[np.intp]) -> tuple[Longs | None, Longs | None]:
+    """Return values with 0 for null, and counts: 1 for a value, 0 for null."""
+    if values is None:
+        return None, None
+    counts = np.array([value is not None for value in values], np.int64)[rows]
+    return np.array([value or 0 for value in values], np.int64)[rows], counts
+
+
+def require(column: Longs | None) -> Longs:
+    """Return a column that is never None, such as a key or a count."""
+    if column is None:
+        raise TypeError("a key or count is never null")
+    return column
+
+
+def with_nulls(values: Longs | None, counts: Longs | None, count: int) -> pa.Array:
+    """Return sums as an Arrow array, null where the sum has no summands (``counts`` is 0)."""
+    if values is None or counts is None:
+        return buffers.from_numpy(np.zeros(count, np.int64), np.zeros(count, np.bool_))
+    return buffers.from_numpy(values, counts > 0)
+
+
+def record_batch(
+    rows: Mapping[str, Any], columns: Sequence[tuple[str, str]], *, dictionaries: bool = False
+) -> pa.RecordBatch:
+    """Return ``rows`` as an Arrow batch of ``columns`` (name, type). ``dictionaries``: keep dictionary arrays."""
+    import pyarrow as pa
+
+    arrays = []
+    for name, kind in columns:
+        column = rows[name]
+        if isinstance(column, list):
+            column = buffers.array(column, kind)
+        elif not dictionaries and pa.types.is_dictionary(column.type):
+            column = column.dictionary_decode()
+        arrays.append(column)
+    return pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in columns])

@@ -1,0 +1,249 @@
+"""Reconciliation: the bin of every record of a stream, checked on every run (``docs/counting.md``, rules 4 to 8)."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from cmsspark.base.access import JOB_BINS, UNMATCHED_BINS, UNMATCHED_JOB_BINS
+from cmsspark.base.errors import DataError, UsageError
+from cmsspark.base.text.plurals import number_of
+
+#: Malformed records: more than this share and more than this many fail a run.
+MALFORMED_SHARE: Final = 0.001
+MALFORMED_RECORDS: Final = 10
+#: So many records of which none matched fail a run.
+NONE_MATCHED_RECORDS: Final = 1000
+#: A larger share of records out of the day is a warning.
+OUT_OF_DAY_SHARE: Final = 0.05
+
+#: Unmatched beyond so many times the trailing median is a warning, once so many days are typical.
+UNMATCHED_FACTOR: Final = 3
+#: Less than this share of the trailing median's records is a warning.
+FEW_RECORDS_SHARE: Final = 0.5
+TRAILING_DAYS: Final = 14
+TRAILING_DAYS_NEEDED: Final = 3
+
+_SHARE = re.compile(r"([0-9]*\.?[0-9]+)(%?)", re.ASCII)
+
+
+@dataclass
+class StreamBins:
+    """Records of one stream by bin; ``out_of_day`` by the day that records name, ``generations`` by format.
+
+    ``job_bins``: the bins that only a stream of jobs has, None for a stream of accesses. Jobs write nothing.
+    """
+
+    read: int = 0
+    matched: int = 0
+    unmatched: dict[str, int] = field(default_factory=lambda: dict.fromkeys(UNMATCHED_BINS, 0))
+    malformed: int = 0
+    write_only: int = 0
+    out_of_day: Counter[str] = field(default_factory=Counter)
+    generations: Counter[str] = field(default_factory=Counter)
+    job_bins: dict[str, int] | None = None
+
+    @classmethod
+    def of_jobs(cls) -> StreamBins:
+        """Empty bins of a stream of jobs."""
+        return cls(unmatched=dict.fromkeys(UNMATCHED_JOB_BINS, 0), job_bins=dict.fromkeys(JOB_BINS, 0))
+
+    def add(self, name: str, count: int, detail: str | None) -> None:
+        """Count ``count`` records in the bin ``name`` of a scan's result."""
+        if name in self.unmatched:
+            self.unmatched[name] += count
+        elif self.job_bins is not None and name in self.job_bins:
+            self.job_bins[name] += count
+        elif name == "out_of_day":
+            self.out_of_day[detail or ""] += count
+        elif name.startswith("generation "):
+            self.generations[name.removeprefix("generation ")] += count
+        elif name in ("read", "matched", "malformed", "write_only"):
+            setattr(self, name, getattr(self, name) + count)
+        else:
+            raise ValueError(f"there is no bin {name!r}")
+
+    @property
+    def matched_what(self) -> str:
+        """What a record matches in DBS."""
+        return "file" if self.job_bins is None else "dataset"
+
+    @property
+    def binned(self) -> int:
+        """Records that some bin holds; every record is in one, so this must be ``read``."""
+        out = self.out_of_day.total()
+        of_jobs = sum((self.job_bins or {}).values())
+        return self.matched + sum(self.unmatched.values()) + self.malformed + out + self.write_only + of_jobs
+
+    def as_dict(self) -> dict[str, Any]:
+        """As it stands in the manifest, zeros written."""
+        return {
+            "read": self.read,
+            "matched": self.matched,
+            "unmatched": dict(self.unmatched),
+            "malformed": self.malformed,
+            "out_of_day": self.out_of_day.total(),
+            **({"write_only": self.write_only} if self.job_bins is None else self.job_bins),
+        }
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How much may be malformed: ``share`` of the records, or ``records`` of them, whichever is set."""
+
+    share: float | None = MALFORMED_SHARE
+    records: int = MALFORMED_RECORDS
+
+    def exceeded(self, bins: StreamBins) -> bool:
+        """Whether the run must fail (rule 8)."""
+        if self.share is None:
+            return bins.malformed > self.records
+        return bins.malformed > self.records and bins.malformed > self.share * bins.read
+
+    def __str__(self) -> str:
+        return number_of(self.records, "record") if self.share is None else f"{100 * self.share:.4g} %"
+
+
+def parse_tolerances(text: str | None, streams: Iterable[str]) -> dict[str, Tolerance]:
+    """``--max-malformed`` for each stream: a share (``0.01``, ``1%``), a count above 1, or ``aaa=1%,eos=0.5``.
+
+    Raises UsageError (2).
+    """
+    streams = list(streams)
+    tolerances = dict.fromkeys(streams, Tolerance())
+    for part in (text or "").split(","):
+        if not part.strip():
+            continue
+        name, equals, value = part.strip().rpartition("=")
+        if equals and name not in streams:
+            raise UsageError(
+                f"--max-malformed names {name!r}, which this run does not read",
+                found=f"streams of this run: {', '.join(streams)}",
+            )
+        match = _SHARE.fullmatch(value)
+        if match is None or (match[2] and float(match[1]) > 100):
+            raise UsageError(
+                f"--max-malformed takes a share, not {value!r}",
+                next_step="write 0.01, 1%, a number of records above 1, or a list such as aaa=1%,eos=0.5%",
+            )
+        number = float(match[1]) / (100 if match[2] else 1)
+        tolerance = Tolerance(None, int(number)) if number > 1 else Tolerance(number)
+        tolerances.update(dict.fromkeys([name] if equals else streams, tolerance))
+    return tolerances
+
+
+def from_rows(
+    rows: Iterable[tuple[str, str, int, str | None]], streams: Iterable[str], of_jobs: Collection[str] = ()
+) -> dict[str, StreamBins]:
+    """Bins by stream from (stream, bin, count, detail) rows of a scan; ``matched`` counts the accesses in the tables,
+    so that the sum of bins also proves that no join lost or multiplied counts. ``of_jobs``: streams of jobs.
+    """
+    bins = {stream: StreamBins.of_jobs() if stream in of_jobs else StreamBins() for stream in streams}
+    for stream, name, count, detail in rows:
+        bins[stream].add(name, count, detail)
+    return bins
+
+
+def check(
+    bins: Mapping[str, StreamBins],
+    tolerances: Mapping[str, Tolerance],
+    examples: Mapping[str, Sequence[str]],
+    dump: str | None = None,
+    prefixes: Mapping[str, Sequence[Sequence[Any]]] | None = None,
+    quarantine: str | None = None,
+) -> list[str]:
+    """Warnings about the day. Raises DataError (65) beyond the tolerances; a wrong sum is a bug of ours (70).
+
+    ``dump`` names the DBS dump, ``prefixes`` by stream the beginnings of names that it does not contain;
+    ``quarantine`` is the file of all malformed records, ``examples`` has a few by stream.
+    """
+    warnings = []
+    for stream, counts in bins.items():
+        if counts.binned != counts.read:
+            raise RuntimeError(
+                f"{stream}: {counts.read} records were read and {counts.binned} are in bins: {counts.as_dict()}"
+            )
+        if tolerances[stream].exceeded(counts):
+            raise DataError(
+                f"{stream}: {counts.malformed:,} of {counts.read:,} records are malformed"
+                f" ({counts.malformed / counts.read:.2%}), {tolerances[stream]} are tolerated",
+                where=quarantine,
+                found="; ".join(examples.get(stream, ())[:5]) or None,
+                next_step="see the records in the quarantine; --max-malformed tolerates more",
+            )
+        if counts.read >= NONE_MATCHED_RECORDS and not counts.matched:
+            raise DataError(
+                f"{stream}: none of {number_of(counts.read, 'record')} matched a {counts.matched_what} in DBS",
+                where=dump,
+                found=_unmatched(counts, (prefixes or {}).get(stream, ())),
+                next_step="check that the DBS dump is the right one and complete; --refresh-dumps chooses it again",
+            )
+        out = counts.out_of_day.total()
+        if out > OUT_OF_DAY_SHARE * counts.read:
+            named = ", ".join(f"{day}: {count}" for day, count in counts.out_of_day.most_common(3))
+            warnings.append(f"{stream}: {out:,} of {counts.read:,} records are of other days ({named})")
+    return warnings
+
+
+def _unmatched(bins: StreamBins, prefixes: Sequence[Sequence[Any]]) -> str:
+    """The bins that are not empty, and how names begin, for an error."""
+    binned = bins.as_dict()
+    counts = {**binned.pop("unmatched"), **{name: binned[name] for name in binned if name not in ("read", "matched")}}
+    text = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
+    if prefixes:
+        text += "; names begin with " + ", ".join(f"{prefix} ({count:,})" for prefix, count in prefixes[:5])
+    return text
+
+
+@dataclass(frozen=True)
+class Usual:
+    """The usual values of a stream: medians of its records a day and of the share that is unmatched, over ``days``."""
+
+    days: int
+    read: float
+    unmatched_share: float
+
+
+def usual(stream: str, before: Sequence[Mapping[str, Any]]) -> Usual | None:
+    """The usual values of a stream in earlier manifests; None with fewer than three days with records."""
+    earlier = [day[stream] for day in before if day.get(stream, {}).get("read")]
+    if len(earlier) < TRAILING_DAYS_NEEDED:
+        return None
+    shares = [sum(day["unmatched"].values()) / day["read"] for day in earlier]
+    return Usual(len(earlier), statistics.median(day["read"] for day in earlier), statistics.median(shares))
+
+
+def unusual(
+    bins: Mapping[str, StreamBins], before: Sequence[Mapping[str, Any]], missing: Collection[str] = ()
+) -> list[str]:
+    """Warnings about streams of which far more is unmatched (rule 8), or far less is there, than on the days before.
+
+    A file that was cut where it stays valid (at a newline, a gzip member's or an Avro block's end) shows nowhere else.
+    Raises DataError (65) for a stream without any record where the days before had some; those of ``missing`` were
+    left out on purpose.
+    """
+    warnings = []
+    for stream, counts in bins.items():
+        typical = usual(stream, before)
+        if typical is None or stream in missing:
+            continue
+        if not counts.read:
+            raise DataError(
+                f"{stream} has no record, the median of the days before is {typical.read:,.0f}",
+                next_step="check that its log was written; --streams counts the day without it",
+            )
+        if counts.read < FEW_RECORDS_SHARE * typical.read:
+            warnings.append(
+                f"{stream}: {number_of(counts.read, 'record')}, the median of the days before is {typical.read:,.0f}"
+            )
+        now = sum(counts.unmatched.values()) / counts.read
+        if now > UNMATCHED_FACTOR * typical.unmatched_share:
+            warnings.append(
+                f"{stream}: {now:.1%} of the records are unmatched, the median of the days before is"
+                f" {typical.unmatched_share:.1%}"
+            )
+    return warnings

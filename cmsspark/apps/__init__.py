@@ -1,0 +1,1 @@
+"""Subsystems: each room holds its jobs, commands and pages."""

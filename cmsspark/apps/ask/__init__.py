@@ -1,0 +1,1 @@
+"""``cmsspark ask``: questions about datasets and sites to what is stored."""

@@ -1,0 +1,211 @@
+"""``cmsspark ask``: common questions, answered from stored days. Answers count people and never name them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from cmsspark.apps.ask import deletion, forecast, places, use
+from cmsspark.apps.ask.use import Answer
+from cmsspark.base.errors import UsageError
+from cmsspark.base.names import KINDS
+from cmsspark.base.periods import Period, between
+from cmsspark.base.text.terminal import echo_table, printable
+from cmsspark.cli.groups import CommandGroup
+from cmsspark.cli.options import DayType, settings_of, store_of, store_options
+from cmsspark.cli.period_options import period_options
+from cmsspark.filesystems.storage import Files
+from cmsspark.store import stored_days
+from cmsspark.store.stored_columns import files_of, newest
+from cmsspark.store.stored_days import StoredDays
+
+WEEKS: Final = 4
+
+
+@click.group("ask", cls=CommandGroup)
+def command() -> None:
+    """Show who reads a dataset, what a site holds or serves, and what nobody reads. Needs stored days, and no JVM."""
+
+
+def _output(function: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="Print all rows as JSON."),
+        click.option(
+            "--top", type=click.IntRange(1), default=20, show_default=True, help="Maximum rows of each table."
+        ),
+    ):
+        function = option(function)
+    return store_options(function)
+
+
+def _window(function: Callable[..., Any]) -> Callable[..., Any]:
+    about = f"Number of weeks up to the newest stored day. [default: {WEEKS}, without a period]"
+    return click.option("--weeks", type=click.IntRange(1, 520), help=about)(period_options(function))
+
+
+def days_of(files: Files, fout: str, period: Period | None, weeks: int | None) -> StoredDays:
+    """The stored days of the period, or of the last weeks. Raises InputMissing (66) where there is none, UsageError (2)
+    where both are given.
+    """
+    if period is not None and weeks is not None:
+        raise UsageError("--weeks and a period exclude each other", next_step="give only one of them")
+    if period is None:
+        last, _ = newest(files, fout, stored_days.TABLE)
+        period = between(last - timedelta(days=7 * (weeks or WEEKS) - 1), last)
+    stored = stored_days.find_days(files, fout, period)
+    stored.check(allow_missing=True)
+    return stored
+
+
+@command.command("who-reads")
+@click.argument("dataset")
+@click.option("--site", metavar="SITE", help="Count only reads at this site; a pattern as in DATASET.")
+@_window
+@_output
+def who_reads(
+    dataset: str, site: str | None, period: Period | None, weeks: int | None, top: int, as_json: bool,
+    fout: str | None, settings_file: str | None,
+) -> None:  # fmt: skip
+    """Count the people who read DATASET, by site and application. DATASET may be a pattern: '/ZMM*/*/AOD'."""
+    store, files = _open_store(fout, settings_file)
+    stored = days_of(files, store, period, weeks)
+    _show(use.who_reads(stored, dataset, site), top, as_json)
+
+
+@command.command("what-is-read-at")
+@click.argument("site")
+@_window
+@_output
+def what_is_read_at(
+    site: str, period: Period | None, weeks: int | None, top: int, as_json: bool, fout: str | None,
+    settings_file: str | None,
+) -> None:  # fmt: skip
+    """Show what is read at SITE and by how many people. A pattern such as 'T2_US_*' sums over all these sites."""
+    store, files = _open_store(fout, settings_file)
+    stored = days_of(files, store, period, weeks)
+    _show(use.what_is_read_at(stored, site), top, as_json)
+
+
+def _choice(function: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        click.option("--date", "day", type=DayType(), help="Replicas as of this day. [default: the newest stored day]"),
+        click.option("--kind", type=click.Choice(KINDS), help="Only this kind of storage."),
+        click.option("--data-tier", metavar="TIER", help="Only this data tier: AOD, MINIAODSIM …"),
+        click.option("--site", metavar="SITE", help="Only at this site; a pattern may contain * and ?."),
+        click.option("--tier", metavar="TIER", help="Only at sites of this tier: T1, T2 …"),
+    ):
+        function = option(function)
+    return function
+
+
+@command.command("what-lies-at")
+@_choice
+@_output
+def what_lies_at(
+    tier: str | None, site: str | None, data_tier: str | None, kind: str | None, day: date | None, top: int,
+    as_json: bool, fout: str | None, settings_file: str | None,
+) -> None:  # fmt: skip
+    """Show how much data the sites of a tier (site_tier_usage) or one site (dbs_phedex, dbs_rucio) hold."""
+    store, files = _open_store(fout, settings_file)
+    _show(places.what_lies_at(files, store, places.Choice(tier, site, data_tier, kind), day), top, as_json)
+
+
+@command.command("unused")
+@click.option("--allow-missing", is_flag=True, help="Continue when days are not stored.")
+@_window
+@_choice
+@_output
+def unused(
+    tier: str | None, site: str | None, data_tier: str | None, kind: str | None, day: date | None,
+    period: Period | None, weeks: int | None, allow_missing: bool, top: int, as_json: bool, fout: str | None,
+    settings_file: str | None,
+) -> None:  # fmt: skip
+    """List replicas of datasets that nobody read at their site in the last weeks, largest first.
+
+    Only replicas on disk are listed, unless --kind names another kind of storage.
+    """
+    store, files = _open_store(fout, settings_file)
+    stored = days_of(files, store, period, weeks)
+    stored.check(allow_missing=allow_missing)
+    choice = places.Choice(tier, site, data_tier, kind or "disk")
+    _show(places.unused(stored, choice, day), top, as_json)
+
+
+@command.command("could-go")
+@click.argument("site")
+@click.option("--date", "day", type=DayType(), help="As of this day. [default: the newest stored day]")
+@click.option("--kind", type=click.Choice(KINDS[:2]), default="disk", show_default=True, help="The kind of storage.")
+@_output
+def could_go(
+    site: str, day: date | None, kind: str, top: int, as_json: bool, fout: str | None, settings_file: str | None
+) -> None:
+    """List what could be deleted at SITE: datasets that nobody used for long, and that are not new, largest first.
+
+    The job dataset_last_access says which these are (12 months, or its --months). SITE may be a pattern. Where a
+    forecast is stored (popularity_forecast), what is likely to be popular next week is left out.
+    """
+    store, files = _open_store(fout, settings_file)
+    _show(deletion.could_go(files, store, site, kind, day), top, as_json)
+
+
+@command.command("will-be-popular")
+@click.argument("dataset", required=False)
+@click.option("--data-tier", metavar="TIER", help="Only this data tier: AOD, MINIAODSIM …")
+@click.option("--date", "day", type=DayType(), help="The forecast of this day or before. [default: the newest]")
+@_output
+def will_be_popular(
+    dataset: str | None, data_tier: str | None, day: date | None, top: int, as_json: bool, fout: str | None,
+    settings_file: str | None,
+) -> None:  # fmt: skip
+    """List the datasets that will probably be popular, by the newest forecast, and how good it was last week.
+
+    DATASET may be a pattern: '/ZMM*/*/AOD'. The job popularity_forecast makes forecasts.
+    """
+    store, files = _open_store(fout, settings_file)
+    _show(forecast.will_be_popular(files, store, dataset, data_tier, day), top, as_json)
+
+
+@command.command("replicate")
+@click.option("--site", metavar="SITE", help="Only copies at this site; a pattern may contain * and ?.")
+@click.option("--space", type=click.Path(path_type=Path), help="CSV or Parquet with site, capacity[, budget].")
+@click.option("--budget", metavar="SIZE", help="Bytes that may be copied to each site, such as 20TB.")
+@click.option("--date", "day", type=DayType(), help="The forecast of this day or before. [default: the newest]")
+@_output
+def replicate(
+    site: str | None, space: Path | None, budget: str | None, day: date | None, top: int, as_json: bool,
+    fout: str | None, settings_file: str | None,
+) -> None:  # fmt: skip
+    """List the datasets that deserve another copy on disk and where, by the newest forecast.
+
+    The plan is that of cmsspark placement recommend, which also lists the copies to remove for it.
+    """
+    store, files = _open_store(fout, settings_file)
+    _show(forecast.replicate(files, store, settings_file, site, space, budget, day), top, as_json)
+
+
+def _open_store(fout: str | None, settings_file: str | None) -> tuple[str, Files]:
+    settings = settings_of(settings_file)
+    store = store_of(fout, settings)
+    return store, files_of(store, "cmsspark ask", settings)
+
+
+def _show(answer: Answer, top: int, as_json: bool) -> None:
+    for warning in answer.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    if as_json:
+        click.echo(json.dumps(answer.as_dict(), indent=1, ensure_ascii=False))
+        return
+    click.secho(printable(answer.headline), bold=True)
+    for line in answer.facts:
+        click.echo(f"  {printable(line)}")
+    for part in answer.parts:
+        if part.rows:
+            click.echo(f"\n{part.title}")
+            echo_table(part.headings, part.shown(top), left=part.left, indent="  ")
+        if len(part.rows) > top:
+            click.echo(f"  and {len(part.rows) - top:,} more; --top or --json prints them")

@@ -1,0 +1,106 @@
+"""Answers about what could be deleted: datasets that nobody used for long, by size and last use."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import TYPE_CHECKING
+
+from cmsspark.apps.ask.forecast import LIKELY, forecast_or_none
+from cmsspark.apps.ask.use import Answer, Part, nearest
+from cmsspark.base.errors import InputMissing
+from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.terminal import volume
+from cmsspark.filesystems.storage import Files
+from cmsspark.store.results import CurrentTable
+from cmsspark.store.stored_columns import newest, newest_replicas, table_rows
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_TABLE = "dataset_last_access"
+
+
+def last_use(files: Files, fout: str, day: date | None) -> pl.DataFrame | None:
+    """``dataset_name``, ``last_access`` of the newest stored ``dataset_last_access``; None where none is stored."""
+    try:
+        _, stored = newest(files, fout, _TABLE, day)
+    except InputMissing:
+        return None
+    return _frame(files, stored, _TABLE, ["dataset_name", "last_access"])
+
+
+def could_go(files: Files, fout: str, site: str, kind: str, day: date | None) -> Answer:
+    """The replicas at matching sites of datasets that are candidates for deletion, the largest first; where a forecast
+    is stored, without those that are likely to be popular.
+
+    A dataset's last use is that of all sites. Raises InputMissing (66) where ``dataset_last_access``, or both of
+    ``dbs_rucio`` and ``dbs_phedex``, are not stored, and with similar names for an unknown site.
+    """
+    import polars as pl
+
+    from cmsspark.dumps.dump_frames import date_of_ms
+
+    used_on, of_use = newest(files, fout, _TABLE, day)
+    as_of, stored, table = newest_replicas(files, fout, day)
+    replicas = _frame(files, stored, table, ["dataset_name", "site_name", "kind", "present_bytes", "newest_replica_ms"])
+    sites = _sites_like(site, replicas["site_name"].drop_nulls().unique().to_list(), f"{table} of {as_of}")
+    there = replicas.filter(pl.col("site_name").is_in(sites) & (pl.col("kind") == kind) & (pl.col("present_bytes") > 0))
+    candidates = _frame(files, of_use, _TABLE, ["dataset_name", "state", "last_access", "is_candidate"])
+    candidates = candidates.filter("is_candidate")
+    forecast = forecast_or_none(files, fout, day)
+    about_forecast: list[str] = []
+    if forecast is not None:
+        likely = forecast.rows.filter(pl.col("probability") >= LIKELY).select("dataset_name")
+        kept = candidates.join(likely, "dataset_name", "anti")
+        count = candidates.height - kept.height
+        about_forecast = [f"{count:,} candidates are left out: likely to be popular from {forecast.day} on"]
+        about_forecast += forecast.facts()
+        candidates = kept
+    rows = (
+        there.join(candidates, "dataset_name")
+        .with_columns(date_of_ms("newest_replica_ms").alias("newest_replica"))
+        .sort("present_bytes", "last_access", "dataset_name", "site_name", descending=[True, False, False, False])
+    )
+    total, whole = (int(frame["present_bytes"].cast(pl.Int128).sum()) for frame in (rows, there))
+    facts = [
+        f"{rows.height:,} of {number_of(there.height, 'dataset')} at sites, {volume(total)} of {volume(whole)}",
+        f"last use as of {used_on}, over all sites; replicas as of {as_of}",
+        *about_forecast,
+    ]
+    by_state = (
+        rows.group_by("state")
+        .agg(pl.col("present_bytes").cast(pl.Int128).sum(), pl.len().cast(pl.Int64).alias("replica_count"))
+        .sort("present_bytes", "state", descending=[True, False])
+        .select("present_bytes", "replica_count", "state")
+    )
+    shown = rows.select("present_bytes", "last_access", "newest_replica", "state", "site_name", "dataset_name")
+    summary = {
+        "site": site,
+        "kind": kind,
+        "last_use_as_of": used_on.isoformat(),
+        "replicas_as_of": as_of.isoformat(),
+        "total_bytes": total,
+        "replica_count": rows.height,
+        "forecast": None if forecast is None else forecast.summary(),
+    }
+    parts = [Part.of("by use", "by_use", by_state), Part.of("the largest", "rows", shown)]
+    return Answer(f"could go from {kind} at {site}, as of {as_of}", facts, parts, summary)
+
+
+def _sites_like(site: str, names: list[str], where: str) -> list[str]:
+    """The names that match. Raises InputMissing (66) with similar names where none does."""
+    from cmsspark.accesses.rollup import matches
+
+    sites = [name for name in names if matches(name, [site])]
+    if sites:
+        return sites
+    found = ", ".join(nearest(site, names) or sorted(names)[:10]) or "none"
+    raise InputMissing(f"there is no site {site} in {where}", found=found, next_step="name one of these, or a pattern")
+
+
+def _frame(files: Files, stored: CurrentTable, table: str, columns: list[str]) -> pl.DataFrame:
+    import polars as pl
+
+    rows = pl.from_arrow(table_rows(files, stored, table, columns))
+    assert isinstance(rows, pl.DataFrame)
+    return rows

@@ -1,0 +1,200 @@
+"""Answers from the newest stored forecast: what will be popular, what deserves another copy, and how good it was."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from cmsspark.apps.ask.use import Answer, Part, nearest
+from cmsspark.apps.placement import stored_inputs
+from cmsspark.base.errors import InputMissing
+from cmsspark.base.periods import between
+from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.terminal import percent, volume
+from cmsspark.filesystems.storage import Files
+from cmsspark.store import results
+from cmsspark.store.stored_columns import newest, table_rows
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_TABLE: Final = "popularity_predictions"
+_QUALITY: Final = "popularity_quality"
+_JOB: Final = "popularity_forecast"
+#: A dataset is expected to be popular from this probability on.
+LIKELY: Final = 0.5
+
+
+@dataclass(frozen=True)
+class StoredForecast:
+    """A stored forecast: the first day of its weeks, its rows, those of its quality, what popular means in it, and how
+    many weeks it is for.
+    """
+
+    day: date
+    rows: pl.DataFrame
+    quality: pl.DataFrame
+    label: str
+    weeks: int
+
+    @property
+    def period(self) -> str:
+        """The predicted weeks in words."""
+        return self._from(self.day)
+
+    def _from(self, day: date) -> str:
+        return f"the week from {day} on" if self.weeks == 1 else f"the {number_of(self.weeks, 'week')} from {day} on"
+
+    @property
+    def last_week(self) -> dict[str, dict[str, Any]]:
+        """Of the last judged week, over all datasets: model → its row of the quality; empty where none was judged."""
+        import polars as pl
+
+        last = self.quality["first_day"].max()
+        chosen = self.quality.filter((pl.col("first_day") == last) & (pl.col("stratum") == "all"))
+        return {row["model"]: row for row in chosen.to_dicts()}
+
+    def facts(self) -> list[str]:
+        """How good such a forecast was last week, in a line or two."""
+        found = self.last_week
+        model = self.rows["model"][0] if self.rows.height else None
+        own, baseline = found.get(str(model)), found.get("persistence")
+        if own is None or own["average_precision"] is None:
+            return ["how good such forecasts are is not known: the store has too few days, or nothing was popular"]
+        interval = f"{own['average_precision_low']:.2f} to {own['average_precision_high']:.2f}"
+        text = f"the forecast of {self._from(own['first_day'])} had an average precision of"
+        text += f" {own['average_precision']:.2f} ({interval})"
+        if baseline is not None and baseline is not own and baseline["average_precision"] is not None:
+            text += f"; popular last week, popular next week: {baseline['average_precision']:.2f}"
+        lines = [text]
+        if own["tpr"] is not None and own["tnr"] is not None:
+            lines.append(
+                f"it found {percent(own['tpr'])} of the popular datasets, and {percent(own['tnr'])} of the others"
+            )
+        return lines
+
+    def summary(self) -> dict[str, Any]:
+        """The forecast and its quality as JSON."""
+        quality = {
+            model: {name: value.isoformat() if isinstance(value, date) else value for name, value in row.items()}
+            for model, row in self.last_week.items()
+        }
+        return {"first_day": self.day.isoformat(), "label": self.label, "weeks": self.weeks, "last_week": quality}
+
+    def warnings(self, files: Files, fout: str) -> list[str]:
+        """That newer days are stored than the forecast knows."""
+        last, _ = newest(files, fout, "partials")
+        if last < self.day:
+            return []
+        following = last + timedelta(days=1)
+        return [
+            f"the newest forecast is of {self.period}, and days up to {last} are stored: "
+            f"run_spark {_JOB} --date {following} --fout {fout}"
+        ]
+
+
+def newest_forecast(files: Files, fout: str, day: date | None = None) -> StoredForecast:
+    """The newest stored forecast, not after ``day``. Raises InputMissing (66) that says what to run."""
+    import polars as pl
+
+    found, current = newest(files, fout, _TABLE, day)
+    columns = ["rank", "probability", "stratum", "last_week_nacc", "model", "threshold", "data_tier", "dataset_name"]
+    quality_columns = [
+        *("first_day", "model", "stratum", "average_precision", "average_precision_low", "average_precision_high"),
+        *("auc", "brier", "tpr", "tnr"),
+    ]
+    judged = results.current(files, fout, _JOB, _QUALITY, found)
+    rows = pl.from_arrow(table_rows(files, current, _TABLE, columns))
+    quality = pl.from_arrow(table_rows(files, judged, _QUALITY, quality_columns))
+    assert isinstance(rows, pl.DataFrame) and isinstance(quality, pl.DataFrame)
+    about = current.manifest.document.get("forecast", {})
+    threshold = rows["threshold"][0] if rows.height else 0
+    # Forecasts of older versions have a threshold only, and are of one week.
+    label = about.get("label") or f"more than {threshold:g} accesses in 1 week"
+    return StoredForecast(found, rows.sort("rank"), quality, label, about.get("horizon", 1))
+
+
+def forecast_or_none(files: Files, fout: str, day: date | None = None) -> StoredForecast | None:
+    """The newest stored forecast; None where none is stored."""
+    try:
+        return newest_forecast(files, fout, day)
+    except InputMissing:
+        return None
+
+
+def will_be_popular(files: Files, fout: str, dataset: str | None, data_tier: str | None, day: date | None) -> Answer:
+    """The matching datasets by their probability. Raises InputMissing (66) with similar names for an unknown one."""
+    import polars as pl
+
+    from cmsspark.accesses.rollup import matches
+
+    forecast = newest_forecast(files, fout, day)
+    rows = forecast.rows
+    for column, wanted in (("dataset_name", dataset), ("data_tier", data_tier)):
+        if wanted is None:
+            continue
+        names = [name for name in rows[column].unique().to_list() if name is not None]
+        matching = [name for name in names if matches(name, [wanted])]
+        if not matching:
+            near = ", ".join(nearest(wanted, names)) or "none like it"
+            raise InputMissing(
+                f"the forecast has no {column.replace('_', ' ')} {wanted}",
+                found=near,
+                next_step="check the name; a pattern may have * and ?",
+            )
+        rows = rows.filter(pl.col(column).is_in(matching))
+    likely = rows.filter(pl.col("probability") >= LIKELY).height
+    verb = "be" if forecast.label.startswith("among") else "have"
+    shown = rows.select("rank", "probability", "last_week_nacc", "stratum", "dataset_name")
+    facts = [f"{likely:,} of {rows.height:,} datasets are likely to {verb} {forecast.label}"]
+    summary = {**forecast.summary(), "dataset": dataset, "data_tier": data_tier, "likely": likely, "rows": rows.height}
+    parts = [Part.of("by probability", "datasets", shown)]
+    return Answer(
+        f"popular in {forecast.period}", facts + forecast.facts(), parts, summary,
+        forecast.warnings(files, fout),
+    )  # fmt: skip
+
+
+def replicate(
+    files: Files, fout: str, settings_file: str | None, site: str | None, space: Path | None, budget: str | None,
+    day: date | None,
+) -> Answer:  # fmt: skip
+    """Copies to make for the week of the newest forecast, of matching sites, by the plan of ``cmsspark placement``."""
+    import numpy as np
+    import polars as pl
+
+    from cmsspark.accesses.rollup import matches
+    from cmsspark.apps.placement.recommend import recommend
+    from cmsspark.apps.placement.replicas import parse_bytes, read_space
+
+    forecast = newest_forecast(files, fout, day)
+    last = forecast.day - timedelta(days=1)
+    period = between(forecast.day - timedelta(days=7 * stored_inputs.WEEKS), last)
+    inputs = stored_inputs.stored_inputs(
+        fout, settings_file, period, read_space(space) if space else {},
+        float(parse_bytes(budget)) if budget else None, (),
+    )  # fmt: skip
+    of = dict(forecast.rows.select("dataset_name", "probability").iter_rows())
+    # Of what no log knew before the forecast, the least probability is not known to be more.
+    least = float(forecast.rows["probability"].to_numpy().min()) if forecast.rows.height else 0.0
+    probability = np.array([of.get(name, least) for name in inputs.reads.datasets])
+    advice = recommend(inputs.reads, inputs.replicas_before, inputs.space, probability)
+    rows = [
+        row for row in advice.rows if row.action == "copy" and (site is None or matches(row.site, [site]))
+    ]  # fmt: skip
+    frame = pl.DataFrame([row.as_dict() for row in rows], schema=advice.schema).select(
+        pl.col("bytes").alias("replica_bytes"), pl.col("accesses").round(1).alias("expected_nacc"), "probability",
+        pl.col("site").alias("site_name"), pl.col("dataset").alias("dataset_name"),
+    )  # fmt: skip
+    total = int(frame["replica_bytes"].sum())
+    copies = number_of(frame.height, "copy", "copies")
+    facts = [f"{copies}, {volume(total)}; replicas as of {inputs.about.rpartition(' of ')[2]}"]
+    summary = {**forecast.summary(), "site": site, "total_bytes": total, "copies": frame.height}
+    about = f" at {site}" if site else ""
+    parts = [Part.of("copies to make", "rows", frame)]
+    return Answer(
+        f"worth another copy{about} in {forecast.period}", facts + forecast.facts(), parts, summary,
+        forecast.warnings(files, fout),
+    )  # fmt: skip

@@ -1,0 +1,263 @@
+"""Answers about use, from partials: who reads a dataset, what is read at a site. People are counted, never named."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from typing import TYPE_CHECKING, Any, Final
+
+from cmsspark.base.errors import CmssparkError, InputMissing
+from cmsspark.base.periods import spans
+from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.terminal import volume
+from cmsspark.sources import registry
+from cmsspark.sources.registry import STREAMS_OF_JOBS
+from cmsspark.store.stored_columns import newest_replicas, table_rows
+from cmsspark.store.stored_days import StoredDays
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_MEASURES: Final = ("nacc", "distinct_users", "day_count", "remote_nacc", "read_bytes")
+#: Of jobs, which are not accesses and are counted apart.
+_OF_JOBS: Final = ("nacc", "distinct_users", "cpu_time")
+#: Headings of the columns.
+_HEADINGS: Final = {
+    "nacc": "accesses", "distinct_users": "users", "day_count": "days", "remote_nacc": "remote", "read_bytes": "read",
+    "site_count": "sites", "dataset_count": "datasets", "dataset_name": "dataset", "site_name": "site", "app": "app",
+    "data_tier": "data tier", "replica_bytes": "bytes", "present_bytes": "bytes", "replica_file_count": "files",
+    "present_file_count": "files", "replica_events": "replica events", "newest_replica": "newest replica",
+    "nacc_elsewhere": "read elsewhere", "job_count": "jobs", "jobs_elsewhere": "jobs elsewhere",
+    "site_tier": "tier", "kind": "kind", "events": "events",
+    "replica_count": "replicas", "unread_everywhere": "read nowhere", "last_access": "last access", "state": "use",
+    "probability": "popular", "last_week_nacc": "last week", "expected_nacc": "expected reads there",
+}  # fmt: skip
+_BYTES: Final = ("read_bytes", "replica_bytes", "present_bytes", "disk_bytes", "tape_bytes")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A table of an answer. Names are the last columns, as they are long."""
+
+    title: str
+    name: str
+    rows: list[dict[str, Any]]
+    columns: tuple[str, ...]
+
+    @classmethod
+    def of(cls, title: str, name: str, frame: pl.DataFrame) -> Part:
+        """The rows of a frame. Jobs are a column of the table only where there are any."""
+        hidden = {one for one in ("job_count",) if one in frame.columns and not frame[one].count()}
+        return cls(title, name, frame.to_dicts(), tuple(one for one in frame.columns if one not in hidden))
+
+    @property
+    def headings(self) -> list[str]:
+        return [_HEADINGS.get(name, name) for name in self.columns]
+
+    @property
+    def left(self) -> list[int]:
+        """Positions of the text columns."""
+        texts = (
+            "dataset_name",
+            "site_name",
+            "app",
+            "data_tier",
+            "site_tier",
+            "kind",
+            "newest_replica",
+            "last_access",
+            "state",
+            "stratum",
+        )
+        return [i for i, name in enumerate(self.columns) if name in texts]
+
+    def shown(self, top: int) -> list[list[object]]:
+        """The first rows, with volumes as text."""
+        return [[_shown(name, row[name]) for name in self.columns] for row in self.rows[:top]]
+
+
+def _shown(name: str, value: Any) -> object:
+    if name in _BYTES:
+        return volume(value)
+    return f"{value:.3f}" if name == "probability" and value is not None else value
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer: a headline, facts and tables; ``summary`` has the values of the headline and facts for JSON."""
+
+    headline: str
+    facts: list[str]
+    parts: list[Part]
+    summary: dict[str, Any]
+    warnings: list[str] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The answer as JSON."""
+        return {**self.summary, **{part.name: [_plain(row) for row in part.rows] for part in self.parts}}
+
+
+def who_reads(days: StoredDays, dataset: str, site: str | None) -> Answer:
+    """Who reads the matching datasets, by site, application and dataset.
+
+    Raises InputMissing (66) with similar names for an unknown dataset or site.
+    """
+    from cmsspark.accesses.rollup import is_pattern
+
+    filters = {"dataset_name": (dataset,)} | ({"site_name": (site,)} if site else {})
+    whole, by_site, by_app, by_dataset = _rolled(days, filters, ("site_name", "app", "dataset_name"))
+    if not whole["nacc"] and not whole["jobs"]["job_count"]:
+        _check_known(days, "dataset_name", dataset)
+        if site:
+            _check_known(days, "site_name", site)
+    parts = [Part.of("by site", "by_site", by_site), Part.of("by application", "by_app", by_app)]
+    if is_pattern(dataset):
+        parts.append(Part.of("by dataset", "by_dataset", by_dataset))
+    about = f"{dataset} at {site}" if site else dataset
+    return _answer(days, about, {"dataset": dataset, "site": site}, whole, parts)
+
+
+def what_is_read_at(days: StoredDays, site: str) -> Answer:
+    """What is read at the matching sites, by dataset and data tier. Raises as :func:`who_reads`."""
+    from cmsspark.accesses.rollup import is_pattern
+
+    whole, by_site, by_tier, by_dataset = _rolled(
+        days, {"site_name": (site,)}, ("site_name", "data_tier", "dataset_name")
+    )
+    if not whole["nacc"] and not whole["jobs"]["job_count"]:
+        _check_known(days, "site_name", site)
+    parts = [Part.of("by data tier", "by_data_tier", by_tier), Part.of("by dataset", "by_dataset", by_dataset)]
+    if is_pattern(site):
+        parts.insert(0, Part.of("by site", "by_site", by_site))
+    return _answer(days, f"read at {site}", {"site": site}, whole, parts)
+
+
+def _rolled(days: StoredDays, filters: Mapping[str, tuple[str, ...]], keys: Sequence[str]) -> tuple[Any, ...]:
+    """The sums over all matching rows as a dict, then a frame for each key, most accesses first. Jobs are beside them:
+    in ``job_count`` of the frames, in ``jobs`` of the dict.
+    """
+    from cmsspark.accesses.rollup import Rollup, roll_all_up
+
+    days.key_id()
+    of_accesses, of_jobs = registry.of_accesses(filters), {**filters, "stream": STREAMS_OF_JOBS}
+    rollups = [Rollup((), (*_MEASURES, "dataset_count", "site_count"), of_accesses)]
+    rollups += [Rollup((key,), _MEASURES, of_accesses) for key in keys]
+    rollups += [Rollup((), _OF_JOBS, of_jobs), *(Rollup((key,), ("nacc",), of_jobs) for key in keys)]
+    columns = sorted({name for rollup in rollups for name in rollup.columns})
+    results = roll_all_up(rollups, days.batches(columns))
+    count = len(keys) + 1
+    days.check_users([*results[0].users, *results[count].users])
+    frames = [result.rows() for result in results]
+    ordered = [
+        _beside_jobs(frame, jobs, key)
+        for frame, jobs, key in zip(frames[1:count], frames[count + 1 :], keys, strict=True)
+    ]
+    whole, jobs = frames[0].to_dicts()[0], frames[count].to_dicts()[0]
+    jobs = {"job_count": jobs["nacc"] or 0, "distinct_users": jobs["distinct_users"], "cpu_time": jobs["cpu_time"]}
+    return ({**whole, "nacc": whole["nacc"] or 0, "jobs": jobs}, *ordered)
+
+
+def _beside_jobs(accesses: pl.DataFrame, jobs: pl.DataFrame, key: str) -> pl.DataFrame:
+    """Accesses with the number of jobs of the same key, the most accesses first; null where there are no jobs."""
+    import polars as pl
+
+    counted = jobs.select(key, pl.col("nacc").alias("job_count"))
+    rows = accesses.join(counted, on=key, how="full", coalesce=True, nulls_equal=True, validate="1:1")
+    return (
+        rows.with_columns(pl.col("nacc", "distinct_users", "day_count").fill_null(0))
+        .sort("nacc", "job_count", key, descending=[True, True, False], nulls_last=True)
+        .select(*_MEASURES, "job_count", key)
+    )
+
+
+def _answer(days: StoredDays, about: str, question: dict[str, Any], whole: dict[str, Any], parts: list[Part]) -> Answer:
+    window = f"{days.period.first} to {days.period.last}, {number_of(len(days.partials), 'day')} stored"
+    jobs = whole["jobs"]
+    facts = []
+    if not whole["nacc"]:
+        facts.append(f"nobody read it in this period ({window})")
+    else:
+        facts += [
+            f"{whole['nacc']:,} accesses by {_people(whole['distinct_users'])}, on {whole['day_count']} of these days",
+            f"{number_of(whole['dataset_count'], 'dataset')} read from {number_of(whole['site_count'], 'site')}, "
+            f"{volume(whole['read_bytes']) or 'unknown bytes'} read, {_remote(whole)}",
+        ]
+    if jobs["job_count"]:
+        cpu = "" if jobs["cpu_time"] is None else f", {jobs['cpu_time'] / 3600:,.0f} CPU hours"
+        facts.append(f"{number_of(jobs['job_count'], 'job')} by {_people(jobs['distinct_users'])}{cpu} (not accesses)")
+    summary = {**question, **window_dict(days), "totals": whole}
+    is_used = whole["nacc"] or jobs["job_count"]
+    return Answer(f"{about}, {window}", facts, parts if is_used else [], summary, days.warnings)
+
+
+def window_dict(days: StoredDays) -> dict[str, Any]:
+    """The days that an answer covers, as JSON."""
+    return {
+        "first_day": days.period.first.isoformat(),
+        "last_day": days.period.last.isoformat(),
+        "days_stored": len(days.partials),
+        "missing_days": [day.isoformat() for day in days.missing],
+        "partial_days": {day.isoformat(): why for day, why in days.partial.items()},
+    }
+
+
+def _people(count: int) -> str:
+    return number_of(count, "person", "people") if count else "no known user"
+
+
+def _remote(whole: dict[str, Any]) -> str:
+    if whole["remote_nacc"] is None:
+        return "unknown whether remote"
+    return f"{whole['remote_nacc']:,} accesses of them remote"
+
+
+def _check_known(days: StoredDays, column: str, wanted: str) -> None:
+    """Raises InputMissing (66) with similar names where no access and no replica has a matching name."""
+    from cmsspark.accesses.rollup import matches
+
+    names = known_names(days, column)
+    if any(matches(name, [wanted]) for name in names):
+        return
+    what = "dataset" if column == "dataset_name" else "site"
+    near = nearest(wanted, names)
+    raise InputMissing(
+        f"there is no {what} {wanted}",
+        where=f"{days.fout}, {spans(list(days.partials))}",
+        found=f"nearest: {', '.join(near)}" if near else f"{len(names):,} others",
+        next_step="give the full name, or a pattern in quotes: '/ZMM*/*/AOD', 'T2_US_*'",
+    )
+
+
+def known_names(days: StoredDays, column: str) -> set[str]:
+    """The datasets or sites of the accesses of these days, and those of the replicas if they are stored."""
+    names: set[Any] = set()
+    for batch in days.batches([column]):
+        for _, rows in batch:
+            for chunk in rows.column(column).chunks:
+                names.update(chunk.to_pylist() if not hasattr(chunk, "dictionary") else chunk.dictionary.to_pylist())
+    try:
+        _, replicas, table = newest_replicas(days.files, days.fout)
+        names.update(table_rows(days.files, replicas, table, [column]).column(column).unique().to_pylist())
+    except CmssparkError:
+        pass  # no replicas are stored: the names are those of the accesses alone
+    return names - {None}
+
+
+def nearest(wanted: str, names: Iterable[str], count: int = 3) -> list[str]:
+    """The names most similar to ``wanted``. Only names with a similar first part are compared, as comparing is slow."""
+    by_first: dict[str, list[str]] = {}
+    for name in names:
+        by_first.setdefault(_first(name), []).append(name)
+    firsts = difflib.get_close_matches(_first(wanted), by_first, n=5, cutoff=0.6)
+    near = sorted(name for first in firsts for name in by_first[first])[:5_000]
+    return difflib.get_close_matches(wanted, near, n=count, cutoff=0.5) or near[:count]
+
+
+def _first(name: str) -> str:
+    return name.strip("/").partition("/")[0].casefold()
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value.isoformat() if isinstance(value, date) else value for name, value in row.items()}

@@ -1,0 +1,213 @@
+"""``cmsspark cache``: what a cache would have missed, by policy and size, and how large a site's cache has to be."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from cmsspark.base.errors import InputMissing, UsageError
+from cmsspark.base.periods import Period
+from cmsspark.base.text.terminal import echo_list, echo_table, percent, volume
+from cmsspark.cli.groups import CommandGroup
+from cmsspark.cli.options import FiniteRange, settings_of, store_of, store_options
+from cmsspark.cli.output_files import write_text
+from cmsspark.cli.period_options import needed, period_options
+
+if TYPE_CHECKING:
+    from cmsspark.apps.cache.replay import Comparison
+    from cmsspark.apps.cache.trace import Trace
+
+#: Sizes that a comparison has without ``--size``, as shares of the footprint.
+_SHARES: Final = ("5%", "10%", "20%", "30%", "50%")
+_POLICIES: Final = ("lru", "sieve", "s3fifo", "gdsf", "learned")
+
+
+@click.group("cache", cls=CommandGroup)
+def command() -> None:
+    """Replay traces through caches of given sizes: policies, bounds, and the size that a site needs. Needs
+    cmsspark[cache].
+
+    A trace is a file (CSV or Parquet with the columns time, object and size; libCacheSim's oracleGeneral, plain or
+    .zst), or, without a file, stored days: which datasets were read where, with sizes from the table dbs_events.
+    """
+
+
+def _trace_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        click.option("--seed", type=int, default=0, show_default=True, help="Seed of the order within a stored day."),
+        click.option("--site", help="Requests at this site. [default: all sites, as if they shared one cache]"),
+        click.option(
+            "--sample",
+            type=FiniteRange(0, 1, min_open=True),
+            default=1.0,
+            help="Share of a file's objects to replay, for traces larger than memory. Sizes are scaled.",
+        ),
+        click.argument("file", required=False, type=click.Path(path_type=Path)),
+    ):
+        function = option(function)
+    return store_options(period_options(function))
+
+
+def _trace(
+    file: Path | None,
+    sample: float,
+    site: str | None,
+    seed: int,
+    period: Period | None,
+    fout: str | None,
+    settings_file: str | None,
+) -> Trace:
+    """The trace of a file or of stored days, with what was left out on stderr."""
+    from cmsspark.apps.cache.jit import require_compiler
+    from cmsspark.apps.cache.trace import read_trace
+
+    require_compiler()
+    if file is not None:
+        if site or period or fout:
+            raise UsageError("a file excludes --site, a period and --fout", next_step="give only one of them")
+        trace = read_trace(file, sample=sample)
+    else:
+        if sample < 1:
+            raise UsageError("--sample is for files", next_step="leave it out: stored days fit into memory")
+        trace = _stored_trace(site, seed, needed(period), store_of(fout, settings_of(settings_file)))
+    dropped = ", ".join(f"{count:,} ({reason})" for reason, count in trace.dropped.items())
+    echo = f"{len(trace.objects):,} requests of {len(trace.sizes):,} objects, {volume(trace.footprint)}"
+    click.echo(echo + (f"; left out: {dropped}" if dropped else ""), err=True)
+    if trace.resized:
+        click.echo(f"{trace.resized:,} requests name another size than the object's first one, which holds", err=True)
+    return trace
+
+
+def _stored_trace(site: str | None, seed: int, period: Period, store: str) -> Trace:
+    from cmsspark.apps.cache.stored import site_traces
+    from cmsspark.store import stored_days
+    from cmsspark.store.stored_columns import files_of
+
+    files = files_of(store, "cmsspark cache")
+    stored = stored_days.find_days(files, store, period)
+    stored.check(allow_missing=True)
+    for warning in stored.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    trace = site_traces(files, store, stored).of(site, seed=seed)
+    if not len(trace.objects):
+        where = f" at {site}" if site else ""
+        raise InputMissing(f"no request{where} has a size in dbs_events", next_step="run_spark dbs_events")
+    return trace
+
+
+@command.command("replay")
+@_trace_options
+@click.option("--policy", default="lru", show_default=True, help="Policy; cmsspark cache policies lists them.")
+@click.option("--size", "size_text", required=True, metavar="SIZE", help="Size, such as 500GB, 1.5TB or 20%.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def replay_command(policy: str, size_text: str, as_json: bool, **source: Any) -> None:
+    """Replay one policy at one size."""
+    _compare((policy,), (size_text,), as_json, **source)
+
+
+@command.command("compare")
+@_trace_options
+@click.option("--policy", "policies", multiple=True, help=f"Policy; repeatable. [default: {', '.join(_POLICIES)}]")
+@click.option("--size", "size_texts", multiple=True, metavar="SIZE", help="Size; repeatable. [default: 5 to 50%]")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def compare_command(policies: tuple[str, ...], size_texts: tuple[str, ...], as_json: bool, **source: Any) -> None:
+    """Compare policies with LRU and with a bound that no policy beats."""
+    _compare(policies or _POLICIES, size_texts or _SHARES, as_json, **source)
+
+
+def _compare(policies: tuple[str, ...], size_texts: tuple[str, ...], as_json: bool, **source: Any) -> None:
+    from cmsspark.apps.cache.replay import sampling_error
+
+    trace = _trace(**source)
+    comparisons = _comparisons(trace, policies, size_texts)
+    if as_json:
+        click.echo(json.dumps([_scaled(each.as_dict(), trace.sample) for each in comparisons], indent=1))
+        return
+    rows = []
+    for each in comparisons:
+        replay = each.replay
+        bound = percent(each.least_missed_bytes / replay.requested_bytes)
+        gap = None if each.gap_closed is None else f"{each.gap_closed:.0%}"
+        size = volume(replay.capacity / trace.sample)
+        misses = (percent(replay.byte_miss_ratio), percent(replay.miss_ratio))
+        rows.append((replay.policy, size, *misses, f"{each.against_lru:+.1%}", gap, bound))
+    headings = ("policy", "cache", "byte misses", "request misses", "against LRU", "gap closed", "bound")
+    echo_table(headings, rows, optional=(3, 5))
+    if trace.sample < 1:
+        found = [sampling_error(trace, each.replay.policy, each.replay.capacity) for each in comparisons]
+        worst = "unknown, too few objects" if any(map(math.isnan, found)) else f"at most {percent(max(found))}"
+        share = percent(trace.sample)
+        click.echo(f"from a sample of {share} of the objects; standard error of the byte misses: {worst}")
+
+
+def _comparisons(trace: Trace, policies: tuple[str, ...], size_texts: tuple[str, ...]) -> list[Comparison]:
+    from cmsspark.apps.cache.replay import NAMES, Simulation
+    from cmsspark.apps.cache.sizes import parse_size
+
+    for name in policies:
+        if name not in NAMES:
+            raise UsageError(f"there is no policy {name!r}", next_step=f"one of {', '.join(NAMES)}")
+    # Sizes are those of the whole trace; a sample is replayed in its share of them.
+    footprint = round(trace.footprint / trace.sample)
+    capacities = [max(int(parse_size(text, footprint) * trace.sample), 1) for text in size_texts]
+    return Simulation(trace).compare(policies, capacities)
+
+
+def _scaled(row: dict[str, Any], sample: float) -> dict[str, Any]:
+    return {**row, "capacity": round(row["capacity"] / sample), "sample": sample}
+
+
+@command.command("report")
+@_trace_options
+@click.option("--policy", "policies", multiple=True, help=f"Policy; repeatable. [default: {', '.join(_POLICIES)}]")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="HTML file to write.")
+def report_command(policies: tuple[str, ...], output: Path, **source: Any) -> None:
+    """Write a page with the miss-ratio curves of policies, and print its path."""
+    from cmsspark.apps.cache.report import page
+    from cmsspark.apps.cache.sizes import SHARES
+
+    trace = _trace(**source)
+    comparisons = _comparisons(trace, policies or _POLICIES, tuple(f"{share:.0%}" for share in SHARES))
+    name = source["file"].name if source["file"] is not None else f"{source['site'] or 'all sites'}, {source['period']}"
+    about = f"{len(trace.objects):,} requests of {len(trace.sizes):,} objects, {volume(trace.footprint)} together."
+    write_text(output, page(f"What a cache would miss: {name}", about, comparisons, trace.footprint))
+    click.echo(output)
+
+
+@command.command("size")
+@_trace_options
+@click.option("--target", type=FiniteRange(0, 1), required=True, help="Byte misses to reach, such as 0.2.")
+@click.option("--policy", default="lru", show_default=True, help="Policy; cmsspark cache policies lists them.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def size_command(target: float, policy: str, as_json: bool, **source: Any) -> None:
+    """Print the least cache whose byte misses stay within a target.
+
+    Example: cmsspark cache size --site T2_DE_DESY --month last --target 0.2
+    """
+    from cmsspark.apps.cache.sizes import least_capacity
+
+    trace = _trace(**source)
+    capacity = least_capacity(trace, target, policy)
+    if capacity is not None:
+        capacity = round(capacity / trace.sample)
+    if as_json:
+        click.echo(json.dumps({"policy": policy, "target": target, "bytes": capacity}))
+    elif capacity is None:
+        click.echo(f"no cache reaches {percent(target)}: first requests alone are more")
+    else:
+        click.echo(
+            f"{volume(capacity)} by {policy}, {percent(capacity * trace.sample / trace.footprint)} of all objects"
+        )
+
+
+@command.command("policies")
+def policies_command() -> None:
+    """List the policies with a line each."""
+    from cmsspark.apps.cache.replay import ABOUT
+
+    echo_list(("policy", "evicts"), ABOUT)

@@ -1,0 +1,136 @@
+"""``cache_comparison``: what caches of several sizes would have missed at each site in a period, by policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from cmsspark.base.errors import InputMissing
+from cmsspark.base.periods import Period, start_ms
+from cmsspark.base.schemas import stored_table
+from cmsspark.base.text.plurals import number_of
+from cmsspark.cli.job_output import output_options, print_outcome
+from cmsspark.cli.options import FiniteRange, settings_of, store_of, store_options
+from cmsspark.cli.period_options import needed, period_options
+from cmsspark.filesystems.storage import Files
+from cmsspark.run.provenance import versions
+from cmsspark.run.run_context import running
+from cmsspark.store import results
+from cmsspark.store import stored_days as stored
+from cmsspark.store.job_index import JOBS
+from cmsspark.store.stored_columns import files_of
+from cmsspark.store.stored_days import StoredDays
+
+if TYPE_CHECKING:
+    import polars as pl
+    from pyspark.sql import SparkSession
+
+    from cmsspark.settings.settings import Settings
+
+NAME: Final = "cache_comparison"
+_POLICIES: Final = ("lru", "sieve", "s3fifo", "gdsf", "learned")
+_SHARES: Final = (0.05, 0.1, 0.2, 0.3, 0.5)
+
+
+@click.command(NAME, help=f"{JOBS[NAME].about}. Exit codes: cmsspark help exit-codes.")
+@period_options
+@click.option("--site", "sites", multiple=True, help="Only this site, or `all` together; repeatable. [default: each]")
+@click.option("--policy", "policies", multiple=True, help=f"Policy; repeatable. [default: {', '.join(_POLICIES)}]")
+@click.option(
+    "--share", "shares", multiple=True, type=FiniteRange(0, 1, min_open=True),
+    help="Size of the cache as a share of all bytes; repeatable. [default: 0.05, 0.1, 0.2, 0.3, 0.5]",
+)  # fmt: skip
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the order within a stored day.")
+@store_options
+@output_options
+def command(
+    period: Period | None, sites: tuple[str, ...], policies: tuple[str, ...], shares: tuple[float, ...], seed: int,
+    fout: str | None, settings_file: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    from cmsspark.engines.session import session
+
+    settings, wanted = settings_of(settings_file), needed(period)
+    store = store_of(fout, settings)
+    spark = session(f"cmsspark {NAME}")
+
+    def compare() -> results.CurrentTable:
+        chosen, sizes = policies or _POLICIES, shares or _SHARES
+        return run(wanted, store, settings, spark, sites=sites, policies=chosen, shares=sizes, seed=seed)
+
+    print_outcome(NAME, wanted, as_json, compare)
+
+
+def run(
+    period: Period, fout: str, settings: Settings, spark: SparkSession | None, *, sites: tuple[str, ...] = (),
+    policies: tuple[str, ...] = _POLICIES, shares: tuple[float, ...] = _SHARES, seed: int = 0,
+    log: Callable[[str], None] | None = None,
+) -> results.CurrentTable:  # fmt: skip
+    """Make the table of a period and store it; on any failure the previous result stays. Without ``spark`` the caches
+    are compared one after the other in this process.
+
+    Raises InputMissing (66) where no day, no ``dbs_events`` or a site is not stored, DataError (65), NotReady (75),
+    OutputError (73).
+    """
+    from cmsspark.apps.cache.jit import require_compiler
+
+    require_compiler()
+    with running(settings, fout, NAME, period, log) as run_context:
+        files = files_of(fout, f"cmsspark {NAME}")
+        run_context.lock(files)
+        days = stored.find_days(files, fout, period)
+        days.check(allow_missing=True)
+        rows = build(files, days, sites, policies, shares, seed, spark)
+        with run_context.staged(files) as staged:
+            count = staged.write_arrow(rows.to_arrow().cast(stored_table(NAME).arrow()), NAME)
+            done = staged.commit(_manifest(days, run_context.seconds()))
+        for text in days.warnings:
+            run_context.log(f"warning: {text}")
+        seconds = run_context.seconds()
+        run_context.log(f"{NAME} {period}: {number_of(count, 'row')} stored in {done.path} after {seconds:.1f} s")
+        run_context.manifest = done.manifest
+        return done
+
+
+def build(
+    files: Files, days: StoredDays, sites: tuple[str, ...], policies: tuple[str, ...], shares: tuple[float, ...],
+    seed: int, spark: SparkSession | None,
+) -> pl.DataFrame:  # fmt: skip
+    """``schemas/tables/cache_comparison.yaml``, by site, size and policy."""
+    import polars as pl
+
+    from cmsspark.apps.cache.parallel import ALL, compare_sites
+    from cmsspark.apps.cache.stored import site_traces
+
+    requests = site_traces(files, days.fout, days)
+    every = [name for name in requests.site_names if name != "unknown"]
+    chosen = list(dict.fromkeys(sites)) or [*every, ALL]
+    traces = {name: requests.of(None if name == ALL else name, seed=seed) for name in chosen}
+    kept = {name: trace for name, trace in traces.items() if len(trace.objects)}
+    if not kept:
+        raise InputMissing("no request of the period has a size in dbs_events", next_step="run_spark dbs_events")
+    schema = pl.Schema(stored_table(NAME).arrow())
+    of_period = {
+        "period": days.period.isoformat(), "first_day": days.period.first, "last_day": days.period.last,
+        "timestamp": start_ms(days.period),
+    }  # fmt: skip
+    rows = [{**row, **of_period} for row in compare_sites(kept, policies, shares, spark)]
+    return pl.DataFrame(rows, schema=schema).select(stored_table(NAME).names)
+
+
+def _manifest(days: StoredDays, seconds: float) -> dict[str, Any]:
+    return {
+        "day": days.period.first.isoformat(),
+        "period": days.period.isoformat(),
+        "first_day": days.period.first.isoformat(),
+        "last_day": days.period.last.isoformat(),
+        "days": {day.isoformat(): table.manifest.rows_run for day, table in days.partials.items()},
+        "missing_days": [day.isoformat() for day in days.missing],
+        "partial_days": {day.isoformat(): why for day, why in days.partial.items()},
+        "partial": days.is_partial,
+        "warnings": days.warnings,
+        "versions": versions(),
+        "seconds": round(seconds, 1),
+        "timestamp": start_ms(days.period),
+    }

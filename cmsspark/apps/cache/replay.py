@@ -1,0 +1,210 @@
+"""Replays of a trace: each policy by its name, what it missed, and how far it is from LRU and from the bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+
+from cmsspark.apps.cache import adaptive, bounds, forecast, policies, scored
+from cmsspark.apps.cache.trace import Trace
+from cmsspark.base.errors import DataError, UsageError
+
+Array = np.ndarray[Any, Any]
+
+#: Policies that need the trace and the size only.
+PLAIN: Final[dict[str, Callable[..., Array]]] = {
+    "fifo": policies.fifo,
+    "lru": policies.lru,
+    "lfu": policies.lfu,
+    "gdsf": policies.gdsf,
+    "sieve": policies.sieve,
+    "s3fifo": adaptive.s3fifo,
+    "arc": adaptive.arc,
+}
+#: Policies that need a forecast: evict the lowest score, or the lowest score for each byte; protect what will be
+#: popular, all of it or up to a half of the cache.
+WITH_SCORES: Final = ("learned", "learned-per-byte", "protected", "protected-half")
+NAMES: Final = (*PLAIN, *WITH_SCORES)
+#: What each policy evicts, in a line.
+ABOUT: Final = {
+    "fifo": "what was admitted first",
+    "lru": "what was used least recently",
+    "lfu": "what was used least often since it was admitted",
+    "gdsf": "the fewest uses for each byte, with ageing (greedy dual size frequency)",
+    "sieve": "the oldest object that was not used since the hand passed (SIEVE)",
+    "s3fifo": "what a small queue saw only once, then by a clock (S3-FIFO)",
+    "arc": "by recency or frequency, whichever misses less (ARC, in bytes)",
+    "learned": "what the trace's own past says is needed on the fewest of the next seven days",
+    "learned-per-byte": "the same, for each byte: fewer missed requests, more missed bytes",
+    "protected": "LRU that evicts what will be popular last, however much that is",
+    "protected-half": "the same, with at most half of the cache protected",
+}
+#: An object is taken for popular where it is expected on at least this share of the coming days.
+POPULAR_SHARE: Final = 0.5
+#: Scores of all days and objects of a trace: 8 GB.
+_MOST_SCORES: Final = 10**9
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What a policy missed of a trace. Requests and bytes of requests; ``compulsory``: first requests, which any cache
+    misses; ``bypassed``: requests of objects larger than the cache.
+    """
+
+    policy: str
+    capacity: int
+    requests: int
+    misses: int
+    compulsory: int
+    bypassed: int
+    requested_bytes: int
+    missed_bytes: int
+    compulsory_bytes: int
+
+    @property
+    def miss_ratio(self) -> float:
+        """Missed requests, as a share of all."""
+        return self.misses / self.requests
+
+    @property
+    def byte_miss_ratio(self) -> float:
+        """Missed bytes, as a share of all bytes that were requested."""
+        return self.missed_bytes / self.requested_bytes
+
+    def as_dict(self) -> dict[str, Any]:
+        """All numbers, with both ratios."""
+        return {**asdict(self), "miss_ratio": self.miss_ratio, "byte_miss_ratio": self.byte_miss_ratio}
+
+
+class Simulation:
+    """A trace, and what replays of it share: sizes of requests, first requests, and the forecast."""
+
+    def __init__(self, trace: Trace, *, scores: Array | None = None) -> None:
+        self.trace = trace
+        self.periods = forecast.periods_of(trace.times_ms)
+        self._scores = scores
+
+    @cached_property
+    def request_sizes(self) -> Array:
+        """int64 bytes of each request."""
+        return np.asarray(self.trace.sizes[self.trace.objects])
+
+    @cached_property
+    def is_first(self) -> Array:
+        """Whether each request is the first of its object."""
+        return np.asarray(bounds.first_requests(self.trace.objects, len(self.trace.sizes)) == 1)
+
+    @cached_property
+    def scores(self) -> Array:
+        """float64 [days, objects]: the forecast that was given, else one learned from the trace's own past."""
+        if self._scores is not None:
+            return self._scores
+        days, count = int(self.periods[-1]) + 1, len(self.trace.sizes)
+        if days * count > _MOST_SCORES:
+            raise DataError(
+                "a learned policy needs a score for each object and day, and they do not fit into memory",
+                found=f"{days:,} days, {count:,} objects",
+                next_step="choose other policies, fewer days, or --sample 0.1",
+            )
+        return forecast.learned_scores(self.trace.objects, self.periods, len(self.trace.sizes))
+
+    def hits(self, policy: str, capacity: int) -> Array:
+        """uint8, 1 where a request hits. Raises UsageError (2) for another name."""
+        trace = self.trace
+        if policy in PLAIN:
+            return np.asarray(PLAIN[policy](trace.objects, trace.sizes, capacity))
+        if policy in ("learned", "learned-per-byte"):
+            scores = self.scores if policy == "learned" else self.scores / trace.sizes
+            return scored.least_score(trace.objects, trace.sizes, capacity, self.periods, scores)
+        if policy in ("protected", "protected-half"):
+            popular = (self.scores >= POPULAR_SHARE).astype(np.uint8)
+            share = 1.0 if policy == "protected" else 0.5
+            return scored.protected_lru(trace.objects, trace.sizes, capacity, self.periods, popular, share)
+        raise UsageError(f"there is no policy {policy!r}", next_step=f"one of {', '.join(NAMES)}")
+
+    def replay(self, policy: str, capacity: int) -> Replay:
+        """What the policy misses in a cache of that many bytes, cold at the start."""
+        is_miss = self.hits(policy, capacity) == 0
+        sizes = self.request_sizes
+        return Replay(
+            policy,
+            capacity,
+            len(sizes),
+            int(is_miss.sum()),
+            int(self.is_first.sum()),
+            int((sizes > capacity).sum()),
+            int(sizes.sum()),
+            int(sizes[is_miss].sum()),
+            int(sizes[self.is_first].sum()),
+        )
+
+    def compare(self, names: Sequence[str], capacities: Sequence[int], *, threads: int = 2) -> list[Comparison]:
+        """All policies at all sizes, with LRU and the bound of each size."""
+        if any(name in WITH_SCORES for name in names):
+            _ = self.scores
+        _ = self.is_first
+        wanted = [(name, capacity) for capacity in capacities for name in dict.fromkeys(("lru", *names))]
+        with ThreadPoolExecutor(threads) as pool:
+            replays = list(pool.map(lambda each: self.replay(*each), wanted))
+            floors = dict(zip(capacities, pool.map(self._bound, capacities), strict=True))
+        lru = {replay.capacity: replay for replay in replays if replay.policy == "lru"}
+        kept = [replay for replay in replays if replay.policy in names]
+        return [Comparison(replay, lru[replay.capacity], *floors[replay.capacity]) for replay in kept]
+
+    def _bound(self, capacity: int) -> tuple[float, float]:
+        trace = self.trace
+        return (
+            bounds.least_misses(trace.objects, trace.sizes, capacity, in_bytes=False),
+            bounds.least_misses(trace.objects, trace.sizes, capacity, in_bytes=True),
+        )
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A replay beside LRU and the bound: no policy misses fewer than ``least_misses``, ``least_missed_bytes``."""
+
+    replay: Replay
+    lru: Replay
+    least_misses: float
+    least_missed_bytes: float
+
+    @property
+    def gap_closed(self) -> float | None:
+        """The share of the bytes between LRU and the bound that the policy does not miss; None without a gap."""
+        gap = self.lru.missed_bytes - self.least_missed_bytes
+        return (self.lru.missed_bytes - self.replay.missed_bytes) / gap if gap > 0 else None
+
+    @property
+    def against_lru(self) -> float:
+        """Missed bytes against those of LRU: −0.2 is a fifth fewer."""
+        return self.replay.missed_bytes / self.lru.missed_bytes - 1
+
+    def as_dict(self) -> dict[str, Any]:
+        """The replay's numbers, and those against LRU and the bound."""
+        bound = self.least_missed_bytes / self.replay.requested_bytes
+        return {
+            **self.replay.as_dict(),
+            "least_byte_miss_ratio": bound,
+            "bytes_against_lru": self.against_lru,
+            "gap_closed": self.gap_closed,
+        }
+
+
+def sampling_error(trace: Trace, policy: str, capacity: int, *, groups: int = 4) -> float:
+    """The standard error of the byte miss ratio that comes from sampling objects, from disjoint parts of the sample."""
+    ratios = []
+    for group in range(groups):
+        chosen = np.nonzero(np.arange(len(trace.sizes)) % groups == group)[0]
+        number_of = np.full(len(trace.sizes), -1, np.int32)
+        number_of[chosen] = np.arange(len(chosen))
+        objects = number_of[trace.objects]
+        is_kept = objects >= 0
+        if is_kept.any():
+            part = Trace(objects[is_kept], trace.times_ms[is_kept], trace.sizes[chosen])
+            ratios.append(Simulation(part).replay(policy, max(capacity // groups, 1)).byte_miss_ratio)
+    return float(np.std(ratios, ddof=1) / len(ratios) ** 0.5) if len(ratios) > 1 else float("nan")

@@ -1,0 +1,116 @@
+"""Policies that know how popular each object is expected to be. As :mod:`cmsspark.apps.cache.policies`, with scores.
+
+``periods``: int32, the period of each request, ascending. ``scores``: float64 [periods, objects], expected use in that
+period, known at its start. An object without a forecast has NaN or 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cmsspark.apps.cache.heaps import heap_push, heap_remove, heap_update
+from cmsspark.apps.cache.jit import jit
+from cmsspark.apps.cache.queues import evict, make_lists, push, unlink
+
+Ints = np.ndarray[Any, np.dtype[np.int32]]
+Longs = np.ndarray[Any, np.dtype[np.int64]]
+Scores = np.ndarray[Any, np.dtype[np.float64]]
+Hits = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+@jit
+def least_score(objects: Ints, sizes: Longs, capacity: int, periods: Ints, scores: Scores) -> Hits:
+    """Evicts the lowest score, of equals the least recently used. What is missed competes: it may leave at once."""
+    hits = np.zeros(len(objects), np.uint8)
+    count = len(sizes)
+    heap = np.empty(count, np.int32)
+    where = np.full(count, -1, np.int32)
+    score = np.zeros(count, np.float64)
+    latest = np.zeros(count, np.int64)
+    held = 0
+    used = 0
+    period = -1
+    for i in range(len(objects)):
+        if periods[i] != period:
+            period = periods[i]
+            for item in range(count):
+                value = scores[period, item]
+                score[item] = value if value == value else 0.0
+            kept = held
+            held = 0
+            for place in range(kept):
+                item = heap[place]
+                held = heap_push(heap, where, score, latest, item, held)
+        item = objects[i]
+        latest[item] = i
+        if where[item] >= 0:
+            hits[i] = 1
+            heap_update(heap, where, score, latest, item, held)
+            continue
+        size = sizes[item]
+        if size > capacity:
+            continue
+        held = heap_push(heap, where, score, latest, item, held)
+        used += size
+        while used > capacity:
+            victim = heap[0]
+            held = heap_remove(heap, where, score, latest, victim, held)
+            used -= sizes[victim]
+    return hits
+
+
+@jit
+def protected_lru(objects: Ints, sizes: Longs, capacity: int, periods: Ints, protected: Hits, share: float) -> Hits:
+    """LRU that evicts protected objects last. ``protected``: uint8 [periods, objects], known at a period's start.
+
+    At most ``share`` of the cache is protected, the most recently used first; with 1.0 all that is protected stays
+    while there is anything else to evict.
+    """
+    hits = np.zeros(len(objects), np.uint8)
+    count = len(sizes)
+    following, preceding = make_lists(count, 2)
+    state = np.zeros(count, np.uint8)  # 1: in the normal list, 2: in the protected one
+    latest = np.zeros(count, np.int64)
+    most = int(capacity * share)
+    used = 0
+    guarded = 0
+    period = -1
+    for i in range(len(objects)):
+        if periods[i] != period:
+            period = periods[i]
+            cached = np.nonzero(state)[0]
+            following, preceding = make_lists(count, 2)
+            guarded = 0
+            newest_first = cached[np.argsort(latest[cached])[::-1]]
+            for item in newest_first:
+                state[item] = 1
+                if protected[period, item] and guarded + sizes[item] <= most:
+                    state[item] = 2
+                    guarded += sizes[item]
+            for item in newest_first[::-1]:
+                push(following, preceding, count + state[item] - 1, item)
+        item = objects[i]
+        size = sizes[item]
+        latest[item] = i
+        if state[item]:
+            hits[i] = 1
+            unlink(following, preceding, item)
+            push(following, preceding, count + state[item] - 1, item)
+            continue
+        if size > capacity:
+            continue
+        while used + size > capacity:
+            victim = preceding[count]
+            if victim == count:
+                victim = preceding[count + 1]
+                guarded -= sizes[victim]
+            used -= evict(following, preceding, state, sizes, victim)
+        state[item] = 1
+        if protected[period, item] and guarded + size <= most:
+            state[item] = 2
+            guarded += size
+        push(following, preceding, count + state[item] - 1, item)
+        used += size
+    return hits

@@ -1,0 +1,215 @@
+"""Traces: requests in order of time, of numbered objects with their sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from cmsspark.apps.cache.trace_columns import COLUMNS, FIRST_S, LAST_S, columns_of, hashes, require_columns
+from cmsspark.base.errors import DataError, InputMissing, UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Array = np.ndarray[Any, Any]
+
+#: A request of libCacheSim's oracleGeneral files: seconds, object, bytes, and the number of the next request.
+_ORACLE: Final = np.dtype([("time", "<u4"), ("object", "<u8"), ("size", "<u4"), ("next", "<i8")])
+#: Bytes of all requests of a trace, and of a cache, at most: policies count twice as many in 64 bits.
+MOST_BYTES: Final = 2**61
+_BATCH_BYTES: Final = 64 << 20
+#: Objects are sampled by 24 bits of a hash of their names.
+_HASH_BITS: Final = 24
+
+
+@dataclass(frozen=True)
+class Trace:
+    """``objects``: int32, the object of each request; ``times_ms``: int64, UTC, ascending; ``sizes``: int64 bytes of
+    each object, positive, those of its first request. ``dropped``: requests that could not be used, by reason.
+    ``resized``: requests that named another size. ``sample``: the share of objects that is in the trace.
+    """
+
+    objects: Array
+    times_ms: Array
+    sizes: Array
+    dropped: dict[str, int] = field(default_factory=dict)
+    resized: int = 0
+    sample: float = 1.0
+
+    @property
+    def footprint(self) -> int:
+        """Bytes of all objects: an infinite cache holds them."""
+        return int(self.sizes.sum())
+
+    @property
+    def requested_bytes(self) -> int:
+        """Bytes of all requests."""
+        return int(self.sizes[self.objects].sum()) if len(self.objects) else 0
+
+
+def make_trace(times_ms: Array, names: Array, sizes: Array, *, sample: float = 1.0) -> Trace:
+    """A trace from columns: int64 UTC ms, any values that name objects, and int64 bytes. Rows of one time keep their
+    order. A size of 0 or less drops the request.
+    """
+    dropped = {}
+    is_sized = sizes > 0
+    if not is_sized.all():
+        dropped["no_size"] = int((~is_sized).sum())
+        times_ms, names, sizes = times_ms[is_sized], names[is_sized], sizes[is_sized]
+    order = np.argsort(times_ms, kind="stable")
+    times_ms, names, sizes = times_ms[order], names[order], sizes[order]
+    _, first, objects = np.unique(names, return_index=True, return_inverse=True)
+    own = sizes[first].astype(np.int64)
+    resized = int((own[objects] != sizes).sum())
+    return Trace(objects.astype(np.int32), times_ms.astype(np.int64), own, dropped, resized, sample)
+
+
+def read_trace(path: Path, *, sample: float = 1.0) -> Trace:
+    """A trace from a file: CSV or Parquet with the columns time, object and size, or libCacheSim's oracleGeneral
+    (``.oracleGeneral`` or ``.bin``, plain or ``.zst``).
+
+    ``time``: seconds since 1970, or a timestamp; ``size``: bytes. Objects of a CSV are texts: 1 and 01 are two. With
+    ``sample`` < 1 only that share of the objects is kept, chosen by a hash of their names, while the file is read.
+    Raises InputMissing (66), DataError (65) for damaged files and columns, UsageError (2) for other kinds of files.
+    """
+    if not path.is_file():
+        raise InputMissing(
+            "there is no such trace",
+            where=path,
+            next_step="give a CSV, Parquet or oracleGeneral file, or no file and --site SITE with a period",
+        )
+    as_text: set[str] = set()
+    while True:
+        try:
+            columns, nulls = _chosen(path, sample, as_text)
+            break
+        except _MixedColumnError as error:
+            # The first values have a type that later ones have not.
+            as_text.add(error.column)
+    if not columns or not sum(len(times) for times, _, _ in columns):
+        if sample < 1 and columns:
+            raise DataError("no object of the trace is in the sample", where=path, next_step="give a larger --sample")
+        raise DataError("the trace has no requests", where=path, next_step="give a file with requests")
+    times, names, sizes = (np.concatenate(parts) for parts in zip(*columns, strict=True))
+    _check_ranges(times, sizes, path)
+    trace = make_trace(times, names, sizes, sample=sample)
+    if nulls:
+        trace.dropped["null"] = nulls
+    if not len(trace.objects):
+        raise DataError("no request of the trace has a size", where=path, next_step="give sizes in bytes, above 0")
+    return trace
+
+
+class _MixedColumnError(Exception):
+    """A column of a CSV whose first values are numbers, and later ones are others."""
+
+    def __init__(self, column: str) -> None:
+        super().__init__(column)
+        self.column = column
+
+
+def _chosen(path: Path, sample: float, as_text: Set[str]) -> tuple[list[tuple[Array, Array, Array]], int]:
+    """(times in ms, names, sizes) of each part of the file, of the sampled objects, and how many rows have a null."""
+    columns: list[tuple[Array, Array, Array]] = []
+    nulls = 0
+    for times, names, sizes, null_count in _batches(path, as_text):
+        nulls += null_count
+        if not len(names):
+            continue
+        if columns and names.dtype != columns[0][1].dtype:
+            raise _MixedColumnError("object")
+        if sample < 1:
+            is_chosen = (hashes(names) >> (64 - _HASH_BITS)) < int(sample * (1 << _HASH_BITS))
+            times, names, sizes = times[is_chosen], names[is_chosen], sizes[is_chosen]
+        columns.append((times, names, sizes))
+    return columns, nulls
+
+
+def _check_ranges(times_ms: Array, sizes: Array, path: Path) -> None:
+    """Raises DataError (65) for times that are no seconds, and for bytes beyond 64 bits."""
+    first, last = int(times_ms.min()) // 1000, int(times_ms.max()) // 1000
+    if first < FIRST_S or last > LAST_S:
+        raise DataError(
+            "times of the trace are no seconds since 1970", where=path,
+            found=f"{first:,} to {last:,}", next_step="write whole or fractional seconds, or timestamps",
+        )  # fmt: skip
+    check_bytes(sizes, path)
+
+
+def check_bytes(sizes: Array, where: Path | None = None) -> None:
+    """Raises DataError (65) where the bytes of all requests are beyond 64 bits. ``sizes``: of each request."""
+    total = float(np.maximum(sizes, 0).astype(float).sum())
+    if total > MOST_BYTES:
+        raise DataError(
+            "the bytes of all requests do not fit into 64 bits", where=where,
+            found=f"{total:.3g} bytes", next_step="write sizes in bytes",
+        )  # fmt: skip
+
+
+def _batches(path: Path, as_text: Set[str]) -> Iterator[tuple[Array, Array, Array, int]]:
+    """(times in ms, names, sizes, rows with a null) of parts of the file."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    kind = suffixes[-1] if suffixes else ""
+    is_packed_table = kind == ".zst" and suffixes[-2:-1] in ([".csv"], [".parquet"])
+    if (kind == ".zst" and not is_packed_table) or kind in (".oraclegeneral", ".bin"):
+        yield from _oracle_batches(path, is_packed=kind == ".zst")
+    elif kind in (".csv", ".parquet") or suffixes[-2:] == [".csv", ".gz"]:
+        batches = _arrow_batches(path, kind, as_text)
+        yield from (columns_of(batch, path, numbers_too="object" not in as_text) for batch in batches)
+    else:
+        raise UsageError(
+            f"the kind of {path.name} is not known",
+            found="".join(suffixes[-2:]) if is_packed_table else kind or "no ending",
+            next_step="name it .csv, .csv.gz, .parquet, .oracleGeneral or .oracleGeneral.zst",
+        )
+
+
+def _oracle_batches(path: Path, *, is_packed: bool) -> Iterator[tuple[Array, Array, Array, int]]:
+    import pyarrow as pa
+
+    try:
+        with path.open("rb") as plain:
+            source = pa.CompressedInputStream(plain, "zstd") if is_packed else plain
+            rest = b""
+            while chunk := source.read(_BATCH_BYTES):
+                chunk = rest + chunk
+                whole = len(chunk) - len(chunk) % _ORACLE.itemsize
+                rest = chunk[whole:]
+                rows = np.frombuffer(chunk[:whole], _ORACLE)
+                yield rows["time"].astype(np.int64) * 1000, rows["object"], rows["size"].astype(np.int64), 0
+    except (OSError, pa.ArrowException) as error:
+        raise DataError("the trace cannot be read", where=path, found=str(error), next_step="fetch it again") from None
+    if rest:
+        raise DataError(
+            "the trace ends inside a request",
+            where=path,
+            found=f"{len(rest)} bytes after the last request of {_ORACLE.itemsize}",
+            next_step="fetch it again",
+        )
+
+
+def _arrow_batches(path: Path, kind: str, as_text: Set[str]) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+    from pyarrow import csv, parquet
+
+    number = -1
+    try:
+        if kind == ".parquet":
+            with parquet.ParquetFile(path) as file:
+                require_columns(path, file.schema_arrow.names)
+                yield from file.iter_batches(columns=list(COLUMNS))
+            return
+        # Packed by the ending. Names that look like numbers, days or flags are names.
+        options = csv.ConvertOptions(column_types=dict.fromkeys(("object", *as_text), pa.string()))
+        with csv.open_csv(path, csv.ReadOptions(block_size=_BATCH_BYTES // 4), None, options) as reader:
+            number = reader.schema.get_field_index("time")
+            yield from reader
+    except (pa.ArrowException, OSError) as error:
+        text = str(error).splitlines()[0]
+        if kind != ".parquet" and "time" not in as_text and f"In CSV column #{number}:" in text:
+            raise _MixedColumnError("time") from None
+        raise DataError("the trace cannot be read", where=path, found=text, next_step="fetch it again") from None

@@ -1,0 +1,169 @@
+"""``xcache``: what the caches of a day were asked for and had, by site, from XCache's own records (rule 48)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import date
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from cmsspark.base import dates
+from cmsspark.base.errors import DataError, NotAllowed, NotReady, UsageError
+from cmsspark.base.schemas import stored_table
+from cmsspark.base.text.plurals import number_of
+from cmsspark.cli.job_output import output_options, print_outcome
+from cmsspark.cli.options import job_options, settings_of, store_of, with_sources
+from cmsspark.filesystems.opening import files_for
+from cmsspark.filesystems.storage import Files, LocalFiles, is_local
+from cmsspark.run.provenance import check_unchanged, input_summary, versions
+from cmsspark.run.run_context import running
+from cmsspark.sources.folders import DayInput, resolve_day
+from cmsspark.sources.layout import Layout
+from cmsspark.store import results
+from cmsspark.store.job_index import JOBS
+
+if TYPE_CHECKING:
+    from cmsspark.settings.settings import Settings
+    from cmsspark.sources.cache_records import CacheDecoder, CacheSums
+
+#: The job, its table, and the feed in etc/sources.yaml.
+NAME: Final = "xcache"
+#: As for log streams: more malformed records than this share and this number fail the run.
+_SHARE, _RECORDS = 0.001, 10
+_LIMIT: Final = 2**63 - 1
+
+
+@click.command(NAME, help=f"{JOBS[NAME].about}. Exit codes: cmsspark help exit-codes.")
+@job_options
+@output_options
+@click.option("--allow-tmp", is_flag=True, help="Read a day's .tmp folder where there is no final one.")
+def command(settings_file: str | None, fout: str | None, as_json: bool, **options: Any) -> None:
+    if options["fmt"] != "parquet":
+        raise UsageError(f"{NAME} is stored as Parquet", found="--format csv", next_step="leave out --format")
+    settings = with_sources(settings_of(settings_file), options["source"])
+    day, store = options["day"], store_of(fout, settings)
+    print_outcome(
+        NAME, day, as_json, lambda: run(day, store, settings, root=options["root"], allow_tmp=options["allow_tmp"])
+    )
+
+
+def run(
+    day: date,
+    fout: str,
+    settings: Settings,
+    *,
+    root: str | None = None,
+    allow_tmp: bool = False,
+    log: Callable[[str], None] | None = None,
+) -> results.CurrentTable:
+    """Make the table of a day and store it; on any failure the previous result stays.
+
+    Raises InputMissing (66), NotReady (75), DataError (65), OutputError (73).
+    """
+    with running(settings, fout, NAME, day, log) as run_context:
+        layout = Layout.of(settings, root)
+        locations = [location.folder for location in layout.locations[NAME]]
+        files: Files = LocalFiles()
+        if not all(is_local(location) for location in (*locations, fout)):
+            from cmsspark.engines.session import small_session
+
+            files = files_for("hdfs://", small_session(f"cmsspark {NAME}", settings))
+        run_context.lock(files)
+        source = resolve_day(files, layout, NAME, day, allow_tmp=allow_tmp)
+        decoder, bins = _read(files, source, day, settings)
+        _check(source, bins)
+        with run_context.staged(files) as staged:
+            count = staged.write_arrow(_table(build(decoder.sites, day)), NAME)
+            check_unchanged(files, [source])
+            done = staged.commit(_manifest(source, bins, day, run_context.seconds()))
+        for text in source.warnings:
+            run_context.log(f"warning: {text}")
+        seconds = run_context.seconds()
+        run_context.log(f"{NAME} of {day}: {number_of(count, 'row')} stored in {done.path} after {seconds:.1f} s")
+        run_context.manifest = done.manifest
+        return done
+
+
+def build(sites: dict[str, CacheSums], day: date) -> list[dict[str, Any]]:
+    """A row for each site, sorted. Raises DataError (65) where a sum exceeds 64 bits."""
+    rows = []
+    for name, sums in sorted(sites.items()):
+        remote = sums.disk_bytes + sums.bypass_bytes
+        row = {
+            "day": day,
+            "site_name": name,
+            "server_count": len(sums.servers),
+            "file_count": len(sums.sizes),
+            "file_bytes": sum(sums.sizes.values()),
+            "close_count": sums.closes,
+            "access_count": sums.accesses,
+            "hit_bytes": sums.hit_bytes,
+            "miss_bytes": sums.miss_bytes,
+            "bypass_bytes": sums.bypass_bytes,
+            "remote_bytes": remote,
+            "explicit_remote_bytes": max(0, remote - sums.prefetch_bytes),
+            "timestamp": dates.start_ms(day),
+        }
+        if max(value for value in row.values() if isinstance(value, int)) > _LIMIT:
+            raise DataError(f"a sum of {name} is beyond 2^63-1", next_step="look for absurd sizes in the log")
+        rows.append(row)
+    return rows
+
+
+def _table(rows: list[dict[str, Any]]) -> Any:
+    import pyarrow as pa
+
+    return pa.Table.from_pylist(rows, stored_table(NAME).arrow())
+
+
+def _read(files: Files, source: DayInput, day: date, settings: Settings) -> tuple[CacheDecoder, dict[str, int]]:
+    """The sums of all files, and the number of records by bin."""
+    from cmsspark.sources.cache_records import CacheDecoder
+    from cmsspark.sources.fields import Apps
+    from cmsspark.sources.formats import lines
+    from cmsspark.store.part_files import open_part
+
+    decoder = CacheDecoder(day, Apps.load())
+    bins = {"read": 0, "malformed": 0, "out_of_day": 0}
+    for file in source.files:
+        try:
+            with open_part(files, file.path) as stream:
+                for batch in lines.decode_file(decoder, stream, file.path, line_limit=settings.max_line_bytes):
+                    bins["read"] += batch.read
+                    bins["malformed"] += len(batch.malformed)
+                    bins["out_of_day"] += sum(batch.out_of_day.values())
+        except PermissionError as error:
+            raise NotAllowed("a file of XCache cannot be read", where=file.path, found=error.strerror) from None
+        except OSError as error:
+            raise DataError("a file of XCache cannot be read", where=file.path, found=error.strerror) from None
+    return decoder, bins
+
+
+def _check(source: DayInput, bins: dict[str, int]) -> None:
+    """Raises DataError (65) for too many malformed records, NotReady (75) for no record at all."""
+    if not bins["read"]:
+        raise NotReady(
+            f"{NAME} is there but has no data",
+            where=source.folder,
+            found=f"{number_of(len(source.files), 'file')} without any record",
+            next_step="run again when the day is written",
+        )
+    if bins["malformed"] > _RECORDS and bins["malformed"] > _SHARE * bins["read"]:
+        raise DataError(
+            f"{NAME}: {bins['malformed']:,} of {bins['read']:,} records are malformed, tolerated are {100 * _SHARE} %",
+            where=source.folder,
+            next_step="compare the records with schemas/inputs/xcache/json.yaml",
+        )
+
+
+def _manifest(source: DayInput, bins: dict[str, int], day: date, seconds: float) -> dict[str, Any]:
+    return {
+        "records": bins,
+        "inputs": [{**input_summary(source), "stream": None, "table": NAME}],
+        "partial": source.is_tmp,
+        "warnings": list(source.warnings),
+        "versions": versions(),
+        "seconds": round(seconds, 1),
+        "timestamp": dates.start_ms(day),
+    }

@@ -1,0 +1,1 @@
+"""Reports of CRAB jobs by period."""

@@ -1,0 +1,173 @@
+"""Reports of periods on CRAB's jobs, from the rows that the days of the stream ``condor`` keep (rules 37 and 38)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import date
+from typing import TYPE_CHECKING, Any, Final
+
+from cmsspark.base import periods as calendar
+from cmsspark.base.errors import DataError, InputMissing
+from cmsspark.base.periods import Period, spans
+from cmsspark.base.schemas import stored_table
+from cmsspark.base.text.plurals import number_of
+from cmsspark.filesystems.storage import Files, join
+from cmsspark.run.provenance import versions
+from cmsspark.run.run_context import running
+from cmsspark.sources.registry import CRAB_PARTIALS, STREAMS_BY_NAME, STREAMS_OF_JOBS
+from cmsspark.store import results
+from cmsspark.store.results import CurrentTable
+from cmsspark.store.stored_columns import files_of, table_rows
+from cmsspark.store.stored_days import StoredDays
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from cmsspark.settings.settings import Settings
+
+#: The jobs that store the rows of a day, in order of preference.
+_JOBS: Final = ("data_aggregation", *(STREAMS_BY_NAME[name].report for name in STREAMS_OF_JOBS))
+#: Below this the sum of floats is so precise that the sum of integers fits 64 bits.
+_SAFE: Final = 2.0**63 * (1 - 2.0**-20)
+
+
+@dataclass(frozen=True)
+class CrabDays(StoredDays):
+    """The stored days of a period with CRAB's jobs."""
+
+    def check(self, *, allow_missing: bool) -> None:
+        """Raises InputMissing (66) with the missing days, unless they may be left out and some are stored."""
+        if not self.missing or (allow_missing and self.partials):
+            return
+        raise InputMissing(
+            f"HTCondor's jobs of {len(self.missing)} of the {number_of(len(self.period.days), 'day')} of {self.period}"
+            f" are not stored: {spans(self.missing)}",
+            where=" or ".join(join(self.fout, job) for job in _JOBS),
+            found=f"{number_of(len(self.partials), 'day')}: {spans(list(self.partials))}"
+            if self.partials
+            else "none of its days",
+            next_step=f"cmsspark daily --from {min(self.missing)} --to {max(self.missing)}"
+            + ("; or --allow-missing, which marks the result partial" if self.partials else ""),
+        )
+
+    def rows(self, columns: list[str]) -> Iterator[tuple[date, pl.DataFrame]]:
+        """The rows of each day, texts as categories. Raises DataError (65) where they are damaged."""
+        import polars as pl
+
+        for day, current in self.partials.items():
+            table = table_rows(self.files, current, CRAB_PARTIALS, columns)
+            wanted = current.manifest.tables[CRAB_PARTIALS].rows
+            if table.num_rows != wanted:
+                raise DataError(
+                    f"the {CRAB_PARTIALS} of {day} have another number of rows than their manifest says",
+                    where=current.path,
+                    found=f"{number_of(table.num_rows, 'row')} where {wanted:,} were written",
+                    next_step=f"run {current.manifest.job} again for {day}",
+                )
+            frame = pl.from_arrow(table)
+            assert isinstance(frame, pl.DataFrame)
+            yield day, frame.with_columns(pl.col(pl.String).cast(pl.Categorical))
+
+
+def find_crab_days(files: Files, fout: str, period: Period) -> CrabDays:
+    """The stored days of the period. Raises DataError (65) where a day's result is damaged."""
+    stored = {day: table for day in period.days if (table := _stored(files, fout, day)) is not None}
+    missing = tuple(day for day in period.days if day not in stored)
+    partial = {day: why for day, table in stored.items() if (why := _partial_reason(table))}
+    return CrabDays(period, files, fout, stored, missing, partial)
+
+
+def _partial_reason(table: CurrentTable) -> str:
+    """Why jobs of a day may be missing; empty where none are. Other streams of the day do not matter."""
+    manifest = table.manifest
+    reasons = ["damaged files"] if any(file.get("stream") in STREAMS_OF_JOBS for file in manifest.damaged) else []
+    if any(source.is_tmp for source in manifest.inputs if source.stream in STREAMS_OF_JOBS):
+        reasons.append("a folder that was still being written")
+    return "; ".join(reasons)
+
+
+def _stored(files: Files, fout: str, day: date) -> CurrentTable | None:
+    for job in _JOBS:
+        try:
+            return results.current(files, fout, job, CRAB_PARTIALS, day)
+        except InputMissing:
+            continue
+    return None
+
+
+def store_report(
+    job: str,
+    period: Period,
+    fout: str,
+    settings: Settings,
+    build: Callable[[CrabDays], pl.DataFrame],
+    *,
+    allow_missing: bool,
+    log: Callable[[str], None] | None = None,
+) -> results.CurrentTable:
+    """Make a table of a period, which has the job's name, and store it; on any failure the previous result stays.
+
+    Raises InputMissing (66) that names the days that are not stored, DataError (65) where they cannot be combined,
+    NotReady (75), OutputError (73).
+    """
+    with running(settings, fout, job, period, log) as run_context:
+        files = files_of(fout, f"cmsspark {job}")
+        run_context.lock(files)
+        days = find_crab_days(files, fout, period)
+        days.check(allow_missing=allow_missing)
+        key_id = days.key_id()
+        rows = build(days).to_arrow().cast(stored_table(job).arrow())
+        with run_context.staged(files) as staged:
+            count = staged.write_arrow(rows, job)
+            done = staged.commit(_manifest(days, key_id, run_context.seconds()))
+        for text in days.warnings:
+            run_context.log(f"warning: {text}")
+        origin, seconds = f"from {number_of(len(days.partials), 'day')}", run_context.seconds()
+        run_context.log(
+            f"{job} {period}: {number_of(count, 'row')} {origin} stored in {done.path} after {seconds:.1f} s"
+        )
+        run_context.manifest = done.manifest
+        return done
+
+
+def _manifest(days: CrabDays, key_id: str | None, seconds: float) -> dict[str, Any]:
+    return {
+        "day": days.period.first.isoformat(),
+        "period": days.period.isoformat(),
+        "first_day": days.period.first.isoformat(),
+        "last_day": days.period.last.isoformat(),
+        "days": {day.isoformat(): table.manifest.run for day, table in days.partials.items()},
+        "missing_days": [day.isoformat() for day in days.missing],
+        "partial_days": {day.isoformat(): why for day, why in days.partial.items()},
+        "partial": days.is_partial,
+        "inputs": [
+            {
+                "table": f"{CRAB_PARTIALS} of {day}",
+                "folder": table.path,
+                "files": [[table.manifest.run, table.manifest.tables[CRAB_PARTIALS].bytes, None]],
+            }
+            for day, table in days.partials.items()
+        ],
+        "warnings": days.warnings,
+        "pseudonym_key_id": key_id,
+        "versions": versions(),
+        "seconds": round(seconds, 1),
+        "timestamp": calendar.start_ms(days.period),
+    }
+
+
+def sum_or_null(name: str) -> pl.Expr:
+    """The sum of a column of integers, null where all are null."""
+    import polars as pl
+
+    return pl.when(pl.col(name).count() > 0).then(pl.col(name).sum()).otherwise(None).alias(name)
+
+
+def check_sums(rows: pl.DataFrame, names: tuple[str, ...]) -> None:
+    """Raises DataError (65) where the sum of a column may exceed 64 bits."""
+    import polars as pl
+
+    for name in names:
+        if float(rows[name].cast(pl.Float64).sum()) >= _SAFE:
+            raise DataError(f"a sum of {name} is beyond 2^63-1", next_step="look for absurd sizes in the logs")

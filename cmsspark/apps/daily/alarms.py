@@ -1,0 +1,183 @@
+"""Alarms of ``cmsspark daily``: metrics for Prometheus, and mail on trouble.
+
+A target that fails never changes a result: it raises an error, which the caller adds to its summary. Each has its own
+deadline, whatever the server does.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import smtplib
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from email.message import EmailMessage
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from cmsspark.base.errors import NotAllowed, OutputError
+from cmsspark.settings.secrets import basic_credentials, read_password, safe_text, tls_context
+
+#: Seconds that a server may take for each answer, and for all.
+TIMEOUT_S: Final = 20.0
+DEADLINE_S: Final = 60.0
+#: The security of a connection to a mail server, and its port.
+PORTS: Final[Mapping[str, int]] = {"none": 25, "starttls": 587, "tls": 465}
+
+#: name → (help, {labels as they stand in braces, or empty: value})
+Metrics = Mapping[str, tuple[str, Mapping[str, float]]]
+
+
+@dataclass(frozen=True)
+class Mail:
+    """Where mail on trouble goes, and by which server: ``security`` is one of :data:`PORTS`. ``password_file`` is
+    read when it is needed; ``ca`` is trusted instead of what the system trusts.
+    """
+
+    to: tuple[str, ...]
+    sender: str
+    server: str = "localhost"
+    port: int | None = None
+    security: str = "none"
+    user: str | None = None
+    password_file: Path | None = None
+    ca: Path | None = None
+
+    @property
+    def where(self) -> str:
+        """The server as messages name it."""
+        return f"{self.server}:{self.port or PORTS[self.security]}"
+
+    def send(self, subject: str, text: str) -> None:
+        """Send one mail.
+
+        Raises OutputError (73) where the server is not there or refuses, NotAllowed (77) for a wrong certificate or
+        password and for a password file that others can read, SettingsError (78) for one that is not there.
+        """
+        message = EmailMessage()
+        message["Subject"], message["From"], message["To"] = subject, self.sender, ", ".join(self.to)
+        message.set_content(text)
+        password = read_password(self.password_file) if self.password_file else None
+        try:
+            self._transmit(message, password)
+        except (ssl.SSLCertVerificationError, smtplib.SMTPAuthenticationError) as error:
+            raise NotAllowed("mail cannot be sent", where=self.where, found=_text_of(error, password)) from None
+        except (OSError, smtplib.SMTPException) as error:
+            raise OutputError("mail cannot be sent", where=self.where, found=_text_of(error, password)) from None
+
+    def _transmit(self, message: EmailMessage, password: str | None) -> None:
+        port = self.port or PORTS[self.security]
+        if self.security == "tls":
+            smtp: smtplib.SMTP = smtplib.SMTP_SSL(self.server, port, timeout=TIMEOUT_S, context=tls_context(self.ca))
+        else:
+            smtp = smtplib.SMTP(self.server, port, timeout=TIMEOUT_S)
+        with closing(smtp), _deadline(lambda: smtp.sock):
+            if self.security == "starttls":
+                smtp.starttls(context=tls_context(self.ca))
+            if self.user and password:
+                smtp.login(self.user, password)
+            smtp.send_message(message)
+            # The mail was accepted: a bad end of the session does not change that.
+            with suppress(OSError, smtplib.SMTPException):
+                smtp.quit()
+
+
+@dataclass(frozen=True)
+class Push:
+    """A Pushgateway that takes the metrics too; ``url`` has the group they replace: ``http://host/metrics/job/NAME``."""
+
+    url: str
+    user: str | None = None
+    password_file: Path | None = None
+    ca: Path | None = None
+
+    def send(self, metrics: Metrics, *, replace: bool = True) -> None:
+        """Send the metrics in place of the whole group, or only of those of the same names.
+
+        Raises as :meth:`Mail.send`.
+        """
+        parts = urlsplit(self.url)
+        headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+        password = read_password(self.password_file) if self.password_file else None
+        if self.user and password:
+            headers["Authorization"] = f"Basic {basic_credentials(self.user, password)}"
+        host = parts.hostname or ""
+        connection = HTTPConnection(host, parts.port, timeout=TIMEOUT_S)
+        try:
+            if parts.scheme == "https":
+                connection = HTTPSConnection(host, parts.port, timeout=TIMEOUT_S, context=tls_context(self.ca))
+            connection.connect()
+            with _deadline(lambda: connection.sock):
+                connection.request("PUT" if replace else "POST", parts.path, exposition(metrics).encode(), headers)
+                with connection.getresponse() as answer:
+                    text = answer.read(300).decode("utf-8", "replace")
+        except ssl.SSLCertVerificationError as error:
+            raise NotAllowed("metrics cannot be pushed", where=self.url, found=_text_of(error, password)) from None
+        except (OSError, HTTPException) as error:
+            raise OutputError("metrics cannot be pushed", where=self.url, found=_text_of(error, password)) from None
+        finally:
+            connection.close()
+        if not 200 <= answer.status < 300:
+            reply = safe_text(f"{answer.status} {answer.reason} {text}", password)
+            error_class = NotAllowed if answer.status in (401, 403) else OutputError
+            raise error_class("metrics cannot be pushed", where=self.url, found=reply[:200])
+
+
+def write_metrics(path: Path, metrics: Metrics) -> None:
+    """Write metrics for Prometheus's textfile collector, whole or not at all. Raises OutputError (73)."""
+    write_metrics_text(path, exposition(metrics))
+
+
+def write_metrics_text(path: Path, text: str) -> None:
+    """Write metrics in Prometheus's text form, whole or not at all. Raises OutputError (73)."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        aside.write_text(text, encoding="utf-8")
+        aside.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            aside.unlink()
+        raise OutputError("metrics cannot be written", where=path, found=error.strerror) from None
+
+
+def exposition(metrics: Metrics) -> str:
+    """Metrics in Prometheus's text form."""
+    lines = []
+    for name, (about, values) in metrics.items():
+        lines += [f"# HELP {name} {about}", f"# TYPE {name} gauge"]
+        lines += [f"{name}{f'{{{labels}}}' if labels else ''} {value!r}" for labels, value in values.items()]
+    return "\n".join(lines) + "\n"
+
+
+@contextmanager
+def _deadline(sock: Callable[[], socket.socket | None]) -> Iterator[None]:
+    """Shut the connection down at the deadline: a server that sends a byte at a time never reaches a timeout."""
+
+    def cut() -> None:
+        if (connected := sock()) is not None:
+            with suppress(OSError):
+                connected.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(DEADLINE_S, cut)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _text_of(error: Exception, password: str | None) -> str:
+    """The error in a line, without the password in any of its encodings."""
+    text = str(error) or type(error).__name__
+    if isinstance(error, smtplib.SMTPResponseException):
+        answer = error.smtp_error
+        text = f"{error.smtp_code} {answer.decode('utf-8', 'replace') if isinstance(answer, bytes) else answer}"
+    encoded = base64.b64encode(password.encode()).decode() if password else None
+    return safe_text(text, password, encoded, limit=200)

@@ -1,0 +1,182 @@
+"""The ``daily`` section of the settings: which jobs, how many days, what to wait for, whom to notify."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
+
+import msgspec
+
+from cmsspark.apps.daily.alarms import PORTS, Mail, Push
+from cmsspark.apps.daily.planner import POLICIES
+from cmsspark.apps.daily.readiness import Rules
+from cmsspark.base.errors import SettingsError, UsageError
+from cmsspark.settings.settings import Settings
+from cmsspark.sources.registry import STREAMS
+from cmsspark.store.job_index import Job, find_job
+
+_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
+_AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
+_NotNegative = Annotated[float, msgspec.Meta(ge=0)]
+#: An argument of a command line, which YAML may take for a number.
+_Argument = str | int | float
+
+
+class _Login(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True):
+    """How to log in: the first line of ``password_file`` is the password, ``ca`` is trusted instead of the system."""
+
+    user: str | None = None
+    password_file: str | None = None
+    ca: str | None = None
+
+
+class _Mail(_Login, kw_only=True, forbid_unknown_fields=True, frozen=True):
+    to: Annotated[list[_Argument], msgspec.Meta(min_length=1)]
+    sender: Annotated[str, msgspec.Meta(min_length=1)] = msgspec.field(name="from")
+    server: str = "localhost"
+    port: Annotated[int, msgspec.Meta(ge=1, le=65535)] | None = None
+    security: Literal[*PORTS] = "none"  # type: ignore[valid-type]  # its choices are those of the mail module
+
+
+class _Push(_Login, kw_only=True, forbid_unknown_fields=True, frozen=True):
+    url: str
+
+
+_Sources = msgspec.defstruct(
+    "_Sources",
+    [(stream, Literal[POLICIES] | None, None) for stream in STREAMS],
+    forbid_unknown_fields=True,
+    frozen=True,
+)
+
+
+class _Section(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """The section as it is written, with its defaults."""
+
+    jobs: tuple[_Argument, ...] = ("data_aggregation",)
+    days: _AtLeastOne = 7
+    publish: bool | None = None
+    parallel: _AtLeastOne = 1
+    attempts: _AtLeastOne = 3
+    sources: _Sources = _Sources()  # type: ignore[valid-type]  # made of the streams
+    run_spark: tuple[_Argument, ...] = ()
+    metrics: str | None = None
+    mail: _Mail | None = None
+    push: _Push | None = None
+    quiet_minutes: _NotNegative = Rules.quiet_minutes
+    smallest_share: _NotNegative = Rules.smallest_share
+    patience_hours: _NotNegative = Rules.patience_hours
+    dump_wait_days: _NotNegative = Rules.dump_wait_days
+
+
+@dataclass(frozen=True)
+class DailyConfig:
+    """What ``cmsspark daily`` does. ``days``: how far back it looks. ``publish``: whether stored days are published.
+    ``parallel``: days at once. ``attempts``: failed runs of the same inputs before a day is given up. ``options``: of
+    run_spark itself. ``policies``: by source, one of ``POLICIES``.
+    """
+
+    jobs: tuple[Job, ...]
+    days: int
+    publish: bool
+    parallel: int
+    rules: Rules
+    policies: Mapping[str, str]
+    options: tuple[str, ...]
+    metrics: Path | None
+    mail: Mail | None
+    push: Push | None
+    attempts: int = 3
+
+
+def daily_config(settings: Settings) -> DailyConfig:
+    """The ``daily`` section of the settings, checked. Raises SettingsError (78) with the key's line."""
+    section = settings.section(_Section, "daily")
+    policies = msgspec.structs.asdict(section.sources)
+    return DailyConfig(
+        jobs=tuple(_job(settings, str(name)) for name in section.jobs),
+        days=section.days,
+        publish=bool(settings.publishing) if section.publish is None else section.publish,
+        parallel=section.parallel,
+        rules=Rules(section.quiet_minutes, section.smallest_share, section.patience_hours, section.dump_wait_days),
+        policies={stream: policy for stream, policy in policies.items() if policy is not None},
+        options=tuple(str(argument) for argument in section.run_spark),
+        metrics=settings.folder / section.metrics if section.metrics else None,
+        mail=_mail(settings, section.mail) if section.mail else None,
+        push=_push(settings, section.push) if section.push else None,
+        attempts=section.attempts,
+    )
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Where it is reported how a daily ended."""
+
+    metrics: Path | None = None
+    mail: Mail | None = None
+    push: Push | None = None
+
+
+def targets_of(settings: Settings) -> Targets:
+    """The targets of the settings, each by itself: what is wrong elsewhere in ``daily`` does not keep a mail back."""
+    targets = {}
+    for name in ("metrics", "mail", "push"):
+        if name in settings.daily:
+            alone = replace(settings, daily={"jobs": [], name: settings.daily[name]})
+            with suppress(SettingsError):
+                targets[name] = getattr(daily_config(alone), name)
+    return Targets(**targets)
+
+
+def _job(settings: Settings, name: str) -> Job:
+    """A job of which each day has a result of its own."""
+    where = settings.where("daily", "jobs")
+    try:
+        job = find_job(name)
+    except UsageError as error:
+        raise SettingsError(error.wanted, where=where, found=error.found) from None
+    if not job.tables or job.of_periods or job.is_day_optional:
+        raise SettingsError(
+            "daily.jobs names jobs that work on a day",
+            where=where,
+            found=name,
+            next_step="daily publishes by itself (`publish: true`); periods are a line of their own in cron",
+        )
+    return job
+
+
+def _mail(settings: Settings, section: _Mail) -> Mail:
+    is_open = section.security == "none" and section.server not in _LOOPBACK
+    login = _login(settings, section, "mail", is_open)
+    to = tuple(map(str, section.to))
+    return Mail(to, section.sender, section.server, section.port, section.security, **login)
+
+
+def _push(settings: Settings, section: _Push) -> Push:
+    parts = urlsplit(section.url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query:
+        raise SettingsError(
+            "push needs `url`: http(s)://HOST:PORT/metrics/job/NAME, without a password in it",
+            where=settings.where("daily", "push"),
+        )
+    is_open = parts.scheme == "http" and parts.hostname not in _LOOPBACK
+    return Push(section.url, **_login(settings, section, "push", is_open))
+
+
+def _login(settings: Settings, section: _Login, name: str, is_open: bool) -> dict[str, Any]:
+    """How to log in, paths resolved; ``is_open``: the connection is not encrypted."""
+    if (section.user is None) != (section.password_file is None):
+        raise SettingsError("`user` and `password_file` go together", where=settings.where("daily", name))
+    if is_open and section.user is not None:
+        raise SettingsError(
+            f"a password goes over TLS only, and {name} has none",
+            where=settings.where("daily", name),
+            next_step="use `security: starttls` or `tls`" if name == "mail" else "use https",
+        )
+    paths = {"password_file": section.password_file, "ca": section.ca}
+    files = {key: None if path is None else settings.folder / path for key, path in paths.items()}
+    return {"user": section.user, **files}

@@ -1,0 +1,117 @@
+"""The metrics of ``cmsspark daily`` for Prometheus: how it ended, how fresh each day is, and a heartbeat."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from contextlib import suppress
+from datetime import date, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from cmsspark.apps.daily.alarms import Metrics, exposition, write_metrics_text
+from cmsspark.base import dates
+from cmsspark.base.errors import CmssparkError
+from cmsspark.store import run_history
+from cmsspark.store.run_history import State
+
+if TYPE_CHECKING:
+    from cmsspark.apps.daily.outcome import DailyReport
+    from cmsspark.apps.daily.run import Daily
+
+#: How a task may end, in the order of the summary.
+OUTCOMES: Final = ("done", "published", "waiting", "unsent", "failed", "left", "acknowledged", "skipped")
+
+_HEARTBEAT: Final = "cmsspark_daily_heartbeat_timestamp_seconds"
+
+
+def heartbeat(now: float) -> Metrics:
+    """The instant at which a daily was alive."""
+    return {_HEARTBEAT: ("When cmsspark daily last was alive: it began, did a task, or ended.", {"": float(int(now))})}
+
+
+def of_error(code: int, now: float) -> Metrics:
+    """Of a daily that could not begin: alive, with an exit code."""
+    return {**heartbeat(now), **_ended(code, now)}
+
+
+def of_report(daily: Daily, report: DailyReport) -> Metrics:
+    """Of a daily that did its work. Days are labelled as ``2026-01-15``; instants are seconds since 1970."""
+    now = daily.now()
+    counts = Counter(outcome.word for outcome in report.outcomes)
+    tasks = {f'outcome="{word}"': float(counts[word]) for word in OUTCOMES}
+    return {
+        **heartbeat(now),
+        **_ended(report.code, now),
+        "cmsspark_daily_seconds": ("How long its tasks took.", {"": sum(task.seconds for task in report.outcomes)}),
+        "cmsspark_daily_tasks": ("Days of jobs that were to be done, by how that ended.", tasks),
+        "cmsspark_daily_overdue": ("Those that have waited for too long.", {"": float(len(report.overdue))}),
+        "cmsspark_daily_unfinished": (
+            "Days before the window that are not done and not acknowledged.", {"": float(len(report.unfinished))},
+        ),
+        **_freshness(daily, report),
+    }  # fmt: skip
+
+
+def _ended(code: int, now: float) -> Metrics:
+    return {
+        "cmsspark_daily_end_timestamp_seconds": ("When cmsspark daily last ended.", {"": float(int(now))}),
+        "cmsspark_daily_exit_code": ("Its exit code.", {"": float(code)}),
+    }
+
+
+def _freshness(daily: Daily, report: DailyReport) -> Metrics:
+    """By job and day: whether it is done, when it was stored; by job: the newest day that is done."""
+    is_open = {
+        (outcome.task.job.name, outcome.task.day)
+        for outcome in report.outcomes
+        if outcome.word not in ("done", "published", "acknowledged", "skipped")
+    }
+    span = [report.first + timedelta(days=number) for number in range((report.last - report.first).days + 1)]
+    keys = [(job.name, day) for job in daily.config.jobs for day in span if daily.only is None or day in daily.only]
+    done: dict[str, date] = {}
+    for job, day in keys:
+        if (job, day) not in is_open:
+            done[job] = max(day, done.get(job, day))
+    newest = {f'job="{job}"': dates.timestamp_ms_bounds(day)[1] / 1000 for job, day in done.items()}
+    stored = _stored(daily, report.first, report.last)
+    return {
+        "cmsspark_daily_day_done": (
+            "1 where nothing is left to do for a day of a job, else 0.",
+            {_labels(*key): float(key not in is_open) for key in keys},
+        ),
+        "cmsspark_daily_day_stored_timestamp_seconds": (
+            "When the result of a day of a job was stored.",
+            {_labels(*key): stored[key] for key in keys if key in stored},
+        ),
+        "cmsspark_daily_newest_day_end_timestamp_seconds": (
+            "The end of the newest day of a job for which nothing is left to do.", newest,
+        ),
+    }  # fmt: skip
+
+
+def _labels(job: str, day: date) -> str:
+    return f'job="{job}",day="{day.isoformat()}"'
+
+
+def _stored(daily: Daily, first: date, last: date) -> dict[tuple[str, date], float]:
+    """When each day was stored, as the run history knows it: seconds since 1970."""
+    result: dict[tuple[str, date], float] = {}
+    with suppress(CmssparkError), run_history.open_history(daily.settings.state_dir) as history:
+        for run in history.runs(first=first, last=last, state=State.DONE):
+            if run.ended_ms is not None and not run.details.period:
+                key = (run.job, run.day)
+                result[key] = max(result.get(key, 0.0), float(run.ended_ms // 1000))
+    return result
+
+
+def update(path: Path, metrics: Metrics) -> None:
+    """Replace these metrics in the file of the last daily and keep all others. Raises OutputError (73)."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    except (OSError, UnicodeDecodeError):
+        lines = []
+    names = "|".join(re.escape(name) for name in metrics)
+    replaced = re.compile(rf"(?:# (?:HELP|TYPE) )?(?:{names})[ {{]")
+    kept = [line for line in lines if not replaced.match(line)]
+    write_metrics_text(path, exposition(metrics) + "".join(kept))

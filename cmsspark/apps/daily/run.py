@@ -1,0 +1,285 @@
+"""Brings the last days up to date: plans what is to be done, starts it, and keeps how each task ended."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import date, timedelta
+from typing import TYPE_CHECKING
+
+import click
+
+from cmsspark.apps.daily.outcome import FATAL_EXIT_CODES, TaskOutcome, as_error, in_a_line, record_gap, update_record
+from cmsspark.apps.daily.processes import Commands, Runner
+from cmsspark.base import clock, dates
+from cmsspark.base.errors import CmssparkError, Exit
+from cmsspark.base.signals import interruptible
+from cmsspark.base.text.plurals import number_of
+from cmsspark.filesystems.storage import Files, join
+from cmsspark.store.daily_state import GIVEN_UP, DailyState, DayRecord, key_of, signature, split_key
+
+if TYPE_CHECKING:
+    from cmsspark.apps.daily.config import DailyConfig
+    from cmsspark.apps.daily.planner import PlannedTask, Planner
+    from cmsspark.settings.settings import Settings
+    from cmsspark.store.job_index import Job
+
+
+def _log(text: str) -> None:
+    # A closed stderr stops no day.
+    with suppress(OSError, ValueError):
+        click.echo(text, err=True)
+
+
+@dataclass
+class Daily:
+    """One call of ``cmsspark daily``. ``argv``: options that every command line gets; ``now`` is in seconds.
+
+    ``only``: the days to look at, where not all from the first to the last. ``force``: run these days again, also those
+    that are done or were given up.
+    """
+
+    settings: Settings
+    config: DailyConfig
+    fout: str
+    files: Files
+    argv: tuple[str, ...] = ()
+    root: str | None = None
+    only: frozenset[date] | None = None
+    force: bool = False
+    runner: Runner = field(default_factory=Commands)
+    log: Callable[[str], None] = _log
+    now: Callable[[], float] = time.time
+    #: Called after each task: the daily is alive.
+    heartbeat: Callable[[], None] = lambda: None
+    _is_stopped: bool = False
+    _fatal: int = 0
+    _ended: int = 0
+    _began: float = 0.0
+    _began_ms: int = 0
+
+    @property
+    def state(self) -> DailyState:
+        """What earlier calls recorded of this store."""
+        return DailyState(self.settings.state_dir, self.fout)
+
+    def window_start(self) -> date:
+        """The first day that a call without options looks at."""
+        return clock.utc(int(self.now() * 1000)).date() - timedelta(days=self.config.days)
+
+    def tasks(self, first: date, last: date) -> list[PlannedTask]:
+        """What is to be done for the days from ``first`` to ``last``, oldest first."""
+        planner = self._planner(first, last)
+        span = [first + timedelta(days=number) for number in range((last - first).days + 1)]
+        chosen = [day for day in span if self.only is None or day in self.only]
+        tasks = [self._plan(planner, job, day) for day in chosen for job in self.config.jobs]
+        return [task for task in tasks if task is not None]
+
+    def latest_day(self, until: date) -> date:
+        """The newest day up to ``until`` whose inputs are complete for all jobs. Raises NotReady (75)."""
+        from cmsspark.apps.daily.latest import latest_day
+
+        return latest_day(self._planner(until, until), self.config.jobs, until)
+
+    def _planner(self, first: date, last: date) -> Planner:
+        from cmsspark.apps.daily.planner import Planner
+        from cmsspark.sources.folders import Layout
+        from cmsspark.store import run_history
+
+        published = None
+        if self.config.publish:
+            published = []
+            with suppress(CmssparkError), run_history.open_history(self.settings.state_dir) as history:
+                published = history.published(first, last)
+        layout = Layout.of(self.settings, self.root)
+        rules, policies = self.config.rules, self.config.policies
+        return Planner(self.files, layout, self.fout, rules, policies, published, int(self.now() * 1000))
+
+    def _plan(self, planner: Planner, job: Job, day: date) -> PlannedTask | None:
+        """What is to be done for a day; whatever goes wrong in looking is an error of this day alone."""
+        from cmsspark.apps.daily.planner import PlannedTask
+
+        try:
+            return planner.task(job, day, force=self.force)
+        except Exception as error:
+            return PlannedTask(day, job, "cannot be checked", error=as_error(error))
+
+    def unfinished(self, before: date) -> dict[str, DayRecord]:
+        """Recorded days before ``before`` that are still to be done and that nobody acknowledged, by key.
+
+        The records of days that were done in the meantime are removed.
+        """
+        records = {key: record for key, record in self.state.read().days.items() if split_key(key)[0] < before}
+        if not records:
+            return {}
+        jobs = {job.name: job for job in self.config.jobs}
+        dates = [split_key(key)[0] for key in records]
+        planner = self._planner(min(dates), max(dates))
+        done = []
+        for key in records:
+            day, name = split_key(key)
+            if name in jobs and self._plan(planner, jobs[name], day) is None:
+                done.append(key)
+        if done:
+            with self.state.change() as state:
+                for key in done:
+                    state.days.pop(key, None)
+        names = [key for key in records if key not in done and split_key(key)[1] in jobs]
+        return {key: records[key] for key in names if not records[key].is_acknowledged and not records[key].skipped}
+
+    def work(self, tasks: Sequence[PlannedTask]) -> list[TaskOutcome]:
+        """Do the tasks: a day's one after another, oldest days first, ``parallel`` days at once."""
+        by_day: dict[date, list[PlannedTask]] = {}
+        for task in tasks:
+            by_day.setdefault(task.day, []).append(task)
+        self._began, self._began_ms = time.monotonic(), clock.now_ms()
+
+        def one_day(day: date) -> list[TaskOutcome]:
+            return [self._do(task, len(tasks)) for task in by_day[day]]
+
+        if self.config.parallel == 1 or len(by_day) < 2:
+            return [outcome for day in by_day for outcome in one_day(day)]
+        with ThreadPoolExecutor(self.config.parallel) as pool:
+            try:
+                return [outcome for outcomes in pool.map(one_day, by_day) for outcome in outcomes]
+            except BaseException:
+                self._is_stopped = True
+                if isinstance(self.runner, Commands):
+                    self.runner.stop()
+                raise
+
+    def _do(self, task: PlannedTask, total: int) -> TaskOutcome:
+        if self._is_stopped:
+            return self._left(task)
+        began = time.monotonic()
+        record = self._record(task)
+        if record.skipped is not None:
+            outcome = TaskOutcome(task, "skipped", 0, f"{record.skipped.reason} ({record.skipped.user})")
+        else:
+            outcome = self._recorded(record, self._attempt(task, record))
+        outcome = replace(outcome, seconds=round(time.monotonic() - began, 1))
+        self._ended += 1
+        left = total - self._ended
+        estimate = (time.monotonic() - self._began) / self._ended * left
+        more = f"; {left} to go, about {max(1, round(estimate / 60))} min" if left and estimate > 30 else ""
+        name = f"{task.job.name} of {task.day}"
+        self.log(f"[{self._ended} of {total}] {name} ({task.why}): {outcome.word}, {outcome.text}{more}")
+        self.heartbeat()
+        return outcome
+
+    def _left(self, task: PlannedTask) -> TaskOutcome:
+        outcome = TaskOutcome(task, "left", 0, "not tried, because others ended with a code that stops all")
+        with suppress(CmssparkError), self.state.change() as state:
+            record = DayRecord(word=outcome.word, text=outcome.text, first_ms=int(self.now() * 1000))
+            state.days.setdefault(key_of(task.day, task.job.name), record)
+        return outcome
+
+    def _record(self, task: PlannedTask) -> DayRecord:
+        try:
+            return self.state.record(task.day, task.job.name)
+        except CmssparkError as error:
+            self.log(f"warning: {error.wanted}: {error.where}: {error.found}")
+            return DayRecord()
+
+    def _attempt(self, task: PlannedTask, record: DayRecord) -> TaskOutcome:
+        """Do the task, unless it failed too often; an exception of any kind is an outcome of this task alone."""
+        is_same = record.attempts >= self.config.attempts and record.fingerprint == task.fingerprint
+        if task.runs and task.error is None and is_same and not self.force:
+            text = record.text.partition(GIVEN_UP)[0]
+            text += f"{GIVEN_UP} after {number_of(record.attempts, 'run')} of the same inputs: --force runs it again"
+            return TaskOutcome(task, record.word, record.code, text)
+        try:
+            outcome = self._outcome(task)
+        except Exception as error:
+            ours = as_error(error)
+            return TaskOutcome(task, "failed", int(ours.exit_code), in_a_line(ours))
+        if task.error is None:
+            is_fatal = outcome.code in FATAL_EXIT_CODES
+            self._is_stopped = self._is_stopped or (is_fatal and self._fatal == outcome.code)
+            if is_fatal or outcome.word != "waiting":
+                self._fatal = outcome.code
+        return outcome
+
+    def _recorded(self, record: DayRecord, outcome: TaskOutcome) -> TaskOutcome:
+        """Record the outcome for the next calls; trouble that was acknowledged is returned as such."""
+        task = outcome.task
+        trouble = signature(outcome.word, outcome.code, outcome.text)
+        try:
+            with self.state.change() as state:
+                if outcome.word in ("done", "published"):
+                    state.days.pop(key_of(task.day, task.job.name), None)
+                    return replace(outcome, signature=trouble)
+                latest = state.days.setdefault(key_of(task.day, task.job.name), DayRecord())
+                update_record(latest, outcome, int(self.now() * 1000), self.config.rules)
+                record = latest
+        except CmssparkError as error:
+            self.log(f"warning: {error.wanted}: {error.where}: {error.found}")
+        if record.acknowledged is not None and record.acknowledged_signature == trouble:
+            return replace(outcome, word="acknowledged", code=0, signature=trouble)
+        return replace(outcome, signature=trouble)
+
+    def _outcome(self, task: PlannedTask) -> TaskOutcome:
+        if task.error is not None:
+            is_waiting = task.error.exit_code in (Exit.NO_INPUT, Exit.NOT_READY)
+            ended = Exit.NOT_READY if is_waiting else task.error.exit_code
+            return TaskOutcome(task, "waiting" if is_waiting else "failed", int(ended), in_a_line(task.error))
+        for text in task.readiness.warnings:
+            self.log(f"warning: {task.day}: {text}")
+        if not task.readiness.is_ready:
+            return TaskOutcome(task, "waiting", int(Exit.NOT_READY), "; ".join(task.readiness.reasons))
+        if task.runs:
+            arguments = (*self.config.options, *self._arguments(task), *task.options)
+            root = ("--root", self.root) if self.root else ()
+            code = self.runner(_python("cmsspark.submit", task.job.name, *arguments, *root))
+            if code:
+                is_waiting = code in (Exit.NO_INPUT, Exit.NOT_READY)
+                text = f"run_spark {task.job.name} ended with {code}{self._reason(task)}"
+                shown = int(Exit.NOT_READY) if is_waiting else code
+                return TaskOutcome(task, "waiting" if is_waiting else "failed", shown, text, has_run=True)
+        return self._publish(task)
+
+    def _reason(self, task: PlannedTask) -> str:
+        """The error of the run that just ended, from the run history; empty where it ran elsewhere."""
+        from cmsspark.store import run_history
+
+        with suppress(Exception), run_history.open_history(self.settings.state_dir) as history:
+            latest = history.runs(job=task.job.name, first=task.day, last=task.day, limit=1)
+            if latest and latest[0].error and latest[0].began_ms >= self._began_ms:
+                return f": {latest[0].error.splitlines()[0]}"
+        return ""
+
+    def _publish(self, task: PlannedTask) -> TaskOutcome:
+        if not (self.config.publish and task.job.public_tables):
+            return TaskOutcome(task, "done", 0, "stored")
+        code = self.runner(_python("cmsspark.main", "publish", "--job", task.job.name, *self._arguments(task)))
+        if code in (0, Exit.QUARANTINED):
+            return TaskOutcome(task, "published", code, "some documents were refused" if code else "all confirmed")
+        word = "unsent" if code == Exit.NOT_READY else "failed"
+        return TaskOutcome(task, word, code, f"stored, but cmsspark publish ended with {code}")
+
+    def _arguments(self, task: PlannedTask) -> list[str]:
+        return ["--date", dates.compact(task.day), "--fout", self.fout, *self.argv]
+
+
+def _python(module: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-c", f"from {module} import main; main()", *arguments]
+
+
+def worked(daily: Daily, first: date, last: date) -> list[TaskOutcome]:
+    """Plan and do, as the only one. Raises NotReady (75) where another daily is at work on this store."""
+    from cmsspark.store import lease
+
+    with interruptible(), lease.hold(daily.files, join(daily.fout, ".leases", "daily"), "the daily work"):
+        daily.heartbeat()
+        try:
+            with daily.state.change() as state:
+                state.not_begun = ""
+                if daily.only is None:
+                    record_gap(state, daily.config.jobs, first, last, int(daily.now() * 1000))
+        except CmssparkError as error:
+            daily.log(f"warning: {error.wanted}: {error.where}: {error.found}")
+        return daily.work(daily.tasks(first, last))

@@ -1,0 +1,241 @@
+"""The web application: addresses to pages, downloads and files; errors become pages, too."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import date
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from flask import Flask, Response, abort, current_app, redirect, render_template, request
+from werkzeug.exceptions import HTTPException
+
+from cmsspark.apps.dashboard import downloads, registry, search, security, table_html, widgets
+from cmsspark.apps.dashboard.keeper import Keeper
+from cmsspark.apps.dashboard.page_request import PageRequest, Parameters
+from cmsspark.apps.dashboard.pages import runs as runs_page
+from cmsspark.apps.dashboard.rollups import RollupsDamagedError
+from cmsspark.apps.dashboard.security import Guard
+from cmsspark.apps.dashboard.shortage import Shortage, shortage_of
+from cmsspark.base import clock
+from cmsspark.base.errors import CmssparkError, DataError, InputMissing, NotAllowed, NotReady, UsageError
+from cmsspark.base.text.readable import readable
+from cmsspark.store.query.database import Database
+
+#: Error class → status of the answer.
+_STATUS: Final[tuple[tuple[type[CmssparkError], int], ...]] = (
+    (UsageError, 400),
+    (InputMissing, 404),
+    (NotAllowed, 403),
+    (NotReady, 503),
+    (DataError, 503),
+)
+HOME: Final = "popularity"
+#: Pages that are made at once.
+_AT_ONCE: Final = threading.BoundedSemaphore(max(2, os.cpu_count() or 2))
+
+
+@dataclass(frozen=True)
+class Services:
+    """What the pages are made from. ``prefix``: the path before all addresses, behind a proxy; empty or ``/name``.
+    ``skipped``: (day, job) → why the daily run leaves it out.
+    """
+
+    keeper: Keeper
+    database: Database
+    state_dir: Path
+    guard: Guard
+    prefix: str = ""
+    skipped: Callable[[], Mapping[tuple[date, str], str]] = dict
+
+
+def create_app(services: Services) -> Flask:
+    """The WSGI application."""
+    app = Flask(__name__, static_url_path="/static")
+    app.jinja_options = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
+    app.config["MAX_CONTENT_LENGTH"] = 4_096
+    app.jinja_env.globals.update(
+        table_rows=table_html.table_rows, formatted=widgets.formatted, exact=widgets.exact, shown=widgets.shown,
+        kind_of=_kind_of,
+        navigation=registry.navigation, prefix=services.prefix, version=_static_version(), to_second=clock.to_second,
+    )  # fmt: skip
+    app.before_request(partial(_check, services))
+    app.after_request(_add_headers)
+    app.add_url_rule("/", view_func=lambda: redirect(f"{services.prefix}/{HOME}"), endpoint="home")
+    app.add_url_rule("/health", view_func=lambda: Response("ok\n", mimetype="text/plain"), endpoint="health")
+    app.add_url_rule("/token", view_func=partial(_take_token, services), methods=["POST"], endpoint="token")
+    app.add_url_rule("/datasets.json", view_func=partial(_datasets, services), endpoint="datasets")
+    app.add_url_rule("/<page>", view_func=partial(_page, services), endpoint="page")
+    report = partial(runs_page.report, services.database)
+    app.add_url_rule("/runs/<job>/<interval>/<run>/report", view_func=report, endpoint="report")
+    app.register_error_handler(Exception, partial(_failed, services))
+    if services.prefix:
+        app.wsgi_app = WithPrefix(app.wsgi_app, services.prefix)  # type: ignore[method-assign]
+    return app
+
+
+class WithPrefix:
+    """Takes addresses with the prefix, and also without it, where the proxy has removed it."""
+
+    def __init__(self, app: Callable[..., Any], prefix: str) -> None:
+        self._app = app
+        self._prefix = prefix
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
+        path = environ.get("PATH_INFO", "")
+        if path == self._prefix or path.startswith(self._prefix + "/"):
+            environ["PATH_INFO"] = path[len(self._prefix) :] or "/"
+        environ["SCRIPT_NAME"] = self._prefix
+        return self._app(environ, start_response)
+
+
+def _check(services: Services) -> Any:
+    guard = services.guard
+    if not guard.is_host(request.headers.get("Host", "")):
+        return _error_page(
+            services, 421, "This server is not known under that name.", "use --host-name NAME to allow it"
+        )
+    if len(request.full_path) > security.MAX_ADDRESS:
+        return _error_page(services, 414, "The address is too long.", f"at most {security.MAX_ADDRESS:,} characters")
+    if request.path == "/health" or request.path.startswith("/static/") or guard.token is None:
+        return None
+    if request.endpoint == "token":
+        return None
+    token = request.args.get("token")
+    if token is not None and request.method == "GET":
+        if not guard.is_token(token):
+            return _login_page(services, "This token is wrong.")
+        kept = {name: value for name, value in request.args.items() if name != "token"}
+        return _let_in(services, services.prefix + request.path + (f"?{urlencode(kept)}" if kept else ""))
+    if guard.is_cookie(request.cookies.get(guard.cookie_name, "")):
+        return None
+    return _login_page(services, "")
+
+
+def _let_in(services: Services, address: str) -> Any:
+    answer = redirect(address, code=303)
+    guard = services.guard
+    answer.set_cookie(
+        guard.cookie_name, guard.cookie_value, max_age=security.COOKIE_SECONDS, path=services.prefix or "/",
+        httponly=True, samesite="Lax", secure=request.headers.get("X-Forwarded-Proto") == "https",
+    )  # fmt: skip
+    return answer
+
+
+def _take_token(services: Services) -> Any:
+    if not services.guard.is_token(request.form.get("token", "")):
+        return _login_page(services, "This token is wrong.")
+    return _let_in(services, f"{services.prefix}/{HOME}")
+
+
+def _add_headers(answer: Response) -> Response:
+    for name, value in security.HEADERS.items():
+        answer.headers.setdefault(name, value)
+    if request.path.startswith("/static/") and answer.status_code == 200:
+        answer.headers["Cache-Control"] = "public, max-age=31536000, immutable"
+    return answer
+
+
+def _page_request(services: Services, name: str) -> PageRequest:
+    doubled = [key for key, values in request.args.lists() if len(values) > 1 and key != "token"]
+    if doubled:
+        names = ", ".join(doubled)[:200]
+        raise UsageError("an address has each parameter once", found=f"more than once: {names}")
+    parameters = Parameters({key: value for key, value in request.args.items() if key != "token"})
+    # A foreign page may link here, but its link must not start a query.
+    is_cross_site = request.headers.get("Sec-Fetch-Site") in ("cross-site", "same-site")
+    return PageRequest(
+        name,
+        parameters,
+        services.keeper.snapshot,
+        services.database,
+        services.state_dir,
+        services.prefix,
+        is_cross_site,
+        services.skipped,
+    )
+
+
+def _page(services: Services, page: str) -> Any:
+    if page not in registry.PAGES:
+        abort(404)
+    definition = registry.page(page)
+    asked = _page_request(services, page)
+    if definition.needs_use and not asked.snapshot.days:
+        return render_template("empty.html", **_common(services, page), store=services.database.fout)
+    if definition.is_quick:
+        # Pages that are made side by side finish late together.
+        with _AT_ONCE:
+            content = definition.view(asked)
+    else:
+        content = definition.view(asked)
+    download = asked.parameters.get("download")
+    if download:
+        return downloads.answer(content, download, asked.parameters.get("format", "csv"))
+    rollups = asked.snapshot if services.keeper.is_loaded else None
+    content = replace(content, notes=[*content.notes, *asked.unread_notes(content)])
+    return render_template("page.html", content=content, asked=asked, rollups=rollups, **_common(services, page))
+
+
+def _common(services: Services, page: str = "") -> dict[str, Any]:
+    definition = registry.page(page) if page else None
+    return {"page": page, "definition": definition, "freshness": services.keeper.freshness}
+
+
+def _datasets(services: Services) -> Response:
+    asked = _page_request(services, "datasets.json")
+    found = search.suggestions(asked) if asked.snapshot.days else []
+    return Response(json.dumps(found), mimetype="application/json")
+
+
+def _login_page(services: Services, problem: str) -> Response:
+    return Response(render_template("login.html", problem=problem, page="", freshness=None), status=401)
+
+
+def _error_page(
+    services: Services, status: int, title: str, text: str, facts: Mapping[str, str] | None = None
+) -> Response:
+    page = render_template("error.html", title=title, text=text, facts=facts or {}, page="", freshness=None)
+    return Response(page, status=status)
+
+
+def _failed(services: Services, error: Exception) -> Any:
+    if isinstance(error, HTTPException):
+        text = {404: "There is no such page.", 405: "The pages only read."}.get(error.code or 500, error.name)
+        return _error_page(services, error.code or 500, text, "")
+    if isinstance(error, RollupsDamagedError):
+        services.keeper.is_damaged()
+    if not isinstance(error, CmssparkError):
+        error = shortage_of(error) or error
+    if isinstance(error, Shortage):
+        services.keeper.check_files()
+    if isinstance(error, CmssparkError):
+        status = next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
+        labels = (("where", error.where), ("found", error.found), ("next", error.next_step))
+        facts = {label: readable(str(value)) for label, value in labels if value is not None}
+        answer = _error_page(services, status, readable(error.wanted), "", facts)
+        if isinstance(error, NotReady):
+            answer.headers["Retry-After"] = "5"
+        return answer
+    current_app.logger.error("a page failed", exc_info=error)
+    return _error_page(services, 500, "This page failed: a bug in cmsspark.", type(error).__name__)
+
+
+def _kind_of(item: object) -> str:
+    return type(item).__name__.lower()
+
+
+def _static_version() -> str:
+    """A digest of the static files, which browsers keep until it changes."""
+    import hashlib
+
+    digest = hashlib.sha256()
+    for path in sorted((Path(__file__).parent / "static").iterdir()):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:10]

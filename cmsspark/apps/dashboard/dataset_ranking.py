@@ -1,0 +1,240 @@
+"""Datasets by use: the largest first, their users, and how concentrated use is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from cmsspark.apps.dashboard.dataset_tables import Sums
+from cmsspark.apps.dashboard.rollups import Segment
+from cmsspark.apps.dashboard.segment_build import SUMS, derived
+from cmsspark.apps.dashboard.selection import Selection
+from cmsspark.apps.dashboard.snapshot import Snapshot
+from cmsspark.apps.dashboard.use import OF_JOBS, whole
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Names of a condition that stand in it as constants.
+_FEW: Final = 500
+
+
+@dataclass(frozen=True)
+class DatasetRanking:
+    """Datasets by a measure, the largest first: their numbers in the snapshot's names, and the measure.
+
+    ``counted``: what the selection is about, accesses or jobs; ``measured``: the measure. Both are in that order.
+    """
+
+    snapshot: Snapshot
+    chosen: Selection
+    measure: str
+    codes: npt.NDArray[np.int64]
+    counted: Sums
+    measured: Sums
+
+    @cached_property
+    def counts(self) -> list[int | None]:
+        """The accesses or jobs of each dataset; None of one that has only the other."""
+        return _cells(self.counted)
+
+    @cached_property
+    def values(self) -> list[int | None]:
+        """The measure of each dataset, None where it has none."""
+        return _cells(self.measured)
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def names(self, positions: Sequence[int] | None = None) -> list[str]:
+        """The names at some positions, by default at all."""
+        every = self.snapshot.names["dataset_name"]
+        return [every[self.codes[n]] for n in (range(len(self)) if positions is None else positions)]
+
+    @cached_property
+    def total(self) -> int:
+        """The accesses or jobs of all datasets."""
+        return int(self.counted[0].sum())
+
+    @cached_property
+    def used(self) -> int:
+        """The number of datasets that have accesses, or jobs where the selection is about these."""
+        return int(self.counted[1].sum())
+
+    def sums(self, names: Sequence[str]) -> dict[str, list[int | None]]:
+        """Column of ``SUMS`` → its values for some of the datasets."""
+        positions = self.snapshot.datasets.positions
+        codes = np.array([positions[name] for name in names], np.int64)
+        found = _sums_of_datasets(self.snapshot, self.chosen, SUMS, codes)
+        return {column: _cells(_taken(found[column], codes)) for column in SUMS}
+
+
+def datasets(snapshot: Snapshot, chosen: Selection, measure: str) -> DatasetRanking:
+    """All datasets that the selection has accesses of, or jobs where the measure or the stream is of jobs, the largest
+    first.
+    """
+
+    def make() -> DatasetRanking:
+        counted = "job_count" if chosen.is_of_jobs or measure in OF_JOBS else "nacc"
+        found = _sums_of_datasets(snapshot, chosen, list(dict.fromkeys((counted, measure))))
+        is_there = found[counted][1] | found[measure][1]
+        for column in ("data_tier", "campaign"):
+            value = chosen.value(column)
+            if value is not None:
+                is_there &= snapshot.datasets.is_of(column, value)
+        codes = np.flatnonzero(is_there)
+        values, has_value = (part[codes] for part in found[measure])
+        # Names are in order, so their numbers decide between equal values.
+        order = (
+            codes[np.lexsort((codes, np.negative(np.where(has_value, values, -1))))]
+            if values.dtype != object
+            else codes[sorted(range(len(codes)), key=lambda n: (not has_value[n], -int(values[n]), codes[n]))]
+        )
+        return DatasetRanking(
+            snapshot, chosen, measure, order, _taken(found[counted], order), _taken(found[measure], order)
+        )
+
+    return snapshot.cached(("datasets", chosen, measure), make)
+
+
+def _taken(sums: Sums, codes: npt.NDArray[np.int64]) -> Sums:
+    values, is_there = sums
+    return values[codes], is_there[codes]
+
+
+def _cells(sums: Sums) -> list[int | None]:
+    """The sums, None where there is none."""
+    values, is_there = sums
+    found: list[int | None] = values.tolist()
+    for number in np.flatnonzero(~is_there):
+        found[number] = None
+    return found
+
+
+def _sums_of_datasets(
+    snapshot: Snapshot, chosen: Selection, columns: Sequence[str], subset: npt.NDArray[np.int64] | None = None
+) -> dict[str, Sums]:
+    """Sums of each dataset, of some or all: whole segments from arrays, days of cut segments from files.
+
+    Data tier and campaign of the selection follow from the name: the caller chooses by it.
+    """
+    inside, cut = snapshot.split(chosen.first, chosen.last)
+    filters = {name: value for name, value in chosen.filters if name in ("stream", "site_tier")}
+    found = snapshot.datasets.sums(inside, columns, filters, subset)
+    if not cut:
+        return found
+    names = None if subset is None else [snapshot.datasets.names[code] for code in subset]
+    where, parameters = chosen.where(("stream", "site_tier"), days_too=False)
+    own, of_names = _named(names)
+    rows = snapshot.arrow(
+        f"SELECT dataset_name, {', '.join(f'sum({name}) AS {name}' for name in columns)} "
+        "FROM read_parquet(?, union_by_name = true) "
+        f"WHERE day BETWEEN ? AND ? AND {where.replace('site_tier', derived('site_tier'))} AND {own} GROUP BY 1",
+        [[one.file("detail") for one in cut], chosen.first, chosen.last, *parameters, *of_names],
+    )
+    positions = snapshot.datasets.positions
+    codes = np.array([positions[name] for name in rows["dataset_name"].to_pylist()], np.int64)
+    for name in columns:
+        values, is_there = found[name]
+        added = _integers(rows[name])
+        if values.dtype != object and any(value is not None and value >= 1 << 62 for value in added):
+            values = values.astype(object)
+        values[codes] += np.array([value or 0 for value in added], values.dtype)
+        is_there[codes] |= np.array([value is not None for value in added], np.bool_)
+        found[name] = values, is_there
+    return found
+
+
+def _integers(column: pa.ChunkedArray) -> list[int | None]:
+    """Whole numbers, of 64 bits where they fit: those are made much faster."""
+    import pyarrow as pa
+
+    with suppress(pa.ArrowInvalid):
+        return list(column.cast(pa.int64()).to_pylist())
+    return [whole(value) for value in column.to_pylist()]
+
+
+def _named(names: Sequence[str] | None) -> tuple[str, list[object]]:
+    """The condition that a dataset is one of some. A few are constants, so that other parts of files are not read."""
+    if names is None:
+        return "true", []
+    if len(names) <= _FEW:
+        return f"dataset_name IN ({', '.join('?' * len(names)) or 'NULL'})", list(names)
+    return "dataset_name IN (SELECT unnest(?::VARCHAR[]))", [list(names)]
+
+
+def users_of_datasets(snapshot: Snapshot, chosen: Selection, names: Sequence[str]) -> list[int | None]:
+    """The distinct users of each dataset in the selection, each person once: of accesses or, where its stream is of
+    jobs, of these.
+    """
+
+    def make() -> list[int | None]:
+        if len(snapshot.keys_of(chosen.first, chosen.last)) > 1:
+            return [None] * len(names)
+        inside, cut = snapshot.split(chosen.first, chosen.last)
+        codes = [snapshot.datasets.positions[name] for name in names]
+        filters: dict[str, Sequence[str]] = {"stream": chosen.streams_of_users}
+        tier = chosen.value("site_tier")
+        if tier is not None:
+            filters["site_tier"] = (tier,)
+        segments = [snapshot.datasets.segments[number] for number in inside]
+        ids = [snapshot.user_tables["tier_users"][number].global_ids for number in inside]
+        is_wanted = [one.wanted_pairs(filters) for one in segments]
+        # A flag for each person takes a tenth of np.unique's time.
+        is_there = np.zeros(snapshot.pseudonyms, np.bool_)
+        counts: list[int | None] = []
+        for code, of_days in zip(codes, _users_of_days(snapshot, chosen, names, cut), strict=True):
+            is_there[:] = False
+            for own, global_ids, wanted in zip(segments, ids, is_wanted, strict=True):
+                if own.places[code] >= 0:
+                    is_there[global_ids[own.users(int(own.places[code]), wanted)]] = True
+            for part in of_days:
+                is_there[part] = True
+            counts.append(int(np.count_nonzero(is_there)))
+        return counts
+
+    return snapshot.cached(("users_of_datasets", chosen, tuple(names)), make)
+
+
+def _users_of_days(
+    snapshot: Snapshot, chosen: Selection, names: Sequence[str], cut: Sequence[Segment]
+) -> list[list[npt.NDArray[np.int64]]]:
+    """The users of each dataset on the days of segments that the period cuts: an array for each segment."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    parts: list[list[npt.NDArray[np.int64]]] = [[] for _ in names]
+    wanted = pa.array(names, pa.string())
+    own, of_names = _named(names)
+    where, parameters = chosen.where_users(("stream", "site_tier"))
+    for segment in cut:
+        rows = snapshot.arrow(
+            f"SELECT dataset_name, user_id FROM read_parquet(?) WHERE {own} AND {where}",
+            [segment.file("dataset_users"), *of_names, *parameters],
+        )
+        number = snapshot.segments.index(segment)
+        ids = snapshot.user_tables["tier_users"][number].global_ids[rows["user_id"].to_numpy()]
+        groups = pc.index_in(rows["dataset_name"], value_set=wanted).to_numpy()
+        order = np.argsort(groups, kind="stable")
+        bounds = np.searchsorted(groups[order], np.arange(len(names) + 1))
+        for position in range(len(names)):
+            parts[position].append(ids[order[bounds[position] : bounds[position + 1]]])
+    return parts
+
+
+def concentration(ranking: DatasetRanking) -> list[tuple[int, int, float]]:
+    """(N, sum of the N largest datasets, its share of the sum of all), for N of 1, 2, 5, 10, 20, 50 … and all."""
+    values, is_there = ranking.measured
+    sums = np.cumsum(values[is_there & (values > 0).astype(np.bool_)])
+    if not len(sums):
+        return []
+    total = int(sums[-1])
+    numbers = [base * 10**power for power in range(7) for base in (1, 2, 5)]
+    chosen = [number for number in numbers if number < len(sums)] + [len(sums)]
+    return [(number, int(sums[number - 1]), int(sums[number - 1]) / total) for number in chosen]

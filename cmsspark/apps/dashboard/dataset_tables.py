@@ -1,0 +1,249 @@
+"""What a snapshot knows of datasets: the sums and people of each, mapped from files, and where its rows are.
+
+Datasets have one number over all segments, in the order of their names; each segment has numbers of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from cmsspark.apps.dashboard import segment_arrays
+from cmsspark.apps.dashboard.coded_rows import part_of
+from cmsspark.apps.dashboard.rollups import Segment, reading_rollups
+from cmsspark.apps.dashboard.segment_arrays import NULL, About
+from cmsspark.apps.dashboard.segment_build import LOOKUP_FILES, SUMS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+Numbers = npt.NDArray[np.int64]
+#: Sums by dataset: the values, and whether there are any; values of 64 bits, or Python's where sums may be larger.
+Sums = tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]
+_WIDE: Final = 1 << 63
+
+
+@dataclass
+class Lookup:
+    """A Parquet file sorted by dataset, and the datasets of each of its row groups."""
+
+    path: str
+    first: npt.NDArray[np.uint32]
+    last: npt.NDArray[np.uint32]
+    _metadata: pq.FileMetaData | None = None
+
+    def rows(self, place: int, name: str, columns: Sequence[str]) -> pa.Table:
+        """The rows of a dataset; ``place``: its number in the segment. Raises RollupsDamagedError (75)."""
+        import pyarrow.parquet as pq
+
+        groups = np.flatnonzero((self.first <= place) & (place <= self.last)).tolist()
+        texts = ["dataset_name", *(one for one in columns if one in ("stream", "site_name", "app", "site_tier"))]
+        with reading_rollups():
+            file = pq.ParquetFile(self.path, metadata=self._metadata, read_dictionary=texts)
+            self._metadata = file.metadata
+        with reading_rollups(), file:
+            rows = file.read_row_groups(groups, columns=["dataset_name", *columns], use_threads=False)
+        found = _positions_of(rows["dataset_name"], name)
+        rows = rows.drop_columns("dataset_name")
+        if len(found) and found[-1] - found[0] + 1 == len(found):
+            return rows.slice(int(found[0]), len(found))
+        return rows.take(found)
+
+
+def _positions_of(names: pa.ChunkedArray, name: str) -> Numbers:
+    """Where a name stands in a column whose chunks are dictionaries: numbers are compared, not texts."""
+    import pyarrow as pa
+
+    wanted, found, begin = pa.scalar(name), [np.zeros(0, np.int64)], 0
+    for chunk in names.chunks:
+        code = chunk.dictionary.index(wanted).as_py()
+        if code >= 0:
+            found.append(begin + np.flatnonzero(chunk.indices.to_numpy(zero_copy_only=False) == code))
+        begin += len(chunk)
+    return np.concatenate(found)
+
+
+@dataclass
+class SegmentDatasets:
+    """The datasets of one segment.
+
+    ``codes``: the number of each over all segments; ``places``: for each number over all, its own one here, or -1.
+    """
+
+    about: About
+    codes: npt.NDArray[np.int32]
+    places: npt.NDArray[np.int32]
+    rows: pa.RecordBatch
+    people: pa.RecordBatch
+    pairs: list[tuple[int, int]]
+    lookups: Mapping[str, Lookup]
+    _columns: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
+
+    @cached_property
+    def dataset(self) -> npt.NDArray[Any]:
+        """The dataset's number of each row of sums."""
+        return self.column("dataset")
+
+    def column(self, name: str) -> npt.NDArray[Any]:
+        """A column of the sums; nulls are ``NULL``."""
+        found = self._columns.get(name)
+        if found is None:
+            found = segment_arrays.numbers(self.rows.column(name))
+            # Numbers of 64 bits lie in the mapped file; Python's would take memory for each.
+            if found.dtype != object:
+                self._columns[name] = found
+        return found
+
+    def chosen(self, filters: Mapping[str, str], subset: Numbers | None) -> Any:
+        """The rows whose stream and site tier are the wanted ones, and whose dataset is in the subset: all, or their
+        positions.
+        """
+        conditions = [
+            (self.column(column), names.index(filters[column]) if filters[column] in names else len(names))
+            for column, names in (("stream", self.about.streams), ("site_tier", self.about.site_tiers))
+            if column in filters
+        ]
+        if subset is None:
+            if not conditions:
+                return slice(None)
+            return np.flatnonzero(np.logical_and.reduce([column == value for column, value in conditions]))
+        rows = self._rows_of(self.places[subset])
+        for column, value in conditions:
+            rows = rows[column[rows] == value]
+        return rows
+
+    def bounds(self, places: npt.NDArray[Any]) -> tuple[Numbers, Numbers]:
+        """Where the rows of datasets begin and end; ``places``: their numbers here, none of them -1."""
+        # Of another type than the column's, the numbers would have numpy copy the whole column.
+        wanted = places.astype(self.dataset.dtype)
+        return np.searchsorted(self.dataset, wanted, side="left"), np.searchsorted(self.dataset, wanted, side="right")
+
+    def _rows_of(self, places: npt.NDArray[Any]) -> Numbers:
+        """The positions of the rows of datasets, in order; places of -1 have none."""
+        begins, ends = self.bounds(np.unique(places[places >= 0]))
+        counts = ends - begins
+        before = np.cumsum(counts) - counts
+        return np.repeat(begins - before, counts) + np.arange(counts.sum())
+
+    def wanted_pairs(self, filters: Mapping[str, Sequence[str]]) -> npt.NDArray[np.bool_]:
+        """Whether each pair (stream, site tier) is one of those of the filters."""
+        names = {"stream": self.about.streams, "site_tier": self.about.site_tiers}
+        wanted = [
+            all(names[column][pair[n]] in filters.get(column, names[column]) for n, column in enumerate(names))
+            for pair in self.pairs
+        ]
+        return np.array(wanted, np.bool_)
+
+    def users(self, place: int, is_wanted: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
+        """The people of a dataset in the wanted pairs of stream and site tier; one may be there several times."""
+        offsets, users, pairs = self._people
+        begin, end = offsets[place], offsets[place + 1]
+        return users[begin:end][is_wanted[pairs[begin:end]]]
+
+    @cached_property
+    def _people(self) -> tuple[Numbers, npt.NDArray[Any], npt.NDArray[np.uint16]]:
+        users, pairs = self.people.column("users"), self.people.column("pairs")
+        return users.offsets.to_numpy(), users.values.to_numpy(), pairs.values.to_numpy()
+
+
+@dataclass
+class DatasetTables:
+    """The datasets of all segments. ``names``: of all, in order; a dataset's number is its position."""
+
+    names: list[str]
+    segments: list[SegmentDatasets]
+    _facts: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @cached_property
+    def positions(self) -> dict[str, int]:
+        """Name → number."""
+        return {name: number for number, name in enumerate(self.names)}
+
+    @cached_property
+    def wide(self) -> set[str]:
+        """The sums that may exceed 64 bits."""
+        totals = {name: sum(int(one.about.totals[name]) for one in self.segments) for name in SUMS}
+        return {name for name, total in totals.items() if total >= _WIDE}
+
+    def is_of(self, column: str, value: str) -> npt.NDArray[np.bool_]:
+        """Whether a derived column of each dataset's name has a value."""
+        with self._lock:
+            if column not in self._facts:
+                self._facts[column] = np.array([part_of(column, name) for name in self.names], dtype=object)
+        found: npt.NDArray[np.bool_] = self._facts[column] == value
+        return found
+
+    def sums(
+        self, segments: Sequence[int], columns: Sequence[str], filters: Mapping[str, str], subset: Numbers | None = None
+    ) -> dict[str, Sums]:
+        """Sums of whole segments by dataset: column → values and whether there are any, by the dataset's number."""
+        found = {name: self.empty(name) for name in columns}
+        for one in (self.segments[number] for number in segments):
+            rows = one.chosen(filters, subset)
+            datasets = one.dataset[rows]
+            if not len(datasets):
+                continue
+            starts = np.flatnonzero(np.concatenate(([True], datasets[1:] != datasets[:-1])))
+            codes = one.codes[datasets[starts]]
+            for name in columns:
+                values = one.column(name)[rows]
+                has_value = values != NULL
+                sums, is_there = found[name]
+                kept = np.where(has_value, values, 0)
+                sums[codes] += np.add.reduceat(kept, starts, dtype=sums.dtype)
+                is_there[codes] |= np.logical_or.reduceat(has_value, starts)
+        return found
+
+    def empty(self, column: str) -> Sums:
+        """No sums."""
+        kind: Any = object if column in self.wide else np.int64
+        values = np.zeros(len(self.names), kind)
+        return values, np.zeros(len(self.names), np.bool_)
+
+    def last_day(self, code: int) -> int | None:
+        """The last day on which an access or a job read a dataset, as days since 1970; None where none did."""
+        newest = NULL
+        for one in self.segments:
+            place = int(one.places[code])
+            if place >= 0:
+                (begin,), (end,) = one.bounds(np.array([place]))
+                newest = max(newest, int(one.column("last_day")[begin:end].max(initial=NULL)))
+        return None if newest == NULL else newest
+
+
+def load(segments: Sequence[Segment]) -> DatasetTables:
+    """The datasets of some segments. Raises OSError or DataError where a file is gone or damaged."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    own = [
+        pq.read_table(one.folder / segment_arrays.NAMES_FILE).column(0).combine_chunks().cast(pa.string())
+        for one in segments
+    ]
+    names = sorted({name for column in own for name in column.to_pylist()})
+    every = pa.array(names, pa.string())
+    tables = []
+    for one, column in zip(segments, own, strict=True):
+        codes = pc.index_in(column, value_set=every).to_numpy().astype(np.int32)
+        places = np.full(len(names), -1, np.int32)
+        places[codes] = np.arange(len(codes), dtype=np.int32)
+        rows, about = segment_arrays.read(one.folder / segment_arrays.SUMS_FILE)
+        people, of_people = segment_arrays.read(one.folder / segment_arrays.PEOPLE_FILE)
+        lookups = {name: _lookup(one, name) for name in LOOKUP_FILES}
+        tables.append(SegmentDatasets(about, codes, places, rows, people, of_people.pairs, lookups))
+    return DatasetTables(names, tables)
+
+
+def _lookup(segment: Segment, name: str) -> Lookup:
+    path = segment.folder / f"{name}.parquet"
+    groups, _ = segment_arrays.read(segment_arrays.groups_path(path))
+    return Lookup(str(path), groups.column("first").to_numpy(), groups.column("last").to_numpy())

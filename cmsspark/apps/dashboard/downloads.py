@@ -1,0 +1,146 @@
+"""Tables of pages as CSV and Parquet: all rows, exact values."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from flask import Response
+
+from cmsspark.apps.dashboard.widgets import Chart, Content, HeatMap, Table
+from cmsspark.base.errors import InputMissing, UsageError
+from cmsspark.store.query.cell_values import text_of, values_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FORMATS: Final = {"csv": "text/csv; charset=utf-8", "parquet": "application/vnd.apache.parquet"}
+#: Spreadsheets take a text that begins so for a formula.
+_FORMULA: Final = re.compile(r"^\s*[=+\-@\t\r]")
+
+
+def answer(content: Content, name: str, fmt: str) -> Response:
+    """The table of that name. Raises UsageError (2) for another format, InputMissing (66) for another name."""
+    if fmt not in FORMATS:
+        raise UsageError("a download must be csv or parquet", found=repr(fmt[:40]))
+    tables = {item.name: item for item in downloadable(content)}
+    if name not in tables:
+        raise InputMissing("there is no such table on this page", found=", ".join(tables) or "none")
+    rows = rows_of(tables[name])
+    body = as_csv(rows) if fmt == "csv" else as_parquet(rows)
+    headers = {"Content-Disposition": f'attachment; filename="cmsspark-{name}.{fmt}"'}
+    return Response(body, headers=headers, content_type=FORMATS[fmt])
+
+
+def downloadable(content: Content) -> Iterator[Table | HeatMap]:
+    """The tables of a page, also those of charts."""
+    for section in content.sections:
+        for item in section.items:
+            found = item.table if isinstance(item, Chart) else item
+            if isinstance(found, Table | HeatMap):
+                yield found
+
+
+def rows_of(table: Table | HeatMap) -> pa.Table:
+    """All rows of a table."""
+    import pyarrow as pa
+
+    if table.download is not None:
+        return table.download()
+    if isinstance(table, HeatMap):
+        keys = list(table.values)
+        return pa.table(
+            {"row": [k[0] for k in keys], "column": [k[1] for k in keys], "value": [table.values[k] for k in keys]}
+        )
+    return arrow_of(table)
+
+
+def arrow_of(table: Table) -> pa.Table:
+    """The shown rows of a table as Arrow, with the names and types of its columns."""
+    import pyarrow as pa
+
+    kinds: dict[str, Any] = {"text": pa.string(), "share": pa.float64(), "day": pa.string(), "yes": pa.bool_()}
+    columns = []
+    for number, column in enumerate(table.columns):
+        values = [_value(row[number]) for row in table.rows]
+        kind = kinds.get(column.kind, pa.int64())
+        if kind == pa.int64() and any(isinstance(value, int) and not -(1 << 63) <= value < 1 << 63 for value in values):
+            kind = pa.decimal128(38, 0)
+        columns.append(pa.array(values, kind))
+    return pa.table(columns, names=[column.name for column in table.columns])
+
+
+def _value(value: Any) -> Any:
+    text = getattr(value, "text", value)
+    return text.isoformat() if hasattr(text, "isoformat") else text
+
+
+def as_csv(rows: pa.Table) -> bytes:
+    """CSV in UTF-8 with a line of names; texts that a spreadsheet would take for a formula begin with an apostrophe."""
+    import pyarrow as pa
+    from pyarrow import csv
+
+    for number, column in enumerate(rows.schema):
+        if not _is_written_as_it_is(column.type):
+            rows = _as_texts(rows, number)
+        if pa.types.is_string(rows.schema.field(number).type):
+            texts = rows.column(number).to_pylist()
+            if any(text and _FORMULA.match(text) for text in texts):
+                safe = [f"'{text}" if text and _FORMULA.match(text) else text for text in texts]
+                rows = rows.set_column(number, column.name, pa.array(safe, pa.string()))
+    sink = io.BytesIO()
+    csv.write_csv(rows.rename_columns([_safe_name(name) for name in rows.column_names]), sink)
+    return sink.getvalue()
+
+
+def as_parquet(rows: pa.Table) -> bytes:
+    """Parquet, packed with zstd. A column of a type that Parquet has not, such as an interval, is written as text."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    sink = io.BytesIO()
+    try:
+        pq.write_table(rows, sink, compression="zstd")
+    except pa.ArrowException:
+        sink = io.BytesIO()
+        for number, column in enumerate(rows.schema):
+            if not _is_written_as_it_is(column.type) and not _is_in_parquet(rows.select([number])):
+                rows = _as_texts(rows, number)
+        pq.write_table(rows, sink, compression="zstd")
+    return sink.getvalue()
+
+
+def _is_in_parquet(column: pa.Table) -> bool:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        pq.write_table(column, io.BytesIO())
+    except pa.ArrowException:
+        return False
+    return True
+
+
+def _is_written_as_it_is(kind: Any) -> bool:
+    """Whether Arrow's CSV writer writes values of a type as readers expect, days that Python cannot hold among them."""
+    import pyarrow as pa
+
+    types = pa.types
+    return bool(
+        types.is_null(kind) or types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind)
+        or types.is_decimal(kind) or types.is_string(kind) or (types.is_temporal(kind) and not types.is_interval(kind))
+    )  # fmt: skip
+
+
+def _as_texts(rows: pa.Table, number: int) -> pa.Table:
+    """The table with one column as text."""
+    import pyarrow as pa
+
+    values = [None if value is None else text_of(value) for value in values_of(rows.column(number))]
+    return rows.set_column(number, rows.column_names[number], pa.array(values, pa.string()))
+
+
+def _safe_name(name: str) -> str:
+    return f"'{name}" if _FORMULA.match(name) else name

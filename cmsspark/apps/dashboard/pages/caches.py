@@ -1,0 +1,102 @@
+"""Caches: what caches of several sizes would have missed at a site, by policy, from the stored comparison."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
+from cmsspark.apps.dashboard.selection import choice_parameter
+from cmsspark.apps.dashboard.widgets import (
+    Chart,
+    Column,
+    Content,
+    Control,
+    Figure,
+    Figures,
+    Note,
+    Section,
+    Table,
+    shown,
+    si,
+)
+
+_COLUMNS: Final = (
+    Column("policy", "Policy"),
+    Column("capacity_share", "Cache, of all bytes", "share"),
+    Column("capacity_bytes", "Cache", "bytes"),
+    Column("missed", "Bytes missed", "share", "of all requested bytes"),
+    Column("against_lru", "Against LRU", "text", "missed bytes against those of LRU"),
+    Column("bound", "Bound", "share", "no policy misses fewer bytes; it knows the future"),
+    Column("missed_count", "Requests missed", "count"),
+    Column("request_count", "Requests", "count"),
+    Column("missed_bytes", "Missed", "bytes"),
+)
+
+
+def view(request: PageRequest) -> Content:
+    """The page of a stored period and a site."""
+    periods = [
+        row[0]
+        for row in _rows(request, "SELECT period FROM cache_comparison GROUP BY period ORDER BY max(last_day), period")
+    ]
+    if not periods:
+        note = Note("No comparison of caches is stored. Run: run_spark cache_comparison --month last")
+        return Content("Caches", [], notes=[note])
+    period = choice_parameter(request.parameters, "period", periods, periods[-1])
+    sites = [
+        row[0]
+        for row in _rows(
+            request,
+            "SELECT site_name FROM cache_comparison WHERE period = ? GROUP BY site_name "
+            "ORDER BY site_name <> 'all', site_name",
+            [period],
+        )
+    ]
+    site = choice_parameter(request.parameters, "site", sites, sites[0])
+    found = request.database.query(
+        "SELECT policy, capacity_share, capacity_bytes, missed_bytes / requested_bytes AS missed, "
+        "missed_bytes / nullif(lru_missed_bytes, 0) - 1 AS against_lru, least_missed_bytes / requested_bytes AS bound, "
+        "missed_count, request_count, missed_bytes, footprint_bytes, compulsory_count FROM cache_comparison "
+        "WHERE period = ? AND site_name = ? ORDER BY capacity_share, missed, policy",
+        [period, site],
+    )
+    name = "all sites together, as if they shared one cache" if site == "all" else shown(site)
+    controls = [
+        Control("period", "Period", period, [(one, one) for one in reversed(periods)]),
+        Control("site", "Site", site, [(one, "all sites together" if one == "all" else shown(one)) for one in sites]),
+    ]
+    sections = [Section(f"Misses by size: {name}", [_figures(found.rows), _chart(found)])]
+    about = "A request is a dataset that was read there on a day, with its whole size; caches are cold at the start."
+    return Content("Caches", sections, about, controls)
+
+
+def _rows(request: PageRequest, query: str, values: Any = ()) -> list[tuple[Any, ...]]:
+    """The rows of a query; none where no comparison was ever stored."""
+    return request.database.query(query, values).rows
+
+
+def _figures(rows: list[tuple[Any, ...]]) -> Figures:
+    requests, footprint, compulsory = rows[0][7], rows[0][9], rows[0][10]
+    return Figures([
+        Figure("Requests", f"{requests:,}"),
+        Figure("First requests", f"{compulsory / requests:.1%}", "any cache misses them"),
+        Figure("All bytes", si(footprint, "B"), f"{footprint:,} B"),
+    ])  # fmt: skip
+
+
+def _chart(found: Any) -> Chart:
+    shares = sorted({row[1] for row in found.rows})
+    missed = {(row[0], row[1]): round(100 * row[3], 1) for row in found.rows}
+    bound = {row[1]: round(100 * row[5], 1) for row in found.rows}
+    policies = sorted({row[0] for row in found.rows})
+    series = {policy: [missed.get((policy, share)) for share in shares] for policy in policies}
+    shown_rows = [(*row[:4], "–" if row[4] is None else f"{row[4]:+.1%}", *row[5:9]) for row in found.rows]
+    table = Table("caches", _COLUMNS, shown_rows, "Misses by size and policy", lambda: found.table)
+    return Chart(
+        "misses", "Bytes missed by the size of the cache", "line", [f"{share:.0%}" for share in shares],
+        {**series, "bound": [bound[share] for share in shares]}, "%", "Cache, of all bytes", "Bytes missed",
+        table=table,
+    )  # fmt: skip
+
+
+PAGE = PageDefinition("Caches", "What a cache would have missed.", view, needs_use=False)

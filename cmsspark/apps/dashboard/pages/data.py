@@ -1,0 +1,148 @@
+"""Data at sites: how much lies at the sites of a tier, on disk and tape; site × data tier as a heat map."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from datetime import date
+from typing import Any, Final
+
+from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
+from cmsspark.apps.dashboard.selection import choice_parameter, day_parameter, text_parameter
+from cmsspark.apps.dashboard.widgets import (
+    Column,
+    Content,
+    Control,
+    Figure,
+    Figures,
+    HeatMap,
+    Note,
+    Section,
+    Table,
+    shown,
+    si,
+)
+from cmsspark.base.errors import InputMissing
+from cmsspark.base.names import KINDS
+from cmsspark.base.text.plurals import number_of
+
+_COLUMNS: Final = (
+    Column("site_tier", "Site tier"),
+    Column("kind", "Storage"),
+    Column("data_tier", "Data tier"),
+    Column("replica_bytes", "Bytes there", "bytes", "over all sites: a dataset at three sites counts three times"),
+    Column("replica_file_count", "Files", "count"),
+    Column("replica_events", "Events there", "count", "an estimate where replicas are partial"),
+    Column("events", "Events of the datasets", "count", "each dataset once and whole, as DBS has it"),
+    Column("dataset_count", "Datasets", "count"),
+    Column("site_count", "Sites", "count"),
+)
+_MAP_ROWS, _MAP_COLUMNS = 40, 12
+
+
+def view(request: PageRequest) -> Content:
+    """The page for a day, a tier of sites and a kind of storage. Raises InputMissing (66) for a day without data."""
+    days = {table: request.database.days(table) for table in ("site_tier_usage", "dbs_phedex")}
+    every = sorted({day for stored in days.values() for day in stored})
+    if not every:
+        note = Note(
+            "No day of replicas is stored. Run: run_spark site_tier_usage --date DAY; run_spark dbs_phedex --date DAY"
+        )
+        return Content("Data at sites", [], notes=[note])
+    day = day_parameter(request.parameters, "day", every[-1])
+    if day not in every:
+        raise InputMissing(
+            f"no replicas are stored for {day}", found=f"{every[0]} to {every[-1]}, {number_of(len(every), 'day')}"
+        )
+    kind = choice_parameter(request.parameters, "kind", ["all", *KINDS], "all")
+    tier = text_parameter(request.parameters, "site_tier")
+    usage = _usage(request, day, kind, tier) if day in days["site_tier_usage"] else None
+    sections = []
+    if usage is None:
+        sections.append(
+            Section("By tier", [Note(f"Not stored for this day: run_spark site_tier_usage --date {day}", "warn")])
+        )
+    else:
+        sections.append(Section("By site tier, storage and data tier", [_figures(usage), _table(usage)]))
+    sections.append(_map(request, day, kind, tier, day in days["dbs_phedex"]))
+    tiers = _tiers(request, every[-1], days)
+    controls = [
+        Control("day", "Day", day.isoformat(), [(one.isoformat(), one.isoformat()) for one in reversed(every)]),
+        Control("site_tier", "Site tier", tier, [("", "all"), *((one, one) for one in tiers)]),
+        Control("kind", "Storage", kind, [("all", "all"), *((one, one) for one in KINDS)]),
+    ]
+    return Content(
+        "Data at sites", sections, f"Replicas as of {day}: volume by site tier, storage and data tier.", controls
+    )
+
+
+def _usage(request: PageRequest, day: date, kind: str, tier: str) -> list[tuple[Any, ...]]:
+    names = ", ".join(column.name for column in _COLUMNS)
+    return request.database.query(
+        f"SELECT {names} FROM site_tier_usage WHERE day = $day AND ($kind = 'all' OR kind = $kind) "
+        "AND ($tier = '' OR site_tier = $tier) ORDER BY replica_bytes DESC, site_tier, kind, data_tier",
+        {"day": day, "kind": kind, "tier": tier},
+    ).rows
+
+
+def _figures(rows: list[tuple[Any, ...]]) -> Figures:
+    sums = {kind: sum(row[3] for row in rows if row[1] == kind) for kind in KINDS}
+    figures = [Figure(f"On {kind}", si(size, "B"), f"{size:,} B") for kind, size in sums.items() if size]
+    files = sum(row[4] for row in rows)
+    events = sum(row[5] or 0 for row in rows)
+    return Figures(
+        [*figures, Figure("Files", si(files), f"{files:,}"), Figure("Events there", si(events), f"{events:,}")]
+    )
+
+
+def _table(rows: list[tuple[Any, ...]]) -> Table:
+    return Table("data_by_tier", _COLUMNS, rows, "Data at the sites of each tier", bars=3)
+
+
+def _map(request: PageRequest, day: date, kind: str, tier: str, is_stored: bool) -> Section:
+    title = "Site × data tier"
+    if not is_stored:
+        return Section(title, [Note(f"Not stored for this day: run_spark dbs_phedex --date {day}", "warn")])
+    found = request.database.query(
+        "SELECT site_name, data_tier, sum(present_bytes) AS bytes FROM dbs_phedex WHERE day = $day "
+        "AND ($kind = 'all' OR kind = $kind) AND ($tier = '' OR site_tier = $tier) GROUP BY ALL HAVING bytes > 0",
+        {"day": day, "kind": kind, "tier": tier},
+    )
+    cells: Counter[tuple[str, str]] = Counter()
+    for site, name, size in found.rows:
+        cells[shown(site), shown(name)] += int(size)
+    rows = _largest(cells, 0)
+    columns = _largest(cells, 1)
+    kept = {
+        key: value for key, value in cells.items() if key[0] in rows[:_MAP_ROWS] and key[1] in columns[:_MAP_COLUMNS]
+    }
+    links = {shown(site): request.link("sites", site=site) for site, _, _ in found.rows}
+    part = len(rows) > _MAP_ROWS or len(columns) > _MAP_COLUMNS
+    sites, tiers = rows[:_MAP_ROWS], columns[:_MAP_COLUMNS]
+    about = (
+        f"The {len(sites)} of {len(rows)} sites and the {len(tiers)} of {len(columns)} data tiers with the most bytes; "
+        "the download has all."
+    )
+    caption = f"Bytes of replicas ({kind} storage)"
+    heat = HeatMap("site_by_data_tier", caption, sites, tiers, kept, "bytes", lambda: found.table, links)
+    if not kept:
+        return Section(title, [Note("No replica has any bytes in this choice.")])
+    return Section(title, [heat], about if part else "")
+
+
+def _largest(cells: Mapping[tuple[str, str], int], part: int) -> list[str]:
+    sums: dict[str, int] = {}
+    for key, value in cells.items():
+        sums[key[part]] = sums.get(key[part], 0) + value
+    return sorted(sums, key=lambda name: (-sums[name], name))
+
+
+def _tiers(request: PageRequest, day: date, days: dict[str, list[date]]) -> list[str]:
+    table = "site_tier_usage" if days["site_tier_usage"] else "dbs_phedex"
+    found = request.database.query(
+        f"SELECT DISTINCT site_tier FROM {table} WHERE day = ? AND site_tier IS NOT NULL ORDER BY 1", [days[table][-1]]
+    )
+    return [row[0] for row in found.rows]
+
+
+PAGE = PageDefinition("Data at sites", "How much data the sites hold, on disk and tape.", view, needs_use=False)

@@ -1,0 +1,188 @@
+"""Dataset: its history, sites, applications, replicas beside accesses, and its last access."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from cmsspark.apps.dashboard import dataset_use, search
+from cmsspark.apps.dashboard.dataset_use import DatasetUse
+from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
+from cmsspark.apps.dashboard.segment_build import SUMS
+from cmsspark.apps.dashboard.selection import Selection, text_parameter
+from cmsspark.apps.dashboard.series_parts import chart_of, measure_of, measures_of
+from cmsspark.apps.dashboard.use import MEASURES, OF_JOBS, Series
+from cmsspark.apps.dashboard.widgets import (
+    Cell,
+    Column,
+    Content,
+    Control,
+    Figure,
+    Figures,
+    Note,
+    Section,
+    Table,
+    bytes_figure,
+    count_figure,
+    cpu_figure,
+    shown,
+    si,
+)
+from cmsspark.base.errors import CmssparkError
+
+_USE: Final = (
+    Column("nacc", "Accesses", "count"),
+    Column("remote_nacc", "Remote", "count", "remote accesses; – where no log records it"),
+    Column("read_bytes", "Read", "bytes", "by accesses"),
+    Column("job_count", "Jobs", "count", "jobs are not accesses"),
+    Column("cpu_ms", "CPU hours", "ms", "of jobs"),
+)
+_REPLICAS: Final = (
+    Column("site_name", "Site"),
+    Column("kind", "Storage"),
+    Column("present_bytes", "Bytes there", "bytes"),
+    Column("present_file_count", "Files", "count"),
+    Column("is_complete", "Complete", "yes", "every block of the dataset is wholly at the site"),
+    Column("newest_replica_ms", "Newest replica", "instant"),
+    Column("nacc", "Accesses there", "count", "accesses at this site in the chosen period"),
+    Column("job_count", "Jobs there", "count", "jobs at this site in the chosen period"),
+)
+
+
+def view(request: PageRequest) -> Content:
+    """The page of the dataset ``name``; without a name, a search."""
+    name = text_parameter(request.parameters, "name")
+    if not name:
+        return _search(request)
+    chosen = request.selection()
+    notes = request.use_notes(chosen)
+    measure = measure_of(request, chosen, notes)
+    used = dataset_use.use_of(request.snapshot, chosen, name)
+    replicas, facts = _replicas(request, used, name, notes), _facts(request, name, notes)
+    if used.last_access is None:
+        notes.append(Note(f"No stored access or job has read {shown(name)}."))
+    measures = measures_of(request.snapshot)
+    return Content(
+        shown(name),
+        [
+            Section("In total", [_figures(request, used, chosen, facts)]),
+            Section(f"{MEASURES[measure][0]} over time", [_history(request, used, chosen, measure)]),
+            Section("Where it is read", [_by(request, used.by_site, "site", "Site")], is_half=True),
+            Section("With what", [_by(request, used.by_app, "app", "Application")], is_half=True),
+            Section("Replicas beside accesses", [replicas]),
+        ],
+        f"{chosen.first} to {chosen.last}",
+        [
+            Control("name", "Dataset", name, kind="search", suggestions="datasets.json", wide=True),
+            *request.period_controls(chosen),
+            *request.filter_controls(chosen, ("stream",)),
+            Control("measure", "Measure", measure, measures),
+        ],
+        notes,
+    )
+
+
+def _search(request: PageRequest) -> Content:
+    found = search.suggestions(request)
+    rows = [(Cell(one["name"], one["href"]), one["nacc"]) for one in found]
+    columns = (Column("dataset_name", "Dataset"), Column("nacc", "Accesses", "count"))
+    text = text_parameter(request.parameters, "q")
+    table = Table("found", columns, rows, "Datasets by their accesses on all stored days", bars=1)
+    control = Control("q", "Parts of the name", text, kind="search", suggestions="datasets.json", wide=True)
+    return Content("Dataset", [Section("Most used datasets", [table])], "Choose a dataset.", [control], button="Search")
+
+
+def _figures(request: PageRequest, used: DatasetUse, chosen: Selection, facts: dict[str, Any]) -> Figures:
+    sums = dict(zip(SUMS, used.totals, strict=True))
+    last = used.last_access
+    figures = [
+        count_figure("Accesses", None if chosen.is_of_jobs else sums["nacc"] or 0),
+        Figure("Distinct users", si(used.all_users), "of jobs" if chosen.is_of_jobs else "each person once"),
+        bytes_figure("Bytes read", sums["read_bytes"]),
+    ]
+    if request.snapshot.has_jobs:
+        figures.append(count_figure("Jobs", sums["job_count"]))
+        figures.append(bytes_figure("Bytes read by jobs", sums["job_read_bytes"]))
+    figures.append(cpu_figure(sums["cpu_ms"]))
+    about = "or last job, on any stored day" if request.snapshot.has_jobs else "on any stored day"
+    figures.append(Figure("Last access", last.isoformat() if last else "none", about))
+    if facts:
+        size, events = facts["dataset_bytes"], facts["events"]
+        figures += [
+            Figure("Size in DBS", si(size, "B"), f"{size:,} B" if size is not None else ""),
+            Figure("Events", si(events), f"{events:,}" if events is not None else ""),
+            Figure("State in DBS", shown(facts["access_type"]), f"as of {facts['day']}"),
+        ]
+    return Figures(figures)
+
+
+def _history(request: PageRequest, used: DatasetUse, chosen: Selection, measure: str) -> Any:
+    if measure == "users":
+        note = "" if None not in used.users else "Users cannot be counted over days of two pseudonym keys."
+        series = Series(chosen.buckets(), {"": used.users}, is_additive=False, note=note)
+        return chart_of("history", series, "users", chosen, "all")
+    return chart_of(
+        "history", dataset_use.series_by_stream(request.snapshot, used, chosen, measure), measure, chosen, "stream"
+    )
+
+
+def _by(request: PageRequest, rows: list[tuple[Any, ...]], name: str, heading: str) -> Table:
+    columns = _shown(request, _USE)
+    positions = [1 + SUMS.index(column.name) for column in columns]
+    shown_rows = []
+    for row in rows:
+        first: Any = Cell(row[0], request.link("sites", site=row[0])) if name == "site" else row[0]
+        shown_rows.append((first, *(None if row[n] is None else int(row[n]) for n in positions)))
+    columns = (Column(f"{name}_name" if name == "site" else name, heading), *columns)
+    return Table(
+        f"by_{name}", columns, shown_rows, f"Accesses by {heading.lower()}", empty="Not read in this period.", bars=1
+    )
+
+
+def _shown(request: PageRequest, columns: tuple[Column, ...]) -> tuple[Column, ...]:
+    """The columns without those of jobs where no jobs are stored."""
+    return tuple(column for column in columns if request.snapshot.has_jobs or column.name not in OF_JOBS)
+
+
+def _replicas(request: PageRequest, used: DatasetUse, name: str, notes: list[Note]) -> Table:
+    of_jobs = 1 + SUMS.index("job_count")
+    columns = _shown(request, _REPLICAS)
+    # Accesses and jobs, or accesses alone where no jobs are stored.
+    read_at = {row[0]: (int(row[1] or 0), int(row[of_jobs] or 0)) for row in used.by_site}
+    last = len(_REPLICAS) - len(columns)
+    rows: list[tuple[Any, ...]] = []
+    empty = "The newest replica snapshot has no replica of it."
+    caption = "Replicas"
+    try:
+        days = request.database.days("dbs_phedex")
+        if days:
+            caption = f"Replicas as of {days[-1]}, and the accesses at the same site"
+            found = request.database.query(
+                "SELECT site_name, kind, present_bytes, present_file_count, is_complete, newest_replica_ms "
+                "FROM dbs_phedex WHERE day = ? AND dataset_name = ? ORDER BY present_bytes DESC, site_name, kind",
+                [days[-1], name],
+            )
+            rows = [(*row, *read_at.get(row[0], (0, 0))[: 2 - last]) for row in found.rows]
+        else:
+            empty = "No replicas are stored: run_spark dbs_phedex --date DAY"
+    except CmssparkError as error:
+        notes.append(Note(f"The replicas cannot be read: {' '.join(error.text().split())}", "bad"))
+    linked = [(Cell(row[0], request.link("sites", site=row[0])), *row[1:]) for row in rows]
+    return Table("replicas", columns, linked, caption, empty=empty, bars=2)
+
+
+def _facts(request: PageRequest, name: str, notes: list[Note]) -> dict[str, Any]:
+    try:
+        days = request.database.days("dbs_events")
+        if not days:
+            return {}
+        found = request.database.query(
+            "SELECT day, events, dataset_bytes, access_type FROM dbs_events WHERE day = ? AND dataset_name = ?",
+            [days[-1], name],
+        )
+        return found.dicts[0] if found.dicts else {}
+    except CmssparkError as error:
+        notes.append(Note(f"The facts of DBS cannot be read: {' '.join(error.text().split())}", "bad"))
+        return {}
+
+
+PAGE = PageDefinition("Dataset", "The history, sites, applications and replicas of one dataset.", view)

@@ -1,0 +1,180 @@
+"""Forecasts: which datasets will probably be popular, and how good such forecasts were, from the stored forecast."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date
+from typing import Any, Final
+
+from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
+from cmsspark.apps.dashboard.selection import choice_parameter, day_parameter
+from cmsspark.apps.dashboard.widgets import (
+    Cell,
+    Chart,
+    Column,
+    Content,
+    Control,
+    Figure,
+    Figures,
+    Note,
+    Section,
+    Table,
+    shown,
+)
+from cmsspark.base.errors import InputMissing
+from cmsspark.base.text.plurals import number_of
+
+_SHOWN: Final = 100
+_STRATA: Final = ("all", "active", "dormant", "new")
+_DATASETS: Final = (
+    Column("rank", "Rank", "count"),
+    Column("dataset_name", "Dataset"),
+    Column("probability", "Popular", "share", "probability to be popular, as the figure above says what that is"),
+    Column("last_week_nacc", "Accesses last week", "count"),
+    Column("stratum", "Before", "text", "active: used in the seven days before; dormant: before that; new: never"),
+    Column("data_tier", "Data tier"),
+)
+_SITE: Final = Column("site_name", "Site", "text", "where the data were read from")
+#: The job, and its table, of whole datasets and of datasets at sites.
+_JOBS: Final = ("popularity_forecast", "popularity_site_forecast")
+_OF: Final = {"dataset": "at all sites together", "site": "at each site"}
+_QUALITY: Final = (
+    Column("first_day", "Week from", "day"),
+    Column("model", "Model"),
+    Column("dataset_count", "Datasets", "count"),
+    Column("popular_share", "Were popular", "share"),
+    Column("average_precision", "Average precision", "share"),
+    Column("average_precision_low", "From", "share", "5 % of the resamplings of datasets are below"),
+    Column("average_precision_high", "To", "share"),
+    Column("brier", "Brier score", "share", "mean squared distance of probabilities from what happened; 0 is best"),
+    Column("tpr", "Found", "share", "share of the popular datasets with a probability of 50 % and more"),
+    Column("tnr", "Rightly not", "share", "share of the others with less"),
+)
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """What the page shows: the forecast of a day, of whole datasets or (``by_site``) of datasets at sites, for a
+    stratum and a site. An empty site means all sites.
+    """
+
+    day: date
+    stratum: str
+    by_site: bool
+    site: str
+
+    @property
+    def job(self) -> str:
+        return _JOBS[self.by_site]
+
+    @property
+    def quality(self) -> str:
+        return "popularity_site_quality" if self.by_site else "popularity_quality"
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return (*_DATASETS[:2], _SITE, *_DATASETS[2:]) if self.by_site else _DATASETS
+
+
+def view(request: PageRequest) -> Content:
+    """The page of a stored forecast and a stratum; by site where the address says so. Raises InputMissing (66) for a
+    day without one.
+    """
+    of = choice_parameter(request.parameters, "of", tuple(_OF), "dataset")
+    by_site = of == "site"
+    days = request.database.days(_JOBS[by_site])
+    kinds = Control("of", "Popular", of, list(_OF.items()))
+    if not days:
+        what = "forecast by site" if by_site else "forecast"
+        note = Note(f"No {what} is stored. Run: run_spark {_JOBS[by_site]} --date DAY")
+        others = request.database.days(_JOBS[not by_site])
+        return Content("Forecasts", [], controls=[kinds] if others else [], notes=[note])
+    day = day_parameter(request.parameters, "day", days[-1])
+    if day not in days:
+        raise InputMissing(
+            f"no forecast is stored for {day}", found=f"{days[0]} to {days[-1]}, {number_of(len(days), 'forecast')}"
+        )
+    stratum = choice_parameter(request.parameters, "stratum", _STRATA, "all")
+    chosen = _Chosen(day, stratum, by_site, request.parameters.get("site", "") if by_site else "")
+    judged = request.database.query(
+        f"SELECT {', '.join(column.name for column in _QUALITY)} FROM {chosen.quality} "
+        "WHERE day = $day AND stratum = $stratum ORDER BY first_day, model",
+        {"day": day, "stratum": stratum},
+    )
+    sections = [_datasets(request, chosen), _quality(judged, by_site=by_site)]
+    named = [(one.isoformat(), one.isoformat()) for one in reversed(days)]
+    controls = [
+        kinds, Control("day", "Forecast from", day.isoformat(), named),
+        *([_sites(request, chosen)] if by_site else []),
+        Control("stratum", "Datasets", stratum, [(name, name) for name in _STRATA]),
+    ]  # fmt: skip
+    where = ", and at which sites" if by_site else ""
+    about = f"What is popular from {day} on{where}, predicted from the days before it."
+    return Content("Forecasts", sections, about, controls)
+
+
+def _sites(request: PageRequest, chosen: _Chosen) -> Control:
+    """The form's field for the site."""
+    sql = f"SELECT DISTINCT site_name FROM {chosen.job} WHERE day = $day ORDER BY site_name"
+    names = [row[0] for row in request.database.query(sql, {"day": chosen.day}).rows]
+    if chosen.site and chosen.site not in names:
+        names.insert(0, chosen.site)
+    return Control("site", "Site", chosen.site, [("", "all"), *((name, shown(name)) for name in names)])
+
+
+def _datasets(request: PageRequest, chosen: _Chosen) -> Section:
+    where = "WHERE day = $day AND ($stratum = 'all' OR stratum = $stratum)"
+    values = {"day": chosen.day, "stratum": chosen.stratum}
+    if chosen.site:
+        where, values = f"{where} AND site_name = $site", {**values, "site": chosen.site}
+    names = ", ".join(column.name for column in chosen.columns)
+    table = chosen.job
+    found = request.database.query(f"SELECT {names} FROM {table} {where} ORDER BY rank LIMIT {_SHOWN}", values)
+    count, likely, threshold, label, model = request.database.query(
+        "SELECT count(*), count(*) FILTER (WHERE probability >= 0.5), max(threshold), max(label), max(model) "
+        f"FROM {table} {where}",
+        values,
+    ).rows[0]
+    if not count:
+        return Section("Most probable datasets", [Note("The forecast has no such dataset.")])
+    means = "by bytes" if threshold is None else f"> {threshold:g}"
+    of = "datasets at sites" if chosen.by_site and not chosen.site else "datasets"
+    figures = Figures([
+        Figure("Probably popular", f"{likely:,}", f"of the first {count:,} {of} by rank"),
+        Figure("Popular means", means, label or "accesses in the week"),
+        Figure("Model", shown(model)),
+    ])  # fmt: skip
+    rows = [(row[0], Cell(row[1], request.link("dataset", name=row[1])), *row[2:]) for row in found.rows]
+
+    def everything() -> Any:
+        return request.database.query(f"SELECT {names} FROM {table} {where} ORDER BY rank", values).table
+
+    caption = "Datasets by the probability to be popular"
+    bars = [column.name for column in chosen.columns].index("probability")
+    drawn = Table("forecast", chosen.columns, rows, caption, everything, row_count=count, bars=bars, limit=_SHOWN)
+    return Section("Most probable datasets", [figures, drawn])
+
+
+def _quality(judged: Any, *, by_site: bool) -> Section:
+    title = "How good such forecasts were"
+    if not judged.rows:
+        return Section(title, [Note("No past week could be judged: the store had too few days before the forecast.")])
+    weeks = sorted({row[0] for row in judged.rows})
+    values = {(row[0], row[1]): row[4] for row in judged.rows}
+    series = {
+        model: [None if (value := values.get((week, model))) is None else round(100 * value, 1) for week in weeks]
+        for model in dict.fromkeys(row[1] for row in judged.rows)
+    }
+    table = Table("quality", _QUALITY, judged.rows, "Past weeks, each predicted from the days before it",
+                  lambda: judged.table)  # fmt: skip
+    chart = Chart(
+        "precision", "Average precision by week", "line", [week.isoformat() for week in weeks], series, "%",
+        "Week from", "Average precision", table=table,
+    )  # fmt: skip
+    about = "persistence: what was popular in the week before is predicted to be popular again."
+    if by_site:
+        about = f"Of all sites together. {about[0].upper()}{about[1:]} Datasets are counted once for each site."
+    return Section(title, [chart], about)
+
+
+PAGE = PageDefinition("Forecasts", "Which datasets will probably be popular.", view, needs_use=False)

@@ -1,0 +1,90 @@
+"""Spark: memory, time and processes of one run: of an application, of a run by processes, or of a suite."""
+
+from __future__ import annotations
+
+from cmsspark.apps.dashboard import run_measures
+from cmsspark.apps.dashboard import spark_parts as parts
+from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
+from cmsspark.apps.dashboard.run_measures import RunView
+from cmsspark.apps.dashboard.selection import choice_parameter
+from cmsspark.apps.dashboard.widgets import Column, Content, Control, Note, Section, Table, shown
+from cmsspark.base.clock import to_second
+
+
+def view(request: PageRequest) -> Content:
+    """The run ``run``; the latest without one."""
+    notes: list[str] = []
+    choices = run_measures.choices(request.state_dir, notes)
+    if not choices:
+        text = "No run was measured yet. run_spark measures each run that it starts."
+        return Content("Spark", [], notes=[Note(text), *(Note(shown(one), "warn") for one in notes)])
+    names = [one.run for one in choices]
+    chosen = choice_parameter(request.parameters, "run", names, names[0])
+    run = run_measures.view_of(request.state_dir, choices[names.index(chosen)])
+    options = [(one.run, f"{to_second(one.began_ms)} {shown(one.label)}"[:90]) for one in choices]
+    return Content(
+        shown(run.choice.label),
+        _sections(run),
+        _about(run),
+        [Control("run", "Application or run", chosen, options, wide=True)],
+        [Note(shown(text), "warn") for text in (*notes, *run.notes, *(run.measured.notes if run.measured else ()))],
+    )
+
+
+def _about(run: RunView) -> str:
+    measured = run.measured
+    facts = [f"run {run.choice.run}", f"{to_second(run.choice.began_ms)} UTC"]
+    if measured is not None:
+        facts.append(
+            f"Spark {measured.spark_version}, {measured.master}" if measured.spark_version else measured.engine
+        )
+    if run.watched is not None:
+        facts.append(f"on {run.watched.host}")
+    return ", ".join(shown(fact) for fact in facts if fact)
+
+
+def _sections(run: RunView) -> list[Section]:
+    measured = run.measured
+    sections = [Section("In total", [parts.figures(run)])]
+    if measured is not None and measured.findings:
+        sections.append(Section("What costs time or memory", [_findings(run)]))
+    if measured is not None and any(one.peaks for one in measured.executors):
+        sections.append(
+            Section("Memory by area", [parts.memory_areas(measured)], "The largest value of each area while it ran.")
+        )
+    if measured is not None and measured.samples:
+        sections.append(Section("Memory over time", [parts.memory_over_time(measured)]))
+    if run.samples:
+        sections.append(
+            Section(
+                "Memory of all processes",
+                [parts.roles_over_time(run, "rss_bytes")],
+                "Also the Python of a driver in client mode, which Spark does not see. Shared pages count twice.",
+            )
+        )
+        sections.append(Section("CPU by role", [parts.roles_over_time(run, "cpu_percent")], is_half=True))
+        sections.append(Section("Top processes over time", [parts.top_processes(run)], is_half=True))
+    if measured is not None:
+        if any(one.active_tasks is not None for one in measured.samples):
+            sections.append(Section("Tasks", [parts.active_tasks(measured)]))
+        sections.append(Section("Where the time of tasks went", [parts.time_components(measured)]))
+        sections.append(Section("Executors", [parts.executors(measured)]))
+        sections.append(Section("Stages over time", [parts.stage_timeline(measured)]))
+        sections.append(Section("Stages", [parts.stages(measured)]))
+    sections.append(Section("Process tree", [parts.process_tree(run)]))
+    if run.log:
+        rows = [(entry.time_ms, entry.type, entry.host, entry.message) for entry in run.log]
+        columns = (Column("time_ms", "Time", "instant"), Column("type", "Type"), Column("host", "Host"))
+        table = Table("log", (*columns, Column("message", "Message")), rows, "Log of the monitor", limit=100)
+        sections.append(Section("Log", [table]))
+    return sections
+
+
+def _findings(run: RunView) -> Table:
+    assert run.measured is not None
+    rows = [(one.title, one.where, one.cure) for one in run.measured.findings]
+    columns = (Column("title", "Finding"), Column("where", "Where"), Column("cure", "What to change"))
+    return Table("findings", columns, rows, "Findings")
+
+
+PAGE = PageDefinition("Spark", "Memory, time and processes of runs.", view, needs_use=False)

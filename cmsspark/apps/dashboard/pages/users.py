@@ -1,0 +1,61 @@
+"""Users over time: how many people, never who; and the CPU hours of data tiers and site tiers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cmsspark.apps.dashboard import use
+from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
+from cmsspark.apps.dashboard.selection import FILTERS, STEPS, choice_parameter
+from cmsspark.apps.dashboard.series_parts import chart_of
+from cmsspark.apps.dashboard.widgets import Content, Control, Figure, Figures, Section, count_figure, cpu_figure, si
+from cmsspark.sources.registry import STREAMS_BY_NAME
+
+_WITH_TIMES: Final = " and ".join(stream.name for stream in STREAMS_BY_NAME.values() if stream.has_times)
+_GROUPS: Final = {"none": "nothing", **FILTERS}
+_CPU: Final = {"data_tier": "Data tier", "site_tier": "Site tier", "campaign": "Campaign"}
+
+
+def view(request: PageRequest) -> Content:
+    """The page for the address's period, filters and grouping."""
+    chosen = request.selection()
+    group = choice_parameter(request.parameters, "by", list(_GROUPS), "none")
+    tier = choice_parameter(request.parameters, "cpu_by", list(_CPU), "data_tier")
+    by = None if group == "none" else group
+    users = use.series(request.snapshot, chosen, "users", by)
+    cpu = use.series(request.snapshot, chosen, "cpu_ms", tier)
+    sums = use.totals(request.snapshot, chosen)
+    step = STEPS[chosen.step][1]
+    nobody = (
+        "A person is a pseudonym: one name in two certificates counts once. Records without a user are not counted."
+    )
+    figures = [Figure("Distinct users", si(sums["users"]), "over the whole period, each person once")]
+    if not chosen.is_of_jobs:
+        figures.append(count_figure("Accesses", sums["nacc"]))
+    if request.snapshot.has_jobs:
+        figures.append(count_figure("Jobs", sums["job_count"]))
+        nobody += " Users of jobs are counted apart: choose a stream of jobs."
+    figures.append(cpu_figure(sums["cpu_ms"]))
+    return Content(
+        "Users over time",
+        [
+            Section("In total", [Figures(figures)]),
+            Section(f"Distinct users per {step}", [chart_of("users", users, "users", chosen, by or "all")], nobody),
+            Section(
+                f"CPU time per {step} by {_CPU[tier].lower()}",
+                [chart_of("cpu", cpu, "cpu_ms", chosen, tier)],
+                f"CPU time is in the logs of jobs only (the streams {_WITH_TIMES}).",
+            ),
+        ],
+        f"{chosen.first} to {chosen.last}: how many people read data. People are counted and never named.",
+        [
+            *request.period_controls(chosen),
+            *request.filter_controls(chosen),
+            Control("by", "Users by", group, list(_GROUPS.items())),
+            Control("cpu_by", "CPU by", tier, list(_CPU.items())),
+        ],
+        request.use_notes(chosen),
+    )
+
+
+PAGE = PageDefinition("Users over time", "How many people read data, and the CPU time by tier.", view)

@@ -1,0 +1,40 @@
+"""The pages by the last part of their address, in the order of the navigation. It names modules and imports none.
+
+A page is one module with ``PAGE``, an object with ``title``, ``about``, ``needs_use`` and ``view(request)``, which
+returns a ``Content`` (:mod:`cmsspark.apps.dashboard.widgets`, also as ``request.widgets``). Another room adds its
+page by a line here.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from functools import cache
+from typing import Final
+
+from cmsspark.apps.dashboard.page_request import PageDefinition
+
+PAGES: Final[Mapping[str, str]] = {
+    "popularity": "cmsspark.apps.dashboard.pages.popularity",
+    "dataset": "cmsspark.apps.dashboard.pages.dataset",
+    "sites": "cmsspark.apps.dashboard.pages.sites",
+    "data": "cmsspark.apps.dashboard.pages.data",
+    "users": "cmsspark.apps.dashboard.pages.users",
+    "forecasts": "cmsspark.apps.dashboard.pages.forecasts",
+    "caches": "cmsspark.apps.dashboard.pages.caches",
+    "runs": "cmsspark.apps.dashboard.pages.runs",
+    "spark": "cmsspark.apps.dashboard.pages.spark",
+    "sql": "cmsspark.apps.dashboard.pages.sql",
+}
+
+
+@cache
+def page(name: str) -> PageDefinition:
+    """The page of that name. Raises KeyError where there is none."""
+    found: PageDefinition = importlib.import_module(PAGES[name]).PAGE
+    return found
+
+
+def navigation() -> list[tuple[str, str]]:
+    """The name and title of each page."""
+    return [(name, page(name).title) for name in PAGES]

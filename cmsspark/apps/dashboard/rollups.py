@@ -1,0 +1,247 @@
+"""The rollups of a store: which segments there should be, building those that are missing, removing old ones.
+
+A month that is over is one segment; each day of the newest month is a segment of its own, so a new day builds only
+itself. The name of a segment's folder has a digest of its days and their runs: a day that was run again is another
+segment, and one that is damaged or of another version is built anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Final
+
+from cmsspark.apps.dashboard import segment_build
+from cmsspark.apps.dashboard.coded_rows import TABLE
+from cmsspark.apps.dashboard.segment_build import SegmentIndex
+from cmsspark.apps.dashboard.shortage import shortage_of
+from cmsspark.base.errors import CmssparkError, NotReady, OutputError
+from cmsspark.base.text.plurals import number_of
+from cmsspark.filesystems.storage import local_path
+from cmsspark.store.query.database import Database
+from cmsspark.store.query.stored_parts import StoredInterval
+
+_DIGEST: Final = 16
+
+
+class RollupsDamagedError(NotReady):
+    """A file of the rollups could not be read: they are checked and built again."""
+
+
+@contextmanager
+def reading_rollups() -> Iterator[None]:
+    """Raises RollupsDamagedError (75) where the block cannot read a file of the rollups, and Shortage (75) where it
+    gets no memory or file descriptor for it; a damaged file may ask for much memory, too.
+    """
+    import duckdb
+    import pyarrow as pa
+
+    try:
+        yield
+    except (duckdb.IOException, duckdb.InvalidInputException, pa.ArrowException, OSError) as error:
+        if shortage := shortage_of(error):
+            raise shortage from error
+        raise RollupsDamagedError(
+            "files of the rollups are damaged or gone, and are built again", next_step="load this page again"
+        ) from error
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A segment that is there: its folder and its index."""
+
+    folder: Path
+    index: SegmentIndex
+
+    @property
+    def days(self) -> list[date]:
+        """Its days, in order."""
+        return sorted(date.fromisoformat(day) for day in self.index.runs)
+
+    def file(self, name: str) -> str:
+        """The path of one of its Parquet files."""
+        return str(self.folder / f"{name}.parquet")
+
+
+@dataclass(frozen=True)
+class RollupState:
+    """What a refresh found: the segments, the stored days that cannot be read with the reason, why days are partial."""
+
+    segments: tuple[Segment, ...]
+    faults: Mapping[date, str] = field(default_factory=dict)
+    partial: Mapping[date, str] = field(default_factory=dict)
+
+    @property
+    def runs(self) -> dict[date, str]:
+        """The run of each day that the rollups hold."""
+        return {date.fromisoformat(day): run for one in self.segments for day, run in one.index.runs.items()}
+
+
+class Rollups:
+    """The rollups of a local store in the folder ``cache``. ``log`` takes a line of progress."""
+
+    def __init__(self, database: Database, cache: Path, log: Callable[[str], None], threads: int = 2) -> None:
+        self._database = database
+        self.store = store = str(Path(local_path(database.fout)).resolve())
+        self.folder = cache / "dashboard" / hashlib.sha256(store.encode()).hexdigest()[:_DIGEST]
+        self._log = log
+        self._threads = threads
+        self._verified: set[str] = set()
+        #: Runs that could not be read, with the reason: they are not tried at every refresh.
+        self._unreadable: dict[tuple[date, str], str] = {}
+
+    def refresh(self) -> RollupState:
+        """Build what is missing. Days that cannot be read are left out, each with its reason.
+
+        Raises OutputError (73) where the cache cannot be written.
+        """
+        stored = self.stored()
+        faults = {day: _text(one.fault) for day, one in stored.items() if one.fault is not None}
+        faults |= {
+            day: self._unreadable[day, one.run] for day, one in stored.items() if (day, one.run) in self._unreadable
+        }
+        days = {day: one for day, one in stored.items() if day not in faults}
+        partial = {day: one.partial_reason for day, one in days.items() if one.partial_reason}
+        groups = segments_of(sorted(days))
+        segments: list[Segment] = []
+        for name, members in groups.items():
+            segment = self._segment(name, [days[day] for day in members], faults)
+            if segment is not None:
+                segments.append(segment)
+        return RollupState(tuple(segments), faults, partial)
+
+    def remove_old(self, state: RollupState) -> None:
+        """Remove segments that the state does not use, and what killed builds left."""
+        used = {segment.folder.name for segment in state.segments}
+        for path in self.folder.iterdir() if self.folder.is_dir() else ():
+            is_old_build = path.name.startswith(".building-") and _is_old(path)
+            if path.name not in used and (is_old_build or not path.name.startswith(".")):
+                shutil.rmtree(path, ignore_errors=True)
+
+    def forget(self) -> None:
+        """Check the files of every segment again at the next refresh, as one of them could not be read."""
+        self._verified.clear()
+        self._unreadable.clear()
+
+    def are_whole(self, segments: Sequence[Segment]) -> bool:
+        """Whether the files of segments have their digests now. Raises NotReady (75) where they cannot be read now."""
+        self._verified.clear()
+        try:
+            return all(self._is_intact(one.folder, one.index) for one in segments)
+        except OSError as error:
+            if shortage := shortage_of(error):
+                raise shortage from error
+            return False
+
+    def stored(self) -> dict[date, StoredInterval]:
+        """The stored days, as the store has them now."""
+        intervals = self._database.stored(TABLE)
+        return {one.interval: one for one in intervals if isinstance(one.interval, date)}
+
+    def _segment(self, name: str, days: list[StoredInterval], faults: dict[date, str]) -> Segment | None:
+        if not days:
+            return None
+        digest = hashlib.sha256(json.dumps([[str(one.interval), one.run] for one in days]).encode()).hexdigest()[
+            :_DIGEST
+        ]
+        folder = self.folder / f"{name}.{digest}"
+        if segment := self._existing(folder, days):
+            return segment
+        self._log(f"rollups of {name}: {number_of(len(days), 'day')}")
+        try:
+            index = segment_build.build(days, self.store, folder, self._threads)
+        except OutputError:
+            raise
+        except CmssparkError as error:
+            # One day must not cost the others: find it, leave it out.
+            if len(days) == 1:
+                self._leave_out(days[0], error, faults)
+                return None
+            return self._segment(name, self._readable(days, faults), faults)
+        self._verified.add(folder.name)
+        return Segment(folder, index)
+
+    def _readable(self, days: list[StoredInterval], faults: dict[date, str]) -> list[StoredInterval]:
+        """The days that can be read; the others get their faults. At least one is left out."""
+        readable = []
+        for one in days:
+            scratch = self.folder / f".building-{one.interval}-check"
+            try:
+                segment_build.build([one], self.store, scratch, self._threads)
+                readable.append(one)
+            except OutputError:
+                raise
+            except CmssparkError as error:
+                self._leave_out(one, error, faults)
+            finally:
+                shutil.rmtree(scratch, ignore_errors=True)
+        return readable
+
+    def _leave_out(self, one: StoredInterval, error: CmssparkError, faults: dict[date, str]) -> None:
+        faults[one.first_day] = self._unreadable[one.first_day, one.run] = _text(error)
+
+    def _existing(self, folder: Path, days: Sequence[StoredInterval]) -> Segment | None:
+        """The segment in a folder, or None where it is not there, damaged, or of another version."""
+        if not folder.is_dir():
+            return None
+        try:
+            index = segment_build.read_index(folder)
+            is_whole = index.version == segment_build.VERSION
+            is_whole = is_whole and index.runs == {str(one.interval): one.run for one in days}
+            is_whole = is_whole and index.files.keys() == segment_build.FILES
+            is_whole = is_whole and self._is_intact(folder, index)
+        except (OSError, ValueError) as error:
+            if shortage := shortage_of(error):
+                raise shortage from error
+            is_whole = False
+        if is_whole:
+            return Segment(folder, index)
+        self._log(f"rollups in {folder.name} are damaged or of another version, and are built anew")
+        shutil.rmtree(folder, ignore_errors=True)
+        return None
+
+    def _is_intact(self, folder: Path, index: SegmentIndex) -> bool:
+        """Whether the files have their sizes and, when they are first used, their digests."""
+        if any((folder / name).stat().st_size != size for name, (size, _) in index.files.items()):
+            return False
+        if folder.name in self._verified:
+            return True
+        with ThreadPoolExecutor(2) as pool:
+            digests = pool.map(segment_build.file_digest, [folder / name for name in index.files])
+            is_same = all(digest == wanted for digest, (_, wanted) in zip(digests, index.files.values(), strict=True))
+        if is_same:
+            self._verified.add(folder.name)
+        return is_same
+
+
+def segments_of(days: Sequence[date]) -> dict[str, list[date]]:
+    """Segment name → its days: one for each month, and one for each day of the newest month.
+
+    Example:
+        >>> segments_of([date(2026, 1, 30), date(2026, 1, 31), date(2026, 2, 1)]).keys()
+        dict_keys(['2026-01', '2026-02-01'])
+    """
+    groups: dict[str, list[date]] = {}
+    for day in days:
+        is_newest = (day.year, day.month) == (days[-1].year, days[-1].month)
+        groups.setdefault(day.isoformat() if is_newest else f"{day:%Y-%m}", []).append(day)
+    return groups
+
+
+def _text(error: CmssparkError) -> str:
+    return " ".join(error.text().split())
+
+
+def _is_old(path: Path) -> bool:
+    try:
+        return time.time() - path.stat().st_mtime > 3_600
+    except OSError:
+        return False

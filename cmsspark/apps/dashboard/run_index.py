@@ -1,0 +1,181 @@
+"""The runs of a store and of the run history, day by day and job by job; read only."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import date
+from pathlib import Path
+from typing import Final
+
+from cmsspark.base import clock
+from cmsspark.base.errors import CmssparkError
+from cmsspark.base.manifests import Manifest
+from cmsspark.base.periods import Period
+from cmsspark.filesystems.storage import LocalFiles, join, local_path
+from cmsspark.run.run_context import from_manifest
+from cmsspark.run.run_report import PAGE
+from cmsspark.store import contents, run_history
+from cmsspark.store.day_states import NO_RESULT, Cell, table
+from cmsspark.store.job_index import JOBS
+from cmsspark.store.run_history import Published, Run
+
+#: Manifests are kept, as a run never changes.
+_KEPT: Final = 4_000
+
+
+@dataclass(frozen=True)
+class RunIndex:
+    """Runs of a period's days. ``cells``: (day, job) → state; ``current``: (day, job) → the run that is stored.
+
+    ``published``: what became of their documents; ``notes``: what could not be read; ``skipped``: (day, job) → why the
+    daily run leaves a day out that has no result.
+    """
+
+    jobs: list[str]
+    cells: Mapping[tuple[date, str], Cell]
+    current: Mapping[tuple[date, str], Run]
+    runs: list[Run]
+    published: list[Published]
+    notes: list[str] = field(default_factory=list)
+    skipped: Mapping[tuple[date, str], str] = field(default_factory=dict)
+
+
+class _Manifests:
+    """The current run of each day of each job, each manifest read once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str, str, str], Run | str] = {}
+        self._lock = threading.Lock()
+
+    def read(self, store: str, job: str, day: date) -> Run | str | None:
+        """The run, a text where it is damaged, None where there is none."""
+        folder = Path(local_path(join(store, job, day.isoformat())))
+        try:
+            name = str(json.loads((folder / "CURRENT").read_bytes())["run"])
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError):
+            return f"{job} of {day}: CURRENT is damaged"
+        key = (store, job, day.isoformat(), name)
+        with self._lock:
+            if key in self._known:
+                return self._known[key]
+        run = _of_manifest(folder, name, store, f"{job} of {day}")
+        with self._lock:
+            if len(self._known) >= _KEPT:
+                self._known.clear()
+            if isinstance(run, Run):
+                self._known[key] = run
+        return run
+
+
+_MANIFESTS: Final = _Manifests()
+
+
+def _of_manifest(folder: Path, name: str, store: str, what: str) -> Run | str:
+    if name in ("", ".", "..") or "/" in name:
+        return f"{what}: CURRENT names no run"
+    try:
+        manifest = Manifest.of(json.loads((folder / "runs" / name / "manifest.json").read_bytes()))
+        run = from_manifest(manifest, store)
+        kept = (
+            "reconciliation",
+            "drift",
+            "warnings",
+            "missing_streams",
+            "tables",
+            "dumps",
+            "versions",
+            "period",
+            "damaged",
+        )
+        details = {key: manifest.document[key] for key in kept if key in manifest.document}
+        return replace(run, details=Manifest.of(details), stored_run=name)
+    except (OSError, ValueError, AttributeError) as error:
+        return f"{what}: the manifest of run {name} cannot be read ({type(error).__name__})"
+
+
+def read_index(
+    store: str, state_dir: Path, days: list[date], skipped: Callable[[], Mapping[tuple[date, str], str]] = dict
+) -> RunIndex:
+    """The runs of some days, in order; those of the run history where it knows this store."""
+    notes: list[str] = []
+    runs, published = _history(store, state_dir, days, notes)
+    current: dict[tuple[date, str], Run] = {}
+    names = {run.stored_run for run in runs}
+    for job in stored_jobs(store):
+        for day in days:
+            run = _MANIFESTS.read(store, job, day)
+            if isinstance(run, str):
+                notes.append(run)
+            elif run is not None:
+                current[day, job] = run
+                if run.stored_run not in names:
+                    runs.append(run)
+    runs.sort(key=lambda run: (run.began_ms, run.run), reverse=True)
+    why = _why(skipped, days, notes)
+    jobs = [name for name in JOBS if any(run.job == name for run in runs) or any(job == name for _, job in why)]
+    cells = table(days, jobs, runs, published)
+    # As `cmsspark status` has it: a result that is there is shown.
+    why = {key: text for key, text in why.items() if cells[key].word in NO_RESULT}
+    return RunIndex(jobs, cells | dict.fromkeys(why, Cell("skipped")), current, runs, published, notes, why)
+
+
+def _why(
+    skipped: Callable[[], Mapping[tuple[date, str], str]], days: list[date], notes: list[str]
+) -> dict[tuple[date, str], str]:
+    try:
+        return {(day, job): text for (day, job), text in skipped().items() if day in days and job in JOBS}
+    except CmssparkError as error:
+        notes.append(" ".join(error.text().split()))
+        return {}
+
+
+def stored_jobs(store: str) -> list[str]:
+    """The jobs of days of which the store has a folder."""
+    base = Path(local_path(store))
+    return [name for name, job in JOBS.items() if not job.of_periods and (base / name).is_dir()]
+
+
+def stored_job_days(store: str) -> list[date]:
+    """All days that any job has a result of, in order."""
+    files = LocalFiles()
+    found = (when for job in stored_jobs(store) for when in contents.stored_intervals(files, store, job))
+    return sorted({when for when in found if not isinstance(when, Period)})
+
+
+def report_path(store: str, job: str, interval: str, run: str) -> Path | None:
+    """The report of a run: only names that the store's own folders have lead to a file."""
+    if job not in JOBS:
+        return None
+    base = Path(local_path(join(store, job)))
+    folder = _entry(_entry(base, interval), "runs")
+    page = _entry(_entry(folder, run), PAGE)
+    return page if page is not None and page.is_file() else None
+
+
+def _entry(folder: Path | None, name: str) -> Path | None:
+    """The entry of a folder whose name is exactly this; so no name leads out of the folder."""
+    if folder is None or not folder.is_dir():
+        return None
+    return next((entry for entry in folder.iterdir() if entry.name == name), None)
+
+
+def _history(store: str, state_dir: Path, days: list[date], notes: list[str]) -> tuple[list[Run], list[Published]]:
+    now = clock.now_ms()
+    try:
+        with run_history.read_history(state_dir) as history:
+            if history is None or not days:
+                return [], []
+            runs = [run_history.as_of_now(run, now) for run in history.runs(first=days[0], last=days[-1])]
+            published = history.published(days[0], days[-1])
+    except CmssparkError as error:
+        notes.append(" ".join(error.text().split()))
+        return [], []
+    own = Path(local_path(store)).resolve()
+    runs = [run for run in runs if not run.details.period and Path(local_path(run.store)).resolve() == own]
+    stored = {run.stored_run for run in runs}
+    return runs, [entry for entry in published if entry.stored_run in stored]

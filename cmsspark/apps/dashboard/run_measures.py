@@ -1,0 +1,131 @@
+"""What was measured of runs, as the page *Spark* reads it: ``monitor/runs/RUN/run.json`` and ``processes.sqlite``.
+
+None is "not measured".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from cmsspark.base.errors import CmssparkError
+from cmsspark.store.process_samples import LogEntry, ProcessSample, WatchedRun, read_processes
+from cmsspark.store.run_metrics import RunMetrics, file_of, runs_folder
+
+#: Runs that the page offers.
+MOST_RUNS: Final = 100
+_RUN: Final = re.compile(r"[\w.\-]{1,100}")
+_LARGEST: Final = 64_000_000
+
+
+class _Head(msgspec.Struct):
+    run: str
+    job: str = ""
+    began_ms: int = 0
+    state: str = ""
+    application: str | None = None
+    root_pid: int | None = None
+
+
+@dataclass(frozen=True)
+class RunChoice:
+    """A run that the page offers: its id, what it is called, when it began, and its watched processes, if any."""
+
+    run: str
+    label: str
+    began_ms: int
+    watched: str | None = None
+    is_measured: bool = True
+
+
+@dataclass(frozen=True)
+class RunView:
+    """All that is known of one run."""
+
+    choice: RunChoice
+    measured: RunMetrics | None = None
+    watched: WatchedRun | None = None
+    samples: Sequence[ProcessSample] = ()
+    log: Sequence[LogEntry] = ()
+    notes: Sequence[str] = field(default_factory=list)
+
+
+def choices(state_dir: Path, notes: list[str]) -> list[RunChoice]:
+    """The runs that were measured or watched, the latest first; ``notes`` gets what could not be read."""
+    watched = _watched(state_dir, notes)
+    by_root = {run.root_pid: run for run in reversed(watched) if run.root_pid}
+    found: list[RunChoice] = []
+    taken: set[str] = set()
+    folders = sorted(runs_folder(state_dir).glob("*/run.json"), key=lambda file: file.parent.name)
+    for file in folders[-MOST_RUNS:]:
+        try:
+            head = msgspec.json.decode(_content(file), type=_Head)
+        except (OSError, msgspec.DecodeError, msgspec.ValidationError) as error:
+            notes.append(f"{file} was left out: {error}")
+            continue
+        beside = by_root.get(head.root_pid or -1)
+        # A number of a process is used again after some time: the run must be the same, too.
+        run = beside if beside is not None and abs(beside.start_ms - head.began_ms) < 600_000 else None
+        taken.add(run.run if run else "")
+        name = head.application or head.state
+        found.append(RunChoice(file.parent.name, f"{head.job} {name}", head.began_ms, run.run if run else None))
+    for run in watched:
+        if run.run not in taken:
+            label = f"suite {run.suite}, release {run.release}" if run.suite else run.job
+            found.append(RunChoice(run.run, label, run.start_ms, run.run, is_measured=False))
+    return sorted(found, key=lambda one: -one.began_ms)[:MOST_RUNS]
+
+
+def view_of(state_dir: Path, choice: RunChoice) -> RunView:
+    """All that is stored of a run."""
+    notes: list[str] = []
+    measured = None
+    if choice.is_measured and _RUN.fullmatch(choice.run):
+        file = file_of(state_dir, choice.run)
+        try:
+            measured = msgspec.json.decode(_content(file), type=RunMetrics)
+        except (OSError, msgspec.DecodeError, msgspec.ValidationError) as error:
+            notes.append(f"{file} cannot be read: {error}")
+    if choice.watched is None:
+        return RunView(choice, measured, notes=notes)
+    try:
+        with read_processes(state_dir) as database:
+            if database is None:
+                return RunView(choice, measured, notes=notes)
+            watched = database.find(choice.watched)
+            samples, log = database.samples(choice.watched), database.log(choice.watched)
+            return RunView(choice, measured, watched, samples, log, notes)
+    except CmssparkError as error:
+        notes.append(str(error))
+        return RunView(choice, measured, notes=notes)
+
+
+def _watched(state_dir: Path, notes: list[str]) -> list[WatchedRun]:
+    try:
+        with read_processes(state_dir) as database:
+            return database.runs(limit=MOST_RUNS) if database else []
+    except CmssparkError as error:
+        notes.append(str(error))
+        return []
+
+
+def _content(file: Path) -> bytes:
+    if file.stat().st_size > _LARGEST:
+        raise OSError(f"it has more than {_LARGEST:,} bytes")
+    return file.read_bytes()
+
+
+def by_role(samples: Sequence[ProcessSample], name: str) -> tuple[list[int], Mapping[str, list[float]]]:
+    """Times, and for each role the sums of a measure at them; 0 where a role has no process then."""
+    times = sorted({sample.time_ms for sample in samples})
+    position = {time: number for number, time in enumerate(times)}
+    sums: dict[str, list[float]] = {}
+    for sample in samples:
+        row = sums.setdefault(sample.role, [0.0] * len(times))
+        row[position[sample.time_ms]] += getattr(sample, name) or 0
+    return times, sums

@@ -1,0 +1,157 @@
+"""What a page shows: the period and the filters, as they stand in the address."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, timedelta
+from typing import Final
+
+from cmsspark.base import dates
+from cmsspark.base.errors import UsageError
+from cmsspark.sources.registry import ACCESS_STREAMS, STREAMS_OF_JOBS
+
+#: Filters on accesses: the column, and its label.
+FILTERS: Final[Mapping[str, str]] = {
+    "stream": "Stream",
+    "data_tier": "Data tier",
+    "site_tier": "Site tier",
+    "campaign": "Campaign",
+}
+#: The period where the address names none: the newest month and so many before it, which are whole segments.
+DEFAULT_MONTHS: Final = 2
+#: Name → (label, DuckDB's part of a date).
+STEPS: Final[Mapping[str, tuple[str, str]]] = {
+    "day": ("Days", "day"),
+    "week": ("ISO weeks", "week"),
+    "month": ("Months", "month"),
+}
+_MAX_TEXT: Final = 1_000
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Days from ``first`` to ``last`` (both included) and the accesses that the page is about.
+
+    ``filters``: column → value, of ``FILTERS``; ``step``: day, week or month.
+    """
+
+    first: date
+    last: date
+    filters: tuple[tuple[str, str], ...] = field(default=())
+    step: str = "day"
+
+    def where(self, columns: Sequence[str], *, days_too: bool = True) -> tuple[str, list[object]]:
+        """The condition in SQL on those of the columns that are filtered, and its parameters."""
+        conditions = ["day BETWEEN ? AND ?"] if days_too else ["true"]
+        parameters: list[object] = [self.first, self.last] if days_too else []
+        for name, value in self.filters:
+            if name in columns:
+                conditions.append(f"{name} = ?")
+                parameters.append(value)
+        return " AND ".join(conditions), parameters
+
+    @property
+    def is_of_jobs(self) -> bool:
+        """Whether the only stream that it has counts jobs, not accesses."""
+        return self.value("stream") in STREAMS_OF_JOBS
+
+    @property
+    def streams_of_users(self) -> tuple[str, ...]:
+        """The streams whose users are counted: the chosen one, else those of accesses. Users of jobs are others."""
+        stream = self.value("stream")
+        return ACCESS_STREAMS if stream is None else (stream,)
+
+    def where_users(self, columns: Sequence[str], *, days_too: bool = True) -> tuple[str, list[object]]:
+        """As :meth:`where`, for sets of users with the column ``stream``."""
+        where, parameters = self.where([name for name in columns if name != "stream"], days_too=days_too)
+        streams = self.streams_of_users
+        return f"{where} AND stream IN ({', '.join('?' * len(streams))})", [*parameters, *streams]
+
+    def value(self, column: str) -> str | None:
+        """The value that a column is filtered to; None for all."""
+        return dict(self.filters).get(column)
+
+    def bucket_of(self, day: date) -> date:
+        """The first day of the day's step."""
+        if self.step == "week":
+            return day - timedelta(days=day.isoweekday() - 1)
+        return day.replace(day=1) if self.step == "month" else day
+
+    def buckets(self) -> list[date]:
+        """The first days of all steps of the period, in order."""
+        count = (self.last - self.first).days + 1
+        return sorted({self.bucket_of(self.first + timedelta(days=number)) for number in range(count)})
+
+
+def text_parameter(parameters: Mapping[str, str], name: str, default: str = "") -> str:
+    """A text of the address. Raises UsageError (2) for one that is too long."""
+    text = parameters.get(name, default)
+    if len(text) > _MAX_TEXT:
+        raise UsageError(f"{name} has at most {_MAX_TEXT:,} characters", found=f"{len(text):,}")
+    return text
+
+
+def choice_parameter(parameters: Mapping[str, str], name: str, choices: Sequence[str], default: str) -> str:
+    """One of several words. Raises UsageError (2) for another one."""
+    text = text_parameter(parameters, name) or default
+    if text not in choices:
+        raise UsageError(f"{name} is one of {', '.join(choices)}", found=repr(text[:80]))
+    return text
+
+
+def number_parameter(parameters: Mapping[str, str], name: str, default: int, least: int, most: int) -> int:
+    """A whole number within limits. Raises UsageError (2) for anything else."""
+    text = text_parameter(parameters, name)
+    if not text:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) < 12 and least <= int(text) <= most):
+        raise UsageError(f"{name} is a whole number from {least:,} to {most:,}", found=repr(text[:80]))
+    return int(text)
+
+
+def day_parameter(parameters: Mapping[str, str], name: str, default: date) -> date:
+    """A day. Raises UsageError (2) for another text."""
+    text = text_parameter(parameters, name)
+    return dates.parse_day(text) if text else default
+
+
+def selection_of(parameters: Mapping[str, str], stored: Sequence[date]) -> Selection:
+    """The period and filters of an address, for a store that holds these days.
+
+    Without a period it is the month of the newest stored day up to that day, and the two months before it. Raises
+    UsageError (2) for wrong values.
+    """
+    newest, oldest = stored[-1], stored[0]
+    last = day_parameter(parameters, "to", newest)
+    default = max(oldest, _months_before(last, DEFAULT_MONTHS)) if last >= oldest else last
+    first = day_parameter(parameters, "from", default)
+    if first > last:
+        raise UsageError(f"the period begins on {first} and ends before it, on {last}", next_step="exchange them")
+    if (last - first).days >= 3_660:
+        raise UsageError("a period has ten years at most", found=f"{first} to {last}")
+    filters = tuple((name, value) for name in FILTERS if (value := _filter(parameters, name)) is not None)
+    return Selection(first, last, filters, _step(parameters, (last - first).days + 1))
+
+
+def _months_before(day: date, months: int) -> date:
+    """The first day of the month that is so many months before the day's."""
+    number = day.year * 12 + day.month - 1 - months
+    return date(number // 12, number % 12 + 1, 1)
+
+
+def _filter(parameters: Mapping[str, str], name: str) -> str | None:
+    """None for all; ``-`` stands for names without that part."""
+    text = text_parameter(parameters, name)
+    if not text:
+        return None
+    return "" if text == NO_PART else text
+
+
+#: What stands in the address and on the page for a name that has no such part.
+NO_PART: Final = "-"
+
+
+def _step(parameters: Mapping[str, str], day_count: int) -> str:
+    default = "day" if day_count <= 100 else "week"
+    return choice_parameter(parameters, "step", list(STEPS), default)

@@ -1,0 +1,98 @@
+"""Charts of values over time, with their tables, as several pages show them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date
+from typing import TYPE_CHECKING, Final
+
+from cmsspark.apps.dashboard.selection import STEPS, Selection, choice_parameter
+from cmsspark.apps.dashboard.use import MEASURES, OF_JOBS, OTHER, Series
+from cmsspark.apps.dashboard.widgets import Chart, Column, Control, Kind, Note, Table, shown
+
+if TYPE_CHECKING:
+    from cmsspark.apps.dashboard.page_request import PageRequest
+    from cmsspark.apps.dashboard.snapshot import Snapshot
+
+_KINDS: Final[Mapping[str, Kind]] = {
+    "nacc": "count", "users": "count", "job_count": "count", "read_bytes": "bytes", "job_read_bytes": "bytes",
+    "cpu_ms": "ms",
+}  # fmt: skip
+_X: Final = {"day": "Day (UTC)", "week": "ISO week, by its Monday (UTC)", "month": "Month (UTC)"}
+
+
+def chart_of(name: str, series: Series, measure: str, chosen: Selection, by: str) -> Chart:
+    """The chart of a series: stacked where its groups add up, else lines.
+
+    Of one step the groups are bars: a stack without areas shows points at sums that read as values.
+    """
+    label, unit, factor = MEASURES[measure]
+    labels = [label_of(day, chosen.step) for day in series.buckets]
+    is_stack = series.is_additive and len(series.values) > 1 and len(labels) > 1
+    has_any = [any(value is not None for value in column) for column in zip(*series.values.values(), strict=True)]
+    # In a stack a group without a value lies flat; where no group has one, no day is stored.
+    values = {
+        group: [
+            (0 if is_stack and there else None) if value is None else value * factor
+            for value, there in zip(row, has_any, strict=True)
+        ]
+        for group, row in series.values.items()
+    }
+    note = series.note
+    if not series.is_additive and len(series.values) > 1:
+        note = f"{note} One person can be in several groups and steps: these numbers do not add up.".strip()
+    columns = [Column(chosen.step, STEPS[chosen.step][1].capitalize(), "text")]
+    columns += [
+        Column(group or "all", shown(group) if group or by != "all" else "All", _KINDS[measure]) for group in values
+    ]
+    rows = [(text, *(row[number] for row in series.values.values())) for number, text in enumerate(labels)]
+    return Chart(
+        name,
+        f"{label} by {STEPS[chosen.step][1]}",
+        "bar" if len(labels) == 1 else "stack" if is_stack else "line",
+        labels,
+        values if by != "all" or not values else {label: next(iter(values.values()))},
+        "" if unit == "h" else unit,
+        _X[chosen.step],
+        label + (f" per {STEPS[chosen.step][1]}"),
+        note=note,
+        table=Table(name, columns, rows, f"{label} by {STEPS[chosen.step][1]}"),
+    )
+
+
+def label_of(day: date, step: str) -> str:
+    """The label of a step: its first day, or the month."""
+    return f"{day:%Y-%m}" if step == "month" else day.isoformat()
+
+
+def measures_of(snapshot: Snapshot) -> list[tuple[str, str]]:
+    """The measures that a form offers, those of jobs where any are stored, each with its label."""
+    return [(name, label) for name, (label, _, _) in MEASURES.items() if snapshot.has_jobs or name not in OF_JOBS]
+
+
+def measure_of(request: PageRequest, chosen: Selection, notes: list[Note]) -> str:
+    """The measure of the address. A stream has either accesses or jobs: the measure of the other kind is replaced, and
+    ``notes`` says so.
+    """
+    measure = choice_parameter(request.parameters, "measure", list(MEASURES), "nacc")
+    stream = chosen.value("stream")
+    fitting = {"nacc": "job_count", "read_bytes": "job_read_bytes"}
+    if not chosen.is_of_jobs:
+        fitting = {} if stream is None else {of_jobs: name for name, of_jobs in fitting.items()}
+    if measure in fitting:
+        is_said = "measure" in request.parameters or chosen.is_of_jobs
+        measure = fitting[measure]
+        if is_said:
+            kind = "jobs, not accesses" if chosen.is_of_jobs else "accesses, not jobs"
+            notes.append(Note(f"The stream {shown(stream)} counts {kind}: this is its {MEASURES[measure][0].lower()}."))
+    return measure
+
+
+def measure_controls(request: PageRequest, measure: str, group: str, groups: Mapping[str, str]) -> list[Control]:
+    """The form's fields for the measure and the grouping."""
+    measures = measures_of(request.snapshot)
+    by = [*((name, label) for name, label in groups.items()), ("none", "nothing")]
+    return [Control("measure", "Measure", measure, measures), Control("by", "Group by", group, by)]
+
+
+__all__ = ["OTHER", "chart_of", "label_of", "measure_controls", "measure_of", "measures_of"]

@@ -1,0 +1,155 @@
+"""The server: sockets, the token, the thread that keeps the rollups up to date; ends at Ctrl-C or SIGTERM."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Final
+
+import waitress
+from waitress.server import BaseWSGIServer, MultiSocketServer
+
+from cmsspark.apps.dashboard import security
+from cmsspark.apps.dashboard.app import HOME, Services, create_app
+from cmsspark.apps.dashboard.keeper import Keeper
+from cmsspark.apps.dashboard.security import Guard
+from cmsspark.base.errors import NotAllowed, UsageError
+from cmsspark.base.memory import share_freed
+from cmsspark.base.signals import interruptible
+from cmsspark.store.query.database import Database
+
+#: Seconds after which a connection without a request is closed.
+_IDLE_S: Final = 60
+#: Seconds between two looks at the store.
+_EVERY_S: Final = 5.0
+
+
+@dataclass(frozen=True)
+class Options:
+    """Where to serve. ``token``: None makes one where ``host`` is not this host alone. ``skipped``: (day, job) → why
+    the daily run leaves it out.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8_765
+    prefix: str = ""
+    names: tuple[str, ...] = ()
+    token: str | None = None
+    threads: int = 8
+    skipped: Callable[[], Mapping[tuple[date, str], str]] = dict
+
+
+@dataclass
+class Server:
+    """A running dashboard: its address and how to end it."""
+
+    services: Services
+    wsgi: MultiSocketServer | BaseWSGIServer
+    databases: tuple[Database, ...]
+    host: str
+    port: int
+
+    @property
+    def address(self) -> str:
+        """The address of the first page; with the token where one is needed."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        token = f"?token={self.services.guard.token}" if self.services.guard.token else ""
+        return f"http://{host}:{self.port}{self.services.prefix}/{HOME}{token}"
+
+    def run(self) -> None:
+        """Serve until :meth:`close` is called by another thread or a signal's handler raises."""
+        self.wsgi.run()
+
+    def close(self) -> None:
+        """End the server and what it started."""
+        self.wsgi.close()
+        self.services.keeper.stop()
+        for database in self.databases:
+            database.close()
+
+
+def open_server(store: str, state_dir: Path, cache_dir: Path, options: Options, log: Callable[[str], None]) -> Server:
+    """A server that listens, with its rollups being read. Raises UsageError (2) for an address that is in use."""
+    listening = _listen(options.host, options.port)
+    port = listening.getsockname()[1]
+    token = options.token
+    if token is None and not security.is_loopback(options.host):
+        token = security.new_token()
+    guard = Guard(token, frozenset({*options.names, options.host, *_own_names(token)}), port)
+    # Pages and people's queries see no table with a row for each person; the rollups read the days of partials.
+    database = Database(store, is_private=False, memory="250MB", threads=2, max_age_s=2)
+    days = Database(store, is_private=True, memory="100MB", threads=1)
+    keeper = Keeper(days, cache_dir, every_s=_EVERY_S, log=log)
+    services = Services(keeper, database, state_dir, guard, options.prefix, options.skipped)
+    wsgi = waitress.create_server(
+        create_app(services),
+        sockets=[listening],
+        threads=options.threads,
+        channel_timeout=_IDLE_S,
+        max_request_header_size=32_768,
+        max_request_body_size=65_536,
+        ident="",
+        clear_untrusted_proxy_headers=False,
+        _start=True,
+    )
+    keeper.start()
+    return Server(services, wsgi, (database, days), options.host, port)
+
+
+def serve(store: str, folders: tuple[Path, Path], options: Options, echo: Callable[[str], None], verbose: bool) -> None:
+    """Serve until Ctrl-C or SIGTERM. ``folders``: the state directory and the cache directory."""
+    share_freed()
+    lock = threading.Lock()
+
+    def log(text: str) -> None:
+        if verbose or text.startswith(("rollups of", "the rollups")):
+            with lock:
+                echo(text)
+
+    server = open_server(store, *folders, options, log)
+    logging.getLogger("waitress").setLevel(logging.ERROR)
+    echo(f"dashboard of {store}: {server.address}")
+    if server.services.guard.token and options.host != "127.0.0.1":
+        echo("Everyone with this address can read all pages. Use TLS, as by a proxy, outside of a trusted network.")
+    echo("Ctrl-C ends it.")
+    try:
+        with interruptible():
+            server.run()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        server.close()
+    echo("ended")
+
+
+def _own_names(token: str | None) -> set[str]:
+    """Names of this host, for a server that others reach."""
+    return {socket.gethostname(), socket.getfqdn()} if token is not None else set()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    listening = None
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listening = socket.socket(family, socket.SOCK_STREAM)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.listen(128)
+        return listening
+    except OSError as error:
+        if listening is not None:
+            listening.close()
+        if isinstance(error, PermissionError):
+            raise NotAllowed(
+                f"port {port} cannot be opened", found=error.strerror, next_step="give --port 8765"
+            ) from None
+        raise UsageError(
+            f"the dashboard cannot listen on {host}:{port}",
+            found=error.strerror,
+            next_step="give another --port (0 takes a free one), or another --host",
+        ) from None

@@ -1,0 +1,186 @@
+"""The use of sites: what is read at each, what is local and remote, and what lies there unused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date, timedelta
+from typing import Any, Final
+
+import numpy as np
+
+from cmsspark.apps.dashboard import user_sets
+from cmsspark.apps.dashboard.dataset_ranking import datasets
+from cmsspark.apps.dashboard.segment_build import SUMS
+from cmsspark.apps.dashboard.selection import Selection
+from cmsspark.apps.dashboard.snapshot import Snapshot, day_number
+from cmsspark.apps.dashboard.use import codes_of_users
+from cmsspark.store.query.database import Database
+
+_SUMS: Final = ", ".join(f"sum({name}) AS {name}" for name in SUMS)
+#: Groups of a site's accesses: the column of ``site_days``.
+GROUPS: Final = ("data_tier", "app", "stream")
+#: The most accesses first, then the most jobs.
+_LARGEST: Final = "ORDER BY nacc DESC NULLS LAST, job_count DESC NULLS LAST, 1"
+
+
+def all_sites(snapshot: Snapshot, chosen: Selection) -> list[tuple[Any, ...]]:
+    """(site, sums as in ``SUMS`` …, distinct users) of all sites, those with the most accesses first."""
+
+    def make() -> list[tuple[Any, ...]]:
+        where, parameters = chosen.where(("stream",))
+        rows = snapshot.query(
+            f"SELECT site_name::VARCHAR, {_SUMS} FROM site_totals WHERE {where} GROUP BY 1 {_LARGEST}",
+            parameters,
+        )
+        users = _users(snapshot, chosen)
+        return [(row[0], *map(_whole, row[1:]), users.get(row[0], 0)) for row in rows]
+
+    return snapshot.cached(("all_sites", chosen), make)
+
+
+def over_time(snapshot: Snapshot, chosen: Selection, site: str) -> list[tuple[Any, ...]]:
+    """(first day of the step, sums …) of a site."""
+    where, parameters = chosen.where(("stream",))
+    return snapshot.query(
+        f"SELECT date_trunc('{chosen.step}', day)::DATE AS d, {_SUMS} FROM site_totals "
+        f"WHERE site_name::VARCHAR = ? AND {where} GROUP BY 1 ORDER BY 1",
+        [site, *parameters],
+    )
+
+
+def by_group(snapshot: Snapshot, chosen: Selection, site: str, column: str) -> list[tuple[Any, ...]]:
+    """(value of one of ``GROUPS``, sums …) of a site, the most accesses first."""
+
+    def make() -> list[tuple[Any, ...]]:
+        assert column in GROUPS
+        files = snapshot.files("site_days", chosen.first, chosen.last)
+        where, parameters = chosen.where(("stream",))
+        if not files:
+            return []
+        return snapshot.query(
+            f"SELECT {column}, {_SUMS} FROM read_parquet(?, union_by_name = true) WHERE site_name = ? AND {where} "
+            f"GROUP BY 1 {_LARGEST}",
+            [files, site, *parameters],
+        )
+
+    return snapshot.cached(("site_by", chosen, site, column), make)
+
+
+def top_datasets(snapshot: Snapshot, chosen: Selection, site: str) -> list[tuple[Any, ...]]:
+    """(dataset, sums …) of a site, the most accesses first: whole segments by site, cut ones day by day."""
+
+    def make() -> list[tuple[Any, ...]]:
+        inside, cut = snapshot.split(chosen.first, chosen.last)
+        stream, of_stream = chosen.where(("stream",), days_too=False)
+        days, of_days = chosen.where(("stream",))
+        parts: list[str] = []
+        values: list[Any] = []
+        select = (
+            f"SELECT dataset_name, {', '.join(SUMS)} FROM read_parquet(?, union_by_name = true) WHERE site_name = ?"
+        )
+        if inside:
+            parts.append(f"{select} AND {stream}")
+            values += [[snapshot.segments[number].file("site_datasets") for number in inside], site, *of_stream]
+        if cut:
+            parts.append(f"{select} AND {days}")
+            values += [[one.file("detail") for one in cut], site, *of_days]
+        if not parts:
+            return []
+        return snapshot.query(
+            f"SELECT dataset_name, {_SUMS} FROM ({' UNION ALL '.join(parts)}) GROUP BY 1 {_LARGEST}", values
+        )
+
+    return snapshot.cached(("site_datasets", chosen, site), make)
+
+
+def unused(
+    snapshot: Snapshot, database: Database, site: str, weeks: int, kind: str
+) -> tuple[date | None, int, int, list[tuple[Any, ...]]]:
+    """Replicas at a site of datasets that no access and no job read there in the last weeks up to the newest day.
+
+    Returns the day of the replica snapshot (None where none is stored), the bytes and number of all its replicas at the
+    site, and for each unused one (dataset, bytes, newest replica ms, accesses elsewhere, jobs elsewhere), the largest
+    first.
+    """
+    replica_days = database.days("dbs_phedex")
+    if not replica_days:
+        return None, 0, 0, []
+    replicas = database.query(
+        "SELECT dataset_name, present_bytes, newest_replica_ms FROM dbs_phedex "
+        "WHERE day = ? AND site_name = ? AND kind = ? AND present_bytes > 0",
+        [replica_days[-1], site, kind],
+    ).table
+
+    columns = [column.to_pylist() for column in replicas.columns]
+    read, elsewhere = _read_lately(snapshot, site, weeks, columns[0])
+    rows = [
+        (name, size, newest, *elsewhere.get(name, (0, 0)))
+        for name, size, newest in zip(*columns, strict=True)
+        if name not in read
+    ]
+    rows.sort(key=lambda row: (-row[1], row[0] or ""))
+    return replica_days[-1], sum(columns[1]), replicas.num_rows, rows
+
+
+def window(snapshot: Snapshot, weeks: int) -> tuple[date, date]:
+    """The first and the last of the N × 7 days up to the newest stored one."""
+    last = snapshot.days[-1]
+    return last - timedelta(days=7 * weeks - 1), last
+
+
+def _read_lately(
+    snapshot: Snapshot, site: str, weeks: int, names: Sequence[str]
+) -> tuple[set[str], dict[str, tuple[int, int]]]:
+    """The datasets that were read at the site in the window; and the accesses and jobs of these names elsewhere."""
+
+    def make() -> set[str]:
+        first, last = window(snapshot, weeks)
+        # The newest segment's last days are the window's: a day of a segment's last access is enough.
+        files = snapshot.files("site_datasets", first, last)
+        rows = snapshot.query(
+            "SELECT DISTINCT dataset_name FROM read_parquet(?, union_by_name = true) "
+            "WHERE site_name = ? AND last_day >= ? AND (nacc > 0 OR job_count > 0)",
+            [files, site, first],
+        )
+        return {row[0] for row in rows}
+
+    read = snapshot.cached(("read_lately", site, weeks), make)
+    wanted = [name for name in names if name not in read]
+    first, last = window(snapshot, weeks)
+    elsewhere = snapshot.cached(("uses", first, last), lambda: _uses(snapshot, first, last))
+    return read, {name: elsewhere[name] for name in wanted if name in elsewhere}
+
+
+def _uses(snapshot: Snapshot, first: date, last: date) -> dict[str, tuple[int, int]]:
+    """Accesses and jobs of each dataset."""
+    uses: dict[str, tuple[int, int]] = {}
+    accesses, jobs = (datasets(snapshot, Selection(first, last), name) for name in ("nacc", "job_count"))
+    for name, count in zip(accesses.names(), accesses.counts, strict=True):
+        uses[name] = (count or 0, 0)
+    for name, count in zip(jobs.names(), jobs.counts, strict=True):
+        uses[name] = (uses.get(name, (0, 0))[0], count or 0)
+    return uses
+
+
+def users_of_site(snapshot: Snapshot, chosen: Selection, site: str) -> int | None:
+    """The distinct users of one site over the period; None where its days have two pseudonym keys."""
+    return _users(snapshot, chosen).get(site, 0)
+
+
+def _users(snapshot: Snapshot, chosen: Selection) -> dict[str, int | None]:
+    def make() -> dict[str, int | None]:
+        names = snapshot.names["site_name"]
+        if len(snapshot.keys_of(chosen.first, chosen.last)) > 1:
+            return dict.fromkeys(names)
+        counter = user_sets.DistinctCounter(max(1, len(names)), snapshot.pseudonyms)
+        codes = {"stream": codes_of_users(snapshot, chosen)["stream"]}
+        for table in snapshot.user_tables["site_users"]:
+            rows = user_sets.chosen_rows(table, codes, day_number(chosen.first), day_number(chosen.last))
+            counter.add(table, rows, table.keys["site_name"][rows].astype(np.int32))
+        return {name: int(count) for name, count in zip(names, counter.counts(), strict=False)}
+
+    return snapshot.cached(("users_of_sites", chosen), make)
+
+
+def _whole(value: Any) -> int | None:
+    return None if value is None else int(value)

@@ -1,0 +1,261 @@
+"""One loaded state of the rollups: small tables in memory, large ones read from Parquet by name of dataset or site.
+
+A snapshot never changes. When the store grows, the next one is loaded beside it, and requests that have begun finish
+with the old one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from datetime import date, timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import numpy as np
+
+from cmsspark.apps.dashboard import dataset_tables, user_sets
+from cmsspark.apps.dashboard.dataset_tables import DatasetTables
+from cmsspark.apps.dashboard.rollups import RollupState, Segment, reading_rollups
+from cmsspark.apps.dashboard.segment_build import BIT_FILES, SUMS
+from cmsspark.apps.dashboard.user_sets import UserTable
+from cmsspark.base import clock
+from cmsspark.sources.registry import STREAMS_OF_JOBS
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+
+T = TypeVar("T")
+#: Columns whose few values are kept as numbers.
+DIMENSIONS: Final = ("stream", "site_tier", "data_tier", "campaign", "site_name")
+_EPOCH: Final = date(1970, 1, 1)
+_KEPT_RESULTS: Final = 256
+
+
+def day_number(day: date) -> int:
+    """Days since 1970."""
+    return (day - _EPOCH).days
+
+
+def day_of(number: int) -> date:
+    """The day of a number of days since 1970."""
+    return _EPOCH + timedelta(days=int(number))
+
+
+@dataclass
+class Snapshot:
+    """The rollups as pages query them.
+
+    ``state``: the segments, and the days that are left out or partial. ``names``: dimension → its values, sorted.
+    ``pseudonyms``: the number of all users. ``datasets``: what is known of each dataset. ``loaded_ms``: when it was
+    loaded, UTC ms.
+    """
+
+    state: RollupState
+    con: duckdb.DuckDBPyConnection
+    names: Mapping[str, list[str]]
+    pseudonyms: int
+    user_tables: Mapping[str, list[UserTable]]
+    datasets: DatasetTables
+    loaded_ms: int
+    _results: OrderedDict[Any, Future[Any]] = field(default_factory=OrderedDict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _lists: list[UserTable] | None = None
+
+    @cached_property
+    def days(self) -> list[date]:
+        """The days that it holds, in order."""
+        return sorted(self.state.runs)
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        return self.state.segments
+
+    @property
+    def has_jobs(self) -> bool:
+        """Whether any stored day has a stream of jobs."""
+        return any(name in STREAMS_OF_JOBS for name in self.names["stream"])
+
+    def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """The rows of a query; any thread may call it."""
+        with reading_rollups(), self.con.cursor() as cursor:
+            return cursor.execute(sql, list(parameters)).fetchall()
+
+    def arrow(self, sql: str, parameters: Sequence[Any] = ()) -> pa.Table:
+        """The rows of a query as an Arrow table; any thread may call it."""
+        with reading_rollups(), self.con.cursor() as cursor:
+            return cursor.sql(sql, params=list(parameters)).to_arrow_table()
+
+    def cached(self, key: Any, make: Callable[[], T]) -> T:
+        """``make()``, or its last result for the same key: a snapshot never changes, so results do not, either.
+
+        Requests for a key that is being made wait for it: several people who ask the same question cost one answer.
+        """
+        with self._lock:
+            result: Future[T] | None = self._results.get(key)
+            is_own = result is None
+            if result is None:
+                result = self._results[key] = Future()
+            self._results.move_to_end(key)
+            while len(self._results) > _KEPT_RESULTS:
+                self._results.popitem(last=False)
+        if is_own:
+            try:
+                result.set_result(make())
+            except BaseException as error:
+                with self._lock:
+                    self._results.pop(key, None)
+                result.set_exception(error)
+        return result.result()
+
+    def files(self, name: str, first: date, last: date) -> list[str]:
+        """The files of a rollup whose segments have days of the period."""
+        return [one.file(name) for one in self.segments if one.days[0] <= last and one.days[-1] >= first]
+
+    def split(self, first: date, last: date) -> tuple[list[int], list[Segment]]:
+        """The numbers of segments that lie within the period, and the segments that it cuts."""
+        inside, cut = [], []
+        for number, segment in enumerate(self.segments):
+            begin, end = segment.days[0], segment.days[-1]
+            if first <= begin and end <= last:
+                inside.append(number)
+            elif begin <= last and end >= first:
+                cut.append(segment)
+        return inside, cut
+
+    def code(self, column: str, value: str) -> int:
+        """The number of a dimension's value; -1 where no access has it."""
+        names = self.names[column]
+        return names.index(value) if value in names else -1
+
+    def lists(self) -> list[UserTable]:
+        """The users of each day, stream, site tier, data tier and campaign, loaded when they are first needed."""
+        with self._lock, reading_rollups():
+            if self._lists is None:
+                ids = [table.global_ids for table in self.user_tables["tier_users"]]
+                columns = ("day", "stream", "site_tier", "data_tier", "campaign")
+                self._lists = [
+                    user_sets.of_lists(rows, _codes(rows, self.names), own)
+                    for own, rows in zip(
+                        ids,
+                        (_read(self.con, one.file("cube_users"), (*columns, "users")) for one in self.segments),
+                        strict=True,
+                    )
+                ]
+            return self._lists
+
+    def keys_of(self, first: date, last: date) -> set[str]:
+        """The ids of the pseudonym keys of the days of a period: users of two keys cannot be told apart."""
+        return {key for key, days in self.days_of_keys.items() if any(first <= day <= last for day in days)}
+
+    @cached_property
+    def days_of_keys(self) -> dict[str, list[date]]:
+        """The days of each pseudonym key, in order."""
+        days: dict[str, list[date]] = {}
+        for one in self.segments:
+            for day, keys in one.index.keys.items():
+                for key in keys:
+                    days.setdefault(key, []).append(date.fromisoformat(day))
+        return days
+
+
+def load(state: RollupState, threads: int = 2) -> Snapshot:
+    """Load the segments of a state. Raises duckdb.Error where a file is damaged or gone."""
+    import duckdb
+    import pyarrow as pa
+
+    con = duckdb.connect(
+        ":memory:", config={"memory_limit": "450MB", "threads": threads, "preserve_insertion_order": "false"}
+    )
+    segments = state.segments
+    con.execute("SET parquet_metadata_cache = true")
+    con.execute("SET enable_progress_bar = false")
+    names = {name: _values(con, segments, name) for name in DIMENSIONS}
+    datasets = dataset_tables.load(segments)
+    for name, values in names.items():
+        con.register("enum_values", pa.table({"value": pa.array(values or [""], pa.string())}))
+        con.execute(f"CREATE TYPE {name}_enum AS ENUM (SELECT value FROM enum_values)")
+        con.unregister("enum_values")
+    _load_cube(con, segments)
+    _load_sites(con, segments)
+    users, tables = _load_users(con, segments, names)
+    names["dataset_name"] = datasets.names
+    return Snapshot(state, con, names, users, tables, datasets, clock.now_ms())
+
+
+def _values(con: duckdb.DuckDBPyConnection, segments: Sequence[Segment], column: str) -> list[str]:
+    if not segments:
+        return []
+    file = "site_days" if column == "site_name" else "cube"
+    paths = [one.file(file) for one in segments]
+    rows = con.execute(f"SELECT DISTINCT {column} FROM read_parquet(?) ORDER BY 1", [paths]).fetchall()
+    return [row[0] for row in rows]
+
+
+def _load_cube(con: duckdb.DuckDBPyConnection, segments: Sequence[Segment]) -> None:
+    keys = ("stream", "site_tier", "data_tier", "campaign")
+    columns = ", ".join(f"{name} {name}_enum" for name in keys) + ", " + _sum_columns(con, segments, "cube")
+    con.execute(f"CREATE TABLE cube (day DATE, {columns})")
+    for one in segments:
+        con.execute(
+            f"INSERT INTO cube SELECT day, {', '.join((*keys, *SUMS))} FROM read_parquet(?)", [one.file("cube")]
+        )
+
+
+def _load_sites(con: duckdb.DuckDBPyConnection, segments: Sequence[Segment]) -> None:
+    """``site_totals``: sums by day, site and stream."""
+    columns = _sum_columns(con, segments, "site_days", wide=True)
+    con.execute(f"CREATE TABLE site_totals (day DATE, site_name site_name_enum, stream stream_enum, {columns})")
+    sums = ", ".join(f"sum({name})" for name in SUMS)
+    for one in segments:
+        con.execute(
+            f"INSERT INTO site_totals SELECT day, site_name, stream, {sums} FROM read_parquet(?) GROUP BY ALL",
+            [one.file("site_days")],
+        )
+
+
+def _sum_columns(con: duckdb.DuckDBPyConnection, segments: Sequence[Segment], name: str, *, wide: bool = False) -> str:
+    """The definitions of the sums: 64 bits, or 128 where a segment has larger ones."""
+    large: set[str] = set(SUMS) if wide else set()
+    for one in segments:
+        rows = con.execute("DESCRIBE SELECT * FROM read_parquet(?)", [one.file(name)]).fetchall()
+        large |= {row[0] for row in rows if str(row[1]).startswith("DECIMAL")}
+    return ", ".join(f"{column} {'HUGEINT' if column in large else 'BIGINT'}" for column in SUMS)
+
+
+def _load_users(
+    con: duckdb.DuckDBPyConnection, segments: Sequence[Segment], names: Mapping[str, list[str]]
+) -> tuple[int, dict[str, list[UserTable]]]:
+    numbers: dict[str, int] = {}
+    tables: dict[str, list[UserTable]] = {name: [] for name in BIT_FILES}
+    for one in segments:
+        own = con.execute("SELECT user_key FROM read_parquet(?) ORDER BY user_id", [one.file("users")]).fetchall()
+        ids = np.fromiter((numbers.setdefault(row[0], len(numbers)) for row in own), np.int64, len(own))
+        for name, keys in BIT_FILES.items():
+            rows = _read(con, one.file(name), (*keys, "users"))
+            tables[name].append(user_sets.of_bits(rows, _codes(rows, names), ids))
+    return len(numbers), tables
+
+
+def _read(con: duckdb.DuckDBPyConnection, path: str, columns: Sequence[str]) -> pa.Table:
+    import pyarrow.parquet as pq
+
+    return pq.read_table(path, columns=list(columns), partitioning=None)
+
+
+def _codes(rows: pa.Table, names: Mapping[str, list[str]]) -> dict[str, user_sets.Codes]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    codes = {}
+    for column in rows.column_names:
+        if column == "day":
+            codes[column] = rows[column].cast(pa.int32()).to_numpy()
+        elif column != "users":
+            found = pc.index_in(rows[column].cast(pa.string()), value_set=pa.array(names[column], pa.string()))
+            codes[column] = found.to_numpy().astype(np.int32)
+    return codes

@@ -1,0 +1,297 @@
+"""The charts and tables of the page *Spark*: memory, executors, time, stages and processes of one run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeVar
+
+from cmsspark.apps.dashboard.run_measures import RunView, by_role
+from cmsspark.apps.dashboard.widgets import Chart, Column, Figure, Figures, Table, si
+from cmsspark.store.process_samples import ProcessSample
+from cmsspark.store.run_metrics import ExecutorEntry, RunMetrics, StageEntry
+
+_T = TypeVar("_T")
+#: Points of a line, and lines of a chart, at most.
+_POINTS: Final = 240
+_LINES: Final = 8
+#: Stages of the timeline; all others are one line.
+_STAGES: Final = 10
+_SLICES: Final = 120
+_SHOWN: Final = 40
+#: Area of memory → what it is.
+AREAS: Final[Mapping[str, str]] = {
+    "JVMHeapMemory": "JVM heap", "JVMOffHeapMemory": "JVM off-heap", "OnHeapExecutionMemory": "execution, on heap",
+    "OffHeapExecutionMemory": "execution, off heap", "OnHeapStorageMemory": "storage, on heap",
+    "OffHeapStorageMemory": "storage, off heap", "OnHeapUnifiedMemory": "unified, on heap",
+    "OffHeapUnifiedMemory": "unified, off heap", "DirectPoolMemory": "direct pool", "MappedPoolMemory": "mapped pool",
+    "ProcessTreeJVMRSSMemory": "resident: JVM", "ProcessTreePythonRSSMemory": "resident: Python",
+    "ProcessTreeOtherRSSMemory": "resident: other",
+}  # fmt: skip
+_X: Final = "Seconds since the run began"
+#: Time of tasks → its label. The rest of a task's time is scheduling and waiting.
+_TIMES: Final[Mapping[str, str]] = {
+    "cpu_ms": "CPU in the JVM", "gc_ms": "garbage collection", "deserialize_ms": "deserializing tasks",
+    "result_serialize_ms": "serializing results", "fetch_wait_ms": "waiting for shuffle data",
+    "shuffle_write_ms": "writing shuffle data",
+}  # fmt: skip
+
+
+def figures(view: RunView) -> Figures:
+    """The run in some numbers."""
+    shown = []
+    run, watched = view.measured, view.watched
+    began = run.began_ms if run else watched.start_ms if watched else 0
+    ended = (run.ended_ms if run else None) or (watched.end_ms if watched else None)
+    shown.append(Figure("state", (run.state if run else watched.status if watched else "") or "?"))
+    shown.append(Figure("seconds", "–" if ended is None else f"{(ended - began) / 1000:,.1f}"))
+    if run is not None:
+        totals = run.totals
+        failed = f"{totals.failed_tasks:,} failed, {totals.killed_tasks:,} killed"
+        shown.append(Figure("tasks", f"{totals.tasks:,}", note=failed))
+        shown.append(Figure("stages", f"{run.stage_count or len(run.stages):,}"))
+        share = totals.gc_ms / totals.run_ms if totals.run_ms else 0.0
+        shown.append(Figure("garbage collection", f"{share:.1%}", note="of the time of tasks"))
+        shown.append(Figure("read by tasks", si(totals.input_bytes, "B"), f"{totals.input_bytes:,} B"))
+        shuffled = totals.shuffle_write_bytes
+        shown.append(Figure("shuffled", si(shuffled, "B"), f"{shuffled:,} B"))
+        spilled = totals.disk_spilled_bytes
+        shown.append(Figure("spilled to disk", si(spilled, "B"), f"{spilled:,} B"))
+    _, sums = by_role(view.samples, "rss_bytes")
+    if sums:
+        most = int(max(sum(values) for values in zip(*sums.values(), strict=True)))
+        shown.append(Figure("resident memory", si(most, "B"), f"{most:,} B", note="all processes, at most"))
+    return Figures(shown)
+
+
+def memory_areas(run: RunMetrics) -> Chart:
+    """Peaks of each area of memory, by executor."""
+    used = {area: label for area, label in AREAS.items() if any(one.peaks.get(area) for one in run.executors)}
+    largest = sorted(run.executors, key=lambda one: -max(one.peaks.values(), default=0))[:_LINES]
+    series = {_name(one): [one.peaks.get(area) for area in used] for one in largest}
+    columns = [Column("area", "Area"), *(Column(name, name, "bytes") for name in series)]
+    rows = [(label, *(one.peaks.get(area) for one in largest)) for area, label in used.items()]
+    table = Table("memory_areas", columns, rows, "Largest value of each area, bytes")
+    return Chart(
+        "memory_areas", "Peak memory by area", "bar", list(used.values()), series, "B", "Area", "Memory", table=table
+    )
+
+
+def memory_over_time(run: RunMetrics) -> Chart:
+    """The processes of this host over time, as the measurement saw them."""
+    looks = _thinned(run.samples, lambda one: (one.driver_jvm_rss or 0) + (one.driver_python_rss or 0))
+    labels = [f"{(one.at_ms - run.began_ms) / 1000:.0f}" for one in looks]
+    columns = {
+        "JVM of the driver": [one.driver_jvm_rss for one in looks],
+        "Python of the driver": [one.driver_python_rss for one in looks],
+        "Python workers": [one.workers_rss for one in looks],
+        "used heap": [one.heap_bytes for one in looks],
+    }
+    series = {name: values for name, values in columns.items() if any(value is not None for value in values)}
+    return _timed("memory_over_time", "Memory over time", labels, series, "line", "bytes", "B")
+
+
+def active_tasks(run: RunMetrics) -> Chart:
+    """Running tasks over time."""
+    looks = _thinned([one for one in run.samples if one.active_tasks is not None], lambda one: one.active_tasks or 0)
+    labels = [f"{(one.at_ms - run.began_ms) / 1000:.0f}" for one in looks]
+    return _timed(
+        "active_tasks", "Active tasks", labels, {"tasks": [one.active_tasks for one in looks]}, "line", "count"
+    )
+
+
+def roles_over_time(view: RunView, measure: str) -> Chart:
+    """Resident memory, or CPU in percent of one core, by role."""
+    times, sums = by_role(view.samples, measure)
+    numbers = _largest_of(times, [sum(values) for values in zip(*sums.values(), strict=True)] if sums else [])
+    began = view.watched.start_ms if view.watched else 0
+    labels = [f"{(times[number] - began) / 1000:.0f}" for number in numbers]
+    series = {role: [round(values[number], 1) for number in numbers] for role, values in sorted(sums.items())}
+    if measure == "rss_bytes":
+        return _timed("roles", "Resident memory by role", labels, series, "stack", "bytes", "B")
+    return _timed("cpu", "CPU by role, percent of one core", labels, series, "stack", "count", "%")
+
+
+def top_processes(view: RunView) -> Chart:
+    """The processes with the most resident memory, over time."""
+    found: dict[str, dict[int, int]] = {}
+    for sample in view.samples:
+        found.setdefault(f"{sample.pid} {sample.role}", {})[sample.time_ms] = sample.rss_bytes or 0
+    names = sorted(found, key=lambda name: -max(found[name].values()))[:_LINES]
+    times = sorted({time for name in names for time in found[name]})
+    numbers = _largest_of(times, [max(found[name].get(time, 0) for name in names) for time in times])
+    began = view.watched.start_ms if view.watched else 0
+    labels = [f"{(times[number] - began) / 1000:.0f}" for number in numbers]
+    series = {name: [found[name].get(times[number]) for number in numbers] for name in names}
+    return _timed("top_processes", "Resident memory of the largest processes", labels, series, "line", "bytes", "B")
+
+
+def executors(run: RunMetrics) -> Table:
+    """A row for each executor."""
+    columns = (
+        Column("executor", "Executor"), Column("host", "Host"), Column("cores", "Cores", "count"),
+        Column("tasks", "Tasks", "count"), Column("failed", "Failed", "count"),
+        Column("gc_share", "GC", "share", "of the time of tasks"), Column("heap", "Heap peak", "bytes"),
+        Column("heap_max", "Heap limit", "bytes"), Column("jvm_rss", "JVM resident", "bytes"),
+        Column("python_rss", "Python resident", "bytes"), Column("input_bytes", "Read", "bytes"),
+        Column("shuffle", "Shuffle written", "bytes"), Column("spill", "Spilled", "bytes"), Column("reason", "Removed"),
+    )  # fmt: skip
+    rows = [
+        (
+            one.executor, one.host, one.cores, one.totals.tasks, one.totals.failed_tasks,
+            one.totals.gc_ms / one.totals.run_ms if one.totals.run_ms else None, one.peaks.get("JVMHeapMemory"),
+            one.heap_max_bytes, one.peaks.get("ProcessTreeJVMRSSMemory"), one.peaks.get("ProcessTreePythonRSSMemory"),
+            one.totals.input_bytes, one.totals.shuffle_write_bytes, one.totals.disk_spilled_bytes, one.reason or "",
+        )
+        for one in run.executors
+    ]  # fmt: skip
+    return Table("executors", columns, rows, "Executors and driver", limit=_SHOWN, empty="No executor is known.")
+
+
+def time_components(run: RunMetrics) -> Table:
+    """What the time of tasks was spent on; CPU of tasks and of all processes apart."""
+    total = run.totals.task_ms or run.totals.run_ms
+    rows: list[tuple[str, float, float | None]] = [("all tasks", total / 1000, 1.0 if total else None)]
+    for name, label in _TIMES.items():
+        value = getattr(run.totals, name)
+        rows.append((label, value / 1000, value / total if total else None))
+    if run.cpu_ms is not None:
+        rows.append(("CPU of all processes of this host", run.cpu_ms / 1000, run.cpu_ms / total if total else None))
+    columns = (
+        Column("part", "Part"),
+        Column("seconds", "Seconds", "count"),
+        Column("share", "Of the time of tasks", "share"),
+    )
+    return Table(
+        "times", columns, [(name, round(seconds, 1), share) for name, seconds, share in rows], "Time components", bars=1
+    )
+
+
+def stages(run: RunMetrics) -> Table:
+    """A row for each stage, the longest first, with what it read each second."""
+    columns = (
+        Column("stage", "Stage"), Column("name", "Name"), Column("start", "Begin, s", "count"),
+        Column("seconds", "Seconds", "count"), Column("tasks", "Tasks", "count"), Column("failed", "Failed", "count"),
+        Column("gc_share", "GC", "share"), Column("input_bytes", "Read", "bytes"),
+        Column("throughput", "Read each second", "bytes"), Column("shuffle_read", "Shuffle read", "bytes"),
+        Column("shuffle_write", "Shuffle written", "bytes"), Column("spill", "Spilled", "bytes"),
+        Column("failure", "Failure"),
+    )  # fmt: skip
+    ordered = sorted(run.stages, key=lambda one: -(one.duration_ms or 0))
+    rows = [_stage_row(run, one) for one in ordered]
+    return Table(
+        "stages", columns, rows, "Stages, the longest first", limit=_SHOWN, bars=3, empty="There was no stage."
+    )
+
+
+def _stage_row(run: RunMetrics, one: StageEntry) -> tuple[object, ...]:
+    totals, duration = one.totals, one.duration_ms
+    start = None if one.submitted_ms is None else round((one.submitted_ms - run.began_ms) / 1000, 1)
+    return (
+        f"{one.stage}.{one.attempt}", one.name, start, None if duration is None else round(duration / 1000, 2),
+        totals.tasks or one.task_count, totals.failed_tasks, totals.gc_ms / totals.run_ms if totals.run_ms else None,
+        totals.input_bytes, round(totals.input_bytes * 1000 / duration) if duration else None,
+        totals.shuffle_read_bytes, totals.shuffle_write_bytes, totals.disk_spilled_bytes,
+        (one.failure or "").partition("\n")[0],
+    )  # fmt: skip
+
+
+def stage_timeline(run: RunMetrics) -> Chart:
+    """Which stages ran when: in each slice of time one for each stage that ran in it."""
+    known = [one for one in run.stages if one.duration_ms is not None]
+    if not known:
+        return _timed("timeline", "Stages over time", [], {}, "stack", "count")
+    first = min(one.submitted_ms or 0 for one in known)
+    last = max(one.completed_ms or 0 for one in known)
+    width = max(1, -(-(last - first + 1) // _SLICES))
+    slices = [first + width * number for number in range((last - first) // width + 1)]
+    named = sorted(known, key=lambda one: -(one.duration_ms or 0))[:_STAGES]
+    series: dict[str, list[float | int | None]] = {}
+    for one in sorted(named, key=lambda one: one.submitted_ms or 0):
+        series[f"{one.stage}.{one.attempt} {one.name}"[:60]] = [int(_runs_in(one, at, width)) for at in slices]
+    others = [one for one in known if one not in named]
+    if others:
+        series["others"] = [sum(_runs_in(one, at, width) for one in others) for at in slices]
+    labels = [f"{(at - run.began_ms) / 1000:.1f}" for at in slices]
+    return _timed("timeline", "Stages that ran, over time", labels, series, "stack", "count")
+
+
+def _runs_in(one: StageEntry, at: int, width: int) -> bool:
+    return (one.submitted_ms or 0) < at + width and (one.completed_ms or 0) >= at
+
+
+def process_tree(view: RunView) -> Table:
+    """The processes of the run as a tree, with their peaks."""
+    columns = (
+        Column("process", "Process"), Column("role", "Role"), Column("host", "Host"),
+        Column("container", "Container"),
+        Column("rss", "Resident", "bytes"), Column("pss", "Proportional", "bytes"),
+        Column("virtual", "Virtual", "bytes"),
+        Column("cpu", "CPU s", "count"), Column("read", "Read", "bytes"), Column("written", "Written", "bytes"),
+        Column("fds", "Open files", "count"), Column("command", "Command"),
+    )  # fmt: skip
+    by_process: dict[tuple[str, int, int], list[ProcessSample]] = {}
+    for sample in view.samples:
+        by_process.setdefault((sample.host, sample.pid, sample.create_ms), []).append(sample)
+    rows = []
+    for depth, own in _in_order(list(by_process.values())):
+        last = own[-1]
+        rows.append((
+            f"{'· ' * depth}{last.pid} {last.short_command}", last.role, last.host, last.container or "",
+            *(_most(own, name) for name in ("rss_bytes", "pss_bytes", "virtual_bytes", "cpu_seconds", "read_bytes",
+                                            "write_bytes", "fds")),
+            next((one.long_command for one in own if one.long_command), "")[:300],
+        ))  # fmt: skip
+    return Table(
+        "processes", columns, rows, "Processes and their peaks", limit=_SHOWN, bars=4, empty="No process was watched."
+    )
+
+
+def _in_order(processes: Sequence[list[ProcessSample]]) -> list[tuple[int, list[ProcessSample]]]:
+    """Processes with their depth in the tree, parents before children."""
+    pids = {(own[0].host, own[0].pid) for own in processes}
+    children: dict[tuple[str, int] | None, list[list[ProcessSample]]] = {}
+    for own in processes:
+        parent = (own[0].host, own[0].ppid)
+        children.setdefault(parent if parent in pids and parent[1] != own[0].pid else None, []).append(own)
+    found: list[tuple[int, list[ProcessSample]]] = []
+    queue = [(0, own) for own in reversed(children.pop(None, []))]
+    while queue:
+        depth, own = queue.pop()
+        found.append((depth, own))
+        queue += [(depth + 1, one) for one in reversed(children.pop((own[0].host, own[0].pid), []))]
+    # A number that was used twice can make a circle: what is in one stands at the end.
+    return found + [(0, own) for rest in children.values() for own in rest]
+
+
+def _most(rows: Sequence[ProcessSample], name: str) -> float | None:
+    return max((value for row in rows if (value := getattr(row, name)) is not None), default=None)
+
+
+def _name(one: ExecutorEntry) -> str:
+    return one.executor if one.executor in ("driver", "workers") else f"executor {one.executor}"
+
+
+def _timed(
+    name: str,
+    title: str,
+    labels: Sequence[str],
+    series: Mapping[str, Sequence[float | int | None]],
+    kind: str,
+    column_kind: str,
+    unit: str = "",
+) -> Chart:
+    columns = [Column("seconds", _X), *(Column(one, one, column_kind) for one in series)]  # type: ignore[arg-type]
+    rows = [(label, *(values[number] for values in series.values())) for number, label in enumerate(labels)]
+    table = Table(name, columns, rows, title, limit=_SHOWN)
+    return Chart(name, title, kind, list(labels), dict(series), unit, _X, table=table)  # type: ignore[arg-type]
+
+
+def _thinned(rows: Sequence[_T], size: Callable[[_T], float]) -> list[_T]:
+    """At most as many rows as a line has points: of each interval the largest."""
+    step = -(-len(rows) // _POINTS) or 1
+    return [max(rows[start : start + step], key=size) for start in range(0, len(rows), step)]
+
+
+def _largest_of(times: Sequence[int], totals: Sequence[float]) -> list[int]:
+    """Numbers of the times that are drawn."""
+    return _thinned(range(len(times)), lambda number: totals[number])

@@ -1,0 +1,202 @@
+"""Questions about use: over time, in total, by dataset. Sums come from the rollups, users from unions of sets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from cmsspark.apps.dashboard import user_sets
+from cmsspark.apps.dashboard.segment_build import SUMS
+from cmsspark.apps.dashboard.selection import FILTERS, Selection
+from cmsspark.apps.dashboard.snapshot import Snapshot, day_number, day_of
+
+if TYPE_CHECKING:
+    pass
+
+#: Measure → (label, unit, factor from the stored value).
+MEASURES: Final[Mapping[str, tuple[str, str, float]]] = {
+    "nacc": ("Accesses", "", 1),
+    "users": ("Distinct users", "", 1),
+    "read_bytes": ("Bytes read", "B", 1),
+    "job_count": ("Jobs", "", 1),
+    "job_read_bytes": ("Bytes read by jobs", "B", 1),
+    "cpu_ms": ("CPU hours", "h", 1 / 3_600_000),
+}
+#: Measures of jobs, which are not accesses.
+OF_JOBS: Final = ("job_count", "job_read_bytes")
+#: Groups that a chart shows by name; the rest is one more group.
+SHOWN: Final = 7
+OTHER: Final = "other"
+
+
+@dataclass(frozen=True)
+class Series:
+    """Values over time by group: ``values[group][n]`` is the value of ``buckets[n]``, None where there is none.
+
+    ``is_additive``: whether groups and buckets may be added up. ``note`` says why values are missing.
+    """
+
+    buckets: list[date]
+    values: dict[str, list[int | None]]
+    is_additive: bool = True
+    note: str = ""
+
+
+def totals(snapshot: Snapshot, chosen: Selection) -> dict[str, int | None]:
+    """The sums of a selection, as in ``SUMS``, and its distinct users: of accesses or, where its stream is of jobs, of
+    these.
+    """
+
+    def make() -> dict[str, int | None]:
+        where, parameters = chosen.where(list(FILTERS))
+        sums = ", ".join(f"sum({name})" for name in SUMS)
+        row = snapshot.query(f"SELECT {sums} FROM cube WHERE {where}", parameters)[0]
+        result: dict[str, int | None] = {name: whole(value) for name, value in zip(SUMS, row, strict=True)}
+        counted = "job_count" if chosen.is_of_jobs else "nacc"
+        result[counted] = result[counted] or 0
+        result["users"] = users_by(snapshot, chosen, None, whole_period=True).values.get("", [None])[0]
+        return result
+
+    return snapshot.cached(("totals", chosen), make)
+
+
+def series(snapshot: Snapshot, chosen: Selection, measure: str, group: str | None) -> Series:
+    """A measure over time, by one of the filters' columns or as a whole; the largest groups first, then the others."""
+
+    def make() -> Series:
+        if measure == "users":
+            return users_by(snapshot, chosen, group)
+        return _sums_by(snapshot, chosen, measure, group)
+
+    return snapshot.cached(("series", chosen, measure, group), make)
+
+
+def _sums_by(snapshot: Snapshot, chosen: Selection, measure: str, group: str | None) -> Series:
+    where, parameters = chosen.where(list(FILTERS))
+    key = group or "''"
+    rows = snapshot.query(
+        f"SELECT date_trunc('{chosen.step}', day)::DATE, {key}::VARCHAR, sum({measure}) FROM cube "
+        f"WHERE {where} GROUP BY ALL",
+        parameters,
+    )
+    buckets = chosen.buckets()
+    position = {day: number for number, day in enumerate(buckets)}
+    by_group: dict[str, list[int | None]] = {}
+    for day, name, value in rows:
+        if value is not None:
+            by_group.setdefault(name, [None] * len(buckets))[position[day]] = whole(value)
+    if measure in ("nacc", "job_count"):
+        with_zeros(snapshot, chosen, by_group)
+    return Series(buckets, _with_others(by_group))
+
+
+def with_zeros(snapshot: Snapshot, chosen: Selection, by_group: dict[str, list[int | None]]) -> None:
+    """Write 0 where a group has no count in a step with a stored day; without one nothing is known."""
+    stored = {chosen.bucket_of(day) for day in snapshot.days if chosen.first <= day <= chosen.last}
+    is_stored = [bucket in stored for bucket in chosen.buckets()]
+    for name, values in by_group.items():
+        by_group[name] = [
+            0 if value is None and there else value for value, there in zip(values, is_stored, strict=True)
+        ]
+
+
+def _with_others(by_group: dict[str, list[int | None]]) -> dict[str, list[int | None]]:
+    ordered = sorted(by_group, key=lambda name: (-total(by_group[name]), name))
+    shown = {name: by_group[name] for name in ordered[:SHOWN]}
+    rest = [by_group[name] for name in ordered[SHOWN:]]
+    if rest:
+        shown[OTHER] = [added(values) for values in zip(*rest, strict=True)]
+    return shown
+
+
+def users_by(snapshot: Snapshot, chosen: Selection, group: str | None, *, whole_period: bool = False) -> Series:
+    """Distinct users in each step of the period, or once over all of it, by group; each person once in a cell. Users of
+    jobs are counted where the selection's stream is of jobs.
+
+    Where a cell spans days of two pseudonym keys its users cannot be counted, and it is None.
+    """
+    buckets = [chosen.first] if whole_period else chosen.buckets()
+    column = group or ""
+    names = snapshot.names[column] if column else [""]
+    shown = names if len(names) <= SHOWN + 1 else _largest(snapshot, chosen, column)
+    columns = {name for name, _ in chosen.filters} | ({column} if column else set())
+    tables = _tables_for(snapshot, columns)
+    codes = codes_of_users(snapshot, chosen)
+    groups = len(shown) + 1
+    counter = user_sets.DistinctCounter(len(buckets) * groups, snapshot.pseudonyms)
+    group_of = np.full(max(1, len(names)), groups - 1, np.int32)
+    for number, name in enumerate(shown):
+        group_of[names.index(name)] = number
+    starts = np.array([day_number(day) for day in buckets], np.int32)
+    for table in tables:
+        rows = user_sets.chosen_rows(table, codes, day_number(chosen.first), day_number(chosen.last))
+        at = np.searchsorted(starts, table.keys["day"][rows], side="right") - 1
+        own = group_of[table.keys[column][rows]] if column else np.zeros(len(rows), np.int32)
+        counter.add(table, rows, (at * groups + own).astype(np.int32))
+    counts = counter.counts().reshape(len(buckets), groups)
+    is_mixed = _mixed(snapshot, chosen, buckets)
+    values: dict[str, list[int | None]] = {}
+    for number, name in enumerate([*shown, OTHER]):
+        cells = [None if mixed else int(count) for count, mixed in zip(counts[:, number], is_mixed, strict=True)]
+        if name != OTHER or (len(names) > len(shown) and any(cells)):
+            values[name] = cells
+    note = (
+        "Users cannot be counted over days of two pseudonym keys: such periods have no number." if any(is_mixed) else ""
+    )
+    kept = {name: cells for name, cells in values.items() if any(cells) or len(values) == 1}
+    return Series(buckets, kept, is_additive=False, note=note)
+
+
+def codes_of_users(snapshot: Snapshot, chosen: Selection) -> dict[str, list[int]]:
+    """Column → numbers of the values that a selection has, for sets of users."""
+    codes = {name: [snapshot.code(name, value)] for name, value in chosen.filters}
+    return {**codes, "stream": [snapshot.code("stream", name) for name in chosen.streams_of_users]}
+
+
+def _tables_for(snapshot: Snapshot, columns: set[str]) -> Sequence[user_sets.UserTable]:
+    """The smallest sets of users that have these columns."""
+    if columns <= {"stream", "site_tier", "data_tier"}:
+        return snapshot.user_tables["tier_users"]
+    if columns <= {"stream", "campaign"}:
+        return snapshot.user_tables["campaign_users"]
+    if columns <= {"stream", "site_name"}:
+        return snapshot.user_tables["site_users"]
+    return snapshot.lists()
+
+
+def _largest(snapshot: Snapshot, chosen: Selection, column: str) -> list[str]:
+    where, parameters = chosen.where(list(FILTERS))
+    counted = "job_count" if chosen.is_of_jobs else "nacc"
+    rows = snapshot.query(
+        f"SELECT {column}::VARCHAR, sum({counted}) FROM cube WHERE {where} GROUP BY 1 "
+        f"ORDER BY 2 DESC NULLS LAST, 1 LIMIT {SHOWN}",
+        parameters,
+    )
+    return [row[0] for row in rows]
+
+
+def _mixed(snapshot: Snapshot, chosen: Selection, buckets: Sequence[date]) -> list[bool]:
+    if len(snapshot.keys_of(chosen.first, chosen.last)) < 2:
+        return [False] * len(buckets)
+    ends = [*(day_of(day_number(day) - 1) for day in buckets[1:]), chosen.last]
+    return [len(snapshot.keys_of(max(a, chosen.first), b)) > 1 for a, b in zip(buckets, ends, strict=True)]
+
+
+def whole(value: Any) -> int | None:
+    """The number as an int; None stays None."""
+    return None if value is None else int(value)
+
+
+def total(values: Sequence[int | None]) -> int:
+    """The sum of the values that are there."""
+    return sum(value for value in values if value is not None)
+
+
+def added(values: Sequence[int | None]) -> int | None:
+    """The sum of the values that are there; None where there is none."""
+    there = [value for value in values if value is not None]
+    return sum(there) if there else None

@@ -1,0 +1,5 @@
+"""A small CMS: seeded, believable logs and dumps in the production layout, for the demo, tests and benchmarks."""
+
+from cmsspark.apps.demo.make import LogLayout, Made, make
+
+__all__ = ["LogLayout", "Made", "make"]

@@ -1,0 +1,269 @@
+"""Make a small CMS: a mirror of the production folders with some days of logs and the dumps that belong to them."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import date, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+from isal import isal_zlib
+
+from cmsspark.apps.demo.activity import STREAMS, Stream
+from cmsspark.apps.demo.logs import CONDOR, Counts, LogLayout, folder_of, pieces, write_piece
+from cmsspark.apps.demo.world import World, make_world
+from cmsspark.apps.demo.write_dumps import TABLES, dbs_folder, write_dbs_table, write_phedex
+from cmsspark.apps.demo.write_rucio import TABLES as RUCIO_TABLES
+from cmsspark.apps.demo.write_rucio import rucio_folder, write_rucio_table
+from cmsspark.apps.demo.xcache_records import write_cache_records
+from cmsspark.base.access import UNMATCHED_JOB_BINS
+from cmsspark.base.dates import start_ms
+from cmsspark.sources.epochs import REPLICAS_ROLE, Epochs
+
+#: What part of a day's records each stream has.
+SHARES: Final[dict[str, float]] = {"aaa": 0.40, "eos": 0.25, "cmssw": 0.225, "crab": 0.125, CONDOR: 0.125}
+#: Records of caches beside them: a small feed, of no stream.
+CACHE_SHARE: Final = 0.01
+
+Progress = Callable[[str], None]
+#: Something to write of a world; what it returns is its own affair.
+Task = Callable[[World], Any]
+
+
+@dataclass(frozen=True)
+class Made:
+    """What was made: where, and what a right count of it finds."""
+
+    root: Path
+    #: Bins of ``cmsspark.apps.demo.activity.BINS`` by day and stream.
+    bins: dict[date, dict[str, Counts]]
+    #: Folders by stream for the first day, and of the dumps: ``dbs``, and ``phedex`` or ``rucio``, which serve the
+    #: days.
+    folders: dict[str, Path]
+    datasets: int
+    blocks: int
+    files: int
+    #: Bytes of log files on disk.
+    log_bytes: int
+
+    @property
+    def days(self) -> list[date]:
+        """The days, in order."""
+        return sorted(self.bins)
+
+    def records(self, day: date | None = None) -> Counts:
+        """Records by stream on ``day``, or on all days."""
+        chosen = [self.bins[day]] if day else list(self.bins.values())
+        return {stream: sum(sum(bins[stream].values()) for bins in chosen) for stream in chosen[0]}
+
+    def reconciliation(self, day: date) -> dict[str, dict[str, int | Counts]]:
+        """By stream what a job's manifest must say of ``day``."""
+        return {stream: _reconciliation(counts) for stream, counts in self.bins[day].items()}
+
+
+def _reconciliation(counts: Counts) -> dict[str, int | Counts]:
+    if "repeated" in counts:
+        unmatched = {name: counts[name] for name in UNMATCHED_JOB_BINS}
+        return {"read": sum(counts.values()), "unmatched": unmatched, **{
+            name: count for name, count in counts.items() if name not in unmatched
+        }}  # fmt: skip
+    return {
+        "read": sum(counts.values()),
+        "matched": counts["matched"],
+        "unmatched": {name: counts[name] for name in ("no_lfn", "user_file", "temporary", "not_in_dbs")},
+        "malformed": counts["malformed"],
+        "out_of_day": counts["out_of_day"],
+        "write_only": counts["write_only"],
+    }
+
+
+def make(
+    root: Path,
+    day: date,
+    *,
+    records: int = 200_000,
+    seed: int = 1,
+    days: int = 1,
+    files: int = 40_000,
+    datasets: int = 500,
+    people: int = 300,
+    streams: Sequence[str] | None = None,
+    favourite: float = 0.0,
+    layout: LogLayout | None = None,
+    processes: int = 1,
+    progress: Progress | None = None,
+) -> Made:
+    """Write a small CMS under ``root``; what stood in its folders before is replaced.
+
+    ``records`` is a day's total over all streams, ``streams`` which are written: by default those that serve each day,
+    so that jobs are CRAB's or HTCondor's, with the records of caches on days of Rucio. ``favourite``: the share of
+    accesses that the most popular dataset gets, where that is more than it has anyway. With several ``days`` the
+    dumps are dated the day after the last. The same arguments give the same bytes (with the same versions of numpy
+    and isal), also with more ``processes``; those are forked, so a caller that runs threads keeps to one.
+    """
+    layout = layout or LogLayout()
+    tell = progress or (lambda _: None)
+    shutil.rmtree(root / "project", ignore_errors=True)
+    tell("datasets, files and replicas")
+    world = make_world(np.random.default_rng([seed, 0]), datasets=datasets, files=files, people=people)
+    if favourite:
+        world = _with_favourite(world, favourite)
+    after = day + timedelta(days=days)
+    served = {Epochs.load().source(REPLICAS_ROLE, day + timedelta(days=offset)) for offset in range(days)}
+    tasks = _dumps(root, after, layout, served)
+    for today in (day + timedelta(days=offset) for offset in range(days)):
+        tasks += _logs(root, today, records, seed, streams or served_streams(today), layout, is_first=today == day)
+        if streams is None and _has_caches(today):
+            tasks.append(_caches(root, today, round(records * CACHE_SHARE), seed, layout))
+    bins: dict[date, dict[str, Counts]] = {day + timedelta(days=offset): {} for offset in range(days)}
+    dumps: dict[str, Path] = {}
+    log_bytes = 0
+    for done in _written(world, tasks, processes, tell):
+        if isinstance(done, Path):
+            dumps["rucio" if done == rucio_folder(root, after) else "phedex"] = done
+        elif done is not None:
+            piece, counts, size = done
+            before = bins[piece.day].get(piece.stream, {})
+            bins[piece.day][piece.stream] = {name: count + before.get(name, 0) for name, count in counts.items()}
+            log_bytes += size
+    _set_times(root, after)
+    folders = {stream: folder_of(root, _known(stream), day, layout) for stream in streams or served_streams(day)}
+    folders |= {"dbs": dbs_folder(root, after, layout.dbs), **dumps}
+    return Made(root, bins, folders, len(world.names), len(world.block_names), len(world.lfns), log_bytes)
+
+
+def served_streams(day: date) -> tuple[str, ...]:
+    """The streams that serve a day: jobs come from CRAB or from HTCondor."""
+    return Epochs.load().streams_of_day(day, (*STREAMS, CONDOR))
+
+
+def _known(stream: str) -> Stream | Literal["condor"]:
+    """A stream that the demo writes. Raises ValueError."""
+    if stream == CONDOR:
+        return CONDOR
+    for known in STREAMS:
+        if known == stream:
+            return known
+    raise ValueError(f"the demo does not write {stream}")
+
+
+def _with_favourite(world: World, share: float) -> World:
+    popularity = world.popularity.copy()
+    first = int(popularity.argmax())
+    before = popularity[first]
+    if before < share < 1:
+        popularity *= (1 - share) / (1 - before)
+        popularity[first] = share
+    return replace(world, popularity=popularity)
+
+
+def _dumps(root: Path, day: date, layout: LogLayout, served: set[str]) -> list[tuple[str, Task]]:
+    """What there is to write of the dumps, the largest table first. ``served``: the sources of replicas."""
+    names = {"phedex": "PhEDEx", "rucio": "Rucio"}
+    told, compression = f"dumps of DBS and {' and '.join(names[one] for one in sorted(served))}", layout.gzip
+    tables: list[tuple[str, Task]] = [
+        (told, partial(write_dbs_table, root=root, day=day, layout=layout.dbs, compression=compression, name=name))
+        for name in TABLES
+    ]
+    if "rucio" in served:
+        codec = layout.avro_codec
+        tables += [
+            (told, partial(write_rucio_table, root=root, day=day, codec=codec, name=name)) for name in RUCIO_TABLES
+        ]
+    if "phedex" in served:
+        tables.append((told, partial(write_phedex, root=root, day=day, compression=compression)))
+    return tables
+
+
+def _logs(
+    root: Path, day: date, records: int, seed: int, streams: Sequence[str], layout: LogLayout, *, is_first: bool
+) -> list[tuple[str, Task]]:
+    """What there is to write of a day's logs."""
+    return [
+        (
+            f"{stream}: {count:,} records of {day}",
+            partial(write_piece, root=root, seed=seed, piece=piece, layout=layout, is_first=is_first),
+        )
+        for stream in streams
+        for count in [round(records * SHARES[stream])]
+        for piece in pieces(_known(stream), day, count, layout.per_part)
+    ]
+
+
+def _has_caches(day: date) -> bool:
+    """Whether a day has records of caches: they are of the years of Rucio."""
+    return Epochs.load().source(REPLICAS_ROLE, day) == "rucio"
+
+
+def _caches(root: Path, day: date, records: int, seed: int, layout: LogLayout) -> tuple[str, Task]:
+    """The records of caches of a day."""
+    write = partial(write_cache_records, root=root, seed=seed, day=day, records=records, per_part=layout.per_part,
+                    compression=layout.gzip)  # fmt: skip
+    return f"caches: {records:,} records of {day}", write
+
+
+def _written(world: World, tasks: list[tuple[str, Task]], processes: int, tell: Progress) -> Iterator[Any]:
+    """What the tasks return, in their order; what comes next is told."""
+    told = ""
+    with _results(world, [task for _, task in tasks], processes) as results:
+        for what, _ in tasks:
+            if what != told:
+                tell(what)
+                told = what
+            yield next(results)
+
+
+@contextmanager
+def _results(world: World, tasks: list[Task], processes: int) -> Iterator[Iterator[Any]]:
+    if processes <= 1:
+        yield (task(world) for task in tasks)
+        return
+    # A world of millions of files is inherited, never copied through a pipe.
+    with multiprocessing.get_context("fork").Pool(processes, initializer=_Inherited.set, initargs=(world,)) as pool:
+        yield pool.imap(_Inherited.run, tasks)
+
+
+class _Inherited:
+    """The world of this process' parent."""
+
+    world: World
+
+    @classmethod
+    def set(cls, world: World) -> None:
+        cls.world = world
+        # Millions of objects that stay: looking through them again and again would copy their pages.
+        gc.freeze()
+
+    @classmethod
+    def run(cls, task: Task) -> Any:
+        return task(cls.world)
+
+
+def _crc(path: Path) -> int:
+    crc = 0
+    with path.open("rb") as stream:
+        while block := stream.read(1 << 24):
+            crc = isal_zlib.crc32(block, crc)
+    return crc
+
+
+def _set_times(root: Path, day: date) -> None:
+    """Date every file to the night of ``day``, to a second that follows from its content: what is made again has the
+    same size and time, so that an index built from it counts on; other content has another time.
+    """
+    night = start_ms(day) // 1000 + 3 * 3_600
+    for path in (root / "project").rglob("*"):
+        if path.is_file():
+            seconds = night + _crc(path) % 3_600
+            os.utime(path, (seconds, seconds))
+
+
+__all__ = ["LogLayout", "Made", "Stream", "make"]

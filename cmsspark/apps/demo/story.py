@@ -1,0 +1,141 @@
+"""The days before the demo's day, with what happens in a real week: a quiet day, a late log and a rerun."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from cmsspark.apps.demo.history import JOB, Progress, served_streams, store_day, store_history
+from cmsspark.base import clock, dates
+from cmsspark.base.schemas import stored_table
+from cmsspark.filesystems.storage import LocalFiles
+from cmsspark.settings.pseudonyms import Pseudonyms
+from cmsspark.store import results
+from cmsspark.store.stored_columns import table_rows
+
+if TYPE_CHECKING:
+    from cmsspark.apps.demo.past.resampled import ResampledPast
+
+#: A past of more days has as many partials a day as production, and no story.
+STORY_DAYS: Final = 60
+#: Rows of a day's partials in production.
+PRODUCTION_ROWS: Final = 200_000
+#: The stream whose log is late, and what is read on the quiet day.
+LATE: Final = "cmssw"
+_QUIET_SHARE: Final = 0.3
+_HOUR_MS: Final = 3_600_000
+#: What ``cmsspark sql`` imports beyond a bare install, and what installs it.
+SQL_PACKAGES: Final = ("duckdb", "fsspec")
+SQL_INSTALL: Final = "pip install 'cmsspark[sql]'"
+#: Fewer days have no room for all events.
+_FEWEST: Final = 6
+
+
+@dataclass(frozen=True)
+class Story:
+    """What happened: the quiet day, the day that was run again when its log had arrived and its first run, and the
+    day whose log is still late.
+    """
+
+    quiet: date | None = None
+    again: date | None = None
+    first_run: str = ""
+    late: date | None = None
+
+
+def store_past(
+    store: str, day: date, count: int, seed: int, key: Pseudonyms, progress: Progress | None = None
+) -> tuple[int, Story]:
+    """Store ``count`` days before ``day``, which is stored. Returns how many were made, and their story.
+
+    Up to ``STORY_DAYS`` days resemble ``day``. A longer past has ``PRODUCTION_ROWS`` partials on each day, and on
+    ``day`` itself as a newer run, so that its last day is no smaller than the others.
+    """
+    before = [day - timedelta(days=number) for number in range(count, 0, -1)]
+    if count + 1 > STORY_DAYS:
+        from cmsspark.apps.demo.past import History
+
+        history = History(key.of, seed, PRODUCTION_ROWS)
+        made = store_history(history, store, before, key.key_id, processes=os.cpu_count() or 1, progress=progress)
+        store_day(history, store, key.key_id, day)
+        return made, Story()
+    return _store_story(store, day, before, seed, key, progress)
+
+
+def _store_story(
+    store: str, day: date, before: Sequence[date], seed: int, key: Pseudonyms, progress: Progress | None
+) -> tuple[int, Story]:
+    from cmsspark.apps.demo.past.resampled import ResampledPast
+
+    files = LocalFiles()
+    current = results.current(files, store, JOB, "partials", day)
+    schema = stored_table("partials")
+    past = ResampledPast(table_rows(files, current, "partials", schema.names), day, seed)
+    story = Story()
+    if len(before) >= _FEWEST:
+        quiet, again, late = before[-5], before[-3], before[-1]
+        first = _store(store, past, key, again, hours=1, without=(LATE,))
+        _store(store, past, key, again, hours=9)
+        _store(store, past, key, late, hours=1, without=(LATE,))
+        _store(store, past, key, quiet, hours=1, share=_QUIET_SHARE)
+        story = Story(quiet, again, first, late)
+    special = 3 if story.quiet else 0
+
+    def progress_of_all(made: int, wanted: int) -> None:
+        if progress is not None:
+            progress(made + special, wanted + special)
+
+    return store_history(past, store, before, key.key_id, progress=progress_of_all) + special, story
+
+
+def _store(store: str, past: ResampledPast, key: Pseudonyms, day: date, *, hours: int, **options: Any) -> str:
+    """Store a day ``hours`` after its end, and return its run."""
+    without = list(options.get("without", ()))
+    manifest = {"missing_streams": without, "partial": bool(without)} | (
+        {"warnings": [f"left out: {LATE}, whose log was not there", "made up, not counted"]} if without else {}
+    )
+    partials = past.partials(day, stored_table("partials"), **options)
+    began_ms = min(dates.start_ms(day + timedelta(days=1)) + hours * _HOUR_MS, clock.now_ms())
+    streams = [stream for stream in served_streams(day) if stream not in without]
+    done = store_day(past, store, key.key_id, day, partials, began_ms=began_ms, streams=streams, **manifest)
+    return done.manifest.run
+
+
+def sql_line(statement: str) -> tuple[str, str]:
+    """The command that runs an SQL statement, and what it shows; where SQL is not installed, how to install it."""
+    command = f'cmsspark sql "{statement}"'
+    if all(importlib.util.find_spec(name) for name in SQL_PACKAGES):
+        return command, "any question, in SQL"
+    return SQL_INSTALL, f"then any question, in SQL: {command}"
+
+
+def next_lines(first: date, day: date, story: Story) -> list[str]:
+    """Commands that show what happened in the past, with what each shows."""
+    span = f"--from {first} --to {day}"
+    count = (day - first).days + 1
+    lines = [(f"cmsspark status --days {min(count, 31)} --to {day}", "which days are stored, which are partial")]
+    if story.again and story.quiet:
+        first_run = story.first_run.rpartition("-")[0]
+        lines += [
+            (f"cmsspark diff {story.again}@{first_run} {story.again}", f"what the late log of {LATE} added"),
+            (f"cmsspark diff {story.quiet - timedelta(days=1)} {story.quiet}", "the quiet day beside the one before"),
+        ]
+    lines += [
+        (f"cmsspark view datasets {span}", "the most read datasets of all days"),
+        (f"cmsspark report {span} --html days.html", "the same in pictures"),
+        ("cmsspark ask unused --weeks 1", "replicas that nobody read"),
+        sql_line("select day, sum(nacc) from data_aggregation group by day order by day"),
+    ]
+    return aligned(lines)
+
+
+def aligned(lines: Sequence[tuple[str, str]]) -> list[str]:
+    """Commands, with what each shows as a comment. The comments stand in one column, except after commands of 70
+    characters or more.
+    """
+    width = max(len(command) for command, _ in lines if len(command) < 70)
+    return [f"  {command:<{width}}  # {about}" for command, about in lines]

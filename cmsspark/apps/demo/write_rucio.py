@@ -1,0 +1,221 @@
+"""The dump of Rucio for the CMS of the demo: the same files, blocks and replicas as in the snapshot of PhEDEx, and what
+Rucio has beside them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from datetime import date
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from cmsspark.apps.demo.flat_avro import write_flat_avro
+from cmsspark.apps.demo.world import World
+from cmsspark.base.dates import DAY_MS, start_ms
+
+#: Rows of a part file.
+PER_PART: Final = 100_000
+#: The schema of each table: name and type of its fields, each a union with null.
+_FIELDS: Final = {
+    "REPLICAS": (
+        "RSE_ID bytes, SCOPE string, NAME string, BYTES string, MD5 string, ADLER32 string, PATH string, STATE string, "
+        "LOCK_CNT string, ACCESSED_AT long, TOMBSTONE long, CREATED_AT long, UPDATED_AT long"
+    ),
+    "CONTENTS": (
+        "SCOPE string, NAME string, CHILD_SCOPE string, CHILD_NAME string, DID_TYPE string, CHILD_TYPE string, "
+        "BYTES string, CREATED_AT long"
+    ),
+    "DIDS": (
+        "SCOPE string, NAME string, DID_TYPE string, HIDDEN string, BYTES string, LENGTH string, DELETED_AT long, "
+        "CREATED_AT long, ACCESSED_AT long"
+    ),
+    "RSES": "ID bytes, RSE string, RSE_TYPE string, DELETED_AT long, CREATED_AT long",
+    "DATASET_LOCKS": (
+        "RULE_ID bytes, RSE_ID bytes, SCOPE string, NAME string, ACCOUNT string, STATE string, BYTES string"
+    ),
+}
+TABLES: Final = tuple(_FIELDS)
+#: One block in so many is in no dataset, and one file in so many in no block; what traces saw of files; unknown sizes.
+UNATTACHED_EVERY, NO_BLOCK_EVERY, TRACED_EVERY, NO_SIZE_EVERY = 97, 499, 3, 211
+#: One file in so many is not in Rucio, has another size there, or is in another block.
+LOST_EVERY, OTHER_SIZE_EVERY, OTHER_BLOCK_EVERY = 701, 503, 907
+#: RSEs beside those of the world's nodes: for tests, and one that is deleted.
+TEST_RSE, DELETED_RSE = "T2_CH_CERN_Test", "T2_XX_Gone"
+#: So long before the day are accesses and replicas of datasets that nobody reads any more.
+_OLD_MS: Final = 500 * DAY_MS
+
+Row = dict[str, Any]
+
+
+def rucio_folder(root: Path, day: date) -> Path:
+    """Where the Rucio dump of ``day`` lies under ``root``."""
+    return root / "project/awg/cms/rucio" / day.isoformat()
+
+
+def write_rucio_table(world: World, root: Path, day: date, *, codec: str, name: str) -> Path:
+    """One of ``TABLES`` of a dump of ``day``, a part in memory at a time; returns the dump's folder."""
+    fields = dict(field.split() for field in _FIELDS[name].split(", "))
+    rows = _ROWS[name](world, start_ms(day) - DAY_MS)
+    folder = rucio_folder(root, day)
+    number = 0
+    while True:
+        some = list(islice(rows, PER_PART))
+        if some or not number:
+            write_flat_avro(folder / name.lower(), name, fields, some, number=number, codec=codec)
+        if len(some) < PER_PART:
+            return folder
+        number += 1
+
+
+def rse_of(node: str) -> str | None:
+    """The RSE of a node of PhEDEx; None for a buffer, which Rucio does not have."""
+    if node.endswith(("_Buffer", "_Export")):
+        return None
+    return f"{node.removesuffix('_MSS')}_Tape" if node.endswith("_MSS") else node
+
+
+@lru_cache(1_000)
+def _id(name: str) -> bytes:
+    return hashlib.md5(name.encode(), usedforsecurity=False).digest()
+
+
+def _nodes(world: World) -> list[str]:
+    return sorted({rse for replica in world.replicas if (rse := rse_of(replica.node))})
+
+
+def _rses(world: World, now: int) -> Iterator[Row]:
+    for name in [*_nodes(world), TEST_RSE, DELETED_RSE]:
+        # A few have no type: their names say it.
+        kind = None if name.startswith("T1_UK") else "TAPE" if name.endswith("_Tape") else "DISK"
+        deleted = now - 10 * DAY_MS if name == DELETED_RSE else None
+        yield {"ID": _id(name), "RSE": name, "RSE_TYPE": kind, "DELETED_AT": deleted, "CREATED_AT": now - 900 * DAY_MS}
+
+
+def _file_starts(world: World) -> list[int]:
+    starts, at = [], 0
+    for files in world.block_files.tolist():
+        starts.append(at)
+        at += files
+    return starts
+
+
+def _replicas(world: World, now: int) -> Iterator[Row]:
+    starts, sizes = _file_starts(world), world.file_bytes.tolist()
+    for i, replica in enumerate(world.replicas):
+        rse = rse_of(replica.node)
+        if rse is None:
+            continue
+        first, count = starts[replica.block], int(world.block_files[replica.block])
+        is_used = _is_used(world, int(world.block_dataset[replica.block]))
+        made = now - (i * 7 % 700) * DAY_MS // 2 - (0 if is_used else _OLD_MS)
+        for place in range(count):
+            file = first + place
+            # Those that are not there yet are being copied, or lost.
+            state = "A" if place < replica.files else "CUDT"[file % 4]
+            yield _replica(
+                rse,
+                world.lfns[file],
+                sizes[file],
+                state,
+                made + 1_000 * (file % 3_600),
+                _traced(file, i, now, is_used=is_used),
+            )
+        if i % 50 == 0:
+            yield _replica(TEST_RSE, world.lfns[first], sizes[first], "A", made, None)
+            yield _replica(DELETED_RSE, world.lfns[first], sizes[first], "A", made, None)
+            yield {
+                **_replica(rse, f"/store/user/rucio/someone/{i}.root", 5_000, "A", made, None),
+                "SCOPE": "user.someone",
+            }
+    first_node = _nodes(world)[0]
+    for file in range(0, len(world.lfns), NO_BLOCK_EVERY):
+        yield _replica(first_node, _loose(file), 1_000_000 + file, "A", now - file * 1_000, None)
+
+
+def _loose(file: int) -> str:
+    """The name of a file in no block."""
+    return f"/store/mc/Loose/None/GEN-SIM/v1/{file:07d}.root"
+
+
+def _is_used(world: World, dataset: int) -> bool:
+    """Whether anyone reads a dataset these days."""
+    return bool(world.popularity[dataset] > 0)
+
+
+def _traced(file: int, place: int, now: int, *, is_used: bool) -> int | None:
+    if not is_used:
+        return None if file % 40 else now - _OLD_MS - file % 300 * DAY_MS
+    return None if (file + place) % TRACED_EVERY else now - (file * 131 + place) % 800 * DAY_MS
+
+
+def _replica(rse: str, name: str, size: int, state: str, made: int, accessed: int | None) -> Row:
+    return {
+        "RSE_ID": _id(rse), "SCOPE": "cms", "NAME": name, "BYTES": str(size), "ADLER32": f"{size % 2**32:08x}",
+        "STATE": state, "LOCK_CNT": "0" if size % 17 == 0 else "1", "TOMBSTONE": 0 if size % 17 == 0 else None,
+        "CREATED_AT": made, "UPDATED_AT": made, "ACCESSED_AT": accessed,
+    }  # fmt: skip
+
+
+def _contents(world: World, now: int) -> Iterator[Row]:
+    sizes = world.file_bytes.tolist()
+    starts = _file_starts(world)
+    for block, name in enumerate(world.block_names):
+        first = starts[block]
+        for file in range(first, first + int(world.block_files[block])):
+            if file % LOST_EVERY == LOST_EVERY - 1:
+                continue
+            size = None if file % NO_SIZE_EVERY == 0 else str(sizes[file] + (file % OTHER_SIZE_EVERY == 1))
+            parent = world.block_names[0] if file % OTHER_BLOCK_EVERY == OTHER_BLOCK_EVERY - 1 else name
+            yield _content(parent, world.lfns[file], "DF", size, now)
+        if block % 60 == 0:
+            yield _content(name, f"/store/mc/Forgotten/None/GEN-SIM/v1/{block:07d}.root", "DF", "2000", now)
+        dataset = world.names[int(world.block_dataset[block])]
+        if block % UNATTACHED_EVERY:
+            yield _content(dataset, name, "CD", None, now)
+        if block % 40 == 0:
+            # Pile-up that is kept partly: the block is in another container, too.
+            yield _content(f"{dataset}-partial", name, "CD", None, now)
+    yield {**_content("/user/x/USER#1", "/store/user/rucio/someone/0.root", "DF", "5", now), "SCOPE": "user.someone"}
+
+
+def _content(parent: str, child: str, kinds: str, size: str | None, now: int) -> Row:
+    return {
+        "SCOPE": "cms", "NAME": parent, "CHILD_SCOPE": "cms", "CHILD_NAME": child, "DID_TYPE": kinds[0],
+        "CHILD_TYPE": kinds[1], "BYTES": size, "CREATED_AT": now - 500 * DAY_MS,
+    }  # fmt: skip
+
+
+def _dids(world: World, now: int) -> Iterator[Row]:
+    made = {"SCOPE": "cms", "HIDDEN": "0", "CREATED_AT": now - 500 * DAY_MS}
+    of_files = world.file_dataset.tolist()
+    for file, (name, size) in enumerate(zip(world.lfns, world.file_bytes.tolist(), strict=True)):
+        is_traced = file % 5 == 0 and _is_used(world, of_files[file])
+        accessed = now - file * 37 % 900 * DAY_MS if is_traced else None
+        yield {**made, "NAME": name, "DID_TYPE": "F", "BYTES": str(size), "LENGTH": "1", "ACCESSED_AT": accessed}
+    for block, name in enumerate(world.block_names):
+        is_traced = block % 7 == 0 and _is_used(world, int(world.block_dataset[block]))
+        accessed = now - block * 11 % 1_000 * DAY_MS if is_traced else None
+        yield {**made, "NAME": name, "DID_TYPE": "D", "BYTES": str(world.block_bytes[block]), "ACCESSED_AT": accessed}
+    for dataset, name in enumerate(world.names):
+        accessed = None if dataset % 3 or not _is_used(world, dataset) else now - dataset * 13 % 1_200 * DAY_MS
+        deleted = now - DAY_MS if dataset % 61 == 60 else None
+        yield {**made, "NAME": name, "DID_TYPE": "C", "ACCESSED_AT": accessed, "DELETED_AT": deleted}
+
+
+def _locks(world: World, now: int) -> Iterator[Row]:
+    del now
+    for i, replica in enumerate(world.replicas):
+        rse = rse_of(replica.node)
+        if rse is not None:
+            yield {
+                "RULE_ID": _id(f"rule {i}"), "RSE_ID": _id(rse), "SCOPE": "cms", "STATE": "O",
+                "NAME": world.block_names[replica.block], "ACCOUNT": "transfer_ops", "BYTES": str(replica.bytes),
+            }  # fmt: skip
+
+
+_ROWS: Final[dict[str, Any]] = {
+    "REPLICAS": _replicas, "CONTENTS": _contents, "DIDS": _dids, "RSES": _rses, "DATASET_LOCKS": _locks,
+}  # fmt: skip

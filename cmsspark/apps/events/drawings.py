@@ -1,0 +1,142 @@
+"""Charts of an evaluation: ROC curves, confusion matrix, distributions of scores, learning curves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any, Final
+
+import numpy as np
+
+from cmsspark.apps.events.evaluation import Evaluation
+from cmsspark.apps.events.layout import CLASS_TITLES
+from cmsspark.pages.charts import COLOURS, WIDTH, Chart
+
+Array = np.ndarray[Any, Any]
+
+_LEFT, _HEIGHT, _TOP = 46, 300, 8
+_PLOT: Final = WIDTH - _LEFT - 8
+_SERIES: Final = ("c1", "c2", "c3")
+_DECADES: Final = ("0.01 %", "0.1 %", "1 %", "10 %", "100 %")
+#: Dashes beside colours: lines that cross differ without colour, too.
+_DASHES: Final = ("", ' stroke-dasharray="7 3"', ' stroke-dasharray="2 3"')
+
+
+def roc(evaluation: Evaluation) -> Chart:
+    """One curve a class, each class against the two others, with its area."""
+    parts = [_axes("other classes taken for it", "share of the class that is found"), _diagonal()]
+    for place, curve in enumerate(evaluation.curves):
+        parts.append(_line(curve.false_positive, curve.true_positive, place))
+    names = [f"{name}, AUC {curve.auc:.3f}" for name, curve in zip(CLASS_TITLES, evaluation.curves, strict=True)]
+    for place, name in enumerate(names):
+        parts.append(_legend_line(name, place, _LEFT + _PLOT - 150, _TOP + _HEIGHT - 62 + 20 * place))
+    return Chart("".join(parts), _HEIGHT + 52, "ROC curves: " + "; ".join(names))
+
+
+def confusion(evaluation: Evaluation) -> Chart:
+    """Shares of each true class by the most probable class; rows add up to 100 %."""
+    counts = evaluation.confusion
+    shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
+    left, side, high = 90, (WIDTH - 98) / 3, 74
+    parts = [f'<text class="soft mid" x="{left + 1.5 * side:.0f}" y="12">most probable class</text>']
+    for place, name in enumerate(CLASS_TITLES):
+        x, y = left + side * (place + 0.5), 40 + high * (place + 0.5)
+        parts.append(f'<text class="name mid" x="{x:.1f}" y="32">{escape(name)}</text>')
+        parts.append(f'<text class="name end" x="{left - 8}" y="{y + 4:.1f}">{escape(name)}</text>')
+    for row in range(3):
+        for column in range(3):
+            x, y, share = left + side * column, 40 + high * row, float(shares[row, column])
+            shade = min(6, round(6 * share))
+            kind = "mid on" if shade > 3 else "mid"
+            parts.append(
+                f'<rect class="h{shade}" x="{x:.1f}" y="{y}" width="{side - 2:.1f}" height="{high - 2}" rx="3"/>'
+                f'<text class="{kind}" x="{x + side / 2:.1f}" y="{y + 34}">{100 * share:.1f} %</text>'
+                f'<text class="{kind} name" x="{x + side / 2:.1f}" y="{y + 51}">{int(counts[row, column]):,}</text>'
+            )
+    said = "; ".join(f"{name} {100 * shares[i, i]:.1f} %" for i, name in enumerate(CLASS_TITLES))
+    return Chart("".join(parts), 40 + 3 * high, f"Recognized of each true class (rows): {said}")
+
+
+def score_distribution(evaluation: Evaluation, label: int) -> Chart:
+    """The distribution of one class's probability, for events of each true class."""
+    counts = evaluation.scores[label]
+    shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
+    # Shares of one per cent and less are visible on a logarithmic scale.
+    least = 1e-4
+    heights = np.log10(np.maximum(shares, least) / least) / -np.log10(least)
+    parts = [
+        _axes(
+            f"probability of {CLASS_TITLES[label]}",
+            "share of the true class",
+            ("0.01 %", "0.1 %", "1 %", "10 %", "100 %"),
+        )
+    ]
+    edges = np.linspace(0, 1, counts.shape[1] + 1)
+    for place, name in enumerate(CLASS_TITLES):
+        parts.append(_line(np.repeat(edges, 2)[1:-1], np.repeat(heights[place], 2), place))
+        parts.append(_legend_line(f"true {name}", place, _LEFT + 12 + 130 * place, _TOP + 14))
+    middles = (edges[1:] + edges[:-1]) / 2
+    means = shares @ middles
+    said = "; ".join(f"mean {mean:.2f} of true {name}" for name, mean in zip(CLASS_TITLES, means, strict=True))
+    return Chart("".join(parts), _HEIGHT + 52, f"Probability of {CLASS_TITLES[label]}: {said}")
+
+
+def learning_curves(history: Sequence[Mapping[str, float]]) -> Chart:
+    """Loss by epoch or round; ``history``: rows with ``train_loss`` and ``validation_loss``."""
+    names = ("train_loss", "validation_loss")
+    values = {name: np.array([row.get(name, np.nan) for row in history], float) for name in names}
+    finite = np.concatenate([series[np.isfinite(series)] for series in values.values()])
+    low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
+    span = high - low or 1.0
+    parts = [_axes("epochs or rounds", "loss", [f"{low + span * tick / 4:.3g}" for tick in range(5)], len(history))]
+    for place, (name, series) in enumerate(values.items()):
+        known = np.isfinite(series)
+        if known.any():
+            across = np.arange(1, len(series) + 1) / len(series)
+            parts.append(_line(across[known], (series[known] - low) / span, place))
+            parts.append(_legend_line(name.replace("_", " "), place, _LEFT + 12 + 150 * place, _TOP + 14))
+    return Chart("".join(parts), _HEIGHT + 52, f"Loss over {len(history)} epochs or rounds: {high:.3g} to {low:.3g}")
+
+
+def _axes(
+    across: str, up: str, ticks: Sequence[str] = ("0", "25 %", "50 %", "75 %", "100 %"), last: float = 1.0
+) -> str:
+    """The frame with its ticks; ``last``: the number at the right end, where the left one is 0."""
+    bottom = _TOP + _HEIGHT
+    parts = [f'<rect x="{_LEFT}" y="{_TOP}" width="{_PLOT}" height="{_HEIGHT}" fill="none" stroke="#9aa5b1"/>']
+    for place, text in enumerate(ticks):
+        y = bottom - _HEIGHT * place / 4
+        parts.append(f'<text class="soft end" x="{_LEFT - 5}" y="{y + 4:.1f}">{escape(text)}</text>')
+        parts.append(
+            f'<line x1="{_LEFT}" x2="{_LEFT + _PLOT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#9aa5b1" opacity=".3"/>'
+        )
+    for place in range(5):
+        x = _LEFT + _PLOT * place / 4
+        parts.append(f'<text class="soft mid" x="{x:.1f}" y="{bottom + 16}">{last * place / 4:g}</text>')
+    parts.append(f'<text class="soft mid" x="{_LEFT + _PLOT / 2:.0f}" y="{bottom + 36}">{escape(across)}</text>')
+    middle = _TOP + _HEIGHT / 2
+    parts.append(f'<text class="soft mid" transform="translate(9 {middle:.0f}) rotate(-90)">{escape(up)}</text>')
+    return "".join(parts)
+
+
+def _diagonal() -> str:
+    return (
+        f'<line x1="{_LEFT}" y1="{_TOP + _HEIGHT}" x2="{_LEFT + _PLOT}" y2="{_TOP}" stroke="#9aa5b1" '
+        'stroke-dasharray="4 4"/>'
+    )
+
+
+def _line(across: Array, up: Array, place: int) -> str:
+    points = " ".join(
+        f"{_LEFT + _PLOT * x:.1f},{_TOP + _HEIGHT * (1 - y):.1f}" for x, y in zip(across, up, strict=True)
+    )
+    colour = COLOURS[_SERIES[place]]
+    return f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"{_DASHES[place]}/>'
+
+
+def _legend_line(name: str, place: int, x: float, y: float) -> str:
+    colour = COLOURS[_SERIES[place]]
+    return (
+        f'<line x1="{x}" x2="{x + 22}" y1="{y - 4}" y2="{y - 4}" stroke="{colour}" stroke-width="2.5"{_DASHES[place]}/>'
+        f'<text class="soft" x="{x + 28}" y="{y}">{escape(name)}</text>'
+    )

@@ -1,0 +1,272 @@
+"""One pass from the flat arrays of a chunk of events to their features: selection, HLF and the matrix, compiled.
+
+``docs/events.md`` has each definition with its formula and its source. Sums and comparisons are in double precision,
+results in single.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import numpy as np
+
+from cmsspark.apps.events.jit import jit
+from cmsspark.apps.events.layout import CHARGED_ROWS, NEUTRAL_ROWS, PHOTON_ROWS
+
+Array = np.ndarray[Any, Any]
+
+#: What became of an event: the cuts in their order, then the selected ones.
+CUTS: Final = ("not_finite", "no_met", "no_lepton", "not_isolated", "several_leptons", "selected")
+_NOT_FINITE, _NO_MET, _NO_LEPTON, _NOT_ISOLATED, _SEVERAL, SELECTED = range(6)
+
+LEPTON_PT_GEV: Final = 23.0
+MAX_ISOLATION: Final = 0.45
+CONE: Final = 0.3
+#: A track this near to a lepton is the lepton's own.
+OWN_TRACK: Final = 1e-4
+TRACK_PT_GEV: Final = 0.5
+TOWER_ET_GEV: Final = 1.0
+JET_PT_GEV: Final = 30.0
+JET_ETA: Final = 2.6
+_TWO_PI: Final = 2 * math.pi
+
+
+@jit
+def wrapped(angle: float) -> float:
+    """The angle in (−π, π]."""
+    if -math.pi < angle <= math.pi:
+        return angle
+    return angle - _TWO_PI * math.ceil((angle - math.pi) / _TWO_PI)
+
+
+@jit
+def _distance2(eta: float, phi: float, other_eta: float, other_phi: float) -> float:
+    """ΔR² of two directions."""
+    delta_phi = wrapped(phi - other_phi)
+    return (eta - other_eta) ** 2 + delta_phi**2
+
+
+@jit
+def _candidates(rows: Array, start: int, stop: int, least: float) -> Array:
+    """The particles with more transverse momentum than ``least``, by η: η, φ, pT and number of each, side by side."""
+    numbers = np.empty(stop - start, np.int64)
+    etas = np.empty(stop - start)
+    count = 0
+    for number in range(start, stop):
+        if rows[number, 0] > least:
+            numbers[count] = number
+            etas[count] = rows[number, 1]
+            count += 1
+    order = np.argsort(etas[:count], kind="mergesort")
+    sorted_rows = np.empty((count, 4))
+    for place in range(count):
+        number = numbers[order[place]]
+        sorted_rows[place, 0] = rows[number, 1]
+        sorted_rows[place, 1] = rows[number, 2]
+        sorted_rows[place, 2] = rows[number, 0]
+        sorted_rows[place, 3] = number
+    return sorted_rows
+
+
+@jit
+def _cone_sum(eta: float, phi: float, by_eta: Array, itself: int, veto2: float) -> float:
+    """Sum of the transverse momenta of :func:`_candidates` within the cone, without ``itself`` and what is so near."""
+    low, high = 0, len(by_eta)
+    while low < high:
+        middle = (low + high) // 2
+        if by_eta[middle, 0] < eta - CONE:
+            low = middle + 1
+        else:
+            high = middle
+    total = 0.0
+    for place in range(low, len(by_eta)):
+        if by_eta[place, 0] > eta + CONE:
+            break
+        if by_eta[place, 3] != itself:
+            distance2 = _distance2(eta, phi, by_eta[place, 0], by_eta[place, 1])
+            if veto2 < distance2 < CONE * CONE:
+                total += by_eta[place, 2]
+    return total
+
+
+@jit
+def _by_falling_pt(rows: Array, by_eta: Array, limit: int) -> Array:
+    """The numbers of the first ``limit`` particles by falling transverse momentum; equal ones as in the file."""
+    numbers = np.sort(by_eta[:, 3]).astype(np.int64)
+    falling = np.empty(len(numbers))
+    for place in range(len(numbers)):
+        falling[place] = -rows[numbers[place], 0]
+    return numbers[np.argsort(falling, kind="mergesort")][:limit]
+
+
+@jit
+def _momentum(row: Array, pt: float, eta: float, phi: float) -> None:
+    """E, px, py, pz, pt, η, φ of a massless particle."""
+    row[0] = pt * math.cosh(eta)
+    row[1] = pt * math.cos(phi)
+    row[2] = pt * math.sin(phi)
+    row[3] = pt * math.sinh(eta)
+    row[4] = pt
+    row[5] = eta
+    row[6] = phi
+
+
+@jit
+def _is_finite(rows: Array, start: int, stop: int) -> bool:
+    for number in range(start, stop):
+        for column in range(rows.shape[1]):
+            if not math.isfinite(rows[number, column]):
+                return False
+    return True
+
+
+@jit
+def _count_isolated(
+    leptons: Array, start: int, stop: int, tracks: Array, photons: Array, neutrals: Array, best: Array
+) -> tuple[int, int]:
+    """How many leptons pass the cut on pT, and how many are isolated. ``best``: number and isolations of the last.
+
+    ``tracks``, ``photons``, ``neutrals``: their :func:`_candidates`.
+    """
+    hard, isolated = 0, 0
+    for number in range(start, stop):
+        pt, eta, phi = leptons[number, 0], leptons[number, 1], leptons[number, 2]
+        if pt < LEPTON_PT_GEV:
+            continue
+        hard += 1
+        charged = _cone_sum(eta, phi, tracks, -1, OWN_TRACK**2) / pt
+        gamma = _cone_sum(eta, phi, photons, -1, -1.0) / pt
+        neutral = _cone_sum(eta, phi, neutrals, -1, -1.0) / pt
+        if charged + gamma + neutral < MAX_ISOLATION:
+            isolated += 1
+            best[0], best[1], best[2], best[3] = number, charged, gamma, neutral
+    return hard, isolated
+
+
+@jit
+def _cut_of(hard: int, isolated: int) -> int:
+    """What becomes of an event with so many hard leptons, and so many isolated ones of them."""
+    if hard == 0:
+        return _NO_LEPTON
+    if isolated == 0:
+        return _NOT_ISOLATED
+    return SELECTED if isolated == 1 else _SEVERAL
+
+
+@jit
+def _fill_hlf(row: Array, lepton: Array, isolation: Array, is_electron: bool, met: Array, jets: Array) -> None:
+    """The fourteen high-level features of an event."""
+    total, count, b_count = 0.0, 0, 0
+    for number in range(len(jets)):
+        if jets[number, 0] > JET_PT_GEV and abs(jets[number, 1]) < JET_ETA:
+            total += jets[number, 0]
+            count += 1
+            if jets[number, 2] != 0:
+                b_count += 1
+    row[0] = total
+    row[1] = met[0]
+    row[2] = wrapped(met[1])
+    row[3] = math.sqrt(max(0.0, 2 * lepton[0] * met[0] * (1 - math.cos(lepton[2] - met[1]))))
+    row[4] = count
+    row[5] = b_count
+    row[6], row[7], row[8] = lepton[0], lepton[1], wrapped(lepton[2])
+    row[9], row[10], row[11] = isolation[1], isolation[2], isolation[3]
+    row[12] = lepton[3]
+    row[13] = 1.0 if is_electron else 0.0
+
+
+@jit
+def _fill_matrix(
+    matrix: Array, lepton: Array, hlf: Array, tracks: Array, photons: Array, neutrals: Array,
+    charged: Array, gammas: Array, hadrons: Array,
+) -> bool:  # fmt: skip
+    """The rows of an event: lepton, charged particles, photons, neutral hadrons. ``matrix`` is zero before.
+
+    False where a value is beyond single precision.
+
+    ``charged``, ``gammas``, ``hadrons``: the :func:`_candidates` of tracks, photons and neutral hadrons.
+    """
+    _momentum(matrix[0], lepton[0], lepton[1], wrapped(lepton[2]))
+    matrix[0, 10], matrix[0, 11], matrix[0, 12] = hlf[9], hlf[10], hlf[11]
+    matrix[0, 16], matrix[0, 17], matrix[0, 18] = hlf[13], 1 - hlf[13], lepton[3]
+    others = np.empty_like(charged)
+    count = 0
+    for place in range(len(charged)):
+        if _distance2(charged[place, 0], charged[place, 1], lepton[1], lepton[2]) > OWN_TRACK**2:
+            others[count] = charged[place]
+            count += 1
+    for group in range(3):
+        rows = tracks if group == 0 else photons if group == 1 else neutrals
+        by_eta = others[:count] if group == 0 else gammas if group == 1 else hadrons
+        first = 1 if group == 0 else 1 + CHARGED_ROWS if group == 1 else 1 + CHARGED_ROWS + PHOTON_ROWS
+        limit = CHARGED_ROWS if group == 0 else PHOTON_ROWS if group == 1 else NEUTRAL_ROWS
+        flag = 13 if group == 0 else 15 if group == 1 else 14
+        chosen = _by_falling_pt(rows, by_eta, limit)
+        for place in range(len(chosen)):
+            number = chosen[place]
+            row = matrix[first + place]
+            pt, eta, phi = rows[number, 0], rows[number, 1], rows[number, 2]
+            _momentum(row, pt, eta, wrapped(phi))
+            if group == 0:
+                row[7], row[8], row[9], row[18] = rows[number, 4], rows[number, 5], rows[number, 6], rows[number, 3]
+            row[10] = _cone_sum(eta, phi, charged, number if group == 0 else -1, -1.0) / pt
+            row[11] = _cone_sum(eta, phi, gammas, number if group == 1 else -1, -1.0) / pt
+            row[12] = _cone_sum(eta, phi, hadrons, number if group == 2 else -1, -1.0) / pt
+            row[flag] = 1.0
+        if not _is_finite(matrix, first, first + len(chosen)):
+            return False
+    return _is_finite(matrix, 0, 1)
+
+
+@jit
+def fill(
+    electrons: Array, electron_ends: Array, muons: Array, muon_ends: Array, tracks: Array, track_ends: Array,
+    photons: Array, photon_ends: Array, neutrals: Array, neutral_ends: Array, jets: Array, jet_ends: Array,
+    mets: Array, met_ends: Array, hlf: Array, matrices: Array, outcome: Array,
+) -> int:  # fmt: skip
+    """Fill ``hlf`` and ``matrices`` with the selected events, ``outcome`` with the cut of every event; their number.
+
+    Collections are ``(particles, columns)`` in double precision, with ``(events + 1)`` offsets: electrons and muons pT,
+    η, φ, charge; tracks pT, η, φ, charge, x, y, z; photons and neutral hadrons ET, η, φ; jets pT, η, b tag; MET, φ.
+    ``matrices`` has no rows where they are not wanted.
+    """
+    selected = 0
+    best, muon = np.zeros(4), np.zeros(4)
+    for event in range(len(outcome)):
+        e0, e1, m0, m1 = electron_ends[event], electron_ends[event + 1], muon_ends[event], muon_ends[event + 1]
+        t0, t1, p0, p1 = track_ends[event], track_ends[event + 1], photon_ends[event], photon_ends[event + 1]
+        n0, n1, j0, j1 = neutral_ends[event], neutral_ends[event + 1], jet_ends[event], jet_ends[event + 1]
+        if not (
+            _is_finite(electrons, e0, e1) and _is_finite(muons, m0, m1) and _is_finite(tracks, t0, t1)
+            and _is_finite(photons, p0, p1) and _is_finite(neutrals, n0, n1) and _is_finite(jets, j0, j1)
+            and _is_finite(mets, met_ends[event], met_ends[event + 1])
+        ):  # fmt: skip
+            outcome[event] = _NOT_FINITE
+            continue
+        if met_ends[event] == met_ends[event + 1]:
+            outcome[event] = _NO_MET
+            continue
+        charged = _candidates(tracks, t0, t1, TRACK_PT_GEV)
+        gammas = _candidates(photons, p0, p1, TOWER_ET_GEV)
+        hadrons = _candidates(neutrals, n0, n1, TOWER_ET_GEV)
+        of_electrons = _count_isolated(electrons, e0, e1, charged, gammas, hadrons, best)
+        of_muons = _count_isolated(muons, m0, m1, charged, gammas, hadrons, muon)
+        outcome[event] = _cut_of(of_electrons[0] + of_muons[0], of_electrons[1] + of_muons[1])
+        if outcome[event] == SELECTED:
+            is_electron = of_electrons[1] == 1
+            isolation = best if is_electron else muon
+            lepton = (electrons if is_electron else muons)[int(isolation[0])]
+            row = hlf[selected : selected + 1]
+            _fill_hlf(row[0], lepton, isolation, is_electron, mets[met_ends[event]], jets[j0:j1])
+            is_good = _is_finite(row, 0, 1)
+            if len(matrices) > 0:
+                matrix = matrices[selected]
+                is_good &= _fill_matrix(matrix, lepton, row[0], tracks, photons, neutrals, charged, gammas, hadrons)
+                if not is_good:
+                    matrix[:] = 0
+            if is_good:
+                selected += 1
+            else:
+                outcome[event] = _NOT_FINITE
+    return selected

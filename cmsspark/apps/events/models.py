@@ -1,0 +1,155 @@
+"""Models in folders: what kinds there are, and how each is loaded to score events."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from cmsspark.apps.events.layout import CLASSES, HLF
+from cmsspark.apps.events.scalers import SCALERS_FILE
+from cmsspark.apps.events.trees import TREES_FILE, Trees
+from cmsspark.base.errors import DataError, InputMissing, UsageError
+
+Array = np.ndarray[Any, Any]
+
+MODEL_FILE: Final = "model.json"
+BOOSTER_FILE: Final = "xgboost.ubj"
+FORMAT_VERSION: Final = 1
+#: Each kind with what it is.
+TREE_KINDS: Final[Mapping[str, str]] = {
+    "forest": "random forest on the high-level features (pyspark.ml)",
+    "boosting": "gradient boosted trees on the high-level features, one class against the others (pyspark.ml)",
+    "xgboost": "gradient boosted trees on the high-level features (XGBoost)",
+}
+#: The networks, and what each reads.
+NETWORKS: Final[Mapping[str, str]] = {
+    "hlf": "network on the high-level features: 50, 20, 10 units",
+    "sequence": "recurrent network on the sequence of particles: a GRU of width 50",
+    "inclusive": "recurrent network on particles together with the high-level features",
+}
+ABOUT: Final[Mapping[str, str]] = {**TREE_KINDS, **NETWORKS}
+
+
+class Model(Protocol):
+    """A classifier of events. ``predict`` takes unscaled features and returns probabilities ``(n, 3)``."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def needs_low_level(self) -> bool: ...
+    def predict(self, hlf: Array, low_level: Array | None) -> Array: ...
+
+
+@dataclass(frozen=True)
+class ForestModel:
+    """A forest or boosted trees of pyspark.ml."""
+
+    kind: str
+    trees: Trees
+    needs_low_level: bool = False
+
+    def predict(self, hlf: Array, low_level: Array | None = None) -> Array:
+        """Probabilities of events."""
+        return self.trees.predict(hlf)
+
+
+@dataclass(frozen=True)
+class XgboostModel:
+    """Boosted trees of XGBoost; ``rounds``: the trees up to the best round."""
+
+    booster: Any
+    rounds: int
+    kind: str = "xgboost"
+    needs_low_level: bool = False
+
+    def predict(self, hlf: Array, low_level: Array | None = None) -> Array:
+        """Probabilities of events."""
+        if not len(hlf):
+            return np.zeros((0, len(CLASSES)), np.float32)
+        rows = np.ascontiguousarray(hlf, np.float32)
+        return np.asarray(self.booster.inplace_predict(rows, iteration_range=(0, self.rounds)), np.float32)
+
+
+def read_description(folder: str | Path) -> dict[str, Any]:
+    """The content of ``model.json``. Raises InputMissing (66) without one, DataError (65) for another format."""
+    path = Path(folder, MODEL_FILE)
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise InputMissing(
+            "the folder of a model is wanted", where=path, found="no such file", next_step="run_spark events_train"
+        ) from None
+    except ValueError as error:
+        raise DataError("the description of a model is damaged", where=path, found=str(error)) from None
+    version = document.get("format_version") if isinstance(document, dict) else None
+    if version != FORMAT_VERSION or document.get("kind") not in ABOUT:
+        raise DataError(
+            f"a model of format {FORMAT_VERSION} of one of the kinds {', '.join(ABOUT)} is wanted",
+            where=path,
+            found=f"format {version}",
+            next_step="use the version of cmsspark that wrote it, or train it again",
+        )
+    described: dict[str, Any] = document
+    return described
+
+
+def load(folder: str | Path) -> Model:
+    """The model of a folder. Raises InputMissing (66), DataError (65) where it is damaged, UsageError (2) for an extra
+    that is not installed.
+    """
+    document = read_description(folder)
+    kind = str(document["kind"])
+    if kind in NETWORKS:
+        from cmsspark.apps.events import networks
+
+        return networks.load(folder)
+    if kind != "xgboost":
+        return ForestModel(kind, Trees.load(Path(folder, TREES_FILE)))
+    xgboost = require_xgboost()
+    path = Path(folder, BOOSTER_FILE)
+    booster = xgboost.Booster()
+    try:
+        booster.load_model(path)
+    except xgboost.core.XGBoostError as error:
+        raise DataError("the trees of a model cannot be read", where=path, found=str(error).splitlines()[0]) from None
+    return XgboostModel(booster, int(document["parameters"]["rounds_used"]))
+
+
+def require_xgboost() -> Any:
+    """The module. Raises UsageError (2) that names the extra where it is not installed."""
+    try:
+        import xgboost
+    except ImportError:
+        raise UsageError(
+            "boosted trees of XGBoost need xgboost", found="not installed", next_step="pip install 'cmsspark[events]'"
+        ) from None
+    return xgboost
+
+
+def write_model(
+    folder: Path, model: ForestModel | XgboostModel, parameters: Mapping[str, Any], seed: int, sample: Path
+) -> None:
+    """Write a model into a folder: ``model.json``, its trees, and a copy of the scalers in the folder of the sample."""
+    more = {"rounds_used": model.rounds} if isinstance(model, XgboostModel) else {}
+    document = {
+        "format_version": FORMAT_VERSION,
+        "kind": model.kind,
+        "inputs": ["hlf"],
+        "features": list(HLF),
+        "classes": list(CLASSES),
+        "parameters": {**parameters, **more},
+        "seed": seed,
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / MODEL_FILE).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    if isinstance(model, XgboostModel):
+        model.booster.save_model(folder / BOOSTER_FILE)
+    else:
+        model.trees.save(folder / TREES_FILE)
+    shutil.copyfile(sample / SCALERS_FILE, folder / SCALERS_FILE)

@@ -1,0 +1,192 @@
+"""What a worker reads of a sample to train a network: its share of ``train``, scaled, in a seeded order.
+
+A share is every n-th row group of the part files in order of their names; where there are few row groups, every n-th
+row of each. A tenth of the events, chosen by the hash of the event, is kept for validation: the same events for any
+number of workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from cmsspark.apps.events.layout import CLASSES, FEATURES, HLF_COUNT, MATRIX, PARTICLES
+from cmsspark.apps.events.networks import needs_low_level, sequence_length, sequences_of
+from cmsspark.apps.events.scalers import Scalers
+from cmsspark.base.errors import DataError, InputMissing
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+Array = np.ndarray[Any, Any]
+
+#: One of so many events, by its hash, is for validation.
+VALIDATION_SHARE: Final = 10
+#: Row groups that are shuffled together where they hold matrices: some 60 MB.
+GROUPS_AT_ONCE: Final = 2
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Events of a share: scaled ``hlf`` ``(n, 14)``, ``sequence`` ``(n, length, 19)``, ``label`` ``(n,)``."""
+
+    hlf: Array
+    sequence: Array
+    label: Array
+
+    def take(self, rows: Array | slice) -> Rows:
+        """Some of the events."""
+        return Rows(self.hlf[rows], self.sequence[rows], self.label[rows])
+
+    @staticmethod
+    def joined(parts: list[Rows]) -> Rows:
+        """The events of several parts, in order."""
+        columns = [np.concatenate([getattr(part, name) for part in parts]) for name in ("hlf", "sequence", "label")]
+        return Rows(*columns)
+
+
+@dataclass
+class Share:
+    """The events of a sample's ``train`` that worker ``rank`` of ``workers`` reads.
+
+    Raises InputMissing (66) where the folder holds no sample, DataError (65) where a part is damaged, or lacks what a
+    network of this kind reads.
+    """
+
+    folder: Path
+    kind: str
+    rank: int = 0
+    workers: int = 1
+    #: Particles that a sequence is cut to; set before the first batch, equal for all workers.
+    length: int = 1
+    _groups: list[tuple[Path, int]] = field(default_factory=list)
+    _every: int = 1
+    _hashes: list[Array] = field(default_factory=list)
+    _kept: Rows | None = None
+
+    def __post_init__(self) -> None:
+        self.scalers = Scalers.load(self.folder)
+        files = sorted((self.folder / "train").glob("part-*.parquet"))
+        if not files:
+            raise InputMissing(
+                "a sample of events is wanted", where=self.folder / "train", found="no part-*.parquet",
+                next_step="name the folder that events_sample made (train, test, scalers.json)",
+            )  # fmt: skip
+        groups = [(file, i) for file in files for i in range(self._open(file).num_row_groups)]
+        self._every = 1 if len(groups) >= 4 * self.workers else self.workers
+        self._groups = groups if self._every > 1 else groups[self.rank :: self.workers]
+        self._hashes = [self._column(file, i, "event_hash") for file, i in self._groups]
+
+    @property
+    def train_count(self) -> int:
+        """Events to learn from, of this worker."""
+        return sum(int((~_is_validation(hashes)).sum()) for hashes in self._hashes)
+
+    @property
+    def validation_count(self) -> int:
+        """Events of this worker to judge by while training."""
+        return sum(int(_is_validation(hashes).sum()) for hashes in self._hashes)
+
+    def longest_sequence(self) -> int:
+        """The length that holds all particles of every event of this share; 1 for a network without particles."""
+        if not needs_low_level(self.kind):
+            return 1
+        return max((sequence_length(self._matrices(*group)) for group in self._groups), default=1)
+
+    def batches(self, size: int, seed: int, epoch: int) -> Iterator[Rows]:
+        """Whole batches of events to learn from, in an order that depends on seed, epoch and rank only."""
+        draw = np.random.default_rng((seed, epoch, self.rank))
+        left: list[Rows] = []
+        for rows in self._shuffled(draw):
+            whole = Rows.joined([*left, rows]) if left else rows
+            count = len(whole.label) // size
+            for i in range(count):
+                yield whole.take(slice(i * size, (i + 1) * size))
+            left = [whole.take(slice(count * size, None))]
+
+    def validation(self, size: int) -> Iterator[Rows]:
+        """Batches of the events that are kept for validation; the last one may be smaller."""
+        if not needs_low_level(self.kind):
+            rows = self._all(is_validation=True)
+            yield from (rows.take(slice(i, i + size)) for i in range(0, len(rows.label), size))
+            return
+        for i in range(len(self._groups)):
+            rows = self._read(i, is_validation=True)
+            yield from (rows.take(slice(j, j + size)) for j in range(0, len(rows.label), size))
+
+    def _shuffled(self, draw: np.random.Generator) -> Iterator[Rows]:
+        """Events to learn from, shuffled: all at once without particles, which fit into memory; else by row groups."""
+        if not needs_low_level(self.kind):
+            if self._kept is None:
+                self._kept = self._all(is_validation=False)
+            yield self._kept.take(draw.permutation(len(self._kept.label)))
+            return
+        order = draw.permutation(len(self._groups))
+        for start in range(0, len(order), GROUPS_AT_ONCE):
+            rows = Rows.joined([self._read(int(i), is_validation=False) for i in order[start : start + GROUPS_AT_ONCE]])
+            yield rows.take(draw.permutation(len(rows.label)))
+
+    def _all(self, *, is_validation: bool) -> Rows:
+        return Rows.joined([self._read(i, is_validation=is_validation) for i in range(len(self._groups))])
+
+    def _read(self, number: int, *, is_validation: bool) -> Rows:
+        """The events of a row group of this share that are, or are not, for validation."""
+        file, group = self._groups[number]
+        chosen = _is_validation(self._hashes[number]) == is_validation
+        label = self._column(file, group, "label")[chosen]
+        if len(label) and not (label.min() >= 0 and label.max() < len(CLASSES)):
+            raise DataError(
+                f"labels from 0 to {len(CLASSES) - 1} are wanted", where=file, found=f"{set(label.tolist())}"
+            )
+        hlf = self._column(file, group, "hlf").reshape(-1, HLF_COUNT)[chosen]
+        if not np.isfinite(hlf).all():
+            raise DataError("finite numbers are wanted in the column hlf", where=file, found="infinite, or no number")
+        sequence = np.zeros((len(label), self.length, FEATURES), np.float32)
+        if needs_low_level(self.kind):
+            sequence = sequences_of(self.scalers, self._matrices(file, group)[chosen], self.length)
+        return Rows(self.scalers.hlf(hlf), sequence, label.astype(np.int32))
+
+    def _matrices(self, file: Path, group: int) -> Array:
+        return self._column(file, group, "low_level").reshape(-1, PARTICLES, FEATURES)
+
+    def _column(self, file: Path, group: int, name: str) -> Array:
+        """This worker's values of a column of a row group; lists as one row for each event."""
+        import pyarrow as pa
+
+        try:
+            column = self._open(file).read_row_group(group, [name]).column(name).combine_chunks()
+            if column.null_count:
+                raise DataError(f"no event may lack the column {name}", where=file, found=f"{column.null_count} nulls")
+            width = {"hlf": HLF_COUNT, "low_level": MATRIX}.get(name)
+            values = column.to_numpy(zero_copy_only=False) if width is None else column.flatten().to_numpy()
+            values = values if width is None else values.reshape(len(column), width)
+        except (pa.ArrowInvalid, OSError, ValueError) as error:
+            raise DataError(
+                f"the column {name} of a sample cannot be read", where=file, found=str(error)[:200]
+            ) from None
+        return np.asarray(values[self.rank :: self._every] if self._every > 1 else values)
+
+    def _open(self, file: Path) -> pq.ParquetFile:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            parquet = pq.ParquetFile(file)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise DataError("a part of a sample is damaged", where=file, found=str(error)[:200]) from None
+        wanted = {"hlf", "label", "event_hash", *(("low_level",) if needs_low_level(self.kind) else ())}
+        if missing := sorted(wanted - set(parquet.schema_arrow.names)):
+            raise DataError(
+                f"the column {missing[0]} is wanted for a {self.kind} network", where=file,
+                found=f"columns {', '.join(parquet.schema_arrow.names)}",
+                next_step="prepare the events with --low-level" if missing == ["low_level"] else None,
+            )  # fmt: skip
+        return parquet
+
+
+def _is_validation(hashes: Array) -> Array:
+    return np.asarray(hashes.astype(np.uint64) % np.uint64(VALIDATION_SHARE) == 0)

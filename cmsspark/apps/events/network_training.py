@@ -1,0 +1,306 @@
+"""Training of the networks, data-parallel over workers: each has the same weights and a share of the events.
+
+A step takes the mean of the gradients of all workers' batches, so all keep equal weights. The learning rate is that of
+one worker times their number, approached over the first steps and then lowered by a cosine. Each epoch ends with a
+validation, a line in ``training_log.jsonl`` and a checkpoint, from which a killed training goes on. Training stops
+early where the validation no longer gets better; the best epoch's weights are the model.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from cmsspark.apps.events.layout import FEATURES, HLF_COUNT
+from cmsspark.apps.events.network_checkpoints import Checkpoints, Progress
+from cmsspark.apps.events.network_data import Rows, Share
+from cmsspark.apps.events.networks import KINDS, Network, initial_weights, logits, needs_low_level, require_jax
+from cmsspark.base.errors import DataError, UsageError
+
+Array = Any
+LOG_FILE: Final = "training_log.jsonl"
+#: Steps that are compiled into one call: small networks would spend their time between calls.
+STEPS_AT_ONCE: Final = {"hlf": 50, "sequence": 1, "inclusive": 1}
+#: The share of all steps in which the learning rate rises to that of all workers.
+WARM_UP: Final = 0.05
+#: The share of the learning rate that is left at the end.
+LAST_RATE: Final = 0.02
+
+
+@dataclass(frozen=True)
+class World:
+    """This worker's number, how many there are, and where they meet (``host:port``; None for one worker)."""
+
+    rank: int = 0
+    workers: int = 1
+    coordinator: str | None = None
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str] = os.environ) -> World:
+        """The world that the launcher's variables describe (``JAX_COORDINATOR_ADDRESS`` …); without them one worker."""
+        workers = int(environ.get("JAX_NUM_PROCESSES", "1"))
+        if workers == 1:
+            return cls()
+        return cls(int(environ["JAX_PROCESS_ID"]), workers, environ["JAX_COORDINATOR_ADDRESS"])
+
+    def join(self) -> None:
+        """Meet the other workers; gradients travel by gloo. Call it before anything else of JAX."""
+        import jax
+
+        jax.config.update("jax_platforms", "cpu")
+        if self.workers > 1:
+            jax.config.update("jax_cpu_collectives_implementation", "gloo")
+            jax.distributed.initialize(self.coordinator, self.workers, self.rank, heartbeat_timeout_seconds=60)
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a network is trained. ``batch``: events a step and worker. ``learning_rate``: that of one worker.
+
+    ``patience``: epochs without a better validation before it stops.
+    """
+
+    model: str
+    epochs: int = 6
+    batch: int = 128
+    learning_rate: float = 1e-3
+    patience: int = 3
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.model not in KINDS:
+            raise UsageError(f"the model is one of {', '.join(KINDS)}", found=repr(self.model))
+        for name in ("epochs", "batch", "learning_rate", "patience"):
+            if not getattr(self, name) > 0:
+                raise UsageError(f"--{name.replace('_', '-')} must be above 0", found=str(getattr(self, name)))
+
+    def rate(self, workers: int, steps: int) -> Any:
+        """The learning rate by step, as optax takes it."""
+        import optax
+
+        top = self.learning_rate * workers
+        warm_up = math.ceil(WARM_UP * steps) if workers > 1 else 0
+        falling = optax.cosine_decay_schedule(top, max(1, steps - warm_up), LAST_RATE)
+        if not warm_up:
+            return falling
+        return optax.join_schedules([optax.linear_schedule(self.learning_rate, top, warm_up), falling], [warm_up])
+
+
+def train(
+    sample: str | Path, output: str | Path, training: Training, world: World | None = None,
+    log: Callable[[str], None] | None = None,
+) -> Network:  # fmt: skip
+    """Train a network on ``sample/train`` and store it in ``output/model``; every worker returns it.
+
+    ``output`` also gets ``training_log.jsonl`` and ``checkpoints/``, all from worker 0. Where it has checkpoints of
+    the same training, that goes on. Raises UsageError (2), DataError (65), InputMissing (66).
+    """
+    require_jax()
+    world = world or World()
+    loop = _Loop(Path(sample), Path(output), training, world, log or (lambda text: None))
+    return loop.run()
+
+
+class _Loop:
+    """One training: its compiled functions, and what is done in an epoch."""
+
+    def __init__(
+        self, sample: Path, output: Path, training: Training, world: World, log: Callable[[str], None]
+    ) -> None:
+        import jax
+        from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+        self._training, self._world, self._log, self._output = training, world, log, output
+        self._share = Share(sample, training.model, world.rank, world.workers)
+        devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
+        self._mesh = Mesh(np.array(devices[: world.workers]), ("worker",))
+        self._split = NamedSharding(self._mesh, PartitionSpec("worker"))
+        counts = self._gathered([self._share.train_count, self._share.validation_count, self._share.longest_sequence()])
+        steps = int(counts[:, 0].min()) // training.batch
+        # Calls of equal size: each other size would be compiled, which takes seconds. The few events that are left out
+        # are others in each epoch.
+        calls = max(1, steps // STEPS_AT_ONCE[training.model])
+        self._steps_at_once = steps // calls
+        self._steps = calls * self._steps_at_once
+        self._validation_steps = -(-int(counts[:, 1].max()) // training.batch) + self._group_slack(counts)
+        self._share.length = int(counts[:, 2].max())
+        self.events = counts.sum(axis=0)[:2]
+        if not self._steps or not self.events[1]:
+            raise DataError(
+                f"each of {world.workers} workers needs a batch of {training.batch} events, and some to validate",
+                where=sample / "train", found=f"{self.events.sum():,} events",
+                next_step="take a larger sample, a smaller --batch, or fewer workers",
+            )  # fmt: skip
+        self._compile()
+
+    def _group_slack(self, counts: Array) -> int:
+        # With particles, validation is read by row groups, each of which may end with a smaller batch.
+        return int(self._gathered([len(self._share._groups)]).max()) if needs_low_level(self._training.model) else 0
+
+    def run(self) -> Network:
+        """All epochs that are left, then the model."""
+        training, world = self._training, self._world
+        weights = initial_weights(training.model, training.seed)
+        start = Progress(weights, self._optimizer.init(weights), best=weights)
+        description = {**asdict(training), "workers": world.workers, "events": [int(count) for count in self.events]}
+        checkpoints = Checkpoints(self._output / "checkpoints", description) if world.rank == 0 else None
+        progress = self._shared(checkpoints.latest(start) if checkpoints else start)
+        if progress.epoch:
+            self._log(f"goes on after epoch {progress.epoch}")
+        while progress.epoch < training.epochs and progress.waited < training.patience:
+            progress, line = self._epoch(progress)
+            if world.rank == 0 and checkpoints is not None:
+                checkpoints.write(progress)
+                with open(self._output / LOG_FILE, "a", encoding="utf-8") as stream:
+                    stream.write(json.dumps(line) + "\n")
+            shown = {name: f"{value:,.4g}" if isinstance(value, float) else value for name, value in line.items()}
+            self._log(" ".join(f"{name}={value}" for name, value in shown.items()))
+        parameters = {**description, "epochs_done": progress.epoch, "best_validation_loss": progress.best_loss}
+        network = Network(training.model, progress.best, self._share.scalers, parameters, training.seed)
+        if world.rank == 0:
+            network.save(self._output / "model")
+        return network
+
+    def _epoch(self, before: Progress) -> tuple[Progress, dict[str, Any]]:
+        """One epoch of training and its validation; the line for the log."""
+        import jax
+
+        began, training, number = time.perf_counter(), self._training, before.epoch + 1
+        weights, state, losses = self._everywhere(before.weights), self._everywhere(before.optimizer), []
+        batches = islice(self._share.batches(training.batch, training.seed, number), self._steps)
+        done = (number - 1) * self._steps
+        while chunk := list(islice(batches, self._steps_at_once)):
+            arrays = [self._global(np.stack(column)) for column in _columns(chunk)]
+            weights, state, loss = self._train_steps(weights, state, self._everywhere(np.int32(done)), *arrays)
+            losses.append((float(loss), len(chunk)))
+            done += len(chunk)
+        seconds = time.perf_counter() - began
+        train_loss = sum(loss * count for loss, count in losses) / self._steps
+        validation_loss, accuracy = self._validate(weights)
+        if not (math.isfinite(train_loss) and math.isfinite(validation_loss)):
+            raise DataError(
+                "the loss is no number any more",
+                where=f"epoch {number}",
+                next_step="train with a smaller --learning-rate",
+            )
+        better = validation_loss < before.best_loss
+        after = Progress(
+            jax.device_get(weights), jax.device_get(state), jax.device_get(weights) if better else before.best,
+            number, min(validation_loss, before.best_loss), 0 if better else before.waited + 1,
+        )  # fmt: skip
+        line = {
+            "epoch": number,
+            "loss": round(train_loss, 6),
+            "validation_loss": round(validation_loss, 6),
+            "validation_accuracy": round(accuracy, 6),
+            "learning_rate": float(self._rate(done)),
+            "events_per_second": round(self._steps * training.batch * self._world.workers / seconds, 1),
+            "seconds": round(seconds, 3),
+        }
+        return after, line
+
+    def _validate(self, weights: Any) -> tuple[float, float]:
+        """Mean loss and accuracy over the events that all workers keep for validation."""
+        size, sums = self._training.batch, np.zeros(3)
+        for rows in _filled(self._share.validation(size), self._validation_steps, size, self._share.length):
+            sums += np.asarray(self._judge(weights, *(self._global(column) for column in rows)))
+        return float(sums[0] / sums[2]), float(sums[1] / sums[2])
+
+    def _compile(self) -> None:
+        """Make the functions of a step and of a validation; JAX compiles them at their first call."""
+        import jax
+        import jax.numpy as jnp
+        import optax
+        from jax.flatten_util import ravel_pytree
+        from jax.sharding import PartitionSpec
+
+        kind, key = self._training.model, jax.random.key(self._training.seed)
+        self._rate = self._training.rate(self._world.workers, self._steps * self._training.epochs)
+        self._optimizer = optimizer = optax.adam(self._rate)
+        whole, split = PartitionSpec(), PartitionSpec("worker")
+
+        def loss_of(weights: Any, rows: tuple[Array, ...], drop: Array) -> Array:
+            scores = logits(kind, weights, rows[0], rows[1], drop)
+            return optax.softmax_cross_entropy_with_integer_labels(scores, rows[2]).mean()
+
+        def steps(weights: Any, state: Any, first: Array, *columns: Array) -> tuple[Any, Any, Array]:
+            def step(carry: tuple[Any, Any, Array], rows: tuple[Array, ...]) -> tuple[tuple[Any, Any, Array], Array]:
+                weights, state, number = carry
+                drop = jax.random.fold_in(jax.random.fold_in(key, number), jax.lax.axis_index("worker"))
+                loss, gradients = jax.value_and_grad(loss_of)(weights, rows, drop)
+                # One vector: each exchange between workers costs a round trip, whatever its size.
+                flat, restore = ravel_pytree((gradients, loss))
+                gradients, loss = restore(jax.lax.pmean(flat, "worker"))
+                changes, state = optimizer.update(gradients, state, weights)
+                return (optax.apply_updates(weights, changes), state, number + 1), loss
+
+            carry, losses = jax.lax.scan(step, (weights, state, first), tuple(column[0] for column in columns))
+            return carry[0], carry[1], losses.mean()
+
+        def judge(weights: Any, hlf: Array, sequence: Array, label: Array, counts: Array) -> Array:
+            scores = logits(kind, weights, hlf[0], sequence[0])
+            losses = optax.softmax_cross_entropy_with_integer_labels(scores, label[0])
+            hits = (scores.argmax(axis=-1) == label[0]).astype(jnp.float32)
+            return jax.lax.psum(
+                jnp.stack([(column * counts[0]).sum() for column in (losses, hits, hits * 0 + 1)]), "worker"
+            )
+
+        options = {"mesh": self._mesh, "check_vma": False}
+        inputs = (whole, whole, whole, split, split, split)
+        self._train_steps = jax.jit(jax.shard_map(steps, in_specs=inputs, out_specs=(whole, whole, whole), **options))
+        self._judge = jax.jit(jax.shard_map(judge, in_specs=(whole, *(split,) * 4), out_specs=whole, **options))
+
+    def _global(self, mine: Array) -> Array:
+        """This worker's part of an array over all workers."""
+        import jax
+
+        return jax.make_array_from_process_local_data(self._split, mine[None])
+
+    def _everywhere(self, tree: Any) -> Any:
+        """Arrays that all workers have, as arrays of all workers: functions are compiled for these once."""
+        import jax
+        from jax.sharding import NamedSharding, PartitionSpec
+
+        whole = NamedSharding(self._mesh, PartitionSpec())
+        return jax.tree.map(lambda leaf: jax.make_array_from_process_local_data(whole, np.asarray(leaf)), tree)
+
+    def _gathered(self, numbers: list[int]) -> Array:
+        """These numbers of all workers, a row each."""
+        if self._world.workers == 1:
+            return np.array([numbers])
+        from jax.experimental import multihost_utils
+
+        return np.asarray(multihost_utils.process_allgather(np.array(numbers, np.int32)))
+
+    def _shared(self, progress: Progress) -> Progress:
+        """Worker 0's progress at all workers: only it has checkpoints."""
+        if self._world.workers == 1:
+            return progress
+        from jax.experimental import multihost_utils
+
+        return Progress.of(multihost_utils.broadcast_one_to_all(progress.tree()))
+
+
+def _columns(batches: list[Rows]) -> tuple[list[Array], list[Array], list[Array]]:
+    return [rows.hlf for rows in batches], [rows.sequence for rows in batches], [rows.label for rows in batches]
+
+
+def _filled(batches: Iterator[Rows], count: int, size: int, length: int) -> Iterator[tuple[Array, ...]]:
+    """``count`` batches of ``size`` events, filled with events that count nothing: all workers take as many steps."""
+    empty = Rows(
+        np.zeros((0, HLF_COUNT), np.float32), np.zeros((0, length, FEATURES), np.float32), np.zeros(0, np.int32)
+    )
+    for _ in range(count):
+        rows = next(batches, empty)
+        lacks = size - len(rows.label)
+        columns = (rows.hlf, rows.sequence, rows.label, np.ones(len(rows.label), np.float32))
+        yield tuple(np.pad(column, ((0, lacks), *(((0, 0),) * (column.ndim - 1)))) for column in columns)

@@ -1,0 +1,234 @@
+"""The three networks of events in JAX: ``hlf``, ``sequence`` and ``inclusive``. Needs the extra ``cmsspark[training]``.
+
+``hlf``: 14 high-level features → 50 → 20 → 10 (ReLU) → 3 classes. ``sequence``: a GRU of width 50 over the particles by
+falling ΔR from the lepton → 3 classes. ``inclusive``: the state of that GRU, dropout, beside the scaled high-level
+features → 25 (ReLU) → 3 classes. A network is a dict of float32 arrays; all functions here are pure.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from cmsspark.apps.events.layout import CLASSES, FEATURES, HLF_COUNT, PARTICLES
+from cmsspark.apps.events.scalers import Scalers
+from cmsspark.apps.events.sequences import by_falling_delta_r
+from cmsspark.base.errors import DataError, InputMissing, UsageError
+
+#: Each kind with what it reads.
+KINDS: Final = {"hlf": ("hlf",), "sequence": ("low_level",), "inclusive": ("hlf", "low_level")}
+HIDDEN: Final = (50, 20, 10)
+GRU_WIDTH: Final = 50
+INCLUSIVE_WIDTH: Final = 25
+DROPOUT: Final = 0.2
+MODEL_FILE: Final = "model.json"
+WEIGHTS_FILE: Final = "weights.npz"
+#: Sequences are cut to a multiple of this many particles, so that few lengths are compiled.
+LENGTH_STEP: Final = 64
+#: Events that ``predict`` takes at once.
+PREDICT_ROWS: Final = 512
+
+Array = Any
+Weights = dict[str, Any]
+
+
+def require_jax() -> None:
+    """Raises UsageError (2) where JAX or optax is not installed."""
+    try:
+        import jax
+        import optax
+    except ImportError as error:
+        raise UsageError(
+            "the networks need JAX and optax",
+            found=f"no module {error.name}",
+            next_step="pip install 'cmsspark[training]'",
+        ) from None
+    del jax, optax
+
+
+def needs_low_level(kind: str) -> bool:
+    """Whether a network of this kind reads the matrix of particles."""
+    return "low_level" in KINDS[kind]
+
+
+def initial_weights(kind: str, seed: int) -> Weights:
+    """Weights to begin with, as numpy arrays: the same for the same seed. Glorot's uniform distribution, biases 0."""
+    draw = np.random.default_rng(seed)
+
+    def dense(name: str, wide: int, out: int) -> Weights:
+        limit = np.sqrt(6.0 / (wide + out))
+        drawn = draw.uniform(-limit, limit, (wide, out)).astype(np.float32)
+        return {f"{name}/weight": drawn, f"{name}/bias": np.zeros(out, np.float32)}
+
+    if kind == "hlf":
+        widths = (HLF_COUNT, *HIDDEN)
+        layers = [dense(f"dense{i}", *pair) for i, pair in enumerate(pairwise(widths))]
+        return {
+            name: value for layer in (*layers, dense("out", HIDDEN[-1], len(CLASSES))) for name, value in layer.items()
+        }
+    weights = dense("gru", FEATURES, 3 * GRU_WIDTH)
+    # Orthogonal matrices keep the state's size over hundreds of steps.
+    blocks = [np.linalg.qr(draw.normal(size=(GRU_WIDTH, GRU_WIDTH)))[0] for _ in range(3)]
+    weights["gru/state"] = np.concatenate(blocks, axis=1).astype(np.float32)
+    weights["gru/state_bias"] = np.zeros(3 * GRU_WIDTH, np.float32)
+    if kind == "sequence":
+        return weights | dense("out", GRU_WIDTH, len(CLASSES))
+    return (
+        weights | dense("dense", GRU_WIDTH + HLF_COUNT, INCLUSIVE_WIDTH) | dense("out", INCLUSIVE_WIDTH, len(CLASSES))
+    )
+
+
+def logits(kind: str, weights: Weights, hlf: Array, sequence: Array, dropout_key: Array = None) -> Array:
+    """Unnormalised scores ``(n, 3)`` of events.
+
+    ``hlf``: scaled features ``(n, 14)``. ``sequence``: scaled particles ``(n, length, 19)``, by falling ΔR, padding
+    last as zeros; any array for the kind ``hlf``. ``dropout_key``: a key of JAX while training, None afterwards.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    def dense(name: str, values: Array) -> Array:
+        return values @ weights[f"{name}/weight"] + weights[f"{name}/bias"]
+
+    if kind == "hlf":
+        for i in range(len(HIDDEN)):
+            hlf = jax.nn.relu(dense(f"dense{i}", hlf))
+        return dense("out", hlf)
+    state = _gru(weights, sequence)
+    if kind == "sequence":
+        return dense("out", state)
+    if dropout_key is not None:
+        kept = jax.random.bernoulli(dropout_key, 1.0 - DROPOUT, state.shape)
+        state = jnp.where(kept, state / (1.0 - DROPOUT), 0.0)
+    return dense("out", jax.nn.relu(dense("dense", jnp.concatenate([state, hlf], axis=-1))))
+
+
+def _gru(weights: Weights, sequence: Array) -> Array:
+    """The state ``(n, 50)`` after the last particle; padding leaves it as it is."""
+    import jax
+    import jax.numpy as jnp
+
+    is_particle = jnp.any(sequence != 0.0, axis=-1)
+    # One large product for all particles: only the state's own product is left for the loop.
+    inputs = sequence @ weights["gru/weight"] + weights["gru/bias"]
+
+    def step(state: Array, particle: tuple[Array, Array]) -> tuple[Array, None]:
+        from_input, is_there = particle
+        reset_in, update_in, new_in = jnp.split(from_input, 3, axis=-1)
+        from_state = state @ weights["gru/state"] + weights["gru/state_bias"]
+        reset_state, update_state, new_state = jnp.split(from_state, 3, axis=-1)
+        reset = jax.nn.sigmoid(reset_in + reset_state)
+        update = jax.nn.sigmoid(update_in + update_state)
+        new = jnp.tanh(new_in + reset * new_state)
+        return jnp.where(is_there[:, None], (1.0 - update) * new + update * state, state), None
+
+    # Made from the input, so that it is spread over the workers as the input is.
+    start = inputs[:, 0, :GRU_WIDTH] * 0.0
+    state, _ = jax.lax.scan(step, start, (jnp.swapaxes(inputs, 0, 1), is_particle.T))
+    return state
+
+
+def sequences_of(scalers: Scalers, low_level: Array, length: int | None = None) -> Array:
+    """Unscaled matrices ``(n, 801, 19)`` as :func:`logits` reads them: ordered, scaled, cut where only padding is left.
+
+    ``length``: cut there instead.
+    """
+    ordered = by_falling_delta_r(np.asarray(low_level, np.float32))
+    if length is None:
+        length = sequence_length(ordered)
+    return scalers.low_level(ordered[:, :length])
+
+
+def sequence_length(low_level: Array) -> int:
+    """The largest number of particles of an event, rounded up to a multiple of 64, at most 801."""
+    most = int(low_level.any(axis=-1).sum(axis=1).max()) if len(low_level) else 1
+    return min(PARTICLES, max(1, -(-most // LENGTH_STEP)) * LENGTH_STEP)
+
+
+@cache
+def _probabilities(kind: str) -> Any:
+    """The compiled function of a kind; compiled once for each shape in a process."""
+    import jax
+
+    return jax.jit(lambda weights, hlf, sequence: jax.nn.softmax(logits(kind, weights, hlf, sequence)))
+
+
+@dataclass(frozen=True)
+class Network:
+    """A trained network. ``parameters``: how it was trained."""
+
+    kind: str
+    weights: Weights
+    scalers: Scalers
+    parameters: dict[str, Any]
+    seed: int = 0
+
+    @property
+    def needs_low_level(self) -> bool:
+        """Whether ``predict`` reads the matrix of particles."""
+        return needs_low_level(self.kind)
+
+    def predict(self, hlf: Array, low_level: Array | None = None) -> Array:
+        """Probabilities ``(n, 3)`` in float32 of events with **unscaled** ``hlf`` ``(n, 14)`` and ``low_level``
+        ``(n, 801, 19)``. Raises DataError (65) where the matrix is wanted and None.
+        """
+        if self.needs_low_level and low_level is None:
+            raise DataError(f"a {self.kind} network reads the matrix of particles", found="events without it")
+        probabilities = _probabilities(self.kind)
+        parts = [np.zeros((0, len(CLASSES)), np.float32)]
+        for start in range(0, len(hlf), PREDICT_ROWS):
+            rows = slice(start, start + PREDICT_ROWS)
+            features = self.scalers.hlf(hlf[rows])
+            sequence = np.zeros((len(features), 1, FEATURES), np.float32)
+            if self.needs_low_level and low_level is not None:
+                sequence = sequences_of(self.scalers, low_level[rows])
+            # Filled up to one size: each new shape would be compiled.
+            missing = PREDICT_ROWS - len(features) if len(hlf) > PREDICT_ROWS else 0
+            padded = [np.pad(part, ((0, missing), *(((0, 0),) * (part.ndim - 1)))) for part in (features, sequence)]
+            parts.append(np.asarray(probabilities(self.weights, *padded))[: len(features)])
+        return np.concatenate(parts)
+
+    def save(self, folder: str | Path) -> None:
+        """Write ``model.json``, ``scalers.json`` and ``weights.npz`` into a folder, which is made."""
+        target = Path(folder)
+        target.mkdir(parents=True, exist_ok=True)
+        document = {
+            "format_version": 1,
+            "kind": self.kind,
+            "inputs": list(KINDS[self.kind]),
+            "parameters": self.parameters,
+            "seed": self.seed,
+        }
+        (target / "scalers.json").write_text(json.dumps(self.scalers.as_dict(), indent=1) + "\n", encoding="utf-8")
+        arrays: Any = {name: np.asarray(value) for name, value in self.weights.items()}
+        np.savez(target / WEIGHTS_FILE, **arrays)
+        # Last: a folder with this file is whole.
+        (target / MODEL_FILE).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+def load(folder: str | Path) -> Network:
+    """The network of a model's folder. Raises InputMissing (66), DataError (65), UsageError (2) without JAX."""
+    require_jax()
+    path = Path(folder)
+    try:
+        document = json.loads((path / MODEL_FILE).read_text(encoding="utf-8"))
+        kind, parameters, seed = document["kind"], document["parameters"], document["seed"]
+        with open(path / WEIGHTS_FILE, "rb") as stream, np.load(stream, allow_pickle=False) as stored:
+            weights = {name: stored[name] for name in stored.files}
+    except FileNotFoundError as error:
+        raise InputMissing("a model is wanted", where=error.filename, next_step="name the folder of a model") from None
+    except (KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
+        raise DataError("this is no network", where=path, found=str(error)) from None
+    if kind not in KINDS:
+        raise DataError(f"a network of {', '.join(KINDS)} is wanted", where=path / MODEL_FILE, found=repr(kind))
+    wanted = {name: value.shape for name, value in initial_weights(kind, 0).items()}
+    if {name: value.shape for name, value in weights.items()} != wanted:
+        raise DataError(f"the weights are not those of a {kind} network", where=path / WEIGHTS_FILE)
+    return Network(kind, weights, Scalers.load(path), dict(parameters), int(seed))

@@ -1,0 +1,168 @@
+"""Parquet parts that tasks write themselves: features keep their fixed sizes and types, and no row passes the JVM.
+
+A part appears under its name only when it is complete. The driver removes parts of tasks that failed or ran twice.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import uuid
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import numpy as np
+
+from cmsspark.base.errors import OutputError
+from cmsspark.filesystems.storage import Files, is_local, join, local_path
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Array = np.ndarray[Any, Any]
+
+#: Rows of a row group, with and without the matrix.
+GROUP_ROWS: Final = {True: 500, False: 2_000}
+#: Rows of a row group of scores, which have no features.
+SCORE_GROUP_ROWS: Final = 100_000
+_FEATURES: Final = ("hlf", "low_level")
+_REPEATED: Final = ("file", "label", "predicted")
+
+
+def file_system(location: str) -> tuple[Any, str]:
+    """Arrow's file system of a location, and the path there. Raises OutputError (73) where a worker has none for it."""
+    from pyarrow import fs
+
+    if is_local(location):
+        return fs.LocalFileSystem(), os.path.abspath(local_path(location))
+    if location.startswith(("hdfs://", "viewfs://")) and "CLASSPATH" not in os.environ and shutil.which("hadoop"):
+        found = subprocess.run(["hadoop", "classpath", "--glob"], capture_output=True, text=True, check=False)
+        os.environ["CLASSPATH"] = found.stdout.strip()
+    try:
+        return fs.FileSystem.from_uri(location)  # type: ignore[no-any-return]
+    except (OSError, ValueError) as error:
+        raise OutputError(
+            "tasks cannot open the store",
+            where=location,
+            found=" ".join(str(error).split())[:200],
+            next_step="hdfs:// needs libhdfs and `hadoop` on the workers; other stores need Arrow's support for them",
+        ) from None
+
+
+class PartWriter:
+    """Writes one part as a context manager; without rows there is no file. Raises OutputError (73)."""
+
+    def __init__(self, folder: str, number: int, schema: pa.Schema) -> None:
+        self.name = f"part-{number:06}-{uuid.uuid4()}.snappy.parquet"
+        self.schema, self.rows = schema, 0
+        self._group = GROUP_ROWS["low_level" in schema.names] if "hlf" in schema.names else SCORE_GROUP_ROWS
+        self._fs, path = file_system(folder)
+        self._target = f"{path}/{self.name}"
+        # Neither Spark nor we take such a name for a part.
+        self._aside = f"{path}/_{self.name}.incomplete"
+        self._writer: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def write(self, columns: Mapping[str, Any]) -> None:
+        """Add rows: a numpy array or a list for each column; those of two dimensions become lists of fixed size."""
+        import pyarrow as pa
+
+        batch = pa.table([_array(columns[field.name], field) for field in self.schema], schema=self.schema)
+        if not batch.num_rows:
+            return
+        try:
+            self._open().write_table(batch, self._group)
+        except OSError as error:
+            raise self._failed(error) from None
+        self.rows += batch.num_rows
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        if self._writer is None:
+            return
+        try:
+            self._writer.close()
+            if kind is None:
+                self._fs.move(self._aside, self._target)
+            else:
+                self._fs.delete_file(self._aside)
+        except OSError as failure:
+            if kind is None:
+                raise self._failed(failure) from None
+
+    def _open(self) -> Any:
+        import pyarrow.parquet as pq
+
+        if self._writer is None:
+            # Floats have few equal values: dictionaries and statistics cost time and help nobody.
+            others = [name for name in self.schema.names if name not in _FEATURES]
+            self._writer = pq.ParquetWriter(
+                self._aside,
+                self.schema,
+                filesystem=self._fs,
+                compression="snappy",
+                use_dictionary=[name for name in others if name in _REPEATED],
+                write_statistics=others,
+            )
+        return self._writer
+
+    def _failed(self, error: OSError) -> OutputError:
+        return OutputError(
+            "a part cannot be written",
+            where=self._target,
+            found=error.strerror or " ".join(str(error).split())[:200],
+            next_step="make room or get permission there, then run it again",
+        )
+
+
+def _array(values: Any, field: pa.Field) -> pa.Array:
+    import pyarrow as pa
+
+    if pa.types.is_fixed_size_list(field.type):
+        flat = np.ascontiguousarray(values, dtype=np.float32).reshape(-1)
+        return pa.FixedSizeListArray.from_arrays(pa.array(flat), type=field.type)
+    return pa.array(values, field.type)
+
+
+def matrix_of(column: Any, size: int) -> Array:
+    """The values of a column of lists as ``(rows, size)`` in single precision, from fixed lists or any others.
+
+    Raises ValueError where a list has another length.
+    """
+    import pyarrow as pa
+
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    flat = column.flatten().to_numpy(zero_copy_only=False)
+    values: Array = flat.astype(np.float32, copy=False).reshape(len(column), size)
+    return values
+
+
+def keep_only(files: Files, folder: str, names: Iterable[str]) -> int:
+    """Delete all files of a folder of parts but these, and return the bytes of those that stay.
+
+    Raises OutputError (73) where one of them is missing.
+    """
+    wanted, size = set(names), 0
+    for entry in files.list_dir(folder):
+        if entry.name in wanted:
+            wanted.discard(entry.name)
+            size += entry.size
+        elif not entry.is_dir:
+            files.delete(entry.path)
+    if wanted:
+        raise OutputError(
+            "parts that tasks wrote are not there",
+            where=join(folder, min(wanted)),
+            next_step="use a store that driver and workers share",
+        )
+    return size
+
+
+def sample_parts(folder: str | Path) -> list[str]:
+    """The parts of a folder on this host, in the order of their names."""
+    return sorted(str(path) for path in Path(local_path(str(folder))).glob("part-*.parquet"))

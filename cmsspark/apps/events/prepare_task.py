@@ -1,0 +1,154 @@
+"""What a task of the preparation does: it reads an entry range, computes features and writes them as a part."""
+
+from __future__ import annotations
+
+import json
+import resource
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import numpy as np
+
+from cmsspark.apps.events.features import Collection, batches_of
+from cmsspark.apps.events.kernels import CUTS
+from cmsspark.apps.events.layout import event_schema
+from cmsspark.apps.events.parts import PartWriter
+from cmsspark.apps.events.root_files import EntryRange, EventFile, InspectedFile, inspect, read_range, reason_of
+from cmsspark.apps.events.task_counts import task_count
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+#: A task gives one row, a JSON object.
+RESULT: Final = "result string"
+
+
+@dataclass(frozen=True)
+class RangeResult:
+    """What became of an entry range. ``cuts``: its events by :data:`cmsspark.apps.events.kernels.CUTS`.
+
+    ``reason``: why it could not be read, then there is no part; ``memory``: the worker's peak so far, in bytes.
+    """
+
+    number: int
+    part: str = ""
+    rows: int = 0
+    cuts: tuple[int, ...] = field(default_factory=lambda: (0,) * len(CUTS))
+    reason: str = ""
+    memory: int = 0
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        """The result of a row."""
+        document = json.loads(text)
+        return cls(**{**document, "cuts": tuple(document["cuts"])})
+
+
+@dataclass(frozen=True)
+class InspectTask:
+    """For each id of the batches the file of that number: its :class:`InspectedFile` as JSON."""
+
+    files: tuple[EventFile, ...]
+    tree: str
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return rows_of(
+            json.dumps([n, *asdict(inspect(self.files[n], self.tree)).values()]) for n in numbers_of(batches)
+        )
+
+
+@dataclass(frozen=True)
+class PrepareTask:
+    """For each id of the batches the entry range of that number: its events as a part in ``folder``."""
+
+    ranges: tuple[EntryRange, ...]
+    tree: str
+    folder: str
+    low_level: bool
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return rows_of(json.dumps(asdict(self._prepare(number))) for number in numbers_of(batches))
+
+    def _prepare(self, number: int) -> RangeResult:
+        part = self.ranges[number]
+        collections = read_or_reason(part, self.tree)
+        if isinstance(collections, str):
+            return RangeResult(number, reason=collections)
+        cuts = np.zeros(len(CUTS), np.int64)
+        with PartWriter(self.folder, number, event_schema(low_level=self.low_level)) as writer:
+            for start, features in batches_of(collections, low_level=self.low_level):
+                cuts += features.cuts()
+                count = len(features.hlf)
+                writer.write(
+                    {
+                        "hlf": features.hlf,
+                        "low_level": features.low_level,
+                        "label": np.full(count, -1 if part.label is None else part.label, np.int8),
+                        "event_hash": features.hashes(),
+                        "file": [part.path] * count,
+                        "entry": features.entries + (part.start + start),
+                    }
+                )
+        name = writer.name if writer.rows else ""
+        return RangeResult(number, name, writer.rows, tuple(cuts.tolist()), memory=peak_memory())
+
+
+def inspected(text: str) -> tuple[int, InspectedFile]:
+    """The number and the result of a row of :class:`InspectTask`."""
+    number, *values = json.loads(text)
+    return number, InspectedFile(*values)
+
+
+def read_or_reason(part: EntryRange, tree: str) -> dict[str, Collection] | str:
+    """The collections of an entry range, or why it cannot be read: a damaged range never ends its task."""
+    try:
+        return read_range(part, tree)
+    except MemoryError:
+        raise
+    except Exception as error:
+        return reason_of(error)
+
+
+def peak_memory() -> int:
+    """The most memory that this process had so far, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def numbers_of(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
+    """The values of the column ``id``."""
+    for batch in batches:
+        yield from batch.column("id").to_pylist()
+
+
+def rows_of(texts: Iterable[str]) -> Iterator[pa.RecordBatch]:
+    """A row with one text for each of them."""
+    import pyarrow as pa
+
+    for text in texts:
+        yield pa.RecordBatch.from_pydict({"result": pa.array([text], pa.string())})
+
+
+def run_tasks(spark: SparkSession, task: Any, count: int, size: int, what: str) -> list[str]:
+    """Run ``task`` for the numbers 0 to ``count``, which are ``size`` bytes in all, in Spark; the texts it gives.
+
+    Raises the errors of tasks as ours where they are.
+    """
+    from cmsspark.engines.session import cause_of
+    from cmsspark.engines.spark_progress import spark_progress
+
+    if not count:
+        return []
+    try:
+        with spark_progress(spark, what):
+            rows = spark.range(0, count, 1, task_count(spark, count, size)).mapInArrow(task, RESULT).collect()
+    except Exception as error:
+        raise cause_of(error) from None
+    return [row["result"] for row in rows]
+
+
+def inspect_files(spark: SparkSession, files: Sequence[EventFile], tree: str) -> list[InspectedFile]:
+    """Look into files of events, in tasks; in their order."""
+    texts = run_tasks(spark, InspectTask(tuple(files), tree), len(files), 0, "opening files of events")
+    return [file for _, file in sorted((inspected(text) for text in texts), key=lambda pair: pair[0])]

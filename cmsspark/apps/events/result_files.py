@@ -1,0 +1,130 @@
+"""The folder of a result: metrics, pictures, the report as a page, and the model card, beside the model itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any, Final
+
+from cmsspark import __version__
+from cmsspark.apps.events import drawings
+from cmsspark.apps.events.evaluation import Evaluation
+from cmsspark.apps.events.layout import CLASS_TITLES, CLASSES
+from cmsspark.apps.events.models import ABOUT, read_description
+from cmsspark.base import clock
+from cmsspark.base.errors import OutputError
+from cmsspark.pages.charts import Chart, standalone
+from cmsspark.pages.page import document
+from cmsspark.pages.png import png
+
+METRICS_FILE: Final = "metrics.json"
+PAGE_FILE: Final = "report.html"
+CARD_FILE: Final = "model_card.md"
+HISTORY_FILE: Final = "history.json"
+_USE: Final = (
+    "Classifies simulated collision events that pass the selection of docs/events.md into QCD, ttbar and W+jets.",
+    "It says nothing of events outside of the selection, of other classes, or of data that are simulated otherwise.",
+    "Scores are probabilities for classes of equal size, as in the sample; elsewhere weight them by the true shares.",
+)
+
+
+def write_result(folder: Path, evaluation: Evaluation, facts: Mapping[str, str]) -> None:
+    """Write the evaluation of the model in ``folder`` beside it.
+
+    ``facts``: what the model card says of the sample. Raises OutputError (73), UsageError (2) without the extra plot.
+    """
+    description = read_description(folder)
+    history = _history(folder)
+    title = f"Classifier of events: {description['kind']}"
+    pictures = _pictures(evaluation, history)
+    card = _card(description, evaluation, facts)
+    try:
+        (folder / METRICS_FILE).write_text(json.dumps(evaluation.as_dict(), indent=1) + "\n", encoding="utf-8")
+        for name, (heading, about, chart) in pictures.items():
+            (folder / f"{name}.png").write_bytes(png(standalone(chart, heading, about)))
+        (folder / CARD_FILE).write_text(_card_text(title, card), encoding="utf-8")
+        (folder / PAGE_FILE).write_text(_page(title, card, evaluation, pictures), encoding="utf-8")
+    except OSError as error:
+        raise OutputError("the result of a model cannot be written", where=folder, found=error.strerror) from None
+
+
+def write_history(folder: Path, history: Sequence[Mapping[str, float]]) -> None:
+    """Write the losses of a training by round or epoch, for the report."""
+    if history:
+        (folder / HISTORY_FILE).write_text(json.dumps(list(history), indent=1) + "\n", encoding="utf-8")
+
+
+def _history(folder: Path) -> list[dict[str, float]]:
+    try:
+        rows = json.loads((folder / HISTORY_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+
+
+def _pictures(evaluation: Evaluation, history: Sequence[Mapping[str, float]]) -> dict[str, tuple[str, str, Chart]]:
+    """By the name of a file: heading, what it shows, and the chart."""
+    pictures = {
+        "roc": ("ROC curves", "Each class against the two others, on the part test.", drawings.roc(evaluation)),
+        "confusion": (
+            "Confusion matrix",
+            "Each row is a true class; its events by their most probable class.",
+            drawings.confusion(evaluation),
+        ),
+    }
+    for label, (name, title) in enumerate(zip(CLASSES, CLASS_TITLES, strict=True)):
+        about = "How probable the model finds the class, for events of each true class; logarithmic."
+        chart = drawings.score_distribution(evaluation, label)
+        pictures[f"scores_{name}"] = (f"Probability of {title}", about, chart)
+    if history:
+        about = "Loss on the events to learn from, and on those that are held out."
+        pictures["learning"] = ("Learning", about, drawings.learning_curves(history))
+    return pictures
+
+
+def _card(description: Mapping[str, Any], evaluation: Evaluation, facts: Mapping[str, str]) -> dict[str, str]:
+    parameters = ", ".join(f"{name} {value}" for name, value in description.get("parameters", {}).items())
+    areas = ", ".join(f"{name} {curve.auc:.4f}" for name, curve in zip(CLASS_TITLES, evaluation.curves, strict=True))
+    return {
+        "model": f"{description['kind']}: {ABOUT[description['kind']]}",
+        "reads": ", ".join(description.get("inputs", [])),
+        "parameters": parameters or "none",
+        "seed": str(description.get("seed", "")),
+        **facts,
+        "judged by": f"{evaluation.events:,} events of the part test, none of which was learned from",
+        "AUC": f"{evaluation.auc:.4f} (mean of {areas})",
+        "accuracy": f"{100 * evaluation.accuracy:.2f} %",
+        "recognized": f"{100 * evaluation.diagonal:.2f} % of each class on average",
+        "log loss": f"{evaluation.log_loss:.4f}",
+        "made by": f"cmsspark {__version__}, {clock.new_run_id()[:8]}",
+    }
+
+
+def _card_text(title: str, card: Mapping[str, str]) -> str:
+    lines = [f"# {title}", "", "| | |", "| --- | --- |", *(f"| {name} | {text} |" for name, text in card.items())]
+    return "\n".join([*lines, "", "## Use", "", *(f"- {text}" for text in _USE)]) + "\n"
+
+
+def _page(
+    title: str, card: Mapping[str, str], evaluation: Evaluation, pictures: Mapping[str, tuple[str, str, Chart]]
+) -> str:
+    rows = "".join(
+        f"<tr><th scope='row'>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in card.items()
+    )
+    areas = "".join(
+        f"<tr><td>{escape(name)}</td><td class='n'>{curve.auc:.4f}</td><td class='n'>{int(count):,}</td></tr>"
+        for name, curve, count in zip(CLASS_TITLES, evaluation.curves, evaluation.confusion.sum(axis=1), strict=True)
+    )
+    figures = "".join(
+        f"<figure><h2>{escape(heading)}</h2>{chart.svg()}<figcaption>{escape(about)}</figcaption></figure>"
+        for heading, about, chart in pictures.values()
+    )
+    uses = "".join(f"<li>{escape(text)}</li>" for text in _USE)
+    return document(
+        title,
+        f"<h1>{escape(title)}</h1><table><tbody>{rows}</tbody></table>"
+        f"<h2>Classes</h2><table><thead><tr><th>class</th><th>AUC</th><th>events</th></tr></thead><tbody>{areas}</tbody>"
+        f"</table><h2>Use</h2><ul>{uses}</ul>{figures}",
+    )

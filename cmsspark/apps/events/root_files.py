@@ -1,0 +1,266 @@
+"""ROOT files with trees of Delphes: which files are named, what is in them, and the events of an entry range."""
+
+from __future__ import annotations
+
+import glob
+import importlib.util
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from cmsspark.apps.events.features import BRANCHES, Collection, columns_of
+from cmsspark.apps.events.layout import CLASSES
+from cmsspark.base.errors import CmssparkError, DataError, InputMissing, NotAllowed, UsageError
+from cmsspark.filesystems.storage import is_local, local_path
+
+#: Events of a task: 120 MB of branches where an event has 700 particles.
+RANGE_EVENTS: Final = 10_000
+#: Bytes of the branches of an event, in memory.
+EVENT_BYTES: Final = 12_000
+TREE: Final = "Delphes"
+_TREE_KINDS: Final = ("TTree", "TNtuple", "TNtupleD", "TChain")
+_REMOTE: Final = ("root", "http", "https", "s3")
+#: Those that can list folders.
+_LISTED: Final = ("root", "s3")
+_CLASS_NAMES: Final = {"w+jets": "wjets", "w": "wjets", "tt": "ttbar"}
+
+
+@dataclass(frozen=True)
+class EventFile:
+    """A file with events of one class; ``label`` is the number of the class, None for files of unknown class."""
+
+    path: str
+    label: int | None
+
+
+@dataclass(frozen=True)
+class InspectedFile:
+    """What a look into a file shows: its number of events, its bytes, or why it cannot be read."""
+
+    path: str
+    label: int | None
+    events: int
+    size: int | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class EntryRange:
+    """A part of a file that one task reads: entries from ``start`` to ``stop``."""
+
+    path: str
+    label: int | None
+    start: int
+    stop: int
+
+
+def files_of_inputs(inputs: Sequence[str]) -> list[EventFile]:
+    """The files of options ``CLASS=FILES``, without repeats, each class in the order of names.
+
+    FILES is a file, a glob, a folder, a list of files (``.txt``, one a line) or a URL such as ``root://``. Raises
+    UsageError (2) for an unknown class or a file that two classes have, InputMissing (66) where there is no file.
+    """
+    files: dict[str, EventFile] = {}
+    for text in inputs:
+        name, equals, pattern = text.partition("=")
+        key = _CLASS_NAMES.get(name.strip().lower(), name.strip().lower())
+        if not equals or key not in CLASSES:
+            raise UsageError(
+                f"--input is CLASS=FILES, not {text!r}",
+                found=f"the classes are {', '.join(CLASSES)}",
+                next_step="--input 'qcd=data/qcd*.root'",
+            )
+        label = CLASSES.index(key)
+        for path in paths_of(pattern.strip()):
+            if files.setdefault(path, EventFile(path, label)).label != label:
+                other = CLASSES[files[path].label or 0]
+                raise UsageError(f"a file has one class, not {other} and {key}", where=path)
+    return sorted(files.values(), key=lambda file: (file.label, file.path))
+
+
+def paths_of(pattern: str) -> list[str]:
+    """The files that a path, a glob, a folder, a list or a URL names. Raises InputMissing (66), UsageError (2)."""
+    scheme = urlsplit(pattern).scheme if "://" in pattern else ""
+    if scheme in _REMOTE:
+        _require_remote(scheme, pattern)
+        return _remote_paths(scheme, pattern)
+    if scheme and not is_local(pattern):
+        raise UsageError(
+            f"events cannot be read from {scheme}://",
+            where=pattern,
+            found=f"file://, {', '.join(f'{name}://' for name in _REMOTE)} can be read",
+            next_step="mount the file system, or read it over XRootD",
+        )
+    path = os.path.abspath(local_path(pattern)) if pattern else ""
+    if pattern and os.path.isfile(path):
+        return _listed(path) if path.endswith((".txt", ".list")) else [path]
+    found = glob.glob(os.path.join(glob.escape(path), "*.root") if os.path.isdir(path) else path, recursive=True)
+    if not pattern or not found:
+        raise InputMissing(
+            "files of events are wanted",
+            where=pattern or "--input",
+            found="no file",
+            next_step="name a ROOT file, a glob in quotes, a folder with *.root, or a list of files (.txt)",
+        )
+    return sorted(path for path in found if os.path.isfile(path))
+
+
+def _listed(path: str) -> list[str]:
+    """The files that the lines of a list name; ``#`` begins a comment. Relative ones begin at its folder."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except PermissionError as error:
+        raise NotAllowed("a list of files cannot be read", where=path, found=error.strerror) from None
+    except UnicodeDecodeError:
+        raise DataError("a list of files is text in UTF-8", where=path) from None
+    named = [text for line in lines if (text := line.partition("#")[0].strip())]
+    if not named:
+        raise InputMissing("a list of files names at least one", where=path, found=f"{len(lines)} lines")
+    folder = os.path.dirname(path)
+    return [one for text in named for one in paths_of(text if "://" in text else os.path.join(folder, text))]
+
+
+def _require_remote(scheme: str, url: str) -> None:
+    """Raises UsageError (2) where the package that opens such URLs is not installed."""
+    package = {"root": "fsspec_xrootd", "s3": "s3fs"}.get(scheme, "aiohttp")
+    if importlib.util.find_spec(package) is None:
+        raise UsageError(
+            f"{scheme}:// needs {package.replace('_', '-')}",
+            where=url,
+            found="not installed",
+            next_step=f"pip install {package.replace('_', '-')}",
+        )
+
+
+def _remote_paths(scheme: str, url: str) -> list[str]:
+    """The files of a glob or of a folder (with / at its end) where the protocol can list folders; else the URL itself.
+
+    A question mark begins options of a URL, and is no glob. Raises InputMissing (66) where there is none.
+    """
+    if scheme not in _LISTED or not (url.endswith("/") or "*" in url or "[" in url):
+        return [url]
+    import fsspec
+
+    found: list[str] = []
+    why = "no file"
+    try:
+        system, path = fsspec.core.url_to_fs(f"{url}*.root" if url.endswith("/") else url)
+        found = sorted(system.unstrip_protocol(one) for one in system.glob(path))
+        if not found:
+            # A glob is silent where a server is away or a folder is not there; a listing is not.
+            system.ls(path.partition("*")[0].partition("[")[0].rpartition("/")[0] or "/", detail=False)
+    except Exception as error:  # clients of servers have errors of their own, such as botocore's without credentials
+        why = reason_of(error)
+    if not found:
+        raise InputMissing(
+            "files of events are wanted", where=url, found=why,
+            next_step="name a ROOT file, a glob in quotes, or a folder with / at its end",
+        )  # fmt: skip
+    return found
+
+
+def inspect(file: EventFile, tree_name: str) -> InspectedFile:
+    """Look into a file: its entries and branches. What is wrong with it is the ``reason``; nothing is raised."""
+    size = None
+    try:
+        if is_local(file.path):
+            size = os.path.getsize(local_path(file.path))
+        with open_tree(file.path, tree_name) as tree:
+            missing = missing_branches(tree.keys())
+            entries, end = int(tree.num_entries), int(tree.file.fEND)
+            if size is None:
+                size = tree.file.source.num_bytes
+    except Exception as error:
+        return InspectedFile(file.path, file.label, 0, size, reason_of(error))
+    reason = f"branches are missing: {', '.join(missing)}" if missing else ""
+    if size is not None and size < end:
+        reason = f"truncated: {size:,} of {end:,} bytes"
+    return InspectedFile(file.path, file.label, entries, size, reason)
+
+
+def ranges_of(files: Iterable[InspectedFile], events: int) -> list[EntryRange]:
+    """The files cut into entry ranges of about equal size, with at most ``events`` each."""
+    ranges = []
+    for file in files:
+        if not file.events:
+            continue
+        parts = max(1, -(-file.events // events))
+        edges = [file.events * part // parts for part in range(parts + 1)]
+        ranges += [EntryRange(file.path, file.label, *edge) for edge in pairwise(edges)]
+    return ranges
+
+
+def bytes_of(ranges: Iterable[EntryRange]) -> int:
+    """About so many bytes of branches are read for some ranges."""
+    return EVENT_BYTES * sum(part.stop - part.start for part in ranges)
+
+
+def read_range(part: EntryRange, tree_name: str) -> dict[str, Collection]:
+    """The collections of the events of a range. Raises what uproot raises, DataError (65) for branches that differ."""
+    with open_tree(part.path, tree_name) as tree:
+        names = branch_names(tree.keys())
+        flat = [name for columns in names.values() for name in columns.values()]
+        arrays = tree.arrays(flat, entry_start=part.start, entry_stop=part.stop, how=dict)
+    collections = columns_of(
+        {name: {column: arrays[branch] for column, branch in columns.items()} for name, columns in names.items()}
+    )
+    for name, collection in collections.items():
+        if len(collection.offsets) - 1 != part.stop - part.start:
+            raise DataError(f"{name} has another number of events than the tree", where=part.path)
+    return collections
+
+
+def branch_names(keys: Iterable[str]) -> dict[str, dict[str, str]]:
+    """By collection and column, the branch of a tree. Keys of split branches look like ``Jet/Jet.PT``."""
+    known = {key.rpartition("/")[2]: key for key in keys}
+    return {
+        collection: {
+            choices[0]: next(
+                (known[branch] for name in choices if (branch := f"{collection}.{name}") in known),
+                f"{collection}.{choices[0]}",
+            )
+            for choices in columns
+        }
+        for collection, columns in BRANCHES.items()
+    }
+
+
+def missing_branches(keys: Iterable[str]) -> list[str]:
+    """The branches that a tree with these keys lacks."""
+    known = list(keys)
+    names = branch_names(known)
+    return [branch for columns in names.values() for branch in columns.values() if branch not in known]
+
+
+def reason_of(error: BaseException) -> str:
+    """Why a file cannot be read, in one line."""
+    if isinstance(error, CmssparkError):
+        text = error.wanted if error.found is None else f"{error.wanted} ({error.found})"
+    elif isinstance(error, OSError) and error.strerror:
+        text = error.strerror
+    else:
+        # uproot explains at length, from the second paragraph on.
+        text = str(error).strip().partition("\n\n")[0] or type(error).__name__
+        if text == "while reading":
+            text = "damaged: its structure cannot be decoded"
+    return " ".join(text.split())[:300]
+
+
+@contextmanager
+def open_tree(path: str, name: str) -> Iterator[Any]:
+    """The tree of a file. Raises what uproot raises; DataError (65) where the file has no such tree."""
+    import uproot
+
+    options = {"handler": uproot.MultithreadedFileSource} if is_local(path) else {}
+    # Names of files may have colons, which mean something to uproot and fsspec.
+    with uproot.open({local_path(path) if is_local(path) else path: None}, **options) as file:
+        kinds: Mapping[str, str] = file.classnames(cycle=False)
+        if kinds.get(name) not in _TREE_KINDS:
+            shown = ", ".join(f"{key} ({kind})" for key, kind in sorted(kinds.items())[:5])
+            raise DataError(f"a tree {name} is wanted", where=path, found=f"the file has {shown or 'nothing'}")
+        yield file[name]

@@ -1,0 +1,128 @@
+"""What the jobs on events share: options, the day that names a result, the sessions, folders beside tables."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import date
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cmsspark.base import dates
+from cmsspark.base.errors import InputMissing, SettingsError
+from cmsspark.cli.job_output import output_options
+from cmsspark.cli.options import DayType, settings_of, store_of, store_options
+from cmsspark.filesystems.opening import files_for
+from cmsspark.filesystems.storage import Files, LocalFiles, is_local, join
+from cmsspark.run.provenance import versions
+from cmsspark.run.run_context import RunContext, running
+from cmsspark.store import results
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from cmsspark.settings.settings import Settings
+    from cmsspark.store.results import CurrentTable, StagedRun
+
+
+@dataclass(frozen=True)
+class EventRequest:
+    """What every job on events knows: the store, the day under which its result is stored, the settings."""
+
+    fout: str
+    day: date
+    settings: Settings
+    log: Callable[[str], None] | None = None
+
+
+def event_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of every job on events; the command gets ``request`` and ``as_json``."""
+
+    @functools.wraps(command)
+    def with_request(*arguments: Any, **options: Any) -> Any:
+        settings = settings_of(options.pop("settings_file"))
+        fout, day = store_of(options.pop("fout"), settings), options.pop("day") or dates.today()
+        return command(*arguments, request=EventRequest(fout, day, settings), **options)
+
+    wrapped: Callable[..., Any] = output_options(store_options(with_request))
+    date_help = "The day under which the result is stored. [default: today]"
+    return click.option("--date", "day", type=DayType(), help=date_help)(wrapped)
+
+
+@contextmanager
+def event_run(request: EventRequest, job: str) -> Iterator[tuple[RunContext, Files, SparkSession]]:
+    """Run the block as a run of ``job``, with its lease, in the Spark session that runs.
+
+    Raises SettingsError (78) where none does, UsageError (2) without the extra, NotReady (75) for a lease.
+    """
+    from cmsspark.apps.events.jit import require_events
+    from cmsspark.engines.session import has_session, session
+
+    require_events()
+    if not has_session():
+        raise SettingsError(
+            "Spark is needed for this job",
+            found="no Spark session in this process",
+            next_step=f"run_spark {job}, or make a session first (cmsspark.session())",
+        )
+    with running(request.settings, request.fout, job, request.day, request.log) as run_context:
+        if is_local(request.fout):
+            # Another process that works on the day is an error before a JVM starts.
+            run_context.lock(LocalFiles())
+        spark = session(f"cmsspark {job} {request.day}")
+        files = LocalFiles() if is_local(request.fout) else files_for(request.fout, spark)
+        run_context.lock(files)
+        yield run_context, files, spark
+
+
+def latest_run(files: Files, fout: str, job: str, table: str, until: date) -> CurrentTable:
+    """The newest stored result of a job up to a day; ``path`` is the table, its parent the folder of the run.
+
+    Raises InputMissing (66) where there is none, DataError (65) where the store is damaged.
+    """
+    base = join(fout, job)
+    names = [entry.name for entry in files.list_dir(base) if entry.is_dir] if files.stat(base) is not None else []
+    stored = [name for name in names if files.stat(join(base, name, "CURRENT")) is not None]
+    for name in sorted(stored, reverse=True):
+        if name <= until.isoformat():
+            return results.current(files, fout, job, table, date.fromisoformat(name))
+    raise InputMissing(
+        f"a result of {job} is wanted",
+        where=base,
+        found=f"{len(stored)} days after {until}" if stored else "nothing",
+        next_step=f"run_spark {job} --fout {fout}",
+    )
+
+
+def folder_of(table: CurrentTable) -> str:
+    """The folder of a run, from one of its tables."""
+    return table.path.rstrip("/").rpartition("/")[0]
+
+
+def finish(
+    run_context: RunContext, staged: StagedRun, manifest: dict[str, Any], warnings: list[str], what: str
+) -> CurrentTable:
+    """Make a run current, and log what it is. ``manifest``: what is special to the job."""
+    done = staged.commit(
+        {
+            **manifest,
+            "warnings": warnings,
+            "versions": versions(),
+            "seconds": round(run_context.seconds(), 1),
+            "timestamp": dates.start_ms(first_day_of(run_context)),
+        }
+    )
+    for text in warnings:
+        run_context.log(f"warning: {text}")
+    run_context.log(f"{run_context.job} of {run_context.interval}: {what} after {run_context.seconds():.1f} s")
+    run_context.manifest = done.manifest
+    return done
+
+
+def first_day_of(run_context: RunContext) -> date:
+    """The day of a run of events."""
+    assert isinstance(run_context.interval, date)
+    return run_context.interval

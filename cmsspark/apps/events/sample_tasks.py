@@ -1,0 +1,235 @@
+"""The tasks of a sample: keys of events, the rows of the chosen ones, and the parts that they are written to.
+
+Between two tasks features travel as bytes: Spark moves them without looking at single numbers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from cmsspark.apps.events.layout import FEATURES, HLF_COUNT, MATRIX, PARTICLES, event_schema
+from cmsspark.apps.events.parts import PartWriter, file_system, matrix_of
+from cmsspark.apps.events.prepare_task import numbers_of, rows_of
+from cmsspark.apps.events.scalers import Moments
+from cmsspark.base.errors import DataError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Array = np.ndarray[Any, Any]
+
+TRAIN: Final = "train"
+TEST: Final = "test"
+#: Keys are below this number: random, the same for the same event and seed.
+KEY_BITS: Final = 63
+KEYS_SCHEMA: Final = "key bigint, label tinyint, is_test boolean"
+ROWS_SCHEMA: Final = "part int, key bigint, label tinyint, event_hash bigint, hlf binary, low_level binary"
+#: Makes the split independent of every seed of a shuffle.
+_SPLIT_SEED: Final = 0x5EED_0F_5917
+
+
+def mixed(hashes: Array, seed: int) -> Array:
+    """Hashes mixed with a seed: random for each seed, equal for equal hashes (the finalizer of SplitMix64)."""
+    state = (seed * 0x9E3779B97F4A7C15 + 0x632BE59BD9B4E019) & (2**64 - 1)
+    with np.errstate(over="ignore"):
+        values = hashes.astype(np.uint64) ^ np.uint64(state)
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            values = (values ^ (values >> np.uint64(shift))) * np.uint64(factor)
+        return values ^ (values >> np.uint64(31))
+
+
+def keys_of(hashes: Array, seed: int) -> Array:
+    """The keys of events, whose order is that of the sample."""
+    return (mixed(hashes, seed) >> np.uint64(64 - KEY_BITS)).astype(np.int64)
+
+
+def is_test(hashes: Array, fraction: float) -> Array:
+    """Which events are in the part ``test``: by their hash alone, so for every seed the same."""
+    return mixed(hashes, _SPLIT_SEED) < np.uint64(min(2**64 - 1, round(fraction * 2**64)))
+
+
+@dataclass(frozen=True)
+class KeysTask:
+    """Reads labels and hashes of parts: a row for each event."""
+
+    parts: tuple[str, ...]
+    seed: int
+    test_fraction: float
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for number in numbers_of(batches):
+            for columns in row_groups(self.parts[number], ["label", "event_hash"]):
+                hashes = columns.column("event_hash").to_numpy()
+                yield pa.RecordBatch.from_arrays(
+                    [
+                        pa.array(keys_of(hashes, self.seed)),
+                        columns.column("label").combine_chunks(),
+                        pa.array(is_test(hashes, self.test_fraction)),
+                    ],
+                    ["key", "label", "is_test"],
+                )
+
+
+@dataclass(frozen=True)
+class ChosenTask:
+    """Reads whole events of parts: a row for each chosen one.
+
+    ``last_keys``: by (is test, label) the last key that is chosen; ``counts``: the number of parts of train and test.
+    """
+
+    parts: tuple[str, ...]
+    seed: int
+    test_fraction: float
+    last_keys: dict[tuple[bool, int], int]
+    counts: tuple[int, int]
+    low_level: bool
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        names = ["hlf", "label", "event_hash", *(["low_level"] if self.low_level else [])]
+        for number in numbers_of(batches):
+            for columns in row_groups(self.parts[number], names):
+                yield self._rows(columns)
+
+    def _rows(self, columns: pa.Table) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        hashes, labels = columns.column("event_hash").to_numpy(), columns.column("label").to_numpy()
+        keys, of_test = keys_of(hashes, self.seed), is_test(hashes, self.test_fraction)
+        last = np.full(len(keys), -1, np.int64)
+        for (test, label), key in self.last_keys.items():
+            last[(of_test == test) & (labels == label)] = key
+        places = np.flatnonzero(keys <= last)
+        part = np.where(of_test, self.counts[0] + part_of(keys, self.counts[1]), part_of(keys, self.counts[0]))
+        features = columns.take(pa.array(places))
+        return pa.RecordBatch.from_arrays(
+            [
+                pa.array(part[places].astype(np.int32)),
+                pa.array(keys[places]),
+                pa.array(labels[places]),
+                pa.array(hashes[places].view(np.int64)),
+                _as_bytes(matrix_of(features.column("hlf"), HLF_COUNT)),
+                _as_bytes(matrix_of(features.column("low_level"), MATRIX))
+                if self.low_level
+                else pa.nulls(len(places), pa.binary()),
+            ],
+            ["part", "key", "label", "event_hash", "hlf", "low_level"],
+        )
+
+
+@dataclass(frozen=True)
+class WriteTask:
+    """Writes rows, sorted by part and key, to parts; an event that is there twice is written once.
+
+    A row of the result is a JSON object: the part's number, name and events by class, and its moments.
+    """
+
+    folders: tuple[str, str]
+    counts: tuple[int, int]
+    low_level: bool
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return rows_of(self._results(batches))
+
+    def _results(self, batches: Iterable[pa.RecordBatch]) -> Iterator[str]:
+        open_part: _OpenPart | None = None
+        for batch in batches:
+            numbers = batch.column("part").to_numpy()
+            edges = np.flatnonzero(np.diff(numbers)) + 1
+            for start, stop in zip([0, *edges], [*edges, len(numbers)], strict=True):
+                if start == stop:
+                    continue
+                number = int(numbers[start])
+                if open_part is None or open_part.number != number:
+                    if open_part is not None:
+                        yield open_part.close()
+                    open_part = self._open(number)
+                open_part.add(batch.slice(start, stop - start))
+        if open_part is not None:
+            yield open_part.close()
+
+    def _open(self, number: int) -> _OpenPart:
+        is_train = number < self.counts[0]
+        place = number if is_train else number - self.counts[0]
+        schema = event_schema(low_level=self.low_level, origin=False)
+        writer = PartWriter(self.folders[0 if is_train else 1], place, schema)
+        return _OpenPart(number, writer, Moments() if is_train else None, self.low_level)
+
+
+class _OpenPart:
+    """A part that is being written."""
+
+    def __init__(self, number: int, writer: PartWriter, moments: Moments | None, low_level: bool) -> None:
+        self.number, self.writer, self.moments, self.low_level = number, writer, moments, low_level
+        self.labels = np.zeros(3, np.int64)
+        self._last_key = -1
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        keys = batch.column("key").to_numpy()
+        is_new = np.diff(keys, prepend=self._last_key) != 0
+        self._last_key = int(keys[-1])
+        rows = batch.filter(is_new) if not is_new.all() else batch
+        hlf = _from_bytes(rows.column("hlf"), HLF_COUNT)
+        low_level = _from_bytes(rows.column("low_level"), MATRIX) if self.low_level else None
+        labels = rows.column("label").to_numpy()
+        self.labels += np.bincount(labels, minlength=3)
+        hashes = rows.column("event_hash").to_numpy().view(np.uint64)
+        self.writer.write({"hlf": hlf, "low_level": low_level, "label": labels, "event_hash": hashes})
+        if self.moments is not None:
+            self.moments.add(hlf, None if low_level is None else low_level.reshape(-1, PARTICLES, FEATURES))
+
+    def close(self) -> str:
+        self.writer.__exit__(None, None, None)
+        moments = self.moments.as_dict() if self.moments is not None and self.writer.rows else None
+        return json.dumps(
+            {"number": self.number, "part": self.writer.name, "labels": self.labels.tolist(), "moments": moments}
+        )
+
+
+def part_of(keys: Array, count: int) -> Array:
+    """The part of each key: parts are ranges of keys, so that all parts together are in the order of keys."""
+    return (keys.astype(np.float64) / 2.0**KEY_BITS * count).astype(np.int64).clip(0, count - 1)
+
+
+def row_groups(part: str, columns: list[str]) -> Iterator[pa.Table]:
+    """The row groups of a part, one after another. Raises DataError (65) where it lacks a column."""
+    import pyarrow.parquet as pq
+
+    system, path = file_system(part)
+    with system.open_input_file(path) as stream:
+        file = pq.ParquetFile(stream)
+        if missing := sorted(set(columns) - set(file.schema_arrow.names)):
+            raise DataError(
+                "these events lack a column",
+                where=part,
+                found=f"no {', '.join(missing)}",
+                next_step="run_spark events_prepare --low-level, then events_sample",
+            )
+        for number in range(file.num_row_groups):
+            yield file.read_row_group(number, columns=columns)
+
+
+def _as_bytes(rows: Array) -> pa.Array:
+    """Rows of floats as binary values."""
+    import pyarrow as pa
+
+    width = rows.shape[1] * 4
+    offsets = pa.py_buffer(np.arange(len(rows) + 1, dtype=np.int32) * np.int32(width))
+    return pa.Array.from_buffers(pa.binary(), len(rows), [None, offsets, pa.py_buffer(np.ascontiguousarray(rows))])
+
+
+def _from_bytes(column: pa.Array, size: int) -> Array:
+    """The reverse of :func:`_as_bytes`."""
+    import pyarrow as pa
+
+    if pa.types.is_large_binary(column.type):
+        column = column.cast(pa.binary())
+    offsets = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
+    data = np.frombuffer(column.buffers()[2], np.uint8) if len(column) else np.zeros(0, np.uint8)
+    return data[offsets[0] : offsets[-1]].view(np.float32).reshape(len(column), size)

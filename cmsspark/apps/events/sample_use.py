@@ -1,0 +1,77 @@
+"""A stored sample as jobs that learn from it see it: its folder, its counts, and copies on this host."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from cmsspark.apps.events import sample
+from cmsspark.apps.events.runs import folder_of, latest_run
+from cmsspark.apps.events.sample_tasks import TEST, TRAIN
+from cmsspark.apps.events.scalers import SCALERS_FILE
+from cmsspark.filesystems.storage import Entry, Files, is_local, join, local_path
+from cmsspark.store.part_files import parts_of
+
+
+@dataclass(frozen=True)
+class StoredSample:
+    """A sample of the store: ``folder`` is its run's. ``counts``: events of train and test."""
+
+    folder: str
+    run: str
+    low_level: bool
+    seed: int
+    counts: dict[str, int]
+
+    def parts(self, files: Files, part: str) -> list[Entry]:
+        """The part files of ``train`` or ``test``."""
+        return parts_of(files, join(self.folder, part))
+
+    def facts(self) -> dict[str, str]:
+        """What a model card says of the sample."""
+        return {
+            "sample": f"run {self.run}, seed {self.seed}, equal classes",
+            "learned from": f"{self.counts[TRAIN]:,} events of the part train",
+        }
+
+    def manifest(self) -> dict[str, Any]:
+        """What a manifest says of the sample."""
+        inputs = [{"stream": None, "table": sample.TABLE, "folder": self.folder, "files": [[self.run, None, None]]}]
+        return {"sample": {"folder": self.folder, "run": self.run}, "inputs": inputs}
+
+
+def find_sample(files: Files, fout: str, until: date) -> StoredSample:
+    """The newest sample of a store up to a day. Raises InputMissing (66), DataError (65)."""
+    found = latest_run(files, fout, sample.NAME, sample.TABLE, until)
+    document = found.manifest.document
+    counts = {name: int(document["folders"][name]["rows"]) for name in (TRAIN, TEST)}
+    about = document["sample"]
+    return StoredSample(folder_of(found), found.manifest.run, about["low_level"], about["seed"], counts)
+
+
+@contextmanager
+def on_this_host(files: Files, folder: str, parts: Sequence[str]) -> Iterator[Path]:
+    """The folder of a sample as one of this host, with its scalers and the given parts, copied if it is elsewhere."""
+    if is_local(folder):
+        yield Path(local_path(folder))
+        return
+    with tempfile.TemporaryDirectory(prefix="cmsspark-sample-") as aside:
+        files.fetch(join(folder, SCALERS_FILE), Path(aside, SCALERS_FILE))
+        for part in parts:
+            Path(aside, part).mkdir()
+            for entry in parts_of(files, join(folder, part)):
+                files.fetch(entry.path, Path(aside, part, entry.name))
+        yield Path(aside)
+
+
+def put_folder(files: Files, source: Path, target: str) -> None:
+    """Copy the files of a folder of this host into the store. Raises OutputError (73)."""
+    files.make_dirs(target)
+    for path in sorted(source.iterdir()):
+        if path.is_file():
+            files.put(path, join(target, path.name))

@@ -1,0 +1,143 @@
+"""Scalers: minimum and maximum of each high-level feature, mean and deviation of each feature of particles.
+
+They are fitted on the part ``train`` of a sample only. Padding, rows of a matrix that are all zero, neither counts nor
+changes.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Self
+
+import numpy as np
+
+from cmsspark.apps.events.layout import FEATURES, HLF_COUNT
+from cmsspark.base.errors import DataError, InputMissing
+
+Array = np.ndarray[Any, Any]
+
+SCALERS_FILE: Final = "scalers.json"
+
+
+@dataclass(frozen=True)
+class Scalers:
+    """The scalers of a sample. ``mean`` and ``std`` are None without the matrix of particles."""
+
+    minimum: Array
+    maximum: Array
+    mean: Array | None = None
+    std: Array | None = None
+
+    def hlf(self, values: Array) -> Array:
+        """High-level features ``(n, 14)`` scaled so that those of ``train`` are in [0, 1], as float32."""
+        span = self.maximum - self.minimum
+        scaled = (np.asarray(values, np.float64) - self.minimum) / np.where(span > 0, span, 1.0)
+        return np.where(span > 0, scaled, 0.0).astype(np.float32)
+
+    def low_level(self, values: Array) -> Array:
+        """Matrices ``(n, 801, 19)`` with mean 0 and deviation 1 over particles, as float32; padding stays 0.
+
+        Raises DataError (65) where the sample had no matrices.
+        """
+        if self.mean is None or self.std is None:
+            raise DataError("scalers of particles are wanted", found="a sample without --low-level")
+        values = np.asarray(values, np.float32)
+        std = np.where(self.std > 0, self.std, 1.0).astype(np.float32)
+        scaled = (values - self.mean.astype(np.float32)) / std
+        scaled[..., self.std <= 0] = 0.0
+        scaled[~values.any(axis=-1)] = 0.0
+        return scaled
+
+    def as_dict(self) -> dict[str, Any]:
+        """The content of ``scalers.json``."""
+        low_level = None
+        if self.mean is not None and self.std is not None:
+            low_level = {"mean": self.mean.tolist(), "std": self.std.tolist()}
+        hlf = {"minimum": self.minimum.tolist(), "maximum": self.maximum.tolist()}
+        return {"format_version": 1, "hlf": hlf, "low_level": low_level}
+
+    @classmethod
+    def of(cls, document: dict[str, Any], where: object = None) -> Self:
+        """The scalers of a ``scalers.json``. Raises DataError (65) where it is none."""
+        try:
+            hlf, low_level = document["hlf"], document["low_level"]
+            parts = [np.asarray(hlf["minimum"], np.float64), np.asarray(hlf["maximum"], np.float64)]
+            sizes = [HLF_COUNT, HLF_COUNT]
+            if low_level is not None:
+                parts += [np.asarray(low_level["mean"], np.float64), np.asarray(low_level["std"], np.float64)]
+                sizes += [FEATURES, FEATURES]
+            if [part.shape for part in parts] != [(size,) for size in sizes]:
+                raise ValueError(f"lists of {sizes} numbers are wanted")
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError("these are no scalers", where=where, found=str(error)) from None
+        return cls(*parts)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """The scalers of a sample's or a model's folder on this host. Raises InputMissing (66), DataError (65)."""
+        path = Path(folder, SCALERS_FILE)
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise InputMissing("scalers are wanted", where=path, next_step="name the folder of a sample") from None
+        except ValueError as error:
+            raise DataError("these are no scalers", where=path, found=str(error)) from None
+        return cls.of(document, path)
+
+
+@dataclass
+class Moments:
+    """Sums over the events of a part; those of several parts add up to the scalers of all."""
+
+    minimum: Array = field(default_factory=lambda: np.full(HLF_COUNT, np.inf))
+    maximum: Array = field(default_factory=lambda: np.full(HLF_COUNT, -np.inf))
+    count: int = 0
+    mean: Array = field(default_factory=lambda: np.zeros(FEATURES))
+    #: Sums of squared differences from the mean.
+    squares: Array = field(default_factory=lambda: np.zeros(FEATURES))
+
+    def add(self, hlf: Array, low_level: Array | None) -> None:
+        """Add events: ``(n, 14)`` and ``(n, 801, 19)`` or None."""
+        if len(hlf):
+            self.minimum = np.minimum(self.minimum, hlf.min(axis=0))
+            self.maximum = np.maximum(self.maximum, hlf.max(axis=0))
+        if low_level is not None:
+            particles = low_level[low_level.any(axis=-1)].astype(np.float64)
+            if len(particles):
+                mean = particles.mean(axis=0)
+                self._merge(len(particles), mean, ((particles - mean) ** 2).sum(axis=0))
+
+    def merge(self, other: Moments) -> None:
+        """Add what another part has."""
+        self.minimum = np.minimum(self.minimum, other.minimum)
+        self.maximum = np.maximum(self.maximum, other.maximum)
+        if other.count:
+            self._merge(other.count, other.mean, other.squares)
+
+    def _merge(self, count: int, mean: Array, squares: Array) -> None:
+        # Chan's formula: stable where the mean is large beside the deviation.
+        total, delta = self.count + count, mean - self.mean
+        self.squares = self.squares + squares + delta**2 * (self.count * count / total)
+        self.mean = self.mean + delta * (count / total)
+        self.count = total
+
+    def scalers(self, *, low_level: bool) -> Scalers:
+        """The scalers of all events that were added."""
+        if not low_level:
+            return Scalers(self.minimum, self.maximum)
+        return Scalers(self.minimum, self.maximum, self.mean, np.sqrt(self.squares / max(1, self.count)))
+
+    def as_dict(self) -> dict[str, Any]:
+        """The sums as JSON can hold them."""
+        return {
+            "minimum": self.minimum.tolist(), "maximum": self.maximum.tolist(), "count": self.count,
+            "mean": self.mean.tolist(), "squares": self.squares.tolist(),
+        }  # fmt: skip
+
+    @classmethod
+    def of(cls, document: dict[str, Any]) -> Self:
+        """The sums of :meth:`as_dict`."""
+        arrays = {name: np.asarray(document[name], np.float64) for name in ("minimum", "maximum", "mean", "squares")}
+        return cls(count=document["count"], **arrays)

@@ -1,0 +1,191 @@
+"""``cmsspark events score``: scores for the events of ROOT files, given ones or those that arrive in a folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
+
+from cmsspark.apps.events.parts import file_system, keep_only
+from cmsspark.apps.events.prepare import check_damaged
+from cmsspark.apps.events.prepare_task import RangeResult, inspect_files, run_tasks
+from cmsspark.apps.events.root_files import RANGE_EVENTS, EventFile, InspectedFile, bytes_of, paths_of, ranges_of
+from cmsspark.apps.events.scoring import ScoreFilesTask, scores_schema
+from cmsspark.base.errors import OutputError, UsageError
+from cmsspark.filesystems.opening import files_for
+from cmsspark.filesystems.storage import Files, LocalFiles, is_local, local_path
+from cmsspark.store.results import spark_location
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+#: What a stream of files knows of each of them.
+_FILES_SCHEMA: Final = "path string, modificationTime timestamp, length bigint, content binary"
+#: Names in the folder of scores that are no batch.
+CHECKPOINT: Final = "_checkpoint"
+QUARANTINE: Final = "quarantine.jsonl"
+
+
+@dataclass(frozen=True)
+class ScoreRequest:
+    """How to score: the folder of the model on this host, the tree, and damaged files that are left out."""
+
+    model: Path
+    tree: str
+    accepted: Sequence[str] = ()
+    range_events: int = RANGE_EVENTS
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What became of some files: events in them, selected ones with scores, files that are left out."""
+
+    events: int
+    selected: int
+    left_out: tuple[InspectedFile, ...]
+
+
+def score_files(spark: SparkSession, patterns: Sequence[str], request: ScoreRequest, output: str) -> Scored:
+    """Score the files that patterns name, and write the scores as Parquet into the new folder ``output``.
+
+    Raises InputMissing (66), DataError (65) for damaged files that are not accepted, OutputError (73).
+    """
+    files = LocalFiles() if is_local(output) else files_for(output, spark)
+    check_new(files, output)
+    paths = list(dict.fromkeys(path for pattern in patterns for path in paths_of(pattern)))
+    return _score(spark, files, paths, request, output, lambda left_out: check_damaged(left_out, request.accepted))
+
+
+def check_new(files: Files, output: str) -> None:
+    """Raises OutputError (73) where a folder of scores, or a file, is there already."""
+    if not _is_new(files, output):
+        raise OutputError(
+            "a new folder for scores is wanted", where=output, found="files", next_step="remove it, or name another"
+        )
+
+
+def _is_new(files: Files, output: str) -> bool:
+    """Whether there is nothing, or an empty folder."""
+    entry = files.stat(output)
+    return entry is None or (entry.is_dir and not files.list_dir(output))
+
+
+def _score(
+    spark: SparkSession, store: Files, paths: Sequence[str], request: ScoreRequest, output: str,
+    check: Callable[[list[InspectedFile]], None],
+) -> Scored:  # fmt: skip
+    """Score files, all but those that cannot be read; ``check`` may refuse to go on without those.
+
+    Two jobs: a look into all files, and tasks that score and write. The scores appear as a whole.
+    """
+    from cmsspark.engines.broadcast_files import ship
+
+    seen = inspect_files(spark, [EventFile(path, None) for path in paths], request.tree)
+    check([file for file in seen if file.reason])
+    ranges = tuple(ranges_of([file for file in seen if not file.reason], request.range_events))
+    output = os.path.abspath(local_path(output)) if is_local(output) else output.rstrip("/")
+    head, _, name = output.rpartition("/")
+    # Neither Spark nor we take such a name for scores.
+    aside = f"{head}/_{name}.incomplete"
+    store.delete(aside)
+    store.make_dirs(aside)
+    try:
+        task = ScoreFilesTask(ranges, request.tree, ship(spark, request.model), aside)
+        texts = run_tasks(spark, task, len(ranges), bytes_of(ranges), "scoring events")
+        results = [RangeResult.of(text) for text in texts]
+        failed = {ranges[result.number].path: result.reason for result in results if result.reason}
+        bad = [replace(file, reason=file.reason or failed.get(file.path, "")) for file in seen]
+        bad = [file for file in bad if file.reason]
+        check(bad)
+        kept = [result for result in results if result.part and ranges[result.number].path not in failed]
+        keep_only(store, aside, [result.part for result in kept])
+        if not kept:
+            _write_empty(aside)
+        if not _is_new(store, output):
+            # A batch that was written, but not noted by Spark, runs again.
+            store.delete(output)
+        store.replace(aside, output)
+    finally:
+        store.delete(aside)
+    return Scored(sum(file.events for file in seen), sum(result.rows for result in kept), tuple(bad))
+
+
+def _write_empty(folder: str) -> None:
+    """A part without rows: readers find the columns."""
+    import pyarrow.parquet as pq
+
+    system, path = file_system(folder)
+    pq.write_table(scores_schema().empty_table(), f"{path}/part-000000.snappy.parquet", filesystem=system)
+
+
+def stream_scores(
+    spark: SparkSession, folder: str, request: ScoreRequest, output: str, *, once: bool, seconds: float,
+    log: Callable[[str], None],
+) -> None:  # fmt: skip
+    """Score ROOT files as they arrive in ``folder``, each once, also when the stream is started again.
+
+    Batch *n* is the folder ``batch-n`` of ``output``, written whole or not at all. Files that cannot be read are named
+    in ``quarantine.jsonl`` and the stream goes on. ``once``: score what is there, then end. A file must appear in the
+    folder complete: write it elsewhere and rename it.
+    """
+    if not is_local(folder) or not os.path.isdir(folder := os.path.abspath(local_path(folder))):
+        raise UsageError("a folder to watch on this host is wanted", where=folder, next_step="make it, or name another")
+    if not is_local(output):
+        raise UsageError("scores of a stream go into a folder on this host", where=output)
+    output = os.path.abspath(local_path(output))
+    store = LocalFiles()
+    store.make_dirs(output)
+
+    def score_batch(batch: DataFrame, number: int) -> None:
+        paths = sorted(_path_of(row["path"]) for row in batch.select("path").collect())
+        if not paths:
+            return
+        target = os.path.join(output, f"batch-{number:06}")
+        done = _score(spark, store, paths, request, target, lambda _: None)
+        if done.left_out:
+            _note_left_out(Path(output, QUARANTINE), number, done.left_out)
+        log(
+            f"batch {number}: {done.selected:,} of {done.events:,} events of {len(paths)} files scored"
+            + (f", {len(done.left_out)} files left out" if done.left_out else "")
+        )
+
+    source = spark.readStream.format("binaryFile").schema(_FILES_SCHEMA).option("pathGlobFilter", "*.root")
+    names = source.load(spark_location(folder)).select("path")
+    checkpoint = spark_location(f"{output}/{CHECKPOINT}")
+    writer = names.writeStream.foreachBatch(score_batch).option("checkpointLocation", checkpoint)
+    writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{seconds} seconds")
+    query = writer.start()
+    try:
+        query.awaitTermination()
+    finally:
+        query.stop()
+
+
+def _note_left_out(path: Path, number: int, files: Sequence[InspectedFile]) -> None:
+    """Add the files of a batch to the quarantine; those of a batch that runs again replace its former ones."""
+    kept = []
+    if path.exists():
+        kept = [line for line in path.read_text(encoding="utf-8").splitlines() if json.loads(line)["batch"] != number]
+    kept += [json.dumps({"batch": number, "file": file.path, "reason": file.reason}) for file in files]
+    aside = path.with_suffix(".part")
+    aside.write_text("\n".join(kept) + "\n", encoding="utf-8")
+    aside.replace(path)
+
+
+def _path_of(uri: str) -> str:
+    """A path of this host from a URI of Spark's, in which special characters are encoded."""
+    path = re.sub(r"^file:/+", "/", uri)
+    return path if os.path.exists(path) else unquote(path)
+
+
+def quiet_options() -> dict[str, str]:
+    """Options of a session that a command starts itself: no log lines of Spark, no bar."""
+    from cmsspark.base.resources import resource
+
+    quiet = f'"-Dlog4j2.configurationFile=file:{resource("etc/log4j2.properties")}"'
+    return {"spark.driver.defaultJavaOptions": quiet, "spark.ui.showConsoleProgress": "false"}

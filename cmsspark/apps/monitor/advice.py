@@ -1,0 +1,284 @@
+"""Advice on memory, cores and partitions from the last measured runs of a job: formulas on peaks of the worst executor.
+
+The formulas are in ``docs/monitoring.md``. Advice is never applied by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from msgspec import Struct, structs
+
+from cmsspark.apps.monitor import memory_sizes as sizes
+from cmsspark.apps.monitor.advice_peaks import Worst, confidence_of, worst_of
+from cmsspark.apps.monitor.memory_sizes import MIB
+from cmsspark.base.text.terminal import volume
+from cmsspark.store.run_metrics import RunMetrics
+
+#: Shares of the heap above which it grows and below which it may shrink, and of garbage collection.
+GROW_ABOVE: Final = 0.95
+SHRINK_BELOW: Final = 0.70
+GC_GROW: Final = 0.10
+GC_SHRINK: Final = 0.05
+GROW_BY: Final = 1.25
+MOST_STEP: Final = 0.30
+_HEADROOM: Final = 1.2
+_KILLED_FACTOR: Final = 1.5
+LEAST_HEAP: Final = 512 * MIB
+#: memory.fraction may be 0.7 from this heap on, with less storage than this share of the unified memory.
+_LARGE_HEAP: Final = 8 << 30
+_LITTLE_STORAGE: Final = 0.05
+#: Areas that Spark measures together: with one of them, those without an entry are zero.
+_UNIFIED: Final = {"JVMHeapMemory", "OnHeapUnifiedMemory", "OnHeapStorageMemory", "OnHeapExecutionMemory"}
+_NO_UNIFIED: Final = "not known: no peak of the memory that executes and caches was measured"
+_PARTITION_BYTES: Final = 128 * MIB
+
+
+class Advice(Struct, frozen=True):
+    """One piece of advice. ``conf``: the exact option; None where the value should stay, or nothing can be known."""
+
+    subject: str
+    #: What the option is now and what it should be, or why no advice is possible.
+    text: str
+    conf: str | None = None
+    inputs: str = ""
+    formula: str = ""
+    #: ``high``, ``medium``, ``low``, or ``none`` where nothing can be known.
+    confidence: str = "none"
+
+
+def advise(runs: Sequence[RunMetrics]) -> list[Advice]:
+    """Advice from runs of one job, the latest first: for its executors, or for the driver where that does the work."""
+    spark = [run for run in runs if run.engine == "spark" and run.executors]
+    if not spark:
+        return [Advice("memory", _why_nothing(runs))]
+    latest = spark[0]
+    role = "driver" if latest.master.startswith("local") else "executor"
+    # Other options make other peaks: only runs with today's are compared.
+    same = [run for run in spark if sizes.heap(run.options, role) == sizes.heap(latest.options, role)]
+    worst = worst_of(same, role)
+    confidence = confidence_of(same)
+    overhead = _overhead(worst, latest, role, confidence)
+    found = [_within_node(_heap(worst, latest, role, confidence), overhead, latest, role), overhead]
+    found.append(_fraction(worst, latest, role, confidence))
+    found += [_storage(worst, latest, confidence), _off_heap(worst, latest), _cores(worst, latest)]
+    found.append(_partitions(same, latest))
+    return found
+
+
+def _why_nothing(runs: Sequence[RunMetrics]) -> str:
+    if runs and all(run.engine == "processes" for run in runs):
+        return (
+            "not known: the job runs by processes of this host, without a JVM; run it with --engine spark to measure it"
+        )
+    reasons = {note for run in runs for note in run.notes}
+    return f"not known: no run has figures of executors{f' ({sorted(reasons)[0]})' if reasons else ''}"
+
+
+def needed_heap(worst: Worst, fraction: float) -> tuple[int, int]:
+    """(heap, of that by execution and storage): the larger of unified / fraction + 300 MB and 1.2 × the heap's peak."""
+    unified = int(worst.unified / (fraction or sizes.FRACTION)) + sizes.RESERVED if worst.unified else 0
+    return max(unified, int(_HEADROOM * worst.heap)), unified
+
+
+def _heap(worst: Worst, run: RunMetrics, role: str, confidence: str) -> Advice:
+    subject, now = f"{role} heap", sizes.heap(run.options, role)
+    if not worst.heap and not worst.heap_space:
+        return Advice(subject, "not known: no peak of the heap was measured (runs too short, or processes too young)")
+    fraction = sizes.share(run.options.get("spark.memory.fraction"), sizes.FRACTION)
+    need, unified = needed_heap(worst, fraction)
+    share = worst.heap / now
+    inputs = (
+        f"heap peak {volume(worst.heap)} = {share:.0%} of {volume(now)}, unified peak {volume(worst.unified)}, "
+        f"GC {worst.gc_share:.1%}, spilled {volume(worst.spilled)}"
+    )
+    by_peak = volume(_HEADROOM * worst.heap)
+    formula = f"max(unified / {fraction:g} + 300 MB = {volume(unified)}, 1.2 × heap peak = {by_peak})"
+    reasons = [
+        text
+        for text, holds in (
+            (f"the peak is above {GROW_ABOVE:.0%}", share > GROW_ABOVE),
+            (f"GC takes more than {GC_GROW:.0%}", worst.gc_share > GC_GROW),
+            ("tasks spilled", worst.spilled > 0),
+            ("no heap was left", worst.heap_space),
+        )
+        if holds
+    ]
+    if reasons:
+        goal = max(need, int(GROW_BY * now))
+        most = int((1 + MOST_STEP) * now)
+        why = " and ".join(reasons)
+        return _sized(subject, f"spark.{role}.memory", now, goal, why, inputs, formula, confidence, most)
+    if not worst.has_succeeded:
+        text = f"{_written(now)}; keep it: no run succeeded, so the peak is a lower bound"
+        return Advice(subject, text, None, inputs, formula, confidence)
+    goal = max(need, LEAST_HEAP)
+    if share < SHRINK_BELOW and worst.gc_share < GC_SHRINK and goal < now:
+        why = f"the peak is below {SHRINK_BELOW:.0%} and GC below {GC_SHRINK:.0%}"
+        # The garbage of a large heap is collected late: its peak is above what is needed.
+        return _sized(subject, f"spark.{role}.memory", now, goal, why, inputs, formula, confidence)
+    return Advice(subject, f"{_written(now)} fits; keep it", None, inputs, formula, confidence)
+
+
+def _written(count: int) -> str:
+    """Bytes as an option has them, so that it can be compared with the advice."""
+    return sizes.as_option(count, MIB)
+
+
+def _within_node(heap: Advice, overhead: Advice, run: RunMetrics, role: str) -> Advice:
+    """The advice on the heap, made smaller where the container would not fit into the smallest node."""
+    node, container = run.smallest_node_bytes, sizes.executor_container(run.options)
+    goal = sizes.size((heap.conf or "").partition("=")[2])
+    now = sizes.heap(run.options, role)
+    if role != "executor" or node is None or container is None or goal is None or goal <= now:
+        return heap
+    beside_now = sizes.overhead(run.options, role)
+    beside = sizes.size((overhead.conf or "").partition("=")[2]) or beside_now
+    room = (node - (container - now - beside_now) - beside) // (256 * MIB) * 256 * MIB
+    if goal <= room:
+        return heap
+    limit = f"the smallest node has {volume(node)}"
+    if room > 1.05 * now:
+        text = f"{_written(now)} → {_written(room)}: {limit}"
+        return structs.replace(heap, text=text, conf=f"spark.executor.memory={_written(room)}")
+    cure = "fewer cores in an executor, or more partitions"
+    return structs.replace(heap, text=f"{_written(now)} is too little and {limit}: {cure}", conf=None)
+
+
+def _sized(
+    subject: str, option: str, now: int, goal: int, why: str, inputs: str, formula: str, confidence: str, most: int = 0
+) -> Advice:
+    """Advice on a size that goes from ``now`` to ``goal``, but not beyond ``most``. One that shrinks does so by at
+    most :data:`MOST_STEP`."""
+    value = _rounded(now, max(goal, int((1 - MOST_STEP) * now)), most)
+    size = sizes.size(value) or 0
+    if abs(size - now) < 0.05 * now or (goal < now) != (size < now):
+        return Advice(subject, f"{_written(now)} fits; keep it", None, inputs, formula, confidence)
+    if most or goal < now:
+        formula += f"; a step is at most {MOST_STEP:.0%}, measure again after it"
+    text = f"{_written(now)} → {value}: {why}"
+    return Advice(subject, text, f"{option}={value}", inputs, formula, confidence)
+
+
+def _rounded(now: int, goal: int, most: int) -> str:
+    """The goal in steps of 256 MiB; of 1 MiB where those would go beyond ``most``, or not below what it is now."""
+    goal = min(goal, most or goal)
+    value = sizes.as_option(goal)
+    size = sizes.size(value) or 0
+    if (most and size > most) or (goal < now <= size):
+        # Down for a goal that is the most, up for what is needed.
+        value = sizes.as_option(goal - goal % MIB if goal == most else goal, MIB)
+    return value
+
+
+def _overhead(worst: Worst, run: RunMetrics, role: str, confidence: str) -> Advice:
+    subject = f"{role} overhead"
+    now, heap = sizes.overhead(run.options, role), sizes.heap(run.options, role)
+    if role == "driver" and run.deploy_mode != "cluster":
+        return Advice(subject, "of no effect: the driver runs on this host, in no container")
+    # A container that was killed takes its last figures with it: that it was too small is known all the same.
+    if not (worst.jvm_rss or worst.python or worst.killed):
+        why = "spark.executor.processTreeMetrics.enabled is off, or the system has no /proc"
+        return Advice(subject, f"not known: no memory of processes was measured ({why})")
+    beyond = max(0, worst.jvm_rss - heap)
+    need = max(sizes.LEAST_OVERHEAD, int(_HEADROOM * (beyond + worst.python + worst.other)))
+    formula = "max(384 MB, 1.2 × (max(0, JVM RSS − heap) + Python + other))"
+    if worst.killed:
+        need, formula = max(need, int(_KILLED_FACTOR * now)), f"max({formula}, 1.5 × {volume(now)}: it was killed)"
+    inputs = f"JVM RSS {volume(worst.jvm_rss)}, Python {volume(worst.python)}, other {volume(worst.other)}"
+    if need > now or (need < SHRINK_BELOW * now and worst.has_succeeded):
+        option = f"spark.{role}.memoryOverhead"
+        return _sized(subject, option, now, need, "what is outside of the heap", inputs, formula, confidence)
+    return Advice(subject, f"{_written(now)} fits; keep it", None, inputs, formula, confidence)
+
+
+def _fraction(worst: Worst, run: RunMetrics, role: str, confidence: str) -> Advice:
+    now = sizes.share(run.options.get("spark.memory.fraction"), sizes.FRACTION)
+    if not worst.areas & _UNIFIED:
+        return Advice("memory fraction", _NO_UNIFIED)
+    heap = sizes.heap(run.options, role)
+    inputs = f"heap {volume(heap)}, storage peak {volume(worst.storage)}, unified peak {volume(worst.unified)}"
+    formula = "0.7 only for heaps of 8 GB and more with almost no storage; else 0.6"
+    full = worst.unified > 0.9 * now * (heap - sizes.RESERVED)
+    if heap >= _LARGE_HEAP and worst.storage < _LITTLE_STORAGE * max(worst.unified, 1) and full and now < 0.7:
+        text = f"{now:g} → 0.7: execution fills its part of a large heap"
+        return Advice("memory fraction", text, "spark.memory.fraction=0.7", inputs, formula, confidence)
+    return Advice("memory fraction", f"{now:g} fits; keep it", None, inputs, formula, confidence)
+
+
+def _storage(worst: Worst, run: RunMetrics, confidence: str) -> Advice:
+    now = sizes.share(run.options.get("spark.memory.storageFraction"), 0.5)
+    if not worst.areas & _UNIFIED:
+        return Advice("storage fraction", _NO_UNIFIED)
+    inputs = (
+        f"storage peak {volume(worst.storage)}, unified peak {volume(worst.unified)}, spilled {volume(worst.spilled)}"
+    )
+    formula = "0.3 where tasks spill and storage is below a tenth of the unified peak; else as it is"
+    if worst.spilled and worst.storage < 0.1 * worst.unified and now > 0.3:
+        text = f"{now:g} → 0.3: tasks spill and little is cached"
+        return Advice("storage fraction", text, "spark.memory.storageFraction=0.3", inputs, formula, confidence)
+    return Advice("storage fraction", f"{now:g} fits; keep it", None, inputs, formula, confidence)
+
+
+def _off_heap(worst: Worst, run: RunMetrics) -> Advice:
+    now = sizes.off_heap(run.options)
+    inputs = f"off-heap peak {volume(worst.off_heap_used)}, direct buffers {volume(worst.direct)}"
+    if not now:
+        text = "off; what it would gain cannot be known from runs without it"
+        return Advice("off-heap memory", text, None, inputs)
+    goal = max(256 * MIB, int(_HEADROOM * worst.off_heap_used))
+    formula = "max(256 MB, 1.2 × off-heap peak)"
+    if goal < SHRINK_BELOW * now or worst.off_heap_used > GROW_ABOVE * now:
+        return _sized("off-heap memory", "spark.memory.offHeap.size", now, goal, "its peak", inputs, formula, "medium")
+    return Advice("off-heap memory", f"{_written(now)} fits; keep it", None, inputs, formula, "medium")
+
+
+def _cores(worst: Worst, run: RunMetrics) -> Advice:
+    if run.master.startswith("local"):
+        return Advice("cores", "of no effect: local mode uses the cores of this host (--master 'local[N]')")
+    if not worst.has_times:
+        return Advice("cores", "not known: no time of a task was measured")
+    text = run.options.get("spark.executor.cores", "1")
+    now = int(text) if text.isdigit() else 1
+    inputs, formula = (
+        f"{now} core{'s' if now > 1 else ''}, GC {worst.gc_share:.1%}",
+        "one less where GC takes more than 10 %, not below 2",
+    )
+    if worst.gc_share > GC_GROW and now > 2:
+        advice = f"{now} → {now - 1}: fewer tasks share the heap"
+        return Advice("cores", advice, f"spark.executor.cores={now - 1}", inputs, formula, "low")
+    return Advice("cores", f"{now} fit{'s; keep it' if now == 1 else '; keep them'}", None, inputs, formula, "low")
+
+
+def _partitions(runs: Sequence[RunMetrics], latest: RunMetrics) -> Advice:
+    """Parts of the largest shuffle of at most 128 MB, in whole rounds of the cores."""
+    read = max((stage.totals.shuffle_read_bytes for run in runs for stage in run.stages), default=0)
+    now_text = latest.options.get("spark.sql.shuffle.partitions", "200")
+    now = int(now_text) if now_text.isdigit() else 200
+    if not read:
+        return Advice("partitions", "not known: no stage read a shuffle")
+    cores = max(1, sizes.parallel_tasks(latest))
+    goal = max(1, -(-read // _PARTITION_BYTES))
+    goal = -(-goal // cores) * cores
+    inputs, formula = f"largest shuffle {volume(read)}, {cores} cores", "shuffle bytes / 128 MB, in rounds of the cores"
+    if goal > now:
+        advice, conf = f"{now} → {goal}: parts of at most 128 MB", f"spark.sql.shuffle.partitions={goal}"
+        return Advice("partitions", advice, conf, inputs, formula, "medium")
+    return Advice(
+        "partitions", f"{now} fit; keep them (adaptive execution joins small ones)", None, inputs, formula, "medium"
+    )
+
+
+def lines(advice: Sequence[Advice]) -> Iterator[str]:
+    """Advice as text."""
+    for one in advice:
+        yield f"{one.subject}: {one.text}"
+        if one.conf:
+            yield f"  --conf {one.conf}"
+        if one.inputs:
+            yield f"  inputs      {one.inputs}"
+        if one.formula:
+            yield f"  formula     {one.formula}"
+        if one.confidence != "none":
+            yield f"  confidence  {one.confidence}"

@@ -1,0 +1,55 @@
+"""``cmsspark advise``: options of Spark for a job, from its last measured runs."""
+
+from __future__ import annotations
+
+import click
+import msgspec
+
+from cmsspark.apps.monitor.event_files import with_events
+from cmsspark.base.errors import UsageError
+from cmsspark.base.text.readable import json_text, readable
+from cmsspark.cli.options import settings_of
+from cmsspark.store.job_index import find_job
+
+
+@click.command("advise")
+@click.argument("job")
+@click.option(
+    "--runs", "count", type=click.IntRange(min=1), default=5, show_default=True, help="Runs that are compared."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--settings", "settings_file", metavar="FILE", help="The settings file.")
+@click.option("--debug", is_flag=True, help="Show tracebacks.")
+def command(job: str, count: int, as_json: bool, settings_file: str | None, debug: bool) -> None:
+    """Advise on memory, cores and partitions of JOB: a built-in job, or the file name of a script.
+
+    Takes the worst executor of the last runs. Each line has its inputs, formula and confidence; nothing is applied.
+    """
+    from cmsspark.apps.monitor.advice import advise, lines
+    from cmsspark.apps.monitor.measured_runs import of_job
+    from cmsspark.apps.monitor.run_report import finding_lines
+
+    state_dir = settings_of(settings_file).state_dir
+    runs = [with_events(state_dir, run) for run in of_job(state_dir, _name(job), count)]
+    advice = advise(runs)
+    if as_json:
+        document = {"job": job, "runs": [run.run for run in runs], "advice": msgspec.to_builtins(advice)}
+        click.echo(json_text(document, indent=1))
+        return
+    click.echo(f"{job}, from {len(runs)} measured run{'s' if len(runs) > 1 else ''}, the latest {runs[0].run}:\n")
+    for line in lines(advice):
+        click.echo(readable(line))
+    if found := runs[0].findings:
+        click.echo("\nFindings of the latest run:")
+        for line in finding_lines(found):
+            click.echo(readable(f"  {line}"))
+    if any(one.conf for one in advice):
+        options = " ".join(f"--conf {one.conf}" for one in advice if one.conf)
+        click.echo(f"\nAll of it: run_spark {job} {options}")
+
+
+def _name(job: str) -> str:
+    try:
+        return find_job(job).name
+    except UsageError:
+        return job

@@ -1,0 +1,300 @@
+"""``cmsspark monitor``: the processes of runs: what was stored, and the monitors of other nodes."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final, NoReturn
+
+import click
+
+from cmsspark.apps.monitor.events_cli import events_command
+from cmsspark.base.clock import to_second
+from cmsspark.base.errors import UsageError
+from cmsspark.base.text.terminal import echo_table, volume
+from cmsspark.cli.groups import CommandGroup
+from cmsspark.cli.options import settings_of
+from cmsspark.store.process_samples import ProcessSample, WatchedRun, read_processes
+
+_SETTINGS: Final = click.option("--settings", "settings_file", metavar="FILE", help="The settings file.")
+_DEBUG: Final = click.option("--debug", is_flag=True, help="Show tracebacks.")
+_TOKEN: Final = click.option(
+    "--token-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    metavar="FILE",
+    help="A private file with the token in its first line, the same on all nodes.",
+)
+
+
+@click.group("monitor", cls=CommandGroup)
+def command() -> None:
+    """Watch the processes of runs: on this host, and on the nodes of a cluster. Needs cmsspark[monitor].
+
+    run_spark watches each run by itself; `runs` and `show` print what is stored.
+    """
+
+
+command.add_command(events_command)
+
+
+@command.command("runs")
+@click.option("--limit", type=click.IntRange(min=1), default=30, show_default=True, help="Maximum number of runs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one run a line.")
+@_SETTINGS
+@_DEBUG
+def runs_command(limit: int, as_json: bool, settings_file: str | None, debug: bool) -> None:
+    """List the watched runs, the latest first."""
+    with read_processes(settings_of(settings_file).state_dir) as database:
+        runs = database.runs(limit=limit) if database else []
+    if as_json:
+        for run in runs:
+            click.echo(json.dumps({name: getattr(run, name) for name in run.__struct_fields__}))
+        return
+    if not runs:
+        click.echo("no run was watched yet: run_spark watches each run of more than a second")
+        return
+    rows = [
+        (run.run, run.job or run.suite, to_second(run.start_ms), _seconds(run), run.status, run.exit_code, run.host)
+        for run in runs
+    ]
+    echo_table(
+        ("run", "job", "started (UTC)", "seconds", "status", "exit", "host"),
+        rows,
+        left=(0, 1, 2, 4, 6),
+        whole=(0, 2, 4),
+        optional=(5, 6, 3),
+    )
+
+
+def _seconds(run: WatchedRun) -> int | None:
+    return None if run.end_ms is None else round((run.end_ms - run.start_ms) / 1000)
+
+
+@command.command("show")
+@click.argument("run", default="latest")
+@click.option("--json", "as_json", is_flag=True, help="Print all samples as JSON, one a line.")
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Maximum number of processes.")
+@_SETTINGS
+@_DEBUG
+def show_command(run: str, as_json: bool, limit: int, settings_file: str | None, debug: bool) -> None:
+    """Show the processes of RUN with their peaks, the largest first. [default: the latest run]"""
+    with read_processes(settings_of(settings_file).state_dir) as database:
+        if database is None:
+            raise UsageError("no run was watched yet", next_step="run_spark watches each run of more than a second")
+        found = database.find(run)
+        samples, log = database.samples(found.run), database.log(found.run)
+    if as_json:
+        for sample in samples:
+            click.echo(json.dumps({name: getattr(sample, name) for name in sample.__struct_fields__}))
+        return
+    click.echo(f"{found.run}  {found.job or found.suite or ''}  {found.status}  {to_second(found.start_ms)} UTC")
+    headings = (
+        "process",
+        "role",
+        "host",
+        "RSS max",
+        "PSS max",
+        "virtual max",
+        "CPU s",
+        "CPU % max",
+        "read",
+        "written",
+        "fds",
+    )
+    rows = _processes(samples)
+    echo_table(headings, rows[:limit], left=(0, 1, 2), whole=(1,), optional=(2, 5, 8, 9, 10, 4))
+    if len(rows) > limit:
+        click.echo(f"{len(rows) - limit} more processes: --limit")
+    for entry in log:
+        click.echo(f"{to_second(entry.time_ms)}  {entry.type}  {entry.message}")
+
+
+def _processes(samples: Sequence[ProcessSample]) -> list[tuple[Any, ...]]:
+    """A row for each process, that with the largest memory first."""
+    by_process: dict[tuple[str, int, int], list[ProcessSample]] = {}
+    for sample in samples:
+        by_process.setdefault((sample.host, sample.pid, sample.create_ms), []).append(sample)
+
+    def peak(rows: Sequence[ProcessSample], name: str) -> Any:
+        return max((value for row in rows if (value := getattr(row, name)) is not None), default=None)
+
+    def size(rows: Sequence[ProcessSample], name: str) -> str | None:
+        value = peak(rows, name)
+        return None if value is None else volume(value)
+
+    ordered = sorted(by_process.items(), key=lambda entry: -(peak(entry[1], "rss_bytes") or 0))
+    return [
+        (
+            *(f"{pid} {rows[0].short_command}", rows[-1].role, host),
+            *(size(rows, name) for name in ("rss_bytes", "pss_bytes", "virtual_bytes")),
+            *(peak(rows, "cpu_seconds"), peak(rows, "cpu_percent")),
+            *(size(rows, "read_bytes"), size(rows, "write_bytes"), peak(rows, "fds")),
+        )
+        for (host, pid, _), rows in ordered
+    ]
+
+
+@command.command("node")
+@click.option("--collector", required=True, metavar="URL", help="The collector: http[s]://HOST:PORT.")
+@_TOKEN
+@click.option("--run", metavar="RUN", help="The run that this belongs to: the monitor ends with it.")
+@click.option(
+    "--ttl",
+    type=click.FloatRange(min=0, min_open=True),
+    default=86_400,
+    show_default=True,
+    help="Seconds after which it ends.",
+)
+@click.option(
+    "--interval", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="Seconds between samples."
+)
+@click.option(
+    "--patience",
+    type=click.FloatRange(min=1),
+    default=600.0,
+    show_default=True,
+    help="With --run: seconds without an answer of the collector after which it ends.",
+)
+@click.option("--pid", type=click.IntRange(min=1), help="Watch below this process. [default: the host's NodeManager]")
+@click.option(
+    "--name", metavar="NAME", help="The name of this node, where two have one host name. [default: the host name]"
+)
+@click.option(
+    "--buffer",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Where samples wait while the collector is away. [default: in the state directory]",
+)
+@click.option(
+    "--ca", type=click.Path(path_type=Path, exists=True), metavar="FILE", help="Certificates to trust, for https."
+)
+@_SETTINGS
+@_DEBUG
+def node_command(
+    collector: str, token_file: Path, run: str | None, ttl: float, interval: float, patience: float, pid: int | None,
+    name: str | None, buffer: Path | None, ca: Path | None, settings_file: str | None, debug: bool,
+) -> None:  # fmt: skip
+    """Watch the NodeManager of this host and all below it, and send what is measured to a collector.
+
+    It ends with its run, with the NodeManager, after --ttl seconds, by a signal, or, with --run, when the collector has
+    not answered for --patience seconds.
+    """
+    from cmsspark.apps.monitor import processes_node
+    from cmsspark.apps.monitor.processes_node_manager import find_node_manager
+    from cmsspark.apps.monitor.processes_request import check_node_name
+    from cmsspark.settings.secrets import read_password
+
+    server = processes_node.CollectorServer.of(collector, read_password(token_file), ca)
+    _check_seconds(ttl=ttl, interval=interval, patience=patience)
+    if name is not None:
+        check_node_name(name)
+    root = find_node_manager() if pid is None else pid
+    folder = buffer or settings_of(settings_file).state_dir / "monitor" / "buffer"
+    sender = processes_node.sender_to(server, folder, lambda text: click.echo(text, err=True))
+    click.echo(f"watching process {root} and all below it; sending to {collector}", err=True)
+    reason = processes_node.NodeMonitor(root, sender, run, ttl, interval, patience, name).watch()
+    click.echo(f"ended: {reason}", err=True)
+
+
+@command.command("collect")
+@_TOKEN
+@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="The address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65_535), default=8_766, show_default=True, help="0 takes a free port.")
+@click.option(
+    "--tls-cert", type=click.Path(path_type=Path), metavar="FILE", help="Certificate; with its key, or --tls-key."
+)
+@click.option("--tls-key", type=click.Path(path_type=Path), metavar="FILE", help="Private key of the certificate.")
+@click.option("--without-tls", is_flag=True, help="Allow an address of the network without TLS.")
+@_SETTINGS
+@_DEBUG
+def collect_command(
+    token_file: Path, host: str, port: int, tls_cert: Path | None, tls_key: Path | None, without_tls: bool,
+    settings_file: str | None, debug: bool,
+) -> None:  # fmt: skip
+    """Take what monitors of nodes send, until a signal, and store it in the state directory."""
+    from cmsspark.apps.monitor import processes_address, processes_collector
+    from cmsspark.settings.secrets import read_password
+
+    processes_address.check_address(host, tls_cert is not None, without_tls)
+    tls = processes_address.server_tls(tls_cert, tls_key)
+    state_dir = settings_of(settings_file).state_dir
+    collector = processes_collector.Collector(state_dir, read_password(token_file), host, port, tls)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end)
+    click.echo(f"collecting at {collector.url}; Ctrl-C ends it")
+    try:
+        collector.run()
+    except KeyboardInterrupt:
+        click.echo("ended", err=True)
+    finally:
+        collector.close()
+
+
+@command.command("watch")
+@click.argument("pid", type=click.IntRange(min=1))
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.1),
+    metavar="SECONDS",
+    help="[default: 1 for 10 minutes, then 10]",
+)
+@_SETTINGS
+@_DEBUG
+def watch_command(pid: int, interval: float | None, settings_file: str | None, debug: bool) -> None:
+    """Watch the process PID and all below it until it ends: something that run_spark did not start."""
+    from cmsspark.apps.monitor.processes_sampler import require_psutil
+    from cmsspark.apps.monitor.processes_watch import WatchOptions, watch
+    from cmsspark.base.clock import new_run_id
+
+    _check_seconds(interval=1.0 if interval is None else interval)
+    psutil = require_psutil()
+    if not psutil.pid_exists(pid):
+        raise UsageError("a process to watch is wanted", where=f"PID {pid}", found="no such process")
+    run = new_run_id()
+    click.echo(f"watching as run {run}; ends with process {pid}", err=True)
+    watch(run, pid, WatchOptions(settings_of(settings_file).state_dir, psutil.Process(pid).name(), interval))
+
+
+@command.command("annotate")
+@click.argument("run")
+@_SETTINGS
+@_DEBUG
+def annotate_command(run: str, settings_file: str | None, debug: bool) -> None:
+    """Send when the stages and queries of the measured RUN ran to the receiver of the settings' `metrics`.
+
+    Dashboards draw them over the curves.
+    """
+    from cmsspark.apps.monitor.metrics_graphite import run_annotations, send_annotations
+
+    settings = settings_of(settings_file)
+    if settings.metrics.host is None:
+        raise UsageError(
+            "a receiver of live metrics is wanted",
+            where=settings.origin or "settings",
+            found="no metrics.host",
+            next_step="see docs/processes.md",
+        )
+    if not re.fullmatch(r"[\w.\-]{1,100}", run):
+        raise UsageError(
+            "RUN must be the id of a measured run", found=repr(run), next_step="cmsspark monitor runs lists them"
+        )
+    found = run_annotations(settings.metrics.prefix, settings.state_dir / "monitor" / "runs" / run / "run.json")
+    send_annotations(settings.metrics, found)
+    click.echo(f"{found.count} stages and queries of {found.run}")
+
+
+def _check_seconds(**options: float) -> None:
+    """Raises UsageError (2) for nan and infinity, which ranges of options let through."""
+    for name, value in options.items():
+        if not math.isfinite(value):
+            raise UsageError(f"--{name} is a number of seconds", found=str(value))
+
+
+def _end(number: int, frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt

@@ -1,0 +1,297 @@
+"""Reads an event log of Spark, 3.5 or 4.x, line by line into a ``RunMetrics``, in memory that does not grow with it.
+
+Kept are sums, sketches of the tasks of open stages, the 1,000 stages with the most task time, and peaks by executor.
+Lines that are no events are counted; a last line that is cut is no fault of the log.
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from cmsspark.apps.monitor import event_records as records
+from cmsspark.apps.monitor import memory_sizes as sizes
+from cmsspark.apps.monitor.event_log_files import LogLines
+from cmsspark.apps.monitor.event_plans import Plans, Rdds
+from cmsspark.apps.monitor.event_stages import OpenStage, TaskSums, merge_peaks
+from cmsspark.apps.monitor.spread import Spans
+from cmsspark.base.errors import DataError
+from cmsspark.store.run_metrics import ExecutorEntry, RunMetrics, StageEntry
+
+MOST_STAGES: Final = 1000
+#: Stages that ended whose tasks may still end: killed copies of tasks do so later.
+_MOST_ENDED: Final = 200
+_MOST_FAILURES: Final = 50
+_NAME: Final = re.compile(rb'\{"Event":"([\w.]+)"')
+
+
+@dataclass
+class EventLogReader:
+    """Takes the lines of one event log; ``metrics`` gives the result at any time."""
+
+    run: RunMetrics = field(default_factory=lambda: RunMetrics("", "", "spark", 0))
+    lines: int = 0
+    damaged: int = 0
+    skipped: int = 0
+    #: Lines with a plan that is nested deeper than can be read.
+    deep: int = 0
+    last_ms: int = 0
+    ended: bool = False
+    #: Which run of run_spark wrote the log: a system property or, where the driver is on another host, an option.
+    measured_run: str | None = None
+    _last_was_damaged: bool = False
+    _stages: dict[tuple[int, int], OpenStage] = field(default_factory=dict)
+    _ended: dict[tuple[int, int], OpenStage] = field(default_factory=dict)
+    _kept: list[tuple[int, int, StageEntry]] = field(default_factory=list)
+    _executors: dict[str, ExecutorEntry] = field(default_factory=dict)
+    #: By executor; None for those of the run.
+    _sums: dict[str | None, TaskSums] = field(default_factory=dict)
+    _users: dict[int, str] = field(default_factory=dict)
+    _job_stages: dict[int, list[int]] = field(default_factory=dict)
+    _plans: Plans = field(default_factory=Plans)
+    _rdds: Rdds = field(default_factory=Rdds)
+    _spans: Spans = field(default_factory=Spans)
+
+    def read(self, lines: Iterable[bytes]) -> None:
+        """Take lines."""
+        for line in lines:
+            self.take(line)
+
+    def take(self, line: bytes) -> None:
+        """Take one line."""
+        if not line.strip():
+            return
+        self.lines += 1
+        self._last_was_damaged = False
+        try:
+            match = _NAME.match(line)
+            name = match[1].decode() if match else records.NAME_DECODER.decode(line).event
+            decoder = records.DECODERS.get(name)
+            if decoder is None:
+                self.skipped += 1
+                return
+            event = _decoded(decoder, name, line)
+        except RecursionError:
+            self.deep += 1
+            return
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            self.damaged += 1
+            self._last_was_damaged = True
+            return
+        _HANDLERS[name](self, event)
+
+    def metrics(self) -> RunMetrics:
+        """What was read until now."""
+        run = self.run
+        for stage in self._stages.values():
+            self._keep(stage)
+        self._stages.clear()
+        for stage in self._ended.values():
+            stage.closed()
+        run.stages = sorted((entry for _, _, entry in self._kept), key=lambda entry: (entry.stage, entry.attempt))
+        run.executors = list(self._executors.values())
+        run.queries, run.rdd_hints = self._plans.queries(), self._rdds.hints()
+        run.task_spans = self._spans.merged()
+        run.sources = [*dict.fromkeys([*run.sources, "events"])]
+        if run.ended_ms is None and self.last_ms:
+            run.ended_ms = self.last_ms
+        return run
+
+    # One method for each event.
+
+    def _log_start(self, event: records.LogStart) -> None:
+        self.run.spark_version = event.version
+
+    def _application_start(self, event: records.ApplicationStart) -> None:
+        self.run.application, self.run.application_name = event.id, event.name
+        self.run.began_ms = self.run.began_ms or event.at
+
+    def _application_end(self, event: records.Timed) -> None:
+        self.run.ended_ms, self.ended = event.at, True
+
+    def _environment(self, event: records.EnvironmentUpdate) -> None:
+        options = {name: value for name, value in event.spark.items() if sizes.KEPT.fullmatch(name)}
+        self.run.options.update(options)
+        self.run.master = options.get("spark.master", self.run.master)
+        self.run.deploy_mode = options.get("spark.submit.deployMode", self.run.deploy_mode)
+        named = event.system.get("cmsspark-run") or event.spark.get("spark.cmsspark.run")
+        self.measured_run = named or self.measured_run
+
+    def _executor(self, name: str) -> ExecutorEntry:
+        return self._executors.setdefault(name, ExecutorEntry(name))
+
+    def _executor_added(self, event: records.ExecutorAdded) -> None:
+        entry = self._executor(event.executor)
+        entry.host, entry.cores, entry.added_ms = event.info.host, event.info.cores, event.at
+
+    def _executor_removed(self, event: records.ExecutorRemoved) -> None:
+        entry = self._executor(event.executor)
+        entry.removed_ms, entry.reason = event.at, event.reason[:1000]
+
+    def _job_start(self, event: records.JobStart) -> None:
+        self.run.jobs += 1
+        execution = (event.properties or {}).get("spark.sql.execution.id")
+        user = f"sql {execution}" if execution is not None else f"job {event.job}"
+        self._job_stages[event.job] = event.stages
+        for stage in event.stages:
+            self._users[stage] = user
+
+    def _job_end(self, event: records.JobEnd) -> None:
+        self.run.failed_jobs += event.result.result not in ("", "JobSucceeded")
+        for stage in self._job_stages.pop(event.job, ()):
+            self._users.pop(stage, None)
+
+    def _stage_submitted(self, event: records.StageEvent) -> None:
+        info = event.info
+        # The ids of a second context in one log begin again.
+        if (ended := self._ended.pop((info.stage, info.attempt), None)) is not None:
+            ended.closed()
+        self._stage(info.stage, info.attempt).describe(info)
+
+    def _stage_completed(self, event: records.StageEvent) -> None:
+        info = event.info
+        stage = self._stages.pop((info.stage, info.attempt), None) or OpenStage(info.stage, info.attempt)
+        stage.describe(info)
+        self.last_ms = max(self.last_ms, info.completed or 0)
+        self._plans.accumulate((one.id, one.value) for one in info.accumulables)
+        user = self._users.get(info.stage, f"stage {info.stage}")
+        self._rdds.completed(info, user, stage.entry.totals.shuffle_write_bytes)
+        self._keep(stage)
+        self._ended[info.stage, info.attempt] = stage
+        if len(self._ended) > _MOST_ENDED:
+            self._ended.pop(next(iter(self._ended))).closed()
+
+    def _stage(self, stage: int, attempt: int) -> OpenStage:
+        """The stage, also one that has ended, or of which the log has no begin."""
+        key = (stage, attempt)
+        if (found := self._stages.get(key) or self._ended.get(key)) is None:
+            found = self._stages[key] = OpenStage(stage, attempt)
+        return found
+
+    def _keep(self, stage: OpenStage) -> None:
+        entry = stage.closed()
+        self.run.stage_count += 1
+        # The number only orders stages with as much task time.
+        item = (entry.totals.task_ms, -self.run.stage_count, entry)
+        if len(self._kept) < MOST_STAGES:
+            heapq.heappush(self._kept, item)
+        else:
+            heapq.heappushpop(self._kept, item)
+
+    def _task_end(self, event: records.TaskEnd) -> None:
+        info = event.info
+        records.complete_flags(event)
+        if event.metrics is not None:
+            records.without_negatives(event.metrics)
+        self.last_ms = max(self.last_ms, info.finish)
+        executor = self._executor(info.executor)
+        executor.host = executor.host or info.host
+        for name, totals in ((None, self.run.totals), (executor.executor, executor.totals)):
+            if name not in self._sums:
+                self._sums[name] = TaskSums(totals)
+            self._sums[name].add(event)
+        self._stage(event.stage, event.attempt).add(event)
+        merge_peaks(executor.peaks, event.peaks)
+        if info.launch and info.finish:
+            self._spans.add(info.launch, info.finish)
+        if info.failed:
+            self._failure(event.reason)
+
+    def _failure(self, reason: records.EndReason) -> None:
+        first = records.reason_text(reason)
+        failures = self.run.failures
+        if first in failures or len(failures) < _MOST_FAILURES:
+            failures[first] = failures.get(first, 0) + 1
+
+    def _stage_metrics(self, event: records.StageExecutorMetrics) -> None:
+        merge_peaks(self._executor(event.executor).peaks, event.peaks)
+        key = (event.stage, event.attempt)
+        if (stage := self._stages.get(key) or self._ended.get(key)) is not None:
+            stage.add_peaks(event.executor, event.peaks)
+
+    def _update(self, event: records.MetricsUpdate) -> None:
+        for update in event.updates:
+            merge_peaks(self._executor(event.executor).peaks, update.peaks)
+
+    def _sql_start(self, event: records.SqlStart) -> None:
+        self._plans.start(event)
+
+    def _sql_update(self, event: records.SqlUpdate) -> None:
+        self._plans.update(event)
+
+    def _sql_end(self, event: records.SqlEnd) -> None:
+        self._plans.end(event)
+
+    def _driver_updates(self, event: records.DriverUpdates) -> None:
+        self._plans.driver_updates(event)
+
+
+def _decoded(decoder: msgspec.json.Decoder[Any], name: str, line: bytes) -> Any:
+    try:
+        return decoder.decode(line)
+    except msgspec.ValidationError:
+        return records.decode_leniently(name, line)
+
+
+_METHODS: Final[dict[type[msgspec.Struct], Any]] = {
+    records.LogStart: EventLogReader._log_start,
+    records.ApplicationStart: EventLogReader._application_start,
+    records.Timed: EventLogReader._application_end,
+    records.EnvironmentUpdate: EventLogReader._environment,
+    records.ExecutorAdded: EventLogReader._executor_added,
+    records.ExecutorRemoved: EventLogReader._executor_removed,
+    records.JobStart: EventLogReader._job_start,
+    records.JobEnd: EventLogReader._job_end,
+    records.TaskEnd: EventLogReader._task_end,
+    records.StageExecutorMetrics: EventLogReader._stage_metrics,
+    records.MetricsUpdate: EventLogReader._update,
+    records.SqlStart: EventLogReader._sql_start,
+    records.SqlUpdate: EventLogReader._sql_update,
+    records.SqlEnd: EventLogReader._sql_end,
+    records.DriverUpdates: EventLogReader._driver_updates,
+}
+_HANDLERS: Final[dict[str, Any]] = {
+    **{name: _METHODS[kind] for name, kind in records.KINDS.items() if kind is not records.StageEvent},
+    "SparkListenerStageSubmitted": EventLogReader._stage_submitted,
+    "SparkListenerStageCompleted": EventLogReader._stage_completed,
+}
+
+
+def read_event_log(lines: LogLines, run: RunMetrics | None = None) -> EventLogReader:
+    """Read an event log. What is missing of it, or was not understood, is in ``run.notes``.
+
+    Raises DataError (65) where no line is an event.
+    """
+    reader = EventLogReader() if run is None else EventLogReader(run)
+    reader.read(lines)
+    if reader.lines and reader.lines == reader.damaged + reader.deep:
+        raise DataError(
+            "an event log of Spark is wanted",
+            where=lines.parts[0],
+            found=f"{reader.lines:,} lines, none of which is an event",
+            next_step="Spark names its logs after the application: application_…, app-… or local-…, or eventlog_v2_…",
+        )
+    notes = reader.run.notes
+    damaged = reader.damaged
+    if reader._last_was_damaged:
+        damaged -= 1
+        notes.append("the last line of the event log is cut; all lines before it were read")
+    notes += [f"the event log is cut: {text}" for text in lines.cut]
+    notes += [f"the event log is not whole: {text}" for text in lines.missing]
+    notes += [f"{name} repeats a part of the event log, and was left out" for name in lines.repeated]
+    if reader.deep:
+        notes.append(f"{reader.deep:,} plans are nested too deep to be read, and were left out")
+    if damaged:
+        notes.append(f"{damaged:,} lines of the event log are damaged and were left out")
+    if lines.long_lines:
+        notes.append(f"{lines.long_lines:,} lines of the event log are longer than 64 MB and were left out")
+    if not reader.lines:
+        notes.append("the event log is empty: Spark has written nothing yet")
+    elif not reader.ended:
+        notes.append("the event log has no end: the application runs, or was killed")
+    return reader

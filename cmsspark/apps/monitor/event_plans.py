@@ -1,0 +1,185 @@
+"""What matters for advice in plans of SQL executions and RDDs of stages: products, sorts, many files, caches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from cmsspark.apps.monitor.event_records import DriverUpdates, PlanNode, SqlEnd, SqlStart, SqlUpdate, StageInfo
+from cmsspark.store.run_metrics import Query
+
+#: Kinds of nodes in ``Query.nodes``; the number is of rows, files or bytes.
+CARTESIAN: Final = "cartesian join"
+SORT_COLLECTED: Final = "sorted rows to the driver"
+SORT_LIMITED: Final = "sort below a limit"
+FILES_READ: Final = "files read"
+BYTES_READ: Final = "bytes of files read"
+FILES_WRITTEN: Final = "files written"
+BYTES_WRITTEN: Final = "bytes of files written"
+#: Kinds in ``RunMetrics.rdd_hints``.
+CACHED_ONCE: Final = "cached, read by one action"
+SORTED_FOR_FIRST: Final = "RDD sorted for its first rows"
+
+_PRODUCTS: Final = ("CartesianProduct", "BroadcastNestedLoopJoin")
+_LIMITS: Final = ("GlobalLimit", "LocalLimit", "CollectLimit")
+#: Nodes that pass rows on as they are.
+_PASSING: Final = (
+    *("AdaptiveSparkPlan", "Project", "WholeStageCodegen", "InputAdapter", "ResultQueryStage", "ColumnarToRow"),
+    *("AQEShuffleRead", "ShuffleQueryStage", "Exchange", *_LIMITS),
+)
+_METRICS: Final = {
+    "number of files read": FILES_READ,
+    "size of files read": BYTES_READ,
+    "number of written files": FILES_WRITTEN,
+    "written output": BYTES_WRITTEN,
+}
+_MOST_QUERIES: Final = 500
+_MOST_RDDS: Final = 10_000
+_TEXT: Final = 120
+
+
+class Plans:
+    """SQL executions while an event log is read. Of those that ended, only the ones with nodes of interest are kept."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, Query] = {}
+        #: Execution → (kind, text of the node) → ids of accumulators.
+        self._wanted: dict[int, dict[tuple[str, str], set[int]]] = {}
+        self._values: dict[int, int] = {}
+        self._ids: dict[int, int] = {}
+        self._done: list[Query] = []
+
+    def start(self, event: SqlStart) -> None:
+        """An execution and its first plan."""
+        while len(self._open) >= _MOST_QUERIES:
+            self._close(next(iter(self._open)))
+        query = Query(event.execution, event.description[:_TEXT], event.at or None)
+        self._open[event.execution] = query
+        self._note(event.execution, event.plan)
+
+    def update(self, event: SqlUpdate) -> None:
+        """The plan that adaptive execution changed."""
+        if event.execution in self._open:
+            self._note(event.execution, event.plan)
+
+    def driver_updates(self, event: DriverUpdates) -> None:
+        """Values that the driver counted."""
+        self.accumulate(event.updates)
+
+    def accumulate(self, values: Iterable[tuple[int, Any]]) -> None:
+        """Values of accumulators; those of no node of interest are left out."""
+        for number, value in values:
+            if number in self._ids:
+                self._values[number] = max(self._values.get(number, 0), _whole(value))
+
+    def end(self, event: SqlEnd) -> None:
+        """The end of an execution."""
+        if (query := self._open.get(event.execution)) is not None:
+            query.ended_ms, query.error = event.at or None, (event.error or "")[:_TEXT] or None
+            self._close(event.execution)
+
+    def queries(self) -> list[Query]:
+        """All executions with nodes of interest, also those that have not ended."""
+        for execution in list(self._open):
+            self._close(execution)
+        return self._done
+
+    def _close(self, execution: int) -> None:
+        query = self._open.pop(execution)
+        for (kind, text), ids in self._wanted.pop(execution, {}).items():
+            known = [self._values.pop(number) for number in ids if number in self._values]
+            query.nodes.append((kind, text, max(known) if known else None))
+            for number in ids:
+                self._ids.pop(number, None)
+        if (query.nodes or query.error) and len(self._done) < _MOST_QUERIES:
+            self._done.append(query)
+
+    def _note(self, execution: int, root: PlanNode) -> None:
+        wanted = self._wanted.setdefault(execution, {})
+        for kind, node, ids in _of_interest(root, is_collected=_is_collected(self._open[execution].description)):
+            wanted.setdefault((kind, node.text[:_TEXT]), set()).update(ids)
+            self._ids.update(dict.fromkeys(ids, execution))
+
+
+def _is_collected(description: str) -> bool:
+    return description.startswith(("collect at", "toPandas at", "toArrow at"))
+
+
+def _of_interest(root: PlanNode, *, is_collected: bool) -> Iterator[tuple[str, PlanNode, list[int]]]:
+    """(kind, node, ids of accumulators) of a plan."""
+    # The nodes above that only pass rows on: for a sort they show what becomes of its rows.
+    queue: list[tuple[PlanNode, tuple[str, ...] | None]] = [(root, ())]
+    while queue:
+        node, above = queue.pop()
+        if node.name in _PRODUCTS:
+            yield CARTESIAN, node, _ids(node, "number of output rows")
+        for metric in node.metrics:
+            if metric.name in _METRICS:
+                yield _METRICS[metric.name], node, [metric.id]
+        if node.name == "Sort" and ", true," in node.text and above is not None:
+            if any(name in _LIMITS for name in above):
+                yield SORT_LIMITED, node, _ids_below(node, "shuffle records written")
+            elif is_collected:
+                yield SORT_COLLECTED, node, _ids_below(node, "shuffle records written")
+        is_passing = above is not None and node.name.startswith(_PASSING)
+        queue += [(child, (*above, node.name) if is_passing and above is not None else None) for child in node.children]
+
+
+def _ids(node: PlanNode, name: str) -> list[int]:
+    return [metric.id for metric in node.metrics if metric.name == name]
+
+
+def _ids_below(node: PlanNode, name: str) -> list[int]:
+    """Of the nearest node below that has the metric."""
+    while node.children:
+        node = node.children[0]
+        if ids := _ids(node, name):
+            return ids
+    return []
+
+
+def _whole(value: Any) -> int:
+    try:
+        number = int(value)
+    except (TypeError, ValueError):
+        return 0
+    return number if abs(number) < 1 << 63 else 0
+
+
+class Rdds:
+    """RDDs of stages while an event log is read: which cached ones are read by one action only, and what is sorted for
+    its first rows.
+    """
+
+    def __init__(self) -> None:
+        self._users: dict[int, set[str]] = {}
+        self._callsites: dict[int, str] = {}
+        #: Of stages that ended: id → name, bytes written to the shuffle.
+        self._stages: dict[int, tuple[str, int]] = {}
+        self._sorted: dict[str, int] = {}
+
+    def completed(self, info: StageInfo, user: str, shuffle_bytes: int) -> None:
+        """A stage that ended. ``user``: the SQL execution or job that it is of."""
+        for rdd in info.rdds:
+            if not (rdd.level.memory or rdd.level.disk):
+                continue
+            if rdd.id in self._users or len(self._users) < _MOST_RDDS:
+                users = self._users.setdefault(rdd.id, set())
+                if len(users) < 2:
+                    users.add(user)
+                self._callsites[rdd.id] = rdd.callsite or info.name
+        self._stages[info.stage] = (info.name, shuffle_bytes)
+        if len(self._stages) > _MOST_RDDS:
+            del self._stages[next(iter(self._stages))]
+        if info.name.startswith(("runJob at PythonRDD", "take at", "first at")) and info.tasks == 1:
+            for parent in info.parents:
+                name, size = self._stages.get(parent, ("", 0))
+                if name.startswith("sortBy"):
+                    self._sorted[name] = max(size, self._sorted.get(name, 0))
+
+    def hints(self) -> list[tuple[str, str, int | None]]:
+        """(kind, where in the program, bytes of the shuffle where known)."""
+        once = [
+            (CACHED_ONCE, self._callsites[rdd][:_TEXT], None) for rdd, users in self._users.items() if len(users) == 1
+        ]
+        return [*once[:50], *((SORTED_FOR_FIRST, name[:_TEXT], size) for name, size in list(self._sorted.items())[:50])]

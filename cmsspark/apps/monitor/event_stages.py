@@ -1,0 +1,128 @@
+"""Stages and sums while an event log is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from cmsspark.apps.monitor.event_records import StageInfo, TaskEnd
+from cmsspark.apps.monitor.spread import SpreadSketch
+from cmsspark.store.run_metrics import StageEntry, TaskTotals
+
+#: Executors whose peaks a stage keeps: those with the most memory.
+_MOST_EXECUTORS: Final = 5
+_MOST_HELD: Final = 200
+
+
+def merge_peaks(into: dict[str, int], peaks: Mapping[str, int] | None) -> None:
+    """Keep the larger value of each area."""
+    for name, value in (peaks or {}).items():
+        if value > into.get(name, -1):
+            into[name] = value
+
+
+class TaskSums:
+    """Adds tasks to ``totals``. Nanoseconds become milliseconds as a sum: many tasks take less than one."""
+
+    def __init__(self, totals: TaskTotals) -> None:
+        self.totals = totals
+        self._cpu_ns = self._shuffle_write_ns = 0
+
+    def add(self, event: TaskEnd) -> None:
+        """Add an attempt of a task that ended, however it ended. Bytes of failed tasks were read and written, too."""
+        _add_task(self.totals, event)
+        if (metrics := event.metrics) is not None:
+            self._cpu_ns += metrics.cpu_ns
+            self.totals.cpu_ms = self._cpu_ns // 1_000_000
+            if metrics.shuffle_write is not None:
+                self._shuffle_write_ns += metrics.shuffle_write.ns
+                self.totals.shuffle_write_ms = self._shuffle_write_ns // 1_000_000
+
+
+def _add_task(totals: TaskTotals, event: TaskEnd) -> None:
+    info, metrics = event.info, event.metrics
+    totals.tasks += 1
+    totals.failed_tasks += info.failed
+    totals.killed_tasks += info.killed
+    totals.speculative_tasks += info.speculative
+    totals.task_ms += max(0, info.finish - info.launch)
+    if metrics is None:
+        return
+    totals.run_ms += metrics.run
+    totals.gc_ms += metrics.gc
+    totals.deserialize_ms += metrics.deserialize
+    totals.result_serialize_ms += metrics.serialize
+    totals.result_bytes += metrics.result
+    totals.memory_spilled_bytes += metrics.memory_spilled
+    totals.disk_spilled_bytes += metrics.disk_spilled
+    totals.peak_execution_bytes = max(totals.peak_execution_bytes, metrics.peak)
+    if (read := metrics.shuffle_read) is not None:
+        totals.shuffle_read_bytes += read.remote + read.local
+        totals.shuffle_read_records += read.records
+        totals.fetch_wait_ms += read.wait
+    if (write := metrics.shuffle_write) is not None:
+        totals.shuffle_write_bytes += write.bytes
+        totals.shuffle_write_records += write.records
+    if metrics.input is not None:
+        totals.input_bytes += metrics.input.bytes
+        totals.input_records += metrics.input.records
+    if metrics.output is not None:
+        totals.output_bytes += metrics.output.bytes
+        totals.output_records += metrics.output.records
+
+
+class OpenStage:
+    """An attempt of a stage whose tasks still end."""
+
+    def __init__(self, stage: int, attempt: int) -> None:
+        self.entry = StageEntry(stage, attempt)
+        self._sums = TaskSums(self.entry.totals)
+        self._task_ms, self._shuffle_read, self._input = SpreadSketch(), SpreadSketch(), SpreadSketch()
+        self._largest = (-1, -1)
+        self._peaks: dict[str, dict[str, int]] = {}
+
+    def describe(self, info: StageInfo) -> None:
+        """Take Spark's description of the stage, at its begin or end."""
+        entry = self.entry
+        entry.name, entry.task_count = info.name[:200], info.tasks
+        entry.submitted_ms = info.submitted if info.submitted is not None else entry.submitted_ms
+        entry.completed_ms = info.completed
+        if info.failure:
+            entry.failure = info.failure.strip()[:500]
+
+    def add(self, event: TaskEnd) -> None:
+        """Add a task. Only tasks that did their work count for the spreads."""
+        info, metrics = event.info, event.metrics
+        self._sums.add(event)
+        if info.failed or info.killed:
+            return
+        duration = max(0, info.finish - info.launch)
+        shuffle = metrics.shuffle_read if metrics is not None else None
+        read = shuffle.remote + shuffle.local if shuffle is not None else 0
+        self._task_ms.add(duration)
+        self._shuffle_read.add(read)
+        self._input.add(metrics.input.bytes if metrics is not None and metrics.input is not None else 0)
+        if (read, duration) > self._largest:
+            self._largest = (read, duration)
+            self.entry.largest_task, self.entry.largest_task_host = info.index, info.host
+        if event.peaks and (any(event.peaks.values())):
+            self.add_peaks(info.executor, event.peaks)
+
+    def add_peaks(self, executor: str, peaks: Mapping[str, int]) -> None:
+        """Peaks of an executor while the stage ran."""
+        merge_peaks(self._peaks.setdefault(executor, {}), peaks)
+        if len(self._peaks) > _MOST_HELD:
+            self._peaks = self._with_most_memory()
+
+    def _with_most_memory(self) -> dict[str, dict[str, int]]:
+        def memory(name: str) -> int:
+            return self._peaks[name].get("JVMHeapMemory", 0) + self._peaks[name].get("ProcessTreePythonRSSMemory", 0)
+
+        return {name: self._peaks[name] for name in sorted(self._peaks, key=memory)[-_MOST_EXECUTORS:]}
+
+    def closed(self) -> StageEntry:
+        """The stage as it is stored."""
+        entry = self.entry
+        entry.task_ms, entry.shuffle_read_bytes = self._task_ms.spread(), self._shuffle_read.spread()
+        entry.input_bytes, entry.peaks = self._input.spread(), self._with_most_memory()
+        return entry

@@ -1,0 +1,283 @@
+"""Finds in a script for Spark what makes it slow or large, from its text alone: nothing is imported or run.
+
+A line is silenced with ``# noqa`` or ``# noqa: SPK101, SPK104`` at its end; a statement over several lines at
+the end of its last one.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import re
+import sys
+import warnings
+from typing import Final
+
+from cmsspark.apps.monitor.lint_emptiness import is_bare_call, is_test_of_emptiness
+from cmsspark.apps.monitor.lint_names import OtherLibraries, SharedNames, uses_spark
+from cmsspark.apps.monitor.lint_rules import Problem
+from cmsspark.apps.monitor.lint_silence import is_silenced, silenced_lines
+from cmsspark.apps.monitor.lint_udfs import UdfNames, arrow_is_set
+from cmsspark.apps.monitor.lint_values import Values
+
+_ACTIONS: Final = frozenset({"collect", "toPandas", "toArrow", "show", "toLocalIterator", "first", "count", "isEmpty"})
+#: Methods that make a result small, whatever it was.
+_SMALL: Final = frozenset({"limit", "head", "tail", "take", "agg", "describe", "summary", "sample", "crosstab"})
+_GROUPED: Final = frozenset({"count", "sum", "avg", "mean", "min", "max", "agg", "pivot"})
+_GROUPS: Final = frozenset({"groupBy", "groupby", "rollup", "cube", "groupingSets"})
+_SORTS: Final = frozenset({"orderBy", "sort", "sortBy", "sortByKey"})
+#: Methods that keep the order, and most of the rows.
+_KEEPS_ORDER: Final = frozenset(
+    {"alias", "cache", "drop", "filter", "keys", "map", "persist", "select", "selectExpr", "values", "where",
+     "withColumn", "withColumnRenamed"}
+)  # fmt: skip
+_FEW_FILES: Final = 32
+_DEEPEST: Final = 6_000
+#: Methods whose results are in the driver's Python.
+_FETCHES: Final = frozenset({"collect", "toPandas", "toArrow", "toLocalIterator", "take", "head", "tail", "first"})
+#: Queries that give few rows.
+_SMALL_QUERY: Final = re.compile(
+    r"(?is)\blimit\s+\d+\s*;?\s*$|\bgroup\s+by\b|^\s*(?:show|desc|describe|explain)\b"
+    r"|^\s*select\s+(?:count|sum|min|max|avg)\s*\((?!.*\bover\b)"
+)
+
+
+def lint(source: bytes) -> list[Problem]:
+    """The problems of a script, in the order of its lines, without silenced ones. Raises SyntaxError, ValueError."""
+    with warnings.catch_warnings():
+        # Warnings of the parser, such as of `"\d"`, concern the script's author, not this command.
+        warnings.simplefilter("ignore")
+        tree = ast.parse(source)
+    visitor = _Visitor()
+    if uses_spark(tree):
+        _visit_deep(visitor, tree)
+    if arrow_is_set(tree):
+        visitor.problems = [problem for problem in visitor.problems if problem.code != "SPK102"]
+    silenced = silenced_lines(source)
+    # A decorator is met twice, once with the name of its function.
+    problems = {(problem.line, problem.column, problem.code): problem for problem in sorted(visitor.problems)}
+    return [problem for problem in problems.values() if not is_silenced(problem.code, problem.line, silenced)]
+
+
+def _visit_deep(visitor: _Visitor, tree: ast.AST) -> None:
+    """Walk a script also where it has a chain of hundreds of ``withColumn()``: each is two levels, of three calls."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, _DEEPEST))
+    try:
+        visitor.visit(tree)
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+class _Visitor(ast.NodeVisitor):
+    """Walks a script in the order of its lines."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+        self._loops = self._functions = 0
+        self._values = Values()
+        self._udfs, self._shared, self._others = UdfNames(), SharedNames(), OtherLibraries()
+
+    def visit_Module(self, node: ast.Module) -> None:
+        self.generic_visit(node)
+        for where, detail in self._shared.problems(node):
+            self._add(where, "SPK103", detail)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        for decorator in node.decorator_list:
+            self._udfs.defined(node.name, decorator)
+            if self._udfs.takes_rows(decorator):
+                self._add(decorator, "SPK102", node.name)
+        self._in_function(node)
+
+    visit_AsyncFunctionDef = visit_FunctionDef  # type: ignore[assignment]
+
+    def visit_Lambda(self, node: ast.Lambda) -> None:
+        self._in_function(node)
+
+    def _in_function(self, node: ast.FunctionDef | ast.Lambda) -> None:
+        loops, values = self._loops, self._values.snapshot()
+        # What a function does in a loop of its caller is not seen; its definition in a loop is no loop.
+        self._loops = 0
+        self._functions += 1
+        given = node.args
+        for parameter in (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg):
+            if parameter is not None:
+                self._values.forget(parameter.arg)
+                if (library := self._others.in_annotation(parameter.annotation)) is not None:
+                    self._values.bind(ast.Name(parameter.arg), library)
+        self.generic_visit(node)
+        self._functions -= 1
+        self._loops = loops
+        self._values.restore(values)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        self._shared.imported(node, in_function=bool(self._functions))
+        self._others.imported(node)
+        self._udfs.imported(node)
+
+    def visit_Import(self, node: ast.Import) -> None:
+        self._others.imported(node)
+
+    def visit_Name(self, node: ast.Name) -> None:
+        if isinstance(node.ctx, ast.Load):
+            self._values.read(node)
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        self.generic_visit(node)
+        for target in node.targets:
+            self._bind(target, node.value)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        self.generic_visit(node)
+        if node.value is not None:
+            self._bind(node.target, node.value)
+
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> None:
+        self.generic_visit(node)
+        self._bind(node.target, node.value)
+
+    def visit_withitem(self, node: ast.withitem) -> None:
+        self.generic_visit(node)
+        if node.optional_vars is not None:
+            self._bind(node.optional_vars, node.context_expr)
+
+    def _bind(self, target: ast.expr, value: ast.expr) -> None:
+        for name, part in self._values.bind(target, value):
+            self._udfs.defined(name, part)
+
+    def visit_For(self, node: ast.For) -> None:
+        self.visit(node.iter)
+        # What comes out of rows in Python, or of another library, is as local as those.
+        self._values.bind(node.target, node.iter)
+        self._in_loop([*node.body])
+        for statement in node.orelse:
+            self.visit(statement)
+
+    visit_AsyncFor = visit_For  # type: ignore[assignment]
+
+    def visit_While(self, node: ast.While) -> None:
+        self._test(node.test)
+        self._in_loop([node.test, *node.body])
+        for statement in node.orelse:
+            self.visit(statement)
+
+    def _in_loop(self, nodes: list[ast.AST]) -> None:
+        self._loops += 1
+        for node in nodes:
+            self.visit(node)
+        self._loops -= 1
+
+    def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> None:
+        values = self._values.snapshot()
+        for number, generator in enumerate(node.generators):
+            # The first iterable is evaluated once.
+            if number:
+                self._in_loop([generator.iter])
+            else:
+                self.visit(generator.iter)
+            self._values.bind(generator.target, generator.iter)
+            self._in_loop([*generator.ifs])
+        self._in_loop([node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt])
+        self._values.restore(values)
+
+    visit_ListComp = visit_SetComp = visit_GeneratorExp = visit_DictComp = _comprehension
+
+    def visit_Compare(self, node: ast.Compare) -> None:
+        sides = (node.left, *node.comparators)
+        is_test = len(sides) == 2 and is_test_of_emptiness(sides[0], node.ops[0], sides[1])
+        if is_test and not any(self._is_local(side) for side in sides):
+            self._add(node, "SPK104")
+        self.generic_visit(node)
+
+    def visit_If(self, node: ast.If) -> None:
+        self._test(node.test)
+        self.generic_visit(node)
+
+    visit_IfExp = visit_Assert = visit_If  # type: ignore[assignment]
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> None:
+        if isinstance(node.op, ast.Not):
+            self._test(node.operand)
+        self.generic_visit(node)
+
+    def _test(self, node: ast.expr) -> None:
+        if isinstance(node, ast.BoolOp):
+            for value in node.values:
+                self._test(value)
+        elif is_bare_call(node, "count") and not self._is_grouped(node) and not self._is_local(node):
+            self._add(node, "SPK104")
+
+    def visit_Subscript(self, node: ast.Subscript) -> None:
+        # -1 is the last row: the first one of the other order.
+        is_part = isinstance(node.slice, ast.Slice | ast.Constant | ast.UnaryOp) and is_bare_call(node.value, "collect")
+        if is_part and self._is_sorted(node.value):
+            self._add(node, "SPK107")
+        self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+        chain = self._values.chain(node) if name else []
+        has_options = name in ("show", "toLocalIterator")
+        is_action = name in _ACTIONS and (has_options or not (node.args or node.keywords))
+        if self._loops and is_action and not self._is_grouped(node) and not self._is_local(node):
+            self._add(node, "SPK101", f"{name}()")
+        if self._udfs.takes_rows(node) or self._udfs.registers_rows(node):
+            self._add(node, "SPK102")
+        if isinstance(node.func, ast.Name) and node.func.id == "bool" and len(node.args) == 1:
+            self._test(node.args[0])
+        if name == "toPandas" and not self._is_small(chain[1:]) and not _SMALL_QUERY.search(self._values.query(node)):
+            self._add(node, "SPK106")
+        # DataFrame.take() and first() after orderBy() keep the first rows only; those of an RDD after sortBy() do not.
+        if name in ("take", "first") and self._is_sorted(node) and _SORTS & set(chain) <= {"sortBy", "sortByKey"}:
+            self._add(node, "SPK107")
+        self.generic_visit(node)
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        call = self._values.resolved(node.value)
+        is_write = node.attr in ("write", "writeTo") or node.attr.startswith("saveAs")
+        if is_write and isinstance(call, ast.Call) and self._is_to_few_partitions(call):
+            self._add(call, "SPK105")
+        self.generic_visit(node)
+
+    def _is_grouped(self, node: ast.expr) -> bool:
+        """Whether the last method makes a table of groups, as ``groupBy(…).count()`` does: no action."""
+        before = [name for name in self._values.chain(node)[1:] if name != "pivot"]
+        return bool(_GROUPS & set(before[:1]))
+
+    def _is_sorted(self, node: ast.expr) -> bool:
+        """Whether the last method gets rows in the order of a sort."""
+        before = [name for name in self._values.chain(node)[1:] if name not in _KEEPS_ORDER]
+        return bool(_SORTS & set(before[:1]))
+
+    def _is_local(self, node: ast.expr) -> bool:
+        """Whether a method is one of rows that are in Python already, or of another library's object."""
+        parts = self._values.parts(node)
+        begin = parts[-1] if parts else node
+        if any(isinstance(part, ast.Attribute) and part.attr in _FETCHES for part in parts[1:]):
+            return True
+        # `gc.collect()`: no module is a table.
+        is_module = len(parts) == 2 and isinstance(begin, ast.Name) and self._others.is_module(begin.id)
+        return is_module or (isinstance(begin, ast.Name) and begin.id in self._others)
+
+    def _is_to_few_partitions(self, call: ast.Call) -> bool:
+        """``repartition(n)`` by a small number alone."""
+        if not (isinstance(call.func, ast.Attribute) and call.func.attr == "repartition"):
+            return False
+        values = [self._values.resolved(one) for one in (*call.args, *(keyword.value for keyword in call.keywords))]
+        if len(values) != 1 or not isinstance(values[0], ast.Constant):
+            return False
+        return isinstance(values[0].value, int) and values[0].value <= _FEW_FILES
+
+    def _is_small(self, chain: list[str]) -> bool:
+        if _SMALL & set(chain):
+            return True
+        pairs = itertools.pairwise(chain)
+        return any(last in _GROUPED and before in _GROUPS for last, before in pairs)
+
+    def _add(self, node: ast.AST, code: str, detail: str = "") -> None:
+        line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0) + 1
+        # In a chain over several lines the method is where its name stands, at the end of what it is called on.
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            line, column = node.func.end_lineno or line, (node.func.end_col_offset or 0) - len(node.func.attr) + 1
+        self.problems.append(Problem(line, column, code, detail))

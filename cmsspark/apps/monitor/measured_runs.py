@@ -1,0 +1,107 @@
+"""Measured runs as they are stored: the latest of a job, the one of an id, and states of runs that were killed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from cmsspark.base.errors import DataError, InputMissing, UsageError
+from cmsspark.store import process_identity, run_metrics
+from cmsspark.store.run_metrics import RunMetrics
+
+#: Ids that Spark's masters give.
+_APPLICATION: Final = re.compile(r"application_|app-|local-|spark-")
+
+
+def measured_runs(state_dir: Path, start: str = "") -> Iterator[RunMetrics]:
+    """Measured runs whose id begins with ``start``, the latest first; files that are damaged are left out."""
+    folder = run_metrics.runs_folder(state_dir)
+    names = (entry.name for entry in folder.iterdir()) if folder.is_dir() else iter(())
+    for name in sorted((name for name in names if name.startswith(start)), reverse=True):
+        with suppress(OSError, ValueError):
+            yield as_of_now(run_metrics.read(run_metrics.file_of(state_dir, name)))
+
+
+def of_job(state_dir: Path, job: str, count: int) -> list[RunMetrics]:
+    """The latest ended runs of a job, or of a script by its file's name. Raises InputMissing (66) for none."""
+    name = Path(job).name
+    found = []
+    seen = set()
+    is_running = False
+    for metrics in measured_runs(state_dir):
+        seen.add(metrics.job)
+        is_running = is_running or (metrics.job == name and metrics.state == "RUNNING")
+        if metrics.job == name and metrics.state != "RUNNING":
+            found.append(metrics)
+            if len(found) == count:
+                break
+    if not found and is_running:
+        raise InputMissing(
+            f"a measured run of {name} that has ended is wanted",
+            where=run_metrics.runs_folder(state_dir),
+            found="one that still runs",
+            next_step=f"cmsspark advise {job}, when it has ended",
+        )
+    if not found:
+        damaged = sum(1 for _ in _unreadable(state_dir))
+        others = f"runs of {', '.join(sorted(seen)[:10])}" if seen else "no measured run"
+        raise InputMissing(
+            f"a measured run of {name} is wanted",
+            where=run_metrics.runs_folder(state_dir),
+            found=others + (f", and {damaged} of which the file cannot be read" if damaged else ""),
+            next_step=f"run_spark {job} measures one, unless --no-monitor, settings or CMSSPARK_MONITOR turn it off",
+        )
+    return found
+
+
+def _unreadable(state_dir: Path, start: str = "") -> Iterator[tuple[Path, str]]:
+    """Files of measured runs whose id begins with ``start`` that cannot be read, with the reason."""
+    folder = run_metrics.runs_folder(state_dir)
+    for file in sorted(folder.glob("*/run.json")) if folder.is_dir() else ():
+        if file.parent.name.startswith(start):
+            try:
+                run_metrics.read(file)
+            except OSError as error:
+                yield file, error.strerror or type(error).__name__
+            except ValueError as error:
+                yield file, str(error)
+
+
+def require_one(state_dir: Path, name: str) -> None:
+    """Raise what :func:`find_run` found none for: DataError (65) for a file that cannot be read, UsageError (2) for
+    an id with which several runs begin; nothing where no measured run is meant."""
+    ids = [metrics.run for metrics in measured_runs(state_dir, name)] if name else []
+    if len(ids) > 1:
+        more = f" and {len(ids) - 5} more" if len(ids) > 5 else ""
+        raise UsageError(
+            f"one measured run is wanted whose id begins with {name!r}",
+            found=", ".join(ids[:5]) + more,
+            next_step="write more of the id",
+        )
+    for file, reason in _unreadable(state_dir, name) if name and not ids else ():
+        raise DataError(
+            "the file of a measured run cannot be read",
+            where=file,
+            found=reason,
+            next_step="a later version of cmsspark may have written it; else delete its folder: it holds "
+            "measurements only",
+        )
+
+
+def find_run(state_dir: Path, name: str) -> RunMetrics | None:
+    """The measured run whose id begins with ``name``, or whose application has that id; None for none or several."""
+    found = list(measured_runs(state_dir, name)) if name else []
+    if not found and _APPLICATION.match(name):
+        found = [metrics for metrics in measured_runs(state_dir) if metrics.application == name][:1]
+    return found[0] if len(found) == 1 else None
+
+
+def as_of_now(metrics: RunMetrics) -> RunMetrics:
+    """The run; one whose process ended without storing its end has failed."""
+    if metrics.state == "RUNNING" and process_identity.lives(metrics.process) is False:
+        metrics.state = "FAILED"
+        metrics.notes.append("run_spark was killed: what was measured until then is shown")
+    return metrics

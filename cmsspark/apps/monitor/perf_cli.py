@@ -1,0 +1,285 @@
+"""``cmsspark perf``: run suites, compare releases and input sizes, and write their pages."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from cmsspark import __version__
+from cmsspark.base import clock
+from cmsspark.base.errors import DataError, Exit, InputMissing, OutputError, UsageError
+from cmsspark.base.text.readable import json_text
+from cmsspark.base.text.terminal import NOTHING, Coloured, echo_table, volume
+from cmsspark.cli.groups import CommandGroup
+from cmsspark.cli.options import settings_of
+from cmsspark.store.process_samples import ProcessDatabase, read_processes
+
+if TYPE_CHECKING:
+    from cmsspark.apps.monitor.suite_results import Difference, SuiteResult
+
+_SETTINGS: Final = click.option("--settings", "settings_file", metavar="FILE", help="The settings file.")
+_LONGEST_RELEASE: Final = 100
+_DEBUG: Final = click.option("--debug", is_flag=True, help="Show tracebacks.")
+
+
+def _page_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    out = click.option(
+        "--out",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help="The HTML file. [default: NAME.html here]",
+    )
+    return out(_SETTINGS(_DEBUG(function)))
+
+
+@click.group("perf", cls=CommandGroup)
+def command() -> None:
+    """Run a suite of steps and watch their processes; compare releases and input sizes. Needs cmsspark[monitor]."""
+
+
+@command.command("run")
+@click.argument("suite_file", metavar="SUITE.yaml", type=click.Path(path_type=Path))
+@click.option("--release", default=__version__, show_default=True, help="The name of what is measured.")
+@_SETTINGS
+@_DEBUG
+def run_command(suite_file: Path, release: str, settings_file: str | None, debug: bool) -> int:
+    """Run the steps of a suite and watch them. Ends with the code of a step that fails, 65 for a broken limit."""
+    from cmsspark.apps.monitor.processes_sampler import require_psutil
+    from cmsspark.apps.monitor.suite_file import read_suite
+    from cmsspark.apps.monitor.suite_results import broken_limits, result_of
+    from cmsspark.apps.monitor.suite_run import SuiteRunner
+
+    require_psutil()
+    if not release.strip() or not release.isprintable() or len(release) > _LONGEST_RELEASE:
+        raise UsageError(
+            f"--release is a name of at most {_LONGEST_RELEASE} printable characters", found=repr(release[:200])
+        )
+    suite = read_suite(suite_file)
+    state_dir = settings_of(settings_file).state_dir
+    runner = SuiteRunner(
+        suite, suite_file.absolute().parent, state_dir, release, lambda text: click.echo(text, err=True)
+    )
+    runs = runner.run()
+    with _database(state_dir) as database:
+        results = [result_of(database, run) for run in runs]
+    for result in results:
+        _echo_result(result)
+    if runs[-1].exit_code:
+        return _exit_code(runs[-1].exit_code)
+    broken = [line for result in results for line in broken_limits(result, suite.limits)]
+    if broken:
+        raise DataError(
+            f"the suite {suite.suite} breaks {len(broken)} of its limits",
+            found="\n    ".join(broken),
+            next_step=f"cmsspark perf results {suite.suite} draws the processes of the steps",
+        )
+    return int(Exit.DONE)
+
+
+def _exit_code(code: int) -> int:
+    """A step's own code; one that a signal ended, or that took too long, may be tried again."""
+    return code if 0 < code < 128 and code != 124 else int(Exit.NOT_READY)
+
+
+def _echo_result(result: SuiteResult) -> None:
+    from cmsspark.apps.monitor.suite_file import size_text
+
+    run = result.run
+    size = f", size {size_text(run.input_size)}" if run.input_size else ""
+    click.echo(f"{run.run}  {run.suite}, release {run.release}{size}: {run.status}")
+    rows: list[tuple[object, ...]] = [
+        (step, role, one.processes, f"{one.cpu_percent:,.0f}", volume(one.virtual_bytes), volume(one.rss_bytes),
+         None if one.pss_bytes is None else volume(one.pss_bytes), result.seconds(step) if role == "all" else None)
+        for (step, role), one in result.maxima.items()
+    ]  # fmt: skip
+    # A step that is shorter than the interval has no sample.
+    sampled = {step for step, _ in result.maxima}
+    rows += [
+        (one.name, "all", None, None, None, None, None, one.seconds) for one in result.steps if one.name not in sampled
+    ]
+    heads = ("step", "role", "processes", "CPU % max", "virtual max", "RSS max", "PSS max", "seconds")
+    echo_table(heads, rows, left=(0, 1), optional=(2, 6), indent="  ")
+
+
+@command.command("compare")
+@click.argument("suite")
+@click.argument("before", required=False)
+@click.argument("after", required=False)
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(min=0),
+    metavar="SHARE",
+    help="End with 65 where a measure grew by more than this share, such as 0.2.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one row a line.")
+@_SETTINGS
+@_DEBUG
+def compare_command(
+    suite: str, before: str | None, after: str | None, tolerance: float | None, as_json: bool,
+    settings_file: str | None, debug: bool,
+) -> None:  # fmt: skip
+    """Compare maximum CPU, virtual and resident memory of each step and role of a SUITE.
+
+    With the releases BEFORE and AFTER: their latest complete runs, for each input size that both have. With one
+    release or none: how it grows with the input size, with the law that fits.
+    """
+    from cmsspark.apps.monitor.suite_results import differences, latest_by_size, only_in_one
+
+    if tolerance is not None and not math.isfinite(tolerance):
+        raise UsageError("--tolerance is a share such as 0.2", found=str(tolerance))
+    if after is not None and after == before:
+        raise UsageError(
+            "BEFORE and AFTER are two releases",
+            found=f"{before} twice",
+            next_step=f"cmsspark perf longevity {suite} compares runs of one release",
+        )
+    with _database(settings_of(settings_file).state_dir) as database:
+        first = latest_by_size(database, suite, before)
+        second = latest_by_size(database, suite, after) if after is not None else None
+    if second is None:
+        if tolerance is not None:
+            raise UsageError("--tolerance is for two releases", next_step="give BEFORE and AFTER")
+        _echo_scaling(list(first.values()), as_json)
+        return
+    rows = differences(first, second)
+    if not rows:
+        raise InputMissing(
+            "two releases with a run of the same input size are wanted",
+            found="; ".join(only_in_one(first, second)),
+            next_step="run the suite of both releases with the same sizes: cmsspark perf run",
+        )
+    _echo_differences(rows, as_json, tolerance)
+    for line in only_in_one(first, second):
+        click.echo(f"not compared: {line}", err=True)
+    grown = [row for row in rows if tolerance is not None and row.ratio is not None and row.ratio > 1 + tolerance]
+    if grown:
+        raise DataError(
+            f"{len(grown)} measures of {suite} grew by more than {tolerance:.0%}",
+            found="; ".join(f"{row.step} {row.role} {row.measure} × {row.ratio:.2f}" for row in grown[:10]),
+            next_step=f"cmsspark perf results {suite} draws the processes of the steps",
+        )
+
+
+def _echo_differences(rows: list[Difference], as_json: bool, tolerance: float | None) -> None:
+    from cmsspark.apps.monitor.suite_file import size_text
+
+    if as_json:
+        for row in rows:
+            click.echo(json_text({**row.__dict__, "ratio": row.ratio}))
+        return
+
+    def shown(measure: str, value: float | None) -> str:
+        if value is None:
+            return NOTHING
+        return (volume(int(value)) or NOTHING) if measure.endswith("_bytes") else f"{value:,.1f}"
+
+    def ratio(row: Difference) -> object:
+        if row.ratio is None:
+            return None
+        is_more = tolerance is not None and row.ratio > 1 + tolerance
+        return Coloured(f"{row.ratio:.2f}", "red") if is_more else f"{row.ratio:.2f}"
+
+    cells = [
+        (None if row.size is None else size_text(row.size), row.step, row.role, row.measure,
+         shown(row.measure, row.before), shown(row.measure, row.after), ratio(row))
+        for row in rows
+    ]  # fmt: skip
+    echo_table(("size", "step", "role", "measure", "before", "after", "ratio"), cells, left=(1, 2, 3), optional=(0,))
+
+
+def _echo_scaling(results: list[SuiteResult], as_json: bool) -> None:
+    from cmsspark.apps.monitor.suite_pages import SCALING_HEADINGS, scaling_rows
+    from cmsspark.apps.monitor.suite_scaling import scaling
+
+    sizes = [result for result in results if result.run.input_size]
+    if not sizes:
+        raise InputMissing(
+            "runs with input sizes are wanted",
+            found="runs without a size",
+            next_step="give two releases to compare, or `sizes` in the suite",
+        )
+    rows = scaling_rows(sizes)
+    if as_json:
+        for row, one in zip(rows, scaling(sizes), strict=True):
+            click.echo(json_text({**dict(zip(SCALING_HEADINGS, row, strict=True)), **one.as_dict()}))
+        return
+    # The law is what the table is for: in a narrow terminal the names of steps give way.
+    echo_table((*SCALING_HEADINGS[:-1], "at 10 ×"), rows, left=(0, 1, 2, 3, 4), whole=(4,), optional=(3,))
+
+
+@command.command("results")
+@click.argument("suite")
+@click.option("--release", help="[default: that of the latest complete run]")
+@_page_options
+def results_command(suite: str, release: str | None, out: Path | None, settings_file: str | None, debug: bool) -> None:
+    """Write the page of the latest complete run of SUITE: maxima, charts over time, the largest processes.
+
+    Of a suite with input sizes it is the run of the largest one, beside how all of them grow.
+    """
+    from cmsspark.apps.monitor.processes_request import with_one_clock
+    from cmsspark.apps.monitor.suite_pages import results_page
+    from cmsspark.apps.monitor.suite_results import latest_by_size
+
+    with _database(settings_of(settings_file).state_dir) as database:
+        results = list(latest_by_size(database, suite, release).values())
+        last = results[-1]
+        samples = with_one_clock(database.samples(last.run.run), database.log(last.run.run))
+    _write(out or Path(f"{suite}-results.html"), results_page(last, samples, results))
+
+
+@command.command("longevity")
+@click.argument("suite")
+@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="The last so many runs.")
+@_page_options
+def longevity_command(suite: str, limit: int, out: Path | None, settings_file: str | None, debug: bool) -> None:
+    """Write the page with the trend over the last runs of SUITE."""
+    from cmsspark.apps.monitor.suite_pages import longevity_page
+    from cmsspark.apps.monitor.suite_results import result_of, runs_of
+
+    with _database(settings_of(settings_file).state_dir) as database:
+        results = [result_of(database, run) for run in reversed(runs_of(database, suite, limit))]
+    _write(out or Path(f"{suite}-longevity.html"), longevity_page(suite, results))
+
+
+@command.command("infrastructure")
+@_page_options
+def infrastructure_command(out: Path | None, settings_file: str | None, debug: bool) -> None:
+    """Write the page of the nodes as their monitors saw them last."""
+    from cmsspark.apps.monitor.processes_sampler import require_psutil
+    from cmsspark.apps.monitor.suite_pages import infrastructure_page
+
+    psutil = require_psutil()
+    with _database(settings_of(settings_file).state_dir) as database:
+        samples = database.latest_samples()
+    memory, disk = psutil.virtual_memory(), psutil.disk_usage("/")
+    load = os.getloadavg()
+    facts = [
+        ("cores", str(psutil.cpu_count())),
+        ("load of the last minute", f"{load[0]:.1f}"),
+        ("memory", f"{volume(memory.total)}, {volume(memory.available)} available"),
+        ("disk /", f"{volume(disk.total)}, {volume(disk.free)} free"),
+    ]
+    _write(out or Path("infrastructure.html"), infrastructure_page(samples, clock.now_ms(), facts))
+
+
+@contextmanager
+def _database(state_dir: Path) -> Iterator[ProcessDatabase]:
+    """The database of watched processes, to read. Raises InputMissing (66) where nothing was watched."""
+    with read_processes(state_dir) as database:
+        if database is None:
+            raise InputMissing("a run of a suite is wanted", found="none", next_step="cmsspark perf run SUITE.yaml")
+        yield database
+
+
+def _write(path: Path, page: str) -> None:
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise OutputError("the page cannot be written", where=path, found=error.strerror) from None
+    click.echo(path)

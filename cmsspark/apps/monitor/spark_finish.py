@@ -1,0 +1,45 @@
+"""Completes a measured run that has ended: the event log, what the job reported, findings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from cmsspark.apps.monitor import findings
+from cmsspark.apps.monitor.event_log_search import pending_note, with_event_log
+from cmsspark.apps.monitor.event_stages import merge_peaks
+from cmsspark.apps.monitor.spark_reported import add_reported
+from cmsspark.base import self_metrics
+from cmsspark.filesystems.storage import is_local
+from cmsspark.store.run_metrics import ExecutorEntry, RunMetrics
+
+
+def finish(
+    metrics: RunMetrics, folder: Path, options: Mapping[str, str], driver_peaks: Mapping[str, int]
+) -> RunMetrics:
+    """The run with everything that is known after its end. ``folder``: that of the measured run; ``driver_peaks``: of
+    the driver's process tree, as it was sampled.
+    """
+    add_reported(metrics, folder / self_metrics.FILE)
+    metrics = _with_events(metrics, options)
+    if metrics.deploy_mode != "cluster" and driver_peaks:
+        driver = next((entry for entry in metrics.executors if entry.executor == "driver"), None)
+        if driver is None:
+            driver = ExecutorEntry("driver", metrics.host)
+            metrics.executors.append(driver)
+        merge_peaks(driver.peaks, driver_peaks)
+    metrics.findings = findings.find(metrics)
+    return metrics
+
+
+def _with_events(metrics: RunMetrics, options: Mapping[str, str]) -> RunMetrics:
+    """The run with its event log, which replaces the figures of REST on executors."""
+    location = options.get("spark.eventLog.dir", "")
+    if options.get("spark.eventLog.enabled") != "true" or not location:
+        metrics.notes.append("there is no event log (spark.eventLog.enabled): figures of stages are missing")
+        return metrics
+    if not is_local(location):
+        metrics.pending_events = location
+        metrics.notes.append(pending_note(location))
+        return metrics
+    return with_event_log(metrics, location)

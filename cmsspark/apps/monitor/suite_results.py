@@ -1,0 +1,227 @@
+"""What the steps of a watched suite used at most, by role; comparisons between releases and along input sizes."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from cmsspark.apps.monitor.processes_request import with_one_clock
+from cmsspark.apps.monitor.processes_roles import ROLES
+from cmsspark.apps.monitor.suite_file import ALL, Limit, size_text
+from cmsspark.base.config_files import nearest
+from cmsspark.base.errors import InputMissing
+from cmsspark.base.text.readable import readable
+from cmsspark.store.process_samples import DONE, LogEntry, ProcessDatabase, ProcessSample, WatchedRun
+
+#: Measures of a step and role → (heading, is it of memory).
+MEASURES: Final = {"cpu_percent": "CPU %", "virtual_bytes": "virtual", "rss_bytes": "resident"}
+_MARK: Final = re.compile(r"(begin|end) ([\w.\-]+)(?: exit (-?\d+))?")
+
+
+@dataclass(frozen=True)
+class Maxima:
+    """The largest sums over the processes of a role on one host at one time, in a step; ``processes``: at most so many.
+
+    CPU in percent of one core; memory in bytes, shared pages counted in each process.
+    """
+
+    cpu_percent: float = 0.0
+    virtual_bytes: int = 0
+    rss_bytes: int = 0
+    pss_bytes: int | None = None
+    processes: int = 0
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """When a step ran, UTC ms; ``end_ms`` is None where it did not end."""
+
+    name: str
+    begin_ms: int
+    end_ms: int | None = None
+    exit_code: int | None = None
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it took."""
+        return None if self.end_ms is None else (self.end_ms - self.begin_ms) / 1000
+
+
+@dataclass(frozen=True)
+class SuiteResult:
+    """A run of a suite: the times of its steps, and the maxima by (step, role), where ``all`` is every role."""
+
+    run: WatchedRun
+    steps: list[StepTime]
+    maxima: dict[tuple[str, str], Maxima] = field(default_factory=dict)
+
+    def seconds(self, step: str) -> float | None:
+        """How long a step took."""
+        return next((one.seconds for one in self.steps if one.name == step), None)
+
+
+def step_times(log: Iterable[LogEntry]) -> list[StepTime]:
+    """The steps of a run from the marks in its log."""
+    steps: dict[str, StepTime] = {}
+    for entry in log:
+        match = _MARK.fullmatch(entry.message) if entry.type == "mark" else None
+        if match is None:
+            continue
+        name = match[2]
+        if match[1] == "begin":
+            steps[name] = StepTime(name, entry.time_ms)
+        elif name in steps:
+            code = None if match[3] is None else int(match[3])
+            steps[name] = StepTime(name, steps[name].begin_ms, entry.time_ms, code)
+    return list(steps.values())
+
+
+def maxima_of(samples: Iterable[ProcessSample], steps: Sequence[StepTime]) -> dict[tuple[str, str], Maxima]:
+    """Maxima by (step, role), in the order of the steps and roles."""
+    ticks: dict[tuple[str, str, str, int], list[ProcessSample]] = defaultdict(list)
+    for sample in samples:
+        for step in steps:
+            if step.begin_ms <= sample.time_ms and (step.end_ms is None or sample.time_ms <= step.end_ms):
+                ticks[step.name, sample.role, sample.host, sample.time_ms].append(sample)
+                ticks[step.name, ALL, sample.host, sample.time_ms].append(sample)
+    found: dict[tuple[str, str], Maxima] = {}
+    for (step_name, role, _, _), rows in ticks.items():
+        before = found.get((step_name, role), Maxima())
+        pss = [row.pss_bytes for row in rows if row.pss_bytes is not None]
+        # A sum of some of the processes would be no sum.
+        total = sum(pss) if len(pss) == len(rows) else None
+        found[step_name, role] = Maxima(
+            round(max(before.cpu_percent, sum(row.cpu_percent or 0 for row in rows)), 1),
+            max(before.virtual_bytes, sum(row.virtual_bytes or 0 for row in rows)),
+            max(before.rss_bytes, sum(row.rss_bytes or 0 for row in rows)),
+            total if before.pss_bytes is None else max(before.pss_bytes, total or 0),
+            max(before.processes, len(rows)),
+        )
+    order = [(step.name, role) for step in steps for role in (ALL, *ROLES)]
+    return {key: found[key] for key in order if key in found}
+
+
+def result_of(database: ProcessDatabase, run: WatchedRun) -> SuiteResult:
+    """The result of a stored run of a suite."""
+    log = database.log(run.run)
+    steps = step_times(log)
+    return SuiteResult(run, steps, maxima_of(with_one_clock(database.samples(run.run), log), steps))
+
+
+def latest_by_size(database: ProcessDatabase, suite: str, release: str | None) -> dict[float | None, SuiteResult]:
+    """The latest complete run of a release for each input size; of any release where it is None.
+
+    Raises InputMissing (66) for a suite or a release without a complete run.
+    """
+    every = database.runs(suite=suite)
+    if not every:
+        raise _no_suite(database, suite)
+    runs = [run for run in every if run.status == DONE]
+    if release is None and runs:
+        release = runs[0].release
+    found: dict[float | None, SuiteResult] = {}
+    for run in runs:
+        if run.release == release and run.input_size not in found:
+            found[run.input_size] = result_of(database, run)
+    if not found:
+        known = ", ".join(dict.fromkeys(readable(str(run.release), lines=False) for run in runs)) or "none"
+        raise InputMissing(
+            f"a complete run of the suite {suite}" + (f", release {release}," if release else "") + " is wanted",
+            found=f"complete runs of releases: {known}",
+            next_step="cmsspark perf run SUITE.yaml --release NAME",
+        )
+    return dict(sorted(found.items(), key=lambda entry: entry[0] or 0))
+
+
+def _no_suite(database: ProcessDatabase, suite: str) -> InputMissing:
+    names = list(dict.fromkeys(run.suite for run in database.runs() if run.suite))
+    return InputMissing(
+        f"a run of the suite {suite} is wanted",
+        found=f"runs of other suites: {', '.join(names[:20])}" if names else "no run of a suite",
+        next_step=nearest(suite, names) if names else "cmsspark perf run SUITE.yaml",
+    )
+
+
+def runs_of(database: ProcessDatabase, suite: str, limit: int) -> list[WatchedRun]:
+    """The last runs of a suite, the latest first. Raises InputMissing (66) for none."""
+    runs = database.runs(suite=suite, limit=limit)
+    if not runs:
+        raise _no_suite(database, suite)
+    return runs
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A measure of a step and role in two releases. ``ratio``: the second to the first; None where that is nothing."""
+
+    size: float | None
+    step: str
+    role: str
+    measure: str
+    before: float | None
+    after: float | None
+
+    @property
+    def ratio(self) -> float | None:
+        """The second value to the first."""
+        return self.after / self.before if self.before and self.after is not None else None
+
+
+def differences(
+    before: Mapping[float | None, SuiteResult], after: Mapping[float | None, SuiteResult]
+) -> list[Difference]:
+    """Every measure of every step and role of sizes that both have; seconds have the role ``all``."""
+    rows = []
+    for size, first in before.items():
+        second = after.get(size)
+        if second is None:
+            continue
+        for step in dict.fromkeys(one.name for one in (*first.steps, *second.steps)):
+            rows.append(Difference(size, step, ALL, "seconds", first.seconds(step), second.seconds(step)))
+        for key in dict.fromkeys((*first.maxima, *second.maxima)):
+            old, new = first.maxima.get(key), second.maxima.get(key)
+            for measure in MEASURES:
+                values = [None if one is None else float(getattr(one, measure)) for one in (old, new)]
+                rows.append(Difference(size, *key, measure, *values))
+    return rows
+
+
+def only_in_one(before: Mapping[float | None, SuiteResult], after: Mapping[float | None, SuiteResult]) -> list[str]:
+    """A line for each input size, and for each step of a common size, that one side lacks: it is not compared."""
+    lines = []
+    for side, own, other in (("BEFORE", before, after), ("AFTER", after, before)):
+        lacking = [size for size in own if size not in other]
+        sizes = ", ".join("none" if size is None else size_text(size) for size in lacking)
+        if lacking:
+            lines.append(f"only {side} has a run of the input size {sizes}")
+        steps = [
+            step.name
+            for size, result in own.items()
+            if size in other
+            for step in result.steps
+            if step.name not in {one.name for one in other[size].steps}
+        ]
+        if steps:
+            lines.append(f"only {side} has the step {', '.join(dict.fromkeys(steps))}")
+    return lines
+
+
+def broken_limits(result: SuiteResult, limits: Sequence[Limit]) -> list[str]:
+    """A line for each limit that the run does not keep, or for which nothing was measured."""
+    lines = []
+    for limit in limits:
+        maxima = result.maxima.get((limit.step, limit.role))
+        for name in (*MEASURES, "seconds"):
+            most = getattr(limit, name)
+            if most is None:
+                continue
+            value = result.seconds(limit.step) if name == "seconds" else getattr(maxima, name, None)
+            where = f"{limit.step}, {limit.role}, {name}"
+            if value is None:
+                lines.append(f"{where}: at most {most:,.0f} is wanted, nothing was measured")
+            elif value > most:
+                lines.append(f"{where}: at most {most:,.0f} is wanted, it was {value:,.0f}")
+    return lines

@@ -1,0 +1,229 @@
+"""Replicas of datasets at sites: which lie on disk, which may go, and how much room each site has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from cmsspark.accesses.rollup import matches
+from cmsspark.base.errors import InputMissing, UsageError
+from cmsspark.base.names import site_and_kind
+from cmsspark.store.table_files import read_table
+
+if TYPE_CHECKING:
+    import polars as pl
+
+Array = np.ndarray[Any, Any]
+
+#: Columns of a file: name → other names that are taken for it; those of ``dbs_phedex`` and ``dbs_rucio`` are.
+COLUMNS: Final = {
+    "dataset": ("dataset_name",),
+    "site": ("site_name", "node", "node_name", "rse"),
+    "bytes": ("present_bytes",),
+    "kind": (),
+    "size": ("dataset_bytes",),
+    "complete": ("is_complete",),
+    "locked": ("is_locked",),
+    "custodial": ("is_custodial",),
+    "since": (),
+}
+_UNITS: Final = "KMGTP"
+_SIZE: Final = re.compile(r"(?P<number>\d+(\.\d+)?) ?(?P<unit>[KMGTP]?)(?P<binary>i?)B?", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """Copies on disk, an element each: numbers of the dataset and the site, bytes there, whether it is complete, and
+    whether it is fixed (locked, custodial: it never goes).
+
+    ``sizes``: float64 bytes of each whole dataset, 0 where unknown. ``on_tape``: whether each dataset has a copy on
+    tape; it is no copy on disk, and no plan touches it.
+    """
+
+    datasets: tuple[str, ...]
+    sites: tuple[str, ...]
+    dataset: Array
+    site: Array
+    bytes: Array
+    is_complete: Array
+    is_fixed: Array
+    sizes: Array
+    on_tape: Array
+
+    def used(self) -> Array:
+        """float64 bytes on disk at each site."""
+        return np.bincount(self.site, self.bytes, len(self.sites)).astype(float)
+
+    def copies(self) -> Array:
+        """int64: complete copies on disk of each dataset."""
+        return np.bincount(self.dataset[self.is_complete], minlength=len(self.datasets))
+
+    def has_copy(self) -> Array:
+        """bool [datasets, sites]: a complete copy is on disk."""
+        there = np.zeros((len(self.datasets), len(self.sites)), bool)
+        there[self.dataset[self.is_complete], self.site[self.is_complete]] = True
+        return there
+
+    def fixed_too(self, patterns: Sequence[str]) -> Replicas:
+        """Also fixes the copies of datasets that match a pattern."""
+        is_locked = np.array([matches(name, patterns) for name in self.datasets], bool)
+        return replace(self, is_fixed=self.is_fixed | is_locked[self.dataset])
+
+    def changed(self, gone: Array, dataset: Sequence[int], site: Sequence[int], fixed: Sequence[bool]) -> Replicas:
+        """Without the copies where ``gone``, and with complete ones of the datasets at the sites, ``fixed`` or not."""
+        added = np.array(dataset, np.int64)
+        kept = ~gone
+        return replace(
+            self,
+            dataset=np.append(self.dataset[kept], added),
+            site=np.append(self.site[kept], np.array(site, np.int64)),
+            bytes=np.append(self.bytes[kept], self.sizes[added]),
+            is_complete=np.append(self.is_complete[kept], np.ones(len(added), bool)),
+            is_fixed=np.append(self.is_fixed[kept], np.array(fixed, bool)),
+        )
+
+
+@dataclass(frozen=True)
+class Space:
+    """Bytes of each site, float64, by its number: what its disk takes, and what may be copied to it in a week."""
+
+    capacity: Array
+    budget: Array
+
+
+def read_replicas(path: Path) -> pl.DataFrame:
+    """Rows with :data:`COLUMNS` of a CSV or Parquet file. A name of a node (``T1_US_FNAL_MSS``) gives its kind, too.
+
+    Raises as :func:`cmsspark.store.table_files.read_table`.
+    """
+    import polars as pl
+
+    table = read_table(
+        path, "replicas", COLUMNS, ("dataset", "site", "bytes"), numbers=("bytes", "size"),
+        flags=("complete", "locked", "custodial"), may_be_null=("size", "since", "complete", "locked", "custodial"),
+    )  # fmt: skip
+    if "kind" in table.columns:
+        return table
+    nodes = [site_and_kind(name) for name in table["site"].to_list()]
+    sites, kinds = ([node[part] for node in nodes] for part in (0, 1))
+    return table.with_columns(site=pl.Series(sites, dtype=pl.String), kind=pl.Series(kinds, dtype=pl.String))
+
+
+def make_replicas(
+    table: pl.DataFrame,
+    *,
+    datasets: Iterable[str] = (),
+    sites: Iterable[str] = (),
+    sizes: Mapping[str, float] | None = None,
+    until: date | None = None,
+) -> Replicas:
+    """The copies of rows with :data:`COLUMNS`, several of one dataset and site added up; those since ``until`` or later
+    are left out.
+
+    ``datasets``, ``sites``: names that are numbered, too. The size of a dataset is that of ``sizes``, else of its rows,
+    else its largest copy. Without a column ``complete``, a copy of that size is complete.
+    """
+    import polars as pl
+
+    if until is not None and "since" in table.columns:
+        table = table.filter(pl.col("since").is_null() | (pl.col("since") < until))
+    flags = {name: pl.col(name).fill_null(False) if name in table.columns else pl.lit(False) for name in _FLAGS}
+    table = table.with_columns(
+        is_fixed=flags["locked"] | flags["custodial"],
+        complete=pl.col("complete") if "complete" in table.columns else pl.lit(None, pl.Boolean),
+        size=pl.col("size") if "size" in table.columns else pl.lit(None, pl.Float64),
+    ).filter(pl.col("bytes") > 0)
+    names = tuple(sorted({*table["dataset"].to_list(), *datasets}))
+    places = tuple(sorted({*table["site"].to_list(), *sites}))
+    of_name, of_place = ({name: number for number, name in enumerate(each)} for each in (names, places))
+    disk = (
+        table.filter(pl.col("kind") == "disk")
+        .group_by("dataset", "site")
+        .agg(pl.col("bytes").sum(), pl.col("is_fixed").any(), pl.col("complete").all(ignore_nulls=False))
+        .sort("dataset", "site")
+    )
+    dataset = np.array([of_name[name] for name in disk["dataset"].to_list()], np.int64)
+    size = _sizes(table, disk, names, sizes or {})
+    held = disk["bytes"].to_numpy().astype(float)
+    elsewhere = set(table.filter(pl.col("kind") != "disk").select("dataset", "site").iter_rows())
+    is_whole = held >= size[dataset]
+    # What stored tables call complete may lie on disk and tape of a site together.
+    is_alone = [pair not in elsewhere for pair in disk.select("dataset", "site").iter_rows()]
+    complete = [
+        whole if flag is None else flag and (whole or alone)
+        for whole, flag, alone in zip(is_whole.tolist(), disk["complete"].to_list(), is_alone, strict=True)
+    ]
+    on_tape = np.zeros(len(names), bool)
+    on_tape[[of_name[name] for name in table.filter(pl.col("kind") == "tape")["dataset"].to_list()]] = True
+    return Replicas(
+        names, places, dataset, np.array([of_place[name] for name in disk["site"].to_list()], np.int64), held,
+        np.array(complete, bool), disk["is_fixed"].to_numpy().astype(bool), size, on_tape,
+    )  # fmt: skip
+
+
+_FLAGS: Final = ("locked", "custodial")
+
+
+def _sizes(table: pl.DataFrame, disk: pl.DataFrame, names: tuple[str, ...], sizes: Mapping[str, float]) -> Array:
+    import polars as pl
+
+    known = dict(table.group_by("dataset").agg(pl.col("size").max()).iter_rows())
+    largest = dict(disk.group_by("dataset").agg(pl.col("bytes").max()).iter_rows())
+    return np.array([sizes.get(name) or known.get(name) or largest.get(name) or 0.0 for name in names])
+
+
+def make_space(
+    replicas: Replicas, given: Mapping[str, tuple[float | None, float | None]], budget: float | None
+) -> Space:
+    """The space of each site: of ``given`` (capacity and budget in bytes, None where not given), else what lies there
+    now, so that copies can only take the place of others; a budget that is not given is ``budget``, None is unlimited.
+
+    Raises InputMissing (66) where ``given`` names a site that has no copy and no read.
+    """
+    used = replicas.used()
+    capacity, weekly = used.copy(), np.full(len(used), np.inf if budget is None else budget)
+    place = {name: number for number, name in enumerate(replicas.sites)}
+    for name, (room, limit) in given.items():
+        if name not in place:
+            raise InputMissing(
+                f"the site {name} of the space has no copy and no read",
+                found=", ".join(replicas.sites[:10]),
+                next_step="give its name as replicas and logs have it",
+            )
+        if room is not None:
+            capacity[place[name]] = room
+        if limit is not None:
+            weekly[place[name]] = limit
+    return Space(capacity, weekly)
+
+
+def read_space(path: Path) -> dict[str, tuple[float | None, float | None]]:
+    """Site → (capacity, budget a week) in bytes, of a CSV or Parquet file with the columns site, capacity and budget;
+    either may be empty. Sizes such as ``3PB`` are taken, too. Raises as the reader of tables, UsageError (2).
+    """
+    table = read_table(
+        path, "space", {"site": ("site_name",), "capacity": ("bytes",), "budget": ()}, ("site",),
+        may_be_null=("capacity", "budget"),
+    )  # fmt: skip
+    rows = {}
+    for row in table.to_dicts():
+        texts = (row.get(name) for name in ("capacity", "budget"))
+        capacity, budget = (None if text in (None, "") else float(parse_bytes(text)) for text in texts)
+        rows[row["site"]] = (capacity, budget)
+    return rows
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes of ``500GB``, ``1.5TB``, ``2TiB`` or ``1000``. Raises UsageError (2)."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"{text!r} is not a size", next_step="write it as 500GB, 1.5TB or 3PB")
+    base = 1024 if match["binary"] else 1000
+    unit = match["unit"].upper()
+    return int(float(match["number"]) * (base ** (_UNITS.index(unit) + 1) if unit else 1))

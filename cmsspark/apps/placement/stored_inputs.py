@@ -1,0 +1,188 @@
+"""What ``cmsspark placement`` works on: reads, replicas and space, of files, of stored days, or made up; forecasts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import date, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from cmsspark.base.errors import InputMissing, UsageError
+from cmsspark.base.periods import Period, between
+from cmsspark.cli.options import settings_of, store_of
+from cmsspark.filesystems.storage import Files
+from cmsspark.store import stored_days
+from cmsspark.store.results import CurrentTable
+from cmsspark.store.stored_columns import files_of, newest, newest_replicas, table_rows
+
+if TYPE_CHECKING:
+    import numpy as np
+    import polars as pl
+
+    from cmsspark.apps.placement.locks import Lock
+    from cmsspark.apps.placement.reads import Reads
+    from cmsspark.apps.placement.replicas import Replicas, Space
+    from cmsspark.apps.popularity.training import Label
+
+#: Weeks of stored days that are read where no period is given.
+WEEKS: Final = 26
+#: Columns of the stored replicas, and their names here.
+_STORED: Final = {
+    "dataset_name": "dataset", "site_name": "site", "kind": "kind", "present_bytes": "bytes",
+    "dataset_bytes": "size", "is_complete": "complete",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PlacementInputs:
+    """Reads under the names of all datasets and sites, replicas as of before a day, and the space of each site.
+
+    ``about``: where they come from. ``locked``: patterns of datasets whose copies never go; ``locks``: of datasets at
+    sites.
+    """
+
+    reads: Reads
+    table_before: Callable[[date], pl.DataFrame]
+    given_space: dict[str, tuple[float | None, float | None]]
+    budget: float | None
+    locked: tuple[str, ...]
+    about: str
+    is_synthetic: bool = False
+    locks: frozenset[Lock] = frozenset()
+
+    def replicas_before(self, day: date) -> Replicas:
+        """The replicas that are known before a day."""
+        from cmsspark.apps.placement.replicas import make_replicas
+
+        made = make_replicas(self.table_before(day), datasets=self.reads.datasets, sites=self.reads.sites, until=day)
+        made = made.fixed_too(self.locked) if self.locked else made
+        if not self.locks:
+            return made
+        from cmsspark.apps.placement.locks import locked
+
+        return locked(made, self.locks)
+
+    def space(self, replicas: Replicas) -> Space:
+        """The space of the sites of the replicas."""
+        from cmsspark.apps.placement.replicas import make_space
+
+        return make_space(replicas, self.given_space, self.budget)
+
+
+def file_inputs(
+    accesses: Path, replicas: Path, given: dict[str, Any], budget: float | None, locked: tuple[str, ...]
+) -> PlacementInputs:
+    """Reads and replicas of files."""
+    from cmsspark.apps.placement.reads import read_reads
+    from cmsspark.apps.placement.replicas import read_replicas
+
+    table = read_replicas(replicas)
+    reads = _with_names(read_reads(accesses), [table])
+    return PlacementInputs(reads, lambda day: table, given, budget, locked, f"{accesses.name}, {replicas.name}")
+
+
+def synthetic_inputs(seed: int, budget: float | None) -> PlacementInputs:
+    """A made-up world; each site has room for a tenth more than what its copies would take in the end."""
+    from cmsspark.apps.placement import synthetic
+    from cmsspark.apps.placement.replicas import make_replicas
+
+    made, table = synthetic.make_world(seed)
+    reads = _with_names(made, [table])
+    everything = make_replicas(table, datasets=reads.datasets, sites=reads.sites)
+    room = everything.used() * 1.1
+    given: dict[str, Any] = {site: (float(room[number]), None) for number, site in enumerate(everything.sites)}
+    weekly = budget if budget is not None else float(room.mean()) / 20
+    return PlacementInputs(
+        reads, lambda day: table, given, weekly, (), f"synthetic data, seed {seed}", is_synthetic=True
+    )
+
+
+def stored_inputs(
+    fout: str | None, settings_file: str | None, period: Period | None, given: dict[str, Any], budget: float | None,
+    locked: tuple[str, ...], *, all_weeks: bool = False,
+) -> PlacementInputs:  # fmt: skip
+    """Reads of stored days (the last :data:`WEEKS` weeks without a period), and stored replicas.
+
+    ``all_weeks``: replicas are asked for as of each Monday of the days, not only as of the end.
+
+    Raises InputMissing (66) where no partials or no replicas are stored.
+    """
+    from cmsspark.apps.placement.reads import stored_reads
+
+    store = store_of(fout, settings_of(settings_file))
+    files = files_of(store, "cmsspark placement")
+    if period is None:
+        last, _ = newest(files, store, stored_days.TABLE)
+        period = between(last - timedelta(days=7 * WEEKS - 1), last)
+    stored = stored_days.find_days(files, store, period)
+    stored.check(allow_missing=True)
+    for warning in stored.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    reads = stored_reads(stored)
+    end = reads.days[-1] + timedelta(days=1)
+    as_of, _, table = newest_replicas(files, store, reads.days[-1])
+    frames: dict[date, pl.DataFrame] = {}
+
+    def before(day: date) -> pl.DataFrame:
+        found, current, name = newest_replicas(files, store, day - timedelta(days=1))
+        if found not in frames:
+            frames[found] = _stored_replicas(files, current, name)
+        return frames[found]
+
+    # Replicas of all these days are numbered alike.
+    tables = [before(end)]
+    for monday in reads.mondays() if all_weeks else ():
+        with suppress(InputMissing):
+            tables.append(before(reads.days[monday]))
+
+    about = f"stored days {reads.days[0]} to {reads.days[-1]}, {table} of {as_of}"
+    named = _with_names(reads, tables)
+    return PlacementInputs(named, before, given, budget, locked, about)
+
+
+def _stored_replicas(files: Files, current: CurrentTable, table: str) -> pl.DataFrame:
+    import polars as pl
+
+    frame = pl.from_arrow(table_rows(files, current, table, list(_STORED)))
+    assert isinstance(frame, pl.DataFrame)
+    frame = frame.rename(_STORED).filter(pl.col("dataset").is_not_null() & pl.col("site").is_not_null())
+    return frame.with_columns(pl.col("bytes", "size").cast(pl.Float64))
+
+
+def _with_names(reads: Reads, tables: list[pl.DataFrame]) -> Reads:
+    """The reads under the names of replicas, too."""
+    datasets, sites = set(reads.datasets), set(reads.sites)
+    for table in tables:
+        datasets |= set(table["dataset"].to_list())
+        sites |= set(table["site"].to_list())
+    return reads.named(tuple(sorted(datasets)), tuple(sorted(sites)))
+
+
+def forecast_with(model: str, label: Label, seed: int) -> Callable[[Reads], np.ndarray[Any, Any]]:
+    """Probabilities to be popular in the week after the last day of reads, by a model that learns from these reads."""
+    import numpy as np
+
+    from cmsspark.apps.popularity.fitting import predict
+    from cmsspark.apps.popularity.series import MEASURES, Series
+    from cmsspark.apps.popularity.training import Weeks
+
+    def forecast(reads: Reads) -> np.ndarray[Any, Any]:
+        values = np.zeros((len(MEASURES), len(reads.days), len(reads.datasets)))
+        values[0] = reads.by_day()
+        np.add.at(values[MEASURES.index("bytes")], (reads.day, reads.dataset), reads.bytes)
+        series = Series(reads.days, reads.datasets, values)
+        return predict(Weeks(series, label), len(reads.days), model, seed=seed)
+
+    return forecast
+
+
+def require_one_source(accesses: Path | None, replicas: Path | None, period: object, fout: str | None) -> None:
+    """Raises UsageError (2) where files and a store are mixed, or one of both files is missing."""
+    if (accesses is None) != (replicas is None):
+        raise UsageError("--accesses and --replicas go together", next_step="give both, or a store")
+    if accesses is not None and (period or fout):
+        raise UsageError("--accesses excludes a period and --fout", next_step="give only one of them")

@@ -1,0 +1,149 @@
+"""The catalogue of datasets from the stored tables ``dbs_events``, ``dbs_phedex`` and ``dbs_rucio``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from cmsspark.apps.popularity.dataset_catalogue import RAW, SITE_TIERS, Catalogue, Snapshot
+from cmsspark.base.periods import start_ms
+from cmsspark.filesystems.storage import Files
+from cmsspark.store import results
+from cmsspark.store.results import CurrentTable
+from cmsspark.store.stored_columns import stored_days, table_rows
+
+if TYPE_CHECKING:
+    import polars as pl
+
+Array = np.ndarray[Any, Any]
+
+#: The tables of each kind; of tables that are known since the same day the first one is taken.
+_TABLES: Final = {"dbs": ("dbs_events",), "replicas": ("dbs_phedex", "dbs_rucio")}
+_DBS: Final = ("dataset_name", "dataset_bytes", "file_count", "events", "created_ms", "release_versions")
+_REPLICAS: Final = ("dataset_name", "site_name", "kind", "site_tier", "present_bytes", "dataset_bytes", "is_complete")
+#: Days before the series whose tables may be the newest ones on its first Monday.
+_EARLIER_DAYS: Final = 35
+_RELEASE: Final = re.compile(r"CMSSW_(\d+)_(\d+)_")
+_MS: Final = 86_400_000
+
+
+@dataclass(frozen=True)
+class _StoredTable:
+    """A stored table. ``day``: the one it is stored under. ``known``: that of its newest input, maybe a later dump."""
+
+    name: str
+    day: date
+    known: date
+    current: CurrentTable
+
+
+def stored_catalogue(files: Files, fout: str, days: Sequence[date], datasets: Sequence[str]) -> Catalogue | None:
+    """The snapshots that count on the ``days``, of these datasets; None where the store has no such table.
+
+    On a day the newest table counts that was known before its week's Monday: a dump that served a day may be of the day
+    after it. A table whose dump has no date is left out. Raises DataError (65) where a table is damaged.
+    """
+    snapshots = {}
+    for kind, names in _TABLES.items():
+        tables = [table for name in names for table in _tables(files, fout, name, days)]
+        if tables:
+            chosen = _by_monday(tables, days)
+            snapshots[kind] = tuple(
+                Snapshot(
+                    (monday - days[0]).days,
+                    _values(files, table, days[0], datasets),
+                    table.name,
+                    table.day.isoformat(),
+                    table.current.manifest.rows_run,
+                )
+                for monday, table in chosen
+            )
+    return Catalogue(snapshots) if snapshots else None
+
+
+def _tables(files: Files, fout: str, name: str, days: Sequence[date]) -> list[_StoredTable]:
+    first, last = days[0] - timedelta(days=_EARLIER_DAYS), days[-1]
+    found = []
+    for day in stored_days(files, fout, name):
+        if first <= day <= last:
+            current = results.current(files, fout, name, name, day)
+            known = _known(day, current)
+            if known is not None:
+                found.append(_StoredTable(name, day, known, current))
+    return found
+
+
+def _known(day: date, table: CurrentTable) -> date | None:
+    """The day of the newest that the table was made from; None where a dump has no date."""
+    dumps = [dump.day for dump in table.manifest.dumps.values()]
+    dated = [when for when in dumps if when is not None]
+    return max([day, *dated]) if len(dated) == len(dumps) else None
+
+
+def _by_monday(tables: Sequence[_StoredTable], days: Sequence[date]) -> list[tuple[date, _StoredTable]]:
+    """(Monday, the newest table known before it) for the weeks of the days and the one after them, as far as tables
+    change.
+    """
+    monday = days[0] - timedelta(days=days[0].weekday())
+    chosen: list[tuple[date, _StoredTable]] = []
+    while monday <= days[-1] + timedelta(days=1):
+        before = [table for table in tables if table.known < monday]
+        if before:
+            newest = max(before, key=lambda table: table.known)
+            if not chosen or chosen[-1][1] is not newest:
+                chosen.append((monday, newest))
+        monday += timedelta(days=7)
+    return chosen
+
+
+def _values(files: Files, table: _StoredTable, first: date, datasets: Sequence[str]) -> Array:
+    """float64 [raw columns, datasets] of a table."""
+    import polars as pl
+
+    is_dbs = table.name in _TABLES["dbs"]
+    columns = _DBS if is_dbs else _REPLICAS
+    rows = pl.DataFrame(pl.from_arrow(table_rows(files, table.current, table.name, columns)))
+    wanted = pl.DataFrame({"dataset_name": list(datasets)}, schema={"dataset_name": pl.String})
+    rows = rows.join(wanted, "dataset_name", "semi")
+    frame = _of_dbs(rows, first) if is_dbs else _copies(rows)
+    names = RAW["dbs" if is_dbs else "replicas"]
+    joined = wanted.join(frame, "dataset_name", "left", maintain_order="left").select(pl.col(names).cast(pl.Float64))
+    # What the replicas do not name has no copy; what DBS does not name is unknown.
+    filled = joined.fill_null(float("nan") if is_dbs else 0.0)
+    return np.ascontiguousarray(filled.to_numpy().T)
+
+
+def _of_dbs(rows: pl.DataFrame, first: date) -> pl.DataFrame:
+    import polars as pl
+
+    releases = pl.Series("release", [_newest_release(text) for text in rows["release_versions"].to_list()], pl.Float64)
+    return rows.select(
+        "dataset_name", "events", releases, bytes="dataset_bytes", files="file_count",
+        created_day=(pl.col("created_ms") - start_ms(first)).floordiv(_MS),
+    )  # fmt: skip
+
+
+def _newest_release(text: str | None) -> float | None:
+    """The newest of releases joined by commas as a number: 10.06 of CMSSW_10_6_8; None without one."""
+    found = [(int(match[1]), int(match[2])) for match in _RELEASE.finditer(text or "")]
+    return None if not found else max(found)[0] + max(found)[1] / 100
+
+
+def _copies(rows: pl.DataFrame) -> pl.DataFrame:
+    """dataset_name and the number of sites with a complete copy on disk, by tier, and with one on tape.
+
+    What the table calls complete may lie on several kinds of storage of a site together: then the bytes decide.
+    """
+    import polars as pl
+
+    whole = rows.filter(
+        pl.col("is_complete")
+        & ((pl.col("present_bytes") >= pl.col("dataset_bytes")) | (pl.len().over("dataset_name", "site_name") == 1))
+    )
+    disk = {f"disk_{tier}": ((pl.col("kind") == "disk") & (pl.col("site_tier") == tier)).sum() for tier in SITE_TIERS}
+    return whole.group_by("dataset_name").agg(**disk, tape=(pl.col("kind") == "tape").sum())

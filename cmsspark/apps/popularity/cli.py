@@ -1,0 +1,359 @@
+"""``cmsspark popularity``: which datasets will be popular next week, and how good such predictions were."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from cmsspark.apps.popularity.label_options import label_of, label_options
+from cmsspark.base.errors import UsageError
+from cmsspark.base.periods import Period
+from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.terminal import echo_list, echo_table, percent
+from cmsspark.cli.groups import CommandGroup
+from cmsspark.cli.options import DayType, settings_of, store_of, store_options
+from cmsspark.cli.output_files import check_table_path, write_table, write_text
+from cmsspark.cli.period_options import needed, period_options
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from cmsspark.apps.popularity.series import Series
+    from cmsspark.apps.popularity.training import Label
+
+    Array = np.ndarray[Any, Any]
+
+_COMPARED: Final = ("persistence", "average", "blend")
+
+
+@click.group("popularity", cls=CommandGroup)
+def command() -> None:
+    """Predict which datasets will be popular, from stored days or from a file of daily accesses. Needs
+    cmsspark[popularity].
+
+    A dataset is popular in a week with more than 10 accesses (--threshold, --users). Features of a week come from days
+    before its Monday only; each evaluation checks that.
+    """
+
+
+def _series_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    file = click.option(
+        "--accesses",
+        "file",
+        type=click.Path(path_type=Path),
+        help="CSV or Parquet with day, dataset, accesses[, users, bytes, cpus]. [default: stored days of a period]",
+    )
+    return store_options(period_options(file(label_options(function))))
+
+
+_model = click.option(
+    "--model", default="blend", show_default=True, help="Model; cmsspark popularity models lists them."
+)
+_by_site = click.option("--by-site", is_flag=True, help="Count each dataset at each site by itself; needs stored days.")
+_seed = click.option("--seed", type=int, default=0, show_default=True, help="Seed of models and intervals.")
+
+
+def _series(
+    file: Path | None, period: Period | None, fout: str | None, settings_file: str | None, by_site: bool = False
+) -> Series:  # fmt: skip
+    from cmsspark.apps.popularity.series import read_series, stored_series
+
+    if file is not None:
+        if period or fout:
+            raise UsageError("--accesses excludes a period and --fout", next_step="give only one of them")
+        if by_site:
+            raise UsageError(
+                "--by-site needs stored days", found="--accesses: a file has no sites",
+                next_step="give --from and --to, and --fout where the settings name no store",
+            )  # fmt: skip
+        series = read_series(file)
+    else:
+        from cmsspark.store import stored_days
+        from cmsspark.store.stored_columns import files_of
+
+        store = store_of(fout, settings_of(settings_file))
+        files = files_of(store, "cmsspark popularity")
+        stored = stored_days.find_days(files, store, needed(period))
+        stored.check(allow_missing=True)
+        for warning in stored.warnings:
+            click.echo(f"warning: {warning}", err=True)
+        series = stored_series(stored, by_site=by_site)
+    click.echo(f"{number_of(len(series.days), 'day')} from {series.days[0]} on, {series.size_text}", err=True)
+    if series.missing:
+        one = len(series.missing) == 1
+        counts = "has no rows and counts as a day" if one else "have no rows and count as days"
+        click.echo(f"warning: {number_of(len(series.missing), 'day')} {counts} without use", err=True)
+    return series
+
+
+@command.command("evaluate")
+@_series_options
+@_by_site
+@click.option("--model", "models", multiple=True, help=f"Model; repeatable. [default: {', '.join(_COMPARED)}]")
+@click.option("--last", type=click.IntRange(1), help="Only the last so many weeks.")
+@_seed
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, with strata and intervals.")
+def evaluate_command(
+    models: tuple[str, ...], last: int | None, seed: int, as_json: bool, threshold: float, users: float | None,
+    top_bytes: int | None, horizon: int, **source: Any,
+) -> None:  # fmt: skip
+    """Predict each past week from what was known on its Monday, and compare with what happened."""
+    from cmsspark.apps.popularity.evaluate import evaluate
+
+    series = _series(**source)
+    rows = evaluate(series, label_of(threshold, users, top_bytes, horizon), models or _COMPARED, weeks=last, seed=seed)
+    if as_json:
+        click.echo(json.dumps([{**row, "week": str(row["week"])} for row in rows], indent=1))
+        return
+    shown = [
+        (str(row["week"]), row["model"], percent(row["positives"]), *(_number(row[name]) for name in _NUMBERS))
+        for row in rows
+    ]
+    for name in dict.fromkeys(row["model"] for row in rows):
+        own = [row for row in rows if row["model"] == name]
+        means = [_mean([row[number] for row in own]) for number in _NUMBERS]
+        shown.append(("mean", name, percent(_mean([row["positives"] for row in own]) or 0), *map(_number, means)))
+    headings = ("week", "model", "popular", "average precision", "AUC", "Brier", "TPR", "TNR")
+    echo_table(headings, shown, left=(0, 1), optional=(6, 7))
+
+
+_NUMBERS: Final = ("average_precision", "auc", "brier", "tpr", "tnr")
+
+
+def _mean(values: list[float | None]) -> float | None:
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) / len(numbers) if numbers else None
+
+
+def _number(value: float | None) -> str | None:
+    return None if value is None else f"{value:.3f}"
+
+
+@command.command("predict")
+@_series_options
+@_by_site
+@click.option(
+    "--model", default="blend", show_default=True, help="Model, or the folder of saved ones: its newest version."
+)
+@_seed
+@click.option("--date", "day", type=DayType(), help="Predict the weeks from this day on. [default: after the last day]")
+@click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Maximum rows of the table.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write all rows to this CSV or Parquet file.")
+@click.option("--json", "as_json", is_flag=True, help="Print all rows as JSON.")
+def predict_command(
+    model: str, seed: int, day: date | None, top: int, output: Path | None, as_json: bool,
+    threshold: float, users: float | None, top_bytes: int | None, horizon: int, **source: Any,
+) -> None:  # fmt: skip
+    """Print each dataset's probability to be popular next week, the highest first; with --by-site at each site.
+
+    A saved model (cmsspark popularity train) predicts what it was trained for, whatever --threshold, --users and
+    --weeks are.
+    """
+    import numpy as np
+
+    check_table_path(output)
+    series = _series(**source)
+    number = len(series.days) if day is None else (day - series.days[0]).days
+    if not 0 < number <= len(series.days):
+        raise UsageError(
+            f"{day} is not within the series, or the day after it",
+            found=f"{series.days[0]} to {series.days[-1]}",
+            next_step="choose another --date",
+        )
+    scores, raw = _scores(series, number, model, label_of(threshold, users, top_bytes, horizon), seed)
+    order = np.argsort(-scores, kind="stable")
+    rows = [
+        {
+            "rank": place + 1,
+            "dataset": series.datasets[item],
+            **({} if series.sites is None else {"site": series.sites[item]}),
+            "probability": float(scores[item]),
+            "raw_probability": float(raw[item]),
+        }
+        for place, item in enumerate(order.tolist())
+    ]
+    if output is not None:
+        import polars as pl
+
+        frame = pl.DataFrame(rows)
+        write_table(frame, output)
+        click.echo(output)
+    elif as_json:
+        click.echo(json.dumps(rows, indent=1))
+    else:
+        names = ("rank", "dataset", "site")[: 3 if series.by_site else 2]
+        shown = [(*(row[name] for name in names), _number(row["probability"])) for row in rows[:top]]
+        echo_table((*names, "probability"), shown, left=tuple(range(1, len(names))))
+
+
+def _scores(series: Series, number: int, model: str, label: Label, seed: int) -> tuple[Array, Array]:
+    """(calibrated, raw) probabilities by a saved model, or one that learns from the days before."""
+    from cmsspark.apps.popularity import saved
+    from cmsspark.apps.popularity.fitting import fit
+    from cmsspark.apps.popularity.models import MODELS
+    from cmsspark.apps.popularity.training import Weeks
+
+    past = series.until(number)
+    loaded = None if model in MODELS else saved.find(model)
+    if loaded is not None:
+        click.echo(f"model {loaded.folder.name}: {loaded.card['about']}", err=True)
+        return loaded.predict(Weeks(past, loaded.label), number)
+    weeks = Weeks(past, label)
+    fitted = fit(weeks, number, model, seed=seed)
+    raw = fitted.raw(weeks.rows(number))
+    return fitted.calibrated(raw), raw
+
+
+@command.command("train")
+@_series_options
+@_by_site
+@_model
+@_seed
+@click.option("--last", type=click.IntRange(1), default=4, show_default=True, help="Past weeks for the model card.")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Folder of the model's versions.")
+@click.option("--json", "as_json", is_flag=True, help="Print the model card as JSON.")
+def train_command(
+    model: str, seed: int, last: int, output: Path, as_json: bool, threshold: float, users: float | None,
+    top_bytes: int | None, horizon: int, **source: Any,
+) -> None:  # fmt: skip
+    """Train a model on all days and save it as a new version, with its model card.
+
+    The card says how good such a model was on the last weeks, each predicted from the days before it.
+    """
+    from cmsspark.apps.popularity import saved
+    from cmsspark.apps.popularity.evaluate import evaluate
+    from cmsspark.apps.popularity.training import Weeks
+
+    series = _series(**source)
+    label = label_of(threshold, users, top_bytes, horizon)
+    metrics = evaluate(series, label, ("persistence", model), weeks=last, seed=seed)
+    weeks = Weeks(series, label)
+    place = saved.save(output, weeks, saved.train(weeks, model, seed=seed), metrics, seed)
+    if as_json:
+        click.echo((place / "card.json").read_text(encoding="utf-8"), nl=False)
+    else:
+        click.echo(place)
+
+
+@command.command("features")
+@_series_options
+@_by_site
+@click.option("--date", "day", type=DayType(), help="Features on this day. [default: after the last day]")
+@click.option("--last", type=click.IntRange(0), default=0, show_default=True, help="Also so many weeks before it.")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="CSV or Parquet file to write.")
+def features_command(
+    day: date | None,
+    last: int,
+    output: Path,
+    threshold: float,
+    users: float | None,
+    top_bytes: int | None,
+    horizon: int,
+    **source: Any,
+) -> None:
+    """Write one row for each dataset and week with its features, from the days before that week only.
+
+    Weeks that are over have their label in is_popular.
+    """
+    from cmsspark.apps.popularity.feature_tables import file_rows
+
+    check_table_path(output)
+    series = _series(**source)
+    number = len(series.days) if day is None else (day - series.days[0]).days
+    if not 0 < number <= len(series.days):
+        raise UsageError(f"{day} has no days before it in the series", next_step="choose another --date")
+    write_table(file_rows(series, number, label_of(threshold, users, top_bytes, horizon), last), output)
+    click.echo(output)
+
+
+@command.command("report")
+@_series_options
+@_by_site
+@_model
+@_seed
+@click.option("--last", type=click.IntRange(1), help="Only the last so many weeks.")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="HTML file to write.")
+def report_command(
+    model: str,
+    seed: int,
+    last: int | None,
+    output: Path,
+    threshold: float,
+    users: float | None,
+    top_bytes: int | None,
+    horizon: int,
+    **source: Any,
+) -> None:
+    """Write a page with a model card, weekly numbers, reliability and gain."""
+    from cmsspark.apps.popularity.evaluate import evaluated_days, forecasts, judged
+    from cmsspark.apps.popularity.report import evaluation_page
+    from cmsspark.apps.popularity.training import Weeks
+
+    series = _series(**source)
+    label = label_of(threshold, users, top_bytes, horizon)
+    made = forecasts(Weeks(series, label), evaluated_days(series, label, last), ("persistence", model), seed=seed)
+    rows = [judged(series, label, forecast) for forecast in made]
+    write_text(output, evaluation_page(series, label, model, made, rows, seed))
+    click.echo(output)
+
+
+@command.command("tune")
+@_series_options
+@_by_site
+@click.option("--model", default="forest", show_default=True, help="logistic, forest or boosting.")
+@click.option("--grid", multiple=True, metavar="NAME=VALUES", help="Values to try, max_depth=2,3; repeatable.")
+@click.option("--last", type=click.IntRange(1), default=4, show_default=True, help="Weeks to compare on.")
+@click.option("--spark", "on_spark", is_flag=True, help="Compare in parallel, one Spark task a configuration.")
+@_seed
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def tune_command(
+    model: str, grid: tuple[str, ...], last: int, on_spark: bool, seed: int, as_json: bool, threshold: float,
+    users: float | None, top_bytes: int | None, horizon: int, **source: Any,
+) -> None:  # fmt: skip
+    """Compare configurations of a model on past weeks, each predicted from the days before it.
+
+    The last week is held back: no configuration is chosen by it, and it measures the first one.
+    """
+    from cmsspark.apps.popularity.tuning import parse_grid, tune
+
+    chosen = parse_grid(model, grid)
+    series = _series(**source)
+    spark = None
+    if on_spark:
+        from cmsspark.engines.session import session
+
+        spark = session("cmsspark popularity tune")
+    rows = tune(
+        series, label_of(threshold, users, top_bytes, horizon), model, chosen, weeks=last, seed=seed, spark=spark
+    )
+    if as_json:
+        click.echo(json.dumps(rows, indent=1))
+        return
+    names = list(chosen)
+    numbers = ("average_precision", "brier", "held_average_precision", "held_brier")
+    shown = [
+        (*(f"{row['options'][name]:g}" for name in names), *(_number(row[number]) for number in numbers))
+        for row in rows
+    ]
+    echo_table((*names, "average precision", "Brier", "held-back week", "its Brier"), shown, left=())
+
+
+@command.command("columns")
+def columns_command() -> None:
+    """List the features with a line each."""
+    from cmsspark.apps.popularity.column_texts import TEXTS
+
+    echo_list(("feature", "what it is"), TEXTS)
+
+
+@command.command("models")
+def models_command() -> None:
+    """List the models with a line each."""
+    from cmsspark.apps.popularity.models import ABOUT
+
+    echo_list(("model", "what it is"), ABOUT)

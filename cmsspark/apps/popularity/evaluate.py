@@ -1,0 +1,129 @@
+"""Rolling-forward evaluation: for each week, models learn from what was known on its Monday, and predict it.
+
+A training row is a dataset on an earlier day, with features of the days before that day and the label of the weeks
+from that day on, which are over on the Monday.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from cmsspark.apps.popularity.fitting import predict
+from cmsspark.apps.popularity.guards import SHUFFLED_MODEL, check_columns, check_later_days, check_shuffled, shuffles
+from cmsspark.apps.popularity.models import check_model
+from cmsspark.apps.popularity.scores import metrics
+from cmsspark.apps.popularity.series import Series
+from cmsspark.apps.popularity.training import FIRST_DAY, Label, Weeks
+from cmsspark.base.errors import InputMissing
+from cmsspark.base.text.plurals import number_of
+from cmsspark.engines.parallel_tasks import run_pieces
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Array = np.ndarray[Any, Any]
+
+#: Models of pyspark.ml train by jobs of their own: a task cannot start one.
+_OWN_JOBS: Final = "spark-"
+
+
+def strata(series: Series, day: int) -> Mapping[str, Array]:
+    """bool [datasets] each: active (used in the last week), dormant (used before that), new (never used before)."""
+    used = series.accesses[:day] > 0
+    active, ever = np.asarray(used[max(day - 7, 0) :].any(0)), np.asarray(used.any(0))
+    return {"active": active, "dormant": ever & ~active, "new": ~ever}
+
+
+@dataclass(frozen=True)
+class WeekForecast:
+    """What a model predicted for the weeks from day number ``day`` on: calibrated float64 [datasets]."""
+
+    day: int
+    model: str
+    scores: Array
+
+
+def evaluated_days(series: Series, label: Label, last: int | None = None) -> list[int]:
+    """Numbers of the Mondays that can be predicted and judged; ``last``: the last so many only.
+
+    Raises InputMissing (66) where there is none, DataError (65) where the series lacks what the label is made of.
+    """
+    label.check(series)
+    mondays = [day for day in series.mondays(label.weeks) if day - label.days >= FIRST_DAY + 7]
+    chosen = mondays[-last:] if last else mondays
+    if not chosen:
+        raise too_short(series, "no week can be predicted", FIRST_DAY + 7 + label.days, label)
+    return chosen
+
+
+def too_short(series: Series, wanted: str, earliest: int, label: Label, mondays: int = 1) -> InputMissing:
+    """The error where a series has not ``mondays`` weeks that begin on a Monday ``earliest`` days after its first day
+    or later, and are over: it says how many days are needed from that first day on.
+    """
+    start = series.days[0] + timedelta(days=earliest)
+    monday = start + timedelta(days=-start.weekday() % 7 + 7 * (mondays - 1))
+    last = monday + timedelta(days=label.days - 1)
+    return InputMissing(
+        wanted,
+        found=f"{number_of(len(series.days), 'day')}, {series.days[0]} to {series.days[-1]}",
+        next_step=f"give {(last - series.days[0]).days + 1:,} days, to {last}, or begin earlier",
+    )
+
+
+def forecasts(
+    weeks: Weeks, days: Sequence[int], models: Sequence[str], *, seed: int = 0, spark: SparkSession | None = None
+) -> list[WeekForecast]:
+    """Each model's forecast of each day, in order of days, after the guards; with ``spark`` one task a forecast.
+
+    Raises DataError (65) where a guard fails, UsageError (2) for an unknown model.
+    """
+    names = list(dict.fromkeys(models))
+    for name in names:
+        check_model(name)
+    check_later_days(weeks, days)
+    check_columns(weeks, days)
+    shuffled = [(day, SHUFFLED_MODEL, each, True) for day, each in shuffles(seed, days)]
+    wanted = [(day, name, seed, False) for day in days for name in names]
+    in_tasks = [piece for piece in (*shuffled, *wanted) if not piece[1].startswith(_OWN_JOBS)]
+    here = [piece for piece in wanted if piece[1].startswith(_OWN_JOBS)]
+    shared = (weeks.series, weeks.label)
+    rows = [*run_pieces(_forecast, shared, in_tasks, spark), *(_forecast(shared, piece) for piece in here)]
+    scores = {piece: np.array(row["scores"], float) for piece, row in zip((*in_tasks, *here), rows, strict=True)}
+    check_shuffled(weeks, [(piece[0], scores[piece]) for piece in shuffled])
+    return [WeekForecast(piece[0], piece[1], scores[piece]) for piece in wanted]
+
+
+def _forecast(shared: tuple[Series, Label], piece: tuple[int, str, int, bool]) -> dict[str, Any]:
+    series, label = shared
+    day, model, seed, is_shuffled = piece
+    # The days from the week on are cut off: nothing of them can be known.
+    weeks = Weeks(series.until(day), label)
+    return {"scores": predict(weeks, day, model, seed=seed, is_shuffled=is_shuffled).tolist()}
+
+
+def judged(series: Series, label: Label, forecast: WeekForecast) -> dict[str, Any]:
+    """A row: the first day of the week, the model, :func:`metrics`, and those of the strata."""
+    labels, scores = label.of(series, forecast.day), forecast.scores
+    parts = {part: metrics(labels[where], scores[where]) for part, where in strata(series, forecast.day).items()}
+    return {
+        "week": series.days[forecast.day], "model": forecast.model, **metrics(labels, scores), "strata": parts,
+    }  # fmt: skip
+
+
+def evaluate(
+    series: Series, label: Label, models: Sequence[str], *, weeks: int | None = None, seed: int = 0,
+    spark: SparkSession | None = None,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """A row for each week and model: the week's Monday, :func:`metrics`, and those of the strata.
+
+    ``weeks``: the last so many only. Raises InputMissing (66) where no week can be predicted, DataError (65) where a
+    guard fails.
+    """
+    days = evaluated_days(series, label, weeks)
+    made = forecasts(Weeks(series, label), days, models, seed=seed, spark=spark)
+    return [judged(series, label, forecast) for forecast in made]

@@ -1,0 +1,294 @@
+"""Models behind one interface: fit on (rows, labels), then a probability for each row."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from cmsspark.apps.popularity.training import Label, Training, first_by_bytes
+from cmsspark.base.errors import UsageError
+
+Array = np.ndarray[Any, Any]
+
+_RIDGE: Final = 30.0
+_BOOSTING: Final = {
+    "max_depth": 2,
+    "eta": 0.05,
+    "subsample": 0.7,
+    "colsample_bytree": 0.4,
+    "min_child_weight": 8,
+    "reg_lambda": 5,
+}
+_BOOSTING_ROUNDS: Final = 120
+#: Days after which a row counts half in boosting; a forest gains nothing by it.
+_HALF_LIFE: Final = 14.0
+_FOREST: Final = {
+    "max_depth": 5,
+    "eta": 1.0,
+    "subsample": 0.6,
+    "colsample_bynode": 0.15,
+    "min_child_weight": 10,
+    "num_parallel_tree": 300,
+}
+
+
+class Model(Protocol):
+    """``fit``, then ``predict(rows)``: float64 probabilities, one a row. ``save`` gives what ``load`` takes, as JSON.
+
+    ``fit`` gets ``training``: its columns' names, labels, how many datasets each row stands for, ages of rows in days.
+    """
+
+    def fit(self, training: Training, seed: int) -> None: ...
+    def predict(self, rows: Array) -> Array: ...
+    def save(self) -> dict[str, Any]: ...
+    def load(self, saved: Mapping[str, Any]) -> None: ...
+
+
+def sigmoid(values: Array) -> Array:
+    """The logistic function, without overflow."""
+    return np.asarray(1 / (1 + np.exp(-np.clip(values, -30, 30))))
+
+
+def logistic_weights(rows: Array, labels: Array, penalty: Array, start: Array, counts: Array | None = None) -> Array:
+    """Weights of a logistic regression, float64 as the columns: Newton's steps from ``start``, halved until they help.
+
+    ``penalty``: what the square of each weight's distance from ``start`` costs, times two. ``counts``: how often each
+    row counts.
+    """
+    counts = np.ones(len(rows)) if counts is None else counts
+    weights, loss = start.copy(), _loss(rows, labels, penalty, start, start, counts)
+    for _ in range(50):
+        expected = sigmoid(rows @ weights)
+        slope = rows.T @ (counts * (expected - labels)) + penalty * (weights - start)
+        curvature = (rows * (counts * expected * (1 - expected))[:, None]).T @ rows + np.diag(penalty)
+        step = np.linalg.solve(curvature, slope)
+        for _ in range(30):
+            following = _loss(rows, labels, penalty, start, weights - step, counts)
+            if following <= loss:
+                break
+            step = step / 2
+        else:
+            break
+        weights, loss = weights - step, following
+        if np.abs(step).max() < 1e-7:
+            break
+    return weights
+
+
+def _loss(rows: Array, labels: Array, penalty: Array, start: Array, weights: Array, counts: Array) -> float:
+    odds = rows @ weights
+    return float(
+        (counts * (np.logaddexp(0, odds) - labels * odds)).sum() + (penalty * (weights - start) ** 2).sum() / 2
+    )
+
+
+class Logistic:
+    """Logistic regression on standardised columns; ``only`` names the columns that it sees."""
+
+    def __init__(self, only: Sequence[str] = (), ridge: float = _RIDGE) -> None:
+        self._only, self._ridge = only, ridge
+
+    def fit(self, training: Training, seed: int) -> None:
+        rows, columns = training.rows, training.columns
+        self._chosen = [columns.index(name) for name in self._only] or list(range(len(columns)))
+        chosen = rows[:, self._chosen]
+        self._mean, self._spread = chosen.mean(0), chosen.std(0) + 1e-9
+        standard = self._standard(rows)
+        # The last column is the constant, which is free.
+        penalty = np.append(np.full(standard.shape[1] - 1, self._ridge), 1e-6)
+        start = np.zeros(standard.shape[1])
+        self._weights = logistic_weights(standard, training.labels, penalty, start, training.weights)
+
+    def predict(self, rows: Array) -> Array:
+        return sigmoid(self._standard(rows) @ self._weights)
+
+    def save(self) -> dict[str, Any]:
+        numbers = {"mean": self._mean, "spread": self._spread, "weights": self._weights}
+        return {"columns": self._chosen, **{name: values.tolist() for name, values in numbers.items()}}
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        self._chosen = list(saved["columns"])
+        self._mean, self._spread, self._weights = (np.array(saved[name]) for name in ("mean", "spread", "weights"))
+
+    def _standard(self, rows: Array) -> Array:
+        standard = (rows[:, self._chosen] - self._mean) / self._spread
+        return np.concatenate([standard, np.ones((len(rows), 1))], axis=1)
+
+
+class Persistence:
+    """What was popular in the last weeks will be, by the same rule; weeks: the longest window of the features that the
+    horizon holds (1, 2, 4, 8 or 26 weeks; for bytes and users 1 or 4), the threshold in its share.
+    """
+
+    def __init__(self, label: Label) -> None:
+        self._label = label
+
+    def fit(self, training: Training, seed: int) -> None:
+        label, columns = self._label, training.columns
+        if label.top_bytes is not None:
+            name, _ = _window("bytes", label, columns)
+            self._saved: dict[str, Any] = {"column": columns.index(name), "top": label.top_bytes}
+            return
+        name, share = _window("accesses", label, columns)
+        self._saved = {"column": columns.index(name), "least": float(np.log1p(label.threshold * share))}
+        if label.users is not None:
+            users, share = _window("users", label, columns)
+            self._saved |= {"users": columns.index(users), "least_users": float(np.log1p(label.users * share))}
+
+    def predict(self, rows: Array) -> Array:
+        saved = self._saved
+        values = rows[:, saved["column"]]
+        if "top" in saved:
+            return first_by_bytes(values, saved["top"])
+        is_popular = values > saved["least"]
+        if "users" in saved:
+            is_popular &= rows[:, saved["users"]] > saved["least_users"]
+        return np.asarray(is_popular, float)
+
+    def save(self) -> dict[str, Any]:
+        return self._saved
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        self._saved = dict(saved)
+
+
+def _window(measure: str, label: Label, columns: Sequence[str]) -> tuple[str, float]:
+    """The column of the longest window within the horizon, and its share of it."""
+    days = max(days for days in (7, 14, 28, 56, 182) if days <= label.days and f"{measure}_{days}d" in columns)
+    return f"{measure}_{days}d", days / label.days
+
+
+class Trees:
+    """Gradient boosting, or a random forest, by xgboost. ``half_life``: days after which a row counts half."""
+
+    def __init__(self, options: Mapping[str, Any], rounds: int, half_life: float = np.inf) -> None:
+        self._options, self._rounds, self._half_life = options, rounds, half_life
+
+    def fit(self, training: Training, seed: int) -> None:
+        xgboost = _xgboost()
+        rows, labels = training.rows, training.labels
+        weights = training.weights * np.exp2(-training.ages() / self._half_life)
+        options = {
+            "objective": "binary:logistic",
+            "tree_method": "hist",
+            "seed": seed,
+            "nthread": 1,
+            "base_score": float(np.clip(np.average(labels, weights=weights), 1e-3, 1 - 1e-3)),
+            **self._options,
+        }
+        self._trees = xgboost.train(options, xgboost.DMatrix(rows, labels, weight=weights), self._rounds)
+
+    def predict(self, rows: Array) -> Array:
+        return np.asarray(self._trees.predict(_xgboost().DMatrix(rows)), float)
+
+    def save(self) -> dict[str, Any]:
+        return {"trees": json.loads(self._trees.save_raw("json"))}
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        self._trees = _xgboost().Booster(model_file=bytearray(json.dumps(saved["trees"]).encode()))
+
+
+class Blend:
+    """The mean of several models' probabilities."""
+
+    def __init__(self, models: Sequence[Model]) -> None:
+        self._models = models
+
+    def fit(self, training: Training, seed: int) -> None:
+        for number, model in enumerate(self._models):
+            model.fit(training, seed + number)
+
+    def predict(self, rows: Array) -> Array:
+        return np.asarray(np.mean([model.predict(rows) for model in self._models], axis=0))
+
+    def save(self) -> dict[str, Any]:
+        return {"models": [model.save() for model in self._models]}
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        for model, one in zip(self._models, saved["models"], strict=True):
+            model.load(one)
+
+
+_AVERAGE: Final = ("accesses_1d", "accesses_3d", "accesses_7d", "accesses_14d")
+#: Values that tuning tries by default, by model.
+GRIDS: Final[Mapping[str, Mapping[str, Sequence[Any]]]] = {
+    "logistic": {"ridge": [3.0, 10.0, 30.0, 100.0]},
+    "forest": {"max_depth": [4, 5, 7], "min_child_weight": [5, 10, 20], "colsample_bynode": [0.15, 0.3]},
+    "boosting": {"max_depth": [2, 3], "rounds": [80, 120, 200], "half_life": [7.0, 14.0, 28.0]},
+}
+
+
+def _logistic(options: Mapping[str, Any]) -> Model:
+    return Logistic(**options)
+
+
+def _boosting(options: Mapping[str, Any]) -> Model:
+    rest = dict(options)
+    rounds, half_life = rest.pop("rounds", _BOOSTING_ROUNDS), rest.pop("half_life", _HALF_LIFE)
+    return Trees({**_BOOSTING, **rest}, rounds, half_life)
+
+
+def _forest(options: Mapping[str, Any]) -> Model:
+    return Trees({**_FOREST, **options}, 1)
+
+
+def _on_spark(kind: str) -> Callable[[Label, Mapping[str, Any]], Model]:
+    def make(label: Label, options: Mapping[str, Any]) -> Model:
+        from cmsspark.apps.popularity.spark_models import SparkModel
+
+        return SparkModel(kind, options)
+
+    return make
+
+
+MODELS: Final[dict[str, Callable[[Label, Mapping[str, Any]], Model]]] = {
+    "persistence": lambda label, options: Persistence(label),
+    "average": lambda label, options: Logistic(_AVERAGE),
+    "logistic": lambda label, options: _logistic(options),
+    "forest": lambda label, options: _forest(options),
+    "boosting": lambda label, options: _boosting(options),
+    "blend": lambda label, options: Blend([_forest({}), _boosting({})]),
+    "spark-logistic": _on_spark("logistic"),
+    "spark-forest": _on_spark("forest"),
+    "spark-boosting": _on_spark("boosting"),
+}
+ABOUT: Final = {
+    "persistence": "popular last week, popular next week",
+    "average": "logistic regression on accesses of the last 1, 3, 7 and 14 days",
+    "logistic": "logistic regression on all features",
+    "forest": "random forest (xgboost)",
+    "boosting": "gradient boosting (xgboost)",
+    "blend": "the mean of forest and boosting",
+    "spark-logistic": "logistic regression on all features (pyspark.ml)",
+    "spark-forest": "random forest (pyspark.ml)",
+    "spark-boosting": "gradient boosting (pyspark.ml)",
+}
+
+
+def check_model(name: str) -> None:
+    """Raises UsageError (2) for a name of no model."""
+    if name not in MODELS:
+        names = ", ".join(MODELS)
+        next_step = f"one of {names}, or for predictions the folder of a saved model"
+        raise UsageError(f"there is no model {name!r}", next_step=next_step)
+
+
+def make_model(name: str, label: Label, options: Mapping[str, Any] | None = None) -> Model:
+    """A model by name, with ``options`` in place of its own. Raises UsageError (2) for another name."""
+    check_model(name)
+    return MODELS[name](label, options or {})
+
+
+def _xgboost() -> Any:
+    try:
+        import xgboost
+    except ImportError:
+        raise UsageError(
+            "trees need xgboost",
+            found="xgboost is missing",
+            next_step="pip install 'cmsspark[popularity]', or --model logistic",
+        ) from None
+    return xgboost

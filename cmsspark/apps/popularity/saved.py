@@ -1,0 +1,247 @@
+"""Saved models: a folder of versions, each with the model, its model card, and the digest of its features.
+
+``FOLDER/<version>/model.json`` holds the numbers and trees, ``card.json`` what the model is: label, what it learned
+from (the run of each stored day and table) and until when, its columns with their digest, how good it was on the last
+weeks. ``FOLDER/LATEST`` names the newest version. A version is the day that it learned up to, and the first digits of
+the digest of model and card.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from cmsspark.apps.popularity.features import BASE_COLUMNS, STORE_COLUMNS
+from cmsspark.apps.popularity.fitting import Fitted, fit
+from cmsspark.apps.popularity.models import ABOUT, make_model
+from cmsspark.apps.popularity.training import Label, Training, Weeks
+from cmsspark.base.errors import DataError, InputMissing, OutputError, UsageError
+from cmsspark.filesystems.storage import Files, is_local, join, local_path
+
+Array = np.ndarray[Any, Any]
+
+_VERSION: Final = 1
+#: Columns of common tiers and campaigns begin so.
+_FLAGS: Final = ("is_tier_", "is_campaign_")
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A saved model: its card, and the model ready to predict. ``folder``: of its version. ``location``: what errors
+    name; None: the folder.
+    """
+
+    folder: Path
+    card: dict[str, Any]
+    fitted: Fitted
+    location: str | None = None
+
+    @property
+    def by_site(self) -> bool:
+        """Whether it predicts datasets at sites."""
+        return bool(self.card.get("by_site", False))
+
+    @property
+    def label(self) -> Label:
+        """What it predicts."""
+        return _label(self.card)
+
+    def predict(self, weeks: Weeks, day: int) -> tuple[Array, Array]:
+        """(calibrated, raw) probabilities of the datasets of ``weeks`` on that day, float64 [datasets].
+
+        Raises DataError (65) where the model has learned from that day or a later one, or from other features,
+        UsageError (2) where it is of datasets and the series of datasets at sites, or the other way round.
+        """
+        if self.by_site != weeks.series.by_site:
+            kinds = ("datasets", "datasets at sites")
+            raise UsageError(
+                f"the model is of {kinds[self.by_site]}, the series of {kinds[not self.by_site]}",
+                found=self.location or self.folder,
+                next_step="leave out --by-site, or choose a model that was trained with it"
+                if not self.by_site else "give --by-site, or choose a model that was trained without it",
+            )  # fmt: skip
+        learned = date.fromisoformat(self.card["learned_until"])
+        first = weeks.series.days[0]
+        if (learned - first).days >= day:
+            raise DataError(
+                f"the model knows days of the week that it is to predict: it learned up to {learned}",
+                where=self.location or self.folder,
+                next_step="choose a later --date, or an older version of the model",
+            )
+        raw = self.fitted.raw(aligned(weeks.rows(day), weeks.columns, self.card["columns"]))
+        return self.fitted.calibrated(raw), raw
+
+
+def columns_digest(columns: Sequence[str]) -> str:
+    """The sha256 of the names of columns, in order."""
+    return hashlib.sha256("\n".join(columns).encode()).hexdigest()
+
+
+def aligned(rows: Array, columns: Sequence[str], wanted: Sequence[str]) -> Array:
+    """The rows with the columns ``wanted``: flags of tiers and campaigns that the series has not are 0, its own others
+    are left out. Raises DataError (65) where another column is missing: features have changed, or the model learned
+    from tables of a store that the series has not.
+    """
+    place = {name: number for number, name in enumerate(columns)}
+    lacking = [name for name in wanted if name not in place and not name.startswith(_FLAGS)]
+    if lacking and set(lacking) <= set(STORE_COLUMNS):
+        raise DataError(
+            "the model learned from columns of a store that this series has not",
+            found=f"no {', '.join(lacking)}",
+            next_step="predict from a store with the tables that it had, or train a model again",
+        )
+    if lacking or list(wanted[: len(BASE_COLUMNS)]) != list(BASE_COLUMNS):
+        raise DataError(
+            "the model was made with other features than this version of cmsspark has",
+            found=f"no {', '.join(lacking)}" if lacking else "another order of columns",
+            next_step="train it again: cmsspark popularity train",
+        )
+    result = np.zeros((len(rows), len(wanted)))
+    for number, name in enumerate(wanted):
+        if name in place:
+            result[:, number] = rows[:, place[name]]
+    return result
+
+
+def train(weeks: Weeks, model_name: str, *, seed: int = 0) -> Fitted:
+    """The model that has learned from all days of the series."""
+    return fit(weeks, len(weeks.series.days), model_name, seed=seed)
+
+
+def save(folder: Path, weeks: Weeks, fitted: Fitted, metrics: Sequence[Mapping[str, Any]], seed: int) -> Path:
+    """Write a new version, and return its folder. ``metrics``: of past weeks, of :func:`evaluate`.
+
+    Raises OutputError (73) where it cannot be written. The same series, seed and version of cmsspark give the same
+    version.
+    """
+    series, label, training = weeks.series, weeks.label, fitted.training
+    model = json.dumps(
+        {
+            "version": _VERSION,
+            "name": fitted.name,
+            "calibration": None if fitted.calibration is None else fitted.calibration.tolist(),
+            "model": fitted.model.save(),
+        }
+    )
+    card = {
+        "model": fitted.name,
+        "about": ABOUT[fitted.name],
+        "label": asdict(label),
+        "by_site": series.by_site,
+        "learned_from": series.days[0].isoformat(),
+        "learned_until": series.days[-1].isoformat(),
+        "datasets": len(series.datasets),
+        "rows": len(training.rows),
+        "rows_before_sampling": training.total,
+        "rows_sha256": hashlib.sha256(np.ascontiguousarray(training.rows).tobytes()).hexdigest(),
+        "columns": list(weeks.columns),
+        "columns_sha256": columns_digest(weeks.columns),
+        "model_sha256": hashlib.sha256(model.encode()).hexdigest(),
+        "seed": seed,
+        "weeks": [{**row, "week": str(row["week"])} for row in metrics],
+    }
+    # Inputs are not part of the version: a day that is counted again has another run and the same rows.
+    digest = hashlib.sha256((model + json.dumps(card, indent=1)).encode()).hexdigest()
+    version = f"{series.days[-1]}-{digest[:8]}"
+    text = json.dumps({**card, "inputs": series.inputs}, indent=1)
+    try:
+        place = folder / version
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "model.json").write_text(model, encoding="utf-8")
+        (place / "card.json").write_text(text + "\n", encoding="utf-8")
+        aside = folder / f".LATEST-{os.getpid()}"
+        aside.write_text(version + "\n", encoding="utf-8")
+        aside.replace(folder / "LATEST")
+    except OSError as error:
+        raise OutputError("the model cannot be written", where=folder, found=error.strerror) from None
+    return place
+
+
+def load(folder: Path, location: str | None = None) -> Saved:
+    """The model of a version's folder, or the newest of a folder of versions. ``location``: where a copy came from,
+    which errors name.
+
+    Raises InputMissing (66) where there is none, DataError (65) where it is damaged or of another version of cmsspark.
+    """
+    if not (folder / "card.json").is_file():
+        try:
+            folder = folder / (folder / "LATEST").read_text(encoding="utf-8").strip()
+        except OSError:
+            raise _no_model(folder) from None
+    try:
+        text = (folder / "model.json").read_bytes()
+        card = json.loads((folder / "card.json").read_bytes())
+        if hashlib.sha256(text).hexdigest() != card["model_sha256"]:
+            raise ValueError("model.json is not the one of card.json")
+        if columns_digest(card["columns"]) != card["columns_sha256"]:
+            raise ValueError("the columns are not those of their digest")
+        return Saved(folder, card, _fitted(json.loads(text), card), location)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            "the saved model cannot be read", where=location or folder, found=str(error), next_step="train it again"
+        ) from None
+
+
+def find(location: str) -> Saved | None:
+    """The saved model of a folder, which may be a URI of the local disk or of another file system; None where a plain
+    path is no folder. Raises as :func:`load`.
+    """
+    if is_local(location):
+        folder = Path(local_path(location))
+        return load(folder) if folder.is_dir() or location.startswith("file:") else None
+    from cmsspark.store.stored_columns import files_of
+
+    with tempfile.TemporaryDirectory(prefix="cmsspark-") as aside:
+        return load(fetch(files_of(location, "cmsspark popularity"), location, Path(aside)), location)
+
+
+def fetch(files: Files, location: str, folder: Path) -> Path:
+    """Copy a version, or the newest one of a folder of versions, from another file system into ``folder``.
+
+    Raises InputMissing (66) where there is none.
+    """
+    place = location.rstrip("/")
+    if files.stat(join(place, "card.json")) is None:
+        newest = join(place, "LATEST")
+        if files.stat(newest) is None:
+            raise _no_model(location)
+        place = join(place, files.read_bytes(newest).decode().strip())
+    copy = folder / place.rpartition("/")[2]
+    copy.mkdir()
+    for name in ("card.json", "model.json"):
+        (copy / name).write_bytes(files.read_bytes(join(place, name)))
+    return copy
+
+
+def _no_model(where: Path | str) -> InputMissing:
+    return InputMissing(
+        "there is no saved model", where=where, next_step="cmsspark popularity train -o FOLDER makes one"
+    )
+
+
+def _label(card: Mapping[str, Any]) -> Label:
+    of = card["label"]
+    return Label(of["threshold"], of["users"], of["weeks"], of.get("top_bytes"))
+
+
+def _fitted(saved: Mapping[str, Any], card: Mapping[str, Any]) -> Fitted:
+    if saved["version"] != _VERSION:
+        raise ValueError(f"format {saved['version']}, this version of cmsspark reads {_VERSION}")
+    try:
+        model = make_model(saved["name"], _label(card))
+    except UsageError as error:
+        raise ValueError(error.wanted) from None
+    model.load(saved["model"])
+    calibration = None if saved["calibration"] is None else np.array(saved["calibration"])
+    nothing = np.zeros(0)
+    empty = Training(np.zeros((0, len(card["columns"]))), nothing, nothing, nothing, card["columns"], card["rows"])
+    return Fitted(saved["name"], model, calibration, empty)

@@ -1,0 +1,217 @@
+"""Daily use of datasets: from a file of anybody's, or from stored days."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import date, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from cmsspark.apps.popularity.dataset_catalogue import Catalogue
+from cmsspark.apps.popularity.dataset_reads import DatasetReads, ReadsBuilder
+from cmsspark.base.errors import DataError, InputMissing
+from cmsspark.base.text.plurals import number_of
+from cmsspark.sources.registry import ACCESS_STREAMS
+from cmsspark.store.stored_days import StoredDays
+from cmsspark.store.table_files import read_table
+
+if TYPE_CHECKING:
+    import polars as pl
+
+Array = np.ndarray[Any, Any]
+
+#: Measures of a day and dataset; ``accesses`` is needed, others are 0 where a series has none.
+MEASURES: Final = ("accesses", "users", "bytes", "cpus")
+_NEEDED: Final = ("day", "dataset", "accesses")
+#: Columns of a file: name → other names that are taken for it, those of stored tables among them.
+COLUMNS: Final = {
+    "day": ("date", "access_day"),
+    "dataset": ("dataset_name",),
+    "accesses": ("nacc", "access_count"),
+    "users": ("distinct_users",),
+    "bytes": ("read_bytes",),
+    "cpus": ("cpu_time", "cpu_seconds"),
+}
+#: Between a dataset and a site while rows are added up; no name of a dataset has it.
+_AT: Final = "\t"
+#: Days times datasets of a series: four measures of so many take 6 GB.
+_MOST_CELLS: Final = 200_000_000
+
+
+@dataclass(frozen=True)
+class Series:
+    """``values``: float64 [measures, days, datasets], 0 where nothing was used. ``days`` are consecutive.
+
+    ``missing``: days without any row; they count as days without use, and reports name them. ``first_rows``: the number
+    of the day of each dataset's first row, which may be one without use; without it that of its first use.
+    ``catalogue``: what stored tables say of the datasets; ``reads``: from where and by whom they were read. A series of
+    a file has neither. ``sites``: the site of each element of a series by site, a dataset at a site; else None.
+    ``inputs``: what it was read from: the run of each stored day and table, or the name and digest of a file.
+    """
+
+    days: tuple[date, ...]
+    datasets: tuple[str, ...]
+    values: Array
+    missing: tuple[date, ...] = ()
+    first_rows: Array | None = None
+    catalogue: Catalogue | None = None
+    reads: DatasetReads | None = None
+    sites: tuple[str, ...] | None = None
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def by_site(self) -> bool:
+        """Whether each element is a dataset at a site."""
+        return self.sites is not None
+
+    @property
+    def size_text(self) -> str:
+        """How many datasets, or datasets at sites, it has, in words."""
+        return f"{number_of(len(self.datasets), 'dataset')}{' at sites' if self.by_site else ''}"
+
+    @property
+    def is_known(self) -> Array:
+        """bool [datasets]: whether a day of the series has a row of the dataset."""
+        if self.first_rows is None:
+            return np.asarray(self.values.any((0, 1)))
+        return np.asarray(self.first_rows < len(self.days))
+
+    @property
+    def accesses(self) -> Array:
+        """float64 [days, datasets]."""
+        return np.asarray(self.values[0])
+
+    def until(self, count: int) -> Series:
+        """The series that ends before day number ``count``."""
+        catalogue = None if self.catalogue is None else self.catalogue.until(count)
+        reads = None if self.reads is None else self.reads.until(count)
+        values = self.values[:, :count]
+        return Series(self.days[:count], self.datasets, values, (), self.first_rows, catalogue, reads, self.sites)
+
+    def only(self, chosen: Array) -> Series:
+        """The series of the datasets of these numbers, which ascend."""
+        names = tuple(self.datasets[number] for number in chosen.tolist())
+        first = None if self.first_rows is None else self.first_rows[chosen]
+        catalogue = None if self.catalogue is None else self.catalogue.only(chosen)
+        reads = None if self.reads is None else self.reads.only(chosen)
+        values = np.ascontiguousarray(self.values[:, :, chosen])
+        sites = None if self.sites is None else tuple(self.sites[number] for number in chosen.tolist())
+        return Series(self.days, names, values, self.missing, first, catalogue, reads, sites)
+
+    def mondays(self, weeks: int = 1) -> list[int]:
+        """Numbers of the days on which a week starts whose ``weeks`` weeks are all there."""
+        last = len(self.days) - 7 * weeks
+        return [number for number, day in enumerate(self.days) if day.weekday() == 0 and number <= last]
+
+
+def read_series(path: Path) -> Series:
+    """The series of a CSV or Parquet file with the columns day, dataset, accesses, and optionally users, bytes, cpus.
+
+    Rows of one day and dataset are added up; users, bytes and cpus may be null. Raises as
+    :func:`cmsspark.store.table_files.read_table`, DataError (65) for more than fits into memory.
+    """
+    measures = MEASURES[1:]
+    table = read_table(path, "accesses", COLUMNS, _NEEDED, numbers=MEASURES, may_be_null=measures)
+    first, last = table["day"].min(), table["day"].max()
+    assert isinstance(first, date) and isinstance(last, date)
+    count = table["dataset"].n_unique()
+    _check_cells((last - first).days + 1, count, f"{first} to {last}, {count:,} datasets", path)
+    series = make_series(table)
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return replace(series, inputs={"file": {"name": path.name, "sha256": digest}})
+
+
+def _check_cells(days: int, count: int, found: str, path: Path | None = None) -> None:
+    if days * count > _MOST_CELLS:
+        raise DataError(
+            "the accesses are too many days of too many datasets for the memory of one process",
+            where=path, found=found,
+            next_step="leave out early days, or days that are mistakes",
+        )  # fmt: skip
+
+
+def make_series(table: pl.DataFrame) -> Series:
+    """A series of rows (day, dataset, measures). Rows of one day and dataset are added up in their order: the sum of
+    fractions does not depend on other rows.
+    """
+    import polars as pl
+
+    first, last = table["day"].min(), table["day"].max()
+    assert isinstance(first, date) and isinstance(last, date)
+    days = tuple(first + timedelta(days=number) for number in range((last - first).days + 1))
+    datasets = table["dataset"].unique().sort()
+    column = table["dataset"].cast(pl.Enum(datasets)).to_physical().to_numpy()
+    row = (table["day"].to_numpy().astype("datetime64[D]") - np.datetime64(first)).astype(int)
+    values = np.zeros((len(MEASURES), len(days), len(datasets)))
+    for number, name in enumerate(MEASURES):
+        if name in table.columns:
+            np.add.at(values[number], (row, column), table[name].fill_null(0).to_numpy())
+    present = set(row.tolist())
+    missing = tuple(day for number, day in enumerate(days) if number not in present)
+    first_rows = np.full(len(datasets), len(days))
+    np.minimum.at(first_rows, column, row)
+    return Series(days, tuple(datasets.to_list()), values, missing, first_rows)
+
+
+def stored_series(stored: StoredDays, *, by_site: bool = False) -> Series:
+    """The series of stored days: accesses, distinct users, bytes and CPU seconds of each dataset over all streams
+    of accesses. Jobs are another measure, and are not among them. Its catalogue comes from stored tables of DBS and
+    replicas, where there are some. With ``by_site`` each element is a dataset at a site, as the logs name sites.
+
+    Raises DataError (65) where a day's partials are damaged, two keys of pseudonyms are mixed, or the datasets at sites
+    are more than fit into memory.
+    """
+    import polars as pl
+
+    from cmsspark.apps.popularity.catalogue_tables import stored_catalogue
+
+    stored.key_id()
+    frames, reads = [], ReadsBuilder()
+    for day, frame in _access_rows(stored):
+        if by_site:
+            frame = frame.with_columns(pl.concat_str("dataset_name", "site_name", separator=_AT))
+        reads.add(day, frame)
+        frames.append(
+            frame.group_by(dataset=pl.col("dataset_name")).agg(
+                day=pl.lit(day),
+                accesses=pl.col("nacc").sum().cast(pl.Float64),
+                users=pl.col("user").drop_nulls().n_unique().cast(pl.Float64),
+                bytes=pl.col("read_bytes").cast(pl.Float64).sum(),
+                cpus=pl.col("cpu_time").cast(pl.Float64).sum(),
+            )
+        )
+    table = pl.concat(frames)
+    if table.is_empty():
+        raise InputMissing("the stored days have no accesses", next_step="choose other days")
+    if by_site:
+        count = table["dataset"].n_unique()
+        _check_cells(len(stored.period.days), count, f"{stored.period}, {count:,} datasets at sites")
+    series = make_series(table)
+    series = replace(series, reads=reads.build(series.days, series.datasets))
+    if by_site:
+        # Sites are as logged, with any tabs.
+        datasets, sites = zip(*(name.split(_AT, 1) for name in series.datasets), strict=True)
+        series = replace(series, datasets=datasets, sites=sites)
+    catalogue = stored_catalogue(stored.files, stored.fout, series.days, series.datasets)
+    days = {day.isoformat(): table.manifest.rows_run for day, table in sorted(stored.partials.items())}
+    tables = {} if catalogue is None else catalogue.inputs()
+    return replace(series, catalogue=catalogue, inputs={"days": days, "tables": tables})
+
+
+def _access_rows(stored: StoredDays) -> Iterator[tuple[date, pl.DataFrame]]:
+    """Each day's partials of streams of accesses, of all its part files: rows of one dataset may be in several."""
+    import polars as pl
+
+    texts = ("stream", "dataset_name", "site_name", "user")
+    for batch in stored.batches([*texts, "nacc", "remote_nacc", "read_bytes", "cpu_time"]):
+        by_day: dict[date, list[pl.DataFrame]] = {}
+        for day, rows in batch:
+            frame = pl.DataFrame(pl.from_arrow(rows)).with_columns(pl.col(texts).cast(pl.String))
+            by_day.setdefault(day, []).append(frame.filter(pl.col("stream").is_in(ACCESS_STREAMS)))
+        for day, frames in by_day.items():
+            yield day, pl.concat(frames)

@@ -1,0 +1,95 @@
+"""Tuning: configurations of a model, each judged on past weeks, one task a configuration.
+
+The configurations are compared on the earlier weeks only; the last ones are held back and say what the chosen one is
+worth. Folds follow time: each week is predicted from the days before it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from cmsspark.apps.popularity.evaluate import too_short
+from cmsspark.apps.popularity.fitting import predict
+from cmsspark.apps.popularity.models import GRIDS
+from cmsspark.apps.popularity.scores import average_precision
+from cmsspark.apps.popularity.series import Series
+from cmsspark.apps.popularity.training import FIRST_DAY, Label, Weeks
+from cmsspark.base.errors import UsageError
+from cmsspark.engines.parallel_tasks import run_pieces
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: Weeks of the end that no configuration is chosen by.
+HELD_WEEKS: Final = 1
+
+
+def configurations(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """All combinations of the values of a grid."""
+    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+
+
+def parse_grid(model_name: str, texts: Sequence[str]) -> dict[str, list[Any]]:
+    """The grid of ``NAME=VALUE,VALUE`` texts, or the model's own without any. Raises UsageError (2)."""
+    if model_name not in GRIDS:
+        raise UsageError(f"{model_name} has nothing to tune", next_step=f"one of {', '.join(GRIDS)}")
+    grid: dict[str, list[Any]] = {}
+    for text in texts:
+        name, equals, values = text.partition("=")
+        if not equals or name not in GRIDS[model_name]:
+            known = ", ".join(GRIDS[model_name])
+            raise UsageError(f"{text!r} is not NAME=VALUE,VALUE", next_step=f"{model_name} has {known}")
+        try:
+            grid[name] = [json.loads(value) for value in values.split(",")]
+        except ValueError:
+            raise UsageError(f"{text!r} has a value that is no number", next_step="max_depth=2,3") from None
+    return grid or {name: list(values) for name, values in GRIDS[model_name].items()}
+
+
+def tune(
+    series: Series, label: Label, model_name: str, grid: Mapping[str, Sequence[Any]], *, weeks: int = 4, seed: int = 0,
+    spark: SparkSession | None = None,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """A row for each configuration, the best first: ``options``, ``average_precision`` and ``brier`` as means of the
+    ``weeks`` before the held-back one, and ``held_average_precision`` and ``held_brier`` of that one.
+
+    Raises InputMissing (66) where the series has too few weeks.
+    """
+    mondays = [day for day in series.mondays(label.weeks) if day - label.days >= FIRST_DAY + 7]
+    chosen = mondays[-weeks - HELD_WEEKS :]
+    if len(chosen) <= HELD_WEEKS:
+        earliest = FIRST_DAY + 7 + label.days
+        raise too_short(series, "too few weeks to tune on", earliest, label, mondays=HELD_WEEKS + 1)
+    pieces = [{"model": model_name, "options": options, "days": chosen} for options in configurations(grid)]
+    rows = run_pieces(_judge, (series, label, seed), pieces, spark)
+    return sorted(rows, key=lambda row: (-(row["average_precision"] or 0), row["brier"], json.dumps(row["options"])))
+
+
+def _judge(shared: tuple[Series, Label, int], piece: Mapping[str, Any]) -> dict[str, Any]:
+    series, label, seed = shared
+    weeks = Weeks(series, label)
+    found = []
+    for day in piece["days"]:
+        scores = predict(weeks, day, piece["model"], seed=seed, options=piece["options"])
+        labels = label.of(series, day)
+        found.append((average_precision(labels, scores), float(((scores - labels) ** 2).mean())))
+    tuned, held = found[:-HELD_WEEKS], found[-HELD_WEEKS:]
+    return {
+        "model": piece["model"],
+        "options": piece["options"],
+        "weeks": [series.days[day].isoformat() for day in piece["days"]],
+        "average_precision": _mean([precision for precision, _ in tuned]),
+        "brier": _mean([brier for _, brier in tuned]),
+        "held_average_precision": _mean([precision for precision, _ in held]),
+        "held_brier": _mean([brier for _, brier in held]),
+    }
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None

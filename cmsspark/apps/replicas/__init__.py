@@ -1,0 +1,1 @@
+"""Jobs on dumps: replicas, contents and last accesses of datasets."""

@@ -1,0 +1,102 @@
+"""``dataset_last_access``: when each dataset with replicas was last used, by Rucio and by the logs (rule 35)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import date
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from cmsspark.base import dates
+from cmsspark.base.schemas import stored_table
+from cmsspark.run.dump_day import DumpJob
+from cmsspark.settings.settings import Settings
+from cmsspark.store.job_index import JOBS
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from cmsspark.dumps.dump_frames import Frames
+    from cmsspark.filesystems.storage import Files
+    from cmsspark.run.request import JobRequest
+
+MONTHS: Final = 12
+
+
+def build(frames: Frames, day: date, months: int = MONTHS) -> pl.DataFrame:
+    """``schemas/tables/dataset_last_access.yaml``. A dataset is a candidate for deletion where nobody read it since
+    ``months`` before the day, and no replica is newer.
+    """
+    import polars as pl
+
+    from cmsspark.dumps import dump_frames
+
+    cutoff = dates.months_before(day, months)
+    rows = (
+        dump_frames.by_dataset(frames["presence"])
+        .join(frames["last_access"], "dataset_name", "left")
+        .join(frames["log_last_access"], "dataset_name", "left")
+        .sort("dataset_name")
+    )
+    of_rucio = dump_frames.date_of_ms("rucio_last_access_ms")
+    dated = rows.with_columns(last_access=pl.max_horizontal(of_rucio, "log_last_access"))
+    last, newest = pl.col("last_access"), pl.col("newest_replica_ms")
+    state = pl.when(last.is_null()).then(pl.lit("never")).when(last < cutoff).then(pl.lit("unread"))
+    named = dump_frames.with_derived(dated.with_columns(state=state.otherwise(pl.lit("read"))), ("data_tier",))
+    is_old = newest.is_null() | (newest < dates.start_ms(cutoff))
+    rows = named.with_columns(
+        pl.col("data_tier").fill_null(""),
+        is_candidate=(pl.col("state") != "read") & is_old,
+    )
+    return dump_frames.as_table(rows, JOB.name, day)
+
+
+def log_last_access(files: Files, request: JobRequest) -> dict[str, pl.DataFrame]:
+    """The last stored day, not after the request's, on which a log of any stream has an access to each dataset."""
+    import polars as pl
+
+    from cmsspark.store import results
+    from cmsspark.store.stored_columns import stored_days, table_rows
+
+    found = pl.DataFrame(schema={"dataset_name": pl.String, "log_last_access": pl.Date})
+    tables = [job.tables[0] for job in JOBS.values() if job.streams]
+    tables = [table for table in tables if {"dataset_name", "nacc"} <= set(stored_table(table).names)]
+    stored = [(day, table) for table in tables for day in stored_days(files, request.fout, table)]
+    for day, table in stored:
+        if day > request.day:
+            continue
+        current = results.current(files, request.fout, table, table, day)
+        read = pl.from_arrow(table_rows(files, current, table, ["dataset_name", "nacc"]))
+        assert isinstance(read, pl.DataFrame)
+        names = read.filter((pl.col("nacc") > 0) & pl.col("dataset_name").is_not_null()).select("dataset_name").unique()
+        of_day = names.with_columns(log_last_access=pl.lit(day))
+        found = pl.concat([found, of_day]).group_by("dataset_name").agg(pl.col("log_last_access").max())
+    return {"log_last_access": found}
+
+
+def configured(options: Mapping[str, Any], settings: Settings) -> DumpJob:
+    """The job for its options."""
+    del settings
+    return replace(JOB, build=partial(build, months=options["months"]))
+
+
+JOB: Final = DumpJob(
+    "dataset_last_access",
+    {},
+    replicas=True,
+    build=build,
+    rucio=("DIDS",),
+    rucio_frames=("rse_sums", "last_access"),
+    more=log_last_access,
+    options=(
+        click.option(
+            "--months", type=click.IntRange(1, 1200), default=MONTHS, show_default=True,
+            help="Datasets that nobody read for so many months are candidates for deletion.",
+        ),
+    ),
+    configured=configured,
+)  # fmt: skip
+command = JOB.command()

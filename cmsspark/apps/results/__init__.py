@@ -1,0 +1,1 @@
+"""Commands on stored results: paths, runs, status, SQL, clean-up."""

@@ -1,0 +1,87 @@
+"""``cmsspark compact``: store days that have many small files as new runs with few files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from cmsspark.base.errors import CmssparkError, NotReady
+from cmsspark.base.periods import Interval, Period
+from cmsspark.base.text.plurals import number_of
+from cmsspark.cli.options import DATE_HELP, DayType, settings_of, store_of, store_options
+from cmsspark.cli.period_options import period_options
+from cmsspark.filesystems.storage import Files
+from cmsspark.store.job_index import find_job
+from cmsspark.store.stored_columns import files_of
+
+if TYPE_CHECKING:
+    from datetime import date
+
+
+@click.command("compact")
+@click.option("--job", "job_name", metavar="JOB", help="Only results of this job.")
+@click.option("--date", "day", type=DayType(), help=DATE_HELP)
+@period_options
+@click.option("--dry-run", is_flag=True, help="Only list what would be compacted.")
+@store_options
+def command(
+    job_name: str | None,
+    day: date | None,
+    period: Period | None,
+    dry_run: bool,
+    fout: str | None,
+    settings_file: str | None,
+) -> None:
+    """Compact days and periods whose tables have more files than they need (one for each 128 MB).
+
+    A compacted result is a new run with the same rows. Nothing is published again, and no period becomes out of date.
+    The old runs stay until cmsspark prune removes them. Without --date and a period all results are checked.
+    """
+    settings = settings_of(settings_file)
+    store = store_of(fout, settings)
+    jobs = (find_job(job_name).name,) if job_name else ()
+    compact(files_of(store, "cmsspark compact", settings), store, jobs, day or period, dry_run=dry_run)
+
+
+def compact(
+    files: Files, fout: str, jobs: tuple[str, ...] = (), when: Interval | None = None, *, dry_run: bool = False
+) -> int:
+    """Compact, or list, what ``when`` covers of ``jobs`` (default: everything). Returns the number of results.
+
+    A result that another process works on is left out. Raises the first other error after the rest is done.
+    """
+    from cmsspark.store import compacted_runs
+
+    count = before = after = 0
+    first_error: CmssparkError | None = None
+    for job, interval in compacted_runs.stored_results(files, fout, jobs):
+        if when is not None and not _covers(when, interval):
+            continue
+        try:
+            found = compacted_runs.many_files(files, fout, job, interval)
+            if found is None or not (dry_run or compacted_runs.compact(files, fout, job, interval)):
+                continue
+        except NotReady as error:
+            click.echo(f"left out: {job} of {interval}: {error.wanted}")
+            continue
+        except CmssparkError as error:
+            click.echo(f"failed: {job} of {interval}: {error.wanted}")
+            first_error = first_error or error
+            continue
+        now, then = found.counts
+        click.echo(f"{'would compact' if dry_run else 'compacted'}: {found.what}: {number_of(now, 'file')} as {then:,}")
+        count, before, after = count + 1, before + now, after + then
+    if count:
+        done = "would be" if dry_run else "are"
+        click.echo(f"{number_of(count, 'result')}: {number_of(before, 'file')} {done} {after:,}")
+    elif first_error is None:
+        click.echo("nothing to compact")
+    if first_error is not None:
+        raise first_error
+    return count
+
+
+def _covers(when: Interval, interval: Interval) -> bool:
+    """Whether ``when`` is the interval, or a period with that day."""
+    return interval == when or (isinstance(when, Period) and not isinstance(interval, Period) and interval in when.days)

@@ -1,0 +1,66 @@
+"""``cmsspark help``: help on a topic or on a command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import click
+
+from cmsspark.base.errors import Exit, UsageError
+from cmsspark.base.text.spelling import suggestion
+from cmsspark.base.text.terminal import hanging, terminal_width
+
+
+def exit_codes() -> str:
+    """The text of ``cmsspark help exit-codes``: the meaning and the next step of every exit code."""
+    lines = ["Exit codes of run_spark and cmsspark:", ""]
+    width = terminal_width()
+    for code in Exit:
+        lines.append(hanging(f"  {int(code):>2}  ", code.meaning, 6, width))
+        lines.append(hanging("      next: ", code.next_step, 12, width))
+    return "\n".join(lines)
+
+
+#: topic → (one line of help, function that returns the text)
+TOPICS: dict[str, tuple[str, Callable[[], str]]] = {
+    "exit-codes": ("What each exit code means, and what to do next.", exit_codes),
+}
+
+
+@click.command("help")
+@click.argument("names", metavar="[TOPIC | COMMAND [SUBCOMMAND]]", nargs=-1)
+@click.pass_context
+def command(ctx: click.Context, names: tuple[str, ...]) -> None:
+    """Show help on a topic (exit-codes) or on a command; without a name, list all topics and commands."""
+    group = ctx.find_root()
+    if not names:
+        click.echo(group.get_help())
+        click.echo(f"\n{_topics(group)}", nl=False)
+    elif names[0] in TOPICS and len(names) == 1:
+        click.echo(TOPICS[names[0]][1]())
+    else:
+        click.echo(_command_context(group, names).get_help())
+
+
+def _topics(group: click.Context) -> str:
+    formatter = group.make_formatter()
+    with formatter.section("Topics (cmsspark help TOPIC)"):
+        formatter.write_dl([(name, about) for name, (about, _) in sorted(TOPICS.items())])
+    return formatter.getvalue()
+
+
+def _command_context(context: click.Context, names: tuple[str, ...]) -> click.Context:
+    """The context of the command with these ``names``. Raises UsageError (2) for a name that does not exist."""
+    for name in names:
+        group = context.command
+        subcommand = group.get_command(context, name) if isinstance(group, click.Group) else None
+        if subcommand is None:
+            commands = group.list_commands(context) if isinstance(group, click.Group) else []
+            topics = [] if context.parent else sorted(TOPICS)
+            raise UsageError(
+                f"there is no help on {' '.join(names)!r}",
+                found=", ".join([*topics, *commands]) or f"{context.command_path} has no subcommands",
+                next_step=suggestion(name, [*topics, *commands]) or "cmsspark help lists the topics and commands",
+            )
+        context = click.Context(subcommand, info_name=name, parent=context)
+    return context

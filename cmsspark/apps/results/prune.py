@@ -1,0 +1,98 @@
+"""``cmsspark prune``: remove runs that are no longer current from the store. Removes only with ``--yes``."""
+
+from __future__ import annotations
+
+import click
+
+from cmsspark.base import clock
+from cmsspark.base.dates import DAY_MS
+from cmsspark.base.errors import NotReady, UsageError
+from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.progress_line import counted
+from cmsspark.cli.options import quiet_option, settings_of, store_of, store_options
+from cmsspark.filesystems.storage import Files, join
+from cmsspark.settings.settings import Settings
+from cmsspark.store import lease, leftovers, retention
+from cmsspark.store.retention import OldRun
+from cmsspark.store.stored_columns import files_of
+
+
+@click.command("prune")
+@click.option("--older-than", "age", type=click.IntRange(1), default=30, show_default=True, metavar="DAYS", help="Age.")
+@click.option("--yes", is_flag=True, help="Remove; without this option only list.")
+@click.option("--dry-run", is_flag=True, help="Only list. This is the default.")
+@quiet_option
+@store_options
+def command(age: int, yes: bool, dry_run: bool, fout: str | None, settings_file: str | None) -> None:
+    """Remove replaced runs, leftovers of killed runs, old leases and damaged run histories.
+
+    The current result of a day is always kept. If it is damaged, all runs of the day are kept. The outbox and the
+    quarantine remove their own old files.
+    """
+    if yes and dry_run:
+        raise UsageError("--yes and --dry-run exclude each other", next_step="give only one of them")
+    settings = settings_of(settings_file)
+    store = store_of(fout, settings)
+    files = files_of(store, "cmsspark prune", settings)
+    before_ms = clock.now_ms() - age * DAY_MS
+    count = prune(files, store, before_ms, remove=yes) + _prune_rest(files, store, settings, before_ms, remove=yes)
+    if not count:
+        click.echo("nothing to remove")
+    elif not yes:
+        click.echo("--yes removes them")
+
+
+def _prune_rest(files: Files, fout: str, settings: Settings, before_ms: int, *, remove: bool) -> int:
+    """The same for leases, of which only the number is printed, and for damaged run histories."""
+    leases = list(leftovers.old_leases(files, fout, before_ms))
+    held = 0
+    for old_lease in leases if remove else ():
+        try:
+            leftovers.remove_lease(files, old_lease)
+        except NotReady as error:
+            held += 1
+            click.echo(f"kept: the lease of {old_lease.what}: {error.wanted}")
+    if leases:
+        count = len(leases) - held
+        text = number_of(count, "old lease")
+        click.echo(f"{'removed' if remove else 'would remove'}: {text}")
+    histories = leftovers.damaged_histories(settings.state_dir, before_ms)
+    for path in histories:
+        if remove:
+            path.unlink()
+        click.echo(f"{'removed' if remove else 'would remove'}: a damaged run history: {path}")
+    return len(leases) + len(histories)
+
+
+def prune(files: Files, fout: str, before_ms: int, *, remove: bool) -> int:
+    """List, and with ``remove`` delete, runs last written before ``before_ms``. Returns the number of these runs."""
+    total = 0
+    runs = list(counted(retention.old_runs(files, fout, before_ms), "looking for old runs", None, "found"))
+    for run in counted(runs, "removing old runs" if remove else "listing old runs", len(runs), "runs"):
+        text = f"{run.job} of {run.interval}: {run.path} ({run.size:,} bytes, {run.why})"
+        if not remove:
+            click.echo(f"would remove: {text}")
+        elif (reason := _remove(files, fout, run)) is not None:
+            click.echo(f"kept: {text}: {reason}")
+            continue
+        else:
+            click.echo(f"removed: {text}")
+        total += run.size
+    if runs:
+        click.echo(f"{number_of(len(runs), 'run')}, {total:,} bytes {'removed' if remove else 'would remove'}")
+    return len(runs)
+
+
+def _remove(files: Files, fout: str, run: OldRun) -> str | None:
+    """Delete a run under its day's lease; the reason where it must stay."""
+    folder = lease.folder_of(fout, run.job, run.interval)
+    try:
+        with lease.hold(files, folder, f"{run.job} of {run.interval}"):
+            # Check again under the lease: a run may have become current, or the current one may be lost.
+            current = retention.current_run(files, join(fout, run.job, run.interval.isoformat()))
+            if current is None or run.path.endswith("/" + current):
+                return "it may be the only copy"
+            files.delete(run.path)
+    except NotReady as error:
+        return error.wanted
+    return None

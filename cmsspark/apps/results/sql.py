@@ -1,0 +1,88 @@
+"""``cmsspark sql``: ask the stored tables in SQL, once or at a prompt."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cmsspark.base.errors import UsageError
+from cmsspark.base.text.plurals import number_of
+from cmsspark.cli.options import settings_of, store_of, store_options
+from cmsspark.store.query import output
+
+if TYPE_CHECKING:
+    from cmsspark.settings.settings import Settings
+    from cmsspark.store.query.database import Database
+
+#: Rows that are printed as a table unless --rows says otherwise.
+_SHOWN = 100
+
+
+@click.command("sql")
+@click.argument("query", required=False)
+@click.option("--csv", "fmt", flag_value="csv", help="Print all rows as CSV.")
+@click.option("--json", "fmt", flag_value="json", help="Print all rows as JSON: a list of objects.")
+@click.option("--markdown", "fmt", flag_value="markdown", help="Print all rows as a Markdown table.")
+@click.option("-o", "--out", metavar="FILE", help="Write all rows to FILE: .parquet, .csv, .json, .jsonl or .md.")
+@click.option("-f", "--file", "file", metavar="FILE", help="Read the query from FILE; - is stdin.")
+@click.option("--rows", type=click.IntRange(1), default=_SHOWN, show_default=True, help="Maximum rows of a table.")
+@click.option("--time-limit", type=click.FloatRange(0.1), metavar="SECONDS", help="Stop a query after SECONDS.")
+@click.option("--memory", metavar="SIZE", help="Memory of a query, such as 2GB. [default: 80 % of this host's]")
+@store_options
+def command(
+    query: str | None, fmt: str | None, out: str | None, file: str | None, rows: int, time_limit: float | None,
+    memory: str | None, fout: str | None, settings_file: str | None,
+) -> None:  # fmt: skip
+    """Run the SQL statement QUERY over the stored tables, or open a prompt without QUERY.
+
+    Each stored table is a view with the current result of all its days; `show tables` lists the views, `describe TABLE`
+    its columns. Queries only read.
+    """
+    settings = settings_of(settings_file)
+    store = store_of(fout, settings)
+    text = _query_text(query, file)
+    if out:
+        output.check_target(out, fmt)
+    with _open(store, memory, settings) as database:
+        if text is None:
+            from cmsspark.store.query.prompt import Prompt
+
+            Prompt(database, settings.state_dir / "sql_history", rows, time_limit).run()
+            return
+        result = database.query(text, max_seconds=time_limit, max_rows=None if fmt or out else rows)
+        if out:
+            output.write(result, out)
+            click.echo(f"{number_of(result.table.num_rows, 'row')} in {result.seconds:.2f} s: {out}", err=True)
+        elif fmt:
+            output.echo(result, fmt)
+        else:
+            output.echo_result(result)
+            click.echo(output.summary(result), err=True)
+
+
+def _open(store: str, memory: str | None, settings: Settings) -> Database:
+    from cmsspark.store.query.database import Database
+    from cmsspark.store.stored_columns import existing_store, files_of
+
+    files = existing_store(files_of(store, "cmsspark sql", settings), store)
+    return Database(store, files=files, memory=memory)
+
+
+def _query_text(query: str | None, file: str | None) -> str | None:
+    """The query of the command line, a file or a pipe; None for the prompt. Raises UsageError (2)."""
+    if query is not None and file is not None:
+        raise UsageError("QUERY and --file exclude each other", next_step="give only one of them")
+    if file == "-" or (query is None and file is None and not sys.stdin.isatty()):
+        text = sys.stdin.read()
+        if not text.strip():
+            raise UsageError("a query is wanted", found="nothing on stdin", next_step='cmsspark sql "show tables"')
+        return text
+    if file is None:
+        return query
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError("the file of the query cannot be read", where=file, found=error) from None

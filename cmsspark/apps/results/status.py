@@ -1,0 +1,128 @@
+"""``cmsspark status``: the state of each day and job, from the run history and a local store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, timedelta
+from pathlib import Path
+
+import click
+
+from cmsspark.apps.results.runs import history_of
+from cmsspark.base import clock, dates
+from cmsspark.base.periods import spans
+from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.terminal import Coloured, echo_table, printable
+from cmsspark.cli.options import DayType, settings_of, store_options
+from cmsspark.filesystems.storage import is_local, is_same_place, local_path
+from cmsspark.run import failure_report
+from cmsspark.store.daily_state import DailyState, DayRecord, split_key
+from cmsspark.store.day_states import NO_RESULT, WORDS, Cell, cell, is_lost, table
+from cmsspark.store.job_index import JOBS
+from cmsspark.store.run_history import Run, State
+
+
+@click.command("status")
+@click.option("--days", "count", type=click.IntRange(1, 4000), default=14, show_default=True, help="Number of days.")
+@click.option("--to", "last", type=DayType(), help="Last day. [default: yesterday in UTC]")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: the state by day and job.")
+@store_options
+def command(count: int, last: date | None, as_json: bool, fout: str | None, settings_file: str | None) -> None:
+    """Show which days of which jobs are stored, published, failed or missing."""
+    until = last or dates.today() - timedelta(days=1)
+    span = [until - timedelta(days=back) for back in range(count - 1, -1, -1)]
+    settings = settings_of(settings_file)
+    store = fout or settings.store
+    # A run into another store says nothing about this one. Where there is no store, all that is known is shown.
+    own = store if store and not (is_local(store) and not Path(local_path(store)).is_dir()) else None
+    with history_of(settings, fout) as history:
+        # Runs of periods have no single day: cmsspark periods lists them.
+        runs = [run for run in history.runs(first=span[0], last=until) if not run.details.period]
+        published = history.published(span[0], until)
+        stored = history.stored_days(own)
+    if own is not None:
+        places = {place for place in {run.store for run in runs} if is_same_place(place, own)}
+        runs = [run for run in runs if run.store in places]
+    if (note := _store_note(store, has_runs=bool(runs))) is not None:
+        click.echo(note, err=True)
+    jobs = [name for name in JOBS if any(run.job == name for run in runs)] or ["data_aggregation"]
+    records = DailyState(settings.state_dir, store).read().days
+    jobs += [job for job in JOBS if job not in jobs and any(split_key(key)[1] == job for key in records)]
+    cells = table(span, jobs, runs, published)
+    for key, record in records.items():
+        if record.skipped is not None and (at := split_key(key)) in cells and cells[at].word in NO_RESULT:
+            cells[at] = Cell("skipped")
+    if as_json:
+        states = {day.isoformat(): {job: cells[day, job].word for job in jobs} for day in span}
+        click.echo(json.dumps(states, indent=1))
+        return
+    _print(span, jobs, cells)
+    for line in (*failures(runs, cells, settings.state_dir), *outside(stored, span), *remarks(records, span)):
+        click.echo(line)
+
+
+def _store_note(store: str | None, *, has_runs: bool) -> str | None:
+    """What there is to say where no store is named, or where none is at that place."""
+    if not store:
+        return None if has_runs else "no store is named: give --fout URI, or `store: URI` in cmsspark.yaml"
+    if is_local(store) and not Path(local_path(store)).is_dir():
+        return f"there is no store in {store}; what follows is this host's run history, of all stores"
+    return None
+
+
+def outside(stored: Mapping[str, Sequence[date]], span: Sequence[date]) -> list[str]:
+    """A line for each job with stored days outside the window, with the option that shows the last of them."""
+    lines = []
+    for job, stored_days in stored.items():
+        if job in JOBS and not JOBS[job].of_periods and (others := [day for day in stored_days if day not in span]):
+            count = number_of(len(others), "day")
+            lines.append(f"{job}: also stored: {count}, {spans(others)}; --to {others[-1]} shows the last")
+    return ["", *lines] if lines else []
+
+
+def failures(runs: Iterable[Run], cells: Mapping[tuple[date, str], Cell], state_dir: Path) -> list[str]:
+    """A line for each day whose last run failed: the code, the reason, and the page that says more."""
+    lines, seen = [], set()
+    for run in runs:  # the latest start first
+        key = run.day, run.job
+        if key in seen or key not in cells:
+            continue
+        seen.add(key)
+        page = failure_report.page_path(state_dir, run)
+        if run.state is State.FAILED and cells[key].word != "skipped" and page.is_file():
+            reason = (run.error or "").partition("\n")[0]
+            lines.append(f"{run.day} {run.job}: {run.exit_code}: {printable(reason)}\n  {page}")
+    return ["", *lines] if lines else []
+
+
+def remarks(records: Mapping[str, DayRecord], span: Sequence[date]) -> list[str]:
+    """A line for each day that was skipped or acknowledged, and for each before the window that is not done."""
+    lines = []
+    for key, record in sorted(records.items()):
+        day, _ = split_key(key)
+        note, word = (record.skipped, "skipped") if record.skipped else (record.acknowledged, "acknowledged")
+        is_noted = record.skipped is not None or record.is_acknowledged
+        if note is not None and is_noted and day <= span[-1]:
+            lines.append(f"{key}: {word}: {note.reason} ({note.user}, {clock.to_minute(note.at_ms)})")
+        elif day < span[0]:
+            lines.append(f"{key}: not done: {record.word}: {record.text}")
+    return ["", *lines] if lines else []
+
+
+def _print(span: list[date], jobs: list[str], cells: Mapping[tuple[date, str], Cell]) -> None:
+    rows = [[day.isoformat(), *(_shown(cells[day, job]) for job in jobs)] for day in span]
+    echo_table(["day", *jobs], rows, left=range(len(jobs) + 1), whole=(0,))
+    click.echo()
+    used = {cell.word for cell in cells.values()}
+    for word, (colour, meaning) in WORDS.items():
+        if word in used:
+            click.echo(f"{click.style(f'{word:<12}', fg=colour)} {meaning}")
+
+
+def _shown(state: Cell) -> Coloured:
+    refused = f" ({state.refused:,} refused)" if state.refused else ""
+    return Coloured(state.word + refused, WORDS[state.word][0])
+
+
+__all__ = ["Cell", "cell", "command", "is_lost", "remarks", "table"]

@@ -1,0 +1,92 @@
+"""The checks of a script before a run: each problem is reported before a worker, a pod or a JVM exists."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from cmsspark.apps.training.script_check import missing_imports
+from cmsspark.base.errors import DataError, InputMissing, NotAllowed, UsageError
+
+#: Seconds that a script's own ``--dry-run`` may take.
+DRY_RUN_SECONDS: Final = 120
+#: Bytes of a script: it travels in a ConfigMap, which holds 1 MiB.
+MAX_BYTES: Final = 900_000
+_LAST_LINES: Final = 5
+
+
+def check_script(script: Path, arguments: tuple[str, ...], *, checks_imports: bool) -> str:
+    """The text of a script that can be started with these arguments.
+
+    ``checks_imports`` is false where workers have another Python, in an image. A script that knows ``--dry-run`` is run
+    with it here, and must end with 0. Raises InputMissing (66), NotAllowed (77), DataError (65) for what is no script,
+    UsageError (2) for missing modules and refused arguments.
+    """
+    source = _read(script)
+    try:
+        compile(source, str(script), "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        reason = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise DataError("the script does not compile", where=f"{script}{line}", found=reason) from None
+    if checks_imports:
+        missing = missing_imports(source, str(script.absolute().parent))
+        if missing:
+            names = ", ".join(f"{name} (line {line})" for name, line in missing)
+            first = missing[0][0].partition(".")[0]
+            raise UsageError(
+                "the script imports modules that are not installed", where=script, found=names,
+                next_step=f"install them for {sys.executable}, for example: {sys.executable} -m pip install {first}",
+            )  # fmt: skip
+        if knows_dry_run(source):
+            _dry_run(script, arguments)
+    return source
+
+
+def knows_dry_run(source: str) -> bool:
+    """Whether a script has an option ``--dry-run``: then it says itself whether its arguments are right."""
+    return re.search(r"""["']--dry-run["'/]""", source) is not None or "cmsspark.apps.events.train_script" in source
+
+
+def _read(script: Path) -> str:
+    try:
+        if not script.is_file():
+            found = "a folder" if script.is_dir() else "no such file" if not script.exists() else "no regular file"
+            raise InputMissing("a Python script is wanted", where=script, found=found)
+        content = script.read_bytes()
+    except PermissionError as error:
+        raise NotAllowed("the script cannot be read", where=script, found=error.strerror) from None
+    except OSError as error:
+        raise InputMissing("a Python script is wanted", where=str(script)[:200], found=error.strerror) from None
+    if len(content) > MAX_BYTES:
+        raise DataError(f"a script has at most {MAX_BYTES:,} bytes", where=script, found=f"{len(content):,} bytes")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError("a script must be UTF-8 text", where=script, found=f"byte {error.start} is not UTF-8") from None
+
+
+def _dry_run(script: Path, arguments: tuple[str, ...]) -> None:
+    """Run the script with ``--dry-run``. Raises UsageError (2) with its last lines where it refuses its arguments."""
+    command = [sys.executable, str(script.absolute()), *arguments, "--dry-run"]
+    environ = {**os.environ, "COLUMNS": "120"}
+    try:
+        ended = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environ,
+            check=False, timeout=DRY_RUN_SECONDS,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise UsageError(
+            f"the script's --dry-run ends within {DRY_RUN_SECONDS} s", where=script, found="it still ran",
+            next_step="let it parse its arguments before it reads data",
+        ) from None  # fmt: skip
+    if ended.returncode:
+        lines = ended.stdout.decode("utf-8", "replace").strip().splitlines()[-_LAST_LINES:]
+        raise UsageError(
+            "the script refuses its arguments", where=f"{script} --dry-run ended with {ended.returncode}",
+            found="\n    ".join(lines) or "no reason", next_step="put the script's arguments behind --",
+        )  # fmt: skip

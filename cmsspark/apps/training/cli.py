@@ -1,0 +1,320 @@
+"""``cmsspark train``: start a training script on several workers, look at its runs, and bring back what it made."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+from click.core import ParameterSource
+
+from cmsspark.base import clock
+from cmsspark.base.errors import InputMissing, NotReady, OutputError, UsageError
+from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.terminal import echo_table
+from cmsspark.cli.groups import CommandGroup
+from cmsspark.cli.options import settings_of
+
+if TYPE_CHECKING:
+    from cmsspark.apps.training.backend import Backend
+    from cmsspark.apps.training.run_folder import RunFolder
+    from cmsspark.apps.training.spec import TrainingRun
+
+_BACKENDS: Final = ("local", "spark", "k8s")
+#: Seconds that `train stop` waits for the launcher.
+_STOP_SECONDS: Final = 60
+_settings = click.option("--settings", "settings_file", metavar="FILE", help="Settings file.")
+
+
+@click.group("train", cls=CommandGroup)
+def command() -> None:
+    """Start a training script on several workers of this host, of Spark or of Kubernetes.
+
+    Each worker gets its rank and the addresses of all: TF_CONFIG for TensorFlow, JAX_COORDINATOR_ADDRESS … for JAX,
+    MASTER_ADDR, RANK … for PyTorch. What it leaves in CMSSPARK_TRAIN_OUTPUT is brought back.
+    """
+
+
+@command.command("run", context_settings={"ignore_unknown_options": False})
+@click.argument("script", type=click.Path(path_type=Path))
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS...]")
+@click.option("--workers", type=click.IntRange(1, 1000), default=1, show_default=True, help="Number of workers.")
+@click.option("--on", "backend", type=click.Choice(_BACKENDS), default="local", show_default=True, help="Back end.")
+@click.option("--secret", "secrets", multiple=True, metavar="NAME[=FOLDER]", help="Credentials; repeatable.")
+@click.option("--env", "variables", multiple=True, metavar="NAME=VALUE", help="Variable of the workers; repeatable.")
+@click.option("--cpus", type=click.IntRange(1, 512), default=1, show_default=True, help="Cores of a worker.")
+@click.option(
+    "--memory",
+    default="2Gi",
+    show_default=True,
+    help="Memory of a worker (Spark, Kubernetes; not enforced on this host).",
+)
+@click.option(
+    "--retries", type=click.IntRange(0, 20), default=0, show_default=True, help="Attempts after a failed one."
+)
+@click.option("--name", help="Name of the run. [default: the script's, with a random end]")
+@click.option("--master", help="Spark: master. [default: local, with as many cores as the workers need]")
+@click.option("--conf", "confs", multiple=True, metavar="NAME=VALUE", help="Spark: option; repeatable.")
+@click.option("--image", help="Kubernetes: image of the workers, with Python and what the script imports.")
+@click.option("--namespace", help="Kubernetes: namespace. [default: that of the context]")
+@click.option("--context", "kube_context", help="Kubernetes: context of the kubeconfig. [default: the current one]")
+@click.option("--claim", help="Kubernetes: PersistentVolumeClaim for the output, so that retries go on.")
+@click.option(
+    "--max-hours", type=click.FloatRange(0.01, 720), default=24.0, show_default=True, help="Kubernetes: limit."
+)
+@click.option(
+    "--dry-run", is_flag=True, help="Check the script, print what would start (Kubernetes: YAML), start nothing."
+)
+@_settings
+def run_command(
+    script: Path, arguments: tuple[str, ...], dry_run: bool, settings_file: str | None, **options: Any
+) -> None:
+    """Run SCRIPT on workers. Its own arguments stand behind --: cmsspark train run fit.py --workers 4 -- --epochs 3
+
+    Ctrl-C stops all workers and removes what was made. Ends with 65 and the last lines of a worker that failed.
+    """
+    from cmsspark.apps.training.k8s_backend import K8sBackend
+    from cmsspark.apps.training.launch import brought_back, check, described_files, launch
+    from cmsspark.apps.training.run_folder import RunFolder
+
+    state_dir = settings_of(settings_file).state_dir
+    run = _run_of(script, arguments, state_dir, options)
+    backend = _backend_of(run, options)
+    source = check(run, backend)
+    if dry_run:
+        _show_plan(run, backend, source)
+        return
+    place: tuple[str | None, ...] = ()
+    if isinstance(backend, K8sBackend):
+        backend.connect()
+        place = (backend.namespace, backend.context)
+    folder = RunFolder.create(state_dir / "training", run, *place)
+    click.echo(f"{run.name}: {run.workers} workers on {run.backend}; logs in {folder.path / 'logs'}", err=True)
+    _note_memory(run)
+    launch(run, backend, folder, click.echo)
+    click.echo(f"{run.name}: done; in {folder.output}: {described_files(folder)}", err=True)
+    if brought_back(folder):
+        click.echo(f"  next: cmsspark train fetch {run.name} --to FOLDER", err=True)
+
+
+def _note_memory(run: TrainingRun) -> None:
+    """Say that --memory limits nothing here, to those who typed it."""
+    source = click.get_current_context().get_parameter_source("memory")
+    if run.backend == "local" and source is not ParameterSource.DEFAULT:
+        # Frameworks reserve far more addresses than memory, so limits of a process would stop them at once.
+        click.echo(f"{run.name}: --memory is not enforced on this host (--on local)", err=True)
+
+
+def _run_of(script: Path, arguments: tuple[str, ...], state_dir: Path, options: dict[str, Any]) -> TrainingRun:
+    from cmsspark.apps.training.spec import TrainingRun, memory_of, run_name, secret_of
+
+    backend = options["backend"]
+    others = {"spark": ("master", "confs"), "k8s": ("image", "namespace", "kube_context", "claim")}
+    for other, names in others.items():
+        given = [name for name in names if options[name]]
+        if given and other != backend:
+            flag = {"confs": "conf", "kube_context": "context"}.get(given[0], given[0])
+            raise UsageError(f"--{flag} is for --on {other}", found=f"--on {backend}")
+    secrets = tuple(secret_of(text, state_dir / "secrets", backend) for text in options["secrets"])
+    if len({secret.name for secret in secrets}) < len(secrets):
+        raise UsageError("each secret must be named once", found=", ".join(secret.name for secret in secrets))
+    return TrainingRun(
+        name=run_name(script, options["name"]),
+        script=script,
+        arguments=arguments,
+        workers=options["workers"],
+        backend=backend,
+        secrets=secrets,
+        cpus=options["cpus"],
+        memory=memory_of(options["memory"]),
+        retries=options["retries"],
+        environment=_pairs(options["variables"], "--env"),
+    )
+
+
+def _pairs(texts: Iterable[str], option: str) -> dict[str, str]:
+    pairs = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not separator or not name or "\0" in text:
+            raise UsageError(f"{option} has the form NAME=VALUE", found=repr(text))
+        if name.startswith("CMSSPARK_TRAIN_"):
+            raise UsageError(f"{option}: names that begin with CMSSPARK_TRAIN_ are the launcher's", found=repr(name))
+        pairs[name] = value
+    return pairs
+
+
+def _backend_of(run: TrainingRun, options: dict[str, Any]) -> Backend:
+    if run.backend == "local":
+        from cmsspark.apps.training.local_backend import LocalBackend
+
+        return LocalBackend()
+    if run.backend == "spark":
+        from cmsspark.apps.training.spark_backend import SparkBackend
+
+        return SparkBackend(options["master"], _pairs(options["confs"], "--conf"))
+    from cmsspark.apps.training.k8s_backend import K8sBackend
+
+    seconds = int(options["max_hours"] * 3600)
+    return K8sBackend(options["image"] or "", options["namespace"], options["kube_context"], options["claim"], seconds)
+
+
+def _show_plan(run: TrainingRun, backend: Backend, source: str) -> None:
+    """What would start: for Kubernetes the manifests, else a worker's command and variables without secrets."""
+    if hasattr(backend, "yaml"):
+        click.echo(backend.yaml(run, source), nl=False)
+        return
+    from cmsspark.apps.training.worker import worker_environment
+
+    addresses = [f"HOST{rank}:PORT{rank}" for rank in range(run.workers)]
+    environment = worker_environment(run.job(0, addresses, "OUTPUT", 1)) | dict(run.environment)
+    click.echo(f"{run.name}: {run.workers} workers on {run.backend}, each with {run.cpus} cores")
+    _note_memory(run)
+    click.echo(f"  python {run.script} {' '.join(run.arguments)}".rstrip())
+    click.echo("  variables of worker 0:")
+    for name, value in sorted(environment.items()):
+        click.echo(f"    {name}={value}")
+    for secret in run.secrets:
+        click.echo(f"  secret {secret.name}: {', '.join(secret.values or ())}")
+
+
+@command.command("status")
+@click.argument("name", required=False)
+@_settings
+def status_command(name: str | None, settings_file: str | None) -> None:
+    """List runs, or show one with its workers."""
+    from cmsspark.apps.training.run_folder import RunFolder, runs
+
+    base = settings_of(settings_file).state_dir / "training"
+    if name is None:
+        rows = []
+        for each in runs(base):
+            record, state = each.record, each.state()
+            began = clock.to_second(record.began_ms)
+            rows.append((record.name, state.state, record.backend, record.workers, state.attempt, began, state.reason))
+        echo_table(
+            ("run", "state", "on", "workers", "attempt", "began (UTC)", "reason"),
+            rows,
+            left=(0, 1, 2, 5, 6),
+            optional=(6, 5, 4),
+        )
+        return
+    folder = RunFolder.find(base, name)
+    record, state = folder.record, folder.state()
+    click.echo(f"{name}: {state.state}" + (f": {state.reason}" if state.reason else ""))
+    click.echo(f"  script: {record.script}\n  on: {record.backend}, attempt {state.attempt}\n  folder: {folder.path}")
+    echo_table(
+        ("worker", "state"), [(f"worker {i}", now) for i, now in enumerate(state.workers)], left=(0, 1), indent="  "
+    )
+
+
+@command.command("logs")
+@click.argument("name")
+@click.option("--worker", type=click.IntRange(0), help="Only this worker's lines.")
+@click.option("--follow", "-f", is_flag=True, help="Go on until the run ends.")
+@_settings
+def logs_command(name: str, worker: int | None, follow: bool, settings_file: str | None) -> None:
+    """Print the lines of all workers, each with the worker's name."""
+    from cmsspark.apps.training.run_folder import ENDED, RunFolder
+
+    folder = RunFolder.find(settings_of(settings_file).state_dir / "training", name)
+    if worker is not None and worker >= folder.record.workers:
+        raise UsageError(f"workers of {name} are 0 to {folder.record.workers - 1}", found=str(worker))
+    path = folder.merged_log if worker is None else folder.worker_log(worker)
+    position = 0
+    while True:
+        is_over = folder.state().state in ENDED
+        if path.exists():
+            with open(path, "rb") as stream:
+                stream.seek(position)
+                click.echo(stream.read().decode("utf-8", "replace"), nl=False)
+                position = stream.tell()
+        if is_over or not follow:
+            return
+        time.sleep(0.3)
+
+
+@command.command("stop")
+@click.argument("name")
+@_settings
+def stop_command(name: str, settings_file: str | None) -> None:
+    """Stop a run: its workers end, and what was made for it is removed."""
+    from cmsspark.apps.training.run_folder import RunFolder
+
+    folder = RunFolder.find(settings_of(settings_file).state_dir / "training", name)
+    state = folder.state()
+    if state.state == "lost" and folder.record.backend == "k8s":
+        _remove_lost(folder)
+        return
+    if state.state != "running":
+        click.echo(f"{name}: {state.state}; nothing to stop")
+        return
+    with suppress(ProcessLookupError):
+        os.kill(folder.record.process, signal.SIGTERM)
+    deadline = time.monotonic() + _STOP_SECONDS
+    while folder.is_launcher_alive():
+        if time.monotonic() > deadline:
+            raise NotReady(f"the launcher of {name} has not ended yet", next_step=f"cmsspark train status {name}")
+        time.sleep(0.1)
+    click.echo(f"{name}: {folder.state().state}")
+
+
+def _remove_lost(folder: RunFolder) -> None:
+    """Delete what a launcher that is gone left in its cluster: its Jobs, which own all else."""
+    from cmsspark.apps.training.k8s_backend import K8sBackend
+
+    record, state = folder.record, folder.state()
+    names = [record.name, *(f"{record.name}-r{number}" for number in range(2, state.attempt + 1))]
+    K8sBackend("", record.namespace, record.context).remove(names)
+    state.state, state.reason = "stopped", "its launcher was gone"
+    folder.write_state(state)
+    click.echo(f"{record.name}: stopped; removed from {record.namespace}: {', '.join(names)}")
+
+
+@command.command("fetch")
+@click.argument("name")
+@click.option("--to", "target", type=click.Path(path_type=Path), required=True, help="Folder to copy into; it is made.")
+@_settings
+def fetch_command(name: str, target: Path, settings_file: str | None) -> None:
+    """Copy what the workers left: worker 0's files into the folder, those of others into worker-N below it."""
+    from cmsspark.apps.training.launch import brought_back
+    from cmsspark.apps.training.run_folder import RunFolder
+
+    folder = RunFolder.find(settings_of(settings_file).state_dir / "training", name)
+    files = brought_back(folder)
+    if not files:
+        raise InputMissing(
+            f"{name} left no files", where=folder.output, found=f"it is {folder.state().state}",
+            next_step="a script writes into the folder CMSSPARK_TRAIN_OUTPUT",
+        )  # fmt: skip
+    for file in files:
+        worker, *rest = file.parts
+        to = target.joinpath(*rest) if worker == "worker-0" else target / file
+        if to.exists():
+            raise OutputError("a file is there already", where=to, next_step="give --to another folder")
+    for file in files:
+        worker, *rest = file.parts
+        to = target.joinpath(*rest) if worker == "worker-0" else target / file
+        to.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(folder.output / file, to)
+    click.echo(f"{number_of(len(files), 'file')} in {target}")
+
+
+@command.command("forget")
+@click.argument("name")
+@_settings
+def forget_command(name: str, settings_file: str | None) -> None:
+    """Remove the folder of a run that has ended: its logs and what its workers left."""
+    from cmsspark.apps.training.run_folder import RunFolder
+
+    folder: RunFolder = RunFolder.find(settings_of(settings_file).state_dir / "training", name)
+    if folder.state().state == "running":
+        raise NotReady(f"{name} is running", next_step=f"cmsspark train stop {name}")
+    folder.remove()
+    click.echo(f"{name}: removed")

@@ -1,0 +1,78 @@
+"""What an API server answers, as errors of ours with the next step."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from cmsspark.base.errors import CmssparkError, InputMissing, NotAllowed, NotReady, SettingsError, UsageError
+from cmsspark.settings.secrets import safe_text
+
+
+class ApiAway(NotReady):
+    """The API server does not answer, or not now (75)."""
+
+
+def require_client() -> None:
+    """Raises UsageError (2) where the Kubernetes client is not installed."""
+    try:
+        import kubernetes
+    except ImportError as error:
+        raise UsageError(
+            "Kubernetes needs its client", found=f"no module {error.name}", next_step="pip install 'cmsspark[k8s]'"
+        ) from None
+    del kubernetes
+
+
+@contextmanager
+def api_errors(what: str, where: str) -> Iterator[None]:
+    """Errors of the client inside become errors of ours; ``what`` was wanted of the API server ``where``."""
+    import urllib3
+    from kubernetes.client.exceptions import ApiException
+
+    try:
+        yield
+    except ApiException as error:
+        raise translated(error.status or 0, _message(error), what, where) from None
+    except (urllib3.exceptions.HTTPError, OSError) as error:
+        raise ApiAway(
+            "the API server does not answer", where=where, found=safe_text(str(error)),
+            next_step="check the address in the kubeconfig and the network, then run it again",
+        ) from None  # fmt: skip
+
+
+def _message(error: Exception) -> str:
+    body = getattr(error, "body", None)
+    try:
+        return safe_text(str(json.loads(body or "")["message"]), limit=600)
+    except (ValueError, KeyError, TypeError):
+        return safe_text(str(getattr(error, "reason", None) or error), limit=600)
+
+
+def translated(status: int, message: str, what: str, where: str) -> CmssparkError:
+    """The error for an HTTP status and the API server's message."""
+    if status == 401:
+        return NotAllowed(
+            "the API server does not know this user",
+            where=where,
+            found=message,
+            next_step="renew the kubeconfig's token",
+        )
+    if status == 403 and "exceeded quota" in message:
+        return NotReady(
+            f"{what}: the quota of the namespace is used up", where=where, found=message,
+            next_step="take fewer or smaller workers, or wait until others end",
+        )  # fmt: skip
+    if status == 403:
+        return NotAllowed(
+            f"{what} is forbidden", where=where, found=message,
+            next_step="ask for the role in etc/k8s/train-role.yaml: kubectl apply -f etc/k8s/train-role.yaml",
+        )  # fmt: skip
+    if status == 409:
+        return UsageError(f"{what}: the name is taken", where=where, found=message, next_step="choose another --name")
+    if status == 404:
+        return InputMissing(f"{what}: it does not exist", where=where, found=message)
+    if status in (400, 413, 422):
+        return SettingsError(f"{what}: the API server refuses it", where=where, found=message)
+    return ApiAway(f"{what} failed", where=where, found=f"{status} {message}")

@@ -1,0 +1,286 @@
+"""``--on spark``: workers in the barrier tasks of one Spark stage, which all run at once or not at all."""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import json
+import queue
+import secrets
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from cmsspark.apps.training import barrier_task, worker
+from cmsspark.apps.training.backend import Attempt, WorkerFailure, reason_of
+from cmsspark.apps.training.spec import TrainingRun
+from cmsspark.base.errors import CmssparkError, NotReady, UsageError
+from cmsspark.base.resources import resource
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: Seconds after which missing workers are reported.
+_START_SECONDS: Final = 600.0
+_END_SECONDS: Final = 15.0
+Frame = dict[str, Any]
+
+
+@dataclass
+class SparkBackend:
+    """Barrier tasks of a session. ``session``: a running one, which stays; else one is made, and stopped."""
+
+    master: str | None = None
+    confs: Mapping[str, str] = field(default_factory=dict)
+    session: SparkSession | None = None
+    start_seconds: float = _START_SECONDS
+
+    @property
+    def has_this_python(self) -> bool:
+        """Whether tasks run on this host, with this Python."""
+        return self.session is not None or (self.master or "local").startswith("local")
+
+    def check(self, run: TrainingRun) -> None:
+        """Raises UsageError (2) where pyspark has no barrier for so many workers."""
+        if self.master and self.master.startswith("local[") and self.master[6:-1].split(",")[0].isdigit():
+            cores = int(self.master[6:-1].split(",")[0])
+            if cores < run.workers * run.cpus:
+                raise UsageError(
+                    f"{run.workers} workers of {run.cpus} cores must run at once", found=f"--master {self.master}",
+                    next_step=f"--master local[{run.workers * run.cpus}], or fewer workers",
+                )  # fmt: skip
+
+    def attempt(self, attempt: Attempt) -> WorkerFailure | None:
+        """As :meth:`Backend.attempt`."""
+        spark = self.session or self._started(attempt.run)
+        try:
+            self._check_cores(spark, attempt.run)
+            with _Drive(spark, attempt, self.start_seconds) as drive:
+                return drive.wait()
+        finally:
+            if self.session is None:
+                spark.stop()
+
+    @staticmethod
+    def _check_cores(spark: SparkSession, run: TrainingRun) -> None:
+        """Spark itself waits ten minutes for cores that a host does not get."""
+        cores = spark.sparkContext.defaultParallelism
+        if spark.sparkContext.master.startswith("local") and cores < run.workers:
+            raise UsageError(
+                f"{run.workers} workers must run at once", where=spark.sparkContext.master, found=f"{cores} cores",
+                next_step="take fewer workers, or a --master with more cores",
+            )  # fmt: skip
+
+    def _started(self, run: TrainingRun) -> SparkSession:
+        from cmsspark.engines.session import session
+
+        master = self.master or f"local[{run.workers * run.cpus}]"
+        megabytes = run.memory // 2**20
+        options = {
+            "spark.master": master,
+            "spark.task.cpus": str(run.cpus),
+            # A barrier stage needs all its executors before it begins.
+            "spark.dynamicAllocation.enabled": "false",
+            "spark.task.maxFailures": "1",
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.driver.defaultJavaOptions": f'"-Dlog4j2.configurationFile=file:{resource("etc/log4j2.properties")}"',
+            "spark.stage.maxConsecutiveAttempts": "1",
+        }
+        if not master.startswith("local"):
+            executor = {"instances": str(run.workers), "cores": str(run.cpus), "memory": "1g"}
+            # Workers are processes beside the JVM.
+            executor["memoryOverhead"] = f"{megabytes}m"
+            options |= {f"spark.executor.{name}": value for name, value in executor.items()}
+        # A cluster's executors have to reach this host.
+        every = "0.0.0.0"  # noqa: S104  # executors on other hosts connect to it
+        address = (
+            {} if master.startswith("local") else {"spark.driver.bindAddress": every, "spark.driver.host": _host()}
+        )
+        return session(f"cmsspark train {run.name}", **{**options, **address, **self.confs})
+
+
+class _Drive:
+    """One barrier stage: a server for its workers' connections, and the Spark job in a thread."""
+
+    def __init__(self, spark: SparkSession, attempt: Attempt, start_seconds: float) -> None:
+        self._context, self._attempt, self._start_seconds = spark.sparkContext, attempt, start_seconds
+        self._events: queue.Queue[tuple[int, Frame]] = queue.Queue()
+        self._links: dict[int, socket.socket] = {}
+        self._archives: dict[int, bytearray] = {}
+        self._group = f"cmsspark-train-{uuid.uuid4().hex}"
+        self._token = secrets.token_hex(32)
+        local = self._context.master.startswith("local")
+        self._server = socket.create_server(("127.0.0.1" if local else "", 0), backlog=attempt.run.workers)
+        host = "127.0.0.1" if local else self._context.getConf().get("spark.driver.host") or _host()
+        self._address = (host, self._server.getsockname()[1])
+        self._job = threading.Thread(target=self._run_job, daemon=True)
+        self._error: Exception | None = None
+
+    def __enter__(self) -> _Drive:
+        threading.Thread(target=self._accept, daemon=True).start()
+        self._job.start()
+        return self
+
+    def __exit__(self, *ignored: object) -> None:
+        """Stop what still runs. Workers stop their scripts when their connection ends; then the job is cancelled."""
+        self._server.close()
+        for link in list(self._links.values()):
+            with suppress(OSError):
+                link.shutdown(socket.SHUT_WR)
+        self._job.join(self._attempt.run.grace + _END_SECONDS)
+        if self._job.is_alive():
+            self._context.cancelJobGroup(self._group)
+            self._job.join(_END_SECONDS)
+        for link in list(self._links.values()):
+            with suppress(OSError):
+                link.close()
+        self._drain()
+        for rank, content in self._archives.items():
+            folder = self._attempt.folder(rank)
+            folder.mkdir(parents=True, exist_ok=True)
+            barrier_task.unpack(bytes(content), str(folder))
+
+    def _drain(self) -> None:
+        with suppress(queue.Empty):
+            while True:
+                rank, frame = self._events.get_nowait()
+                if "line" in frame:
+                    self._attempt.line(rank, frame["line"])
+                elif "archive" in frame:
+                    self._archives.setdefault(rank, bytearray()).extend(base64.b64decode(frame["archive"]))
+
+    def wait(self) -> WorkerFailure | None:
+        """Take frames until all scripts ended; the first failure."""
+        attempt, left = self._attempt, set(range(self._attempt.run.workers))
+        for rank in left:
+            attempt.on_state(rank, "pending")
+        deadline = time.monotonic() + self._start_seconds
+        while left:
+            try:
+                rank, frame = self._events.get(timeout=0.5)
+            except queue.Empty:
+                self._check_started(deadline)
+                continue
+            if "line" in frame:
+                attempt.line(rank, frame["line"])
+            elif "started" in frame:
+                attempt.on_state(rank, "running")
+            elif "archive" in frame:
+                self._archives.setdefault(rank, bytearray()).extend(base64.b64decode(frame["archive"]))
+            elif "code" in frame or "lost" in frame:
+                if rank not in left:
+                    continue
+                if frame.get("code") != 0:
+                    reason = reason_of(frame["code"]) if "code" in frame else "is gone: its executor or task ended"
+                    return attempt.failure(rank, reason)
+                attempt.on_state(rank, "done")
+                left.discard(rank)
+            elif "ended" in frame and self._error is not None:
+                return self._job_failed(min(left))
+        return None
+
+    def _check_started(self, deadline: float) -> None:
+        if time.monotonic() > deadline and len(self._links) < self._attempt.run.workers:
+            raise NotReady(
+                f"{self._attempt.run.workers} workers at once are wanted", where=self._context.master,
+                found=f"{len(self._links)} started within {self._start_seconds:.0f} s",
+                next_step="take fewer workers or smaller ones, or wait until the cluster has room",
+            )  # fmt: skip
+
+    def _job_failed(self, rank: int) -> WorkerFailure:
+        """The Spark job failed: before the workers began an error of ours, afterwards the failure of a worker."""
+        from cmsspark.engines.session import cause_of
+
+        assert self._error is not None
+        text = str(self._error)
+        if "SPARK-24819" in text or ("barrier" in text.lower() and "slots" in text):
+            raise UsageError(
+                f"{self._attempt.run.workers} workers must run at once", where=self._context.master,
+                found="fewer cores", next_step="take fewer workers, or a --master with more cores",
+            ) from None  # fmt: skip
+        cause = cause_of(self._error)
+        if not self._links and isinstance(cause, CmssparkError):
+            raise cause
+        if not self._links:
+            raise NotReady("Spark did not start the workers", found=text[:500]) from self._error
+        return self._attempt.failure(rank, f"is gone: {text.strip().splitlines()[0][:300]}")
+
+    def _run_job(self) -> None:
+        """Spark's job, in a thread of its own."""
+        from pyspark import cloudpickle
+
+        run = self._attempt.run
+        cloudpickle.register_pickle_by_value(barrier_task)
+        plan = {
+            "job": run.job(0, [""] * run.workers, "", self._attempt.number),
+            "worker": Path(worker.__file__).read_text(encoding="utf-8"),
+            "script_text": run.script.read_text(encoding="utf-8-sig"),
+            "script_name": "script_"
+            + "".join(each if each.isalnum() else "_" for each in run.script.stem)[:60]
+            + ".py",
+            "driver": self._address,
+            "token": self._token,
+            "restore": self._restored(),
+        }
+        try:
+            self._context.setJobGroup(self._group, f"cmsspark train {run.name}", interruptOnCancel=True)
+            ranks = self._context.parallelize(range(run.workers), run.workers).barrier()
+            task = barrier_task.run_worker
+            ranks.mapPartitions(lambda ignored: task(plan)).collect()
+        except Exception as error:  # py4j's, which say everything in their text
+            self._error = error
+        finally:
+            self._events.put((0, {"ended": True}))
+
+    def _restored(self) -> dict[int, bytes]:
+        """What workers left in an attempt before, so that they go on from their checkpoints."""
+        folders = {rank: self._attempt.folder(rank) for rank in range(self._attempt.run.workers)}
+        return {rank: barrier_task.pack(str(folder)) for rank, folder in folders.items() if folder.is_dir()}
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                link, _ = self._server.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._receive, args=(link,), daemon=True).start()
+
+    def _receive(self, link: socket.socket) -> None:
+        """Frames of one worker; the first must have the token of this run."""
+        rank = None
+        with suppress(OSError, ValueError), link.makefile("rb") as stream:
+            link.settimeout(30)
+            first = json.loads(stream.readline(4096))
+            if not hmac.compare_digest(str(first.get("token")), self._token):
+                link.close()
+                return
+            link.settimeout(None)
+            number = int(first["rank"])
+            if number in self._links:
+                # Spark started the stage again: retries are the launcher's.
+                link.close()
+                return
+            rank = number
+            self._links[rank] = link
+            for line in stream:
+                self._events.put((rank, json.loads(line)))
+        if rank is not None:
+            self._events.put((rank, {"lost": True}))
+
+
+def _host() -> str:
+    """The address of this host that others reach."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            # Nothing is sent: the kernel only chooses the interface.
+            probe.connect(("192.0.2.1", 9))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return socket.gethostname()

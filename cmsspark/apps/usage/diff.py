@@ -1,0 +1,219 @@
+"""``cmsspark diff A B``: what appeared, vanished or changed most between two days or periods, or two runs of one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from cmsspark.base import dates
+from cmsspark.base.errors import UsageError
+from cmsspark.base.periods import Interval, Period, named
+from cmsspark.base.text.terminal import NOTHING, number, table, terminal_width
+from cmsspark.cli.options import settings_of, store_of, store_options
+from cmsspark.sources.registry import STREAMS_OF_JOBS
+from cmsspark.store.job_index import Job, find_job
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from cmsspark.apps.usage.differences import Change, Grouped, Impact
+    from cmsspark.base.schemas import Table
+
+COLUMNS: Final = {"dataset": "dataset_name", "site": "site_name", "stream": "stream", "app": "app"}
+#: Counts of accesses → those of jobs, which are not accesses: a column of their own beside results of other streams.
+_OF_JOBS: Final = {"nacc": "job_count", "read_bytes": "job_read_bytes", "remote_nacc": None}
+_STORED: Final = ("nacc", "read_bytes", "remote_nacc", "cpu_time", "wc_time")
+MEASURES: Final = (*_STORED, "job_count", "job_read_bytes")
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of the comparison: the current result of a day or period, or one of its runs."""
+
+    interval: Interval
+    run: str | None
+
+    @classmethod
+    def of(cls, text: str) -> Side:
+        """A day, a period by its name, each also with ``@RUN``. Raises UsageError (2)."""
+        name, at, run = text.partition("@")
+        if at and not run:
+            raise UsageError(f"a run is needed after the @ of {text!r}", next_step="cmsspark runs lists them")
+        try:
+            return cls(named(name), run or None)
+        except ValueError:
+            pass
+        try:
+            return cls(dates.parse_day(name), run or None)
+        except UsageError as error:
+            raise UsageError(
+                error.wanted, next_step="give a day (20260115), a week (2026-W46), a month (2026-11) or a range "
+                "(2026-11-01--2026-11-10)",
+            ) from None  # fmt: skip
+
+    @property
+    def is_period(self) -> bool:
+        """Whether it is a period, not a day."""
+        return isinstance(self.interval, Period)
+
+
+_BY: Final = "Group by this column. Can be given several times. [default: dataset, site, stream]"
+
+
+@click.command("diff")
+@click.argument("before", metavar="A")
+@click.argument("after", metavar="B")
+@click.option("--job", "job_name", help="Compare results of this job. [default: data_aggregation; of periods: period]")
+@click.option(
+    "--by",
+    type=click.Choice(list(COLUMNS)),
+    multiple=True,
+    help=_BY,
+)
+@click.option("--measure", type=click.Choice(MEASURES), default="nacc", show_default=True, help="Measure to compare.")
+@click.option("--top", type=click.IntRange(0), default=10, show_default=True, help="Number of largest changes.")
+@click.option("--publish-impact", is_flag=True, help="Also count changed documents (two runs of one day or period).")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@store_options
+def command(
+    before: str, after: str, job_name: str | None, by: tuple[str, ...], measure: str, top: int, publish_impact: bool,
+    as_json: bool, fout: str | None, settings_file: str | None,
+) -> None:  # fmt: skip
+    """Compare results A and B: two days (20260115), or two periods (2026-W46, 2026-11, 2026-11-01--2026-11-10).
+
+    @RUN after one of them names a run of it (20260115@RUN; RUN can be abbreviated).
+
+    Prints the sums of all measures and, by dataset, site and stream, groups that appeared, vanished or changed most.
+    """
+    from cmsspark.apps.usage import differences
+    from cmsspark.base.schemas import stored_table
+
+    sides = Side.of(before), Side.of(after)
+    job = _job_of(job_name, sides)
+    if publish_impact and sides[0].interval != sides[1].interval:
+        raise UsageError("documents of two days cannot be compared", next_step="give two runs of one day: DAY@RUN")
+    schema = stored_table(job.tables[0])
+    store = store_of(fout, settings_of(settings_file))
+    named_rows = [_rows(store, job.name, schema, side) for side in sides]
+    names, rows = [name for name, _ in named_rows], [frame for _, frame in named_rows]
+    apart = _jobs_apart(rows)
+    sums = differences.totals(*apart, [name for name in MEASURES if name in apart[0].columns])
+    if measure not in apart[0].columns:
+        raise UsageError(f"no jobs are beside accesses in {job.name}", next_step="give --measure nacc")
+    left, right = (_with_measure(frame, measure) for frame in apart)
+    groups = [
+        differences.grouped(left, right, COLUMNS[name], measure, top) for name in by or ("dataset", "site", "stream")
+    ]
+    impact = _impact(rows, schema) if publish_impact else None
+    if as_json:
+        click.echo(json.dumps(_as_dict(names, sums, groups, measure, impact), indent=1, ensure_ascii=False))
+    else:
+        _print(names, sums, groups, measure, impact)
+
+
+def _job_of(name: str | None, sides: tuple[Side, Side]) -> Job:
+    """The job whose results are compared. Raises UsageError (2) for a day and a period, or a job of the other kind."""
+    is_period = sides[0].is_period
+    if is_period != sides[1].is_period:
+        raise UsageError("a day and a period cannot be compared", next_step="give two days, or two periods")
+    job = find_job(name or ("period" if is_period else "data_aggregation"))
+    if job.of_periods != is_period:
+        kind = "periods" if job.of_periods else "days"
+        raise UsageError(f"results of {job.name} are of {kind}", next_step=f"give two {kind}")
+    if not (job.streams or job.of_periods):
+        raise UsageError(f"{job.name} counts no accesses", next_step="give a job on log streams")
+    return job
+
+
+def _rows(store: str, job: str, schema: Table, side: Side) -> tuple[str, pl.DataFrame]:
+    """The name of a run, and the columns that are compared or published. Raises DataError (65) for a damaged part."""
+    import polars as pl
+
+    from cmsspark.store import results
+    from cmsspark.store.stored_columns import files_of, table_rows
+
+    files = files_of(store, "cmsspark diff")
+    if side.run is None:
+        result = results.current(files, store, job, schema.name, side.interval)
+    else:
+        result = results.run_table(files, store, job, schema.name, side.interval, side.run)
+    rows = pl.from_arrow(table_rows(files, result, schema.name, schema.names))
+    assert isinstance(rows, pl.DataFrame)
+    return f"{side.interval.isoformat()}@{result.manifest.run}", rows
+
+
+def _jobs_apart(rows: list[pl.DataFrame]) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The rows with the counts of jobs in columns of their own, where a result has both accesses and jobs."""
+    import polars as pl
+
+    is_job = pl.col("stream").is_in(STREAMS_OF_JOBS)
+    kinds = {kind for frame in rows if "stream" in frame.columns for kind in frame.select(is_job).to_series().unique()}
+    before, after = rows
+    if len(kinds) < 2:
+        return before, after
+    of_jobs = [pl.when(is_job).then(pl.col(name)).alias(other) for name, other in _OF_JOBS.items() if other]
+    of_accesses = [pl.when(~is_job).then(pl.col(name)).alias(name) for name in _OF_JOBS]
+    before, after = (frame.with_columns(*of_jobs, *of_accesses) for frame in rows)
+    return before, after
+
+
+def _with_measure(rows: pl.DataFrame, measure: str) -> pl.DataFrame:
+    """The rows that are of accesses, or of jobs, where the measure is of one of them and the other is there, too."""
+    import polars as pl
+
+    if "job_count" not in rows.columns or measure not in (*_OF_JOBS, *_OF_JOBS.values()):
+        return rows
+    is_job = pl.col("stream").is_in(STREAMS_OF_JOBS)
+    return rows.filter(~is_job if measure in _OF_JOBS else is_job)
+
+
+def _impact(rows: list[pl.DataFrame], schema: Table) -> Impact:
+    from cmsspark.apps.usage import differences
+    from cmsspark.publish.documents import key_columns
+
+    published = [frame.drop("day", strict=False) for frame in rows]
+    return differences.impact(published[0], published[1], key_columns(schema))
+
+
+def _as_dict(
+    names: list[str], sums: list[Change], groups: list[Grouped], measure: str, impact: Impact | None
+) -> dict[str, Any]:
+    return {
+        "a": names[0],
+        "b": names[1],
+        "measure": measure,
+        "totals": [change.as_dict() for change in sums],
+        "by": [group.as_dict() for group in groups],
+        "documents": None if impact is None else impact.__dict__,
+    }
+
+
+def _print(names: list[str], sums: list[Change], groups: list[Grouped], measure: str, impact: Impact | None) -> None:
+    click.echo(f"A {names[0]}\nB {names[1]}\n")
+    _table([_line(change) for change in sums], ("", "A", "B", "B - A", ""))
+    for group in groups:
+        click.echo(
+            f"\n{measure} by {group.column}: {group.appeared:,} appeared, {group.vanished:,} vanished, "
+            f"{group.changed:,} changed, {group.same:,} the same"
+        )
+        if group.largest:
+            _table([_line(change) for change in group.largest])
+    if impact is not None:
+        counts = f"{impact.new:,} new, {impact.changed:,} changed, {impact.gone:,} gone, {impact.unchanged:,} unchanged"
+        click.echo(f"\ndocuments: {counts}")
+
+
+def _line(change: Change) -> tuple[str, ...]:
+    share = f"{100 * change.delta / change.before:+.1f} %" if change.before and change.after is not None else ""
+    if change.before is None and change.after is None:
+        return (change.key, NOTHING, NOTHING, "", "")
+    change_text = "new" if change.before is None else "gone" if change.after is None else share
+    return (change.key, number(change.before), number(change.after), number(change.delta, "+"), change_text)
+
+
+def _table(rows: list[tuple[str, ...]], headings: tuple[str, ...] = ("",) * 5) -> None:
+    lines = table(headings, rows, width=terminal_width())
+    click.echo("\n".join(lines if any(headings) else lines[1:]))

@@ -1,0 +1,104 @@
+"""The commands of the jobs on log streams: ``data_aggregation`` and the report of each single stream.
+
+They differ in their streams and tables only, which the index of jobs takes from the registry of streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cmsspark.base.text import progress_line
+from cmsspark.cli.job_output import output_options, print_outcome
+from cmsspark.cli.options import StreamsType, engine_option, job_options, settings_of, store_of, with_sources
+from cmsspark.sources.epochs import Epochs
+from cmsspark.sources.registry import JOB_TABLES, STREAMS, STREAMS_OF_JOBS
+from cmsspark.store.job_index import Job
+
+if TYPE_CHECKING:
+    from cmsspark.run.request import DayRequest
+    from cmsspark.settings.settings import Settings
+    from cmsspark.store.results import CurrentTable
+
+#: Options of the command that are no part of a request.
+_NOT_OF_A_REQUEST = ("day", "fout", "settings_file", "source", "as_json")
+
+
+def day_request(job: Job, options: Mapping[str, Any], settings: Settings, fout: str) -> DayRequest:
+    """The request that the parsed ``options`` of a job on log streams make (click's names and values).
+
+    Without ``streams`` these are the job's streams that are expected to have logs of the day; a job whose streams all
+    lie outside of it keeps them, so that the error names what is not there.
+    """
+    from cmsspark.run.request import DayRequest
+
+    day = options["day"]
+    rest = {name: value for name, value in options.items() if name not in _NOT_OF_A_REQUEST}
+    settings = with_sources(settings, options.get("source", ()))
+    epochs = Epochs.load(settings.sources, settings.where)
+    rest["streams"] = options.get("streams") or epochs.streams_of_day(day, job.streams) or job.streams
+    has_jobs = bool({*rest["streams"]} & {*STREAMS_OF_JOBS})
+    tables = tuple(table for table in job.tables if has_jobs or table not in JOB_TABLES)
+    return DayRequest(job.name, day, fout, settings, tables=tables, **rest)
+
+
+def command_of(job: Job) -> click.Command:
+    """A click command that counts a day of the job's streams into its tables."""
+
+    @click.command(job.name, help=f"{job.about}. Exit codes: cmsspark help exit-codes.")
+    @job_options
+    @output_options
+    @click.option("--allow-tmp", is_flag=True, help="Read a day's .tmp folder where there is no final one.")
+    @click.option(
+        "--allow-missing", is_flag=True, help="Leave out streams that are not there; marks the result partial."
+    )
+    @click.option("--max-malformed", metavar="SHARE", help="Tolerated malformed records: 0.01, 1%, or aaa=1%,eos=0.5%.")
+    @click.option(
+        "--accept-damaged",
+        multiple=True,
+        metavar="FILE",
+        help="Read this file of the day as far as it is intact; marks the result partial. May be repeated.",
+    )
+    @click.option(
+        "--quarantine-above",
+        type=click.IntRange(0, 2**63 - 2),
+        metavar="BYTES",
+        help="Records that read more bytes (CRAB: took more seconds) are malformed; such ones mark the result partial.",
+    )
+    @click.option(
+        "--refresh-dumps", is_flag=True, help="Choose the dumps again; without it the day keeps those of its last run."
+    )
+    @click.option(
+        "--join",
+        type=click.Choice(["auto", "index", "shuffle"]),
+        default="auto",
+        show_default=True,
+        help="How files find their dataset.",
+    )
+    @click.option("--feed", type=click.Choice(["auto", "direct", "spark"]), default="auto", hidden=True)
+    @engine_option
+    def command(settings_file: str | None, fout: str | None, as_json: bool, **options: Any) -> None:
+        # Not at import: `--help` must answer at once.
+        from cmsspark.run import run_report
+        from cmsspark.run.log_day import run
+
+        settings = settings_of(settings_file)
+        request = day_request(job, options, settings, store_of(fout, settings))
+
+        def work() -> CurrentTable:
+            done = run(request)
+            run_report.write_page(request.fout, job.name, done, progress_line.log)
+            return done
+
+        print_outcome(job.name, request.day, as_json, work)
+
+    if "partials" not in job.tables:
+        command = click.option(
+            "--recount", is_flag=True, help="Read the logs, also where data_aggregation has counted the same files."
+        )(command)
+    if len(job.streams) > 1:
+        choose = click.option("--streams", type=StreamsType(), help=f"Streams to read (default: {','.join(STREAMS)}).")
+        command = choose(command)
+    return command

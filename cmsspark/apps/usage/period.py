@@ -1,0 +1,146 @@
+"""``period``: a week, a month or any other range of days, made from the partials of its stored days.
+
+Sums are those of the days; distinct users are counted again over the whole period, as they do not add up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from cmsspark.base import periods as calendar
+from cmsspark.base.periods import Period
+from cmsspark.base.schemas import stored_table
+from cmsspark.base.text.plurals import number_of
+from cmsspark.cli.job_output import output_options, print_outcome
+from cmsspark.cli.options import settings_of, store_of, store_options
+from cmsspark.cli.period_options import needed, period_options
+from cmsspark.run.provenance import versions
+from cmsspark.run.run_context import RunContext, running
+from cmsspark.run.run_report import write_page
+from cmsspark.store import results
+from cmsspark.store import stored_days as stored
+from cmsspark.store.job_index import JOBS
+from cmsspark.store.stored_columns import files_of
+from cmsspark.store.stored_days import StoredDays
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from cmsspark.settings.settings import Settings
+
+NAME: Final = "period"
+TABLE: Final = "period_aggregation"
+KEYS: Final = ("stream", "dataset_name", "site_name", "app")
+_MEASURES: Final = ("day_count", "nacc", "distinct_users", "remote_nacc", "read_bytes", "cpu_time", "wc_time")
+
+
+@dataclass(frozen=True)
+class PeriodResult:
+    """A period's rows, the days they were made from, and the key of their pseudonyms."""
+
+    rows: pl.DataFrame
+    days: StoredDays
+    key_id: str | None
+
+
+@click.command(NAME, help=f"{JOBS[NAME].about}. Exit codes: cmsspark help exit-codes.")
+@period_options
+@click.option("--allow-missing", is_flag=True, help="Leave out days that are not stored and mark the result partial.")
+@store_options
+@output_options
+def command(
+    period: Period | None, allow_missing: bool, fout: str | None, settings_file: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    settings, wanted = settings_of(settings_file), needed(period)
+    store = store_of(fout, settings)
+    print_outcome(NAME, wanted, as_json, lambda: run(wanted, store, settings, allow_missing=allow_missing))
+
+
+def run(
+    period: Period,
+    fout: str,
+    settings: Settings,
+    *,
+    allow_missing: bool = False,
+    log: Callable[[str], None] | None = None,
+) -> results.CurrentTable:
+    """Make the period's table and store it; on any failure the previous result stays.
+
+    Raises InputMissing (66) that names the days that are not stored, DataError (65) where they cannot be combined,
+    NotReady (75), OutputError (73).
+    """
+    with running(settings, fout, NAME, period, log) as run_context:
+        done = _run(period, fout, allow_missing, run_context)
+        run_context.manifest = done.manifest
+        return done
+
+
+def build(days: StoredDays) -> PeriodResult:
+    """The period's rows, sorted by their keys. Raises DataError (65) for two keys, or damaged days."""
+    import polars as pl
+
+    from cmsspark.accesses.rollup import Rollup, roll_up
+    from cmsspark.base.names import DERIVED
+
+    key_id = days.key_id()
+    rollup = Rollup((*KEYS, *DERIVED), _MEASURES)
+    rows, totals = roll_up(rollup, days.batches(rollup.columns))
+    days.check_users(totals.users)
+    period = days.period
+    added = {
+        "period": pl.lit(period.isoformat()),
+        "first_day": pl.lit(period.first),
+        "last_day": pl.lit(period.last),
+        "timestamp": pl.lit(calendar.start_ms(period), pl.Int64),
+    }
+    columns = [added.get(name, pl.col(name)).alias(name) for name in stored_table(TABLE).names]
+    return PeriodResult(rows.select(columns), days, key_id)
+
+
+def _run(period: Period, fout: str, allow_missing: bool, run_context: RunContext) -> results.CurrentTable:
+    files = files_of(fout, f"cmsspark {NAME}")
+    run_context.lock(files)
+    days = stored.find_days(files, fout, period)
+    days.check(allow_missing=allow_missing)
+    result = build(days)
+    with run_context.staged(files) as staged:
+        count = staged.write_arrow(result.rows.to_arrow().cast(stored_table(TABLE).arrow()), TABLE)
+        done = staged.commit(manifest_of(days, result.key_id, run_context.seconds()))
+    for text in days.warnings:
+        run_context.log(f"warning: {text}")
+    origin, seconds = f"from {number_of(len(days.partials), 'day')}", run_context.seconds()
+    run_context.log(f"{NAME} {period}: {number_of(count, 'row')} {origin} stored in {done.path} after {seconds:.1f} s")
+    write_page(fout, NAME, done, run_context.log)
+    return done
+
+
+def manifest_of(days: StoredDays, key_id: str | None, seconds: float) -> dict[str, Any]:
+    """The manifest of a table that is made from these days; ``key_id``: of the key of their pseudonyms."""
+    return {
+        "day": days.period.first.isoformat(),
+        "period": days.period.isoformat(),
+        "first_day": days.period.first.isoformat(),
+        "last_day": days.period.last.isoformat(),
+        # A run of a day that changes makes the period stale.
+        "days": {day.isoformat(): table.manifest.rows_run for day, table in days.partials.items()},
+        "missing_days": [day.isoformat() for day in days.missing],
+        "partial_days": {day.isoformat(): why for day, why in days.partial.items()},
+        "partial": days.is_partial,
+        "inputs": [
+            {
+                "table": f"{stored.TABLE} of {day}",
+                "folder": table.path,
+                "files": [[table.manifest.rows_run, table.manifest.tables[stored.TABLE].bytes, None]],
+            }
+            for day, table in days.partials.items()
+        ],
+        "warnings": days.warnings,
+        "pseudonym_key_id": key_id,
+        "versions": versions(),
+        "seconds": round(seconds, 1),
+        "timestamp": calendar.start_ms(days.period),
+    }

@@ -1,0 +1,132 @@
+"""``period_views``: named views of a week, a month or any other range, stored so that they can be published."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from cmsspark.apps.usage.period import manifest_of
+from cmsspark.apps.usage.view_definitions import View, load_views
+from cmsspark.apps.usage.view_rows import rows_of
+from cmsspark.base import periods as calendar
+from cmsspark.base.errors import UsageError
+from cmsspark.base.periods import Period
+from cmsspark.base.schemas import stored_table
+from cmsspark.base.text.plurals import number_of
+from cmsspark.cli.job_output import output_options, print_outcome
+from cmsspark.cli.options import settings_of, store_of, store_options
+from cmsspark.cli.period_options import needed, period_options
+from cmsspark.run.run_context import running
+from cmsspark.store import results, stored_days
+from cmsspark.store.job_index import JOBS
+from cmsspark.store.stored_columns import files_of
+from cmsspark.store.stored_days import StoredDays
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from cmsspark.settings.settings import Settings
+
+NAME: Final = "period_views"
+
+
+@click.command(NAME, help=f"{JOBS[NAME].about}. Exit codes: cmsspark help exit-codes.")
+@period_options
+@click.option("--view", "names", metavar="NAME", multiple=True, help="A view; may be repeated. [default: all views]")
+@click.option("--views", "views_file", metavar="FILE", help="File with own views. [default: `views` in the settings]")
+@click.option("--allow-missing", is_flag=True, help="Leave out days that are not stored and mark the result partial.")
+@store_options
+@output_options
+def command(
+    period: Period | None, names: tuple[str, ...], views_file: str | None, allow_missing: bool, fout: str | None,
+    settings_file: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    settings, wanted = settings_of(settings_file), needed(period)
+    store = store_of(fout, settings)
+    views = chosen(load_views(views_file or settings.views), names)
+    print_outcome(NAME, wanted, as_json, lambda: run(wanted, store, settings, views, allow_missing=allow_missing))
+
+
+def chosen(views: dict[str, View], names: Sequence[str]) -> list[View]:
+    """The views of these names, all without names. Raises UsageError (2) for a name that there is not."""
+    for name in names:
+        if name not in views:
+            raise UsageError(f"there is no view {name!r}", found=", ".join(views), next_step="cmsspark view lists them")
+    return [views[name] for name in dict.fromkeys(names or views)]
+
+
+def run(
+    period: Period,
+    fout: str,
+    settings: Settings,
+    views: Sequence[View],
+    *,
+    allow_missing: bool = False,
+    log: Callable[[str], None] | None = None,
+) -> results.CurrentTable:
+    """Make the table of a period and store it; on any failure the previous result stays.
+
+    Raises InputMissing (66) that names the days that are not stored, DataError (65) where they cannot be combined,
+    NotReady (75), OutputError (73).
+    """
+    with running(settings, fout, NAME, period, log) as run_context:
+        files = files_of(fout, f"cmsspark {NAME}", settings)
+        run_context.lock(files)
+        days = stored_days.find_days(files, fout, period)
+        days.check(allow_missing=allow_missing)
+        rows = build(days, views)
+        with run_context.staged(files) as staged:
+            count = staged.write_arrow(rows.to_arrow().cast(stored_table(NAME).arrow()), NAME)
+            manifest = manifest_of(days, days.key_id(), run_context.seconds())
+            done = staged.commit({**manifest, "views": {view.name: _definition(view) for view in views}})
+        for text in days.warnings:
+            run_context.log(f"warning: {text}")
+        origin, seconds = (
+            f"of {number_of(len(views), 'view')} from {number_of(len(days.partials), 'day')}",
+            run_context.seconds(),
+        )
+        run_context.log(
+            f"{NAME} {period}: {number_of(count, 'row')} {origin} stored in {done.path} after {seconds:.1f} s"
+        )
+        run_context.manifest = done.manifest
+        return done
+
+
+def build(days: StoredDays, views: Sequence[View]) -> pl.DataFrame:
+    """The rows of all views with the columns of the table; null what a view does not have.
+
+    Raises DataError (65) for two keys of pseudonyms, or damaged days.
+    """
+    import polars as pl
+
+    schema = pl.Schema(stored_table(NAME).arrow())
+    period, frames = days.period, [pl.DataFrame(schema=schema)]
+    for view in views:
+        rows = rows_of(view, days)
+        if "day" in rows.columns:
+            rows = rows.with_columns(access_day=pl.col("day").dt.to_string("%Y-%m-%d"))
+        rows = rows.with_columns(
+            view=pl.lit(view.name),
+            period=pl.lit(period.isoformat()),
+            first_day=pl.lit(period.first),
+            last_day=pl.lit(period.last),
+            timestamp=pl.lit(calendar.start_ms(period), pl.Int64),
+        )
+        columns = [
+            (pl.col(name) if name in rows.columns else pl.lit(None)).cast(kind).alias(name)
+            for name, kind in schema.items()
+        ]
+        frames.append(rows.select(columns))
+    return pl.concat(frames)
+
+
+def _definition(view: View) -> dict[str, Any]:
+    """What the view counts, for the manifest: a file of views changes."""
+    rollup = view.rollup
+    return {
+        "keys": list(rollup.keys),
+        "measures": list(rollup.measures),
+        "filter": {column: list(patterns) for column, patterns in rollup.filters.items()},
+    }

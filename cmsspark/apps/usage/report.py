@@ -1,0 +1,81 @@
+"""``cmsspark report``: accounts for every record of a stored day, as text, as JSON or as an HTML page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from cmsspark.base.errors import Exit, InputMissing, OutputError
+from cmsspark.base.periods import Interval, Period, first_day
+from cmsspark.base.text.readable import encodable, json_text
+from cmsspark.cli.options import settings_of, store_of, store_options
+from cmsspark.cli.period_options import when_options
+from cmsspark.pages.text import text
+from cmsspark.run.run_report import of_run, page_of_run
+from cmsspark.store import results
+from cmsspark.store.daily_state import DailyState
+from cmsspark.store.job_index import job_of_table
+from cmsspark.store.stored_columns import files_of
+
+
+@click.command("report")
+@click.argument("table", required=False)
+@when_options
+@click.option("--run", "run", metavar="RUN", help="A run of the day that is not current; RUN can be abbreviated.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--html", "html", metavar="FILE", type=click.Path(dir_okay=False), help="Write an HTML page to FILE.")
+@store_options
+def command(
+    table: str | None,
+    when: Interval,
+    run: str | None,
+    as_json: bool,
+    html: str | None,
+    fout: str | None,
+    settings_file: str | None,
+) -> int:
+    """Account for every record of a day of TABLE: counts, joins, inputs, differences from the days before.
+
+    The HTML page begins with what was read: datasets, sites, trend, CPU time. A week, month or range has one, too.
+    TABLE is data_aggregation by default, for a period period_aggregation. Exits with 65 if a join lost or duplicated
+    rows.
+    """
+    table = table or ("period_aggregation" if isinstance(when, Period) else "data_aggregation")
+    job = job_of_table(table)
+    settings = settings_of(settings_file)
+    store = store_of(fout, settings)
+    files = files_of(store, "cmsspark report", settings)
+    name = job.name if table in job.aliases else table
+    try:
+        stored = (
+            results.run_table(files, store, job.name, name, when, run)
+            if run
+            else results.current(files, store, job.name, name, when)
+        )
+    except InputMissing as error:
+        skipped = DailyState(settings.state_dir, store).record(first_day(when), job.name).skipped
+        if skipped is None:
+            raise
+        raise InputMissing(
+            error.wanted,
+            where=error.where,
+            found=f"the day was skipped by {skipped.user}: {skipped.reason}",
+            next_step="cmsspark daily skip … --undo lets cmsspark daily run it",
+        ) from None
+    folder = stored.path.rsplit("/", 1)[0]
+    contents = of_run(files, store, job, stored.manifest, folder)
+    if html is not None:
+        _write(Path(html), page_of_run(files, store, job, stored.manifest, folder))
+    if as_json:
+        click.echo(json_text(contents, indent=1))
+    elif html is None:
+        click.echo(text(contents))
+    return 0 if all(join["is_right"] for join in contents["joins"]) else int(Exit.DATA)
+
+
+def _write(path: Path, content: str) -> None:
+    try:
+        path.write_text(encodable(content), encoding="utf-8")
+    except OSError as error:
+        raise OutputError("the page cannot be written", where=path, found=error.strerror) from None

@@ -1,0 +1,148 @@
+"""``cmsspark view``: a named view of a week, a month or a range of stored days."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from cmsspark.apps.usage.view_definitions import View, load_views
+from cmsspark.apps.usage.view_rows import rows_of
+from cmsspark.base import dates
+from cmsspark.base.errors import InputMissing, NotReady, UsageError
+from cmsspark.base.periods import Period
+from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.spelling import suggestion
+from cmsspark.base.text.terminal import echo_table, hanging, terminal_width, volume
+from cmsspark.cli.options import settings_of, store_of, store_options
+from cmsspark.cli.output_files import write_file
+from cmsspark.cli.period_options import period_options
+from cmsspark.store import stored_days
+from cmsspark.store.stored_columns import files_of
+from cmsspark.store.stored_days import StoredDays
+
+if TYPE_CHECKING:
+    import polars as pl
+
+#: Runs the job of a day: (day) → exit code.
+Counter = Callable[[date], int]
+_WRITERS: Final = {".parquet": "write_parquet", ".csv": "write_csv", ".jsonl": "write_ndjson"}
+
+
+@click.command("view")
+@click.argument("name", required=False)
+@period_options
+@click.option("--views", "views_file", metavar="FILE", help="File with own views. [default: `views` in the settings]")
+@click.option("--allow-missing", is_flag=True, help="Leave out days that are not stored.")
+@click.option("--run-missing", is_flag=True, help="First run the job for days that are not stored.")
+@click.option("--root", metavar="URI", help="With --run-missing: root of the default input folders.")
+@click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Maximum number of rows.")
+@click.option("--out", metavar="FILE", help="Write all rows to FILE: .parquet, .csv or .jsonl.")
+@click.option("--json", "as_json", is_flag=True, help="Print all rows as JSON.")
+@store_options
+def command(
+    name: str | None, period: Period | None, views_file: str | None, allow_missing: bool, run_missing: bool,
+    root: str | None, top: int, out: str | None, as_json: bool, fout: str | None, settings_file: str | None,
+) -> None:  # fmt: skip
+    """Make the view NAME of a period, or list all views without NAME. Default: the last whole week or month."""
+    began = time.monotonic()
+    settings = settings_of(settings_file)
+    views = load_views(views_file or settings.views)
+    if name is None:
+        for listed in views.values():
+            about = f"by {', '.join(listed.rollup.keys)}: {listed.about}"
+            click.echo(hanging(f"{listed.name:<14} ", about, 15, terminal_width()))
+        return
+    view = _named(views, name)
+    if out and Path(out).suffix not in _WRITERS:
+        raise UsageError(
+            f"--out must end in {', '.join(_WRITERS)}", found=out, next_step="the ending chooses the format"
+        )
+    store = store_of(fout, settings)
+    files = files_of(store, "cmsspark view", settings)
+    chosen = period or view.last(dates.today())
+    stored = stored_days.find_days(files, store, chosen)
+    if run_missing and stored.missing:
+        count_days(stored.missing, lambda day: _count(day, store, settings_file, root))
+        stored = stored_days.find_days(files, store, chosen)
+    stored.check(allow_missing=allow_missing)
+    rows = rows_of(view, stored)
+    for warning in stored.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    if out:
+        _write(rows, out)
+    if as_json:
+        click.echo(json.dumps(_as_dict(view, stored, rows), indent=1, ensure_ascii=False))
+    elif not out:
+        _print(rows, view, top)
+    seconds = time.monotonic() - began
+    summary = f"{number_of(rows.height, 'row')} from {number_of(len(stored.partials), 'day')} in {seconds:.2f} s"
+    click.echo(f"{name} of {chosen}: {summary}", err=True)
+
+
+def count_days(missing: tuple[date, ...], count: Counter) -> None:
+    """Run the job of the missing days, oldest first. Raises NotReady (75) or InputMissing (66) where a run fails."""
+    for day in missing:
+        code = count(day)
+        if code:
+            kind = NotReady if code == NotReady.exit_code else InputMissing
+            raise kind(
+                f"{day} cannot be counted: run_spark {stored_days.JOB} ended with {code}",
+                next_step="see its output above",
+            )
+
+
+def _count(day: date, fout: str, settings_file: str | None, root: str | None) -> int:
+    """Run the daily job as a user would. Its output goes to stderr, as stdout is for the view."""
+    options = ["--date", dates.compact(day), "--fout", fout]
+    options += ["--settings", str(Path(settings_file).absolute())] if settings_file else []
+    options += ["--root", root] if root else []
+    argv = [sys.executable, "-c", "from cmsspark.submit import main; main()", stored_days.JOB, *options]
+    return subprocess.run(argv, stdout=2, check=False).returncode
+
+
+def _named(views: dict[str, View], name: str) -> View:
+    if name not in views:
+        hint = suggestion(name, views) or "cmsspark view lists the views; docs/periods.md says how to add one"
+        raise UsageError(f"there is no view {name!r}", found=", ".join(views), next_step=hint)
+    return views[name]
+
+
+def _write(rows: pl.DataFrame, out: str) -> None:
+    path = Path(out)
+    write_file(path, getattr(rows, _WRITERS[path.suffix]), "the view")
+
+
+def _as_dict(view: View, stored: StoredDays, rows: pl.DataFrame) -> dict[str, Any]:
+    return {
+        "view": view.name,
+        "period": str(stored.period),
+        "days": len(stored.partials),
+        "missing_days": [day.isoformat() for day in stored.missing],
+        "partial_days": {day.isoformat(): why for day, why in stored.partial.items()},
+        "rows": [
+            {name: value.isoformat() if isinstance(value, date) else value for name, value in row.items()}
+            for row in rows.iter_rows(named=True)
+        ],
+    }
+
+
+def _print(rows: pl.DataFrame, view: View, top: int) -> None:
+    """Print the first rows, measures first, as names are long."""
+    names = [*view.rollup.measures, *view.rollup.keys]
+    shown = [
+        [volume(row[name]) if name == "read_bytes" else row[name] for name in names]
+        for row in rows.head(top).iter_rows(named=True)
+    ]
+    count = len(view.rollup.measures)
+    optional = [i for i, name in enumerate(names[:count]) if name != view.sort]
+    echo_table(names, shown, left=range(count, len(names)), optional=optional, indent="  ")
+    if rows.height > top:
+        click.echo(f"  and {rows.height - top:,} more; --top, --out or --json prints them")

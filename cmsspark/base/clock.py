@@ -1,0 +1,55 @@
+"""The UTC clock, and the formats of instants in names, files and messages.
+
+An instant is an integer of UTC milliseconds since 1970. See :mod:`cmsspark.base.dates` for calendar days.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from datetime import UTC, datetime
+from typing import Final
+
+_STAMP: Final = "%Y%m%dT%H%M%S"
+_RUN_STAMP: Final = f"{_STAMP}Z"
+
+
+def now_ms() -> int:
+    """The current instant."""
+    return time.time_ns() // 1_000_000
+
+
+def utc(ms: int) -> datetime:
+    """The instant as a timezone-aware datetime in UTC."""
+    return datetime.fromtimestamp(ms / 1000, UTC)
+
+
+def iso(ms: int | None = None) -> str:
+    """An instant, by default now, as ``2026-01-15T06:00:00+00:00``."""
+    return utc(now_ms() if ms is None else ms).isoformat(timespec="seconds")
+
+
+def stamp() -> str:
+    """The current instant as ``20260115T060000``, for file names."""
+    return utc(now_ms()).strftime(_STAMP)
+
+
+def new_run_id(ms: int | None = None) -> str:
+    """A run id, ``20260115T060000Z-1a2b3c``: the start of the run, by default now, and a random part."""
+    return f"{utc(now_ms() if ms is None else ms).strftime(_RUN_STAMP)}-{uuid.uuid4().hex[:6]}"
+
+
+def run_began_ms(run_id: str) -> int:
+    """The start of the run with that id. Raises ValueError for a text that is not a run id."""
+    began = datetime.strptime(run_id.partition("-")[0], _RUN_STAMP).replace(tzinfo=UTC)
+    return int(began.timestamp()) * 1000
+
+
+def to_second(ms: int) -> str:
+    """``2026-01-15 06:00:00``, for display where the context says UTC."""
+    return f"{utc(ms):%Y-%m-%d %H:%M:%S}"
+
+
+def to_minute(ms: int) -> str:
+    """``2026-01-15 06:00 UTC``, for display."""
+    return f"{utc(ms):%Y-%m-%d %H:%M} UTC"

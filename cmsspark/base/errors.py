@@ -1,0 +1,333 @@
+"""Error classes with exit codes, and the functions that report them.
+
+Each error says what was wanted, where, what is there instead and the next step, and has an exit code. ``Exit`` defines
+the exit codes.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import resource
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from enum import IntEnum
+from typing import Final, NoReturn, Self
+
+import click
+
+from cmsspark.base.memory import is_shortage
+from cmsspark.base.text.readable import readable
+
+
+class Exit(IntEnum):
+    """The exit codes of every command, each with its meaning and the next step.
+
+    This is their only definition: ``cmsspark help exit-codes`` prints this list, and a test compares the table in
+    ``docs/operations.md`` with it.
+
+    Example:
+        >>> Exit(66).name, Exit.NO_INPUT.meaning
+        ('NO_INPUT', 'an input does not exist; the message names the days that do')
+        >>> int(Exit.NOT_READY)
+        75
+    """
+
+    meaning: str
+    next_step: str
+
+    def __new__(cls, code: int, meaning: str = "", next_step: str = "") -> Self:
+        member = int.__new__(cls, code)
+        member._value_ = code
+        member.meaning = meaning
+        member.next_step = next_step
+        return member
+
+    DONE = (0, "done", "nothing")
+    USAGE = (2, "the command line is wrong", "correct the command line; `--help` lists the options")
+    QUARANTINED = (
+        3,
+        "some documents were quarantined; all others are published",
+        "`cmsspark outbox show` prints the reasons; remove the cause, then publish again",
+    )
+    DATA = (
+        65,
+        "the data are damaged, beyond a tolerance, or of another schema",
+        "repair the data, or accept them with the option that the message names",
+    )
+    NO_INPUT = (
+        66,
+        "an input does not exist; the message names the days that do",
+        "run it again when the input has arrived; `cmsspark daily` turns this code into 75",
+    )
+    BUG = (70, "a bug in cmsspark", "run it again with `--debug` and send us what it prints")
+    NO_OUTPUT = (73, "a result cannot be written", "make room or get permission there, then run it again")
+    NOT_READY = (
+        75,
+        "not ready, locked by another run, or interrupted",
+        "run the same command again later; this is the only code for which a retry alone helps",
+    )
+    NOT_ALLOWED = (77, "authentication, TLS or a permission failed", "renew or get the permission, then run it again")
+    SETTINGS = (78, "a settings file or value is wrong", "correct the file and line that the message names")
+
+
+class CmssparkError(Exception):
+    """An error that says what was wanted, where, what is there instead, and what to do next.
+
+    ``str()`` returns the message for users: one line for the problem, and one indented line for each of ``where``,
+    ``found`` and ``next_step`` that is not None.
+
+    Example:
+        >>> error = InputMissing("a day of logs is wanted", where="/data/2026/01/15", next_step="try another day")
+        >>> print(error)
+        a day of logs is wanted
+          where: /data/2026/01/15
+          next: try another day
+        >>> error.exit_code.name, int(error.exit_code)
+        ('NO_INPUT', 66)
+    """
+
+    exit_code: Exit = Exit.BUG
+
+    def __init__(
+        self,
+        wanted: str,
+        *,
+        where: object = None,
+        found: object = None,
+        next_step: str | None = None,
+    ) -> None:
+        self.wanted = wanted
+        self.where = where
+        self.found = found
+        self.next_step = next_step
+        super().__init__(self.text())
+
+    def text(self) -> str:
+        """The message as users read it."""
+        lines = [self.wanted]
+        for label, value in (("where", self.where), ("found", self.found), ("next", self.next_step)):
+            if value is not None:
+                lines.append(f"  {label}: {value}")
+        # A file name may contain any bytes. Escape those that control a terminal or that UTF-8 cannot encode.
+        return readable("\n".join(lines))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Errors cross from Spark's Python workers to the driver by pickle.
+        return (_rebuild, (type(self), self.wanted, self.where, self.found, self.next_step))
+
+
+def _rebuild(
+    kind: type[CmssparkError], wanted: str, where: object, found: object, next_step: str | None
+) -> CmssparkError:
+    return kind(wanted, where=where, found=found, next_step=next_step)
+
+
+class UsageError(CmssparkError):
+    """The command line is wrong (2)."""
+
+    exit_code = Exit.USAGE
+
+
+class DocumentsQuarantined(CmssparkError):
+    """Some documents were rejected and quarantined; all others were published (3)."""
+
+    exit_code = Exit.QUARANTINED
+
+
+class DataError(CmssparkError):
+    """Data beyond tolerance, damaged or of another schema (65)."""
+
+    exit_code = Exit.DATA
+
+
+class InputMissing(CmssparkError):
+    """An input does not exist; the message names the days that do (66)."""
+
+    exit_code = Exit.NO_INPUT
+
+
+class OutputError(CmssparkError):
+    """A result cannot be written (73)."""
+
+    exit_code = Exit.NO_OUTPUT
+
+
+class NotReady(CmssparkError):
+    """Not ready, locked or interrupted: the same command may work later (75)."""
+
+    exit_code = Exit.NOT_READY
+
+
+class NotAllowed(CmssparkError):
+    """Authentication, TLS or permission (77)."""
+
+    exit_code = Exit.NOT_ALLOWED
+
+
+class SettingsError(CmssparkError):
+    """A settings file or value is wrong (78)."""
+
+    exit_code = Exit.SETTINGS
+
+
+def debugging() -> bool:
+    """Whether tracebacks are printed (``--debug`` or ``CMSSPARK_DEBUG=1``)."""
+    return "--debug" in sys.argv or os.environ.get("CMSSPARK_DEBUG", "") not in ("", "0")
+
+
+#: The next step that is printed for an error without its own. The message of a usage error has what to type instead.
+_USUAL_STEPS: Final = {
+    Exit.DATA: "repair or replace what the message names, then run it again",
+    Exit.NO_INPUT: "check the name; if the input has not arrived yet, run it again when it has",
+    Exit.NO_OUTPUT: Exit.NO_OUTPUT.next_step,
+    Exit.NOT_READY: "run the same command again later",
+    Exit.NOT_ALLOWED: Exit.NOT_ALLOWED.next_step,
+    Exit.SETTINGS: Exit.SETTINGS.next_step,
+}
+
+_SHORT_WRITE: Final = re.compile(r"\d+ requested and \d+ written")
+#: How libraries in Rust, such as polars, end the text of such an error.
+_RUST_ERROR: Final = re.compile(r"\(os error (\d{1,4})\)$")
+#: Errors of disks and permissions, which are not bugs wherever they occur.
+_OS_ERRORS: dict[int, type[CmssparkError]] = {
+    errno.ENOSPC: OutputError,
+    errno.EDQUOT: OutputError,
+    errno.EROFS: OutputError,
+    errno.EACCES: NotAllowed,
+    errno.EPERM: NotAllowed,
+}
+
+
+def report(error: BaseException) -> Exit:
+    """Print ``error`` to stderr and return its exit code.
+
+    Any error other than a :class:`CmssparkError` is a bug (70). It is printed in one line, with its traceback only when
+    debugging.
+    """
+    if debugging():
+        _write_stderr("".join(traceback.format_exception(error)))
+    if isinstance(error, KeyboardInterrupt):
+        _write_stderr("cmsspark: interrupted; run the same command again to finish\n")
+        return Exit.NOT_READY
+    if (ours := as_ours(error)) is not None:
+        usual = None if ours.next_step else _USUAL_STEPS.get(ours.exit_code)
+        _write_stderr(f"cmsspark: {ours.text()}\n" + (f"  next: {usual}\n" if usual else ""))
+        return ours.exit_code
+    reason = " ".join(str(error).split())[:300]
+    _write_stderr(
+        f"cmsspark: a bug in cmsspark: {type(error).__name__}: {reason}\n"
+        "  next: run it again with --debug and send us what it prints\n"
+    )
+    return Exit.BUG
+
+
+def as_ours(error: BaseException) -> CmssparkError | None:
+    """The error as a :class:`CmssparkError`; disk and permission errors are converted, others give None."""
+    if isinstance(error, CmssparkError):
+        return error
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return NotAllowed(
+            "more files must be open at once than the system allows",
+            where=error.filename,
+            found=error.strerror,
+            next_step="raise the limit (ulimit -n 1024), then run it again",
+        )
+    if is_shortage(error):
+        return _no_memory(error)
+    if isinstance(error, FileNotFoundError) and error.filename is None and _is_working_folder_gone():
+        return UsageError("the working folder was deleted", next_step="cd to a folder that exists, then run it again")
+    number = os_error_number(error)
+    if number in _OS_ERRORS and (isinstance(error, OSError) or _RUST_ERROR.search(str(error))):
+        return _OS_ERRORS[number](
+            "a file cannot be written or read",
+            where=getattr(error, "filename", None),
+            found=os.strerror(number),
+            next_step="make room or get permission there, then run it again",
+        )
+    return None
+
+
+def os_error_number(error: BaseException) -> int:
+    """The number of an error of the system, or 0; numpy reports a full disk without one, polars in its text."""
+    if isinstance(error, OSError) and error.errno is None and _SHORT_WRITE.search(str(error)):
+        return errno.ENOSPC
+    if (rust := _RUST_ERROR.search(str(error))) is not None:
+        return int(rust[1])
+    return getattr(error, "errno", None) or 0
+
+
+def _no_memory(error: BaseException) -> CmssparkError:
+    """A limit of this process (77) stays until somebody raises it; a host that is full (75) may have room later."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    found = " ".join(str(error).split())[:200] or type(error).__name__
+    if limit != resource.RLIM_INFINITY:
+        return NotAllowed(
+            "more memory is needed than this process may use",
+            found=f"a limit of {limit // 1_000_000:,} MB; {found}",
+            next_step="raise the limit (ulimit -v), then run it again",
+        )
+    return NotReady(
+        "the host has too little memory, or lets this user start no more processes",
+        found=found,
+        next_step="run it again when there is more room, or with fewer cores",
+    )
+
+
+def _is_working_folder_gone() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
+
+
+def _write_stderr(text: str) -> None:
+    """Write to stderr. Failures are ignored, for example on a full disk: the exit code still reports the error."""
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except OSError:
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+
+def run_click(command: click.Command, name: str, arguments: list[str] | None = None) -> object:
+    """Call a click command with its errors mapped to :class:`Exit` codes, and return its result."""
+    try:
+        return command.main(args=arguments, prog_name=name, standalone_mode=False)
+    except click.exceptions.Abort:
+        raise KeyboardInterrupt from None
+    except click.ClickException as error:
+        error.show()
+        return int(Exit.USAGE)
+
+
+def _open_standard_streams() -> None:
+    """Open what the caller closed of stdin, stdout and stderr on nothing.
+
+    The next file that is opened would have its number, and children would write their messages into it.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is not None:
+            continue
+        with suppress(OSError):
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+            os.set_inheritable(number, True)
+            setattr(sys, name, open(number, "r" if number == 0 else "w", encoding="utf-8", closefd=False))  # noqa: SIM115
+
+
+def run_and_exit(command: Callable[[], object]) -> NoReturn:
+    """Run the ``main`` of a command and end the process with its exit code."""
+    _open_standard_streams()
+    try:
+        outcome = command()
+    except (Exception, KeyboardInterrupt) as error:
+        sys.exit(int(report(error)))
+    sys.exit(int(outcome) if isinstance(outcome, int) else 0)

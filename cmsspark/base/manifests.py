@@ -1,0 +1,98 @@
+"""The manifest of a stored run: its tables, what it was made from, and what was counted.
+
+Jobs write it as JSON (``manifest.json`` in the run's folder). All keys of a run of logs, of dumps or of a period are
+optional here, as old runs lack some; keys that are not named here are in ``document`` only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date
+from typing import Any
+
+import msgspec
+
+
+class TableEntry(msgspec.Struct, frozen=True):
+    """A table of a run. ``schema``: the digest of its columns; ``bytes`` of its part files."""
+
+    rows: int = 0
+    format: str = "parquet"
+    schema: str = ""
+    files: int = 0
+    bytes: int | None = None
+
+
+class InputEntry(msgspec.Struct, frozen=True):
+    """What a run read of a stream, a dump's table or a day: each file's path, size in bytes and mtime in UTC ms."""
+
+    stream: str | None = None
+    table: str | None = None
+    format_name: str | None = msgspec.field(name="form", default=None)
+    folder: str | None = None
+    is_tmp: bool = False
+    files: tuple[tuple[str, int | None, int | None], ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(size or 0 for _, size, _ in self.files)
+
+
+class DumpEntry(msgspec.Struct, frozen=True):
+    """A dump that a run read; ``day`` is None for the legacy ``current`` folder."""
+
+    folder: str
+    day: date | None = None
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """A manifest. What a job of that kind does not write, or an old version did not, is empty or None.
+
+    ``reconciliation``: by stream, the bins as :meth:`cmsspark.accesses.reconciliation.StreamBins.as_dict` has them.
+    ``unmatched_prefixes``: by stream, [prefix, records]. ``rows_of``: of a compacted run, the run that made its rows.
+    ``days``: of a period, each day's run. ``document``: the manifest as it stands in the file.
+    """
+
+    document: dict[str, Any]
+    run: str = ""
+    job: str = ""
+    day: str = ""
+    period: str | None = None
+    tables: dict[str, TableEntry] = {}
+    inputs: tuple[InputEntry, ...] = ()
+    dumps: dict[str, DumpEntry] = {}
+    streams: tuple[str, ...] = ()
+    missing_streams: tuple[str, ...] = ()
+    partial: bool = False
+    damaged: tuple[Any, ...] = ()
+    reconciliation: dict[str, dict[str, Any]] = {}
+    out_of_day_by_day: dict[str, dict[str, int]] = {}
+    generations: dict[str, dict[str, int]] = {}
+    drift: dict[str, list[Any]] = {}
+    unmatched_prefixes: dict[str, list[Any]] = {}
+    quarantine: str | None = None
+    join: str | None = None
+    days: dict[date, str | None] = {}
+    pseudonym_key_id: str | None = None
+    warnings: tuple[str, ...] = ()
+    versions: dict[str, Any] = {}
+    seconds: float | None = None
+    rows_of: str | None = None
+
+    @property
+    def rows_run(self) -> str:
+        """The run that made the rows, in a compacted run another one. Who has published these rows, or made a period of
+        them, need not do it again.
+        """
+        return self.rows_of or self.run
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Manifest:
+        """The manifest of a JSON object; null means "not set". Raises ValueError where a part has another type."""
+        values = {name: document[name] for name in cls.__struct_fields__ if document.get(name) is not None}
+        return msgspec.convert({**values, "document": dict(document)}, cls)
+
+    def input_of(self, source: str) -> InputEntry | None:
+        """What the run read of a stream, or of a dump's table or another feed by its name."""
+        return next((entry for entry in self.inputs if source in (entry.stream, entry.table)), None)

@@ -1,0 +1,231 @@
+"""Schemas of every input and stored table, read from ``schemas/``.
+
+A table's file is YAML: ``table``, ``about`` and ``columns``, each ``{name, type, nullable, about}`` with type one of
+``string, long, int, double, date, boolean``. ``keys`` names the columns that identify a document of the table;
+``private: true`` marks a table that is never published.
+
+With ``extends: OTHER`` a table inherits the columns and keys of OTHER unless it defines its own. In its own ``columns``
+a plain name inherits the column of that name, and a mapping with the name of an inherited column overrides parts of it.
+Spark and Arrow schemas are made on demand, so importing this module does not import either.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from cmsspark.base import config_files
+from cmsspark.base.config_files import ConfigFile
+from cmsspark.base.resources import read_text
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+#: The description of the report of a single stream; ``{stream}`` is replaced by the stream's name.
+_STREAM_REPORT: Final = "schemas/tables/dbs_STREAM.yaml"
+_STREAM_REPORT_NAME: Final = re.compile(r"dbs_([a-z][a-z0-9_]*)")
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its name, its type, whether nulls are allowed, and a description with the unit.
+
+    ``required``: for a field of a log, the attribute that counting takes from it (lfn, bytes, site, user, app). A
+    stream in which no record has any field for an attribute has another schema.
+
+    Example:
+        >>> Column("read_bytes", "long", about="bytes read").nullable
+        True
+    """
+
+    name: str
+    type: str
+    nullable: bool = True
+    about: str = ""
+    required: str = ""
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether a decoder reads this field of a log."""
+        return self.about.startswith("needed")
+
+
+@dataclass(frozen=True)
+class Table:
+    """The columns of a table, in order.
+
+    ``keys``: the columns that identify a document, in the order of document ids. ``is_private``: rows describe single
+    people and are never published.
+
+    Example:
+        >>> table = stored_table("data_aggregation")
+        >>> table.arrow().field("nacc").type
+        DataType(int64)
+        >>> table.columns[0].name, table.columns[0].type
+        ('day', 'date')
+    """
+
+    name: str
+    about: str
+    columns: tuple[Column, ...]
+    keys: tuple[str, ...] = ()
+    is_private: bool = False
+
+    @property
+    def names(self) -> list[str]:
+        """Column names in order."""
+        return [column.name for column in self.columns]
+
+    def fingerprint(self) -> str:
+        """A digest of names and types, in order, that identifies this version of the schema."""
+        columns = ",".join(f"{column.name}:{column.type}" for column in self.columns)
+        return hashlib.sha256(columns.encode()).hexdigest()[:12]
+
+    def spark(self) -> StructType:
+        """The Spark schema. Every field is nullable, as Parquet round trips do not keep the flag."""
+        from pyspark.sql.types import (
+            BooleanType,
+            DataType,
+            DateType,
+            DoubleType,
+            IntegerType,
+            LongType,
+            StringType,
+            StructField,
+            StructType,
+        )
+
+        kinds: dict[str, DataType] = {
+            "string": StringType(),
+            "long": LongType(),
+            "int": IntegerType(),
+            "double": DoubleType(),
+            "date": DateType(),
+            "boolean": BooleanType(),
+        }
+        return StructType([StructField(column.name, kinds[column.type], True) for column in self.columns])
+
+    def arrow(self) -> pa.Schema:
+        """The Arrow schema. Every field is nullable, as in the Spark schema."""
+        import pyarrow as pa
+
+        kinds = {
+            "string": pa.string(),
+            "long": pa.int64(),
+            "int": pa.int32(),
+            "double": pa.float64(),
+            "date": pa.date32(),
+            "boolean": pa.bool_(),
+        }
+        return pa.schema([(column.name, kinds[column.type]) for column in self.columns])
+
+
+@cache
+def stored_table(name: str) -> Table:
+    """The schema of a stored table, from ``schemas/tables/NAME.yaml``, or from ``dbs_STREAM.yaml`` for the report of a
+    single stream. Raises FileNotFoundError where neither exists, SettingsError (78) for a wrong description.
+
+    Example:
+        >>> "dataset_name" in stored_table("data_aggregation").names
+        True
+    """
+    try:
+        return described_table(f"schemas/tables/{name}.yaml")
+    except FileNotFoundError:
+        match = _STREAM_REPORT_NAME.fullmatch(name)
+        if match is None:
+            raise
+        return described_table(_STREAM_REPORT, lambda path: read_text(path).replace("{stream}", match[1]))
+
+
+@cache
+def input_table(path: str) -> Table:
+    """The schema of an input table, for example ``dbs/FILES`` or ``phedex/block_replicas``.
+
+    Example:
+        >>> input_table("dbs/DATASETS").names[:2]
+        ['dataset_id', 'dataset']
+    """
+    return described_table(f"schemas/inputs/{path}.yaml")
+
+
+def described_table(path: str, read: Callable[[str], str] = read_text, children: tuple[str, ...] = ()) -> Table:
+    """The table that the file at ``path`` describes; ``children`` are the files that extend it.
+
+    Raises FileNotFoundError, and SettingsError (78) with file and line for a parent that does not exist or extends this
+    table, for unknown names, and for missing parts.
+    """
+    file = config_files.parse(read(path).encode(), path)
+    described = file.convert(_TableDescription)
+    parent = None
+    if described.extends:
+        above = f"{path.rpartition('/')[0]}/{described.extends}.yaml"
+        if above in (path, *children):
+            raise file.error(f"{described.extends} extends this table itself", "extends")
+        try:
+            parent = described_table(above, read, (path, *children))
+        except FileNotFoundError:
+            raise file.error(f"there is no table {described.extends} to extend", "extends") from None
+    return _table(described, file, parent)
+
+
+class _ColumnDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A column as a file describes it; what is None is inherited, or as in :class:`Column`."""
+
+    name: str
+    type: str | None = None
+    nullable: bool | None = None
+    about: str | None = None
+    required: str | None = None
+
+
+class _TableDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A table as a file describes it. A column that is a text inherits the column of that name."""
+
+    table: str
+    about: str
+    extends: str | None = None
+    columns: list[str | _ColumnDescription] | None = None
+    keys: list[str] | None = None
+    private: bool = False
+
+
+def _table(described: _TableDescription, file: ConfigFile, parent: Table | None) -> Table:
+    """The table, including what it inherits from ``parent``. Raises SettingsError (78)."""
+    inherited = {column.name: column for column in parent.columns} if parent else {}
+    if described.columns is not None:
+        columns = [_column(column, inherited, file, number) for number, column in enumerate(described.columns)]
+    elif parent:
+        columns = list(parent.columns)
+    else:
+        raise file.error("a table needs columns, or a table that it extends")
+    names = [column.name for column in columns]
+    keys = described.keys or (parent.keys if parent else ())
+    for name in {*keys} - {*names}:
+        raise file.error(f"the key column {name!r} does not exist", "keys")
+    for name in {name for name in names if names.count(name) > 1}:
+        raise file.error(f"column {name!r} is defined twice", "columns")
+    return Table(described.table, described.about, tuple(columns), tuple(keys), described.private)
+
+
+def _column(
+    described: str | _ColumnDescription, inherited: Mapping[str, Column], file: ConfigFile, number: int
+) -> Column:
+    name = described if isinstance(described, str) else described.name
+    changes = {} if isinstance(described, str) else msgspec.structs.asdict(described)
+    changes = {part: value for part, value in changes.items() if value is not None}
+    if name in inherited:
+        return dataclasses.replace(inherited[name], **changes)
+    if not changes:
+        raise file.error(f"there is no column {name!r} to inherit", "columns", str(number))
+    if "type" not in changes:
+        raise file.error(f"column {name!r} needs a type", "columns", str(number))
+    return Column(**changes)

@@ -1,0 +1,1 @@
+"""Text for people: plurals, units, spelling hints, progress lines and tables on terminals."""

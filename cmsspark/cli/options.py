@@ -1,0 +1,188 @@
+"""Options that jobs share, spelled and explained in one place."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from datetime import date, timedelta
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
+
+import click
+
+from cmsspark.base import dates
+from cmsspark.base.errors import UsageError
+from cmsspark.base.text import progress_line
+from cmsspark.settings.settings import Settings, load_settings
+from cmsspark.sources.registry import DUMPS, STREAMS
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+#: Help of ``--settings``.
+SETTINGS_HELP: Final = "Settings file. [default: CMSSPARK_SETTINGS, else cmsspark.yaml]"
+#: What ``--source`` may name: streams, dumps, and the caches' records, which are no stream.
+_SOURCES: Final = (*STREAMS, *DUMPS, "xcache")
+#: The help of ``--date``.
+DATE_HELP: Final = "The day (UTC): 20260115, 2026-01-15, yesterday."
+
+
+class DayType(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.5 on only
+    """A day in UTC: 20260115, 2026-01-15, 2026/01/15, ``yesterday`` or ``today``; not in the future."""
+
+    name = "day"
+    _BACK: Final = {"today": 0, "yesterday": 1}
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> date:
+        if isinstance(value, date):
+            return value
+        text = str(value)
+        if text in self._BACK:
+            return dates.today() - timedelta(days=self._BACK[text])
+        if text == "latest":
+            self.fail("latest is for jobs on logs and dumps, and for cmsspark daily; give a date here", param, ctx)
+        if re.search(r"\.\.|,|:|\d{8}-\d{8}", text):
+            self.fail(
+                f"{text!r} is more than one day; cmsspark daily --date 20260101..20260131 takes several", param, ctx
+            )
+        try:
+            return dates.parse_day(text, latest=dates.today())
+        except UsageError as error:
+            self.fail(f"{error.wanted}; {error.next_step}", param, ctx)
+
+
+class FiniteRange(click.FloatRange):
+    """A number within a range, which click's own type takes ``nan`` for."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is no number", param, ctx)
+        return number
+
+
+class DaysType(click.ParamType):  # type: ignore[type-arg]
+    """A day, a range ``20260101..20260131``, or several of both, separated by commas."""
+
+    name = "days"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> frozenset[date]:
+        if isinstance(value, frozenset):
+            return value
+        one_day, chosen = DayType(), set()
+        for part in str(value).split(","):
+            first, dots, last = re.sub(r"(?<=\d{8})-(?=\d{8})|:", "..", part).partition("..")
+            since = one_day.convert(first.strip(), param, ctx)
+            until = one_day.convert(last.strip(), param, ctx) if dots else since
+            if since > until:
+                self.fail(f"{part!r} ends before it begins; swap the days", param, ctx)
+            chosen |= {since + timedelta(days=number) for number in range((until - since).days + 1)}
+        return frozenset(chosen)
+
+    @classmethod
+    def parse(cls, text: str) -> frozenset[date]:
+        """The days of a text. Raises UsageError (2)."""
+        try:
+            return cls().convert(text, None, None)
+        except click.UsageError as error:
+            raise UsageError(error.message, where="--date") from None
+
+
+class StreamsType(click.ParamType):  # type: ignore[type-arg]
+    """A comma-separated choice of streams."""
+
+    name = "streams"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        if isinstance(value, tuple):
+            return value
+        named = [part.strip() for part in str(value).split(",") if part.strip()]
+        unknown = sorted(set(named) - set(STREAMS))
+        if unknown or not named:
+            self.fail(f"{value!r}: choose from {', '.join(STREAMS)}, separated by commas", param, ctx)
+        return tuple(stream for stream in STREAMS if stream in named)
+
+
+class SourceType(click.ParamType):  # type: ignore[type-arg]
+    """``SOURCE.NAME=FOLDER``, as a tuple of the three."""
+
+    name = "source"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str, str]:
+        if isinstance(value, tuple):
+            return value
+        match = re.fullmatch(r"(\w+)\.([\w-]+)=(.+)", str(value))
+        if match is None or match[1] not in _SOURCES:
+            self.fail(f"{value!r} is not SOURCE.NAME=FOLDER with a source of {', '.join(_SOURCES)}", param, ctx)
+        return match[1], match[2], match[3]
+
+
+def with_sources(settings: Settings, sources: Iterable[tuple[str, str, str]]) -> Settings:
+    """The settings with folders of the command line (``--source``), which come before those of the file."""
+    merged = {name: dict(locations) for name, locations in settings.sources.items()}
+    for source, name, folder in sources:
+        merged.setdefault(source, {})[name] = folder
+    return replace(settings, sources=MappingProxyType(merged))
+
+
+def date_option(command: Command) -> Command:
+    """``--date``: the day to work on."""
+    return click.option("--date", "day", type=DayType(), required=True, help=DATE_HELP)(command)
+
+
+def _set_quiet(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    # Also for the processes that the command starts.
+    if value:
+        os.environ[progress_line.QUIET] = "1"
+
+
+#: ``--quiet`` of commands that take long.
+quiet_option = click.option(
+    "--quiet", is_flag=True, expose_value=False, callback=_set_quiet, help="Print no progress and no notes of runs."
+)
+
+
+def store_options(command: Command) -> Command:
+    """``--fout`` and ``--settings``, for commands that read the store."""
+    for option in (
+        click.option("--settings", "settings_file", metavar="FILE", help=SETTINGS_HELP),
+        click.option("--fout", metavar="URI", help="URI of the store. [default: `store` in the settings]"),
+    ):
+        command = option(command)
+    return command
+
+
+def job_options(command: Command) -> Command:
+    """The options of every job that reads a day and writes a result."""
+    for option in (
+        click.option("--format", "fmt", type=click.Choice(["parquet", "csv"]), default="parquet", show_default=True),
+        click.option(
+            "--source",
+            "source",
+            type=SourceType(),
+            multiple=True,
+            metavar="NAME=FOLDER",
+            help="Folder of a source, such as aaa.enr=/my/aaa; etc/sources.yaml has the names. May be repeated.",
+        ),
+        click.option("--root", metavar="URI", help="Root of the default input folders. [default: CMSSPARK_ROOT]"),
+    ):
+        command = option(command)
+    return date_option(store_options(command))
+
+
+def store_of(fout: str | None, settings: Settings) -> str:
+    """The store: ``--fout`` or the settings'. Raises UsageError (2) where neither names one."""
+    chosen = fout or settings.store
+    if not chosen:
+        raise UsageError("a store is wanted", next_step="give --fout URI, or `store: URI` in cmsspark.yaml")
+    return chosen
+
+
+def settings_of(settings_file: str | None) -> Settings:
+    """The settings that a command works with."""
+    return load_settings(settings_file)
+
+
+#: How ``run_spark`` passes on the engine that it chose.
+engine_option = click.option("--engine", type=click.Choice(["auto", "processes", "spark"]), default="auto", hidden=True)

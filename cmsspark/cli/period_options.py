@@ -1,0 +1,72 @@
+"""Options that name a period, or a day or a period, spelled and explained in one place."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from datetime import date
+from typing import Any
+
+import click
+
+from cmsspark.base import dates, periods
+from cmsspark.base.errors import UsageError
+from cmsspark.base.periods import Period
+from cmsspark.cli.options import DATE_HELP, Command, DayType
+
+_OPTIONS = (
+    click.option("--to", "period_to", type=DayType(), help="Last day, included. [default: that of --from]"),
+    click.option("--from", "period_from", type=DayType(), help="First day of a range, 20261101 or 2026-11-01."),
+    click.option("--month", "period_month", metavar="MONTH", help="A calendar month: 2026-11, or last."),
+    click.option("--week", "period_week", metavar="WEEK", help="An ISO week: 2026-W46, or last."),
+)
+
+
+def period_options(command: Command) -> Callable[..., Any]:
+    """``--week``, ``--month``, ``--from`` and ``--to``; the command gets ``period``, None where none is given."""
+
+    @functools.wraps(command)
+    def with_period(
+        *arguments: Any, period_week: str | None, period_month: str | None, period_from: date | None,
+        period_to: date | None, **options: Any,
+    ) -> Any:  # fmt: skip
+        period = _period(period_week, period_month, period_from, period_to)
+        return command(*arguments, period=period, **options)
+
+    wrapped: Callable[..., Any] = with_period
+    for option in _OPTIONS:
+        wrapped = option(wrapped)
+    return wrapped
+
+
+def when_options(command: Command) -> Callable[..., Any]:
+    """``--date`` or a period's options; the command gets ``when``, a day or a period. One of them is needed."""
+
+    @functools.wraps(command)
+    def with_when(*arguments: Any, day: date | None, period: Period | None, **options: Any) -> Any:
+        if (day is None) == (period is None):
+            raise UsageError(
+                "a day or a period is wanted", next_step="give --date, or one of --week, --month, --from … --to"
+            )
+        return command(*arguments, when=day or period, **options)
+
+    return click.option("--date", "day", type=DayType(), help=DATE_HELP)(period_options(with_when))
+
+
+def needed(period: Period | None) -> Period:
+    """The period that was given. Raises UsageError (2) where none was."""
+    if period is None:
+        raise UsageError("a period is wanted", next_step="give one of --week, --month, --from … --to")
+    return period
+
+
+def _period(week: str | None, month: str | None, first: date | None, last: date | None) -> Period | None:
+    names = [name for name, value in (("--week", week), ("--month", month), ("--from", first)) if value is not None]
+    if len(names) > 1 or (last is not None and names != ["--from"]):
+        choices = ", ".join([*names, "--to"] if last is not None else names)
+        raise UsageError(f"one period is wanted, not {choices}", next_step="give --week, or --month, or --from … --to")
+    if week is not None:
+        return periods.week(week, dates.today())
+    if month is not None:
+        return periods.month(month, dates.today())
+    return periods.between(first, last or first) if first is not None else None

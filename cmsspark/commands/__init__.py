@@ -1,1 +1,0 @@
-"""What ``cmsspark`` runs: one file a command. :mod:`cmsspark.cli` names them."""

@@ -1,1 +1,0 @@
-"""The pages of the dashboard, one module each; ``cmsspark.dashboard.registry`` names them."""

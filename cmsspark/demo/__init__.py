@@ -1,5 +1,0 @@
-"""A small CMS: seeded, believable logs and dumps in the production layout, for the demo, tests and benchmarks."""
-
-from cmsspark.demo.make import LogLayout, Made, make
-
-__all__ = ["LogLayout", "Made", "make"]

@@ -1,0 +1,203 @@
+"""The replicas of some datasets to what lies where: what :mod:`cmsspark.dumps.dataset_replicas` does with a range of
+partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from cmsspark.accesses.catalogue import Hashes
+from cmsspark.base.exact_integers import Longs, joined
+from cmsspark.base.names import KINDS
+from cmsspark.dumps.partitions import PartitionedRun, PartitionRange
+
+#: Numbers of a replica, in the order of the snapshot's columns.
+MEASURES: Final = ("block_files", "block_bytes", "node_files", "node_bytes", "created_ms")
+#: In ``there``: which numbers are not null, and whether the block has a name.
+BITS: Final = {name: np.uint8(1 << number) for number, name in enumerate(MEASURES)}
+_ALL: Final = BITS["block_files"] | BITS["block_bytes"] | BITS["node_files"] | BITS["node_bytes"]
+NAMED: Final = np.uint8(1 << len(MEASURES))
+#: Columns of replicas and their numpy types: the block's hash, the measures, and what is not null.
+COLUMNS: Final = {"block": "u8", **dict.fromkeys(MEASURES, "i8"), "there": "u1"}
+_LEAST: Final = np.iinfo(np.int64).min
+
+
+def names_file(run: PartitionedRun, what: str) -> Path:
+    """A file beside a run: its own names as JSON, or the numbers of these names among all."""
+    return run.path.with_suffix(".json" if what == "names" else f".{what}.npy")
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Of each node by its number: the number of its site, and its kind. ``site_count``: how many sites there are."""
+
+    sites: Longs
+    kinds: Longs
+    site_count: int
+
+
+@dataclass(frozen=True)
+class RangeOfDatasets:
+    """All replicas of some datasets, and the blocks that DBS names of them."""
+
+    replicas: PartitionRange
+    blocks: PartitionRange
+    counts_blocks: bool
+
+
+def rows_of_range(storage: Storage, task: RangeOfDatasets) -> dict[str, npt.NDArray[Any]]:
+    """The rows of the datasets in a range of partitions."""
+    part = task.replicas
+    columns = {name: _column(part, name, np.dtype(kind)) for name, kind in COLUMNS.items()}
+    columns |= {"dataset": _numbers(part, "dataset", "datasets"), "node": _numbers(part, "node", "nodes")}
+    blocks = None
+    if task.counts_blocks:
+        numbers = _column(task.blocks, "dataset", np.dtype(np.int32)).astype(np.int64)
+        blocks = {"dataset": numbers, "block": _column(task.blocks, "block", np.dtype(np.uint64))}
+    return rows_of_datasets(storage, columns, blocks)
+
+
+def rows_of_datasets(
+    storage: Storage, columns: dict[str, npt.NDArray[Any]], in_dbs: Mapping[str, npt.NDArray[Any]] | None
+) -> dict[str, npt.NDArray[Any]]:
+    """One row for each (dataset, site, kind), from all replicas of some datasets; ``columns`` is emptied.
+
+    ``columns``: ``dataset`` and ``node`` (their numbers), and those of :data:`COLUMNS`. ``in_dbs``: ``dataset`` and
+    ``block`` of each block that DBS names; None: blocks are not counted. Raises DataError (65) where a sum leaves 64
+    bits.
+    """
+    datasets, nodes, blocks = columns.pop("dataset"), columns.pop("node"), columns.pop("block")
+    sites = datasets * storage.site_count + storage.sites[nodes]
+    kinds = sites * len(KINDS) + storage.kinds[nodes]
+    # A node has one site and one kind, so rows are ordered by (dataset, site, kind, block, node).
+    order = _ordered(kinds, blocks, nodes)
+    kinds, blocks, nodes = kinds[order], blocks[order], nodes[order]
+    measures = {name: columns.pop(name)[order] for name in MEASURES}
+    validity = columns.pop("there")[order]
+    starts = _starts(kinds, blocks, nodes)
+    if len(starts) < len(order):
+        for name, values in measures.items():
+            values_or_least = np.where(validity & BITS[name], values, _LEAST)
+            measures[name] = np.maximum.reduceat(values_or_least, starts)
+        validity = np.bitwise_or.reduceat(validity, starts)
+        kinds, blocks = kinds[starts], blocks[starts]
+    return _summed(storage, in_dbs, kinds, blocks, measures, validity)
+
+
+def _ordered(kinds: Longs, blocks: Hashes, nodes: Longs) -> npt.NDArray[np.intp]:
+    """The rows in the order of (kind, block, node)."""
+    order = np.lexsort((blocks, kinds))
+    in_order, of_blocks = kinds[order], blocks[order]
+    same = (in_order[1:] == in_order[:-1]) & (of_blocks[1:] == of_blocks[:-1])
+    if same.any():
+        # Few blocks are on several nodes of one kind at a site: only their rows are ordered by node.
+        several = np.flatnonzero(np.append(same, False) | np.append(False, same))
+        rows = order[several]
+        order[several] = rows[np.lexsort((nodes[rows], blocks[rows], kinds[rows]))]
+    return order
+
+
+def _summed(
+    storage: Storage,
+    in_dbs: Mapping[str, npt.NDArray[Any]] | None,
+    kinds: Longs,
+    blocks: Hashes,
+    measures: dict[str, Longs],
+    validity: npt.NDArray[np.uint8],
+) -> dict[str, npt.NDArray[Any]]:
+    """Rows from replicas that are there once each, ordered by (dataset, site, kind, block)."""
+    starts = _starts(kinds)
+    of_kind = kinds[starts]
+    groups = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(kinds))))
+    files, file_sums = _values(measures, validity, "node_files"), {}
+    for name in ("node_files", "node_bytes"):
+        file_sums[name] = _sums(_values(measures, validity, name), starts, name)
+    # A block may lie on several nodes of one kind at a site.
+    at_block = _starts(kinds, blocks)
+    has_files = _sums(files, at_block, "node_files") > 0
+    newest = _reduced(np.maximum, np.where(validity & BITS["created_ms"], measures["created_ms"], _LEAST), starts)
+    has_newest = _reduced(np.bitwise_or, validity & BITS["created_ms"], starts) > 0
+    is_full = (validity & (_ALL | NAMED)) == (_ALL | NAMED)
+    is_full &= (measures["node_files"] >= measures["block_files"]) & (measures["node_bytes"] >= measures["block_bytes"])
+    sites = of_kind // len(KINDS)
+    dataset = sites // storage.site_count if storage.site_count else sites
+    return {
+        "dataset": dataset,
+        "site": sites - dataset * storage.site_count,
+        "kind": of_kind % len(KINDS),
+        "present_file_count": file_sums["node_files"],
+        "present_bytes": file_sums["node_bytes"],
+        "present_block_count": np.bincount(groups[at_block], has_files, len(starts)).astype(np.int64),
+        "full_block_count": _distinct_blocks(kinds[is_full] // len(KINDS), blocks[is_full], sites),
+        "newest_ms": np.where(has_newest, newest, 0),
+        "has_newest": has_newest,
+        "block_count": _block_counts(storage, in_dbs, kinds, blocks, validity, dataset),
+    }
+
+
+def _block_counts(
+    storage: Storage,
+    in_dbs: Mapping[str, npt.NDArray[Any]] | None,
+    kinds: Longs,
+    blocks: Hashes,
+    validity: npt.NDArray[np.uint8],
+    wanted: Longs,
+) -> Longs:
+    """Distinct blocks that DBS or the snapshot names of each dataset in ``wanted``; -1 where none is counted."""
+    if in_dbs is None:
+        return np.full(len(wanted), -1, np.int64)
+    named = (validity & NAMED) > 0
+    datasets = kinds[named] // (len(KINDS) * max(1, storage.site_count))
+    both = np.concatenate((datasets, in_dbs["dataset"]))
+    return _distinct_blocks(both, np.concatenate((blocks[named], in_dbs["block"])), wanted)
+
+
+def _distinct_blocks(groups: Longs, blocks: Hashes, wanted: Longs) -> Longs:
+    """How many distinct blocks each group in ``wanted`` has."""
+    order = np.lexsort((blocks, groups))
+    groups, blocks = groups[order], blocks[order]
+    once = groups[_starts(groups, blocks)]
+    return np.searchsorted(once, wanted, "right") - np.searchsorted(once, wanted, "left")
+
+
+def _values(measures: dict[str, Longs], validity: npt.NDArray[np.uint8], name: str) -> Longs:
+    """A measure with 0 where it is null."""
+    return np.where(validity & BITS[name], measures[name], 0)
+
+
+def _sums(values: Longs, starts: npt.NDArray[np.intp], what: str) -> Longs:
+    """Sums of runs. Raises DataError (65) where one leaves 64 bits."""
+    if not len(starts):
+        return np.zeros(0, np.int64)
+    return joined(np.add.reduceat(values >> 32, starts), np.add.reduceat(values & 0xFFFFFFFF, starts), what)
+
+
+def _reduced(function: np.ufunc, values: npt.NDArray[Any], starts: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
+    reduced: npt.NDArray[Any] = function.reduceat(values, starts) if len(starts) else values[:0]
+    return reduced
+
+
+def _starts(*columns: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
+    """Where in ordered rows another combination begins."""
+    if not len(columns[0]):
+        return np.zeros(0, np.intp)
+    differs = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
+    return np.flatnonzero(np.concatenate(([True], differs)))
+
+
+def _numbers(part: PartitionRange, name: str, what: str) -> Longs:
+    """A column of a run's own numbers as numbers among all."""
+    pieces = [np.zeros(0, np.int64)]
+    for run, own in zip(part.runs, part.pieces(name), strict=True):
+        pieces.append(np.load(names_file(run, what))[own].astype(np.int64))
+    return np.concatenate(pieces)
+
+
+def _column(part: PartitionRange, name: str, kind: np.dtype[Any]) -> npt.NDArray[Any]:
+    return np.concatenate([np.zeros(0, kind), *part.pieces(name)])

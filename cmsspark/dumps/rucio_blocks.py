@@ -1,0 +1,145 @@
+"""Sums of Rucio's files to replicas of blocks, where all sums of a dataset meet (rule 26).
+
+The second merge of tasks that share no disk, after that of :mod:`cmsspark.dumps.rucio_rows`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from cmsspark.accesses.catalogue import Hashes, replica_keys
+from cmsspark.base.exact_integers import Longs, joined
+from cmsspark.dumps.block_replicas import COUNTS, LARGEST, SUMS, summed, summed_again
+from cmsspark.dumps.dataset_replicas import Names
+from cmsspark.dumps.file_partitions import Arrays, numbered
+from cmsspark.dumps.keyed_rows import REPLICAS, Columns, KeyedRows
+from cmsspark.dumps.replica_sums import BITS, NAMED
+from cmsspark.dumps.rucio_rows import (
+    ATTACHMENTS,
+    BLOCK_SUMS,
+    BLOCK_TOTALS,
+    DATASET_ACCESSES,
+    OUTSIDE,
+    READ_COUNTS,
+    columns_of,
+    hashes_of_names,
+    kinds_of,
+    with_own_names,
+)
+
+#: Results: sums by (dataset, RSE), last accesses of datasets, blocks that are not in their dataset.
+RSE_SUMS, LAST_ACCESS, UNATTACHED = "rse_sums", "last_access", "unattached"
+#: Merges rows of one key.
+Merge = Callable[[int, list[KeyedRows]], Iterator[KeyedRows]]
+_MEASURED: Final = (*COUNTS, *SUMS, *LARGEST)
+
+
+@dataclass(frozen=True)
+class BlockMerge:
+    """Merges the sums of the blocks of one key. ``rses``: the names of storage elements by number.
+
+    ``merge``: takes the replicas of blocks, and rows of other kinds; None: only the sums of Rucio are made.
+    """
+
+    rses: tuple[str, ...]
+    merge: Merge | None
+
+    def __call__(self, key: int, rows: Iterable[KeyedRows]) -> Iterator[KeyedRows]:
+        """Yield the results of Rucio, and those of ``merge``. Raises DataError (65)."""
+        by_kind = kinds_of(rows)
+        yield from by_kind.pop(READ_COUNTS, [])
+        if outside := by_kind.pop(OUTSIDE, []):
+            yield KeyedRows(key, OUTSIDE, summed_again([one.columns for one in outside], ("rse",)))
+        sums, totals = by_kind.pop(BLOCK_SUMS, []), by_kind.pop(BLOCK_TOTALS, [])
+        attached, accesses = by_kind.pop(ATTACHMENTS, []), by_kind.pop(DATASET_ACCESSES, [])
+        if totals:
+            blocks = _BlocksOfKey.of(sums, totals)
+            yield KeyedRows(key, UNATTACHED, {"count": np.array([blocks.unattached(attached)], np.int64)})
+            if len(blocks.sums["block"]):
+                yield blocks.rse_sums(key)
+                yield from blocks.last_access(key, accesses)
+                by_kind[REPLICAS] = [blocks.replicas(key, self.rses)]
+        if self.merge is not None:
+            yield from self.merge(key, [one for of_kind in by_kind.values() for one in of_kind])
+
+
+@dataclass(frozen=True)
+class _BlocksOfKey:
+    """The blocks of some datasets by number. ``sums``: by (``block``, ``rse``)."""
+
+    hashes: Hashes
+    dataset: Longs
+    datasets: list[str]
+    files: Longs
+    bytes: Longs
+    sums: Arrays
+
+    @classmethod
+    def of(cls, sums: Sequence[KeyedRows], totals: Sequence[KeyedRows]) -> _BlocksOfKey:
+        """From sums of several tasks. Each block of ``sums`` has totals."""
+        names = Names()
+        both = [*totals, *sums]
+        columns = columns_of(both, ("block", "check"), np.uint64)
+        ids, firsts = numbered(columns["block"], columns["check"])
+        numbers = [np.array([*map(names.number, one.names["datasets"])], np.int64)[one.columns["dataset"]]
+                   for one in both]  # fmt: skip
+        split = sum(len(one.columns["block"]) for one in totals)
+        found = columns_of(totals, ("files", "upper", "lower"))
+        of_blocks = {name: np.zeros(len(firsts), np.int64) for name in found}
+        for name, values in found.items():
+            np.add.at(of_blocks[name], ids[:split], values)
+        rows = summed({"block": ids[split:], **columns_of(sums, ("rse", *_MEASURED))}, ("block", "rse"))
+        sizes = joined(of_blocks["upper"], of_blocks["lower"], "the files of a block")
+        datasets = [name for name in names.numbers if name is not None]
+        return cls(columns["block"][firsts], np.concatenate(numbers)[firsts], datasets, of_blocks["files"], sizes, rows)
+
+    def replicas(self, key: int, rses: Sequence[str]) -> KeyedRows:
+        """The replicas of blocks, as :class:`cmsspark.dumps.keyed_rows.ReplicaMapper` makes them."""
+        rows, block = self.sums, self.sums["block"]
+        has_time = rows["created_ms"] >= 0
+        all_but_time = NAMED | BITS["block_files"] | BITS["block_bytes"] | BITS["node_files"] | BITS["node_bytes"]
+        columns: Columns = {
+            "dataset": self.dataset[block],
+            "node": rows["rse"],
+            "block": self.hashes[block],
+            "block_files": self.files[block],
+            "block_bytes": self.bytes[block],
+            "node_files": rows["files"],
+            "node_bytes": rows["bytes"],
+            "created_ms": np.where(has_time, rows["created_ms"], 0),
+            "there": (all_but_time | has_time * BITS["created_ms"]).astype(np.uint8),
+        }
+        return KeyedRows(key, REPLICAS, columns, {"datasets": self.datasets, "nodes": list(rses)})
+
+    def rse_sums(self, key: int) -> KeyedRows:
+        """The sums by (``dataset``, ``rse``)."""
+        rows = {name: self.sums[name] for name in ("rse", *_MEASURED)}
+        found = summed({"dataset": self.dataset[self.sums["block"]], **rows}, ("dataset", "rse"))
+        return KeyedRows(key, RSE_SUMS, found, {"datasets": self.datasets})
+
+    def last_access(self, key: int, accesses: Sequence[KeyedRows]) -> Iterator[KeyedRows]:
+        """The largest access in DIDS of each dataset with replicas that has one."""
+        (accessed_ms,) = columns_of(accesses, ("accessed_ms",)).values()
+        (wanted,) = columns_of(accesses, ("dataset",), np.uint64).values()
+        some = np.unique(self.dataset[self.sums["block"]])
+        hashes = hashes_of_names([self.datasets[number] for number in some.tolist()])
+        order = np.argsort(hashes)
+        place = np.minimum(np.searchsorted(hashes[order], wanted), len(order) - 1)
+        is_it = hashes[order][place] == wanted
+        largest = np.full(len(self.datasets), -1, np.int64)
+        np.maximum.at(largest, some[order][place[is_it]], accessed_ms[is_it])
+        there = np.flatnonzero(largest >= 0)
+        if len(there):
+            columns = {"dataset": there, "accessed_ms": largest[there]}
+            yield with_own_names(KeyedRows(key, LAST_ACCESS, columns), "dataset", self.datasets)
+
+    def unattached(self, attachments: Sequence[KeyedRows]) -> int:
+        """How many blocks are not in their own dataset."""
+        rows = columns_of(attachments, ("block", "dataset"), np.uint64)
+        there = replica_keys(rows["block"].view(np.int64), rows["dataset"])
+        own = replica_keys(self.hashes.view(np.int64), hashes_of_names(self.datasets)[self.dataset])
+        return int((~np.isin(own, there)).sum())

@@ -1,0 +1,95 @@
+"""The merge in Spark's tasks: one for each partition by the keys of the report. Runs in Python workers, without Spark.
+
+The rows of the tables leave a task encoded, many in one value, so that the JVM stores and moves them without decoding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import date
+from typing import TYPE_CHECKING, Any, Final
+
+from cmsspark.accesses.merge import merge
+from cmsspark.accesses.pre_aggregate import QUARANTINE
+from cmsspark.base import buffers
+from cmsspark.base.schemas import stored_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Kinds of encoded rows: those of the partials, and those of the report.
+PARTIALS, REPORT = "partials", "report"
+#: (name, Spark type) of each column of a merge's result. A side row has its name in ``app`` and its count in ``nacc``.
+#: Encoded rows have their number in ``nacc`` and the rows in ``packed``, as an Arrow stream.
+MERGED_COLUMNS: Final = (
+    ("kind", "string"),
+    ("stream", "string"),
+    ("app", "string"),
+    ("nacc", "bigint"),
+    ("detail", "string"),
+    ("packed", "binary"),
+)
+#: Rows that are encoded together.
+_PACKED_ROWS: Final = 250_000
+
+
+@dataclass(frozen=True)
+class MergeTask:
+    """Merges one partition: batches of ``pre_aggregate.COLUMNS`` become batches of ``MERGED_COLUMNS``."""
+
+    day: date
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        aggregated = merge(batches)
+        side: list[tuple[Any, ...]] = [(*row, None) for row in aggregated.side_rows()]
+        side += [(QUARANTINE, stream, "malformed", 0, detail, None) for stream, detail in aggregated.quarantined]
+        yield from _batch(side)
+        for kind, table in (
+            (PARTIALS, aggregated.partials(self.day, stored_table("partials"))),
+            (REPORT, aggregated.report(self.day, stored_table("data_aggregation"))),
+        ):
+            for rows in slices_of(table):
+                yield from _batch([(kind, None, None, rows.num_rows, None, encode_rows(rows))])
+
+
+def slices_of(table: pa.Table) -> Iterator[pa.Table]:
+    """Yield the rows of a table, as many as are encoded together."""
+    for start in range(0, table.num_rows, _PACKED_ROWS):
+        yield table.slice(start, _PACKED_ROWS)
+
+
+def _batch(rows: list[tuple[Any, ...]]) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    if rows:
+        *texts, packed = zip(*rows, strict=True)
+        kinds = {"string": "string", "bigint": "long"}
+        columns = [buffers.array(values, kinds[kind]) for values, (_, kind) in zip(texts, MERGED_COLUMNS, strict=False)]
+        columns.append(buffers.binary(packed))
+        yield pa.RecordBatch.from_arrays(columns, [name for name, _ in MERGED_COLUMNS])
+
+
+def encode_rows(rows: pa.Table) -> bytes:
+    """Return rows as a compressed Arrow stream."""
+    import pyarrow as pa
+
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as stream:
+        stream.write_table(rows)
+    return bytes(sink.getvalue())
+
+
+def decode_rows(packed: bytes) -> pa.Table:
+    """Return the rows of a compressed Arrow stream."""
+    import pyarrow as pa
+
+    with pa.ipc.open_stream(packed) as stream:
+        return stream.read_all()
+
+
+def decode_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows that the column ``packed`` of the batches holds."""
+    for batch in batches:
+        for packed in batch.column("packed").to_pylist():
+            yield from decode_rows(packed).to_batches()

@@ -1,0 +1,49 @@
+"""Independent pieces of work in parallel: as tasks of Spark, one each, or one after the other in this process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+#: Takes what all pieces share and one piece, and returns a JSON object.
+Work = Callable[[Any, Any], dict[str, Any]]
+
+
+def run_pieces(
+    work: Work, shared: Any, pieces: Sequence[Any], spark: SparkSession | None = None
+) -> list[dict[str, Any]]:
+    """The results of all pieces, in their order. ``shared`` is broadcast once; both must be pickled.
+
+    Without a session they run in this process. Raises what the work raises.
+    """
+    if spark is None:
+        return [work(shared, piece) for piece in pieces]
+    if not pieces:
+        return []
+    from cmsspark.engines.session import cause_of
+
+    sent = spark.sparkContext.broadcast((shared, list(pieces)))
+
+    def batches(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        every, all_pieces = sent.value
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                result = json.dumps(work(every, all_pieces[number]))
+                yield pa.RecordBatch.from_pydict({"number": [number], "result": [result]})
+
+    count = len(pieces)
+    try:
+        rows = spark.range(0, count, 1, count).mapInArrow(batches, "number long, result string").collect()
+    except Exception as error:
+        raise cause_of(error) from None
+    finally:
+        sent.unpersist()
+    results = {row["number"]: json.loads(row["result"]) for row in rows}
+    return [results[number] for number in range(count)]

@@ -1,0 +1,224 @@
+"""The scan in Spark: the tasks of :mod:`cmsspark.engines.tasks` run in Spark's Python workers.
+
+A worker opens the files that it can reach: on a disk, and on HDFS where the extra ``cmsspark[hdfs]`` is installed
+(feed ``direct``). Spark reads all others and passes their lines to the worker (feed ``spark``). Both feeds give the
+same rows, with the columns ``pre_aggregate.COLUMNS``.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from functools import reduce
+from typing import TYPE_CHECKING, Final
+
+from cmsspark.accesses.htcondor_jobs import JOB_COLUMNS
+from cmsspark.engines.cores import cores_of
+from cmsspark.engines.explicit_files import read_exact_files
+from cmsspark.engines.hdfs_scan import is_on_hdfs, scan_hdfs
+from cmsspark.engines.tasks import (
+    GZIP_FACTOR,
+    ROUNDS,
+    StreamFiles,
+    Task,
+    TaskContext,
+    pack_tasks,
+    read_task,
+    spark_schema,
+    total_weight,
+)
+from cmsspark.filesystems.hdfs import RemoteFiles, client_of
+from cmsspark.filesystems.storage import is_local
+from cmsspark.sources.registry import STREAMS_OF_JOBS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+#: Bytes of input for each Spark task, at most: some 20 s. Each task returns its own groups, so a few large tasks return
+#: fewer rows than many small ones.
+TASK_BYTES: Final = 2_000_000_000
+#: Bytes of input for each task whose files Spark reads, at least: the start of a worker costs as much as reading them.
+SPARK_TASK_BYTES: Final = 128_000_000
+#: Packed files up to so many bytes are passed to the workers as they are, so many bytes together to a task at most. A
+#: JVM inflates them and divides them into lines at ten times the cost of passing them.
+WHOLE_BYTES: Final = 64_000_000
+_WHOLE_TASK_BYTES: Final = 128_000_000
+#: Bytes that are read in the time in which a file is opened. Spark's 4 MB would make a task of each 32 small files.
+OPEN_BYTES: Final = 1_000_000
+#: The driver lists up to so many files of a stream one by one; a Spark job of some tasks lists more.
+LISTED_BY_DRIVER: Final = 2_000
+_LISTING_TASKS: Final = 100
+
+
+def scan(
+    spark: SparkSession,
+    streams: Sequence[StreamFiles],
+    context: TaskContext,
+    feed: str = "auto",
+    remote: RemoteFiles | None = None,
+) -> DataFrame:
+    """Return the pre-aggregated accesses of ``streams``, with their bins and quarantined records.
+
+    The streams are all of accesses, or all of jobs, whose rows have ``jobs.JOB_COLUMNS``. ``remote``: what opens files
+    on HDFS in the workers; None: the client that is installed, if there is one.
+
+    One row for each (task, stream, dataset, site, app, user), of kind ``access``. Rows of kind ``bin`` count the
+    records of each bin, rows of kind ``quarantine`` hold malformed records. An action on the result raises DataError
+    (65) for a damaged file.
+    """
+    on_disk, on_hdfs, through_spark = _by_feed(streams, feed)
+    if on_hdfs and remote is None and (remote := client_of(spark)) is None:
+        through_spark += on_hdfs
+        on_hdfs = []
+    parts = []
+    if on_disk:
+        tasks = pack_tasks(on_disk, cores_of(spark), TASK_BYTES)
+        numbers = spark.range(0, len(tasks), 1, max(1, len(tasks)))
+        parts.append(numbers.mapInArrow(_DirectTask(tasks, context), _schema(on_disk, context)))
+    is_whole = are_passed_whole(through_spark)
+    is_packed = is_whole or (not through_spark and are_packed(on_hdfs))
+    files = sum(len(stream.files) for stream in streams)
+    task_bytes = set_sizes(spark, total_weight(streams), files, is_packed=is_packed)
+    for stream in on_hdfs:
+        assert remote is not None
+        parts.append(scan_hdfs(spark, stream, context, remote, task_bytes, _schema([stream], context)))
+    parts += [_through_spark(spark, stream, context, is_whole=is_whole) for stream in through_spark]
+    return reduce(lambda left, right: left.unionByName(right), parts)
+
+
+def _schema(streams: Sequence[StreamFiles], context: TaskContext) -> str:
+    """The columns of the streams, which are all of accesses or all of jobs."""
+    return spark_schema(JOB_COLUMNS) if streams[0].stream in STREAMS_OF_JOBS else context.schema()
+
+
+def are_passed_whole(streams: Sequence[StreamFiles]) -> bool:
+    """Whether Spark passes the files as they are: where each is packed, and none is large.
+
+    Beside a file that Spark divides into lines none is, as all have tasks of one size.
+    """
+    return are_packed(streams) and all(size <= WHOLE_BYTES for _, size in _text_files(streams))
+
+
+def are_packed(streams: Sequence[StreamFiles]) -> bool:
+    """Whether there are text files, and all of them are packed."""
+    files = _text_files(streams)
+    return bool(files) and all(path.endswith(".gz") for path, _ in files)
+
+
+def _text_files(streams: Sequence[StreamFiles]) -> list[tuple[str, int]]:
+    return [file for stream in streams if stream.format != "avro" for file in stream.files]
+
+
+def set_sizes(spark: SparkSession, weight: int, files: int = 0, *, is_packed: bool = False) -> int:
+    """Set the size of tasks whose files Spark plans, ``files`` of ``weight`` bytes together, and how it lists them.
+    Return that size in bytes.
+
+    ``is_packed``: the files are packed, and a task may get all of its files at once.
+    """
+    share = (weight + files * OPEN_BYTES) // (cores_of(spark) * ROUNDS)
+    size = max(SPARK_TASK_BYTES, min(TASK_BYTES, share))
+    if is_packed:
+        size = min(size // GZIP_FACTOR, _WHOLE_TASK_BYTES)
+    for name, value in {
+        "spark.sql.files.maxPartitionBytes": size,
+        "spark.sql.files.openCostInBytes": OPEN_BYTES,
+        # The default is the current number of cores, which on YARN is that of the first executor.
+        "spark.sql.files.minPartitionNum": 1,
+        "spark.sql.sources.parallelPartitionDiscovery.threshold": LISTED_BY_DRIVER,
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": _LISTING_TASKS,
+    }.items():
+        spark.conf.set(name, str(value))
+    return size
+
+
+def _by_feed(
+    streams: Sequence[StreamFiles], feed: str
+) -> tuple[list[StreamFiles], list[StreamFiles], list[StreamFiles]]:
+    """Return the streams that workers open on a disk, those that they open on HDFS, and those that Spark reads."""
+    on_disk: list[StreamFiles] = []
+    on_hdfs: list[StreamFiles] = []
+    through_spark: list[StreamFiles] = []
+    for stream in streams:
+        if feed != "spark" and is_on_hdfs(stream):
+            on_hdfs.append(stream)
+        elif feed == "direct" or (feed == "auto" and all(is_local(path) for path, _ in stream.files)):
+            on_disk.append(stream)
+        else:
+            through_spark.append(stream)
+    return on_disk, on_hdfs, through_spark
+
+
+@dataclass(frozen=True)
+class _DirectTask:
+    """Reads the files of the tasks whose numbers the input rows hold."""
+
+    tasks: list[Task]
+    context: TaskContext
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from self.run(self.tasks[number])
+
+    def run(self, task: Task) -> Iterator[pa.RecordBatch]:
+        reader = self.context.reader(task)
+        aggregator = self.context.aggregator(task.stream, is_earlier=task.earlier_day is not None)
+        yield from read_task(task, self.context, reader, aggregator)
+        yield from self.context.batches(reader, aggregator, is_last=True)
+
+
+@dataclass(frozen=True)
+class _SparkTask:
+    """Pre-aggregates the rows (file, value) that Spark has read. A value is a line, or with ``is_whole`` a file."""
+
+    stream: str
+    format: str
+    context: TaskContext
+    is_whole: bool
+    accept_damaged: bool = False
+    earlier_day: date | None = None
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        reader = self.context.reader(Task(self.stream, self.format, (), self.earlier_day))
+        aggregator = self.context.aggregator(self.stream, is_earlier=self.earlier_day is not None)
+        for batch in batches:
+            files, values = batch.column(0).to_pylist(), batch.column(1).to_pylist()
+            if self.is_whole:
+                for file, value in zip(files, values, strict=True):
+                    for accesses in reader.file(io.BytesIO(value), file, accept_damaged=self.accept_damaged):
+                        aggregator.add(accesses)
+                        yield from self.context.batches(reader, aggregator, is_last=False)
+            elif values:
+                # A batch may hold the end of one file and the start of the next; only messages name files.
+                aggregator.add(reader.chunk(b"\n".join(values) + b"\n", files[0]))
+                yield from self.context.batches(reader, aggregator, is_last=False)
+        yield from self.context.batches(reader, aggregator, is_last=True)
+
+
+def _through_spark(
+    spark: SparkSession, stream: StreamFiles, context: TaskContext, *, is_whole: bool = False
+) -> DataFrame:
+    """The rows of a stream whose files Spark reads. ``is_whole``: it passes files, else the lines of text files."""
+    from pyspark.sql import functions as F
+
+    parts = []
+    schema = _schema([stream], context)
+    task = _SparkTask(stream.stream, stream.format, context, False, earlier_day=stream.earlier_day)
+    accepted = [path for path, _ in stream.files if path in context.accepted]
+    if accepted:
+        # Spark's own text reader fails on damage, so these files are passed whole.
+        whole = read_exact_files(spark, "binaryFile", accepted).select("file_path", "content")
+        parts.append(whole.mapInArrow(replace(task, is_whole=True, accept_damaged=True), schema))
+    paths = [path for path, _ in stream.files if path not in context.accepted]
+    is_whole = is_whole or stream.format == "avro"
+    if paths and is_whole:
+        rows = read_exact_files(spark, "binaryFile", paths).select("file_path", "content")
+    elif paths:
+        lines = read_exact_files(spark, "text", paths, lineSep="\n")
+        rows = lines.select("file_path", F.col("value").cast("binary"))
+    if paths:
+        parts.append(rows.mapInArrow(replace(task, is_whole=is_whole), schema))
+    return reduce(lambda left, right: left.unionByName(right), parts)

@@ -1,0 +1,244 @@
+"""The Spark session: made from what ``run_spark`` configured, with sane local defaults for notebooks and tests."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from cmsspark.base import errors
+from cmsspark.base.resources import resource
+from cmsspark.settings import kerberos
+from cmsspark.settings.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: What correct numbers depend on: set here as well as in the profiles, so that no way in forgets them.
+NEEDED = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.files.ignoreCorruptFiles": "false",
+    "spark.sql.files.ignoreMissingFiles": "false",
+    "spark.sql.sources.partitionOverwriteMode": "static",
+}
+
+#: Why an executor is gone, as the driver tells it.
+_LOST = re.compile(r"ExecutorLostFailure \([^)]*\) Reason: (.*)")
+#: What is said when YARN ended the application, or its JVM is gone, while the job was at work.
+_ENDED = re.compile(
+    r"SparkContext was shut ?down|[Ss]topped SparkContext|Answer from Java side is empty"
+    r'|SparkContext\.dagScheduler\(\)" is null'
+    r"|^\[Errno 111\] Connection refused|Error while sending or receiving"
+)
+_NEVER_BEGAN = ("YARN application has already ended", "YarnClientSchedulerBackend.waitFor", "a stopped SparkContext")
+_UNREACHED = re.compile(r"Failed to connect to (?:driver at )?/?([\w.-]+:\d+)")
+
+#: How Spark names a file that its own readers failed on, and an exception that led to another.
+_UNREAD = re.compile(r"rror while reading file (\S.*?)\.?(?:\s+SQLSTATE|\s+Details|\n|$)")
+#: What file systems say when there is no room, and where Spark could not write.
+_FULL = re.compile(r"No space left on device|Disk quota exceeded|DSQuotaExceededException|NSQuotaExceededException")
+_UNWRITTEN = re.compile(r"TASK_WRITE_FAILED\] Task failed while writing rows to (\S+?)\.?(?:\s|$)")
+#: Where Spark was when it wrote a result, and not shuffled rows.
+_WRITING = re.compile(
+    r"FileFormatWriter|FileFormatDataWriter|FileOutputCommitter|OutputWriter|WriteFilesExec|of /\S+ is exceeded"
+)
+_CAUSE = re.compile(r"^Caused by: ([\w.$]+)(?:: (.*))?$", re.MULTILINE)
+
+
+def session(app: str, **conf: str) -> SparkSession:
+    """The session of a job: the running one, or one with the options that spark-submit was given."""
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("TZ", "UTC")
+    running = SparkSession.getActiveSession()
+    if running is not None and all(running.conf.get(name, None) == value for name, value in NEEDED.items()):
+        # The builder would return it too, with a warning.
+        return running
+    builder = SparkSession.builder.appName(app)
+    for name, value in {**NEEDED, **conf}.items():
+        builder = builder.config(name, value)
+    if not _is_submitted():
+        # Started by import, not by spark-submit: a laptop's defaults.
+        for name, value in {
+            "spark.master": "local[*]",
+            "spark.ui.enabled": "false",
+            "spark.sql.shuffle.partitions": "8",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+        }.items():
+            if name not in conf:
+                builder = builder.config(name, value)
+    try:
+        return builder.getOrCreate()
+    except Exception as error:
+        raise why_not_started(str(error)) or error from None
+
+
+def has_session() -> bool:
+    """Whether :func:`session` finds a Spark to use: spark-submit started this process, or a session runs in it."""
+    if _is_submitted():
+        return True
+    if "pyspark" not in sys.modules:
+        return False
+    from pyspark import SparkContext
+
+    return SparkContext._active_spark_context is not None
+
+
+def _is_submitted() -> bool:
+    """Whether spark-submit started this process."""
+    return "SPARK_ENV_LOADED" in os.environ or "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def cause_of(error: Exception) -> Exception:
+    """The error of ours that a task raised, taken out of what Spark wraps around it, or that one of Spark's own comes
+    to; else ``error`` itself.
+    """
+    if (ours := errors.as_ours(error)) is not None:
+        return ours
+    text = str(error)
+    for kind in (errors.DataError, errors.NotAllowed, errors.InputMissing, errors.NotReady, errors.SettingsError):
+        marker = f"{kind.__module__}.{kind.__name__}: "
+        if marker in text:
+            wanted, *rest = text.split(marker, 1)[1].splitlines()
+            values: dict[str, str] = {}
+            for line in rest[:3]:
+                name, colon, value = line.strip().partition(": ")
+                if not (colon and line.startswith("  ")):
+                    break
+                values[name] = value
+            return kind(wanted, where=values.get("where"), found=values.get("found"), next_step=values.get("next"))
+    if "ARITHMETIC_OVERFLOW" in text:
+        return errors.DataError("a sum is beyond 2^63-1", next_step="look for absurd sizes in the log")
+    unread = _UNREAD.search(text)
+    if unread:
+        return _not_read(unread[1], text)
+    return kerberos.refused(text) or _not_done(text) or error
+
+
+def _not_done(text: str) -> errors.CmssparkError | None:
+    """What Spark says of a disk that is full, of a result that it cannot write, and of a worker that is gone."""
+    full = _FULL.search(text)
+    unwritten = _UNWRITTEN.search(text)
+    if full or unwritten:
+        causes = _CAUSE.findall(text)
+        is_store = bool(unwritten or _WRITING.search(text))
+        place = "in the store" if is_store else "in spark.local.dir, which holds shuffled rows"
+        return errors.OutputError(
+            "the result cannot be written" if is_store else "there is no room for what Spark keeps on disk",
+            where=unwritten[1] if unwritten else None,
+            found=full[0] if full else f"{causes[-1][0]}: {causes[-1][1]}".strip(": ") if causes else None,
+            next_step=f"make room or get permission {place}, then run it again",
+        )
+    lost = _LOST.findall(text)
+    if "Python worker exited unexpectedly" in text or lost:
+        return errors.NotReady(
+            "a task was ended from outside",
+            found=lost[-1][:300] if lost else "its Python worker is gone",
+            next_step="check whether memory ran out; run it again with fewer cores or more memory "
+            "(spark.executor.memoryOverhead is what Python has on YARN)",
+        )
+    if _ENDED.search(text):
+        return errors.NotReady(
+            "Spark's application ended before the job did",
+            found=text.strip().splitlines()[0][:300],
+            next_step="its logs have the reason, such as a lost node or too many executors that failed; run it again",
+        )
+    return None
+
+
+def why_not_started(text: str) -> errors.CmssparkError | None:
+    """What it means that there is no session; None where Spark's own words must do."""
+    if (refused := kerberos.refused(text)) is not None:
+        return refused
+    unreached = _UNREACHED.search(text)
+    if unreached:
+        return errors.SettingsError(
+            "the cluster's nodes must reach the driver, which runs on this host in client mode",
+            where=unreached[1],
+            found="they do not",
+            next_step="set spark.driver.host to an address of this host that they reach, open its ports "
+            "(spark.driver.port, spark.blockManager.port), or use --deploy-mode cluster",
+        )
+    failed = re.search(r"Application (application_\d+_\d+) (failed|was killed)[^\n]*", text)
+    if failed or any(phrase in text for phrase in _NEVER_BEGAN):
+        return errors.NotReady(
+            "YARN ended the application before it began",
+            where=failed[1] if failed else None,
+            found=failed[0][:300] if failed else _first_reason(text),
+            next_step=f"yarn logs -applicationId {failed[1] if failed else '…'} says why; where the nodes cannot "
+            "connect to this host, set spark.driver.host or use --deploy-mode cluster",
+        )
+    return None
+
+
+def _first_reason(text: str) -> str | None:
+    reasons = [line for line in text.splitlines() if "Exception" in line and "Py4J" not in line]
+    return reasons[0].strip(": ")[:300] if reasons else None
+
+
+def _not_read(file: str, text: str) -> errors.CmssparkError:
+    """What Spark's "error while reading file" means, by the innermost of its causes."""
+    causes = _CAUSE.findall(text)
+    name, reason = causes[-1] if causes else ("", "")
+    reason_text = f"{name}: {reason}".strip(": ") or None
+    if name.endswith("AccessControlException"):
+        return errors.NotAllowed("access is refused", where=file, found=reason_text)
+    if name.endswith("FileNotFoundException"):
+        return errors.InputMissing("a file that was listed is wanted", where=file, found=reason_text)
+    if name.startswith(("java.net.", "org.apache.hadoop.ipc.")) or name.endswith("BlockMissingException"):
+        return errors.NotReady("the file system did not answer as it should", where=file, found=reason_text)
+    return errors.DataError(
+        "a file is damaged", where=file, found=reason_text, next_step="fetch the file again from its source"
+    )
+
+
+@contextmanager
+def static_plans(spark: SparkSession, shuffle_partitions: int | None = None) -> Iterator[None]:
+    """Run queries without adaptive execution, which runs a job of its own for each exchange.
+
+    For queries whose numbers of partitions are set, with ``shuffle_partitions`` those of all exchanges.
+    """
+    options = {"spark.sql.adaptive.enabled": "false"}
+    if shuffle_partitions is not None:
+        options["spark.sql.shuffle.partitions"] = str(shuffle_partitions)
+    before = {name: spark.conf.get(name) for name in options}
+    for name, value in options.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value or "")
+
+
+#: Options of file systems, and of the jars that they come in: S3's are not among Spark's own.
+_ACCESS: Final = ("spark.hadoop.", "spark.kerberos.", "spark.jars", "spark.driver.extraClassPath")
+#: A server of S3 that is not there is reported after half a minute, not after a quarter of an hour.
+_S3_PATIENCE: Final = {"spark.hadoop.fs.s3a.attempts.maximum": "2", "spark.hadoop.fs.s3a.retry.limit": "3"}
+
+
+def small_session(app: str, settings: Settings | None = None) -> SparkSession:
+    """A session for looking at a file system only: quiet, and quickly there.
+
+    It takes the options for file systems and Kerberos (``spark.hadoop.*``, ``spark.kerberos.*``) and the jars that file
+    systems come in (``spark.jars*``, the driver's class path) from ``settings``, by default those of the environment.
+    In a job that spark-submit started it is that job's: YARN ends a driver of its own that has another master. Raises
+    NotAllowed (77) where the cluster wants Kerberos and there is neither a ticket nor a keytab, before a JVM starts.
+    """
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        return session(app)
+    values = (settings or load_settings()).spark
+    access = {name: value for name, value in values.items() if name.startswith(_ACCESS)}
+    if not has_session():
+        kerberos.check(os.environ, *map(access.get, ("spark.kerberos.principal", "spark.kerberos.keytab")))
+    quiet = f'"-Dlog4j2.configurationFile=file:{resource("etc/log4j2.properties")}"'
+    quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    off = dict.fromkeys(("spark.ui.enabled", "spark.eventLog.enabled"), "false")
+    options = {**off, "spark.driver.defaultJavaOptions": f"{quiet} {quick}"}
+    return session(app, **{"spark.master": "local[1]", **options, **_S3_PATIENCE, **access})

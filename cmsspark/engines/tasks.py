@@ -1,0 +1,195 @@
+"""The tasks of a scan: how files are packed into tasks, and what a task does with its files. Knows no Spark.
+
+Both runners use this module. A task decodes the bytes of its files, bins the records, attaches their datasets and
+pre-aggregates the accesses, so that few rows leave the task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import date
+from functools import cache, partial
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final, Protocol
+
+from cmsspark.accesses.access_rows import ACCESS_COLUMNS, AccessRows
+from cmsspark.accesses.catalogue import Catalogue, Replicas
+from cmsspark.accesses.hash_aggregator import HASH_COLUMNS, HashAggregator
+from cmsspark.accesses.htcondor_jobs import EarlierJobs, JobAggregator
+from cmsspark.accesses.pre_aggregate import COLUMNS, StreamAggregator, record_batch
+from cmsspark.base.access import AccessBatch, Group
+from cmsspark.base.errors import DataError, NotAllowed, NotReady
+from cmsspark.engines.broadcast_files import local_folder
+from cmsspark.engines.job_work import JobWork
+from cmsspark.filesystems.storage import AWAY, local_path
+from cmsspark.settings.pseudonyms import Pseudonyms
+from cmsspark.sources.registry import STREAMS_OF_JOBS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Tasks for each core: a core that finishes early takes another task.
+ROUNDS: Final = 2
+#: Bytes of decompressed data for each byte of gzip, about.
+GZIP_FACTOR: Final = 6
+_SPARK_TYPES: Final = {"string": "string", "long": "bigint", "boolean": "boolean", "binary": "binary"}
+
+
+class TaskReader(Protocol):
+    """The reader that a task uses (``cmsspark.sources.reader``)."""
+
+    @property
+    def groups(self) -> list[Group]: ...
+    def file(self, stream: IO[bytes], file: str, *, accept_damaged: bool) -> Iterator[AccessBatch]: ...
+    def chunk(self, chunk: bytes, file: str) -> AccessBatch: ...
+    def notes(self) -> list[tuple[str, str, int, str]]: ...
+
+
+@dataclass(frozen=True)
+class StreamFiles:
+    """The files of a stream: the format, as the reader names it, and (path, bytes) of each file."""
+
+    stream: str
+    format: str
+    files: tuple[tuple[str, int], ...]
+    #: The day of the files where it is not the day that is counted: of these jobs only the ids are wanted.
+    earlier_day: date | None = None
+
+
+@dataclass(frozen=True)
+class Task:
+    """Files of one stream that one task reads."""
+
+    stream: str
+    format: str
+    paths: tuple[str, ...]
+    earlier_day: date | None = None
+    #: Decompressed bytes of the files, about.
+    weight: int = 0
+    #: Bytes of the files as they are stored.
+    size: int = 0
+
+
+@dataclass(frozen=True)
+class TaskContext:
+    """What each task needs besides its files. It is pickled and sent to the workers."""
+
+    day: date
+    #: The folders of the snapshots. None leaves the datasets and remoteness to the shuffle join.
+    catalogue: str | None
+    replicas: str | None
+    pseudonyms: Pseudonyms
+    make_reader: Callable[[str, str, date], TaskReader]
+    #: One row for each access instead of pre-aggregated rows.
+    single_accesses: bool = False
+    #: Damaged files that are read up to the damage.
+    accepted: frozenset[str] = frozenset()
+    #: The merge of jobs, where a stream has any. Tasks do not need it.
+    jobs: JobWork | None = None
+
+    def reader(self, task: Task) -> TaskReader:
+        """Return a new reader for a task's files."""
+        return self.make_reader(task.stream, task.format, task.earlier_day or self.day)
+
+    def aggregator(self, stream: str, *, is_earlier: bool = False) -> StreamAggregator:
+        """Return a new aggregator for the accesses or jobs of a stream. ``is_earlier``: only the ids of jobs."""
+        if stream in STREAMS_OF_JOBS:
+            return EarlierJobs(stream) if is_earlier else JobAggregator(stream)
+        if self.catalogue is None:
+            return HashAggregator(stream)
+        kind = AccessRows if self.single_accesses else StreamAggregator
+        return kind(stream, _catalogue(local_folder(self.catalogue)))
+
+    def columns(self) -> tuple[tuple[str, str], ...]:
+        """Return (name, type) of each column of the result."""
+        if self.single_accesses:
+            return ACCESS_COLUMNS
+        return COLUMNS if self.catalogue else (*COLUMNS, *HASH_COLUMNS)
+
+    def schema(self) -> str:
+        """Return the columns as a Spark schema."""
+        return spark_schema(self.columns())
+
+    def batches(
+        self, reader: TaskReader, aggregator: StreamAggregator, *, is_last: bool, dictionaries: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that can leave the task now; with ``is_last`` all aggregated rows, bins and notes.
+
+        ``dictionaries``: text columns may be dictionary arrays.
+        """
+        replicas = _replicas(local_folder(self.replicas)) if self.replicas else None
+        arguments = (reader.groups, replicas, self.pseudonyms.of)
+        last = (aggregator.rows(*arguments), aggregator.bin_rows()) if is_last else ()
+        if is_last and not self.single_accesses:
+            last = (*last, aggregator.note_rows(reader.notes()))
+        for rows in (aggregator.drain(*arguments), *last):
+            if rows:
+                yield record_batch(rows, aggregator.columns or self.columns(), dictionaries=dictionaries)
+
+
+def spark_schema(columns: Iterable[tuple[str, str]]) -> str:
+    """Return columns (name, type) as a Spark schema."""
+    return ", ".join(f"`{name}` {_SPARK_TYPES[kind]}" for name, kind in columns)
+
+
+@cache
+def _catalogue(folder: Path) -> Catalogue:
+    # A worker process runs many tasks: it maps the catalogue once.
+    return Catalogue(folder)
+
+
+@cache
+def _replicas(folder: Path) -> Replicas:
+    return Replicas(folder)
+
+
+def total_weight(streams: Iterable[StreamFiles]) -> int:
+    """Return the decompressed bytes of the streams' files, about."""
+    return sum(weight_of(path, size) for stream in streams for path, size in stream.files)
+
+
+def weight_of(path: str, size: int) -> int:
+    """Return the decompressed bytes of a file of ``size`` bytes, about."""
+    return size * (GZIP_FACTOR if path.endswith(".gz") else 1)
+
+
+def pack_tasks(streams: Iterable[StreamFiles], cores: int, task_bytes: int) -> list[Task]:
+    """Pack the files into tasks of about even size, the largest first. A task has files of one stream."""
+    weighed = [(stream, [(path, weight_of(path, size), size) for path, size in stream.files]) for stream in streams]
+    limit = max(1, min(task_bytes, total_weight(stream for stream, _ in weighed) // max(1, cores * ROUNDS)))
+    packed: list[Task] = []
+    for stream, files in weighed:
+        paths: list[str] = []
+        weight = stored = 0
+        make = partial(Task, stream.stream, stream.format, earlier_day=stream.earlier_day)
+        for path, more, size in sorted(files, key=lambda file: (-file[1], file[0])):
+            if paths and weight + more > limit:
+                packed.append(make(tuple(paths), weight=weight, size=stored))
+                paths, weight, stored = [], 0, 0
+            paths.append(path)
+            weight += more
+            stored += size
+        if paths:
+            packed.append(make(tuple(paths), weight=weight, size=stored))
+    return sorted(packed, key=lambda task: -task.weight)
+
+
+def read_task(
+    task: Task, context: TaskContext, reader: TaskReader, aggregator: StreamAggregator
+) -> Iterator[pa.RecordBatch]:
+    """Read the files of a task into ``aggregator`` and yield the rows that can leave at once.
+
+    Raises DataError (65), NotAllowed (77), NotReady (75) where the file system is away.
+    """
+    for path in task.paths:
+        try:
+            with open(local_path(path), "rb") as stream:
+                for batch in reader.file(stream, path, accept_damaged=path in context.accepted):
+                    aggregator.add(batch)
+                    yield from context.batches(reader, aggregator, is_last=False)
+        except PermissionError as error:
+            raise NotAllowed("a log file cannot be read", where=path, found=error.strerror) from None
+        except OSError as error:
+            kind = NotReady if error.errno in AWAY else DataError
+            raise kind("a log file cannot be read", where=path, found=error.strerror) from None

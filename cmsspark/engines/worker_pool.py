@@ -1,0 +1,262 @@
+"""The scan on one host without Spark: worker processes run the same tasks.
+
+No task is retried: a process that fails ends the scan. So each process uses one aggregator for each stream through all
+of its tasks, and returns the aggregated rows once, when no task is left.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+from cmsspark.accesses.pre_aggregate import StreamAggregator
+from cmsspark.base.errors import NotReady, as_ours
+from cmsspark.base.memory import trim
+from cmsspark.base.self_metrics import LiveCounters, StageTimes
+from cmsspark.base.text.progress_line import ProgressLine
+from cmsspark.engines.tasks import Task, TaskContext, TaskReader, read_task
+
+if TYPE_CHECKING:
+    from multiprocessing.context import ForkProcess
+
+    import pyarrow as pa
+
+#: Bytes of input for each task: small enough that no process waits long for another at the end.
+TASK_BYTES: Final = 64_000_000
+
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A call of a function: work other than a task of the scan."""
+
+    function: Callable[[Any], Any]
+    item: Any
+
+
+@dataclass(frozen=True)
+class _TaskDone:
+    """A process finished a task and wants another. ``records``: all that it has read so far."""
+
+    records: int
+
+
+class WorkerFailed(Exception):
+    """An unexpected exception in a worker process. Its text is the traceback of that process."""
+
+
+@dataclass
+class WorkerState:
+    """The readers and aggregators of one process, from its first task to its last."""
+
+    context: TaskContext
+    _open: dict[tuple[Any, ...], tuple[TaskReader, StreamAggregator]] = field(default_factory=dict)
+
+    def read(self, task: Task) -> Iterator[pa.RecordBatch]:
+        """Read the files of the task and yield the rows that must leave before the end."""
+        key = (task.stream, task.format, task.earlier_day)
+        if key not in self._open:
+            trim()
+            aggregator = self.context.aggregator(task.stream, is_earlier=task.earlier_day is not None)
+            self._open[key] = (self.context.reader(task), aggregator)
+        reader, aggregator = self._open[key]
+        yield from read_task(task, self.context, reader, aggregator)
+
+    @property
+    def records(self) -> int:
+        """Records that this process has read."""
+        return sum(aggregator.bins["read"] for _, aggregator in self._open.values())
+
+    def end(self) -> Iterator[pa.RecordBatch]:
+        """Yield the aggregated rows of all streams."""
+        # The largest aggregator comes last, when the memory of the others is free.
+        for key in sorted(self._open, key=lambda key: self._open[key][1].held):
+            trim()
+            reader, aggregator = self._open.pop(key)
+            yield from self.context.batches(reader, aggregator, is_last=True, dictionaries=True)
+
+
+_BLOCKED_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class WorkerPool:
+    """Worker processes that wait for tasks. Fork them early, while this process has few threads and little memory."""
+
+    def __init__(self, count: int) -> None:
+        self._members: list[tuple[ForkProcess, Connection]] = []
+        context = multiprocessing.get_context("fork")
+        for _ in range(max(1, count)):
+            parent_end, child_end = context.Pipe()
+            # A child must close the parent's ends of the pipes; else it would not end when the parent is gone.
+            parent_ends = [pipe for _, pipe in self._members] + [parent_end]
+            member = context.Process(target=_serve, args=(child_end, parent_ends), daemon=True)
+            # A signal that arrives during the fork is delivered when the child can handle it.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED_SIGNALS)
+            try:
+                member.start()
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            child_end.close()
+            self._members.append((member, parent_end))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def map(self, function: Callable[[T], R], items: Iterable[T], what: str = "reading dumps") -> list[R]:
+        """Return ``function`` of each item, in order. Both must pickle. Not available after :meth:`scan`.
+
+        ``what`` names the work in its progress. Raises the exceptions of the function.
+        """
+        waiting = deque(enumerate(items))
+        stage = StageTimes(what, len(waiting))
+        with ProgressLine(what, len(waiting)) as line:
+            results = self._map(function, waiting, line, stage)
+        stage.end()
+        return results
+
+    def _map(
+        self, function: Callable[[T], R], waiting: deque[tuple[int, T]], line: ProgressLine, stage: StageTimes
+    ) -> list[R]:
+        results: dict[int, R] = {}
+        busy: dict[Connection, int] = {}
+        began: dict[Connection, float] = {}
+        free = [pipe for _, pipe in self._members]
+        while waiting or busy:
+            while waiting and free:
+                pipe = free.pop()
+                busy[pipe], item = waiting.popleft()
+                began[pipe] = stage.now()
+                _send(pipe, _Call(function, item))
+            ready = wait(list(busy))
+            for pipe in [pipe for pipe in busy if pipe in ready]:
+                results[busy.pop(pipe)] = self._recv(pipe)
+                stage.task_done(began[pipe])
+                free.append(pipe)
+                line.add()
+        return [results[number] for number in range(len(results))]
+
+    def scan(self, tasks: Sequence[Task], context: TaskContext) -> Iterator[pa.RecordBatch]:
+        """Yield batches of ``context.columns()``, the rows that ``scan.scan`` has. May be called once.
+
+        Raises the exceptions of the tasks, and NotReady (75) if a process was killed.
+        """
+        waiting = deque(tasks)
+        busy = [pipe for _, pipe in self._members]
+        doing: dict[Connection, Task | None] = {}
+        records: dict[Connection, int] = {}
+        stage = StageTimes(f"reading logs of {context.day}", len(tasks))
+        began: dict[Connection, float] = {}
+        live = LiveCounters()
+
+        def send_task(pipe: Connection) -> None:
+            doing[pipe] = waiting.popleft() if waiting else None
+            began[pipe] = stage.now()
+            _send(pipe, doing[pipe])
+
+        for pipe in busy:
+            _send(pipe, context)
+            send_task(pipe)
+        with ProgressLine(stage.name, sum(task.weight for task in tasks), "bytes") as line:
+            while busy:
+                ready = wait(busy)
+                for pipe in [pipe for pipe in busy if pipe in ready]:
+                    message = self._recv(pipe)
+                    if isinstance(message, _TaskDone):
+                        task, more = doing[pipe], message.records - records.get(pipe, 0)
+                        records[pipe] = message.records
+                        if task is not None and task.earlier_day is None:
+                            live.add(records_read=more, input_files=len(task.paths), input_bytes=task.size)
+                        stage.task_done(began[pipe])
+                        line.update(line.done + (task.weight if task else 0), sum(records.values()))
+                        send_task(pipe)
+                    elif message == "end":
+                        busy.remove(pipe)
+                    else:
+                        yield message
+        live.write()
+        stage.end()
+
+    def _recv(self, pipe: Connection) -> Any:
+        """Return the next message of a process. Raises the error that it sends, and NotReady (75) if it is gone."""
+        try:
+            message = pipe.recv()
+        except (EOFError, ConnectionResetError):
+            raise _ended(next(member for member, of_member in self._members if of_member is pipe)) from None
+        if isinstance(message, Exception):
+            raise message
+        return message
+
+    def close(self) -> None:
+        """Terminate the processes, whatever they do."""
+        for _, pipe in self._members:
+            pipe.close()
+        for member, _ in self._members:
+            member.terminate()
+            member.join()
+        self._members = []
+
+
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    return max(1, len(os.sched_getaffinity(0)))
+
+
+def _send(pipe: Connection, message: object) -> None:
+    try:
+        pipe.send(message)
+    except (BrokenPipeError, ConnectionResetError):
+        # The process is gone; the next recv() reads its last message, or that there is none.
+        return
+
+
+def _ended(member: ForkProcess) -> NotReady:
+    member.join(5)
+    code = member.exitcode
+    how = f"by {signal.Signals(-code).name}" if code is not None and code < 0 else f"with {code}"
+    return NotReady(
+        "a process that reads logs was killed",
+        found=f"it ended {how}",
+        next_step="check whether the host ran out of memory; run it again, with more memory or fewer cores",
+    )
+
+
+def _serve(pipe: Connection, parent_ends: Sequence[Connection]) -> None:
+    """The main function of a worker process: run tasks until there are none or the parent is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent terminates this one
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _BLOCKED_SIGNALS)
+    for end in parent_ends:
+        end.close()
+    try:
+        while isinstance(message := pipe.recv(), _Call):
+            pipe.send(message.function(message.item))
+        state = WorkerState(message)
+        while (task := pipe.recv()) is not None:
+            for batch in state.read(task):
+                pipe.send(batch)
+            pipe.send(_TaskDone(state.records))
+        for batch in state.end():
+            pipe.send(batch)
+        pipe.send("end")
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return
+    except Exception as error:
+        _send(pipe, as_ours(error) or WorkerFailed(traceback.format_exc()))

@@ -1,0 +1,1 @@
+"""Files on local disks, HDFS and object stores, behind the same functions."""

@@ -1,0 +1,284 @@
+"""Files of HDFS opened by Python itself, without a JVM: hdfs-native, of the extra ``cmsspark[hdfs]``.
+
+The driver takes the client's settings from Hadoop's configuration and sends them to the workers, which need no
+configuration of their own.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+import os
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from urllib.parse import urlsplit
+
+from cmsspark.base.errors import DataError, InputMissing, NotAllowed, NotReady, SettingsError
+from cmsspark.settings import kerberos
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MODULE: Final = "hdfs_native"
+#: The option of Spark that chooses who reads HDFS: ``auto`` (Python where it can) or ``java`` (Spark's JVM).
+CLIENT_KEY: Final = "spark.cmsspark.hdfsClient"
+#: Options of Hadoop that the client reads. None of them holds a secret.
+_PREFIXES: Final = ("fs.defaultFS", "fs.viewfs.", "dfs.", "hadoop.security.", "hadoop.rpc.protection")
+#: Bytes that :func:`open_whole` reads ahead: each read is a request to a DataNode.
+_READ_AHEAD: Final = 8_000_000
+_GZIP: Final = b"\x1f\x8b"
+_NEWLINE: Final = b"\n"
+
+
+class RemoteFile(Protocol):
+    """What is used of ``hdfs_native.FileReader``."""
+
+    def __len__(self) -> int: ...
+    def read_range(self, offset: int, count: int) -> bytes: ...
+    def read_range_stream(self, offset: int, count: int) -> Iterator[bytes]: ...
+
+
+class RemoteFiles(Protocol):
+    """Opens files by location. It is pickled and sent to the workers."""
+
+    def open(self, location: str) -> RemoteFile: ...
+
+
+@dataclass(frozen=True)
+class LineRange:
+    """The lines of a file that begin at ``start`` or later, and before ``end``; without ``end`` all that follow."""
+
+    path: str
+    start: int = 0
+    end: int | None = None
+
+
+@dataclass(frozen=True)
+class HdfsClient:
+    """The client with the settings of the driver: (name, value) of each option of Hadoop that is set."""
+
+    options: tuple[tuple[str, str], ...]
+
+    def open(self, location: str) -> RemoteFile:
+        """Open a file. Raises SettingsError (78) where the client is not installed or not configured, else what
+        :func:`hdfs_errors` says.
+        """
+        server = urlsplit(location).netloc
+        # A name may hold what a URL takes for a query.
+        path = location.removeprefix("hdfs:").removeprefix(f"//{server}")
+        with hdfs_errors(location):
+            file: RemoteFile = _connected(server, self.options).read(path)
+        return file
+
+
+@cache
+def _connected(server: str, options: tuple[tuple[str, str], ...]) -> Any:
+    """A client, one for each NameNode and process; without a ``server`` that of ``fs.defaultFS``."""
+    # Without Kerberos HDFS believes the user's name. Spark's containers run as an account of YARN.
+    if "SPARK_USER" in os.environ:
+        os.environ.setdefault("HADOOP_USER_NAME", os.environ["SPARK_USER"])
+    try:
+        from hdfs_native import Client
+    except ImportError as error:
+        raise SettingsError(
+            "workers read HDFS with hdfs-native",
+            where=platform.node(),
+            found=f"no module {error.name}",
+            next_step=f"add cmsspark[hdfs] to the executors' environment, or set {CLIENT_KEY}: java",
+        ) from None
+    return Client(f"hdfs://{server}" if server else None, dict(options))
+
+
+def client_of(spark: SparkSession) -> HdfsClient | None:
+    """The client for the session's workers; None where Spark's JVM reads HDFS.
+
+    That is where the extra is not installed beside the driver, where :data:`CLIENT_KEY` says so, and in a local session
+    with Kerberos, whose keytab only the JVM knows. Raises SettingsError (78) for another value of the option.
+    """
+    wanted = spark.conf.get(CLIENT_KEY, "auto")
+    if wanted not in ("auto", "java"):
+        raise SettingsError(f"{CLIENT_KEY} is auto or java", found=repr(wanted))
+    if wanted == "java" or importlib.util.find_spec(MODULE) is None:
+        return None
+    options = _options(spark)
+    is_secured = dict(options).get("hadoop.security.authentication", "simple").lower() != "simple"
+    if is_secured and spark.sparkContext.master.startswith("local"):
+        return None
+    return HdfsClient(options)
+
+
+def _options(spark: SparkSession) -> tuple[tuple[str, str], ...]:
+    """The options that are not Hadoop's defaults, by one call of the JVM."""
+    jvm: Any = spark.sparkContext._jvm
+    writer = jvm.java.io.StringWriter()
+    jvm.org.apache.hadoop.conf.Configuration.dumpConfiguration(spark.sparkContext._jsc.hadoopConfiguration(), writer)
+    return tuple(
+        (entry["key"], entry["value"])
+        for entry in json.loads(writer.toString())["properties"]
+        if entry["key"].startswith(_PREFIXES) and not entry["resource"].endswith("-default.xml")
+    )
+
+
+@contextmanager
+def hdfs_errors(location: str) -> Iterator[None]:
+    """Convert an error of the client: InputMissing (66), NotAllowed (77), SettingsError (78), DataError (65) for a
+    checksum, and NotReady (75) for all others.
+    """
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise InputMissing("a file that was listed is wanted", where=location, found=_first_line(error)) from None
+    except (OSError, RuntimeError) as error:
+        text = _first_line(error)
+        if (refused := kerberos.refused(text)) is not None:
+            raise refused from None
+        if "AccessControlException" in text:
+            raise NotAllowed("access is refused", where=location, found=text) from None
+        if "InvalidArgument" in text:
+            raise SettingsError("this location is invalid or cannot be reached", where=location, found=text) from None
+        if "hecksum" in text:
+            raise DataError(
+                "a file is damaged", where=location, found=text, next_step="fetch the file again from its source"
+            ) from None
+        raise NotReady("the file system did not answer as it should", where=location, found=text) from None
+
+
+def _first_line(error: Exception) -> str:
+    """The message without the NameNode's Java trace, whose line ends are written ``\\n`` in some of them."""
+    return str(error).split("\n", 1)[0].split("\\n", 1)[0][:300]
+
+
+def open_range(files: RemoteFiles, wanted: LineRange) -> RangeStream:
+    """Open the lines of a range. A file that begins as gzip is not divided: its first range is the whole file, and the
+    others are empty.
+
+    Raises what :func:`hdfs_errors` says, also while it is read.
+    """
+    file, start, end = files.open(wanted.path), wanted.start, wanted.end
+    if start or end is not None:
+        with hdfs_errors(wanted.path):
+            is_packed = file.read_range(0, min(len(_GZIP), len(file))) == _GZIP
+        if is_packed:
+            return RangeStream(wanted.path, iter(()) if start else _chunks(file, 0))
+    return RangeStream(wanted.path, _lines(file, start, end))
+
+
+def open_whole(files: RemoteFiles, location: str) -> io.BufferedReader:
+    """Open a file for reading at any place. Raises what :func:`hdfs_errors` says, also while it is read."""
+    return io.BufferedReader(SeekableFile(location, files.open(location)), _READ_AHEAD)
+
+
+class SeekableFile(io.RawIOBase):
+    """A file whose bytes are fetched as they are read."""
+
+    def __init__(self, location: str, file: RemoteFile) -> None:
+        self._location = location
+        self._file = file
+        self._size = len(file)
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        self._position = max(0, start + offset)
+        return self._position
+
+    def readinto(self, target: Any) -> int:
+        room = memoryview(target).cast("B")
+        count = min(len(room), max(0, self._size - self._position))
+        if count:
+            with hdfs_errors(self._location):
+                room[:count] = self._file.read_range(self._position, count)
+            self._position += count
+        return count
+
+
+def _chunks(file: RemoteFile, start: int) -> Iterator[bytes]:
+    size = len(file)
+    return file.read_range_stream(start, size - start) if start < size else iter(())
+
+
+def _lines(file: RemoteFile, start: int, end: int | None) -> Iterator[bytes]:
+    """Yield the bytes of the lines that begin in the range.
+
+    A line begins after a newline, so it reads from the byte before ``start`` on, and up to the first newline from the
+    byte before ``end`` on. Ranges that meet share no line and leave none out.
+    """
+    position = max(0, start - 1)
+    is_begun = start == 0
+    for chunk in _chunks(file, position):
+        first = 0
+        if not is_begun:
+            first = chunk.find(_NEWLINE) + 1
+            if end is not None and position + (first or len(chunk)) >= end:
+                return
+            is_begun = first > 0
+        if is_begun and end is not None and position + len(chunk) >= end:
+            after_last = chunk.find(_NEWLINE, max(0, end - 1 - position)) + 1
+            if after_last:
+                yield chunk[first:after_last]
+                return
+        if is_begun:
+            yield chunk[first:]
+        position += len(chunk)
+
+
+class RangeStream(io.RawIOBase):
+    """Bytes that come in chunks, as a stream. It can go back to its start while the first chunk is read."""
+
+    def __init__(self, location: str, chunks: Iterator[bytes]) -> None:
+        self._location = location
+        self._chunks = chunks
+        self._chunk = memoryview(b"")
+        self._position = 0
+        self._chunk_count = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Go back to the start. Raises UnsupportedOperation for any other place, and once the second chunk is read."""
+        if offset or whence != os.SEEK_SET or self._chunk_count > 1:
+            raise io.UnsupportedOperation("a stream of chunks goes back to its start only, from its first chunk")
+        self._position = 0
+        return 0
+
+    def readinto(self, target: Any) -> int:
+        """Fill ``target``; less only at the end."""
+        room = memoryview(target).cast("B")
+        filled = 0
+        while filled < len(room) and self._has_bytes():
+            piece = self._chunk[self._position : self._position + len(room) - filled]
+            room[filled : filled + len(piece)] = piece
+            filled += len(piece)
+            self._position += len(piece)
+        return filled
+
+    def readall(self) -> bytes:
+        pieces = []
+        while self._has_bytes():
+            pieces.append(bytes(self._chunk[self._position :]))
+            self._position = len(self._chunk)
+        return b"".join(pieces)
+
+    def _has_bytes(self) -> bool:
+        """Whether bytes are left, after fetching the next chunk where this one is read."""
+        while self._position == len(self._chunk):
+            with hdfs_errors(self._location):
+                chunk = next(self._chunks, None)
+            if chunk is None:
+                return False
+            if chunk:
+                self._chunk, self._position = memoryview(chunk), 0
+                self._chunk_count += 1
+        return True

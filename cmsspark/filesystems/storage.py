@@ -1,0 +1,283 @@
+"""File systems: one small interface to the local disk and to any Hadoop file system.
+
+A *location* is a URI or a path: ``/data/x``, ``file:///data/x``, ``hdfs://nn/x``, ``s3a://bucket/x``. Local locations
+need only Python, so that ``cmsspark path`` and the publisher need no JVM. All others use Hadoop's ``FileSystem`` in the
+driver's JVM.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import stat
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+from urllib.parse import quote, unquote, urlsplit
+
+from cmsspark.base.errors import CmssparkError, DataError, InputMissing, NotAllowed, NotReady, OutputError
+
+#: At least two letters: for Hadoop a single one is a drive letter.
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+
+
+@dataclass(frozen=True, order=True)
+class Entry:
+    """One entry of a folder: its location, whether it is a folder, its size in bytes and mtime in UTC ms.
+
+    ``fault``: the kind of an entry that is neither a folder nor a regular file, such as a named pipe; its size is -1.
+    """
+
+    path: str
+    is_dir: bool
+    size: int
+    mtime_ms: int
+    fault: str = ""
+
+    @property
+    def name(self) -> str:
+        """The last part of the path, unquoted."""
+        return self.path.rstrip("/").rsplit("/", 1)[-1]
+
+
+class Files(Protocol):
+    """The interface of a file system. A location that does not exist gives None from ``stat`` and raises InputMissing
+    elsewhere.
+    """
+
+    def stat(self, path: str) -> Entry | None: ...
+    def list_dir(self, path: str) -> list[Entry]: ...
+    def read_bytes(self, path: str, limit: int | None = None) -> bytes: ...
+    def read_end(self, path: str, count: int) -> bytes: ...
+    def read_range(self, path: str, offset: int, count: int) -> bytes: ...
+    def write_bytes(self, path: str, content: bytes) -> None: ...
+    def create(self, path: str, content: bytes) -> bool: ...
+    def replace(self, source: str, target: str) -> None: ...
+    def make_dirs(self, path: str) -> None: ...
+    def delete(self, path: str) -> None: ...
+    def fetch(self, path: str, target: Path) -> None: ...
+    def put(self, source: Path, path: str) -> None: ...
+    def uri(self, path: str) -> str: ...
+
+
+def join(base: str, *parts: str) -> str:
+    """``base`` and ``parts`` with single slashes between them; ``hdfs://`` keeps its slashes."""
+    path = base
+    for part in parts:
+        path = (path if path.endswith("/") else path + "/") + part.lstrip("/")
+    return path
+
+
+def is_local(location: str) -> bool:
+    """Whether a location is a plain path or a ``file:`` URI, and not ``hdfs:/x`` or ``hdfs://nn/x``."""
+    return location.startswith(("/", "file:")) or _SCHEME.match(location) is None
+
+
+def local_path(location: str) -> str:
+    """The path on disk of a local location. Plain paths are returned unchanged, ``file:`` URIs are unquoted."""
+    if not location.startswith("file:"):
+        return location
+    rest = location[len("file:") :]
+    if rest.startswith("//"):
+        rest = "/" + rest[2:].split("/", 1)[-1] if not rest.startswith("///") else rest[2:]
+    return unquote(rest)
+
+
+def absolute(location: str) -> str:
+    """The location as it reads from any folder: local ones as absolute paths, URIs without a slash at their end."""
+    return str(Path(local_path(location)).absolute()) if is_local(location) else location.rstrip("/")
+
+
+def is_same_place(first: str, second: str) -> bool:
+    """Whether two locations name one folder. ``hdfs:/x`` is ``hdfs://nn/x``: it lacks the name of the default."""
+    if is_local(first) or is_local(second):
+        local = is_local(first) and is_local(second)
+        return local and Path(local_path(first)).resolve() == Path(local_path(second)).resolve()
+    one, other = urlsplit(absolute(first)), urlsplit(absolute(second))
+    names = {one.netloc, other.netloc} - {""}
+    return (one.scheme, one.path) == (other.scheme, other.path) and len(names) <= 1
+
+
+class LocalFiles:
+    """The local disk. Listing follows links. A dangling link, a loop of links, a named pipe and the like are entries of
+    size -1, so that they are named and not skipped, and nothing blocks on a pipe.
+    """
+
+    def stat(self, path: str) -> Entry | None:
+        path = local_path(path)
+        try:
+            status = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise unreadable(path, error) from None
+        mtime_ms = status.st_mtime_ns // 1_000_000
+        if stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode):
+            return Entry(path, stat.S_ISDIR(status.st_mode), status.st_size, mtime_ms)
+        return Entry(path, False, -1, mtime_ms, _SPECIAL.get(stat.S_IFMT(status.st_mode), "no file"))
+
+    def list_dir(self, path: str) -> list[Entry]:
+        path = local_path(path)
+        with _reading(path, "a folder is wanted"):
+            names = sorted(os.listdir(path))
+        return [self._entry(os.path.join(path, name)) for name in names]
+
+    def _entry(self, path: str) -> Entry:
+        try:
+            return self.stat(path) or Entry(path, False, -1, 0, "a link to nothing")
+        except InputMissing as error:
+            return Entry(path, False, -1, 0, str(error.found))
+
+    def read_bytes(self, path: str, limit: int | None = None) -> bytes:
+        path = local_path(path)
+        with _reading(path), open(path, "rb") as stream:
+            return stream.read() if limit is None else stream.read(limit)
+
+    def read_end(self, path: str, count: int) -> bytes:
+        """The last ``count`` bytes of a file, or all of a shorter one."""
+        path = local_path(path)
+        with _reading(path), open(path, "rb") as stream:
+            stream.seek(max(0, os.fstat(stream.fileno()).st_size - count))
+            return stream.read(count)
+
+    def read_range(self, path: str, offset: int, count: int) -> bytes:
+        """At most ``count`` bytes from ``offset`` on; fewer at the end of the file."""
+        path = local_path(path)
+        with _reading(path), open(path, "rb") as stream:
+            stream.seek(offset)
+            return stream.read(count)
+
+    def write_bytes(self, path: str, content: bytes) -> None:
+        """Write a file atomically: a reader sees the old content or the new one."""
+        path = local_path(path)
+        part = _part_name(path)
+        try:
+            with _writing(path):
+                os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+                with open(part, "wb") as stream:
+                    stream.write(content)
+                    stream.flush()
+                    os.fsync(stream.fileno())
+                os.replace(part, path)
+        except OutputError:
+            with suppress(OSError):
+                os.unlink(part)
+            raise
+
+    def create(self, path: str, content: bytes) -> bool:
+        """Create a file atomically. Returns False where it exists: of several concurrent calls one returns True."""
+        path = local_path(path)
+        part = _part_name(path)
+        self.write_bytes(part, content)
+        try:
+            os.link(part, path)  # unlike a rename, a link never replaces a file
+        except FileExistsError:
+            return False
+        except OSError as error:
+            raise _not_written(path, error) from None
+        finally:
+            self.delete(part)
+        return True
+
+    def replace(self, source: str, target: str) -> None:
+        """Rename over ``target`` atomically."""
+        with _writing(local_path(target)):
+            os.replace(local_path(source), local_path(target))
+
+    def make_dirs(self, path: str) -> None:
+        with _writing(local_path(path)):
+            os.makedirs(local_path(path), exist_ok=True)
+
+    def delete(self, path: str) -> None:
+        """Remove a file or a whole folder. A path that does not exist is not an error."""
+        path = local_path(path)
+        with _writing(path):
+            if os.path.isdir(path) and not os.path.islink(path):
+                shutil.rmtree(path)
+            else:
+                Path(path).unlink(missing_ok=True)
+
+    def fetch(self, path: str, target: Path) -> None:
+        """Copy a file to the local ``target``."""
+        path = local_path(path)
+        with _reading(path):
+            shutil.copyfile(path, target)
+
+    def put(self, source: Path, path: str) -> None:
+        """Copy the local file ``source`` to ``path``, in an existing folder."""
+        with _writing(local_path(path)):
+            shutil.copyfile(source, local_path(path))
+
+    def uri(self, path: str) -> str:
+        """The location as a URI for pandas, DuckDB and Spark; a name with special characters stays a plain path."""
+        path = os.path.abspath(local_path(path))
+        return f"file://{path}" if quote(path) == path else path
+
+
+#: Errors of an unavailable file server, which may be available later.
+AWAY: Final = frozenset({errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENOTCONN})
+_SPECIAL: Final = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def unreadable(path: str, error: OSError) -> CmssparkError:
+    """The error for a path that cannot be read or listed: 77 without permission, 66 for broken links, 75 where the file
+    server is unavailable, otherwise 65.
+    """
+    if isinstance(error, PermissionError):
+        return NotAllowed(
+            "access is refused", where=path, found=error.strerror, next_step="ask its owner for permission"
+        )
+    if error.errno in (errno.ELOOP, errno.ENAMETOOLONG):
+        actual = "a loop of links" if error.errno == errno.ELOOP else error.strerror
+        return InputMissing("a file or folder is wanted", where=path, found=actual)
+    if error.errno in AWAY:
+        return NotReady(
+            "the file system did not answer as it should",
+            where=path,
+            found=error.strerror,
+            next_step="run it again when the file server is back",
+        )
+    return DataError(
+        "this cannot be read", where=path, found=error.strerror, next_step="check the disk, or fetch it again"
+    )
+
+
+@contextmanager
+def _reading(path: str, wanted: str = "a file is wanted") -> Iterator[None]:
+    """Convert an OSError: InputMissing (66) where ``path`` does not exist, otherwise as :func:`unreadable`."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise InputMissing(wanted, where=path, found="nothing of that name") from None
+    except OSError as error:
+        if isinstance(error, NotADirectoryError) and wanted == "a folder is wanted":
+            raise InputMissing(wanted, where=path, found="a file of that name") from None
+        raise unreadable(path, error) from None
+
+
+@contextmanager
+def _writing(path: str) -> Iterator[None]:
+    """Convert an OSError to OutputError (73)."""
+    try:
+        yield
+    except OSError as error:
+        raise _not_written(path, error) from None
+
+
+def _part_name(path: str) -> str:
+    """A unique name for a file that is written before it is renamed to ``path``."""
+    return f"{path}.{uuid.uuid4().hex[:8]}.part"
+
+
+def _not_written(path: str, error: OSError) -> OutputError:
+    return OutputError("this cannot be written", where=path, found=error.strerror)

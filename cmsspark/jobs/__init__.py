@@ -1,1 +1,0 @@
-"""What ``run_spark`` starts: one file a job. :mod:`cmsspark.pipeline.job_index` names them."""

@@ -1,0 +1,164 @@
+"""The reconciliation report of a stored run: counts of records, inputs, and differences from the days before.
+
+A pure function of the manifests of the run and of the days before. Its result can be written as JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from cmsspark.accesses.reconciliation import FEW_RECORDS_SHARE, UNMATCHED_FACTOR, usual
+from cmsspark.base.manifests import Manifest
+from cmsspark.sources.registry import STREAMS_NEEDING_REPLICAS
+
+#: Bins in the order in which they are shown, with their labels.
+BINS: Final[Mapping[str, str]] = {
+    "matched": "matched to a dataset",
+    "user_file": "user or group file",
+    "temporary": "temporary file",
+    "not_in_dbs": "not in DBS",
+    "no_lfn": "no file name",
+    "write_only": "write only",
+    "out_of_day": "other day",
+    "malformed": "malformed",
+    # Bins of jobs.
+    "no_input": "no input",
+    "not_final": "job not ended",
+    "other_type": "other type of job",
+    "never_ran": "job never ran",
+    "repeated": "same job again",
+}
+#: Bins of accesses and jobs that went through the joins. Records of other bins are counted before the joins.
+_JOINED: Final = ("matched", "user_file", "temporary", "not_in_dbs", "no_input")
+_FACTS: Final = (
+    *("job", "day", "run", "partial", "missing_streams", "seconds", "engine", "join", "reduction_factor", "tables"),
+    *("dumps", "catalogue", "damaged", "identical_files", "warnings", "versions", "pseudonym_key_id", "period"),
+)
+
+
+def report(
+    manifest: Manifest,
+    before: Sequence[Manifest] = (),
+    stored: Mapping[str, int] | None = None,
+    quarantine: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The report as a dict for JSON.
+
+    ``before``: manifests of earlier days, newest first. ``stored``: accesses in the stored table by stream, or None if
+    they were not counted. ``quarantine``: the summary of the quarantined malformed records.
+    """
+    streams = [_stream(stream, bins, manifest, before) for stream, bins in manifest.reconciliation.items()]
+    return {
+        **{name: manifest.document[name] for name in _FACTS if name in manifest.document},
+        "read": sum(stream["read"] for stream in streams),
+        "streams": streams,
+        "joins": [join for stream in streams for join in _joins(stream, manifest, stored)],
+        "quarantine": quarantine,
+        "trailing_days": _trailing([manifest, *before]),
+    }
+
+
+def counts(bins: Mapping[str, Any]) -> dict[str, int]:
+    """The bins of a stream in a manifest, in one flat mapping."""
+    flat = {**bins, **bins["unmatched"]}
+    return {name: flat[name] for name in BINS if name in flat}
+
+
+def by_prefix(report: Mapping[str, Any]) -> list[tuple[str, dict[str, int]]]:
+    """Prefixes of names that are not in DBS, with their records by stream; the most frequent first."""
+    records: dict[str, dict[str, int]] = {}
+    for stream in report["streams"]:
+        for prefix, count in stream["unmatched_prefixes"] or ():
+            records.setdefault(prefix, {})[stream["stream"]] = count
+    return sorted(records.items(), key=lambda entry: (-sum(entry[1].values()), entry[0]))
+
+
+def _stream(stream: str, bins: Mapping[str, Any], manifest: Manifest, before: Sequence[Manifest]) -> dict[str, Any]:
+    read = manifest.input_of(stream)
+    prefixes = manifest.unmatched_prefixes.get(stream)
+    return {
+        "stream": stream,
+        "read": bins["read"],
+        "is_missing": stream in manifest.missing_streams,
+        "bins": [
+            {"bin": name, "records": count, "share": _share(count, bins["read"])}
+            for name, count in counts(bins).items()
+        ],
+        "input": read and {
+            "folder": read.folder,
+            "form": read.format_name,
+            "is_tmp": read.is_tmp,
+            "files": len(read.files),
+            "bytes": read.size,
+        },
+        "generations": manifest.generations.get(stream, {}),
+        "out_of_day": manifest.out_of_day_by_day.get(stream, {}),
+        "drift": manifest.drift.get(stream, []),
+        "unmatched_prefixes": None if prefixes is None and manifest.join == "shuffle" else prefixes or [],
+        "usual": _usual(stream, bins, before),
+    }  # fmt: skip
+
+
+def _share(part: int, whole: int) -> float | None:
+    return round(part / whole, 6) if whole else None
+
+
+def _usual(stream: str, bins: Mapping[str, Any], before: Iterable[Manifest]) -> dict[str, Any]:
+    """The day compared with the days before. ``word`` is usual, few, none, unmatched, or unknown for too few days."""
+    median = usual(stream, [manifest.reconciliation for manifest in before])
+    if median is None:
+        return {"word": "unknown"}
+    now = _share(sum(bins["unmatched"].values()), bins["read"])
+    word = "usual"
+    if not bins["read"]:
+        word = "none"
+    elif bins["read"] < FEW_RECORDS_SHARE * median.read:
+        word = "few"
+    elif now is not None and now > UNMATCHED_FACTOR * median.unmatched_share:
+        word = "unmatched"
+    return {
+        "word": word,
+        "days": median.days,
+        "read": median.read,
+        "factor": round(bins["read"] / median.read, 3),
+        "unmatched_share": now,
+        "usual_unmatched_share": round(median.unmatched_share, 6),
+    }
+
+
+def _joins(stream: Mapping[str, Any], manifest: Manifest, stored: Mapping[str, int] | None) -> list[dict[str, Any]]:
+    """Counts before and after each join, as a join must neither lose nor duplicate accesses.
+
+    Before: accesses that the decoders counted. After: accesses in the tables and the bins.
+    """
+    if stream["is_missing"]:
+        return []
+    bins = {entry["bin"]: entry["records"] for entry in stream["bins"]}
+    after = sum(bins.get(name, 0) for name in _JOINED)
+    into = stream["read"] - sum(count for name, count in bins.items() if name not in _JOINED)
+    has_replicas = len(manifest.dumps) > 1 and stream["stream"] in STREAMS_NEEDING_REPLICAS
+    looked_up, counted = ("job's input", "jobs") if "repeated" in bins else ("file", "accesses")
+    replicas = ", block and site → replicas" if has_replicas else ""
+    joins = [_join(stream["stream"], f"{looked_up} → dataset{replicas}", into, after)]
+    if stored is not None:
+        in_table = stored.get(stream["stream"], 0)
+        joins.append(_join(stream["stream"], f"{counted} → stored report", bins["matched"], in_table))
+    return joins
+
+
+def _join(stream: str, what: str, rows_in: int, rows_out: int) -> dict[str, Any]:
+    return {"stream": stream, "join": what, "rows_in": rows_in, "rows_out": rows_out, "is_right": rows_in == rows_out}
+
+
+def _trailing(newest_first: Sequence[Manifest]) -> list[dict[str, Any]]:
+    """Records of each stream on the days before and on this one, oldest first."""
+    return [
+        {
+            "day": manifest.day,
+            "read": {stream: counts["read"] for stream, counts in bins.items()},
+            "matched": {stream: counts["matched"] for stream, counts in bins.items()},
+        }
+        for manifest in reversed(newest_first)
+        if (bins := manifest.reconciliation)
+    ]

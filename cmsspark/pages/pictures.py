@@ -1,0 +1,230 @@
+"""What a day or period was used for, as pictures: small tables made from the stored report, and their charts.
+
+:func:`use_of` sums the stored rows; :func:`pictures` draws the sums. Both take what they show and read no file. A page
+embeds the pictures, ``cmsspark plot`` writes each to a file. Jobs are not accesses: they are a number of their own or,
+where the rows have jobs only, what all pictures are about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from typing import TYPE_CHECKING, Any, Final
+
+from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.terminal import volume
+from cmsspark.pages import charts
+from cmsspark.pages.charts import Chart
+from cmsspark.sources.registry import ACCESS_STREAMS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Columns of ``data_aggregation`` and ``period_aggregation`` that pictures need.
+COLUMNS: Final = (
+    "stream", "dataset_name", "site_name", "app", "nacc", "remote_nacc", "read_bytes", "cpu_time", "data_tier",
+)  # fmt: skip
+_TOP: Final = 10
+_HEAT_SITES: Final = 12
+_HEAT_TIERS: Final = 8
+_UNKNOWN: Final = "unknown"
+
+
+@dataclass(frozen=True)
+class Use:
+    """The sums behind the pictures of one day or period: of its accesses or, where ``unit`` is ``jobs``, of its jobs.
+
+    ``job_count``: jobs beside the accesses; None where there are none, or nothing else. ``cpu_hours`` and
+    ``tiers_cpu_hours`` are of all streams: what has CPU time is a job's. ``datasets``, ``sites`` and
+    ``tiers_cpu_hours`` begin with the largest. ``heat``: the count by (site, data tier). ``places``: for each stream
+    its local and remote ones, and those that do not say. ``trend``: the count by stream for each of ``days``, None for
+    a day that is not stored.
+    """
+
+    nacc: int
+    dataset_count: int
+    site_count: int
+    read_bytes: int | None
+    cpu_hours: float | None
+    remote_share: float | None
+    datasets: list[tuple[str, int]]
+    sites: list[tuple[str, int]]
+    heat: dict[tuple[str, str], int]
+    places: list[tuple[str, tuple[int, int, int]]]
+    tiers_cpu_hours: list[tuple[str, float]]
+    days: list[date] = field(default_factory=list)
+    trend: dict[str, list[int | None]] = field(default_factory=dict)
+    unit: str = "accesses"
+    job_count: int | None = None
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One picture: the name of its file, its title, what it shows with the unit, and the chart."""
+
+    name: str
+    title: str
+    about: str
+    chart: Chart
+
+
+def use_of(rows: pa.Table, by_day: Mapping[date, Mapping[str, int] | None] | None = None) -> Use:
+    """The sums of stored rows with the columns ``COLUMNS``. ``by_day``: ``nacc`` by stream of the days around, in
+    order; None for a day that is not stored.
+    """
+    every, jobs = rows, _of_streams(rows, is_of_accesses=False)
+    rows = _of_streams(rows, is_of_accesses=True)
+    is_of_jobs = bool(jobs.num_rows) and not rows.num_rows
+    if is_of_jobs:
+        rows = jobs
+    by_dataset = _sums(rows, "dataset_name")
+    by_site = _sums(rows, "site_name")
+    streams = _sums(rows, "stream")
+    cpu = [
+        (row["data_tier"] or _UNKNOWN, row["cpu_time"] / 3600) for row in _sums(every, "data_tier") if row["cpu_time"]
+    ]
+    days = list(by_day or {})
+    names = dict.fromkeys(name for counts in (by_day or {}).values() for name in counts or {})
+    told = [row for row in streams if row["remote_nacc"] is not None]
+    known = sum(_known(rows, row["stream"]) for row in told)
+    return Use(
+        nacc=sum(row["nacc"] for row in streams),
+        dataset_count=len(by_dataset),
+        site_count=len([row for row in by_site if row["site_name"] != _UNKNOWN]),
+        read_bytes=_total(row["read_bytes"] for row in streams),
+        cpu_hours=None
+        if (seconds := _total(row["cpu_time"] for row in _sums(every, "stream"))) is None
+        else seconds / 3600,
+        remote_share=sum(row["remote_nacc"] for row in told) / known if known else None,
+        datasets=_largest(by_dataset, "dataset_name", _TOP),
+        sites=_largest(by_site, "site_name", _TOP),
+        heat=_heat(rows),
+        places=[(row["stream"], _place(rows, row)) for row in sorted(streams, key=lambda row: -row["nacc"])],
+        tiers_cpu_hours=sorted(cpu, key=lambda entry: -entry[1])[:_TOP],
+        days=days,
+        trend={
+            name: [_of_day(counts, name) for counts in (by_day or {}).values()]
+            for name in names
+            if (name in ACCESS_STREAMS) != is_of_jobs
+        },
+        unit="jobs" if is_of_jobs else "accesses",
+        job_count=sum(row["nacc"] for row in _sums(jobs, "stream")) if jobs.num_rows and not is_of_jobs else None,
+    )
+
+
+def pictures(use: Use, about: str) -> list[Picture]:
+    """The pictures of a day or period; ``about`` says when: ``on 15 January 2026``."""
+    unit = use.unit
+    heat_sites = _by_sum(use.heat, 0)[:_HEAT_SITES]
+    tiers = _by_sum(use.heat, 1)[:_HEAT_TIERS]
+    shown = [
+        Picture(
+            "datasets",
+            "Most read datasets",
+            f"{unit} {about}, of {number_of(use.dataset_count, 'dataset')}",
+            charts.bars(use.datasets, what=f"most read datasets, {unit}"),
+        ),
+        Picture(
+            "sites",
+            "Sites that serve most",
+            f"{unit} {about}, of {number_of(use.site_count, 'site')}",
+            charts.bars(use.sites, what=f"sites, {unit}"),
+        ),
+        Picture(
+            "heat",
+            "What is read where",
+            f"{unit} by site and data tier {about}; colours on a logarithmic scale",
+            charts.heat_map(heat_sites, tiers, use.heat, what=f"{unit} by site and data tier"),
+        ),
+        Picture(
+            "remote",
+            "Local and remote reads",
+            f"share of {unit} {about}: at the job's own site, from another site, or not recorded by the log",
+            charts.shares(use.places, ("local", "remote", "not known"), ("c1", "c2", "c7"), what="local and remote"),
+        ),
+    ]
+    if use.tiers_cpu_hours:
+        chart = charts.bars(use.tiers_cpu_hours, what="CPU hours by data tier")
+        shown.append(Picture("cpu", "CPU time by data tier", f"CPU hours of jobs {about}", chart))
+    if len(use.days) > 1:
+        chart = charts.stacked_days(use.days, use.trend, what=f"{unit} a day by stream")
+        text = f"{unit} a day by stream, {use.days[0]} to {use.days[-1]}"
+        shown.insert(2, Picture("trend", f"{unit.capitalize()} day by day", text, chart))
+    return shown
+
+
+def facts(use: Use) -> list[tuple[str, str]]:
+    """The numbers above the pictures, each with what it is."""
+    told = [
+        (charts.si(use.nacc), use.unit),
+        (f"{use.dataset_count:,}", "datasets read"),
+        (f"{use.site_count:,}", "sites"),
+    ]
+    if use.read_bytes is not None:
+        told.append((str(volume(use.read_bytes)), "read"))
+    if use.job_count is not None:
+        told.append((charts.si(use.job_count), "jobs (not accesses)"))
+    if use.cpu_hours is not None:
+        told.append((charts.si(use.cpu_hours), "CPU hours"))
+    if use.remote_share is not None:
+        told.append((f"{use.remote_share:.1%}", "read from another site"))
+    return told
+
+
+def _of_streams(rows: pa.Table, *, is_of_accesses: bool) -> pa.Table:
+    """The rows of the streams that count accesses, or of the others."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    chosen = pc.is_in(rows["stream"], value_set=pa.array(ACCESS_STREAMS, rows.schema.field("stream").type))
+    return rows.filter(chosen if is_of_accesses else pc.invert(chosen))
+
+
+def _sums(rows: pa.Table, *keys: str) -> list[dict[str, Any]]:
+    """Sums of the measures by key; a sum over nothing is None."""
+    measures = [name for name in ("nacc", "remote_nacc", "read_bytes", "cpu_time") if name not in keys]
+    sums = rows.group_by(list(keys)).aggregate([(name, "sum") for name in measures])
+    names = {f"{name}_sum": name for name in measures}
+    return [{names.get(name, name): value for name, value in row.items()} for row in sums.to_pylist()]
+
+
+def _largest(sums: Sequence[Mapping[str, Any]], key: str, count: int) -> list[tuple[str, int]]:
+    ordered = sorted(sums, key=lambda row: (-row["nacc"], str(row[key])))
+    return [(str(row[key]), row["nacc"]) for row in ordered[:count]]
+
+
+def _heat(rows: pa.Table) -> dict[tuple[str, str], int]:
+    sums = rows.group_by(["site_name", "data_tier"]).aggregate([("nacc", "sum")]).to_pylist()
+    return {(row["site_name"], row["data_tier"] or _UNKNOWN): row["nacc_sum"] for row in sums}
+
+
+def _by_sum(heat: Mapping[tuple[str, str], int], position: int) -> list[str]:
+    """The rows (0) or columns (1) of a heat map, the largest sum first."""
+    sums: dict[str, int] = {}
+    for key, count in heat.items():
+        sums[key[position]] = sums.get(key[position], 0) + count
+    return sorted(sums, key=lambda name: (-sums[name], name))
+
+
+def _known(rows: pa.Table, stream: str) -> int:
+    """Accesses of a stream whose rows say whether they are remote."""
+    import pyarrow.compute as pc
+
+    chosen = rows.filter(pc.and_(pc.equal(rows["stream"], stream), pc.is_valid(rows["remote_nacc"])))
+    return int(pc.sum(chosen["nacc"]).as_py() or 0)
+
+
+def _place(rows: pa.Table, row: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Local, remote and unknown accesses of a stream."""
+    known, remote = _known(rows, row["stream"]), row["remote_nacc"] or 0
+    return known - remote, remote, row["nacc"] - known
+
+
+def _of_day(counts: Mapping[str, int] | None, stream: str) -> int | None:
+    return None if counts is None else counts.get(stream, 0)
+
+
+def _total(values: Any) -> Any:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None

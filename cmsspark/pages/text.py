@@ -1,0 +1,129 @@
+"""A reconciliation report for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.terminal import percent, printable, volume
+from cmsspark.pages.day_report import by_prefix
+from cmsspark.pages.reconciliation_table import table
+
+#: Result of comparing a stream with the days before.
+WORDS: Final[Mapping[str, str]] = {
+    "usual": "as usual",
+    "few": "FEW RECORDS",
+    "none": "NO RECORD",
+    "unmatched": "MANY UNMATCHED",
+    "unknown": "too few earlier days to compare",
+}
+#: Maximum lines of a list; the JSON has all of them.
+_SHOWN: Final = 10
+
+
+def text(report: Mapping[str, Any]) -> str:
+    """The report as lines of text, with control characters escaped."""
+    return "\n".join(printable(line) for line in _lines(report))
+
+
+def compared(usual: Mapping[str, Any]) -> str:
+    """The comparison with the days before, in one line."""
+    if usual["word"] == "unknown":
+        return WORDS["unknown"]
+    text = f"{usual['factor']:.2f} × the median of {usual['days']} days ({usual['read']:,.0f})"
+    text += f", unmatched {percent(usual['unmatched_share'])} (usually {percent(usual['usual_unmatched_share'])})"
+    return f"{WORDS[usual['word']]}: {text}"
+
+
+def _lines(report: Mapping[str, Any]) -> Iterator[str]:
+    partial = ", PARTIAL" if report.get("partial") else ""
+    yield f"{report.get('job')} of {report.get('period') or report.get('day')}, run {report.get('run')}{partial}"
+    yield from _section("warnings", report.get("warnings") or ())
+    streams = report["streams"]
+    if streams:
+        yield ""
+        yield from table({stream["stream"]: _as_stored(stream) for stream in streams}).splitlines()
+    yield from _section(
+        "compared with the days before", [f"{stream['stream']:<6} {compared(stream['usual'])}" for stream in streams]
+    )
+    yield from _section("joins, rows in = rows out", [_join(join) for join in report["joins"]])
+    yield from _section("inputs", [*_inputs(streams), *_dumps(report)])
+    heading = "files that are not in DBS (user_file, temporary, not_in_dbs), by prefix"
+    yield from _section(heading, list(_prefixes(report)))
+    yield from _section("fields that differ from the schema", [line for stream in streams for line in _drift(stream)])
+    yield from _section("records of other days", [line for stream in streams for line in _other_days(stream)])
+    yield from _section("malformed records", _quarantine(report.get("quarantine")))
+    same = report.get("identical_files") or ()
+    yield from _section("identical files, each counted", [_same(paths) for paths in same[:_SHOWN]])
+    tables = (report.get("tables") or {}).items()
+    yield from _section("stored", [_stored(*entry) for entry in tables])
+
+
+def _section(title: str, lines: Sequence[str]) -> Iterator[str]:
+    if lines:
+        yield from ("", title, *(f"  {line}" for line in lines))
+
+
+def _as_stored(stream: Mapping[str, Any]) -> dict[str, Any]:
+    bins = {entry["bin"]: entry["records"] for entry in stream["bins"]}
+    return {"read": stream["read"], **bins, "unmatched": bins}
+
+
+def _join(join: Mapping[str, Any]) -> str:
+    verdict = "correct" if join["is_right"] else "WRONG"
+    return f"{join['stream']:<6} {join['join']}: {join['rows_in']:,} in, {join['rows_out']:,} out, {verdict}"
+
+
+def _inputs(streams: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for stream in streams:
+        read = stream["input"]
+        if read is None:
+            yield f"{stream['stream']:<6} {'left out' if stream['is_missing'] else 'none'}"
+            continue
+        formats = ", ".join(f"{name} {count:,}" for name, count in sorted(stream["generations"].items()))
+        files = number_of(read["files"], "file")
+        size = f"{files}, {volume(read['bytes'])}" + (", .tmp" if read["is_tmp"] else "")
+        yield f"{stream['stream']:<6} {size}{f' ({formats})' if formats else ''}: {read['folder']}"
+
+
+def _dumps(report: Mapping[str, Any]) -> Iterator[str]:
+    for kind, dump in (report.get("dumps") or {}).items():
+        yield f"{kind:<6} dump of {dump.get('day') or 'no date'}: {dump.get('folder')}"
+
+
+def _prefixes(report: Mapping[str, Any]) -> Iterator[str]:
+    for prefix, counts in by_prefix(report)[:_SHOWN]:
+        records = ", ".join(f"{stream} {count:,}" for stream, count in counts.items())
+        yield f"{prefix:<36} {records}"
+
+
+def _drift(stream: Mapping[str, Any]) -> Iterator[str]:
+    for entry in stream["drift"][:_SHOWN]:
+        change = f"{entry['field']} ({entry['form']}): {entry['change']}, {entry['example']}"
+        yield f"{stream['stream']:<6} {change}, in {entry['records']:,} records of a sample"
+
+
+def _other_days(stream: Mapping[str, Any]) -> Iterator[str]:
+    if stream["out_of_day"]:
+        days = sorted(stream["out_of_day"].items(), key=lambda entry: -entry[1])[:_SHOWN]
+        yield f"{stream['stream']:<6} " + ", ".join(f"{day}: {count:,}" for day, count in days)
+
+
+def _stored(name: str, table: Mapping[str, Any]) -> str:
+    rows = number_of(table["rows"], "row")
+    return f"{name}: {rows}, {volume(table.get('bytes', 0))}"
+
+
+def _same(paths: Sequence[str]) -> str:
+    rest = f" and {len(paths) - 2} more" if len(paths) > 2 else ""
+    return f"{' = '.join(paths[:2])}{rest}"
+
+
+def _quarantine(kept: Mapping[str, Any] | None) -> list[str]:
+    if not kept:
+        return []
+    if not kept["is_there"]:
+        return [f"kept in {kept['file']}, which no longer exists"]
+    reasons = [f"{entry['records']:>8,} {entry['reason']}" for entry in kept["reasons"][:_SHOWN]]
+    return [f"{kept['records']:,} kept in {kept['file']}", *reasons, *(f"e.g. {text}" for text in kept["examples"])]

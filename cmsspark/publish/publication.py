@@ -1,0 +1,324 @@
+"""Publishing a job's stored result: rows of the store, through an outbox, to a sink that confirms."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from cmsspark.base.errors import DocumentsQuarantined, InputMissing, NotReady, UsageError
+from cmsspark.base.periods import Interval, first_day
+from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.terminal import echo_table
+from cmsspark.cli.options import store_of
+from cmsspark.settings.settings import Settings
+from cmsspark.store.job_index import Job
+
+if TYPE_CHECKING:
+    from cmsspark.publish.documents import DocumentSpec
+    from cmsspark.publish.outbox import Outbox, Totals
+    from cmsspark.publish.publishing_settings import PublishingSettings
+    from cmsspark.publish.sink import Sink
+    from cmsspark.publish.spooling import SpoolResult
+    from cmsspark.store.results import CurrentTable
+
+DEFAULT_PRODUCER: Final = "cms-spark"
+
+
+@dataclass(frozen=True)
+class PublishRequest:
+    """What to publish, and the destination: the command line before the settings.
+
+    ``sink``: a name of :data:`cmsspark.publish.sinks.SINKS`; ``amq``: its credentials file; ``spool``: the folder of
+    the file sink; ``limit``: only so many rows; ``is_again``: also documents that have not changed.
+    """
+
+    interval: Interval
+    job: Job
+    settings: Settings
+    options: PublishingSettings
+    fout: str | None
+    sink: str
+    amq: Path | None
+    spool: Path
+    limit: int | None = None
+    is_again: bool = False
+
+
+@dataclass(frozen=True)
+class PublishResult:
+    """The outcome of publishing one table. ``spooled`` is None when an earlier run was resumed."""
+
+    table: str
+    where: str
+    spooled: SpoolResult | None
+    totals: Totals
+    snapshot: Path | None
+    quarantined: int
+
+
+def public_tables(job: Job) -> list[str]:
+    """The tables of a job that are published. Raises UsageError (2) where there is none."""
+    if not job.public_tables:
+        raise UsageError(f"{job.name} has no table to publish", next_step="run_spark --list shows the jobs")
+    return list(job.public_tables)
+
+
+def _open_sink(
+    request: PublishRequest, table: str, log: Callable[[str], None] = lambda text: None
+) -> tuple[DocumentSpec, Sink]:
+    """The fields that all documents share, and the sink that they go to."""
+    from cmsspark.publish.sink import SinkOptions
+    from cmsspark.publish.sinks import SINKS
+
+    module = SINKS[request.sink].load()
+    credentials = module.read_credentials(request.amq)
+    spec = _spec(request, table, credentials)
+    options = SinkOptions(table, spec.period, spec.producer, spec.type, request.spool, request.options, log)
+    return spec, module.build(credentials, options)
+
+
+def document_spec(request: PublishRequest, table: str) -> DocumentSpec:
+    """The fields that all documents of the table share at the request's destination."""
+    from cmsspark.publish.sinks import SINKS
+
+    return _spec(request, table, SINKS[request.sink].load().read_credentials(request.amq))
+
+
+def _spec(request: PublishRequest, table: str, credentials: Any) -> DocumentSpec:
+    from cmsspark.base.schemas import stored_table
+    from cmsspark.publish.documents import DocumentSpec
+
+    producer = (credentials.producer if credentials else None) or request.options.producer or DEFAULT_PRODUCER
+    kind = (credentials.type if credentials else None) or request.options.type or table
+    options = request.options
+    return DocumentSpec(
+        stored_table(table), request.interval, producer, kind, options.min_distinct_users, options.user_datasets
+    )
+
+
+def stored_table_of(request: PublishRequest, table: str) -> CurrentTable:
+    """The stored result to publish. Raises InputMissing (66) where the day is not stored."""
+    from cmsspark.filesystems.opening import files_for
+    from cmsspark.filesystems.storage import LocalFiles, is_local
+    from cmsspark.store.results import current
+
+    store = store_of(request.fout, request.settings)
+    if is_local(store):
+        files: Any = LocalFiles()
+    else:
+        from cmsspark.engines.session import session
+
+        spark = session("cern_monit")
+        if spark.conf.get("spark.submit.deployMode", "client") == "cluster":
+            raise UsageError(
+                "publishing keeps its outbox on one host, so its driver cannot run somewhere on the cluster",
+                next_step="use --deploy-mode client",
+            )
+        files = files_for(store, spark)
+    return current(files, store, request.job.name, table, request.interval)
+
+
+def show_documents(request: PublishRequest) -> None:
+    """Print the documents as JSON Lines on stdout, and on stderr where they would be sent.
+
+    Raises DocumentsQuarantined (3) where rows make no valid document.
+    """
+    from cmsspark.publish.documents import BadDocument, canonical, document
+    from cmsspark.publish.validate import validator_for
+    from cmsspark.store.stored_rows import stored_rows
+
+    bad = 0
+    for table in public_tables(request.job):
+        spec, sink = _open_sink(request, table)
+        count = 0
+        for row in islice(stored_rows(stored_table_of(request, table), spec.table), request.limit):
+            if spec.leaves_out(row):
+                continue
+            try:
+                content = document(spec, row)
+                validator_for(table).check(content)
+                click.echo(canonical(content))
+                count += 1
+            except BadDocument as error:
+                bad += 1
+                click.echo(f"would be quarantined: {error}", err=True)
+        click.echo(
+            f"{number_of(count, 'document')} of {table} for {spec.period} would go to {sink.where}; nothing was sent",
+            err=True,
+        )
+    if bad:
+        raise DocumentsQuarantined(
+            f"{bad:,} rows make no valid document", next_step="the lines above name each row and its fault"
+        )
+
+
+def publish_table(request: PublishRequest, table: str, *, resume: bool = False) -> PublishResult:
+    """Spool the documents of a table that changed, send those that are open, and report the totals.
+
+    Prints the totals also when it raises: NotReady (75), NotAllowed (77), DataError (65).
+    """
+    from cmsspark.publish.outbox import Outbox
+    from cmsspark.publish.progress import Progress
+    from cmsspark.publish.publisher import Publisher, RetryPolicy
+
+    progress = Progress(0, sys.stderr)
+    spec, sink = _open_sink(request, table, lambda text: progress.log(text))
+    state_dir = request.settings.state_dir
+    if not resume:
+        stored_table_of(request, spec.table.name)  # a day that is not stored leaves no outbox
+    name = sink.outbox_name(state_dir)
+    with Outbox(state_dir, name, table, spec.period).held() as outbox:
+        for note in outbox.notes:
+            progress.log(note)
+        spooled = None if resume else _fill(request, outbox, spec)
+        if spooled is None or spooled.resumed:
+            outbox.reopen_refused()
+        snapshot_no = outbox.unfinished() if spooled is None else spooled.snapshot_no
+        before = outbox.totals(snapshot_no)
+        progress = Progress(before.open + before.confirmed, sys.stderr, done=before.confirmed)
+        settings = request.options
+        policy = RetryPolicy(
+            settings.patience, max_refused=settings.max_refused, max_refused_share=settings.max_refused_share
+        )
+        try:
+            Publisher(outbox, sink, policy, log=progress.log, progress=progress.confirmed).run()
+            if snapshot_no is not None:
+                outbox.note_confirmed(snapshot_no)
+        finally:
+            progress.end()
+            result = _result(outbox, sink, spooled, snapshot_no)
+            _print(result)
+        outbox.compact()
+    _report_others(request, name, table, spec.period, is_error=resume and snapshot_no is None)
+    return result
+
+
+def _report_others(request: PublishRequest, name: str, table: str, period: str, *, is_error: bool) -> None:
+    """Name other destinations of the same sink where documents of the day are still open.
+
+    With ``is_error`` raises NotReady (75): there was nothing to resume here.
+    """
+    from cmsspark.publish.destinations import locations
+
+    others = {
+        location.destination: location.open_documents()
+        for location in locations(request.settings.state_dir, table=table, to=f"{request.sink}-")
+        if location.period == period and location.destination != name
+    }
+    waiting = {other: count for other, count in others.items() if count}
+    if not waiting:
+        return
+    counts = ", ".join(f"{count:,} for {other}" for other, count in waiting.items())
+    next_step = f"if it is the same destination: cmsspark outbox move --from {next(iter(waiting))} --to {name}"
+    if is_error:
+        raise NotReady(
+            f"nothing of {table} {period} is open for {name}, but documents wait for another destination",
+            where=request.settings.state_dir / "outbox",
+            found=counts,
+            next_step=next_step,
+        )
+    click.echo(f"publish: documents of {table} {period} wait for another destination: {counts}; {next_step}", err=True)
+
+
+def _fill(request: PublishRequest, outbox: Outbox, spec: DocumentSpec) -> SpoolResult:
+    from cmsspark.store.stored_rows import stored_rows
+
+    stored = stored_table_of(request, spec.table.name)
+    source = source_of(stored, spec, request)
+    rows = stored_rows(stored, spec.table)
+    try:
+        return outbox.fill(
+            spec, rows, stored.manifest.document, source=source, limit=request.limit, is_again=request.is_again
+        )
+    except FileNotFoundError as error:
+        raise InputMissing("a stored part vanished while it was read", where=error.filename) from None
+
+
+def source_of(stored: CurrentTable, spec: DocumentSpec, request: PublishRequest) -> str:
+    """What the documents are made from: the run that made the rows, and whatever else changes documents.
+
+    A snapshot that is half sent is continued only where its documents would be the same.
+    """
+    parts = [stored.manifest.rows_run, spec.producer, spec.type, request.limit]
+    parts += [name for name, is_on in (("again", request.is_again), ("no-USER", not spec.has_user_datasets)) if is_on]
+    parts += [f"users>={spec.min_users}"] if spec.min_users else []
+    return " ".join(str(part) for part in parts if part)
+
+
+def _result(outbox: Outbox, sink: Sink, spooled: SpoolResult | None, snapshot_no: int | None) -> PublishResult:
+    quarantined = 0 if spooled is None else spooled.quarantined
+    if spooled is None and snapshot_no is not None:
+        quarantined = int(outbox.spool.manifest(snapshot_no)["quarantined"])
+    folder = None if snapshot_no is None else outbox.spool.folder(snapshot_no)
+    return PublishResult(outbox.table, sink.where, spooled, outbox.totals(snapshot_no), folder, quarantined)
+
+
+def _print(result: PublishResult) -> None:
+    totals, spooled = result.totals, result.spooled
+    if spooled is not None and spooled.snapshot_no is None:
+        click.echo(f"{result.table}: nothing has changed since it was published to {result.where}")
+        return
+    if spooled is None and result.snapshot is None:
+        click.echo(f"{result.table}: nothing is open in the outbox for {result.where}")
+        return
+    headings = ("table", "sent", "confirmed", "in doubt", "to send", "quarantined")
+    counts = (
+        totals.confirmed + totals.in_doubt, totals.confirmed, totals.in_doubt, totals.waiting + totals.stalled,
+        result.quarantined + totals.refused,
+    )  # fmt: skip
+    echo_table(headings, [(result.table, *counts)], whole=(0,))
+    if spooled is not None and (spooled.unchanged or spooled.gone):
+        click.echo(f"unchanged since the last time: {spooled.unchanged:,}; gone from the day: {spooled.gone:,}")
+    if spooled is not None and spooled.left_out:
+        click.echo(f"left out, of the tier USER: {spooled.left_out:,}")
+    click.echo(f"to {result.where}")
+
+
+def record_publication(request: PublishRequest, results: list[PublishResult]) -> None:
+    """Record the outcome of each table in the run history; an error there is ignored."""
+    from cmsspark.run.run_context import note_published
+
+    if request.limit is not None:
+        return
+    for result in results:
+        totals = result.totals
+        if result.snapshot is not None:
+            run = json.loads((result.snapshot / "manifest.json").read_bytes())["source"].partition(" ")[0]
+        elif result.spooled is not None:
+            run = stored_table_of(request, result.table).manifest.rows_run
+        else:
+            continue  # nothing was open
+        refused = result.quarantined + totals.refused
+        outcome = (run, result.where, totals.confirmed, totals.open, refused)
+        note_published(
+            request.settings.state_dir, request.job.name, result.table, first_day(request.interval), *outcome
+        )
+
+
+def check_results(results: list[PublishResult]) -> None:
+    """Raises NotReady (75) where documents are still to be confirmed, DocumentsQuarantined (3) where some were
+    refused.
+    """
+    waiting = sum(result.totals.open for result in results)
+    if waiting:
+        raise NotReady(
+            f"{waiting:,} documents are not confirmed yet",
+            next_step="they are in the outbox: the same command with --resume sends them",
+        )
+    invalid = sum(result.quarantined for result in results)
+    refused = sum(result.totals.refused for result in results)
+    if invalid or refused:
+        raise DocumentsQuarantined(
+            f"{invalid + refused:,} documents were refused and kept aside; all others are confirmed",
+            where=", ".join(str(result.snapshot) for result in results if result.snapshot),
+            found=f"{invalid:,} rows that make no valid document, {refused:,} documents that the destination refused",
+            next_step="cmsspark outbox show prints the reasons"
+            + ("; --resume sends them once more" if refused else ""),
+        )

@@ -1,0 +1,200 @@
+"""The catalogue snapshots of a run: opened from the cache, or built from the dumps that were chosen."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import date
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from cmsspark.accesses.catalogue import Catalogue, Report, open_or_build
+from cmsspark.accesses.catalogue_build import Each, Part, build_catalogue, build_replicas
+from cmsspark.base.buffers import array, from_numpy
+from cmsspark.dumps.rucio_parts import read_rucio
+from cmsspark.filesystems.storage import Files, unreadable
+from cmsspark.sources.dbs import read_table_arrow
+from cmsspark.sources.dumps import Dump
+from cmsspark.sources.phedex import disk_replicas_of
+from cmsspark.sources.registry import REPLICAS
+from cmsspark.sources.rses import load_sites
+from cmsspark.store.part_files import open_part
+
+#: Makes parts of (``block_name`` or its hash, ``site``): replicas of blocks on disk. Rows lie in a folder meanwhile.
+DiskReplicas = Callable[[Path], list[Part]]
+
+
+@dataclass(frozen=True)
+class Snapshots:
+    """Folders of the snapshots, whether any was built just now, and the report of the catalogue's build.
+
+    ``catalogue`` and ``report`` are None where no file is looked up in it; ``job_inputs``, the catalogue of the names
+    of blocks and datasets, is None without a stream of jobs.
+    """
+
+    catalogue: Path | None
+    replicas: Path | None
+    built: bool
+    report: Report | None
+    job_inputs: Path | None = None
+
+
+def open_snapshots(
+    files: Files,
+    dbs: Dump,
+    replicas: Dump | None,
+    cache: Path,
+    each: Each = map,
+    *,
+    rses_file: str | None = None,
+    disk_replicas: DiskReplicas | None = None,
+    has_accesses: bool = True,
+    has_jobs: bool = False,
+) -> Snapshots:
+    """The snapshots of these dumps; without replicas there is none of them. ``each`` works on parts, as ``map`` does.
+
+    ``rses_file``: exceptions to the sites of Rucio's RSEs. ``disk_replicas``: makes the parts of Rucio's replicas on
+    disk elsewhere than in ``each``. ``has_accesses``: files are looked up in a catalogue; ``has_jobs``: blocks and
+    datasets are. Raises DataError (65) naming a damaged file of a dump.
+    """
+    catalogue, job_inputs = None, None
+    built = built_jobs = False
+    if has_accesses:
+        identity = dbs.fingerprint(("FILES", "DATASETS"))
+        catalogue, built = open_or_build(
+            cache, "catalogue", identity, lambda folder: _build_catalogue(files, dbs, folder, each)
+        )
+    if has_jobs:
+        identity = dbs.fingerprint(("BLOCKS", "DATASETS"))
+        job_inputs, built_jobs = open_or_build(
+            cache, "job-inputs", identity, lambda folder: _build_job_inputs(files, dbs, folder, each)
+        )
+    report = None if catalogue is None else Catalogue(catalogue).report
+    if replicas is None:
+        return Snapshots(catalogue, None, built or built_jobs, report, job_inputs)
+    both = dbs.fingerprint(("BLOCKS",)) + replicas.fingerprint()
+    make: DiskReplicas = partial(_parts_of_phedex, files, replicas)
+    if replicas.kind == "rucio":
+        both += repr(sorted(load_sites(rses_file).items()))
+        make = disk_replicas or partial(_parts_of_rucio, files, replicas, each, rses_file)
+    at_sites, built_too = open_or_build(
+        cache,
+        "replicas",
+        both,
+        lambda folder: _build_replicas(files, dbs, make, folder, each),
+    )
+    return Snapshots(catalogue, at_sites, built or built_jobs or built_too, report, job_inputs)
+
+
+def warnings_of(report: Report, dbs: Dump) -> list[str]:
+    """Warnings about parts of FILES in which columns seem to have moved, with file and row."""
+    warnings = []
+    for suspect in report.suspects:
+        file = dbs.tables["FILES"][suspect["part"]].path
+        for count, row, what in (
+            (suspect["orphans"], suspect["first_orphan"], "name a dataset that is not in DATASETS"),
+            (suspect["odd_names"], suspect["first_odd_name"], "have names that do not begin with a slash"),
+        ):
+            if count:
+                share = f"{count:,} of {suspect['rows']:,} rows of {file}"
+                warnings.append(f"dbs: {share} {what}, the first in row {row:,}: have columns moved?")
+    return warnings
+
+
+def _build_catalogue(files: Files, dbs: Dump, folder: Path, each: Each) -> None:
+    datasets = chain.from_iterable(part() for part in _parts(files, dbs, "DATASETS", ("dataset_id", "dataset")))
+    columns = ("logical_file_name", "block_id", "dataset_id", "file_id")
+    build_catalogue(folder, _parts(files, dbs, "FILES", columns), datasets, each=each)
+
+
+def _build_job_inputs(files: Files, dbs: Dump, folder: Path, each: Each) -> None:
+    """Build a catalogue of the names of blocks and of datasets, in which a name's block is its own, if any.
+
+    No name is of both, as that of a block has a ``#``.
+    """
+    datasets = chain.from_iterable(part() for part in _parts(files, dbs, "DATASETS", ("dataset_id", "dataset")))
+    parts = [partial(_blocks_of, files, part.path) for part in dbs.tables["BLOCKS"]]
+    parts += [partial(_datasets_of, files, part.path) for part in dbs.tables["DATASETS"]]
+    build_catalogue(folder, parts, datasets, each=each)
+
+
+def _blocks_of(files: Files, path: str) -> Iterator[Any]:
+    """Tables (name, block id, dataset id, block id) of one part of BLOCKS."""
+    for table in _rows_of(files, "BLOCKS", ("block_name", "block_id", "dataset_id"), path):
+        yield table.append_column("row_id", table.column(1))
+
+
+def _datasets_of(files: Files, path: str) -> Iterator[Any]:
+    """Tables (name, null, dataset id, dataset id) of one part of DATASETS."""
+    for table in _rows_of(files, "DATASETS", ("dataset", "dataset_id"), path):
+        no_block = from_numpy(np.zeros(table.num_rows, np.int64), np.zeros(table.num_rows, np.bool_))
+        yield table.add_column(1, "block_id", no_block).append_column("row_id", table.column(1))
+
+
+def _build_replicas(files: Files, dbs: Dump, disk_replicas: DiskReplicas, folder: Path, each: Each) -> None:
+    blocks = _parts(files, dbs, "BLOCKS", ("block_id", "block_name"))
+    spill = folder / "spill"
+    spill.mkdir()
+    build_replicas(folder, blocks, disk_replicas(spill), each)
+    shutil.rmtree(spill)
+
+
+def _parts_of_phedex(files: Files, phedex: Dump, spill: Path) -> list[Part]:
+    del spill
+    return [partial(_replicas_of, files, part.path) for part in phedex.tables[REPLICAS]]
+
+
+def _parts_of_rucio(files: Files, rucio: Dump, each: Each, rses_file: str | None, spill: Path) -> list[Part]:
+    """Block replicas on disk, from the replicas of files."""
+    # Nothing that depends on the day is used.
+    found = read_rucio(rucio, date.min, spill, each, rses_file=rses_file, opened=partial(opened, files))
+    return [partial(_on_disk, found.rses.storage(), part) for part in found.replicas.parts]
+
+
+def _on_disk(storage: dict[str, tuple[str, str]], part: Part) -> Iterator[Any]:
+    """Tables of (``block_name``, ``site``): the replicas of blocks on disk."""
+    import pyarrow as pa
+
+    for table in part():
+        nodes = table["node_name"].combine_chunks().dictionary_encode()
+        places = [storage[node] for node in nodes.dictionary.to_pylist()]
+        sites = array([site if kind == "disk" else None for site, kind in places], "string").take(nodes.indices)
+        yield pa.table({"block_name": table["block_name"], "site": sites}).drop_null()
+
+
+@contextmanager
+def opened(files: Files, path: str) -> Iterator[IO[bytes]]:
+    """A file of a dump, open on this host. Raises an error that names it."""
+    with _named(path), open_part(files, path) as stream:
+        yield stream
+
+
+def _parts(files: Files, dump: Dump, table: str, columns: tuple[str, ...]) -> list[Part]:
+    return [partial(_rows_of, files, table, columns, part.path) for part in dump.tables[table]]
+
+
+def _rows_of(files: Files, table: str, columns: tuple[str, ...], path: str) -> Iterator[Any]:
+    """Arrow tables of one part of a DBS table."""
+    with _named(path), open_part(files, path) as stream:
+        yield from read_table_arrow(stream, table, columns, path)
+
+
+def _replicas_of(files: Files, path: str) -> Iterator[Any]:
+    """Arrow tables of the disk replicas in one part of a PhEDEx snapshot."""
+    with _named(path), open_part(files, path) as stream:
+        yield from disk_replicas_of(stream, path)
+
+
+@contextmanager
+def _named(path: str) -> Iterator[None]:
+    """Turn an OSError into an error that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise unreadable(path, error) from None

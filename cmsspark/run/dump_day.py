@@ -1,0 +1,254 @@
+"""Jobs on dumps alone: choose the dumps, read the tables, build, store. A job adds its ``build`` and its columns.
+
+Processes of this host run them where the dumps and the store are on its disks, otherwise Spark. Both make the same
+rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import date
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cmsspark.base import dates
+from cmsspark.base.compiled import unavailable_reason
+from cmsspark.base.errors import DataError, InputMissing
+from cmsspark.base.text.plurals import number_of
+from cmsspark.cli.job_output import output_options, print_outcome
+from cmsspark.cli.options import engine_option, job_options, settings_of, store_of, with_sources
+from cmsspark.engines.names import PROCESSES, SPARK
+from cmsspark.filesystems.opening import files_for
+from cmsspark.filesystems.storage import Files, LocalFiles
+from cmsspark.run.job_run import begin
+from cmsspark.run.name_patterns import NamePatterns, pattern_options
+from cmsspark.run.provenance import check_unchanged, dumps_summary, versions
+from cmsspark.run.request import JobRequest
+from cmsspark.run.run_context import RunContext
+from cmsspark.sources import folders
+from cmsspark.sources.epochs import REPLICAS_ROLE
+from cmsspark.sources.folders import Dump, Layout
+from cmsspark.sources.registry import DUMPS
+from cmsspark.store import results
+from cmsspark.store.job_index import JOBS, Job
+
+if TYPE_CHECKING:
+    import polars as pl
+    from pyspark.sql import SparkSession
+
+    from cmsspark.dumps.dump_frames import Frames
+    from cmsspark.dumps.dump_tables import TableSource
+    from cmsspark.settings.settings import Settings
+
+
+#: The rows of a table that was written, and entries of the manifest.
+Written = tuple[int, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class DumpJob:
+    """A job on dumps. ``dbs``: the columns it reads of each DBS table; ``replicas``: whether it reads the snapshot.
+
+    ``build(frames, day)`` makes the job's table, which has its name, from the frames that
+    :func:`cmsspark.dumps.dump_frames.read_frames` describes, whichever engine has read them.
+
+    ``rucio``: tables of Rucio that it reads beside those of replicas; ``rucio_frames``: what it reads of Rucio alone
+    (``rse_sums``, ``last_access``, ``differences``). A job with these, or with ``is_of_rucio``, takes no other
+    replicas. ``block_contents``: what FILES comes to by block instead of by dataset, of ``all`` files or ``valid``
+    ones. ``more(files, request)``: frames from elsewhere. ``manifest(frames)``: entries of the manifest. ``options``:
+    options of its command beside those of all jobs; ``configured``: the job for their values.
+    """
+
+    name: str
+    dbs: Mapping[str, tuple[str, ...]]
+    replicas: bool
+    build: Callable[[Frames, date], pl.DataFrame]
+    rucio: tuple[str, ...] = ()
+    rucio_frames: tuple[str, ...] = ()
+    is_of_rucio: bool = False
+    block_contents: str = ""
+    more: Callable[[Files, JobRequest], dict[str, pl.DataFrame]] | None = None
+    manifest: Callable[[Frames], dict[str, Any]] | None = None
+    options: tuple[Callable[[Any], Any], ...] = ()
+    configured: Callable[[Mapping[str, Any], Settings], DumpJob] | None = None
+    #: Whether a row is of one dataset, so that ``--patterns`` can choose.
+    by_dataset: bool = False
+
+    def only(self, patterns: NamePatterns | None) -> DumpJob:
+        """The job with the datasets that the patterns choose."""
+        if patterns is None:
+            return self
+        return replace(self, build=lambda frames, day: patterns.select(self.build(frames, day)))
+
+    def choose(self, files: Files, layout: Layout, day: date) -> list[Dump]:
+        """The dumps for the day. Raises InputMissing (66), also where Rucio does not serve the day and the job needs
+        it, and NotReady (75).
+        """
+        if (self.is_of_rucio or self.rucio_frames) and layout.epochs.source(REPLICAS_ROLE, day) != "rucio":
+            raise InputMissing(
+                f"{self.name} of {day} needs the dumps of Rucio",
+                found=layout.epochs.why(REPLICAS_ROLE, day),
+                next_step="give a later day; dbs_phedex has the replicas of all days",
+            )
+        chosen = [folders.choose_dbs_dump(files, layout, day, self.dbs)] if self.dbs else []
+        tables = (*DUMPS["rucio"].for_streams, *self.rucio)
+        return [*chosen, folders.choose_replica_dump(files, layout, day, tables)] if self.replicas else chosen
+
+    def sources(self, spark: SparkSession, dumps: list[Dump], feed: str = "auto") -> dict[str, TableSource]:
+        """The sources of the tables in Spark, by the tables' names; those of Rucio are made elsewhere
+        (:mod:`cmsspark.run.dump_spark`).
+        """
+        from cmsspark.dumps.dataset_replicas import REPLICA_COLUMNS
+        from cmsspark.dumps.dump_tables import table_source
+
+        return {
+            name: table_source(spark, dump, name, self.dbs[name] if dump.kind == "dbs" else REPLICA_COLUMNS, feed)
+            for dump in dumps
+            if dump.kind != "rucio"
+            for name in (self.dbs if dump.kind == "dbs" else dump.tables)
+        }
+
+    def command(self) -> click.Command:
+        """The job's click command."""
+
+        @click.command(self.name, help=f"{JOBS[self.name].about}. Exit codes: cmsspark help exit-codes.")
+        @job_options
+        @output_options
+        @engine_option
+        def command(settings_file: str | None, fout: str | None, as_json: bool, **options: Any) -> None:
+            settings = settings_of(settings_file)
+            job = self if self.configured is None else self.configured(options, settings)
+            request = dump_request(JOBS[self.name], options, settings, store_of(fout, settings))
+            print_outcome(self.name, request.day, as_json, lambda: run(job, request))
+
+        for option in (*self.options, *((pattern_options,) if self.by_dataset else ())):
+            command = option(command)
+        return command
+
+
+def dump_request(job: Job, options: Mapping[str, Any], settings: Settings, fout: str) -> JobRequest:
+    """The request that the parsed ``options`` of a job on dumps make (click's names and values)."""
+    return JobRequest(
+        job.name, options["day"], fout, with_sources(settings, options.get("source", ())), options["root"],
+        fmt=options["fmt"], engine=options["engine"],
+        datasets=NamePatterns.of(options.get("patterns"), options.get("antipatterns")),
+    )  # fmt: skip
+
+
+def run(job: DumpJob, request: JobRequest, log: Callable[[str], None] | None = None) -> results.CurrentTable:
+    """Make the job's table for the day and store it; on any failure the previous result stays.
+
+    Raises InputMissing (66), NotReady (75), DataError (65) and OutputError (73); UsageError (2) where processes are
+    requested for what only Spark does, SettingsError (78) where Spark is needed and has no session.
+    """
+    with begin(request, log) as job_run:
+        # Missing local input is an error before a JVM starts.
+        dumps = job.choose(LocalFiles(), job_run.layout, request.day) if job_run.is_local else []
+        start = _run_by_processes if job_run.engine == PROCESSES else _run_in_spark
+        done = start(_Work(job.only(request.datasets), request, job_run.layout, job_run.run_context), dumps)
+        job_run.run_context.manifest = done.manifest
+        return done
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A run of a job for a day."""
+
+    job: DumpJob
+    request: JobRequest
+    layout: Layout
+    run_context: RunContext
+
+    def store(
+        self, files: Files, dumps: list[Dump], engine_name: str, write: Callable[[results.StagedRun], Written]
+    ) -> results.CurrentTable:
+        """Write the table into a new run with ``write``, and make the run current."""
+        log, name, day = self.run_context.log, self.job.name, self.request.day
+        for dump in dumps:
+            log(f"{dump.kind} dump: {dump.folder}")
+            for text in dump.warnings:
+                log(f"warning: {text}")
+        with self.run_context.staged(files) as staged:
+            try:
+                count, more = write(staged)
+            except DataError:
+                # A file that is rewritten meanwhile looks damaged.
+                check_unchanged(files, dumps)
+                raise
+            check_unchanged(files, dumps)
+            epochs = self.layout.epochs.of_day(day, [dump.kind for dump in dumps])
+            manifest = _manifest(dumps, day, engine_name, self.run_context.seconds())
+            if self.request.datasets is not None:
+                manifest |= {"partial": True, "datasets": self.request.datasets.as_dict()}
+            done = staged.commit({**manifest, "epochs": epochs, **more})
+        log(
+            f"{name} of {day}: {number_of(count, 'row')} stored in {done.path} after {self.run_context.seconds():.1f} s"
+        )
+        return done
+
+
+def _run_by_processes(work: _Work, dumps: list[Dump]) -> results.CurrentTable:
+    from cmsspark.dumps.dump_parts import spill_folder, write_by_processes
+    from cmsspark.run import local
+
+    with local.worker_pool() as workers:
+
+        def write(staged: results.StagedRun) -> Written:
+            more = work.job.more(LocalFiles(), work.request) if work.job.more else {}
+            settings = work.request.settings
+            with spill_folder(settings.cache_dir) as folder:
+                return write_by_processes(
+                    work.job, work.request.day, dumps, folder, workers.map, staged, settings.rses, more
+                )
+
+        return work.store(LocalFiles(), dumps, PROCESSES, write)
+
+
+def _run_in_spark(work: _Work, dumps: list[Dump]) -> results.CurrentTable:
+    from cmsspark.engines.session import cause_of, session
+    from cmsspark.engines.spark_progress import log_page, spark_progress
+    from cmsspark.run.dump_spark import write_by_spark
+
+    spark = session(f"cmsspark {work.job.name}")
+    log_page(spark, work.run_context.log)
+    files = LocalFiles() if dumps else files_for("hdfs://", spark)
+    work.run_context.lock(files)
+    chosen = dumps or work.job.choose(files, work.layout, work.request.day)
+
+    def write(staged: results.StagedRun) -> Written:
+        more = work.job.more(files, work.request) if work.job.more else {}
+        with spark_progress(spark, "reading dumps in Spark"):
+            return write_by_spark(work.job, work.request, spark, files, chosen, staged, more)
+
+    try:
+        return work.store(files, chosen, SPARK, write)
+    except Exception as error:
+        raise cause_of(error) from None
+
+
+def _readers() -> dict[str, Any]:
+    """Entries of the manifest: whether compiled code reads the dumps; if not, the reason and the number of readers."""
+    from cmsspark.engines.worker_pool import cores
+
+    reason = unavailable_reason()
+    return {"compiled": False, "readers": {reason: cores()}} if reason else {"compiled": True}
+
+
+def _manifest(dumps: list[Dump], day: date, engine_name: str, seconds: float) -> dict[str, Any]:
+    return {
+        "dumps": dumps_summary(dumps),
+        "inputs": [
+            {"table": name, "folder": dump.folder_of(name), "files": [[f.path, f.size, f.mtime_ms] for f in listed]}
+            for dump in dumps
+            for name, listed in dump.tables.items()
+        ],
+        "warnings": [text for dump in dumps for text in dump.warnings],
+        "engine": engine_name,
+        # What executors of a cluster read with is not known here.
+        **(_readers() if engine_name == PROCESSES else {}),
+        "versions": versions(),
+        "seconds": round(seconds, 1),
+        "timestamp": dates.start_ms(day),
+    }

@@ -1,0 +1,122 @@
+"""The jobs of the day before: which jobs of a day are repeated (rule 31).
+
+The ids of a day's jobs are stored with its result. They serve the next day where they were made from the files that its
+folder has now. Otherwise the logs of the day before are read for their ids. Without that folder no job is repeated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date, timedelta
+from typing import TYPE_CHECKING, Any
+
+from cmsspark.base.errors import CmssparkError, DataError, InputMissing, NotReady
+from cmsspark.base.schemas import stored_table
+from cmsspark.filesystems.storage import Files
+from cmsspark.run.provenance import input_summary
+from cmsspark.sources.folders import DayInput, Layout, resolve_day
+from cmsspark.sources.registry import JOB_IDS, find_stream
+from cmsspark.store import results
+from cmsspark.store.results import CurrentTable
+
+if TYPE_CHECKING:
+    from cmsspark.base.exact_integers import Longs
+    from cmsspark.engines.tasks import StreamFiles
+
+
+@dataclass(frozen=True)
+class EarlierDay:
+    """The day before of a stream of jobs. ``source``: its files, None without a folder; ``ids``: the stored ids."""
+
+    stream: str
+    day: date
+    source: DayInput | None = None
+    ids: CurrentTable | None = None
+    #: Why there is no ``source``.
+    missing: str = ""
+
+    @property
+    def to_read(self) -> DayInput | None:
+        """The files whose ids are not stored."""
+        return self.source if self.ids is None else None
+
+    def stream_files(self) -> list[StreamFiles]:
+        """The files as the scan takes them; none where they need not be read."""
+        # Not at import: numpy comes with it.
+        from cmsspark.engines.tasks import StreamFiles
+
+        if self.to_read is None:
+            return []
+        files = tuple((file.path, file.size) for file in self.to_read.files)
+        return [StreamFiles(self.stream, self.to_read.format_name, files, self.day)]
+
+    @property
+    def warnings(self) -> list[str]:
+        """A warning where no job can be recognised as repeated."""
+        if self.source is not None:
+            return []
+        return [f"{self.stream}: no job is repeated from the day before, {self.day}: {self.missing}"]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The entry of the manifest: the day, its folder (null: none is there), and where its ids come from."""
+        folder = None if self.source is None else self.source.folder
+        entry: dict[str, Any] = {"day": self.day.isoformat(), "folder": folder}
+        if self.ids is not None:
+            return {**entry, "ids_from": "stored", "job": self.ids.manifest.job, "run": self.ids.manifest.run}
+        return {**entry, "ids_from": None if self.source is None else "logs"}
+
+    def read_ids(self, files: Files) -> Longs:
+        """The stored ids, ascending; none where they are not stored. Raises DataError (65) where they are damaged."""
+        import numpy as np
+
+        from cmsspark.base import buffers
+        from cmsspark.store.stored_columns import part_rows, parts_of
+
+        found = [np.zeros(0, np.int64)]
+        if self.ids is not None:
+            schema = stored_table(JOB_IDS)
+            rows = [part_rows(files, part, schema, ["id_hash"]) for part in parts_of(files, self.ids, JOB_IDS)]
+            found += [buffers.to_numpy(part.column("id_hash"), np.int64) for part in rows]
+            if sum(map(len, found)) != self.ids.manifest.tables[JOB_IDS].rows:
+                raise DataError(
+                    f"the ids of the jobs of {self.day} are not all there",
+                    where=self.ids.path,
+                    next_step=f"run {self.ids.manifest.job} again for {self.day}",
+                )
+        return np.unique(np.concatenate(found))
+
+
+def find_earlier(files: Files, layout: Layout, fout: str, stream: str, day: date) -> EarlierDay:
+    """The day before ``day``. Raises NotReady (75) where its folder is being copied."""
+    before = day - timedelta(days=1)
+    try:
+        # On the first day of the stream's epoch another source has counted the jobs that ended on the day before.
+        source = resolve_day(files, layout, stream, before, allow_tmp=True, any_epoch=True)
+    except InputMissing as error:
+        return EarlierDay(stream, before, missing=f"there is no folder ({error.where})")
+    except NotReady as error:
+        # A file that is still being copied, or a folder without data.
+        if not _is_folder(files, error.where):
+            raise
+        return EarlierDay(stream, before, missing=f"its folder has no data ({error.where})")
+    return EarlierDay(stream, before, source, _stored_ids(files, fout, stream, source, before))
+
+
+def _is_folder(files: Files, path: object) -> bool:
+    entry = files.stat(str(path)) if path else None
+    return entry is not None and entry.is_dir
+
+
+def _stored_ids(files: Files, fout: str, stream: str, source: DayInput, day: date) -> CurrentTable | None:
+    """The ids that were stored from the same files; None where there are none."""
+    for job in ("data_aggregation", find_stream(stream).report):
+        try:
+            found = results.current(files, fout, job, JOB_IDS, day) if fout else None
+        except CmssparkError:
+            continue
+        if found is None:
+            continue
+        is_same = any(entry == input_summary(source) for entry in found.manifest.document.get("inputs", ()))
+        if is_same and found.manifest.tables[JOB_IDS].schema == stored_table(JOB_IDS).fingerprint():
+            return found
+    return None

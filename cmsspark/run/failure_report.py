@@ -1,0 +1,82 @@
+"""A page for each run that failed, in the state directory: the store has nothing of such a run.
+
+``<state>/failed/<job>/<day>/<run>.html``. The pages of a day are removed when a later run of it succeeds.
+"""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+from cmsspark.base import clock
+from cmsspark.base.errors import as_ours
+from cmsspark.filesystems.storage import is_local, local_path
+from cmsspark.pages.failure_page import Failure, failure_page
+from cmsspark.store.run_history import Run
+
+#: Pages of a day that are kept, the newest.
+_KEPT = 5
+
+
+def page_path(state_dir: Path, run: Run) -> Path:
+    """Where the page of a failed run is, or would be."""
+    return _folder(state_dir, run) / f"{run.run}.html"
+
+
+def write(state_dir: Path, run: Run, error: BaseException) -> Path | None:
+    """Write the page of a failed run, readable by its owner only; None where the disk refuses it."""
+    path = page_path(state_dir, run)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        aside = path.with_suffix(".part")
+        aside.touch(mode=0o600)
+        try:
+            aside.write_text(failure_page(_failure(run, error)), encoding="utf-8", errors="backslashreplace")
+            aside.replace(path)
+        finally:
+            aside.unlink(missing_ok=True)
+        # Runs that began in one second do not stand in their order by name.
+        others = sorted(set(path.parent.glob("*.html")) - {path}, key=lambda file: (file.stat().st_mtime_ns, file.name))
+        for old in others[: 1 - _KEPT]:
+            old.unlink()
+    except OSError:
+        return None
+    return path
+
+
+def remove(state_dir: Path, run: Run) -> None:
+    """Remove the pages of a day that is done now."""
+    with suppress(OSError):
+        shutil.rmtree(_folder(state_dir, run))
+
+
+def _folder(state_dir: Path, run: Run) -> Path:
+    return state_dir / "failed" / run.job / (run.details.period or run.day.isoformat())
+
+
+def _failure(run: Run, error: BaseException) -> Failure:
+    interval = run.details.period or run.day.isoformat()
+    ours = as_ours(error)
+    parts = {}
+    if ours is not None:
+        values = {"where": ours.where, "found": ours.found, "next": ours.next_step}
+        parts = {name: str(value) for name, value in values.items() if value is not None}
+    process = run.process or {}
+    facts = {
+        "began": f"{clock.to_second(run.began_ms)} UTC",
+        "took": f"{run.seconds or 0:,.1f} s",
+        "by": f"process {process.get('pid')} on {process.get('host')}",
+        "store": run.store,
+        "result": _result(run, interval),
+    }
+    wanted = ours.wanted if ours is not None else str(run.error or "interrupted")
+    return Failure(f"{run.job} of {interval}", run.run, run.exit_code or 0, wanted, parts, facts)
+
+
+def _result(run: Run, interval: str) -> str:
+    """What the store has of the day, as far as it can be seen without a JVM."""
+    if not is_local(run.store):
+        return "an earlier one, where there was one, is unchanged"
+    has_result = Path(local_path(run.store), run.job, interval, "CURRENT").exists()
+    return "the earlier one is unchanged and still counts" if has_result else "none is stored"

@@ -1,0 +1,166 @@
+"""The inputs of a job on log streams: each stream's files and the dumps, fixed before anything is read.
+
+Imports neither pyspark nor Arrow: ``run_spark`` chooses the engine with the same functions.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Final
+from urllib.parse import unquote
+
+from cmsspark.base.errors import DataError, InputMissing, NotReady, SettingsError, UsageError
+from cmsspark.base.text.plurals import number_of
+from cmsspark.filesystems.storage import Files, is_local, local_path
+from cmsspark.run.earlier_jobs import find_earlier
+from cmsspark.run.request import DayRequest, Inputs
+from cmsspark.settings.settings import Settings
+from cmsspark.sources import folders
+from cmsspark.sources.epochs import REPLICAS_ROLE
+from cmsspark.sources.folders import DayInput, Dump, Layout
+from cmsspark.sources.registry import DUMPS, STREAMS_NEEDING_REPLICAS, STREAMS_OF_JOBS
+from cmsspark.store import results
+
+#: A FILES dump larger than this on disk is joined by shuffle: some 200 million files, an index of 2.4 GB a host.
+INDEX_DUMP_BYTES: Final = 30_000_000_000
+#: The key below ``spark`` in the settings that sets another limit.
+INDEX_DUMP_BYTES_KEY: Final = "spark.cmsspark.indexDumpBytes"
+
+
+def resolve(request: DayRequest, layout: Layout, files: Files) -> Inputs:
+    """Fix what is read: each stream's files, and the dumps. Raises InputMissing (66) and NotReady (75)."""
+    streams: list[DayInput] = []
+    missing: list[str] = []
+    warnings: list[str] = []
+    for stream in request.streams:
+        try:
+            streams.append(folders.resolve_day(files, layout, stream, request.day, allow_tmp=request.allow_tmp))
+        except (InputMissing, NotReady) as error:
+            if not request.allow_missing:
+                raise
+            missing.append(stream)
+            warnings.append(f"{stream} is left out: {error.wanted}")
+    if not streams:
+        raise InputMissing(
+            f"none of {', '.join(request.streams)} is there for {request.day}", found="; ".join(warnings)
+        )
+    served = layout.epochs.source(REPLICAS_ROLE, request.day)
+    kept = _kept_dumps(request, layout, files, ("dbs", served))
+    dbs = kept.get("dbs") or folders.choose_dbs_dump(files, layout, request.day, dbs_tables(request))
+    replicas = None
+    if any(source.stream in STREAMS_NEEDING_REPLICAS for source in streams):
+        try:
+            replicas = kept.get(served) or folders.choose_replica_dump(files, layout, request.day)
+        except (InputMissing, NotReady) as error:
+            if not request.allow_missing:
+                raise
+            missing.append(served)
+            left_out = f"{served} is left out, remote_nacc of {' and '.join(STREAMS_NEEDING_REPLICAS)} is null"
+            warnings.append(f"{left_out}: {error.wanted}")
+    earlier = [
+        find_earlier(files, layout, request.fout, source.stream, request.day)
+        for source in streams
+        if source.stream in STREAMS_OF_JOBS
+    ]
+    warnings += [text for day in earlier for text in day.warnings]
+    readable = [*streams, *(day.to_read for day in earlier if day.to_read is not None)]
+    accepted = accepted_files(request.accept_damaged, readable)
+    names = [*(source.stream for source in streams), *([replicas.kind] if replicas else [])]
+    epochs = layout.epochs.of_day(request.day, names)
+    inputs = Inputs(files, streams, missing, dbs, replicas, warnings, accepted, epochs, earlier)
+    for texts in (*(source.warnings for source in streams), *(dump.warnings for dump in inputs.dumps)):
+        warnings += texts
+    return inputs
+
+
+def resolve_dbs_dump(request: DayRequest, layout: Layout, files: Files) -> Dump:
+    """The DBS dump that :func:`resolve` fixes. Raises InputMissing (66) and NotReady (75)."""
+    kept = _kept_dumps(request, layout, files, ("dbs",))
+    return kept.get("dbs") or folders.choose_dbs_dump(files, layout, request.day, dbs_tables(request))
+
+
+def dbs_tables(request: DayRequest) -> tuple[str, ...]:
+    """The tables of DBS that the request needs. Jobs name their dataset, so that no file is looked up."""
+    is_of_jobs = all(stream in STREAMS_OF_JOBS for stream in request.streams)
+    return tuple(table for table in DUMPS["dbs"].for_streams if not is_of_jobs or table != "FILES")
+
+
+def uses_index(request: DayRequest, dbs: Dump) -> bool:
+    """Whether files find their dataset in the index: as ``--join`` says, or where FILES is small enough for an index
+    on each host. Raises SettingsError (78) where the limit is no number.
+    """
+    if request.join != "auto":
+        return request.join == "index"
+    return files_dump_bytes(dbs) <= index_dump_bytes(request.settings)
+
+
+def files_dump_bytes(dbs: Dump) -> int:
+    """Bytes on disk of the dump's FILES table; 0 where the request does not need it."""
+    return sum(file.size for file in dbs.tables.get("FILES", ()))
+
+
+def index_dump_bytes(settings: Settings) -> int:
+    """The largest FILES table, in bytes on disk, that an index is made of. Raises SettingsError (78)."""
+    value = settings.spark.get(INDEX_DUMP_BYTES_KEY)
+    if value is None:
+        return INDEX_DUMP_BYTES
+    try:
+        return int(value)
+    except ValueError:
+        raise SettingsError(
+            f"{INDEX_DUMP_BYTES_KEY} is a number of bytes",
+            where=settings.where("spark", INDEX_DUMP_BYTES_KEY),
+            found=repr(value),
+            next_step=f"write a whole number, such as {INDEX_DUMP_BYTES}",
+        ) from None
+
+
+def _kept_dumps(request: DayRequest, layout: Layout, files: Files, kinds: Sequence[str]) -> dict[str, Dump]:
+    """The dumps that the day's current result was made with; they stay chosen until ``--refresh-dumps`` (rule 17).
+
+    Dumps outside this run's folders are not kept: with another root all inputs are different.
+    """
+    if request.refresh_dumps or not request.fout:
+        return {}
+    try:
+        before = results.current(files, request.fout, request.job, request.tables[0], request.day)
+    except (InputMissing, DataError):
+        return {}
+    kept = {}
+    for kind, dump in before.manifest.dumps.items():
+        if kind not in kinds or not any(location.holds(dump.folder) for location in layout.locations[kind]):
+            continue
+        tables = dbs_tables(request) if kind == "dbs" else DUMPS[kind].for_streams
+        kept_dump = folders.dump_at(files, kind, dump.folder, request.day, dump.day, tables)
+        if kept_dump is not None:
+            kept[kind] = kept_dump
+    return kept
+
+
+def accepted_files(named: Sequence[str], streams: Sequence[DayInput]) -> frozenset[str]:
+    """The listed files that ``--accept-damaged`` names, by path or by their name alone.
+
+    Raises UsageError (2) for one that is not in the day's list, or stands for several.
+    """
+    listed = [file.path for source in streams for file in source.files]
+    accepted = set()
+    for name in named:
+        wanted = spellings(name)
+        fits = [path for path in listed if path in wanted or ("/" not in name and path.endswith(f"/{name}"))]
+        if len(fits) != 1:
+            raise UsageError(
+                f"--accept-damaged must name one file of the day's logs, not {name!r}",
+                where=", ".join(source.folder for source in streams),
+                found=f"{number_of(len(fits), 'file')} of that name: {', '.join(fits[:3])}"
+                if fits
+                else "no file of that name",
+                next_step="give the path that the error about its damage shows",
+            )
+        accepted.add(fits[0])
+    return frozenset(accepted)
+
+
+def spellings(path: str) -> set[str]:
+    """A path as it may stand in a list of files: Spark names files by URIs with ``%20`` for a space."""
+    return {path, os.path.abspath(local_path(path))} if is_local(path) else {path, unquote(path)}

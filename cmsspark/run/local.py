@@ -1,0 +1,91 @@
+"""The local runner: processes of this host count a day, without a JVM."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import date
+from types import FrameType
+
+from cmsspark.accesses.merge import Aggregated, SideRow, merge
+from cmsspark.base.schemas import stored_table
+from cmsspark.engines.job_work import JobTables, without_jobs
+from cmsspark.engines.names import PROCESSES
+from cmsspark.engines.tasks import StreamFiles, TaskContext, pack_tasks
+from cmsspark.engines.worker_pool import TASK_BYTES, WorkerPool, cores
+from cmsspark.sources.registry import JOB_TABLES
+from cmsspark.store.results import StagedRun
+
+
+@contextmanager
+def worker_pool() -> Iterator[WorkerPool]:
+    """Start the worker processes. SIGTERM or SIGHUP to this process ends them too, and removes unfinished results."""
+    # Imported before the processes are forked, so that they share it.
+    import pyarrow.parquet  # noqa: F401
+
+    with _interruptible(), WorkerPool(cores()) as pool:
+        yield pool
+
+
+@dataclass(frozen=True)
+class LocalRunner:
+    """Counts days by the processes of a pool; one day for each pool."""
+
+    pool: WorkerPool
+
+    def run(self, streams: Sequence[StreamFiles], context: TaskContext) -> LocalResult:
+        """Count the files of all streams. Raises DataError (65), NotAllowed (77), NotReady (75)."""
+        tasks = pack_tasks(streams, cores(), TASK_BYTES)
+        tables = JobTables()
+        batches = self.pool.scan(tasks, replace(context, jobs=None))
+        if context.jobs is not None:
+            batches = without_jobs(batches, context.jobs, tables)
+        return LocalResult(merge(batches), context.day, tables)
+
+
+@dataclass
+class LocalResult:
+    """The :class:`cmsspark.run.scan_result.ScanResult` of the local runner."""
+
+    merged: Aggregated
+    day: date
+    jobs: JobTables
+    engine: str = PROCESSES
+
+    def side_rows(self) -> Iterator[SideRow]:
+        """Return the rows of the scan that are not accesses."""
+        return self.merged.side_rows()
+
+    def quarantined(self) -> Iterator[tuple[str, str]]:
+        """Return (stream, detail) of malformed records."""
+        return iter(self.merged.quarantined)
+
+    def write(self, run: StagedRun, table: str, fmt: str) -> int:
+        """Write a table of the run and return its number of rows."""
+        if table in JOB_TABLES:
+            return run.write_arrow(self.jobs.table(table, self.day), table)
+        make = self.merged.partials if table == "partials" else self.merged.report
+        return run.write_arrow(make(self.day, stored_table(table)), table)
+
+    def close(self) -> None:
+        """Do nothing: the result holds only memory."""
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Raise KeyboardInterrupt on SIGTERM and SIGHUP, as on Ctrl-C. An ignored signal (``nohup``) stays ignored."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {}
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_DFL:
+            before[number] = signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

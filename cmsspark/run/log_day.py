@@ -1,0 +1,229 @@
+"""Counts a day of log streams: resolves the inputs, scans, checks and stores. All jobs on log streams run this."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from cmsspark.accesses import reconciliation
+from cmsspark.accesses.catalogue_build import Each, Part
+from cmsspark.base.memory import trim
+from cmsspark.base.text.plurals import number_of
+from cmsspark.dumps.rucio_parts import read_rses
+from cmsspark.dumps.rucio_replicas import disk_replicas_of
+from cmsspark.dumps.rucio_scan import RucioScan
+from cmsspark.engines.job_work import JobWork
+from cmsspark.engines.names import PROCESSES
+from cmsspark.engines.session import cause_of
+from cmsspark.engines.spark_progress import log_page
+from cmsspark.engines.tasks import StreamFiles, TaskContext
+from cmsspark.filesystems.opening import files_for
+from cmsspark.filesystems.storage import LocalFiles
+from cmsspark.run import catalogue_snapshots, day_result, engine_choice, local, overflow, reuse
+from cmsspark.run.inputs import resolve, uses_index
+from cmsspark.run.job_run import JobRun, begin
+from cmsspark.run.overflow import reader_of
+from cmsspark.run.request import DayRequest, Inputs
+from cmsspark.run.run_context import RunContext
+from cmsspark.run.scan_result import Runner
+from cmsspark.run.spark import SparkRunner
+from cmsspark.settings import pseudonyms
+from cmsspark.sources.rses import Rses
+from cmsspark.store import results
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: Parts of the dumps that the driver of a Spark day fetches and reads at once.
+FETCHES: Final = 4
+
+
+def run(request: DayRequest, log: Callable[[str], None] | None = None) -> results.CurrentTable:
+    """Count the day and store its tables; return the run's location and manifest.
+
+    Raises UsageError (2) and SettingsError (78) where the engine is not available; InputMissing (66), NotReady (75),
+    DataError (65), OutputError (73): the previous result stays.
+    """
+    reconciliation.parse_tolerances(request.max_malformed, request.streams)
+    with begin(request, log) as job_run:
+        count = _run_by_processes if job_run.engine == PROCESSES else _run_by_spark
+        done = count(request, job_run)
+        job_run.run_context.manifest = done.manifest
+        return done
+
+
+def _run_by_processes(request: DayRequest, job_run: JobRun) -> results.CurrentTable:
+    run_context = job_run.run_context
+    with local.worker_pool() as pool:
+        inputs = resolve(request, job_run.layout, LocalFiles())
+        earlier = reuse.find(request, inputs)
+        if earlier is not None:
+            run_context.log(
+                f"taken from {reuse.SOURCE} of the day, run {earlier.manifest.run}; --recount reads the logs"
+            )
+            return Work(request, inputs, None, run_context).take(earlier)
+        engine_choice.check_index(request, inputs)
+        each = partial(pool.map, what="building the catalogue")
+        work = Work(request, inputs, _snapshots(request, inputs, run_context.log, each), run_context)
+        return work.count(local.LocalRunner(pool))
+
+
+def _run_by_spark(request: DayRequest, job_run: JobRun) -> results.CurrentTable:
+    layout, run_context = job_run.layout, job_run.run_context
+    # Missing local input is an error before a session starts.
+    inputs = resolve(request, layout, LocalFiles()) if job_run.is_local else None
+    with ThreadPoolExecutor(1) as pool:
+        # The session starts while the catalogue is opened or built.
+        starting = pool.submit(_session, request.job)
+        if inputs is None:
+            files = files_for("hdfs://", starting.result())
+            run_context.lock(files)
+            inputs = resolve(request, layout, files)
+        has_index = uses_index(request, inputs.dbs)
+        opened = None
+        if has_index or inputs.earlier:
+            # Parts of a dump on HDFS are fetched while others are read.
+            with ThreadPoolExecutor(FETCHES) as fetching:
+                rucio = partial(_disk_replicas, request, inputs, starting.result)
+                opened = _snapshots(
+                    request, inputs, run_context.log, fetching.map, has_index=has_index, disk_replicas=rucio
+                )
+        spark = starting.result()
+        log_page(spark, run_context.log)
+    work = Work(request, inputs, opened, run_context)
+    rses = None if has_index else _rses_of(request, inputs)
+    # Tasks write CSV.
+    of_driver = request.tables if request.fmt == "parquet" else ()
+    return work.count(SparkRunner(spark, inputs.dumps, of_driver, request.feed, rses))
+
+
+def _rses_of(request: DayRequest, inputs: Inputs) -> Rses | None:
+    """The storage elements of a dump of Rucio; None where another source has the replicas."""
+    if inputs.replicas is None or inputs.replicas.kind != "rucio":
+        return None
+    opener = partial(catalogue_snapshots.opened, inputs.files)
+    rses, _ = read_rses(inputs.replicas, request.settings.rses, opener)
+    return rses
+
+
+def _disk_replicas(request: DayRequest, inputs: Inputs, start: Callable[[], SparkSession], spill: Path) -> list[Part]:
+    """Replicas of blocks on disk by Rucio, of its files' rows: these are too many for one host, so Spark reads them."""
+    del spill
+    rses = _rses_of(request, inputs)
+    assert rses is not None and inputs.replicas is not None
+    scan = RucioScan(start(), inputs.replicas, rses, (0, 0), request.feed)
+    return [partial(disk_replicas_of, scan)]
+
+
+@dataclass
+class Work:
+    """A run with its resolved inputs. ``opened`` is None where Spark's shuffle join attaches the datasets."""
+
+    request: DayRequest
+    inputs: Inputs
+    opened: catalogue_snapshots.Snapshots | None
+    run_context: RunContext
+
+    def count(self, runner: Runner) -> results.CurrentTable:
+        """Count, check and store."""
+
+        def counted_day(run_now: results.StagedRun) -> results.CurrentTable:
+            context = self.context()
+            counted = runner.run(stream_files(self.inputs), context)
+            report = self.opened.report.__dict__ if self.opened and self.opened.report else None
+            outcome = day_result.outcome_of(self.request, self.inputs, counted, report)
+            # Of the key that was used: the file may have changed since.
+            outcome.manifest["pseudonym_key_id"] = context.pseudonyms.key_id
+            done = self._stored(run_now, outcome, lambda run, table: counted.write(run, table, self.request.fmt))
+            counted.close()
+            return done
+
+        return self._in_a_run(counted_day)
+
+    def take(self, earlier: results.CurrentTable) -> results.CurrentTable:
+        """Store the rows that another job has counted."""
+        streams = self.request.streams
+        outcome = reuse.outcome_of(earlier, streams)
+        return self._in_a_run(
+            lambda run_now: self._stored(run_now, outcome, lambda run, table: reuse.write(earlier, streams, run, table))
+        )
+
+    def _stored(
+        self, run_now: results.StagedRun, outcome: day_result.DayOutcome, write: Callable[[results.StagedRun, str], int]
+    ) -> results.CurrentTable:
+        return day_result.store_day(self.request, self.inputs, outcome, write, run_now, self.run_context)
+
+    def _in_a_run(self, work: Callable[[results.StagedRun], results.CurrentTable]) -> results.CurrentTable:
+        """Work in a staged run; a failure leaves the store unchanged."""
+        try:
+            # Before anything is read, so that an unwritable store is an error at once.
+            with self.run_context.staged(self.inputs.files) as run_now:
+                return work(run_now)
+        except Exception as error:
+            catalogue = self.opened.catalogue if self.opened else None
+            raise overflow.explained(cause_of(error), self.request, self.inputs, catalogue) from None
+
+    def context(self) -> TaskContext:
+        """The context of all tasks."""
+        key = pseudonyms.load_or_make(self.request.settings.state_dir / pseudonyms.KEY_FILE, self.request.day)
+        opened = self.opened
+        catalogue = str(opened.catalogue) if opened and opened.catalogue else None
+        replicas = str(opened.replicas) if opened and opened.replicas else None
+        reader = reader_of(self.request)
+        jobs = None
+        if opened and opened.job_inputs:
+            (earlier,) = self.inputs.earlier
+            ids, spool = earlier.read_ids(self.inputs.files), str(self.request.settings.cache_dir)
+            jobs = JobWork(earlier.stream, str(opened.job_inputs), replicas, key, ids, spool)
+        accepted = self.inputs.accepted
+        return TaskContext(self.request.day, catalogue, replicas, key, reader, accepted=accepted, jobs=jobs)
+
+
+def _session(job: str) -> SparkSession:
+    from cmsspark.engines.session import session
+
+    return session(f"cmsspark {job}")
+
+
+def _snapshots(
+    request: DayRequest,
+    inputs: Inputs,
+    log: Callable[[str], None],
+    each: Each = map,
+    *,
+    has_index: bool = True,
+    disk_replicas: catalogue_snapshots.DiskReplicas | None = None,
+) -> catalogue_snapshots.Snapshots:
+    """The snapshots that the inputs need; without ``has_index`` Spark joins files, and only jobs are looked up."""
+    began = time.monotonic()
+    cache = request.settings.cache_dir / "catalogue"
+    opened = catalogue_snapshots.open_snapshots(
+        inputs.files,
+        inputs.dbs,
+        inputs.replicas,
+        cache,
+        each,
+        rses_file=request.settings.rses,
+        disk_replicas=disk_replicas,
+        has_accesses=has_index and inputs.has_accesses,
+        has_jobs=bool(inputs.earlier),
+    )
+    if opened.built:
+        trim()
+        what = number_of(opened.report.files, "file") if opened.report else "blocks and datasets"
+        log(f"catalogue of {what} built in {time.monotonic() - began:.1f} s")
+    return opened
+
+
+def stream_files(inputs: Inputs) -> list[StreamFiles]:
+    """The files of each stream as the scan takes them."""
+    streams = [
+        StreamFiles(source.stream, source.format_name, tuple((file.path, file.size) for file in source.files))
+        for source in inputs.streams
+    ]
+    return streams + [files for day in inputs.earlier for files in day.stream_files()]

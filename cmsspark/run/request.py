@@ -1,0 +1,103 @@
+"""The request of a job, and the fixed list of its inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import date
+from typing import TYPE_CHECKING
+
+from cmsspark.filesystems.storage import Files
+from cmsspark.sources.epochs import Epochs
+from cmsspark.sources.folders import DayInput, Dump
+from cmsspark.sources.registry import DUMPS, STREAMS_OF_JOBS
+
+if TYPE_CHECKING:
+    from cmsspark.run.earlier_jobs import EarlierDay
+    from cmsspark.run.name_patterns import NamePatterns
+    from cmsspark.settings.settings import Settings
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """The request of a job on a day's logs or dumps: what to make, where to store it, and with which engine."""
+
+    job: str
+    day: date
+    fout: str
+    settings: Settings
+    root: str | None = None
+    fmt: str = "parquet"
+    #: ``processes`` of this host, ``spark``, or ``auto``: processes where they can and nothing requests Spark.
+    engine: str = "auto"
+    #: Which datasets are in the result of a job on dumps; None: all.
+    datasets: NamePatterns | None = None
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The names of the streams and dumps that the job reads."""
+        return tuple(DUMPS)
+
+
+@dataclass(frozen=True)
+class DayRequest(JobRequest):
+    """A request to a job on log streams. ``tables``: the report's name, and ``partials`` where they are kept.
+
+    ``streams``: by default those that serve the day.
+    """
+
+    streams: tuple[str, ...] = ()
+    tables: tuple[str, ...] = ("data_aggregation", "partials")
+    allow_tmp: bool = False
+    allow_missing: bool = False
+    max_malformed: str | None = None
+    accept_damaged: tuple[str, ...] = ()
+    #: Records that read more bytes, or took more seconds, count as malformed; None: whatever fits 64 bits counts.
+    quarantine_above: int | None = None
+    refresh_dumps: bool = False
+    #: Read the logs, whatever another job has counted already.
+    recount: bool = False
+    join: str = "auto"
+    feed: str = "auto"
+
+    def __post_init__(self) -> None:
+        if not self.streams:
+            served = Epochs.load(self.settings.sources, self.settings.where).streams_of_day(self.day)
+            object.__setattr__(self, "streams", served)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return (*self.streams, *DUMPS)
+
+
+@dataclass
+class Inputs:
+    """The fixed list of what a run reads."""
+
+    files: Files
+    streams: list[DayInput]
+    missing: list[str]
+    dbs: Dump
+    #: The replicas' dump; None where no stream of the run needs it.
+    replicas: Dump | None
+    warnings: list[str] = field(default_factory=list)
+    #: Files that are read as far as they are intact.
+    accepted: frozenset[str] = frozenset()
+    #: The source of each role that the run has (rule 28).
+    epochs: dict[str, str] = field(default_factory=dict)
+    #: The day before of each stream of jobs.
+    earlier: list[EarlierDay] = field(default_factory=list)
+
+    @property
+    def has_accesses(self) -> bool:
+        """Whether any stream has accesses to files."""
+        return any(source.stream not in STREAMS_OF_JOBS for source in self.streams)
+
+    @property
+    def read(self) -> list[DayInput | Dump]:
+        """All that is read: the streams, the dumps, and logs of the day before."""
+        return [*self.streams, *self.dumps, *(day.to_read for day in self.earlier if day.to_read is not None)]
+
+    @property
+    def dumps(self) -> list[Dump]:
+        """The dumps that are read."""
+        return [self.dbs] if self.replicas is None else [self.dbs, self.replicas]

@@ -1,0 +1,107 @@
+"""The reconciliation report of a stored run, and the page that a run on log streams writes beside its tables."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any, Final
+
+from cmsspark.accesses.reconciliation import TRAILING_DAYS
+from cmsspark.base.errors import CmssparkError
+from cmsspark.base.manifests import Manifest
+from cmsspark.base.periods import named
+from cmsspark.base.schemas import stored_table
+from cmsspark.base.text.readable import encodable
+from cmsspark.engines.session import session
+from cmsspark.filesystems.opening import files_for
+from cmsspark.filesystems.storage import Files, LocalFiles, is_local, join
+from cmsspark.pages import use_pictures
+from cmsspark.pages.day_report import report
+from cmsspark.pages.page import page
+from cmsspark.pages.pictures import facts, pictures
+from cmsspark.store import results
+from cmsspark.store.job_index import Job, find_job
+from cmsspark.store.results import CurrentTable
+from cmsspark.store.stored_columns import part_rows, parts_of
+
+#: The page that each run of a job on log streams writes beside its tables.
+PAGE: Final = "report.html"
+_EXAMPLES: Final = 5
+
+
+def write_page(fout: str, job: str, done: CurrentTable, log: Callable[[str], None]) -> None:
+    """Write the report of a stored run beside its tables; a failure is a warning."""
+    try:
+        # Uses the run's own session, where it has one.
+        files = LocalFiles() if is_local(fout) else files_for(fout, session(f"cmsspark {job}"))
+        content = page_of_run(files, fout, find_job(job), done.manifest, done.path)
+        files.write_bytes(join(done.path, PAGE), encodable(content).encode())
+        log(f"where every record went: {join(done.path, PAGE)}")
+    except Exception as error:
+        # The result is current already, and the report can be made at any time.
+        reason = error.text() if isinstance(error, CmssparkError) else f"{type(error).__name__}: {error}"
+        log(f"warning: the report of the run cannot be made: {' '.join(reason.split())[:300]}")
+
+
+def page_of_run(files: Files, fout: str, job: Job, manifest: Manifest, folder: str, links: str = "") -> str:
+    """The page of the run in ``folder``: what was read, in pictures, and then how it was counted."""
+    contents = of_run(files, fout, job, manifest, folder)
+    interval = named(manifest.period or manifest.day)
+    title = use_pictures.title_of(job, interval)
+    if not use_pictures.has_use(job) or job.tables[0] not in manifest.tables:
+        return page(contents, title, links=links)
+    current = CurrentTable(join(folder, job.tables[0]), manifest)
+    use = use_pictures.use_of_run(files, fout, job, current, interval)
+    return page(contents, title, facts(use), pictures(use, use_pictures.when_of(interval)), links)
+
+
+def of_run(files: Files, fout: str, job: Job, manifest: Manifest, folder: str) -> dict[str, Any]:
+    """The report of the run in ``folder``, from its manifest, the days before, its table and its quarantine."""
+    day = date.fromisoformat(manifest.day)
+    before = results.history(files, fout, job.name, day, TRAILING_DAYS) if manifest.reconciliation else []
+    return report(manifest, before, _stored(job, manifest, folder), _quarantined(manifest))
+
+
+def _stored(job: Job, manifest: Manifest, folder: str) -> dict[str, int] | None:
+    """Accesses by stream in the stored report, read back from the local disk; None for other stores and formats."""
+    name = job.tables[0]
+    entry = manifest.tables.get(name)
+    if not job.streams or not is_local(folder) or entry is None or entry.format != "parquet":
+        return None
+    files, table = LocalFiles(), CurrentTable(join(folder, name), manifest)
+    counted: Counter[str] = Counter()
+    for part in parts_of(files, table, name):
+        rows = part_rows(files, part, stored_table(name), ("stream", "nacc"))
+        for group in rows.group_by("stream").aggregate([("nacc", "sum")]).to_pylist():
+            counted[group["stream"]] += group["nacc_sum"]
+    return dict(counted)
+
+
+def _quarantined(manifest: Manifest) -> dict[str, Any] | None:
+    """The run's quarantine: reasons and positions, never the contents of a record."""
+    file = manifest.quarantine
+    if not file:
+        return None
+    reasons: Counter[str] = Counter()
+    examples: list[str] = []
+    try:
+        with open(file, encoding="utf-8") as stream:
+            for line in stream:
+                record = json.loads(line)
+                reasons[record["reason"]] += 1
+                if len(examples) < _EXAMPLES:
+                    position = f"{Path(record['file']).name}, record {record['position']}"
+                    examples.append(f"{record['stream']}: {position}: {record['reason']}")
+    except (OSError, ValueError, KeyError):
+        return {"file": file, "is_there": False}
+    ordered = [{"reason": reason, "records": count} for reason, count in reasons.most_common()]
+    return {
+        "file": file,
+        "is_there": True,
+        "records": reasons.total(),
+        "reasons": ordered,
+        "examples": examples,
+    }

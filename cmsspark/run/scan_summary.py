@@ -1,0 +1,119 @@
+"""The summary of a scan beside its accesses: bins of records, accepted damage, and samples of the logs' fields."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from cmsspark.accesses import drift, reconciliation
+from cmsspark.accesses.merge import HAS, QUARANTINE_CUT, QUARANTINE_KEPT_BYTES, SideRow
+from cmsspark.accesses.prefixes import OTHER
+from cmsspark.accesses.reconciliation import StreamBins
+from cmsspark.run.inputs import spellings
+from cmsspark.sources.registry import STREAMS_OF_JOBS
+from cmsspark.sources.sample import needed_of
+
+#: Prefixes of unmatched files that a manifest names of each stream.
+PREFIXES_NAMED: Final = 20
+
+
+@dataclass
+class ScanSummary:
+    """The side rows of a scan, summed. ``damaged``: entries of the manifest, one for each such file."""
+
+    bins: dict[str, StreamBins]
+    damaged: list[dict[str, Any]] = field(default_factory=list)
+    #: Records of each stream that were beyond ``--quarantine-above``.
+    outsized: dict[str, int] = field(default_factory=dict)
+    sampled: dict[str, drift.Seen] = field(default_factory=dict)
+    #: Records whose file is not in DBS, by the beginning of its name; empty where the join is Spark's.
+    prefixes: dict[str, Counter[str]] = field(default_factory=dict)
+    #: Numbers of readers, each of a task or a process: ``compiled``, or the reason why not.
+    readers: Counter[str] = field(default_factory=Counter)
+    #: The fields that any counted access has, by stream: bytes, site, user, app.
+    has: dict[str, set[str]] = field(default_factory=dict)
+    #: Malformed records that are counted and not kept, by stream.
+    not_kept: Counter[str] = field(default_factory=Counter)
+
+    @classmethod
+    def of(cls, rows: Iterable[SideRow], streams: Sequence[str], accepted: Iterable[str] = ()) -> ScanSummary:
+        """Sum up the side rows of a scan."""
+        binned: list[tuple[str, str, int, str | None]] = []
+        summary = cls({})
+        for kind, stream, what, count, detail in rows:
+            if kind == "damaged":
+                damage = json.loads(detail or "")
+                file = damage["file"]
+                damage["file"] = next((path for path in accepted if path in spellings(file)), file)
+                summary.damaged.append({"stream": stream, **damage, "records_read": count})
+            elif kind == "outsized":
+                summary.outsized[stream] = summary.outsized.get(stream, 0) + count
+            elif kind == "sample":
+                summary.sampled.setdefault(stream, drift.Seen()).add(what, count, detail or "")
+            elif kind == "prefix":
+                summary.prefixes.setdefault(stream, Counter())[what] += count
+            elif kind == "reader":
+                summary.readers[what] += count
+            elif kind == HAS:
+                summary.has.setdefault(stream, set()).add(what)
+            elif kind == QUARANTINE_CUT:
+                summary.not_kept[stream] += count
+            else:
+                binned.append((stream, what, count, detail))
+        summary.bins = reconciliation.from_rows(binned, streams, STREAMS_OF_JOBS)
+        summary.damaged.sort(key=lambda damage: str(damage["file"]))
+        return summary
+
+    def drift(self) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
+        """Drift for the manifest, and warnings. Raises DataError (65) for a stream of another schema."""
+        return drift.check(self.bins, self.sampled, needed_of, lambda stream, what: what in self.has.get(stream, ()))
+
+    def unmatched_prefixes(self) -> dict[str, list[list[Any]]]:
+        """For the manifest: by stream, the most frequent [prefix, records], and the rest of them as ``other``."""
+        prefixes = {}
+        for stream, counts in sorted(self.prefixes.items()):
+            named = sorted(((name, count) for name, count in counts.items() if name != OTHER), key=_by_count)
+            rest = counts[OTHER] + sum(count for _, count in named[PREFIXES_NAMED:])
+            prefixes[stream] = [list(pair) for pair in named[:PREFIXES_NAMED]] + ([[OTHER, rest]] if rest else [])
+        return prefixes
+
+    def compiled(self) -> dict[str, Any]:
+        """For the manifest: whether compiled code read everything; if not, the readers by kind or reason."""
+        if self.readers.keys() <= {"compiled"}:
+            return {"compiled": True}
+        return {"compiled": False, "readers": dict(sorted(self.readers.items()))}
+
+    def warnings(self) -> list[str]:
+        """Warnings about records beyond a limit, accepted damage, and malformed records that are not kept."""
+        damaged = [
+            f"{damage['stream']}: {damage['file']} is damaged ({damage['reason']});"
+            f" {damage['records_read']:,} records before that were read{_unverified(damage)}"
+            for damage in self.damaged
+        ]
+        outsized = [
+            f"{stream}: {count:,} records beyond --quarantine-above are in quarantine"
+            for stream, count in sorted(self.outsized.items())
+        ]
+        return (
+            outsized
+            + damaged
+            + [
+                f"{stream}: {count:,} malformed records are counted and not in the quarantine, which keeps"
+                f" {QUARANTINE_KEPT_BYTES >> 20} MB of each stream"
+                for stream, count in sorted(self.not_kept.items())
+            ]
+        )
+
+
+def _unverified(damage: Mapping[str, Any]) -> str:
+    """The records of a damaged file that no checksum covers, for a warning."""
+    count = damage.get("unverified_records", 0)
+    return f", {count:,} of them unverified: no checksum covers them, so that any may be altered" if count else ""
+
+
+def _by_count(pair: tuple[str, int]) -> tuple[int, str]:
+    """A sort key: the largest count first, equal ones by name."""
+    return -pair[1], pair[0]

@@ -1,0 +1,274 @@
+"""The Spark runner: counts a day on a cluster, or where paths, catalogue or options need Spark."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from datetime import date
+from functools import cached_property, reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from cmsspark.accesses.merge import KEYS, USER_KEYS, SideRow
+from cmsspark.accesses.pre_aggregate import QUARANTINE
+from cmsspark.base.schemas import Table, stored_table
+from cmsspark.engines.broadcast_files import ship
+from cmsspark.engines.job_merge_task import MERGED_JOB_COLUMNS, JobMergeTask
+from cmsspark.engines.job_work import JobTables
+from cmsspark.engines.merge_task import MERGED_COLUMNS, PARTIALS, REPORT, MergeTask, decode_batches, decode_rows
+from cmsspark.engines.names import SPARK
+from cmsspark.engines.session import static_plans
+from cmsspark.engines.spark_progress import spark_progress
+from cmsspark.engines.tasks import StreamFiles, TaskContext, spark_schema, total_weight
+from cmsspark.sources.dumps import Dump
+from cmsspark.sources.registry import JOB_TABLES, REPLICAS, STREAMS_OF_JOBS
+from cmsspark.sources.rses import Rses
+from cmsspark.store.results import StagedRun, file_count
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+
+#: Bytes of logs, decompressed, whose rows one merge task takes. Rows of the shuffle join are not pre-aggregated, so
+#: there are more of them for each byte.
+MERGE_BYTES: Final = 2_000_000_000
+SHUFFLED_MERGE_BYTES: Final = 500_000_000
+#: The driver collects and writes a table of up to so many rows: some 20 MB compressed, 250 MB as they are written.
+DRIVER_ROWS: Final = 1_000_000
+
+
+@dataclass(frozen=True)
+class SparkRunner:
+    """Counts days with a Spark session. Without a catalogue in the context the shuffle join attaches the ``dumps``.
+
+    ``rses``: the storage elements of a dump of Rucio. ``tables``: those that the driver writes where they are small.
+    """
+
+    session: SparkSession
+    dumps: Sequence[Dump]
+    tables: Sequence[str]
+    feed: str = "auto"
+    rses: Rses | None = None
+
+    def run(self, streams: Sequence[StreamFiles], context: TaskContext) -> SparkResult:
+        """Count the files of all streams. Spark reads them when a row of the result is needed."""
+        from cmsspark.engines.scan import scan
+
+        has_catalogue = context.catalogue is not None
+        shipped = self._shipped(context)
+        of_accesses = [stream for stream in streams if stream.stream not in STREAMS_OF_JOBS]
+        parts, jobs, kept = [], None, None
+        if of_accesses:
+            scanned = scan(self.session, of_accesses, replace(shipped, jobs=None), self.feed)
+            if not has_catalogue:
+                dumps = {dump.kind: dump for dump in self.dumps}
+                rucio, kept = self._rucio_replicas(dumps.get("rucio"))
+                scanned = _attach_by_shuffle(self.session, scanned, dumps, rucio)
+            parts.append(scanned)
+        if shipped.jobs is not None:
+            of_jobs = [stream for stream in streams if stream not in of_accesses]
+            jobs = merged_jobs(scan(self.session, of_jobs, replace(shipped, jobs=None), self.feed), of_jobs, shipped)
+            jobs = _persisted(jobs, is_adaptive=False)
+            parts.append(jobs.where("packed is null").drop("packed"))
+        partitions = math.ceil(total_weight(streams) / (MERGE_BYTES if has_catalogue else SHUFFLED_MERGE_BYTES))
+        scanned = reduce(lambda left, right: left.unionByName(right), parts)
+        is_shuffled = bool(of_accesses) and not has_catalogue
+        rows = _persisted(merged(scanned, max(1, partitions), context.day), is_adaptive=is_shuffled)
+        return SparkResult(rows, context.day, self.tables, jobs, kept)
+
+    def _rucio_replicas(self, dump: Dump | None) -> tuple[DataFrame | None, DataFrame | None]:
+        """The replicas on disk by Rucio, with ``shuffle_join.DISK_REPLICAS``, and what is persisted for them.
+
+        Raises DataError (65).
+        """
+        if dump is None or self.rses is None:
+            return None, None
+        from cmsspark.dumps.rucio_replicas import kept_disk_replicas
+        from cmsspark.dumps.rucio_scan import RucioScan
+
+        # Nothing that depends on the day is used.
+        return kept_disk_replicas(RucioScan(self.session, dump, self.rses, (0, 0), self.feed))
+
+    def _shipped(self, context: TaskContext) -> TaskContext:
+        """Return the context with folders that the executors can open."""
+        jobs = context.jobs
+        return replace(
+            context,
+            catalogue=ship(self.session, Path(context.catalogue)) if context.catalogue else None,
+            replicas=self._shipped_folder(context.replicas),
+            jobs=None if jobs is None else replace(
+                jobs, inputs=ship(self.session, Path(jobs.inputs)), replicas=self._shipped_folder(jobs.replicas)
+            ),
+        )  # fmt: skip
+
+    def _shipped_folder(self, folder: str | None) -> str | None:
+        return ship(self.session, Path(folder)) if folder else None
+
+
+def merged(scanned: DataFrame, partitions: int, day: date) -> DataFrame:
+    """Return the merged rows of all tasks, with ``merge_task.MERGED_COLUMNS``.
+
+    All rows of a key are in one of the ``partitions``. Adaptive execution does not change their number.
+    """
+    schema = ", ".join(f"`{name}` {kind}" for name, kind in MERGED_COLUMNS)
+    return scanned.repartition(partitions, *KEYS).mapInArrow(MergeTask(day), schema)
+
+
+def merged_jobs(scanned: DataFrame, streams: Sequence[StreamFiles], context: TaskContext) -> DataFrame:
+    """Return the rows of a scan of jobs with each job once, as those of accesses, and the tables of jobs, packed.
+
+    All records of a job are in one partition.
+    """
+    assert context.jobs is not None
+    partitions = max(1, math.ceil(total_weight(streams) / MERGE_BYTES))
+    merge_task = JobMergeTask(context.jobs, context.day)
+    return scanned.repartition(partitions, "id_hash").mapInArrow(merge_task, spark_schema(MERGED_JOB_COLUMNS))
+
+
+def _persisted(rows: DataFrame, *, is_adaptive: bool) -> DataFrame:
+    """Return the rows, persisted: one read of the logs gives the side rows and the tables.
+
+    Adaptive execution pays off for the joins of the shuffle. It runs a job for each exchange; with a catalogue there is
+    one exchange only, whose number of partitions is set.
+    """
+    from pyspark import StorageLevel
+
+    # persist() plans the query, with the settings of this moment.
+    with nullcontext() if is_adaptive else static_plans(rows.sparkSession):
+        return rows.persist(StorageLevel.MEMORY_AND_DISK)
+
+
+@dataclass
+class SparkResult:
+    """The :class:`cmsspark.run.scan_result.ScanResult` of Spark. ``rows``: the merged rows, persisted.
+
+    ``tables``: those that the driver writes where they are small. ``jobs``: the merged jobs with their tables,
+    persisted; None without a stream of jobs. ``kept``: other persisted rows that these are made of.
+    """
+
+    rows: DataFrame
+    day: date
+    tables: Sequence[str]
+    jobs: DataFrame | None = None
+    kept: DataFrame | None = None
+    engine: str = SPARK
+
+    @cached_property
+    def _collected(self) -> tuple[list[tuple[Any, ...]], JobTables]:
+        """All rows without their packed column, and the tables of jobs, by one job. Later jobs use the persisted rows.
+
+        The rows are some hundred, and the quarantined records that the merge keeps. The tables of jobs are some hundred
+        thousand rows of CRAB, and 8 bytes for each job.
+        """
+        columns = ("kind", "stream", "app", "nacc", "detail")
+        rows = self.rows.selectExpr(*columns, "cast(null as binary) packed")
+        if self.jobs is not None:
+            # The rows are made of the jobs, which are persisted when the tasks that read them here start.
+            of_tables = self.jobs.where("packed is not null")
+            rows = rows.unionAll(of_tables.select(*columns, "packed"))
+        side: list[tuple[Any, ...]] = []
+        tables = JobTables()
+        with spark_progress(self.rows.sparkSession, "reading logs in Spark"), static_plans(self.rows.sparkSession):
+            for row in rows.collect():
+                if row["packed"] is None:
+                    side.append(tuple(row[name] for name in columns))
+                else:
+                    tables.add_rows(row["kind"], decode_rows(row["packed"]))
+        return side, tables
+
+    @property
+    def _side(self) -> list[tuple[Any, ...]]:
+        return self._collected[0]
+
+    def _row_count(self, kind: str) -> int:
+        return sum(row[3] for row in self._side if row[0] == kind)
+
+    @cached_property
+    def _packed(self) -> dict[str, list[bytes]]:
+        """Encoded rows of the small tables by kind, collected in one job."""
+        kinds = {_kind(table) for table in self.tables if table not in JOB_TABLES}
+        found: dict[str, list[bytes]] = {kind: [] for kind in sorted(kinds) if self._row_count(kind) <= DRIVER_ROWS}
+        if found:
+            small = ", ".join(f"'{kind}'" for kind in found)
+            for row in self.rows.where(f"kind in ({small})").select("kind", "packed").collect():
+                found[row["kind"]].append(row["packed"])
+        return found
+
+    def side_rows(self) -> Iterator[SideRow]:
+        """Return the rows of the scan that are not accesses."""
+        return (row for row in self._side if row[0] not in (QUARANTINE, PARTIALS, REPORT))
+
+    def quarantined(self) -> Iterator[tuple[str, str]]:
+        """Return (stream, detail) of malformed records."""
+        return ((stream, detail) for kind, stream, _, _, detail in self._side if kind == QUARANTINE)
+
+    def write(self, run: StagedRun, table: str, fmt: str) -> int:
+        """Write a table of the run and return its number of rows. The driver writes small tables, tasks large ones."""
+        if table in JOB_TABLES:
+            return run.write_arrow(self._collected[1].table(table, self.day), table)
+        kind, schema = _kind(table), stored_table(table)
+        if kind in self._packed:
+            return run.write_arrow(_sorted([decode_rows(packed) for packed in self._packed.pop(kind)], schema), table)
+        packed = self.rows.where(f"kind = '{kind}'").select("packed")
+        rows = packed.mapInArrow(decode_batches, schema.spark()).coalesce(file_count(self._row_count(kind)))
+        return run.write(rows.sortWithinPartitions(*(USER_KEYS if kind == PARTIALS else KEYS)), table, fmt)
+
+    def close(self) -> None:
+        """Unpersist the rows, and print how many tasks ran on the hosts of their data."""
+        from cmsspark.engines import locality
+
+        for rows in (self.rows, self.jobs, self.kept):
+            if rows is not None:
+                rows.unpersist()
+        summary = locality.summary(self.rows.sparkSession)
+        if summary:
+            click.echo(summary, err=True)
+
+
+def _kind(table: str) -> str:
+    """The kind of the merged rows that a table of accesses is made of."""
+    return PARTIALS if table == "partials" else REPORT
+
+
+def _sorted(parts: list[pa.Table], schema: Table) -> pa.Table:
+    """Return the rows of all merge tasks, sorted. Each key is in one part, which is sorted by user already."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    whole = pa.concat_tables([schema.arrow().empty_table(), *parts])
+    if len(parts) < 2:
+        return whole
+    return whole.take(pc.sort_indices(whole, sort_keys=[(key, "ascending") for key in KEYS]))
+
+
+def _attach_by_shuffle(
+    spark: SparkSession, hashed: DataFrame, dumps: dict[str, Dump], rucio: DataFrame | None
+) -> DataFrame:
+    """Return the rows of a hashed scan with their datasets and remoteness, from the tables of the dumps.
+
+    ``rucio``: the replicas on disk by Rucio.
+    """
+    from cmsspark.dumps.dump_tables import table_source
+    from cmsspark.engines import shuffle_join
+    from cmsspark.sources import phedex
+
+    dbs = dumps["dbs"]
+    files = table_source(spark, dbs, "FILES", ("logical_file_name", "block_id", "dataset_id", "file_id"))
+    datasets = table_source(spark, dbs, "DATASETS", ("dataset_id", "dataset")).table()
+    blocks = table_source(spark, dbs, "BLOCKS", ("block_id", "block_name"))
+    replicas = rucio
+    if "phedex" in dumps:
+        snapshot = table_source(spark, dumps["phedex"], REPLICAS, phedex.COLUMNS)
+        replicas = snapshot.mapped(shuffle_join.disk_replicas, shuffle_join.DISK_REPLICAS)
+    return shuffle_join.attach(
+        hashed,
+        files.mapped(shuffle_join.hashed_files, shuffle_join.HASHED_FILES),
+        datasets.withColumnRenamed("dataset", "dataset_name"),
+        blocks.mapped(shuffle_join.hashed_blocks, shuffle_join.HASHED_BLOCKS),
+        replicas,
+    )

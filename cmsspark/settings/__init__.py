@@ -1,0 +1,1 @@
+"""Settings, credentials, Kerberos and the keys of pseudonyms."""

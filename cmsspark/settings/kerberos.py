@@ -1,0 +1,116 @@
+"""Kerberos: whether there is a usable ticket or keytab, before anything starts, and what its errors mean later."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from cmsspark.base.errors import NotAllowed, SettingsError
+from cmsspark.settings.secrets import open_private
+
+_PROPERTY: Final = re.compile(
+    r"<property>\s*<name>\s*hadoop\.security\.authentication\s*</name>\s*<value>\s*(\w+)\s*</value>"
+)
+#: What Java, Hadoop and the GSSAPI say where there is no ticket or token, or one that expired.
+_REFUSED: Final = re.compile(
+    r"No valid credentials provided[^\n|;]{0,80}|Failed to find any Kerberos tgt|[Tt]icket expired"
+    r"|Client cannot authenticate via: ?\[[^\]]*KERBEROS[^\]]*\]|SIMPLE authentication is not enabled"
+    r"|Integrity check on decrypted field failed|No credentials were supplied[^\n|;]{0,40}"
+    r"|InvalidToken|token \([^)]*\) is expired|Unable to obtain password from user|Clock skew too great"
+)
+#: What kinit says where the realm does not accept a keytab. Anything else, such as a KDC that does not answer, is left
+#: to Java, which may be configured to ask another one.
+_KEYTAB_REFUSED: Final = re.compile(
+    r"Preauthentication failed|Client '[^']*' not found[^\n]*|Keytab contains no suitable keys[^\n]*"
+    r"|Password has expired|Client's (?:credentials|entry)[^\n]*(?:revoked|expired)[^\n]*|Password incorrect"
+)
+_NEXT: Final = "kinit, or give --principal NAME@REALM and --keytab FILE; then run it again"
+
+
+def refused(text: str) -> NotAllowed | None:
+    """The error (77) that a text about Kerberos of Java, Hadoop or a library comes to; None for other texts."""
+    match = _REFUSED.search(text)
+    if match is None:
+        return None
+    return NotAllowed("a valid Kerberos ticket is needed", found=match[0].strip(), next_step=_NEXT)
+
+
+def is_needed(environ: Mapping[str, str]) -> bool:
+    """Whether the cluster's ``core-site.xml`` asks for Kerberos."""
+    for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR"):
+        try:
+            text = Path(environ[name], "core-site.xml").read_text(encoding="utf-8")
+        except (KeyError, OSError, UnicodeDecodeError):
+            continue
+        match = _PROPERTY.search(re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL))
+        return match is not None and match[1].lower() == "kerberos"
+    return False
+
+
+def check(environ: Mapping[str, str], principal: str | None = None, keytab: str | None = None) -> None:
+    """Raises NotAllowed (77) without a ticket, or a private keytab that the realm accepts; SettingsError (78) for one
+    option without the other.
+
+    Does nothing for clusters without Kerberos. Where ``klist`` and ``kinit`` are not installed, tickets and keytabs are
+    left to Java.
+    """
+    if not is_needed(environ):
+        return
+    if (principal is None) != (keytab is None):
+        raise SettingsError(
+            "a keytab and its principal belong together",
+            found="only one of spark.kerberos.principal and spark.kerberos.keytab",
+            next_step="give both --principal NAME@REALM and --keytab FILE",
+        )
+    if keytab is not None:
+        assert principal is not None
+        _check_keytab(Path(keytab), principal, environ)
+        return
+    # Exit code 1: no cache, no ticket of the realm's, or an expired one.
+    done = _run(environ, "klist", "-s")
+    if done is not None and done.returncode:
+        raise NotAllowed(
+            "a valid Kerberos ticket is needed",
+            where=environ.get("KRB5CCNAME") or f"the default cache of user {os.getuid()}",
+            found="no ticket, or an expired one",
+            next_step=_NEXT,
+        )
+
+
+def _check_keytab(path: Path, principal: str, environ: Mapping[str, str]) -> None:
+    try:
+        open_private(path, "a keytab").close()
+    except OSError as error:
+        found = error.strerror
+        raise NotAllowed("the keytab cannot be read", where=path, found=found, next_step="check --keytab") from None
+    # Its key may be older than the realm's: Java would say so in a trace, after some seconds.
+    done = _run(environ, "kinit", "-k", "-t", str(path), "-c", "MEMORY:cmsspark", principal)
+    refusal = _KEYTAB_REFUSED.search(done.stderr) if done is not None and done.returncode else None
+    if refusal is not None:
+        raise NotAllowed(
+            f"a keytab is wanted that gives {principal} a valid Kerberos ticket",
+            where=path,
+            found=refusal[0],
+            next_step=f"klist -k {path} lists its principals; make it anew if the password changed, or kinit and leave "
+            "out --principal and --keytab",
+        )
+
+
+def _run(environ: Mapping[str, str], *words: str) -> subprocess.CompletedProcess[str] | None:
+    """What a command of Kerberos ended with; None where it is not installed or does not end in time."""
+    program = shutil.which(words[0], path=environ.get("PATH"))
+    if program is None:
+        return None
+    kept = {name: environ[name] for name in ("PATH", "HOME", "KRB5CCNAME", "KRB5_CONFIG") if name in environ}
+    command = [program, *words[1:]]
+    try:
+        return subprocess.run(
+            command, env={**kept, "LC_ALL": "C"}, capture_output=True, text=True, check=False, timeout=30
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None

@@ -1,0 +1,210 @@
+"""Pseudonyms, which replace the names of people outside a task.
+
+A pseudonym is ``<key id>:<32 hex digits>``, an HMAC-SHA256 of the name under a key that is created at first use in a
+private file. A person has the same pseudonym as long as the key exists; without the key it cannot be computed.
+
+The file's first line is the current key. After a rotation, lines ``<day> <key>`` follow, the newest first: keys of the
+logs before that day. A day that is counted again has the pseudonyms that it had.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Final
+
+from cmsspark.base.errors import NotAllowed, NotReady, OutputError, SettingsError
+
+KEY_FILE: Final = "pseudonym.key"
+_LINE: Final = re.compile(r"(?:(\d{4}-\d{2}-\d{2}) )?([0-9a-fA-F]{64})")
+
+
+@dataclass(frozen=True, repr=False)
+class Pseudonyms:
+    """The key; its ``repr`` does not show it."""
+
+    key: bytes
+
+    @property
+    def key_id(self) -> str:
+        """Eight hex digits that identify the key without revealing it."""
+        return hashlib.sha256(b"cmsspark key id" + self.key).hexdigest()[:8]
+
+    def of(self, name: str) -> str:
+        """The pseudonym of a person's name."""
+        digest = hmac.digest(self.key, name.encode(), "sha256").hex()
+        return f"{self.key_id}:{digest[:32]}"
+
+    def __repr__(self) -> str:
+        return f"Pseudonyms(key_id={self.key_id})"
+
+
+@dataclass(frozen=True)
+class KeyFile:
+    """All keys of a file. ``older``: each with the day that it ends before, the newest first."""
+
+    current: Pseudonyms
+    older: tuple[tuple[date, Pseudonyms], ...] = ()
+
+    def of_day(self, day: date) -> Pseudonyms:
+        """The key of the logs of a day."""
+        key = self.current
+        for end, older in self.older:
+            if day >= end:
+                break
+            key = older
+        return key
+
+    def rotated(self, first: date) -> KeyFile:
+        """With a new key for the days from ``first`` on. Keys of no day before it are dropped."""
+        kept = tuple((end, key) for end, key in self.older if end < first)
+        return KeyFile(_new_key(), ((first, self.of_day(date.fromordinal(first.toordinal() - 1))), *kept))
+
+    def without(self, before: date) -> KeyFile:
+        """Without the keys that are only of days before ``before``: the next key stands for them."""
+        return KeyFile(self.current, tuple((end, key) for end, key in self.older if end > before))
+
+    def text(self) -> str:
+        """The file's content."""
+        lines = [self.current.key.hex(), *(f"{end.isoformat()} {key.key.hex()}" for end, key in self.older)]
+        return "".join(f"{line}\n" for line in lines)
+
+
+def load_or_make(path: Path, day: date | None = None) -> Pseudonyms:
+    """The key in ``path`` for the logs of ``day``, or the current one; made (mode 0600) if the file does not exist.
+
+    Raises as :func:`load`.
+    """
+    keys = load(path)
+    return keys.current if day is None else keys.of_day(day)
+
+
+def load(path: Path) -> KeyFile:
+    """The keys in ``path``, with one made there (mode 0600) if the file does not exist.
+
+    Raises NotAllowed (77) when others can read it, SettingsError (78) when it has no keys, OutputError (73) when it
+    cannot be created.
+    """
+    try:
+        if not path.exists():
+            _write_new(path)
+        if stat.S_IMODE(path.stat().st_mode) & 0o077:
+            raise NotAllowed(
+                "the pseudonym key must be private",
+                where=path,
+                found="others can read it",
+                next_step=f"chmod 600 {path}",
+            )
+        content = path.read_text(encoding="ascii", errors="replace").strip()
+    except OSError as error:
+        raise OutputError("the pseudonym key cannot be created or read", where=path, found=error.strerror) from None
+    keys = _parsed(content)
+    if keys is None:
+        raise SettingsError("a pseudonym key of 64 hex digits is wanted", where=path, found="something else")
+    return keys
+
+
+def _parsed(content: str) -> KeyFile | None:
+    """The keys of a file's content; None where it holds anything else."""
+    matches = [_LINE.fullmatch(line.strip()) for line in content.split("\n")]
+    if None in matches:
+        return None
+    ends, keys = zip(*((match[1], Pseudonyms(bytes.fromhex(match[2]))) for match in matches if match), strict=True)
+    try:
+        dated = [date.fromisoformat(end) for end in ends[1:]]
+    except (TypeError, ValueError):
+        return None
+    if ends[0] is not None or dated != sorted(set(dated), reverse=True):
+        return None
+    return KeyFile(keys[0], tuple(zip(dated, keys[1:], strict=True)))
+
+
+@contextmanager
+def changing(path: Path) -> Iterator[None]:
+    """While a process changes the file. Raises NotReady (75) where another one does."""
+    aside = _aside(path)
+    try:
+        with disk_error(path):
+            os.close(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        raise NotReady(
+            "the pseudonym keys are being changed",
+            where=aside,
+            found="a file of another process",
+            next_step="wait for it; remove the file where no such process runs",
+        ) from None
+    try:
+        yield
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def replace(path: Path, keys: KeyFile) -> None:
+    """Write the keys in place of those in ``path``, inside :func:`changing`. Raises OutputError (73)."""
+    with disk_error(path):
+        part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        _write(part, keys)
+        os.replace(part, path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+@contextmanager
+def disk_error(path: Path) -> Iterator[None]:
+    """Turns an error of the disk into an OutputError (73) that names the file."""
+    try:
+        yield
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise OutputError(
+            "the pseudonym keys cannot be written",
+            where=path,
+            found=error.strerror,
+            next_step="make room or get permission there, then run it again; the keys are unchanged",
+        ) from None
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.changing")
+
+
+def _new_key() -> Pseudonyms:
+    return Pseudonyms(secrets.token_bytes(32))
+
+
+def _write_new(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        _write(part, KeyFile(_new_key()))
+        # Two concurrent first uses must agree on one key: link() does not replace a file.
+        os.link(part, path)
+    except FileExistsError:
+        pass
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _write(path: Path, keys: KeyFile) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(handle, "w") as stream:
+            stream.write(keys.text())
+            stream.flush()
+            os.fsync(stream.fileno())
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,271 @@
+"""The current part files of every stored table, and what is known of each stored day and period.
+
+A run is immutable, so what was once read of a run stays valid: a refresh reads each ``CURRENT`` again, and a manifest
+only where another run became current. An interval whose files are damaged or gone stands in the index with its error,
+which only a query that needs this interval gets.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import date, timedelta
+from typing import Final
+
+import msgspec
+
+from cmsspark.base import clock
+from cmsspark.base.errors import CmssparkError, DataError, InputMissing
+from cmsspark.base.manifests import InputEntry, Manifest, TableEntry
+from cmsspark.base.periods import Interval, Period, first_day, named
+from cmsspark.base.schemas import Table, stored_table
+from cmsspark.filesystems.storage import Entry, Files, join
+from cmsspark.store import part_files, results
+from cmsspark.store.job_index import JOBS, Job
+from cmsspark.store.results import CurrentTable
+from cmsspark.store.stored_days import partial_reasons
+
+#: A day lacks a stream where a day at most so many days before or after it has that stream.
+_AROUND_DAYS: Final = 7
+
+
+@dataclass(frozen=True)
+class StoredInterval:
+    """The current result of one table for one day or period.
+
+    ``rows`` and ``bytes`` as its manifest says. ``partial_reason``: empty, or why the result is partial. ``fault``: the
+    error of a query that needs it, where the store is damaged.
+    """
+
+    table: str
+    interval: Interval
+    run: str
+    rows: int = 0
+    bytes: int = 0
+    fmt: str = "parquet"
+    has_own_schema: bool = False
+    parts: tuple[Entry, ...] = ()
+    partial_reason: str = ""
+    fault: CmssparkError | None = None
+
+    @property
+    def is_converted(self) -> bool:
+        """Whether its files are given as others than they are: CSV, and columns of another version of the schema."""
+        return self.fault is None and (self.fmt != "parquet" or self.has_own_schema)
+
+    @property
+    def first_day(self) -> date:
+        """Its first day."""
+        return first_day(self.interval)
+
+    @property
+    def last_day(self) -> date:
+        """Its last day, included."""
+        return self.interval.last if isinstance(self.interval, Period) else self.interval
+
+    @property
+    def made_ms(self) -> int | None:
+        """When its run began, UTC ms; None where the run's id does not say."""
+        try:
+            return clock.run_began_ms(self.run)
+        except ValueError:
+            return None
+
+
+class _SlimInput(msgspec.Struct):
+    """What a run read, without its files."""
+
+    is_tmp: bool | None = None
+
+
+class _SlimManifest(msgspec.Struct):
+    """The parts of a manifest that say where its tables are and whether it is partial. A day's may list 10,000 files:
+    decoding these alone is ten times as fast.
+    """
+
+    run: str = ""
+    job: str = ""
+    tables: dict[str, TableEntry] = {}
+    streams: tuple[str, ...] | None = None
+    missing_streams: tuple[str, ...] | None = None
+    partial: bool | None = None
+    damaged: list[msgspec.Raw] | None = None
+    inputs: list[_SlimInput] | None = None
+
+
+_SLIM: Final = msgspec.json.Decoder(_SlimManifest)
+
+
+@dataclass
+class _StoredRun:
+    """What was read of a job's current run of one interval: a slim manifest, and its tables."""
+
+    run: str
+    manifest: Manifest
+    tables: dict[str, StoredInterval]
+
+    @property
+    def faults(self) -> list[str]:
+        """What is wrong with its tables. Only such a run is read again: files may be put back."""
+        return [one.fault.text() for one in self.tables.values() if one.fault is not None]
+
+
+@dataclass
+class StoredParts:
+    """The index of a store. :meth:`refresh` brings jobs up to date; :meth:`of` gives a table's intervals, in order.
+
+    Not thread-safe: :class:`cmsspark.store.query.database.Database` holds a lock around it.
+    """
+
+    files: Files
+    fout: str
+    _runs: dict[str, dict[Interval, _StoredRun]] = field(default_factory=dict)
+
+    def refresh(self, job: Job) -> bool:
+        """Read which runs of the job are current. Returns whether anything changed."""
+        before = self._runs.get(job.name)
+        known = before or {}
+        runs: dict[Interval, _StoredRun] = {}
+        for interval, path in self._intervals(job):
+            run = self._current_run(path)
+            if run is None:
+                continue
+            old = known.get(interval)
+            runs[interval] = (
+                old if old and old.run == run and run and not old.faults else self._read(job, interval, run)
+            )
+            if old and old.faults and (old.run, old.faults) == (run, runs[interval].faults):
+                runs[interval] = old
+        is_same = (
+            before is not None and runs.keys() == before.keys() and all(runs[when] is known[when] for when in runs)
+        )
+        if not is_same:
+            self._runs[job.name] = _with_reasons(runs)
+        return not is_same
+
+    def of(self, job: Job, table: str) -> list[StoredInterval]:
+        """The stored intervals of a table, oldest first, as the last refresh found them."""
+        runs = self._runs.get(job.name, {})
+        stored = (run.tables[table] for run in runs.values() if table in run.tables)
+        return sorted(stored, key=lambda one: (one.first_day, one.last_day))
+
+    def forget(self, job: Job) -> None:
+        """Read everything of a job again at its next refresh, for example after files of it were not found."""
+        self._runs.pop(job.name, None)
+
+    def _intervals(self, job: Job) -> Iterator[tuple[Interval, str]]:
+        base = join(self.fout, job.name)
+        try:
+            entries = self.files.list_dir(base) if self.files.stat(base) is not None else []
+        except InputMissing:
+            return
+        for entry in entries:
+            try:
+                interval = named(entry.name)
+            except ValueError:
+                continue
+            if entry.is_dir and isinstance(interval, Period) == job.of_periods:
+                yield interval, entry.path
+
+    def _current_run(self, folder: str) -> str | None:
+        """The run that ``CURRENT`` names; None where there is none yet, an empty text where it is damaged."""
+        path = join(folder, "CURRENT")
+        try:
+            run = json.loads(self.files.read_bytes(path)).get("run")
+        except InputMissing:
+            return None
+        except (ValueError, AttributeError):
+            return ""
+        return run if isinstance(run, str) else ""
+
+    def _read(self, job: Job, interval: Interval, run: str) -> _StoredRun:
+        tables: dict[str, StoredInterval] = {}
+        folder = join(self.fout, job.name, interval.isoformat(), "runs", run)
+        kept = self._slim_manifest(folder) if run else None
+        for table in job.tables:
+            path = join(folder, table)
+            try:
+                if kept is not None and table in kept.tables and self.files.stat(path) is not None:
+                    current = CurrentTable(path, kept)
+                else:
+                    # Says what is wrong: no such table, or a damaged store.
+                    current = results.current(self.files, self.fout, job.name, table, interval)
+                tables[table] = self._table(current, stored_table(table), interval)
+            except InputMissing:
+                continue  # this run has no such table
+            except CmssparkError as error:
+                tables[table] = StoredInterval(table, interval, run, fault=error)
+        return _StoredRun(run, kept or Manifest(document={}), tables)
+
+    def _slim_manifest(self, folder: str) -> Manifest | None:
+        """What the index needs of a run's manifest, without its lists of files; None where it cannot be read."""
+        try:
+            slim = _SLIM.decode(self.files.read_bytes(join(folder, "manifest.json")))
+        except (CmssparkError, msgspec.MsgspecError, ValueError):
+            return None
+        return Manifest(
+            document={},
+            run=slim.run,
+            job=slim.job,
+            tables=slim.tables,
+            streams=slim.streams or (),
+            missing_streams=slim.missing_streams or (),
+            partial=bool(slim.partial),
+            damaged=({},) if slim.damaged else (),
+            inputs=(InputEntry(is_tmp=True),) if any(source.is_tmp for source in slim.inputs or ()) else (),
+        )
+
+    def _table(self, current: CurrentTable, schema: Table, interval: Interval) -> StoredInterval:
+        entry = current.manifest.tables[schema.name]
+        fmt = entry.format
+        parts = tuple(part_files.parts_of(self.files, current.path, fmt))
+        stored = StoredInterval(
+            schema.name,
+            interval,
+            current.manifest.run,
+            entry.rows,
+            sum(part.size for part in parts),
+            fmt,
+            bool(entry.schema) and entry.schema != schema.fingerprint(),
+            parts,
+        )
+        # An old run does not say how many files and bytes it wrote.
+        wanted = (entry.files or len(parts), stored.bytes if entry.bytes is None else entry.bytes)
+        if wanted == (len(parts), stored.bytes):
+            return stored
+        fault = DataError(
+            f"the part files of {schema.name} of {interval} are others than its manifest says",
+            where=current.path,
+            found=f"{len(parts)} files of {stored.bytes:,} bytes; {wanted[0]} of {wanted[1]:,} bytes were written",
+            next_step=f"run {current.manifest.job} again for {interval}",
+        )
+        return replace(stored, fault=fault)
+
+
+def tables() -> dict[str, Job]:
+    """Every stored table and the job that writes it, in the order of ``run_spark --list``.
+
+    Example:
+        >>> list(tables())[:3]
+        ['data_aggregation', 'partials', 'dbs_aaa']
+    """
+    return {table: job for job in JOBS.values() for table in job.tables}
+
+
+def _with_reasons(runs: dict[Interval, _StoredRun]) -> dict[Interval, _StoredRun]:
+    """The runs with the reasons why some are partial. A day is compared with the days around it, a period is not."""
+    manifests = {interval: run.manifest for interval, run in runs.items()}
+    marked = {}
+    for interval, run in runs.items():
+        near = interval if isinstance(interval, date) else None
+        around = _around(near, manifests) if near else {interval: run.manifest}
+        reason = partial_reasons(around).get(interval, "")
+        stored = {name: replace(one, partial_reason=reason) for name, one in run.tables.items()}
+        marked[interval] = _StoredRun(run.run, run.manifest, stored)
+    return marked
+
+
+def _around(day: date, manifests: Mapping[Interval, Manifest]) -> dict[Interval, Manifest]:
+    near: list[Interval] = [day + timedelta(days=number) for number in range(-_AROUND_DAYS, _AROUND_DAYS + 1)]
+    return {other: manifests[other] for other in near if other in manifests}

@@ -1,0 +1,118 @@
+"""Columns of stored tables as Arrow, texts as dictionaries: from Parquet or CSV, from the local disk or elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import date
+from typing import TYPE_CHECKING
+
+from cmsspark.base.errors import CmssparkError, InputMissing
+from cmsspark.base.memory import is_shortage
+from cmsspark.base.periods import Period
+from cmsspark.base.schemas import Table, stored_table
+from cmsspark.filesystems.opening import files_for
+from cmsspark.filesystems.storage import Files, LocalFiles, is_local, join
+from cmsspark.settings.settings import Settings
+from cmsspark.store import contents, part_files, results
+from cmsspark.store.job_index import job_of_table
+from cmsspark.store.results import CurrentTable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def files_of(fout: str, app: str, settings: Settings | None = None) -> Files:
+    """The file system of a store; one that is not on the local disk takes a small Spark session with the options of
+    ``settings`` (by default those of the environment) for file systems and Kerberos.
+    """
+    if is_local(fout):
+        return LocalFiles()
+    from cmsspark.engines.session import small_session
+
+    return files_for(fout, small_session(app, settings))
+
+
+def existing_store(files: Files, store: str) -> Files:
+    """Return ``files``. Raises InputMissing (66) where there is no such store, whose tables would all be empty."""
+    if files.stat(store) is None:
+        next_step = "check --fout, or make a first day: run_spark data_aggregation --date DAY"
+        raise InputMissing("a store is wanted", where=store, found="nothing of that name", next_step=next_step)
+    return files
+
+
+def parts_of(files: Files, current: CurrentTable, table: str) -> list[str | CurrentTable]:
+    """The parts that :func:`part_rows` takes: a table's part files, or a table in CSV itself."""
+    if current.manifest.tables[table].format != "parquet":
+        return [current]
+    return [part.path for part in part_files.parts_of(files, current.path)]
+
+
+def part_rows(files: Files, part: str | CurrentTable, schema: Table, columns: Sequence[str]) -> pa.Table:
+    """The columns of one part, or of a table in CSV. Raises DataError (65) where it cannot be read."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from cmsspark.store.stored_rows import stored_rows, unreadable
+
+    if isinstance(part, CurrentTable):
+        wanted = pa.schema([field for field in schema.arrow() if field.name in columns])
+        return pa.Table.from_pylist(list(stored_rows(part, schema)), wanted)
+    texts = [column.name for column in schema.columns if column.type == "string" and column.name in columns]
+    try:
+        with part_files.open_part(files, part) as source, pq.ParquetFile(source, read_dictionary=texts) as file:
+            return file.read(columns=list(columns)).select(list(columns))
+    except CmssparkError:
+        raise
+    except (pa.ArrowException, OSError, KeyError) as error:
+        if is_shortage(error):
+            raise
+        raise unreadable(part, error) from None
+
+
+def table_rows(files: Files, current: CurrentTable, table: str, columns: Sequence[str]) -> pa.Table:
+    """The columns of a whole table, texts as texts."""
+    import pyarrow as pa
+
+    schema = stored_table(table)
+    wanted = pa.schema([schema.arrow().field(name) for name in columns])
+    parts = [part_rows(files, part, schema, columns) for part in parts_of(files, current, table)]
+    return pa.concat_tables(
+        [pa.Table.from_batches([], wanted), *(part.select(list(columns)).cast(wanted) for part in parts)]
+    )
+
+
+def stored_days(files: Files, fout: str, job: str) -> list[date]:
+    """The days that a job has a result of, in order."""
+    intervals = contents.stored_intervals(files, fout, job)
+    return sorted(interval for interval in intervals if not isinstance(interval, Period))
+
+
+def newest_replicas(files: Files, fout: str, until: date | None = None) -> tuple[date, CurrentTable, str]:
+    """The newest stored day of replicas, and its table: ``dbs_phedex``, or ``dbs_rucio`` where that is newer.
+
+    Raises InputMissing (66) where neither is stored.
+    """
+    found = []
+    for table in ("dbs_phedex", "dbs_rucio"):
+        with suppress(InputMissing):
+            found.append((*newest(files, fout, table, until), table))
+    if not found:
+        return (*newest(files, fout, "dbs_phedex", until), "dbs_phedex")
+    # Of one day the first.
+    return max(found, key=lambda one: one[0])
+
+
+def newest(files: Files, fout: str, table: str, until: date | None = None) -> tuple[date, CurrentTable]:
+    """The newest stored day of a table, not after ``until``. Raises InputMissing (66) that says what to run."""
+    job = job_of_table(table).name
+    stored = stored_days(files, fout, job)
+    fitting = [day for day in stored if until is None or day <= until]
+    if not fitting:
+        raise InputMissing(
+            f"no day of {job} is stored" + (f" up to {until}" if until else ""),
+            where=join(fout, job),
+            found=f"days from {stored[0]} on" if stored else "nothing",
+            next_step=f"run_spark {job} --date {until or 'DAY'} --fout {fout}",
+        )
+    return fitting[-1], results.current(files, fout, job, table, fitting[-1])

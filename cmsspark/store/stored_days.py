@@ -1,0 +1,236 @@
+"""The stored days of a period: which exist, whether they may be combined, and the rows of their partials."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import date
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from cmsspark.base.errors import DataError, InputMissing
+from cmsspark.base.manifests import Manifest
+from cmsspark.base.periods import Period, spans
+from cmsspark.base.schemas import stored_table
+from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.progress_line import ProgressLine
+from cmsspark.filesystems.storage import Files, is_local, join
+from cmsspark.sources.registry import STREAMS_BY_NAME
+from cmsspark.store import contents, results
+from cmsspark.store.results import CurrentTable
+from cmsspark.store.stored_columns import part_rows, parts_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: The job and the table of the partials.
+JOB: Final = "data_aggregation"
+TABLE: Final = "partials"
+#: Rows of a batch: a hundred bytes each.
+BATCH_ROWS: Final = 8_000_000
+#: A day or a period.
+When = TypeVar("When")
+
+
+@dataclass(frozen=True)
+class StoredDays:
+    """The stored days of a period: each day's partials, the missing days, and the reasons why some are partial."""
+
+    period: Period
+    files: Files
+    fout: str
+    partials: dict[date, CurrentTable]
+    missing: tuple[date, ...]
+    partial: dict[date, str] = field(default_factory=dict)
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether anything of the period is left out."""
+        return bool(self.missing or self.partial)
+
+    @property
+    def warnings(self) -> list[str]:
+        """Warnings about days that are missing or partial."""
+        warnings = []
+        if self.missing:
+            warnings.append(f"{len(self.missing)} of {len(self.period.days)} days are left out: {spans(self.missing)}")
+        by_reason: dict[str, list[date]] = {}
+        for day, reason in self.partial.items():
+            by_reason.setdefault(reason, []).append(day)
+        return warnings + [f"partial ({reason}): {spans(days)}" for reason, days in by_reason.items()]
+
+    def check(self, *, allow_missing: bool) -> None:
+        """Raises InputMissing (66) with the missing days, unless they may be left out and some are stored."""
+        if not self.missing or (allow_missing and self.partials):
+            return
+        first, last = min(self.missing), max(self.missing)
+        last_step = "" if not self.partials else "; or --allow-missing, which marks the result partial"
+        raise InputMissing(
+            f"{len(self.missing)} of the {number_of(len(self.period.days), 'day')} of {self.period} are not stored: "
+            f"{spans(self.missing)}",
+            where=join(self.fout, JOB),
+            found=f"{number_of(len(self.partials), 'day')}: {spans(list(self.partials))}"
+            if self.partials
+            else "none of its days",
+            next_step=f"cmsspark daily --from {first} --to {last}{last_step}",
+        )
+
+    def key_id(self) -> str | None:
+        """The id of the key that all its pseudonyms were made with. Raises DataError (65) where there are several:
+        one person would count as two.
+        """
+        keys: dict[str, list[date]] = {}
+        for day, table in self.partials.items():
+            if table.manifest.pseudonym_key_id is not None:
+                keys.setdefault(table.manifest.pseudonym_key_id, []).append(day)
+        if len(keys) > 1:
+            raise _two_keys(self.period, "; ".join(f"{key}: {spans(days)}" for key, days in keys.items()))
+        return next(iter(keys), None)
+
+    def check_users(self, users: Sequence[Any]) -> None:
+        """Raises DataError (65) where the pseudonyms themselves name several keys, whatever the manifests say."""
+        keys = sorted({str(user).partition(":")[0] for user in users if user is not None})
+        if len(keys) > 1:
+            raise _two_keys(self.period, f"pseudonyms of {', '.join(keys[:5])}")
+
+    def batches(self, columns: Sequence[str]) -> Iterator[list[tuple[date, pa.Table]]]:
+        """The partials' rows, some days at a time. Raises DataError (65) where a day's are damaged or not all there."""
+        with ProgressLine(f"reading {self.period}", len(self.partials), "days") as line:
+            for batch in self._batched():
+                yield self._read(batch, columns)
+                line.add(len(batch))
+
+    def _batched(self) -> Iterator[list[tuple[date, CurrentTable]]]:
+        batch: list[tuple[date, CurrentTable]] = []
+        rows = 0
+        for day, table in self.partials.items():
+            count = table.manifest.tables[TABLE].rows
+            if batch and rows + count > BATCH_ROWS:
+                yield batch
+                batch, rows = [], 0
+            batch.append((day, table))
+            rows += count
+        if batch:
+            yield batch
+
+    def _read(self, batch: list[tuple[date, CurrentTable]], columns: Sequence[str]) -> list[tuple[date, pa.Table]]:
+        with ExitStack() as stack:
+            schema = stored_table(TABLE)
+            parts = [(day, part) for day, table in batch for part in parts_of(self.files, table, TABLE)]
+            if is_local(self.fout):
+                pool = stack.enter_context(ThreadPoolExecutor(4))
+                read = list(pool.map(lambda part: part_rows(self.files, part[1], schema, columns), parts))
+            else:
+                read = [part_rows(self.files, part, schema, columns) for _, part in parts]
+        by_day = [(day, rows) for (day, _), rows in zip(parts, read, strict=True)]
+        for day, table in batch:
+            wanted = table.manifest.tables[TABLE].rows
+            row_count = sum(rows.num_rows for part_day, rows in by_day if part_day == day)
+            if row_count != wanted:
+                raise DataError(
+                    f"the {TABLE} of {day} have another number of rows than their manifest says",
+                    where=table.path,
+                    found=f"{number_of(row_count, 'row')} where {wanted:,} were written",
+                    next_step=f"run {JOB} again for {day}",
+                )
+        return by_day
+
+
+def find_days(files: Files, fout: str, period: Period) -> StoredDays:
+    """The stored days of the period. Raises DataError (65) where a day's result is damaged."""
+    stored: dict[date, CurrentTable] = {}
+    missing = []
+    for day in period.days:
+        try:
+            stored[day] = results.current(files, fout, JOB, TABLE, day)
+        except InputMissing:
+            missing.append(day)
+    manifests = {day: table.manifest for day, table in stored.items()}
+    return StoredDays(period, files, fout, stored, tuple(missing), partial_reasons(manifests))
+
+
+def stored_periods(files: Files, fout: str, job: str) -> list[Period]:
+    """The periods that a job has a result of, in order."""
+    intervals = contents.stored_intervals(files, fout, job)
+    return sorted(interval for interval in intervals if isinstance(interval, Period))
+
+
+def stale(manifest: Manifest, runs: Mapping[date, str]) -> list[str]:
+    """The changes since a period's result was made: days that were run again, are new, or are gone.
+
+    ``runs``: the current run of each stored day of the period.
+    """
+    made = manifest.days
+    again = [day for day, run in runs.items() if made.get(day, run) != run]
+    groups = (("run again", again), ("new", runs.keys() - made.keys()), ("gone", made.keys() - runs.keys()))
+    return [f"{word}: {spans(list(days))}" for word, days in groups if days]
+
+
+class CurrentRuns:
+    """The current run of each day, read once a day and without the manifest, which may be large."""
+
+    def __init__(self, files: Files, fout: str) -> None:
+        self._files = files
+        self._base = join(fout, JOB)
+        self._runs: dict[date, str | None] = {}
+
+    def of(self, period: Period) -> dict[date, str]:
+        """The days of a period that are stored, and their runs."""
+        runs = {day: self._run(day) for day in period.days}
+        return {day: run for day, run in runs.items() if run is not None}
+
+    def _run(self, day: date) -> str | None:
+        if day not in self._runs:
+            path = join(self._base, day.isoformat(), "CURRENT")
+            try:
+                is_stored = self._files.stat(path) is not None
+                self._runs[day] = _rows_of(self._files.read_bytes(path)) if is_stored else None
+            except (ValueError, KeyError, TypeError):
+                self._runs[day] = "damaged"
+        return self._runs[day]
+
+
+def _rows_of(pointer: bytes) -> str:
+    """The run that made the rows of a day's current run. Raises ValueError, KeyError, TypeError for no CURRENT."""
+    document = json.loads(pointer)
+    return str(document.get(results.ROWS_OF) or document["run"])
+
+
+def partial_reasons(manifests: Mapping[When, Manifest]) -> dict[When, str]:
+    """The days that lack a stream of the other days, or whose manifest is partial, with the reason.
+
+    A stream of another epoch is none that a day lacks: jobs are CRAB's or HTCondor's.
+    """
+    lacking = {day: set(manifest.missing_streams) for day, manifest in manifests.items()}
+    streams = {day: set(manifest.streams) - lacking[day] for day, manifest in manifests.items()}
+    every = set().union(*streams.values())
+    partial = {}
+    for day, manifest in manifests.items():
+        roles = {_role(stream) for stream in streams[day]}
+        others = {stream for stream in every - streams[day] if _role(stream) not in roles}
+        without = sorted(others | lacking[day]) if streams[day] else []
+        reasons = [f"without {', '.join(without)}"] if without else []
+        if manifest.damaged:
+            reasons.append("damaged files")
+        if any(source.is_tmp for source in manifest.inputs):
+            reasons.append("a folder that was still being written")
+        if reasons or manifest.partial:
+            partial[day] = "; ".join(reasons) or "as its manifest says"
+    return partial
+
+
+def _role(stream: str) -> str:
+    """The role of a stream, or the stream itself."""
+    entry = STREAMS_BY_NAME.get(stream)
+    return entry.role if entry is not None and entry.role else stream
+
+
+def _two_keys(period: Period, users: str) -> DataError:
+    return DataError(
+        f"{period} has users under two pseudonym keys: one person would count as two",
+        found=users,
+        next_step="ask for a period of one key (`cmsspark pseudonyms list` shows the days of each); or count days "
+        "again whose key is not listed, if their logs are there",
+    )

@@ -1,0 +1,47 @@
+"""What spark-submit starts for a built-in job: ``launch.py JOB [job options]``.
+
+It stands alone on purpose: on a cluster it is copied out of the package, and the package comes as a zip.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import NoReturn
+
+
+def find_stderr() -> None:
+    """Take back the stderr of ``run_spark``: spark-submit ties a job's own to its stdout, where results go."""
+    path = os.environ.pop("CMSSPARK_STDERR", None)
+    if not path:
+        return
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOCTTY)
+    except OSError:
+        return  # the wrapper has ended, or belongs to another user: use stdout
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+
+
+def main() -> None:
+    find_stderr()
+    from cmsspark.base import errors, memory, self_metrics
+
+    memory.check_room()
+    from cmsspark.store.job_index import find_job
+    from cmsspark.submit.job_commands import load_command
+
+    job = find_job(sys.argv[1])
+
+    def run() -> NoReturn:
+        errors.run_and_exit(lambda: errors.run_click(load_command(job), f"run_spark {job.name}", sys.argv[2:]))
+
+    if self_metrics.measured_run() is None:
+        run()
+    from cmsspark.apps.monitor.spark_process import measuring
+
+    measuring(run)
+
+
+if __name__ == "__main__":
+    main()

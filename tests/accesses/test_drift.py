@@ -1,0 +1,107 @@
+"""What samples of logs say of their schema, and what the counts of all records must bear out."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from cmsspark.accesses import drift
+from cmsspark.accesses.drift import Seen
+from cmsspark.accesses.reconciliation import StreamBins
+from cmsspark.base.errors import DataError
+from cmsspark.base.schemas import Column
+
+FIELDS = (
+    Column("lfn", "string", about="needed", required="lfn"),
+    Column("close", "long", about="needed", required="bytes"),
+    Column("far", "long", about="needed", required="bytes"),
+    Column("user", "string", about="needed", required="user"),
+    Column("wrote", "long", about="needed"),
+    Column("info", "string", about="needed: may be absent"),
+)
+
+
+def seen(records: int, form: str = "f", **types: dict[str, int]) -> Seen:
+    """A sample in which every field is as it should be, but for ``types``."""
+    found = Seen()
+    usual = {one.name: {"text" if one.type == "string" else "whole number": records} for one in FIELDS}
+    found.add("seen", records, json.dumps({"form": form, "field": "", "type": "records"}))
+    for field, counts in (usual | types).items():
+        for kind, count in counts.items():
+            found.add("seen", count, json.dumps({"form": form, "field": field, "type": kind}))
+    return found
+
+
+def check(sample: Seen, known: tuple[str, ...] = (), **bins: Any) -> tuple[list[tuple[str, str]], list[str]]:
+    counts = StreamBins(**({"read": 500, "matched": 500} | bins))
+    told, warnings = drift.check(
+        {"s": counts}, {"s": sample}, lambda stream, form: FIELDS, lambda stream, what: what in known
+    )
+    return [(one["field"], one["change"]) for one in told.get("s", [])], warnings
+
+
+def test_a_stream_as_its_schema_says_is_not_reported() -> None:
+    assert check(seen(200)) == ([], [])
+
+
+def test_a_needed_field_without_which_rules_can_do_is_reported_as_missing() -> None:
+    gone = {"": 200}
+    assert check(seen(200, wrote=gone))[0] == [("wrote", "missing")]
+    assert check(seen(200, close=gone), ("bytes",))[0] == [("close", "missing")]
+    assert check(seen(200, info=gone))[0] == []
+
+
+def test_gone_from_the_sample_and_from_all_accesses_is_another_schema() -> None:
+    with pytest.raises(DataError, match="user: text wanted, found in none of 200 records"):
+        check(seen(200, user={"": 200}))
+    assert check(seen(200, user={"": 200}), ("user",))[0] == [("user", "missing")]
+    assert check(seen(200, user={"": 199, "null": 1}))[0] == []
+
+
+def test_a_small_sample_says_nothing_of_what_is_gone() -> None:
+    assert check(seen(99, user={"": 99}, wrote={"": 99})) == ([], [])
+
+
+def test_an_lfn_that_is_gone_is_reported_from_eleven_records_on() -> None:
+    for count, fails in ((10, False), (11, True)):
+        bins = StreamBins(read=count)
+        bins.unmatched["no_lfn"] = count
+        sample = {"s": seen(count, lfn={"": count})}
+        if fails:
+            with pytest.raises(DataError, match="lfn"):
+                drift.check({"s": bins}, sample, lambda stream, form: FIELDS, lambda stream, what: True)
+        else:
+            drift.check({"s": bins}, sample, lambda stream, form: FIELDS, lambda stream, what: True)
+
+
+def test_a_form_that_has_the_field_keeps_the_stream() -> None:
+    both = seen(200, "old", user={"": 200})
+    both.records["new"] = 5
+    both.types["new", "user"] = drift.Counter({"text": 5})
+    assert check(both)[0] == [("user", "missing")]
+
+
+def test_another_type_fails_where_all_records_are_malformed() -> None:
+    sample = seen(50, close={"text": 49, "": 1})
+    with pytest.raises(DataError, match="close: a whole number wanted, found text in 49 of 50"):
+        check(sample, read=60, matched=0, malformed=60)
+    assert check(sample, read=60, matched=1, malformed=59) == ([], [])
+    assert check(seen(50, close={"text": 49, "whole number": 1}), read=60, matched=0, malformed=60) == ([], [])
+
+
+def test_new_fields_of_many_tasks_add_up_under_one_example() -> None:
+    sample = seen(200)
+    for example in ("text of 9 characters", "number 5"):
+        sample.add("new", 3, json.dumps({"form": "f", "field": "more", "example": example}))
+    told, (warning,) = drift.check({"s": StreamBins()}, {"s": sample}, lambda *_: FIELDS, lambda *_: True)
+    assert told == {"s": [{"field": "more", "form": "f", "change": "new", "example": "number 5", "records": 6}]}
+    assert "more (new: number 5)" in warning
+
+
+def test_a_warning_names_a_few_fields_only() -> None:
+    sample = seen(200)
+    for number in range(30):
+        sample.add("new", 1, json.dumps({"form": "f", "field": f"new{number:02}", "example": "null"}))
+    assert check(sample)[1][0].endswith("and 22 more")

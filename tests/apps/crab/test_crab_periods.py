@@ -1,0 +1,123 @@
+"""``crab_popularity`` and ``crab_users`` of stored days, every cell against the oracle (rules 37 and 38)."""
+
+from __future__ import annotations
+
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from cmsspark.apps.crab import popularity, users
+from cmsspark.apps.crab.days import store_report
+from cmsspark.base.errors import InputMissing
+from cmsspark.base.periods import Period
+from cmsspark.base.schemas import stored_table
+from cmsspark.run.log_day import run
+from cmsspark.run.request import DayRequest
+from cmsspark.settings.settings import Settings
+from cmsspark.sources.registry import JOB_TABLES
+from tests.corpus import jobs
+from tests.corpus.tree import Tree, write_case_tables
+from tests.oracle.jobs import JobCount, count_day_of_jobs, popularity_rows
+
+#: From Sunday to Wednesday, over the end of a week and of a month.
+DAYS = [date(2019, 6, 30) + timedelta(days=number) for number in range(4)]
+RANGE = Period(DAYS[0], DAYS[-1] + timedelta(days=1))
+EPOCHS = {"epochs": {"jobs": {"condor": {"from": "always"}}}}
+
+
+@pytest.fixture(scope="module")
+def private(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("private")
+
+
+def _settings(private: Path) -> Settings:
+    return Settings(None, None, private / "state", private / "cache", sources=EPOCHS)
+
+
+@pytest.fixture(scope="module")
+def counted(private: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[date, JobCount]:
+    """The days as the oracle counts them; the job has counted them, too."""
+    root = tmp_path_factory.mktemp("root")
+    tree = Tree(root, DAYS[-1])
+    write_case_tables(tree.dbs(), tree.phedex())
+    for number, day in enumerate(DAYS):
+        Tree(root, day).write_lines("condor", jobs.lines_at_random(number, day, 700, 300))
+    for day in DAYS:
+        request = DayRequest("dbs_condor", day, str(private / "store"), _settings(private), root=str(root),
+                             streams=("condor",), tables=("dbs_condor", *JOB_TABLES), max_malformed="100%")  # fmt: skip
+        run(request, log=lambda text: None)
+    return {day: count_day_of_jobs(root, day) for day in DAYS}
+
+
+def _rows(name: str, period: Period, private: Path, **options: Any) -> list[dict[str, Any]]:
+    build = {"crab_popularity": popularity.build, "crab_users": users.build}[name]
+    options = {"allow_missing": name == "crab_users", **options}
+    done = store_report(
+        name, period, str(private / "store"), _settings(private), build, log=lambda text: None, **options
+    )
+    table = pq.read_table(Path(done.path) / name)
+    assert table.schema.names == stored_table(name).names
+    return table.to_pylist()
+
+
+def _key(row: dict[str, Any]) -> tuple[str, str]:
+    return str(row["input"]), row["dataset_name"] or ""
+
+
+def test_rule_37_every_cell_of_crab_popularity_is_the_oracles(counted: dict[date, JobCount], private: Path) -> None:
+    wanted = sorted(popularity_rows(counted.values()), key=_key)
+    rows = _rows("crab_popularity", RANGE, private)
+    assert [{name: row[name] for name in wanted[0]} for row in rows] == wanted
+    assert {row["input"] for row in rows} == {"dataset", "no_input", "user_file", "not_in_dbs"}
+    assert {(row["period"], row["first_day"], row["last_day"]) for row in rows} == {
+        ("2019-06-30--2019-07-03", DAYS[0], DAYS[-1])
+    }
+
+
+def test_rule_38_every_cell_of_crab_users_is_the_oracles_by_week_and_month(
+    counted: dict[date, JobCount], private: Path
+) -> None:
+    def row(kind: str, period: str, days: list[date]) -> dict[str, object]:
+        of_days = [
+            job.record for day in days for job in counted[day].jobs
+            if job.record.app == "crab" and (job.record.type or "").lower() == "analysis"
+        ]  # fmt: skip
+        return {
+            "period_kind": kind, "period": period, "distinct_users": len({job.user_name for job in of_days} - {None}),
+            "job_count": len(of_days), "day_count": len(days), "is_complete": False,
+        }  # fmt: skip
+
+    rows = _rows("crab_users", RANGE, private)
+    assert [{name: one[name] for name in one if name != "timestamp"} for one in rows] == [
+        row("week", "2019-W26", DAYS[:1]),
+        row("week", "2019-W27", DAYS[1:]),
+        row("month", "2019-06", DAYS[:1]),
+        row("month", "2019-07", DAYS[1:]),
+    ]
+
+
+def test_rule_38_a_week_has_one_row_which_says_how_many_of_its_days_are_stored(
+    counted: dict[date, JobCount], private: Path
+) -> None:
+    week = Period(date(2019, 7, 1), date(2019, 7, 8))
+    (row,) = _rows("crab_users", week, private)
+    assert (row["period_kind"], row["period"], row["day_count"], row["is_complete"]) == ("week", "2019-W27", 3, False)
+
+
+def test_days_that_are_not_stored_are_named(counted: dict[date, JobCount], private: Path) -> None:
+    week = Period(date(2019, 7, 1), date(2019, 7, 8))
+    with pytest.raises(InputMissing, match="4 of the 7 days of 2019-W27 are not stored: 2019-07-04 to 2019-07-07"):
+        _rows("crab_popularity", week, private)
+    assert _rows("crab_popularity", week, private, allow_missing=True)
+    with pytest.raises(InputMissing, match="HTCondor's jobs of 7 of the 7 days"):
+        _rows("crab_users", Period(date(2019, 8, 5), date(2019, 8, 12)), private)
+
+
+@pytest.mark.parametrize("job", [popularity, users])
+def test_the_commands_want_a_period(job: Any, private: Path) -> None:
+    found = CliRunner().invoke(job.command, ["--fout", str(private / "store")])
+    assert "a period is wanted" in str(found.exception)

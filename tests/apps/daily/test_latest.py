@@ -1,0 +1,78 @@
+"""``--date latest``: the newest day whose inputs are complete, for run_spark and for daily."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from cmsspark.apps.demo import make
+from cmsspark.base import dates
+
+ROOT = Path(__file__).resolve().parents[3]
+NEWEST = dates.today() - timedelta(days=2)
+RUN_SPARK = "from cmsspark.submit import main; main()"
+CMSSPARK = "from cmsspark.main import main; main()"
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Logs of two days, the newer one the day before yesterday, and settings that wait for nothing."""
+    folder = tmp_path_factory.mktemp("latest")
+    make(folder / "cms", NEWEST - timedelta(days=1), days=2, records=400, files=200, datasets=20, people=10)
+    (folder / "cmsspark.yaml").write_text(
+        "root: cms\nstore: store\nstate_dir: state\ncache_dir: cache\n"
+        "daily: {publish: false, quiet_minutes: 0, dump_wait_days: 0}\n"
+    )
+    return folder
+
+
+def run(world: Path, program: str, *words: str) -> subprocess.CompletedProcess[str]:
+    environ = {"PATH": os.environ["PATH"], "HOME": str(world), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", program, *words]
+    return subprocess.run(command, cwd=world, env=environ, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("words", [("--date", "latest"), ("--date=latest",)])
+def test_a_job_is_given_the_newest_complete_day(world: Path, words: tuple[str, ...]) -> None:
+    done = run(world, RUN_SPARK, "data_aggregation", *words, "--fout", "store", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert f"latest is {NEWEST}" in done.stderr
+    assert NEWEST.isoformat() in done.stdout and "--date latest" not in done.stdout
+
+
+def test_a_day_without_one_of_its_streams_is_not_complete(world: Path, tmp_path: Path) -> None:
+    shutil.copytree(world, tmp_path / "other")
+    other = tmp_path / "other"
+    shutil.rmtree(other / f"cms/project/monitoring/archive/condor/raw/metric/{NEWEST:%Y/%m/%d}")
+    done = run(other, RUN_SPARK, "data_aggregation", "--date", "latest", "--fout", "store", "--dry-run")
+    assert f"latest is {NEWEST - timedelta(days=1)}" in done.stderr, done.stderr
+    done = run(other, RUN_SPARK, "dbs_aaa", "--date", "latest", "--fout", "store", "--dry-run")
+    assert f"latest is {NEWEST}" in done.stderr
+
+
+def test_daily_takes_the_same_day(world: Path) -> None:
+    done = run(world, CMSSPARK, "daily", "--date", "latest", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert NEWEST.isoformat() in done.stdout
+    assert (NEWEST - timedelta(days=1)).isoformat() not in done.stdout
+
+
+def test_without_a_complete_day_it_is_75_and_other_commands_refuse_the_word(world: Path, tmp_path: Path) -> None:
+    (tmp_path / "cms").mkdir()
+    shutil.copy(world / "cmsspark.yaml", tmp_path)
+    done = run(tmp_path, RUN_SPARK, "data_aggregation", "--date", "latest", "--fout", "store")
+    assert done.returncode == 75, done.stderr
+    assert "--dry-run" in done.stderr
+    for program, words in (
+        (RUN_SPARK, ("cern_monit", "--date", "latest")),
+        (CMSSPARK, ("report", "--date", "latest")),
+    ):
+        done = run(tmp_path, program, *words)
+        assert done.returncode == 2
+        assert "latest is for jobs on logs and dumps" in done.stderr

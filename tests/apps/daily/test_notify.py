@@ -1,0 +1,188 @@
+"""``cmsspark daily`` writes a mail when there is trouble, and none else."""
+
+from __future__ import annotations
+
+import socketserver
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from cmsspark.apps.daily import metrics
+from cmsspark.apps.daily.notify import notify
+from cmsspark.base import dates
+from cmsspark.store.daily_state import Note, key_of
+from tests.apps.daily.killed_daily import DAYS, LAST, Mornings
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Mornings:
+    return Mornings(tmp_path).prepare()
+
+
+def end(place: Mornings) -> None:
+    notify(place.daily(), DAYS[0], LAST, place.work())
+
+
+@contextmanager
+def mail_server() -> Iterator[tuple[int, list[bytes]]]:
+    """A port where mail is taken, and what came."""
+    came: list[bytes] = []
+
+    class Talk(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            self.wfile.write(b"220 here\r\n")
+            for line in self.rfile:
+                if line.upper().startswith(b"DATA"):
+                    self.wfile.write(b"354 go on\r\n")
+                    came.append(b"".join(iter(self.rfile.readline, b".\r\n")))
+                self.wfile.write(b"250 fine\r\n")
+                if line.upper().startswith(b"QUIT"):
+                    return
+
+    with socketserver.TCPServer(("127.0.0.1", 0), Talk) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server.server_address[1], came
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_failures_are_reported_by_mail_and_success_is_not(place: Mornings) -> None:
+    with mail_server() as (port, came):
+        place.daily_settings = f"daily: {{mail: {{to: [a@b], from: c@d, server: 127.0.0.1, port: {port}}}}}\n"
+        place.codes["run", LAST] = 65
+        end(place)
+        place.codes.clear()
+        end(place)
+    (mail,) = came
+    assert b"Subject: cmsspark daily: exit 65" in mail
+    assert b"2026-01-31 dbs_eos: failed: run_spark dbs_eos ended with 65 (missing)" in mail
+
+
+def test_what_waits_for_too_long_is_trouble(place: Mornings) -> None:
+    folder = place.log_folder(LAST)
+    folder.rename(folder.with_name("31.tmp"))
+    with mail_server() as (port, came):
+        place.daily_settings = f"daily: {{mail: {{to: [a@b], from: c@d, server: 127.0.0.1, port: {port}}}}}\n"
+        end(place)
+        assert came == []
+        place.now += 48 * 3_600
+        end(place)
+    told = came[0].replace(b"=\r\n", b"")
+    assert b"waiting OVERDUE: eos: " in told
+    assert b"2026/01/31.tmp is not final yet" in told
+
+
+@contextmanager
+def mails(place: Mornings) -> Iterator[list[bytes]]:
+    with mail_server() as (port, came):
+        place.daily_settings = f"daily: {{mail: {{to: [a@b], from: c@d, server: 127.0.0.1, port: {port}}}}}\n"
+        yield came
+
+
+def test_lasting_trouble_is_mailed_once_and_again_when_it_changes(place: Mornings) -> None:
+    with mails(place) as came:
+        place.codes["run", LAST] = 65
+        for _ in range(5):
+            end(place)
+        assert len(came) == 1
+        place.log(LAST, 1_001)
+        place.codes["run", LAST] = 70
+        end(place)
+        end(place)
+        assert len(came) == 2
+        # A second day fails beside the one that is known.
+        place.codes["run", DAYS[2]] = 65
+        (Path(place.fout) / "dbs_eos" / DAYS[2].isoformat() / "CURRENT").unlink()
+        end(place)
+    assert len(came) == 3
+
+
+def test_trouble_whose_mail_could_not_be_sent_is_mailed_the_next_time(place: Mornings) -> None:
+    place.daily_settings = "daily: {mail: {to: [a@b], from: c@d, server: 127.0.0.1, port: 1}}\n"
+    place.codes["run", LAST] = 65
+    end(place)
+    with mails(place) as came:
+        end(place)
+    assert len(came) == 1
+
+
+def test_days_that_left_the_window_undone_are_named_until_they_are_acknowledged(
+    place: Mornings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place.codes["run", DAYS[0]] = 65
+    place.work()
+    place.now += 5 * 86_400
+    first = place.daily().window_start()
+    for _ in range(2):
+        assert notify(place.daily(), first, LAST, place.work(first=first)) == 65
+        assert capsys.readouterr().out.endswith("; exit 65; unfinished before: 2026-01-22 dbs_eos\n")
+    acknowledge(place, DAYS[0])
+    assert notify(place.daily(), first, LAST, place.work(first=first)) == 0
+    assert "unfinished" not in capsys.readouterr().out
+
+
+def test_a_day_that_was_done_by_hand_after_it_left_the_window_is_forgotten(place: Mornings) -> None:
+    place.codes["run", DAYS[0]] = 65
+    place.work()
+    place.store(DAYS[0])
+    place.publish(DAYS[0])
+    assert place.daily().unfinished(LAST) == {}
+    assert place.daily().state.read().days == {}
+
+
+def test_days_that_no_daily_checked_are_named(place: Mornings) -> None:
+    place.work(last=DAYS[2])
+    place.work(first=DAYS[5])
+    assert sorted(place.daily().unfinished(DAYS[5])) == ["2026-01-25 dbs_eos", "2026-01-26 dbs_eos"]
+
+
+def acknowledge(place: Mornings, day: date) -> None:
+    with place.daily().state.change() as state:
+        record = state.days[key_of(day, "dbs_eos")]
+        record.acknowledged = Note(reason="the log is lost", user="me", at_ms=0)
+        record.acknowledged_signature = record.signature
+
+
+def test_acknowledged_trouble_is_no_trouble_until_it_changes(place: Mornings) -> None:
+    place.codes["run", LAST] = 65
+    place.work(first=LAST)
+    acknowledge(place, LAST)
+    assert [(one.word, one.code) for one in place.work(first=LAST)] == [("acknowledged", 0)]
+    place.codes["run", LAST] = 70
+    assert [(one.word, one.code) for one in place.work(first=LAST)] == [("failed", 70)]
+
+
+# Freshness ---------------------------------------------------------------------------------------------------------
+
+
+def test_metrics_show_how_fresh_each_day_of_a_job_is(place: Mornings) -> None:
+    place.daily_settings = "daily: {metrics: cms.prom}\n"
+    place.codes["run", LAST] = 65
+    end(place)
+    text = (place.folder / "cms.prom").read_text()
+    assert f"cmsspark_daily_heartbeat_timestamp_seconds {float(int(place.now))}" in text
+    assert 'cmsspark_daily_day_done{job="dbs_eos",day="2026-01-30"} 1.0' in text
+    assert 'cmsspark_daily_day_done{job="dbs_eos",day="2026-01-31"} 0.0' in text
+    assert 'cmsspark_daily_day_stored_timestamp_seconds{job="dbs_eos",day="2026-01-30"} ' in text
+    assert 'cmsspark_daily_day_stored_timestamp_seconds{job="dbs_eos",day="2026-01-31"} ' not in text
+    newest = float(dates.timestamp_ms_bounds(DAYS[-2])[1] // 1000)
+    assert f'cmsspark_daily_newest_day_end_timestamp_seconds{{job="dbs_eos"}} {newest}' in text
+
+
+def test_a_heartbeat_replaces_its_own_metric_and_keeps_all_others(tmp_path: Path) -> None:
+    path = tmp_path / "cms.prom"
+    metrics.update(path, metrics.of_error(65, 100.0))
+    metrics.update(path, metrics.heartbeat(200.0))
+    lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
+    assert sorted(lines) == [
+        "cmsspark_daily_end_timestamp_seconds 100.0", "cmsspark_daily_exit_code 65.0",
+        "cmsspark_daily_heartbeat_timestamp_seconds 200.0",
+    ]  # fmt: skip
+    assert path.read_text().count("# TYPE cmsspark_daily_heartbeat") == 1

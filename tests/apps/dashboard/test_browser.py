@@ -1,0 +1,180 @@
+"""The pages in a real Chromium: drawn, filtered, downloaded, by keyboard, on a phone, and checked by axe."""
+
+from __future__ import annotations
+
+import csv
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from cmsspark.apps.dashboard import registry
+from tests.apps.dashboard import stores
+from tests.apps.dashboard.conftest import PATIENCE, Running, serving
+from tests.apps.dashboard.stores import HOSTILE, LAST, ORDINARY
+
+AXE = Path(__file__).parent / "axe-4.14.1.min.js"
+PAGES = [
+    *registry.PAGES, f"dataset?name={quote(ORDINARY[0])}", "sites?site=T2_CH_CERN", "users?by=campaign&step=week",
+    f"runs?job=data_aggregation&day={LAST}", "sql?q=select+*+from+stored_days",
+]  # fmt: skip
+
+
+def opened(page: Any, dashboard: Running, address: str) -> Any:
+    """The page with its charts drawn."""
+    page.goto(f"{dashboard.base}/{address}")
+    page.wait_for_selector("html[data-drawn]", state="attached")
+    return page
+
+
+def chosen(page: Any, field: str, value: str) -> None:
+    """Wait until the page shows a choice."""
+    page.wait_for_selector(f'#{field} option[value="{value}"]:checked', state="attached")
+
+
+@pytest.mark.parametrize("address", PAGES)
+def test_a_page_is_drawn_and_accessible_in_light_and_dark_on_a_phone_and_a_desk(
+    page: Any, dashboard: Running, address: str
+) -> None:
+    for theme, width in (("light", 1280), ("dark", 390)):
+        page.emulate_media(color_scheme=theme)
+        page.set_viewport_size({"width": width, "height": 850})
+        opened(page, dashboard, address)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        charts = page.locator("figure.chart").count()
+        assert int(page.evaluate("document.documentElement.dataset.drawn")) == charts
+        page.evaluate(AXE.read_text(encoding="utf-8"))
+        found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        assert len(found["passes"]) > 10
+        assert [(one["id"], [node["html"][:150] for node in one["nodes"][:3]]) for one in found["violations"]] == []
+
+
+def test_a_filter_changes_the_address_and_back_returns(page: Any, dashboard: Running) -> None:
+    opened(page, dashboard, "popularity")
+    before = page.locator("dl.figures b").first.inner_text()
+    page.select_option("#c-stream", "crab")
+    page.wait_for_url("**stream=crab**")
+    page.wait_for_selector("p#announce:text('Popularity')", state="attached")
+    after = page.locator("dl.figures b").first.inner_text()
+    assert after != before
+    assert page.evaluate("document.activeElement.id") == "c-stream"
+    address = page.url
+    page.go_back()
+    chosen(page, "c-stream", "")
+    assert page.locator("dl.figures b").first.inner_text() == before
+    page.goto(address)  # a bookmark
+    assert page.locator("dl.figures b").first.inner_text() == after
+
+
+def test_a_download_has_the_rows_of_the_selection(page: Any, dashboard: Running, tmp_path: Path) -> None:
+    opened(page, dashboard, "popularity?stream=aaa&data_tier=AOD")
+    section = page.locator("section", has_text="Most used datasets")
+    with page.expect_download() as started:
+        section.get_by_role("link", name="CSV").click()
+    assert started.value.suggested_filename == "cmsspark-datasets.csv"
+    started.value.save_as(tmp_path / "rows.csv")
+    with open(tmp_path / "rows.csv", encoding="utf-8", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert rows and all(row["dataset_name"].endswith("/AOD") for row in rows)
+    assert len(rows) == section.locator("tbody tr").count()
+
+
+def test_typing_suggests_datasets_and_the_keyboard_opens_one(page: Any, dashboard: Running) -> None:
+    opened(page, dashboard, "popularity")
+    page.focus("#c-q")
+    # At once: keys with a pause between them would have suggestions of their own, which the next ones replace.
+    page.keyboard.insert_text("qcd nanoaod")
+    page.wait_for_selector("#c-q-list li")
+    page.keyboard.press("ArrowDown")
+    assert page.get_attribute("#c-q", "aria-activedescendant") == "c-q-list-0"
+    page.keyboard.press("Enter")
+    page.wait_for_selector("h1:has-text('/QCD_Pt300/')")
+    assert "/dataset?name=" in page.url
+    page.go_back()
+    page.wait_for_selector("h1:has-text('Popularity')")
+    page.focus("#c-q")
+    page.keyboard.type("qcd")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**q=qcd**")
+    page.wait_for_selector("p:text('Names that contain: qcd')")
+    assert all("QCD" in name for name in page.locator("tbody th a").all_inner_texts())
+
+
+def test_the_keyboard_reaches_the_content_first(page: Any, dashboard: Running) -> None:
+    opened(page, dashboard, "sites")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.keyboard.press("Enter")
+    page.wait_for_selector("main:focus")
+
+
+def test_without_javascript_every_value_is_in_a_table(chromium: Any, dashboard: Running) -> None:
+    context = chromium.new_context(java_script_enabled=False)
+    context.set_default_timeout(PATIENCE)
+    page = context.new_page()
+    try:
+        page.goto(f"{dashboard.base}/popularity?by=stream")
+        summary = page.locator("summary").first
+        summary.click()
+        table = page.locator("details table").first
+        assert table.is_visible() and table.locator("tbody tr").count() == 45
+        page.select_option("#c-stream", "eos")
+        page.get_by_role("button", name="Show").click()
+        page.wait_for_url("**stream=eos**")
+        assert page.locator("tbody th a").count() > 0
+    finally:
+        context.close()
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_name_runs_nothing_and_keeps_its_page(page: Any, dashboard: Running, name: str) -> None:
+    """The page fixture fails where a script, a dialog or a refused resource appears."""
+    opened(page, dashboard, f"dataset?name={quote(name, safe='')}")
+    assert page.evaluate("[...document.querySelectorAll('main script, main img')].length") == 0
+    assert page.input_value("#c-name").replace("\n", "") == name.replace("\n", "")
+    page.goto(f"{dashboard.base}/popularity?q={quote(name[:20], safe='')}&by=campaign")
+    link = page.locator("tbody th a").first
+    if link.count():
+        link.click()
+        page.wait_for_selector("h2:has-text('Where it is read')")
+
+
+def test_an_empty_store_says_what_to_run(page: Any, tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    with serving(tmp_path / "store", tmp_path) as running:
+        for name in registry.PAGES:
+            opened(page, running, name)
+            text = page.inner_text("main")
+            assert "run_spark" in text or name == "sql", name
+
+
+def accesses(rows: list[dict[str, Any]]) -> int:
+    return sum(row["nacc"] for row in rows if row["stream"] != "condor")
+
+
+def stored(running: Running, rows: list[dict[str, Any]]) -> None:
+    """Store the last day, and wait until the server has seen it: it looks at the store every few seconds."""
+    run = stores.store_day(running.store, LAST, rows).name
+    end = time.monotonic() + PATIENCE / 1000
+    while running.snapshot.state.runs.get(LAST) != run:
+        assert time.monotonic() < end, running.server.services.keeper.freshness
+        time.sleep(0.05)
+
+
+def test_a_store_that_grows_is_shown_without_a_restart(page: Any, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    first = stores.LAST.replace(day=14)
+    stores.store_day(store, first, stores.partial_rows(first, count=30))
+    with serving(store, tmp_path) as running:
+        opened(page, running, "popularity")
+        assert "1 stored days" in page.inner_text("footer") or "2026-01-14" in page.inner_text("footer")
+        more = stores.partial_rows(LAST, count=50)
+        stored(running, more)
+        opened(page, running, f"popularity?from={LAST}")
+        assert f"{accesses(more):,}" in page.inner_text("dl.figures")
+        again = stores.partial_rows(LAST, seed=2, count=40)
+        stored(running, again)  # the day is run again
+        page.reload()
+        assert f"{accesses(again):,}" in page.inner_text("dl.figures")

@@ -1,0 +1,290 @@
+"""Rollups: built once a run, built again when damaged, exact where numbers are large, honest where days are broken."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from cmsspark.apps.dashboard import dataset_ranking, dataset_use, segment_build, snapshot, use
+from cmsspark.apps.dashboard.app import Services, create_app
+from cmsspark.apps.dashboard.keeper import Keeper
+from cmsspark.apps.dashboard.rollups import Rollups, RollupState
+from cmsspark.apps.dashboard.security import Guard
+from cmsspark.apps.dashboard.segment_build import SUMS, VERSION, read_index
+from cmsspark.apps.dashboard.selection import Selection
+from cmsspark.apps.dashboard.snapshot import Snapshot
+from cmsspark.base.errors import NotReady
+from cmsspark.store.query.database import Database
+from tests.apps.dashboard import stores
+from tests.apps.dashboard.stores import LAST
+
+
+class Refreshed:
+    """Rollups of a store with what they logged."""
+
+    def __init__(self, store: Path, cache: Path) -> None:
+        self.log: list[str] = []
+        self.rollups = Rollups(Database(str(store), threads=1), cache, self.log.append, threads=1)
+
+    def refresh(self) -> tuple[RollupState, list[str]]:
+        self.log.clear()
+        state = self.rollups.refresh()
+        self.rollups.remove_old(state)
+        return state, list(self.log)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Three days of two months."""
+    for back in (0, 1, 20):
+        day = LAST - timedelta(days=back)
+        stores.store_day(tmp_path / "store", day, stores.partial_rows(day, count=30))
+    return tmp_path / "store"
+
+
+def nacc(state: RollupState) -> int:
+    loaded = snapshot.load(state, threads=1)
+    return use.totals(loaded, Selection(loaded.days[0], loaded.days[-1]))["nacc"] or 0
+
+
+def test_only_what_is_new_is_built(store: Path, tmp_path: Path) -> None:
+    refreshed = Refreshed(store, tmp_path / "cache")
+    state, log = refreshed.refresh()
+    assert len(log) == 3 and len(state.segments) == 3
+    again = Refreshed(store, tmp_path / "cache")
+    assert again.refresh() == (state, [])  # another process finds them
+    day = LAST - timedelta(days=2)
+    stores.store_day(store, day, stores.partial_rows(day, count=10))
+    later, log = again.refresh()
+    assert log == [f"rollups of {day}: 1 day"] and set(later.runs) == set(state.runs) | {day}
+
+
+def test_a_day_that_was_run_again_replaces_its_segment(store: Path, tmp_path: Path) -> None:
+    refreshed = Refreshed(store, tmp_path / "cache")
+    state, _ = refreshed.refresh()
+    rows = stores.partial_rows(LAST, seed=9, count=12)
+    stores.store_day(store, LAST, rows)
+    later, log = refreshed.refresh()
+    assert log == [f"rollups of {LAST}: 1 day"] and later.runs[LAST] != state.runs[LAST]
+    others = [row for back in (1, 20) for row in stores.partial_rows(LAST - timedelta(days=back), count=30)]
+    assert nacc(later) == sum(row["nacc"] for row in (*rows, *others) if row["stream"] != "condor")
+    assert len(list(refreshed.rollups.folder.iterdir())) == 3
+
+
+def test_a_month_that_is_over_becomes_one_segment(store: Path, tmp_path: Path) -> None:
+    refreshed = Refreshed(store, tmp_path / "cache")
+    refreshed.refresh()
+    day = LAST.replace(month=2, day=1)
+    stores.store_day(store, day, stores.partial_rows(day, count=10))
+    state, _ = refreshed.refresh()
+    assert [segment.folder.name.partition(".")[0] for segment in state.segments] == ["2025-12", "2026-01", "2026-02-01"]
+
+
+FILES = ("detail.parquet", "datasets.arrow", "dataset_people.arrow", "detail.groups.arrow", "dataset_names.parquet")
+
+
+@pytest.mark.parametrize(
+    ("damage", "file"), [*(("flip", file) for file in FILES), *((kind, FILES[0]) for kind in ("cut", "delete")),
+                         ("index", FILES[0]), ("version", FILES[0]), ("unlisted", FILES[1])]
+)  # fmt: skip
+def test_a_damaged_segment_is_built_anew(store: Path, tmp_path: Path, damage: str, file: str) -> None:
+    state, _ = Refreshed(store, tmp_path / "cache").refresh()
+    wanted = nacc(state)
+    folder = state.segments[0].folder
+    part, index = folder / file, folder / "segment.json"
+    content = bytearray(part.read_bytes())
+    if damage == "flip":
+        content[len(content) // 2] ^= 1
+        part.write_bytes(content)
+    elif damage == "cut":
+        part.write_bytes(content[:-10])
+    elif damage == "delete":
+        part.unlink()
+    elif damage == "index":
+        index.write_text("{")
+    elif damage == "unlisted":
+        # A segment as another build of the package leaves it: whole, but without a file that pages need.
+        part.unlink()
+        content_of_index = json.loads(index.read_text())
+        del content_of_index["files"][file]
+        index.write_text(json.dumps(content_of_index))
+    else:
+        index.write_text(index.read_text().replace(f'"version":{VERSION}', '"version":0'))
+    later, log = Refreshed(store, tmp_path / "cache").refresh()
+    assert len(log) == 2 and "built anew" in log[0]
+    assert nacc(later) == wanted
+
+
+def test_a_damaged_day_is_left_out_and_named_and_the_others_stay(store: Path, tmp_path: Path) -> None:
+    (part,) = (store / "data_aggregation" / LAST.isoformat()).glob("runs/*/partials/*.parquet")
+    part.write_bytes(b"PAR1" + bytes(part.stat().st_size - 8) + b"PAR1")
+    refreshed = Refreshed(store, tmp_path / "cache")
+    state, _ = refreshed.refresh()
+    assert set(state.faults) == {LAST} and LAST not in state.runs and len(state.runs) == 2
+    assert refreshed.refresh()[1] == []  # not tried again and again
+    stores.store_day(store, LAST, stores.partial_rows(LAST, count=5))
+    assert refreshed.refresh()[0].faults == {}
+
+
+def test_sums_beyond_64_bits_are_exact(tmp_path: Path) -> None:
+    rows = stores.partial_rows(LAST, count=40)
+    for row in rows:
+        row["read_bytes"] = (1 << 62) + 1
+    unique = {(row["stream"], row["dataset_name"], row["site_name"], row["app"]): row for row in rows}
+    stores.store_day(tmp_path / "store", LAST, list(unique.values()))
+    state, _ = Refreshed(tmp_path / "store", tmp_path / "cache").refresh()
+    loaded = snapshot.load(state)
+    chosen = Selection(LAST, LAST)
+    for measure, is_of_jobs in (("read_bytes", False), ("job_read_bytes", True)):
+        own = [row for row in unique.values() if (row["stream"] == "condor") == is_of_jobs]
+        wanted = {name: 0 for name in sorted({row["dataset_name"] for row in own})}
+        for row in own:
+            wanted[row["dataset_name"]] += (1 << 62) + 1
+        assert len(own) > 4 and max(wanted.values()) > 1 << 63
+        assert use.totals(loaded, chosen)[measure] == sum(wanted.values())
+        ranking = dataset_ranking.datasets(loaded, chosen, measure)
+        assert dict(zip(ranking.names(), ranking.values, strict=True)) == wanted
+        assert ranking.values == sorted(wanted.values(), reverse=True)
+        assert ranking.sums(ranking.names())[measure] == ranking.values
+        name = ranking.names()[0]
+        assert dataset_use.use_of(loaded, chosen, name).totals[SUMS.index(measure)] == wanted[name]
+
+
+def test_counts_that_are_kept_in_32_bits_are_summed_in_64(tmp_path: Path) -> None:
+    most = (1 << 31) - 1
+    rows = [{**row, "nacc": most} for row in stores.partial_rows(LAST, count=200) if row["stream"] != "condor"]
+    unique = {(row["stream"], row["dataset_name"]): row for row in rows}
+    stores.store_day(tmp_path / "store", LAST, list(unique.values()))
+    loaded = snapshot.load(Refreshed(tmp_path / "store", tmp_path / "cache").refresh()[0])
+    assert loaded.datasets.segments[0].column("nacc").dtype == "int32"
+    wanted = Counter(name for _, name in unique)
+    assert max(wanted.values()) > 1
+    ranking = dataset_ranking.datasets(loaded, Selection(LAST, LAST), "nacc")
+    assert dict(zip(ranking.names(), ranking.values, strict=True)) == {n: most * c for n, c in wanted.items()}
+    assert ranking.total == most * len(unique)
+
+
+def test_the_same_question_of_many_is_answered_once(store: Path, tmp_path: Path) -> None:
+    state, _ = Refreshed(store, tmp_path / "cache").refresh()
+    loaded = snapshot.load(state)
+    together, made = threading.Barrier(8), []
+
+    def answer() -> int:
+        made.append(threading.get_ident())
+        # All others ask while this answer is being made.
+        while not all(is_waiting):
+            threading.Event().wait(0.001)
+        return 42
+
+    is_waiting = [False] * 8
+    results: list[int] = []
+
+    def ask(number: int) -> None:
+        together.wait()
+        is_waiting[number] = True
+        results.append(loaded.cached("question", answer))
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert results == [42] * 8 and len(made) == 1
+
+
+def test_a_question_that_failed_is_asked_again(store: Path, tmp_path: Path) -> None:
+    state, _ = Refreshed(store, tmp_path / "cache").refresh()
+    loaded = snapshot.load(state)
+    with pytest.raises(ZeroDivisionError):
+        loaded.cached("question", lambda: 1 // 0)
+    assert loaded.cached("question", lambda: 7) == 7
+
+
+def test_a_dataset_is_found_in_the_row_groups_that_have_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segment_build, "_LOOKUP_GROUP", 2_048)
+    for back in (0, 1):
+        day = LAST - timedelta(days=back)
+        rows = stores.partial_rows(day, count=9_000, people=400)
+        stores.store_day(tmp_path / "store", day, rows)
+    state, _ = Refreshed(tmp_path / "store", tmp_path / "cache").refresh()
+    loaded = snapshot.load(state)
+    lookup = loaded.datasets.segments[0].lookups["detail"]
+    assert len(lookup.first) > 1
+    chosen = Selection(LAST - timedelta(days=1), LAST)
+    every = [
+        row for back in (0, 1) for row in stores.partial_rows(LAST - timedelta(days=back), count=9_000, people=400)
+    ]
+    for name in sorted({row["dataset_name"] for row in every}):
+        own = [row for row in every if row["dataset_name"] == name]
+        found = dataset_use.use_of(loaded, chosen, name)
+        accesses = [row for row in own if row["stream"] != "condor"]
+        assert (found.totals[0] or 0) == sum(row["nacc"] for row in accesses)
+        assert found.all_users == len({row["user"] for row in accesses} - {None})
+
+
+def test_people_of_two_pseudonym_keys_have_no_number_together(tmp_path: Path) -> None:
+    before = LAST - timedelta(days=1)
+    stores.store_day(tmp_path / "store", before, stores.partial_rows(before, count=30, key="old"))
+    stores.store_day(tmp_path / "store", LAST, stores.partial_rows(LAST, count=30, key="new"))
+    state, _ = Refreshed(tmp_path / "store", tmp_path / "cache").refresh()
+    loaded = snapshot.load(state)
+    whole = Selection(before, LAST)
+    assert use.totals(loaded, whole)["users"] is None
+    by_day = use.users_by(loaded, whole, None)
+    assert all(value for value in by_day.values[""]) and by_day.note == ""
+    assert use.users_by(loaded, Selection(before, LAST, step="month"), None).values[""] == [None]
+
+
+def test_a_store_as_csv_has_the_same_numbers(store: Path, tmp_path: Path) -> None:
+    import json
+
+    import pyarrow.parquet as pq
+    from pyarrow import csv
+
+    wanted = nacc(Refreshed(store, tmp_path / "cache").refresh()[0])
+    for part in (store / "data_aggregation").glob("*/runs/*/partials/*.parquet"):
+        csv.write_csv(pq.read_table(part, partitioning=None), part.with_suffix(".csv"))
+        part.unlink()
+        manifest = part.parents[1] / "manifest.json"
+        document = json.loads(manifest.read_text())
+        entry = document["tables"]["partials"]
+        entry |= {"format": "csv", "bytes": part.with_suffix(".csv").stat().st_size}
+        manifest.write_text(json.dumps(document))
+    assert nacc(Refreshed(store, tmp_path / "other").refresh()[0]) == wanted
+
+
+def test_before_the_first_snapshot_pages_say_that_they_wait(store: Path, tmp_path: Path) -> None:
+    keeper = Keeper(Database(str(store)), tmp_path / "cache")
+    with pytest.raises(NotReady, match="being built"):
+        keeper.snapshot()
+    keeper.refresh()
+    assert isinstance(keeper.snapshot(), Snapshot) and keeper.freshness.behind == ""
+    shutil.rmtree(store)
+    keeper.refresh()
+    assert keeper.snapshot().days == []
+
+
+def test_pages_that_read_no_rollups_are_there_while_the_first_are_built(store: Path, tmp_path: Path) -> None:
+    with Database(str(store)) as database:
+        keeper = Keeper(database, tmp_path / "cache")
+        pages = create_app(Services(keeper, database, tmp_path / "state", Guard())).test_client()
+        assert pages.get("/popularity").status_code == 503
+        for name in ("runs", "sql", "data"):
+            answer = pages.get(f"/{name}")
+            assert (answer.status_code, "Rollups of" in answer.text) == (200, False), name
+        assert "42" in pages.get("/sql?q=select+6*7", headers={"Sec-Fetch-Site": "same-origin"}).text
+        keeper.refresh()
+        assert pages.get("/popularity").status_code == 200
+        assert "Rollups of" in pages.get("/runs").text
+
+
+def test_segments_say_from_which_runs_they_are(store: Path, tmp_path: Path) -> None:
+    state, _ = Refreshed(store, tmp_path / "cache").refresh()
+    stored = {path.parents[1].name: path.name for path in (store / "data_aggregation").glob("*/runs/*")}
+    assert {day: run for one in state.segments for day, run in read_index(one.folder).runs.items()} == stored

@@ -1,0 +1,43 @@
+"""Steps show what their commands say, and give back what they end with."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from cmsspark.apps.demo.steps import Steps, installed, spelled
+
+
+def test_a_step_shows_its_number_its_output_and_its_time(capsys: pytest.CaptureFixture[str]) -> None:
+    steps = Steps(total=2)
+    with steps.step("$ something"):
+        steps.run([sys.executable, "-c", "print('one'); print('two')"], environment={})
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[:4] == ["", "[1/2] $ something", "      one", "      two"]
+    assert shown[4].strip().endswith(" s")
+
+
+def test_what_a_command_says_on_stderr_is_shown_too(capsys: pytest.CaptureFixture[str]) -> None:
+    Steps(total=1).run([sys.executable, "-c", "import sys; sys.stderr.write('oh\\n')"], environment={})
+    assert "      oh\n" in capsys.readouterr().out
+
+
+def test_the_exit_code_is_the_commands_own() -> None:
+    assert Steps(total=1).run([sys.executable, "-c", "raise SystemExit(65)"], environment={}) == 65
+
+
+def test_a_command_sees_the_environment_it_is_given(capsys: pytest.CaptureFixture[str]) -> None:
+    program = "import os; print(os.environ['CMSSPARK_SETTINGS'])"
+    Steps(total=1).run([sys.executable, "-c", program], environment={"CMSSPARK_SETTINGS": "/x y.yaml"})
+    assert "/x y.yaml" in capsys.readouterr().out
+
+
+def test_a_command_that_is_not_installed_is_started_by_its_module() -> None:
+    assert installed("no-such-command", "cmsspark.main") == [
+        sys.executable, "-c", "from cmsspark.main import main; main()",
+    ]  # fmt: skip
+
+
+def test_commands_are_shown_as_a_shell_takes_them() -> None:
+    assert spelled("run_spark", ["a job.py", "--date", "2026-01-15"]) == "run_spark 'a job.py' --date 2026-01-15"

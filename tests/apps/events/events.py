@@ -1,0 +1,39 @@
+"""Hand-made events: collections as the reader of ROOT files gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import awkward as ak
+import numpy as np
+
+from cmsspark.apps.events.features import BRANCHES, Collection, EventFeatures, columns_of, features_of
+
+#: An event of nothing but an isolated muon and missing energy.
+MUON: dict[str, list[tuple[float, ...]]] = {
+    "MuonTight": [(30.0, 0.5, 1.0, -1)],
+    "EFlowTrack": [(30.0, 0.5, 1.0, -1, 0.0, 0.0, 0.0)],
+    "MissingET": [(40.0, -2.0)],
+}
+
+
+def event(**collections: Sequence[tuple[float, ...]]) -> dict[str, list[tuple[float, ...]]]:
+    """The event of :data:`MUON` with other collections."""
+    return {**MUON, **{name: list(rows) for name, rows in collections.items()}}
+
+
+def collections_of(events: Sequence[Mapping[str, Sequence[tuple[float, ...]]]]) -> dict[str, Collection]:
+    """Collections of some events; a collection that an event does not name is empty."""
+    arrays: dict[str, dict[str, Any]] = {}
+    for name, columns in BRANCHES.items():
+        rows = [event.get(name, ()) for event in events]
+        counts = [len(of_event) for of_event in rows]
+        flat = np.array([row for of_event in rows for row in of_event], np.float32).reshape(-1, len(columns))
+        arrays[name] = {choices[0]: ak.unflatten(flat[:, place], counts) for place, choices in enumerate(columns)}
+    return columns_of(arrays)
+
+
+def features(*events: Mapping[str, Sequence[tuple[float, ...]]], low_level: bool = True) -> EventFeatures:
+    """The features of some events."""
+    return features_of(collections_of(events), low_level=low_level)

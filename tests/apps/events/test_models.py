@@ -1,0 +1,166 @@
+"""Judging models, trees as arrays, models in folders, and the commands on them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from cmsspark.apps.events import jit, search
+from cmsspark.apps.events.cli import command
+from cmsspark.apps.events.evaluation import evaluate, roc_curve
+from cmsspark.apps.events.layout import HLF_COUNT, event_schema
+from cmsspark.apps.events.models import ABOUT, ForestModel, load, read_description, write_model
+from cmsspark.apps.events.parts import PartWriter
+from cmsspark.apps.events.runs import EventRequest, event_run
+from cmsspark.apps.events.scalers import Scalers
+from cmsspark.apps.events.train_job import KINDS
+from cmsspark.apps.events.tree_training import fit_xgboost, parameters_of, train_with_spark, vectors
+from cmsspark.base.errors import DataError, InputMissing, SettingsError, UsageError
+from cmsspark.engines import session
+from cmsspark.settings.settings import Settings
+
+RNG = np.random.default_rng(5)
+LABELS = np.arange(600) % 3
+#: Classes that the first two features separate, mostly.
+HLF = (RNG.normal(size=(600, HLF_COUNT)) + np.eye(3, HLF_COUNT)[LABELS] * 2.5).astype(np.float32)
+
+
+@pytest.fixture
+def sample(tmp_path: Path) -> Path:
+    folder = tmp_path / "sample"
+    for part in ("train", "test"):
+        (folder / part).mkdir(parents=True)
+        with PartWriter(str(folder / part), 0, event_schema(low_level=False, origin=False)) as writer:
+            writer.write({"hlf": HLF, "label": LABELS, "event_hash": np.arange(600, dtype=np.uint64)})
+    scalers = Scalers(HLF.min(axis=0).astype(float), HLF.max(axis=0).astype(float))
+    (folder / "scalers.json").write_text(json.dumps(scalers.as_dict()))
+    return folder
+
+
+def test_the_area_is_the_share_of_pairs_in_the_right_order() -> None:
+    scores = np.round(RNG.random(80), 1)
+    signal = RNG.random(80) < 0.4
+    pairs = [(a > b) + 0.5 * (a == b) for a in scores[signal] for b in scores[~signal]]
+    curve = roc_curve(signal, scores)
+    assert curve.auc == pytest.approx(np.mean(pairs))
+    assert (curve.false_positive[0], curve.true_positive[0]) == (0, 0)
+    assert (curve.false_positive[-1], curve.true_positive[-1]) == (1, 1)
+    assert len(roc_curve(RNG.random(50_000) < 0.5, RNG.random(50_000)).true_positive) <= 200
+
+
+def test_a_judgement_by_hand() -> None:
+    scores = np.array([[0.8, 0.1, 0.1], [0.3, 0.6, 0.1], [0.5, 0.1, 0.4], [0.6, 0.3, 0.1]])
+    judged = evaluate(np.array([0, 1, 2, 1]), scores)
+    assert judged.confusion.tolist() == [[1, 0, 0], [1, 1, 0], [1, 0, 0]]
+    assert (judged.accuracy, judged.diagonal) == (0.5, pytest.approx((1 + 0.5 + 0) / 3))
+    assert judged.log_loss == pytest.approx(-np.log([0.8, 0.6, 0.4, 0.3]).mean())
+    assert judged.as_dict()["auc_by_class"]["qcd"] == 1 and judged.scores.sum() == 12
+    with pytest.raises(DataError, match="all classes") as raised:
+        evaluate(np.array([0, 1]), scores[:2])
+    assert raised.value.found == "1 qcd, 1 ttbar, 0 wjets"
+    with pytest.raises(DataError, match="finite"):
+        evaluate(np.array([0, 1, 2, 1]), np.where(scores == 0.8, np.nan, scores))
+
+
+def test_trees_as_arrays_give_the_probabilities_of_spark(sample: Path, spark: Any, tmp_path: Path) -> None:
+    from pyspark.ml.classification import RandomForestClassifier
+
+    rows = vectors(spark, str(sample / "train"))
+    parameters = {"trees": 7, "depth": 4, "rate": 0.3}
+    ours = train_with_spark(spark, "forest", rows, f"file://{tmp_path}/scratch", parameters, 3)
+    theirs = RandomForestClassifier(numTrees=7, maxDepth=4, seed=3).fit(rows).transform(rows).collect()
+    hlf = np.array([row["features"].toArray() for row in theirs], np.float32)
+    assert ours.predict(hlf) == pytest.approx(np.array([row["probability"].toArray() for row in theirs]), abs=1e-6)
+    ours.save(tmp_path / "trees.npz")
+    assert np.array_equal(type(ours).load(tmp_path / "trees.npz").predict(hlf), ours.predict(hlf))
+    (tmp_path / "trees.npz").write_bytes(b"no arrays")
+    with pytest.raises(DataError, match="cannot be read"):
+        type(ours).load(tmp_path / "trees.npz")
+
+
+def test_boosting_stops_where_it_no_longer_helps_and_a_seed_is_a_model(sample: Path, tmp_path: Path) -> None:
+    parameters = parameters_of("xgboost", ("depth=3", "rate=0.5", "subsample=0.7"))
+    model, history = fit_xgboost(HLF, LABELS, parameters, 4, 1)
+    assert model.rounds < len(history) < 300
+    write_model(tmp_path / "model", model, parameters, 4, sample)
+    again, _ = fit_xgboost(HLF, LABELS, parameters, 4, 1)
+    other, _ = fit_xgboost(HLF, LABELS, parameters, 5, 1)
+    scores = load(tmp_path / "model").predict(HLF, None)
+    assert np.array_equal(scores, again.predict(HLF)) and not np.array_equal(scores, other.predict(HLF))
+    assert evaluate(LABELS, scores).auc > 0.95
+
+
+@pytest.mark.parametrize("text", ["depth", "depth=x", "deepness=3", "depth=0", "rate=-1"])
+def test_parameters_are_known_numbers_above_zero(text: str) -> None:
+    with pytest.raises(UsageError):
+        parameters_of("boosting", (text,))
+
+
+def test_a_folder_without_a_model_says_so(tmp_path: Path) -> None:
+    with pytest.raises(InputMissing, match="folder of a model"):
+        read_description(tmp_path)
+    for content, found in (("{", "damaged"), ('{"format_version": 9, "kind": "forest"}', "format 9"), ("[]", "format")):
+        (tmp_path / "model.json").write_text(content)
+        with pytest.raises(DataError, match=found):
+            read_description(tmp_path)
+
+
+def test_trials_are_the_same_for_the_same_seed_and_inside_their_ranges() -> None:
+    drawn = search.trials_of(search.SearchOptions(trials=40, seed=2))
+    assert drawn == search.trials_of(search.SearchOptions(trials=40, seed=2))
+    assert drawn[:10] == search.trials_of(search.SearchOptions(trials=10, seed=2))
+    assert drawn != search.trials_of(search.SearchOptions(trials=40, seed=3))
+    for name, (low, high, _) in search.RANGES.items():
+        assert all(low <= one[name] <= high for one in drawn) and len({one[name] for one in drawn}) > 5
+    grid = search.trials_of(search.SearchOptions("grid", trials=1_000))
+    assert len(grid) == len({json.dumps(one) for one in grid}) == 60
+
+
+def test_evaluate_writes_the_result_beside_a_model(sample: Path, tmp_path: Path) -> None:
+    parameters = parameters_of("xgboost", ("trees=20",))
+    write_model(tmp_path / "model", fit_xgboost(HLF, LABELS, parameters, 0, 1)[0], parameters, 0, sample)
+    ended = CliRunner().invoke(command, ["evaluate", "--model", f"{tmp_path}/model", "--sample", str(sample)])
+    assert ended.exit_code == 0, ended.output
+    assert "true class" in ended.stdout and "W+jets" in ended.stdout
+    metrics = json.loads((tmp_path / "model/metrics.json").read_text())
+    assert metrics["events"] == 600 and 0.95 < metrics["auc"] <= 1
+    page = (tmp_path / "model/report.html").read_text()
+    assert page.count("<svg") == 5 and "ROC curves" in page and "Confusion matrix" in page
+    assert f"{metrics['auc']:.4f}" in (tmp_path / "model/model_card.md").read_text()
+    ended = CliRunner().invoke(command, ["evaluate", "--model", f"{tmp_path}/model", "--sample", str(tmp_path)])
+    assert isinstance(ended.exception, InputMissing)
+
+
+def test_score_wants_files_or_a_folder_to_watch(tmp_path: Path) -> None:
+    for more in ([], ["a.root", "--stream", "folder"]):
+        ended = CliRunner().invoke(command, ["score", "--model", "m", "-o", str(tmp_path / "out"), *more])
+        assert isinstance(ended.exception, UsageError)
+
+
+def test_a_package_that_lacks_is_named_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jit, "PACKAGES", ("uproot", "no_such_package"))
+    with pytest.raises(UsageError, match="events need no_such_package") as raised:
+        jit.require_events()
+    assert "cmsspark[events]" in str(raised.value)
+
+
+def test_a_job_without_a_session_names_run_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "has_session", lambda: False)
+    settings = Settings(None, None, tmp_path / "state", tmp_path / "cache")
+    from datetime import date
+
+    with (
+        pytest.raises(SettingsError, match="Spark is needed"),
+        event_run(EventRequest(str(tmp_path), date(2026, 1, 15), settings), "events_sample"),
+    ):
+        pass
+
+
+def test_jobs_offer_the_kinds_that_there_are() -> None:
+    assert tuple(ABOUT) == KINDS
+    assert ForestModel.needs_low_level is False

@@ -1,0 +1,229 @@
+"""Networks of events: what they compute, that training repeats itself, goes on after a stop, and ends early."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cmsspark.apps.events import network_training, networks
+from cmsspark.apps.events.layout import FEATURES, PARTICLES
+from cmsspark.apps.events.network_checkpoints import Checkpoints, Progress
+from cmsspark.apps.events.network_data import Share
+from cmsspark.apps.events.network_training import Training, World, train
+from cmsspark.base.errors import DataError, InputMissing, UsageError
+from tests.apps.events.samples import events, write_sample
+
+HLF = Training("hlf", epochs=2)
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_sample(tmp_path_factory.mktemp("hlf"), 6_000)
+
+
+@pytest.fixture(scope="module")
+def with_particles(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_sample(tmp_path_factory.mktemp("particles"), 1_200, particles=40)
+
+
+def equal(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def plain_gru(weights: dict[str, Any], particles: np.ndarray) -> np.ndarray:
+    """The GRU of one event as its definition says it, in float64."""
+    state = np.zeros(networks.GRU_WIDTH)
+    for particle in particles[particles.any(axis=1)].astype(np.float64):
+        inputs = np.split(particle @ weights["gru/weight"] + weights["gru/bias"], 3)
+        states = np.split(state @ weights["gru/state"] + weights["gru/state_bias"], 3)
+        reset, update = (1 / (1 + np.exp(-(inputs[i] + states[i]))) for i in (0, 1))
+        state = (1 - update) * np.tanh(inputs[2] + reset * states[2]) + update * state
+    return state
+
+
+def test_the_sequence_network_is_its_definition_and_padding_changes_nothing() -> None:
+    weights = networks.initial_weights("sequence", 3)
+    draw = np.random.default_rng(0)
+    short = draw.normal(size=(4, 30, FEATURES)).astype(np.float32)
+    short[2, 11:] = 0
+    padded = np.concatenate([short, np.zeros((4, 50, FEATURES), np.float32)], axis=1)
+    scores = np.asarray(networks.logits("sequence", weights, np.zeros((4, 14)), short))
+    expected = [plain_gru(weights, event) @ weights["out/weight"] + weights["out/bias"] for event in short]
+    assert scores == pytest.approx(np.array(expected), abs=2e-5)
+    assert np.asarray(networks.logits("sequence", weights, np.zeros((4, 14)), padded)) == pytest.approx(
+        scores, abs=1e-6
+    )
+
+
+def test_the_layers_of_each_kind_are_those_of_the_documentation() -> None:
+    shapes = {name: value.shape for name, value in networks.initial_weights("hlf", 0).items() if "weight" in name}
+    assert list(shapes.values()) == [(14, 50), (50, 20), (20, 10), (10, 3)]
+    inclusive = networks.initial_weights("inclusive", 0)
+    assert inclusive["gru/weight"].shape == (19, 150) and inclusive["dense/weight"].shape == (64, 25)
+
+
+def test_dropout_is_used_only_while_training() -> None:
+    import jax
+
+    weights = networks.initial_weights("inclusive", 0)
+    hlf, sequence = np.ones((8, 14), np.float32), np.ones((8, 5, FEATURES), np.float32)
+    quiet = networks.logits("inclusive", weights, hlf, sequence)
+    assert np.array_equal(quiet, networks.logits("inclusive", weights, hlf, sequence))
+    dropped = networks.logits("inclusive", weights, hlf, sequence, jax.random.key(1))
+    assert len({tuple(row) for row in np.asarray(dropped).tolist()}) > 1
+
+
+def test_the_same_seed_gives_the_same_model_and_another_seed_another(sample: Path, tmp_path: Path) -> None:
+    one, same, other = (train(sample, tmp_path / str(i), replace(HLF, seed=seed)) for i, seed in enumerate((7, 7, 8)))
+    assert equal(one.weights, same.weights)
+    assert not equal(one.weights, other.weights)
+
+
+def test_a_killed_training_goes_on_to_the_model_that_it_would_have_made(sample: Path, tmp_path: Path) -> None:
+    training = replace(HLF, epochs=4)
+    whole = train(sample, tmp_path / "whole", training)
+
+    def killed(text: str) -> None:
+        if text.startswith("epoch=2 "):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(sample, tmp_path / "killed", training, log=killed)
+    lines: list[str] = []
+    resumed = train(sample, tmp_path / "killed", training, log=lines.append)
+    assert lines[0] == "goes on after epoch 2" and len(lines) == 3
+    assert equal(whole.weights, resumed.weights)
+    logged = [json.loads(line) for line in (tmp_path / "killed/training_log.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in logged] == [1, 2, 3, 4]
+
+
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(sample: Path, tmp_path: Path) -> None:
+    whole = train(sample, tmp_path, replace(HLF, epochs=3))
+    newest = max((tmp_path / "checkpoints").iterdir())
+    newest.write_bytes(newest.read_bytes()[:500])
+    lines: list[str] = []
+    assert equal(train(sample, tmp_path, replace(HLF, epochs=3), log=lines.append).weights, whole.weights)
+    assert lines[0] == "goes on after epoch 2"
+
+
+def test_checkpoints_of_another_training_are_refused(sample: Path, tmp_path: Path) -> None:
+    train(sample, tmp_path, HLF)
+    with pytest.raises(UsageError, match="another training") as error:
+        train(sample, tmp_path, replace(HLF, learning_rate=0.5))
+    assert error.value.found == "learning_rate=0.001"
+
+
+def test_training_stops_where_the_validation_gets_no_better_and_keeps_the_best_epoch(
+    sample: Path, tmp_path: Path
+) -> None:
+    network = train(sample, tmp_path, Training("hlf", epochs=60, learning_rate=0.3, patience=2))
+    losses = [
+        json.loads(line)["validation_loss"] for line in (tmp_path / "training_log.jsonl").read_text().splitlines()
+    ]
+    assert len(losses) < 60
+    assert len(losses) - 1 - losses.index(min(losses)) == 2
+    assert network.parameters["best_validation_loss"] == pytest.approx(min(losses), abs=1e-5)
+
+
+def test_the_learning_rate_is_that_of_all_workers_and_then_falls() -> None:
+    rate = HLF.rate(4, 1000)
+    rates = [float(rate(step)) for step in (0, 50, 500, 1000)]
+    assert rates[0] == pytest.approx(1e-3) and rates[1] == pytest.approx(4e-3)
+    assert rates[1] > rates[2] > rates[3] == pytest.approx(4e-3 * network_training.LAST_RATE)
+    assert float(HLF.rate(1, 1000)(0)) == pytest.approx(1e-3)
+
+
+def test_a_stored_network_gives_the_probabilities_of_the_trained_one(sample: Path, tmp_path: Path) -> None:
+    network = train(sample, tmp_path, replace(HLF, epochs=6))
+    hlf, _, label, _ = events(1_500, 99)
+    probabilities = networks.load(tmp_path / "model").predict(hlf)
+    assert probabilities.dtype == np.float32 and probabilities.shape == (1_500, 3)
+    assert np.array_equal(probabilities, network.predict(hlf))
+    assert probabilities.sum(axis=1) == pytest.approx(np.ones(1_500), abs=1e-5)
+    assert networks.load(tmp_path / "model").predict(hlf[:7]) == pytest.approx(probabilities[:7], abs=1e-6)
+    assert networks.load(tmp_path / "model").predict(hlf[:0]).shape == (0, 3)
+    assert (probabilities.argmax(axis=1) == label).mean() > 0.75
+
+
+@pytest.mark.parametrize("kind", ["sequence", "inclusive"])
+def test_networks_of_particles_learn(kind: str, with_particles: Path, tmp_path: Path) -> None:
+    train(with_particles, tmp_path, Training(kind, epochs=4, batch=32))
+    hlf, low_level, label, _ = events(300, 99, particles=40)
+    network = networks.load(tmp_path / "model")
+    assert network.needs_low_level
+    assert (network.predict(hlf, low_level).argmax(axis=1) == label).mean() > 0.55
+    with pytest.raises(DataError, match="matrix of particles"):
+        network.predict(hlf)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 9])
+def test_shares_of_all_workers_are_the_sample_each_event_once(with_particles: Path, workers: int) -> None:
+    shares = [Share(with_particles, "hlf", rank, workers) for rank in range(workers)]
+    seen = [rows.hlf for share in shares for rows in (*share.batches(1, 0, 1), *share.validation(7))]
+    whole = Share(with_particles, "hlf")
+    all_rows = np.concatenate([rows.hlf for rows in (*whole.batches(1, 0, 1), *whole.validation(7))])
+    assert sorted(map(tuple, np.concatenate(seen).tolist())) == sorted(map(tuple, all_rows.tolist()))
+    assert sum(share.train_count for share in shares) == whole.train_count
+
+
+def test_batches_of_an_epoch_are_shuffled_anew_and_the_same_again(with_particles: Path) -> None:
+    share = Share(with_particles, "inclusive")
+    share.length = share.longest_sequence()
+    first, again, next_epoch = ([rows.hlf for rows in share.batches(32, 5, epoch)] for epoch in (1, 1, 2))
+    assert share.length == 64 < PARTICLES
+    assert np.array_equal(np.stack(first), np.stack(again))
+    assert not np.array_equal(first[0], next_epoch[0])
+
+
+def test_what_is_no_sample_is_refused_with_its_reason(sample: Path, with_particles: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputMissing, match="scalers"):
+        train(tmp_path, tmp_path, HLF)
+    with pytest.raises(DataError, match="low_level is wanted") as error:
+        train(sample, tmp_path, Training("inclusive"))
+    assert error.value.next_step == "prepare the events with --low-level"
+    with pytest.raises(DataError, match="needs a batch"):
+        train(sample, tmp_path, replace(HLF, batch=10**6))
+    (tmp_path / "train").mkdir()
+    (tmp_path / "scalers.json").write_bytes((sample / "scalers.json").read_bytes())
+    part = next((sample / "train").iterdir())
+    (tmp_path / "train/part-00000.parquet").write_bytes(part.read_bytes()[:2000])
+    with pytest.raises(DataError, match="damaged"):
+        train(tmp_path, tmp_path, HLF)
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"kind": "hlf"}', "[1]", '{"kind": "x", "parameters": {}, "seed": 0}'])
+def test_what_is_no_model_is_refused(text: str, tmp_path: Path) -> None:
+    with pytest.raises(InputMissing):
+        networks.load(tmp_path)
+    (tmp_path / "model.json").write_text(text)
+    np.savez(tmp_path / "weights.npz", a=np.zeros(1))
+    with pytest.raises(DataError):
+        networks.load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["epochs", "batch", "learning_rate", "patience"])
+@pytest.mark.parametrize("value", [0, -1, float("nan")])
+def test_a_number_that_cannot_be_is_refused(name: str, value: float) -> None:
+    with pytest.raises(UsageError, match="must be above 0"):
+        replace(HLF, **{name: value})
+
+
+def test_the_launchers_variables_describe_the_world() -> None:
+    environ = {"JAX_NUM_PROCESSES": "3", "JAX_PROCESS_ID": "2", "JAX_COORDINATOR_ADDRESS": "h:1"}
+    assert World.of(environ) == World(2, 3, "h:1")
+    assert World.of({}) == World()
+
+
+def test_old_checkpoints_go_and_half_written_ones_are_none(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, {"a": 1})
+    weights = {"w": np.ones(2, np.float32)}
+    for epoch in range(1, 6):
+        checkpoints.write(Progress(weights, (np.zeros(1),), weights, epoch, 0.5, 0))
+    (tmp_path / "epoch-000009.part").write_bytes(b"half")
+    assert sorted(path.name for path in tmp_path.glob("*.npz")) == ["epoch-000004.npz", "epoch-000005.npz"]
+    assert checkpoints.latest(Progress(weights, (np.zeros(1),), weights)).epoch == 5

@@ -1,0 +1,158 @@
+"""Advice: the formulas by numbers that are written by hand, what is kept, and what cannot be known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from cmsspark.apps.monitor.advice import Advice, advise
+from cmsspark.main import command
+from cmsspark.store import run_metrics
+from cmsspark.store.run_metrics import ExecutorEntry, Finding, RunMetrics, StageEntry, TaskTotals
+
+GIB = 1 << 30
+MIB = 1 << 20
+
+
+def measured(*, heap: int, unified: int = 0, gc: float = 0.02, spilled: int = 0, **peaks: int) -> RunMetrics:
+    """A run on YARN with executors of 4 GiB and 1 GiB beside; the worst of two executors has these peaks."""
+    run = RunMetrics("20260115T060000Z-1a2b3c", "job", "spark", 0, "DONE", master="yarn", deploy_mode="client")
+    run.options = {
+        "spark.master": "yarn", "spark.executor.memory": "4g", "spark.executor.memoryOverhead": "1g",
+        "spark.executor.cores": "4", "spark.sql.shuffle.partitions": "200",
+    }  # fmt: skip
+    worst = {"JVMHeapMemory": heap, "OnHeapUnifiedMemory": unified, "ProcessTreeJVMRSSMemory": 4 * GIB, **peaks}
+    run.executors = [
+        ExecutorEntry("driver", "edge", peaks={"JVMHeapMemory": 100 * GIB}),
+        ExecutorEntry("1", "node1", 4, peaks={"JVMHeapMemory": heap // 2}),
+        ExecutorEntry("2", "node2", 4, peaks=worst),
+    ]
+    run.totals = TaskTotals(tasks=100, run_ms=1_000_000, gc_ms=int(1_000_000 * gc), disk_spilled_bytes=spilled)
+    return run
+
+
+def of(subject: str, *runs: RunMetrics) -> Advice:
+    return next(one for one in advise(runs) if one.subject == subject)
+
+
+def test_a_heap_grows_by_a_quarter_to_thirty_percent_where_it_is_full() -> None:
+    # 1.2 × 3.9 GiB = 4.68 GiB < 4 GiB + 25 % = 5 GiB
+    advice = of("executor heap", measured(heap=int(3.9 * GIB)))
+    assert advice.conf == "spark.executor.memory=5g"
+    assert "above 95%" in advice.text
+    # A need of 2.4 GiB / 0.6 + 300 MiB = 4.29 GiB does not count where 25 % are more; nor does one beyond 30 %.
+    assert (
+        of("executor heap", measured(heap=3 * GIB, spilled=1, unified=int(2.4 * GIB))).conf
+        == "spark.executor.memory=5g"
+    )
+    most = of("executor heap", measured(heap=3 * GIB, gc=0.2, unified=6 * GIB))
+    assert most.conf == "spark.executor.memory=5324m", "4 GiB + 30 %, not more"
+
+
+def test_a_heap_shrinks_to_what_is_needed_by_at_most_thirty_percent() -> None:
+    # 1.2 × 2.6 GiB = 3.12 GiB
+    assert of("executor heap", measured(heap=int(2.6 * GIB))).conf == "spark.executor.memory=3328m"
+    assert of("executor heap", measured(heap=GIB)).conf == "spark.executor.memory=3g", "not below 70 % at once"
+    # 1.9 GiB / 0.6 + 300 MiB = 3.46 GiB: execution needs it, though the peak is low
+    assert of("executor heap", measured(heap=2 * GIB, unified=int(1.9 * GIB))).conf == "spark.executor.memory=3584m"
+
+
+@pytest.mark.parametrize("run", [measured(heap=3 * GIB), measured(heap=2 * GIB, gc=0.07)])
+def test_a_heap_between_the_limits_stays(run: RunMetrics) -> None:
+    assert of("executor heap", run).conf is None
+    assert "keep it" in of("executor heap", run).text
+
+
+def test_the_worst_executor_of_all_runs_counts_and_the_driver_is_none_of_them() -> None:
+    runs = [measured(heap=2 * GIB), measured(heap=int(3.95 * GIB)), measured(heap=GIB)]
+    advice = of("executor heap", *runs)
+    assert advice.conf == "spark.executor.memory=5g" and advice.confidence == "high"
+    assert of("executor heap", runs[0]).confidence == "medium"
+
+
+def test_runs_with_another_heap_are_not_compared() -> None:
+    other = measured(heap=8 * GIB)
+    other.options["spark.executor.memory"] = "8g"
+    assert of("executor heap", measured(heap=3 * GIB), other).conf is None
+
+
+def test_the_overhead_covers_what_is_outside_of_the_heap() -> None:
+    # 1.2 × (4.5 − 4 + 1.5 + 0.1) GiB = 2.52 GiB
+    peaks = {"ProcessTreeJVMRSSMemory": int(4.5 * GIB), "ProcessTreePythonRSSMemory": int(1.5 * GIB)}
+    run = measured(heap=3 * GIB, **peaks, ProcessTreeOtherRSSMemory=GIB // 10)
+    assert of("executor overhead", run).conf == "spark.executor.memoryOverhead=2816m"
+    run.executors[2].peaks |= {"ProcessTreeJVMVMemory": 9 * GIB, "ProcessTreeOtherVMemory": 9 * GIB}
+    run.executors[2].peaks["ProcessTreeOtherRSSMemory"] = 4 * GIB
+    assert of("executor overhead", run).conf == "spark.executor.memoryOverhead=2560m", "a copy of the JVM is no memory"
+    run.findings.append(Finding("container_killed", "t", "w", "c"))
+    run.executors[2].peaks["ProcessTreePythonRSSMemory"] = 0
+    assert of("executor overhead", run).conf == "spark.executor.memoryOverhead=1536m", "1.5 × 1 GiB"
+
+
+def test_a_killed_container_without_figures_gets_one_and_a_half_times_its_overhead() -> None:
+    killed = Finding("container_killed", "", "", "", "error")
+    metrics = RunMetrics("r", "j", "spark", 0, "FAILED", master="yarn", findings=[killed])
+    metrics.executors = [ExecutorEntry("1")]
+    metrics.options = {"spark.executor.memory": "1g", "spark.executor.memoryOverhead": "1g"}
+    overhead = next(one for one in advise([metrics]) if one.subject == "executor overhead")
+    assert overhead.conf == "spark.executor.memoryOverhead=1536m"
+
+
+def test_without_memory_of_processes_the_overhead_is_not_known() -> None:
+    run = measured(heap=3 * GIB)
+    del run.executors[2].peaks["ProcessTreeJVMRSSMemory"]
+    advice = of("executor overhead", run)
+    assert advice.conf is None and advice.text.startswith("not known") and advice.confidence == "none"
+
+
+def test_fractions_change_only_for_large_heaps_and_for_spills_without_caches() -> None:
+    assert of("memory fraction", measured(heap=3 * GIB, unified=3 * GIB)).conf is None
+    large = measured(heap=15 * GIB, unified=int(9.2 * GIB))
+    large.options["spark.executor.memory"] = "16g"
+    assert of("memory fraction", large).conf == "spark.memory.fraction=0.7"
+    assert (
+        of("storage fraction", measured(heap=3 * GIB, unified=GIB, spilled=1)).conf
+        == "spark.memory.storageFraction=0.3"
+    )
+    cached = measured(heap=3 * GIB, unified=GIB, spilled=1, OnHeapStorageMemory=GIB // 2)
+    assert of("storage fraction", cached).conf is None
+
+
+def test_cores_and_partitions() -> None:
+    assert of("cores", measured(heap=3 * GIB, gc=0.2)).conf == "spark.executor.cores=3"
+    assert of("cores", measured(heap=3 * GIB)).conf is None
+    run = measured(heap=3 * GIB)
+    assert of("partitions", run).text.startswith("not known")
+    run.stages = [StageEntry(1, totals=TaskTotals(shuffle_read_bytes=50 * GIB))]
+    assert of("partitions", run).conf == "spark.sql.shuffle.partitions=400", "50 GiB / 128 MiB in rounds of 8 cores"
+
+
+def test_in_local_mode_the_driver_is_what_works() -> None:
+    run = measured(heap=GIB)
+    run.master, run.options = "local[2]", {"spark.master": "local[2]", "spark.driver.memory": "1g"}
+    run.executors = [ExecutorEntry("driver", "here", 2, peaks={"JVMHeapMemory": GIB})]
+    assert of("driver heap", run).conf == "spark.driver.memory=1280m"
+    assert "of no effect" in of("driver overhead", run).text
+
+
+def test_runs_without_a_jvm_or_figures_say_why_nothing_is_known() -> None:
+    (advice,) = advise([RunMetrics("r", "job", "processes", 0)])
+    assert "run it with --engine spark" in advice.text
+    (advice,) = advise([RunMetrics("r", "job", "spark", 0, notes=["there is no event log"])])
+    assert "there is no event log" in advice.text
+
+
+def test_the_command_prints_inputs_formula_confidence_and_the_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CMSSPARK_STATE_DIR", str(tmp_path))
+    run_metrics.write(run_metrics.file_of(tmp_path, "20260115T060000Z-1a2b3c"), measured(heap=int(3.9 * GIB)))
+    done = CliRunner().invoke(command, ["advise", "some/job"], standalone_mode=False)
+    assert done.exception is None, done.output
+    assert "--conf spark.executor.memory=5g" in done.stdout
+    assert "inputs      heap peak 4.2 GB = 97% of 4.3 GB" in done.stdout
+    assert "formula     max(unified / 0.6 + 300 MB" in done.stdout and "confidence  medium" in done.stdout
+    missing = CliRunner().invoke(command, ["advise", "other"], standalone_mode=False)
+    assert getattr(missing.exception, "exit_code", None) == 66 and "runs of job" in str(missing.exception)

@@ -1,0 +1,264 @@
+"""Findings: each cause is named with its place and cure, and nothing is said below the thresholds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from cmsspark.apps.monitor import event_plans as plans
+from cmsspark.apps.monitor.findings import CODES, find
+from cmsspark.apps.monitor.memory_sizes import executor_container, size
+from cmsspark.store.run_metrics import (
+    ExecutorEntry,
+    Query,
+    Reported,
+    RunMetrics,
+    Sample,
+    Spread,
+    StageEntry,
+    TaskTotals,
+)
+
+MB = 1_000_000
+GIB = 1 << 30
+
+
+def healthy() -> RunMetrics:
+    """A run of which nothing is to be said."""
+    totals = TaskTotals(tasks=40, run_ms=400_000, task_ms=420_000, gc_ms=20_000)
+    stage = StageEntry(3, 0, "save at job.py:7", 40, 1000, 50_000, totals=totals, task_ms=Spread(9_000, 10_000, 14_000))
+    stage.shuffle_read_bytes = Spread(90 * MB, 100 * MB, 130 * MB)
+    run = RunMetrics("r", "job", "spark", 0, master="yarn", sources=["events", "samples"], stages=[stage])
+    run.totals, run.task_spans = totals, [(1000, 50_000)]
+    run.executors = [ExecutorEntry("driver", "edge"), ExecutorEntry("1", "node1", 4), ExecutorEntry("2", "node2", 4)]
+    run.options = {"spark.master": "yarn", "spark.executor.memory": "4g", "spark.executor.memoryOverhead": "1g"}
+    run.smallest_node_bytes = 5 * GIB
+    heap = [100 * MB + number * 4 * MB for number in range(60)]
+    run.samples = [
+        Sample(1000 * number, 600 * MB, 150 * MB, 300 * MB, 2, 77, 150 * MB, value) for number, value in enumerate(heap)
+    ]
+    return run
+
+
+def test_a_healthy_run_has_no_finding() -> None:
+    assert find(healthy()) == []
+
+
+def skewed(run: RunMetrics) -> None:
+    run.stages[0].shuffle_read_bytes = Spread(0, MB, 300 * MB)
+    run.stages[0].largest_task, run.stages[0].largest_task_host = 17, "node2"
+
+
+def slow_and_larger(run: RunMetrics) -> None:
+    run.stages[0].task_ms = Spread(1000, 2000, 60_000)
+    run.stages[0].input_bytes = Spread(MB, MB, 5 * MB)
+
+
+def spilled(run: RunMetrics) -> None:
+    run.stages[0].totals.disk_spilled_bytes = 2 * MB
+
+
+def collecting(run: RunMetrics) -> None:
+    run.totals.gc_ms = 41_000
+
+
+def too_few(run: RunMetrics) -> None:
+    run.stages[0].task_count = 3
+
+
+def too_large(run: RunMetrics) -> None:
+    run.options["spark.executor.memoryOverhead"] = "1025m"
+
+
+def query(*nodes: tuple[str, str, int | None]) -> Callable[[RunMetrics], None]:
+    return lambda run: run.queries.append(Query(4, "save at job.py:9", nodes=[*nodes]))
+
+
+def reported(run: RunMetrics) -> None:
+    run.reported.append(Reported("r", "dbs_aaa", "2026-01-15", 50 * MB, 400))
+
+
+def hint(kind: str, count: int | None) -> Callable[[RunMetrics], None]:
+    return lambda run: run.rdd_hints.append((kind, "sortBy at job.py:3", count))
+
+
+def killed(run: RunMetrics) -> None:
+    run.executors[1].reason = "Container from a bad node: container_1 on host: node1. Exit status: 137."
+
+
+def log(line: str) -> Callable[[RunMetrics], None]:
+    return lambda run: run.log_lines.append(line)
+
+
+def failure(run: RunMetrics) -> None:
+    run.failures["ExceptionFailure: java.lang.OutOfMemoryError Java heap space"] = 3
+
+
+def jump(field: str, *, at: int = 55, result: int = 0) -> Callable[[RunMetrics], None]:
+    def change(run: RunMetrics) -> None:
+        for sample in run.samples[at:]:
+            setattr(sample, field, getattr(sample, field) + 400 * MB)
+        run.stages[0].totals.result_bytes = result
+
+    return change
+
+
+def less_often(run: RunMetrics) -> None:
+    """The samples of a run that is older than two minutes: each 5 seconds and a little."""
+    jump("driver_python_rss", at=53)(run)
+    run.samples = [msgspec.structs.replace(sample, at_ms=sample.at_ms + 3) for sample in run.samples[1:51:5]]
+    run.samples += [Sample(51_100, driver_python_rss=150 * MB), Sample(56_105, driver_python_rss=550 * MB)]
+
+
+def busy_host(cpu_ms: int) -> Callable[[RunMetrics], None]:
+    """A rise of 30 MB each second for 10 s, in so much CPU time."""
+
+    def change(run: RunMetrics) -> None:
+        run.samples = [
+            Sample(51_000 + 1000 * second, driver_python_rss=(100 + 30 * second) * MB, cpu_ms=cpu_ms * second // 10)
+            for second in range(11)
+        ]
+
+    return change
+
+
+def full_heap(run: RunMetrics) -> None:
+    run.options["spark.driver.memory"], run.exit_code = "512m", 1
+    run.samples[30].heap_bytes = 470 * MB
+
+
+def leaking(run: RunMetrics) -> None:
+    for number, sample in enumerate(run.samples):
+        sample.largest_worker_rss = 80 * MB + number * 9 * MB
+
+
+def leaking_with_rests(run: RunMetrics) -> None:
+    """The worker stays alive while no task runs: in the middle, and for a minute at the end, when it ends."""
+    run.task_spans = [(1000, 10_500), (30_500, 40_500)]
+    for second, sample in enumerate(run.samples):
+        sample.largest_worker_rss = (80 + 20 * (min(second, 10) + min(max(second - 30, 0), 10))) * MB
+    run.samples += [Sample(60_000 + 1000 * n, largest_worker=77, largest_worker_rss=480 * MB) for n in range(60)]
+    run.samples.append(Sample(120_000, largest_worker=77, largest_worker_rss=0))  # it ends
+
+
+def grown_once(run: RunMetrics) -> None:
+    """A worker that grows in its first tasks, and stays so while more of them run."""
+    for number, sample in enumerate(run.samples):
+        sample.largest_worker_rss = (80 + 20 * min(number, 15)) * MB
+
+
+def freed_after(run: RunMetrics) -> None:
+    """A worker that grows over some tasks and gives it back when they have ended."""
+    leaking(run)
+    for sample in run.samples[52:]:
+        sample.largest_worker_rss = 90 * MB
+
+
+BAD: list[tuple[str, Callable[[RunMetrics], None], str]] = [
+    ("skewed_stage", skewed, "one task has 300.0 MB read from the shuffle, the median 1.0 MB (task 17 on node2)"),
+    ("skewed_stage", slow_and_larger, "one task ran 60 s, the median 2.0 s"),
+    ("spill", spilled, "2.0 MB spilled to disk"),
+    ("gc", collecting, "10% of the tasks' time"),
+    ("few_tasks", too_few, "3 tasks on 8 cores, for 49 s"),
+    ("executor_too_large", too_large, "the smallest node has"),
+    ("small_files", query((plans.FILES_READ, "S", 200), (plans.BYTES_READ, "S", 50 * MB)), "200 files of 250.0 kB"),
+    ("small_files", query((plans.FILES_WRITTEN, "W", 500), (plans.BYTES_WRITTEN, "W", MB)), "500 files of 2.0 kB"),
+    ("small_files", reported, "400 files of 125.0 kB each were read"),
+    ("cartesian_join", query((plans.CARTESIAN, "CartesianProduct", 6 * MB)), "CartesianProduct made 6,000,000 rows"),
+    ("sort_for_first_rows", query((plans.SORT_LIMITED, "Sort [a], true, 0", None)), "of which few are kept"),
+    ("sort_for_first_rows", query((plans.SORT_COLLECTED, "Sort", 200_000)), "200,000 rows were sorted"),
+    ("sort_for_first_rows", hint(plans.SORTED_FOR_FIRST, 5 * MB), "5.0 MB were shuffled"),
+    ("cached_unused", hint(plans.CACHED_ONCE, None), "read by one action only"),
+    ("container_killed", killed, "killed (exit 137)"),
+    ("driver_unreachable", log("YARN: Caused by: java.io.IOException: Failed to connect to /192.0.2.1:9"), "192.0.2.1"),
+    ("driver_unreachable", log("java.io.IOException: Failed to connect to driver at edge:4040, retrying"), "edge:4040"),
+    ("py4j_object", log("\tat py4j.Protocol.getOutputCommand(Protocol.java:316)"), "py4j.Protocol.getOutputCommand"),
+    ("heap_space", log("java.lang.OutOfMemoryError: Java heap space"), "no heap was left"),
+    ("heap_space", failure, "Java heap space"),
+    ("heap_space", full_heap, "470.0 MB of 536.9 MB were in use before it failed"),
+    ("driver_heap_jump", jump("heap_bytes"), "the driver's heap rose by 4"),
+    ("driver_python_jump", jump("driver_python_rss"), "the driver's Python rose by 400.0 MB to 550.0 MB"),
+    ("driver_python_jump", less_often, "to 550.0 MB in 5 s while no task ran"),
+    ("driver_python_jump", busy_host(1_900), "by 300.0 MB to 400.0 MB in 10 s while no task ran"),
+    ("collected_to_driver", jump("driver_python_rss", result=80 * MB), "a result of 80.0 MB went there"),
+    ("python_worker_leak", leaking, "a Python worker grew from 80.0 MB to 611.0 MB"),
+    ("python_worker_leak", leaking_with_rests, "a Python worker grew from 80.0 MB to 480.0 MB"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "change", "title"), BAD, ids=[f"{code}-{n}" for n, (code, _, _) in enumerate(BAD)])
+def test_a_cause_is_named(code: str, change: Callable[[RunMetrics], None], title: str) -> None:
+    run = healthy()
+    change(run)
+    (finding,) = find(run)
+    assert finding.code == code and title in finding.title
+    assert finding.where and finding.cure
+
+
+def test_every_code_has_a_test() -> None:
+    assert {code for code, _, _ in BAD} == set(CODES)
+
+
+GOOD: list[Callable[[RunMetrics], None]] = [
+    jump("heap_bytes", at=20),
+    jump("driver_python_rss", at=20),
+    busy_host(9_000),
+    grown_once,
+    freed_after,
+    lambda run: setattr(run, "samples", [Sample(51_000, heap_bytes=MB), Sample(66_001, heap_bytes=999 * MB)]),
+    query((plans.CARTESIAN, "BroadcastNestedLoopJoin", 900_000)),
+    query((plans.FILES_READ, "Scan", 99), (plans.BYTES_READ, "Scan", MB)),
+    query((plans.FILES_READ, "Scan", 900), (plans.BYTES_READ, "Scan", 9000 * MB)),
+    query((plans.SORT_COLLECTED, "Sort", 500)),
+    hint(plans.SORTED_FOR_FIRST, 1000),
+    lambda run: setattr(run.executors[1], "reason", "Executor 1 killed by driver. exit code 143"),
+    lambda run: setattr(run.stages[0], "task_ms", Spread(1000, 2000, 60_000)),
+    log("java.io.IOException: Failed to connect to node3/10.0.0.3:7337"),  # a shuffle
+]
+
+
+@pytest.mark.parametrize("change", GOOD)
+def test_what_only_looks_alike_is_not_named(change: Callable[[RunMetrics], None]) -> None:
+    run = healthy()
+    change(run)
+    assert find(run) == []
+
+
+def test_one_long_task_may_well_need_much_memory() -> None:
+    run = healthy()
+    leaking(run)
+    run.stages[0].task_ms = Spread(40_000, 40_000, 40_000)
+    assert find(run) == []
+
+
+def test_without_an_event_log_nothing_is_said_of_times_without_tasks() -> None:
+    run = healthy()
+    jump("heap_bytes")(run)
+    run.sources = ["samples"]
+    assert find(run) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("4g", 4 * GIB),
+        ("1536m", 1536 << 20),
+        ("512", 512),
+        ("1.5GB", 1536 << 20),
+        ("", None),
+        ("much", None),
+        (None, None),
+    ],
+)
+def test_sizes_of_spark_are_bytes(text: str | None, expected: int | None) -> None:
+    assert size(text) == expected
+
+
+def test_a_container_is_heap_overhead_and_off_heap() -> None:
+    options = {"spark.master": "yarn", "spark.executor.memory": "8g"}
+    assert executor_container(options) == 8 * GIB + int(0.1 * 8 * GIB)
+    options |= {"spark.memory.offHeap.enabled": "true", "spark.memory.offHeap.size": "1g"}
+    assert executor_container({**options, "spark.executor.memoryOverhead": "500"}) == 9 * GIB + (500 << 20)
+    assert executor_container({"spark.master": "local[2]"}) is None

@@ -1,0 +1,230 @@
+"""Suites: files with errors at their line, real runs with marks and maxima, comparisons, laws of growth, pages."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from cmsspark.apps.monitor import suite_pages
+from cmsspark.apps.monitor.growth import LAWS, fit
+from cmsspark.apps.monitor.suite_file import Limit, read_suite
+from cmsspark.apps.monitor.suite_results import (
+    SuiteResult,
+    broken_limits,
+    differences,
+    latest_by_size,
+    maxima_of,
+    result_of,
+    step_times,
+)
+from cmsspark.base.errors import InputMissing
+from cmsspark.base.resources import resource
+from cmsspark.store.process_samples import LogEntry, ProcessSample, WatchedRun, open_processes
+from tests.apps.monitor.test_processes_watch import until
+
+MB = 1_000_000
+CLI = "from cmsspark.main import main; main()"
+#: The words of a step that holds so many MB until a sample has seen it. The database is beside the suite.
+HELD = f'"{{python}}", "{Path(__file__).with_name("held.py")}", "{{suite_folder}}/processes.sqlite"'
+
+
+def suite_file(folder: Path, steps: str, more: str = "") -> Path:
+    file = folder / "suite.yaml"
+    file.write_text(f"suite: mine\ninterval_seconds: 0.1\nsteps:\n{steps}{more}", encoding="utf-8")
+    return file
+
+
+def perf(state: Path, *words: str, check: int | None = 0) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", CLI, "perf", *words]
+    environ = {**os.environ, "CMSSPARK_STATE_DIR": str(state)}
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=900, env=environ, cwd=state, check=False)
+    assert check is None or ended.returncode == check, ended.stdout + ended.stderr
+    return ended
+
+
+def test_a_missing_suite_is_66(tmp_path: Path) -> None:
+    with pytest.raises(InputMissing):
+        read_suite(tmp_path / "none.yaml")
+
+
+def test_the_release_gate_is_a_suite() -> None:
+    suite = read_suite(Path(str(resource("etc/suites/release.yaml"))))
+    assert suite.suite == "release" and len(suite.sizes) >= 3 and len(suite.steps) >= 3 and suite.limits
+
+
+def test_a_suite_runs_marks_its_steps_measures_them_and_compares(tmp_path: Path) -> None:
+    steps = f'  - {{name: load, command: [{HELD}, "{{size}}"]}}\n'
+    steps += f'  - {{name: rest, command: [{HELD}, "1", --password, hunter2]}}\n'
+    file = suite_file(tmp_path, steps, "sizes: [30, 60, 120]\nlimits:\n  - {step: load, rss_bytes: 900000000}\n")
+    shown = perf(tmp_path, "run", str(file), "--release", "one").stdout
+    assert shown.count("DONE") == 3 and "load" in shown and "python_driver" in shown
+    with open_processes(tmp_path) as database:
+        results = latest_by_size(database, "mine", "one")
+        marks = [entry.message for entry in database.log(results[30.0].run.run) if entry.type == "mark"]
+        commands = [sample.long_command for sample in database.samples(results[30.0].run.run)]
+    assert marks == ["begin load", "end load exit 0", "begin rest", "end rest exit 0"]
+    assert not any("hunter2" in (command or "") for command in commands)
+    peaks = [results[size].maxima["load", "all"].rss_bytes for size in (30.0, 60.0, 120.0)]
+    assert 25 * MB < peaks[1] - peaks[0] < 35 * MB and 55 * MB < peaks[2] - peaks[1] < 65 * MB
+    rows = [json.loads(line) for line in perf(tmp_path, "compare", "mine", "one", "--json").stdout.splitlines()]
+    assert {row["step"]: row["grows as"] for row in rows if row["measure"] == "resident" and row["role"] == "all"}[
+        "load"
+    ].startswith("n ")
+    more = steps.replace("{size}", "90")
+    perf(tmp_path, "run", str(suite_file(tmp_path, more, "sizes: [30]\n")), "--release", "two")
+    ended = perf(tmp_path, "compare", "mine", "one", "two", "--tolerance", "0.3", check=65)
+    assert "load all rss_bytes ×" in ended.stderr and "rest all rss_bytes" not in ended.stderr
+    for page in ("results", "longevity"):
+        perf(tmp_path, page, "mine", "--out", str(tmp_path / f"{page}.html"))
+        text = (tmp_path / f"{page}.html").read_text(encoding="utf-8")
+        assert "<script" not in text and "<svg" in text and "src=" not in text
+    perf(tmp_path, "infrastructure", "--out", str(tmp_path / "i.html"))
+    assert "python_driver" in (tmp_path / "i.html").read_text(encoding="utf-8")
+
+
+def test_a_broken_limit_is_65_and_a_failed_step_has_its_own_code(tmp_path: Path) -> None:
+    steps = f'  - {{name: a, command: [{HELD}, "1"]}}\n'
+    file = suite_file(tmp_path, steps, "limits:\n  - {step: a, rss_bytes: 1000}\n")
+    assert "a, all, rss_bytes: at most 1,000" in perf(tmp_path, "run", str(file), check=65).stderr
+    steps = '  - {name: a, command: ["{python}", -c, "print(1); raise SystemExit(7)"]}\n'
+    steps += "  - {name: b, command: [\"{python}\", -c, \"open('{suite_folder}/ran', 'w')\"]}\n"
+    ended = perf(tmp_path, "run", str(suite_file(tmp_path, steps)), check=7)
+    assert "a ended with 7; its output:" in ended.stderr
+    assert Path(ended.stderr.rpartition("its output: ")[2].strip()).read_text() == "1\n"
+    assert not (tmp_path / "ran").exists()
+    steps = '  - {name: a, timeout_seconds: 0.3, command: ["{python}", -c, "import time; time.sleep(60)"]}\n'
+    assert "more than 0.3 s" in perf(tmp_path, "run", str(suite_file(tmp_path, steps)), check=75).stderr
+    missing = suite_file(tmp_path, "  - {name: a, command: [no-such-program]}\n")
+    assert "cannot be started" in perf(tmp_path, "run", str(missing), check=78).stderr
+
+
+def test_an_interrupted_suite_leaves_no_process(tmp_path: Path) -> None:
+    child = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']).wait()"
+    steps = f'  - {{name: a, command: ["{{python}}", -c, "{child}"]}}\n'
+    command = [sys.executable, "-c", CLI, "perf", "run", str(suite_file(tmp_path, steps))]
+    environ = {**os.environ, "CMSSPARK_STATE_DIR": str(tmp_path)}
+    with subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True) as process:
+        # The guard, the step, and what the step started.
+        until(lambda: len(psutil.Process(process.pid).children(recursive=True)) >= 3)
+        below = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=300)
+    assert process.returncode == 75
+    until(lambda: not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in below))
+    with open_processes(tmp_path) as database:
+        assert [run.status for run in database.runs()] == ["ENDED"]
+
+
+def test_nodes_are_watched_for_the_run_and_their_monitors_end_with_it(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.touch(mode=0o600)
+    token.write_text("a-token-of-these-tests-0123456789")
+    trees = [subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) for _ in range(2)]
+    start = f'["{{python}}", -c, "{CLI}", monitor, node, --collector, "{{collector}}", --token-file, "{token}", '
+    start += (
+        f'--run, "{{run}}", --ttl, "{{ttl}}", --pid, "{{host}}", --interval, "0.2", --buffer, "{tmp_path}/b-{{host}}"]'
+    )
+    hosts = ", ".join(f'"{tree.pid}"' for tree in trees)
+    # The step ends when both nodes were heard.
+    waits = (
+        "import sqlite3, time\\ndb = sqlite3.connect('{suite_folder}/processes.sqlite', timeout=300)\\n"
+        "while db.execute('SELECT count(DISTINCT pid) FROM ProcessMonitor "
+        f"WHERE pid IN ({trees[0].pid}, {trees[1].pid})').fetchone()[0] < 2: time.sleep(0.1)"
+    )
+    steps = f'  - {{name: a, timeout_seconds: 300, command: ["{{python}}", -c, "{waits}"]}}\n'
+    more = f"nodes:\n  hosts: [{hosts}]\n  start: {start}\n  token_file: token\n"
+    try:
+        ended = perf(tmp_path, "run", str(suite_file(tmp_path, steps, more)))
+        assert ended.stderr.count("its run has ended (DONE)") == 2, ended.stderr
+    finally:
+        for tree in trees:
+            tree.communicate(b"\n")
+
+
+def samples(tick: int, rss: dict[int, int], role: str = "java_driver", host: str = "h") -> list[ProcessSample]:
+    return [
+        ProcessSample("r", tick, host, pid, 0, 0, role, 50.0, 1.0, 1.0, size, size // 2, virtual_bytes=2 * size)
+        for pid, size in rss.items()
+    ]
+
+
+def test_maxima_are_sums_over_a_role_at_one_time_on_one_host_within_the_step() -> None:
+    log = [LogEntry("r", time, "mark", text) for time, text in
+           ((10, "begin a"), (20, "end a exit 0"), (20, "begin b"), (40, "end b exit 3"))]  # fmt: skip
+    steps = step_times(log)
+    assert [(one.name, one.seconds, one.exit_code) for one in steps] == [("a", 0.01, 0), ("b", 0.02, 3)]
+    rows = [*samples(5, {1: 999}), *samples(12, {1: 100, 2: 50}), *samples(14, {1: 120}),
+            *samples(14, {9: 130}, host="g"), *samples(14, {3: 7}, "python_worker"), *samples(30, {1: 10})]  # fmt: skip
+    found = maxima_of(rows, steps)
+    assert found["a", "java_driver"].rss_bytes == 150 and found["a", "java_driver"].processes == 2
+    assert found["a", "java_driver"].cpu_percent == 100.0 and found["a", "java_driver"].virtual_bytes == 300
+    assert found["a", "all"].rss_bytes == 150 and found["a", "python_worker"].rss_bytes == 7
+    assert found["b", "all"].rss_bytes == 10 and ("b", "python_worker") not in found
+
+
+def result(release: str, seconds: int, rss: int, size: float | None = None) -> SuiteResult:
+    log = [LogEntry("r", 0, "mark", "begin a"), LogEntry("r", seconds * 1000, "mark", "end a exit 0")]
+    steps = step_times(log)
+    run = WatchedRun("r", 0, "h", release=release, suite="s", input_size=size, end_ms=seconds * 1000, status="DONE")
+    return SuiteResult(run, steps, maxima_of(samples(1, {1: rss}), steps))
+
+
+def test_differences_and_limits_are_exact() -> None:
+    rows = {
+        (row.role, row.measure): row.ratio
+        for row in differences({None: result("1", 2, 100)}, {None: result("2", 3, 150)})
+    }
+    assert rows["all", "seconds"] == 1.5 and rows["java_driver", "rss_bytes"] == 1.5
+    assert differences({1.0: result("1", 2, 100)}, {2.0: result("2", 3, 150)}) == []
+    limits = [Limit("a", rss_bytes=99), Limit("a", seconds=2.0), Limit("a", "python_worker", cpu_percent=1.0)]
+    lines = broken_limits(result("1", 2, 100), limits)
+    assert lines == ["a, all, rss_bytes: at most 99 is wanted, it was 100",
+                     "a, python_worker, cpu_percent: at most 1 is wanted, nothing was measured"]  # fmt: skip
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_the_law_of_growth_is_found_also_with_noise(law: str) -> None:
+    sizes = [1e3, 3e3, 1e4, 3e4, 1e5, 3e5]
+    # A base that is small against what grows, so that the law shows.
+    values = [10 + 5 * LAWS[law](size) for size in sizes]
+    exact = fit(list(zip(sizes, values, strict=True)))
+    assert exact is not None and exact.law == law
+    assert exact.at(1e6) == pytest.approx(10 + 5 * LAWS[law](1e6), rel=0.02)
+    noisy = fit(
+        [(size, value * (1.03 if n % 2 else 0.98)) for n, (size, value) in enumerate(zip(sizes, values, strict=True))]
+    )
+    assert noisy is not None and noisy.law == law
+
+
+def test_a_law_needs_three_sizes_and_positive_values() -> None:
+    assert fit([(1, 1), (2, 2)]) is None
+    assert fit([(1, 1), (1, 2), (2, 3)]) is None
+    assert fit([(1, 0), (2, 0), (3, 0)]) is None
+
+
+def test_pages_escape_what_they_show() -> None:
+    one = result("<b>1</b>", 2, 100, 1.0)
+    rows = [ProcessSample("r", 1, "<i>h</i>", 1, 0, 0, "java", rss_bytes=5)]
+    texts = [
+        suite_pages.results_page(one, rows, [one, one]), suite_pages.longevity_page("<u>s</u>", [one]),
+        suite_pages.infrastructure_page(rows, int(time.time() * 1000), [("<s>x</s>", "y")]),
+    ]  # fmt: skip
+    for text in texts:
+        for tag in ("<b>", "<i>", "<u>", "<s>"):
+            assert tag not in text
+
+
+def test_a_release_without_a_run_names_those_that_there_are(tmp_path: Path) -> None:
+    with open_processes(tmp_path) as database:
+        database.put_run(WatchedRun("r", 1, "h", suite="s", release="1.0", status="DONE"))
+        with pytest.raises(InputMissing, match=r"runs of releases: 1\.0"):
+            latest_by_size(database, "s", "2.0")
+        assert result_of(database, database.runs()[0]).maxima == {}

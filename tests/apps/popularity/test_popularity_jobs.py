@@ -1,0 +1,216 @@
+"""The jobs popularity_features, popularity_train and popularity_evaluate on stored days."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from cmsspark.apps.popularity import evaluate_job, features_job, site_features_job, train_job
+from cmsspark.apps.popularity.features import BASE_COLUMNS, STORE_COLUMNS
+from cmsspark.apps.popularity.training import Label
+from cmsspark.base import errors
+from cmsspark.base.schemas import stored_table
+from cmsspark.main import command
+from cmsspark.settings.settings import Settings, load_settings
+from tests.apps.popularity.test_forecast_job import COLD, FIRST, HOT, MONDAY, fill, rows_of
+from tests.run.partial_days import partial, store_partials
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return fill(tmp_path)
+
+
+def settings_of(store: Path) -> Settings:
+    return load_settings(str(store / "cmsspark.yaml"))
+
+
+def silent(text: str) -> None:
+    """Takes the log of a run."""
+
+
+def features(store: Path, day: date = MONDAY, **options: Any) -> list[dict[str, Any]]:
+    label = options.pop("label", Label())
+    features_job.run(day, str(store), settings_of(store), label=label, log=silent, **options)
+    return rows_of(store, "popularity_features")
+
+
+def test_features_have_a_row_for_each_dataset_and_week_with_labels_that_are_known(store: Path) -> None:
+    rows = features(store)
+    weeks = sorted({row["first_day"] for row in rows})
+    assert weeks == [FIRST + timedelta(days=7 * number) for number in range(1, 9)] and weeks[-1] == MONDAY
+    assert len(rows) == 8 * 23 and {row["day"] for row in rows} == {MONDAY}
+    hot = {row["first_day"]: row for row in rows if row["dataset_name"] == HOT}
+    assert all(row["accesses_7d"] == pytest.approx(np.log1p(140)) for row in hot.values())
+    assert [hot[week]["is_popular"] for week in weeks] == [True] * 7 + [None]
+    assert (hot[MONDAY]["data_tier"], hot[MONDAY]["campaign"]) == ("AOD", "Run1")
+    assert not any(row["is_popular"] for row in rows if row["dataset_name"] == COLD)
+    assert {hot[MONDAY][name] for name in ("dbs_bytes", "disk_copies_t1")} == {None}, "the store has no such table"
+    four = features(store, label=Label(weeks=4), last=5)
+    assert sorted({row["first_day"] for row in four}) == weeks[2:]
+    assert {row["first_day"] for row in four if row["is_popular"] is None} == set(weeks[4:]), (
+        "a week is known when four weeks are over"
+    )
+
+
+def test_features_by_site_have_a_row_for_each_dataset_site_and_week(store: Path) -> None:
+    week = MONDAY - timedelta(days=7)
+    for number in range(7):
+        day = MONDAY - timedelta(days=14 - number)
+        rows = [partial(day, dataset_name=HOT, site_name=site, nacc=nacc) for site, nacc in (("T1_X", 1), ("T2_Y", 9))]
+        store_partials(store, day, rows, run="r2")
+    site_features_job.run(MONDAY, str(store), settings_of(store), label=Label(), last=2, log=silent)
+    rows = rows_of(store, "popularity_site_features")
+    hot = {(row["site_name"], row["first_day"]): row for row in rows if row["dataset_name"] == HOT}
+    assert {site for site, _ in hot} == {"T1_X", "T2_Y", "T2_DE_B"} and len({week for _, week in hot}) == 3
+    assert [hot[site, week]["accesses_7d"] for site in ("T1_X", "T2_Y")] == pytest.approx(np.log1p([7, 63]).tolist())
+    before = week - timedelta(days=7)
+    assert [hot[site, before]["is_popular"] for site in ("T1_X", "T2_Y", "T2_DE_B")] == [False, True, False]
+    assert len({(row["first_day"], row["dataset_name"], row["site_name"]) for row in rows}) == len(rows)
+    done = CliRunner().invoke(
+        site_features_job.command, ["--date", str(MONDAY), "--fout", str(store), "--last", "1", "--json"]
+    )
+    assert done.exit_code == 0 and len(rows_of(store, "popularity_site_features")) == len(rows) // 3 * 2
+
+
+def test_stored_features_are_bit_identical_when_later_days_are_deleted(store: Path) -> None:
+    week = MONDAY - timedelta(days=14)
+    sibling = "/Hot/Run1-v2/AOD"
+    later = [week + timedelta(days=number) for number in range(14)]
+    for day in later:
+        shutil.rmtree(store / "data_aggregation" / day.isoformat())
+        store_partials(store, day, [partial(day, dataset_name=name, nacc=10**6) for name in (HOT, sibling)])
+    whole = [row for row in features(store) if row["first_day"] == week]
+    for day in later:
+        shutil.rmtree(store / "data_aggregation" / day.isoformat())
+    shutil.rmtree(store / "popularity_features")
+    cut = {row["dataset_name"]: row for row in features(store, week) if row["first_day"] == week}
+    assert {row["dataset_name"] for row in whole} == {*cut, sibling} and len(cut) == 23
+    for row in whole:
+        if row["dataset_name"] != sibling:
+            assert [row[name] for name in BASE_COLUMNS] == [cut[row["dataset_name"]][name] for name in BASE_COLUMNS]
+
+
+def test_a_trained_model_is_stored_with_its_card_and_predicts(store: Path) -> None:
+    done = train_job.run(MONDAY, str(store), settings_of(store), label=Label(20), model="average", log=silent)
+    (row,) = rows_of(store, "popularity_models")
+    assert (row["model"], row["label"], row["dataset_count"]) == ("average", "more than 20 accesses in 1 week", 23)
+    assert row["learned_until"] == MONDAY - timedelta(days=1) and row["judged_week_count"] == 4
+    assert row["average_precision"] > 0.5
+    folder = Path(done.path, "models")
+    card = json.loads((folder / row["version"] / "card.json").read_text())
+    assert card["label"]["threshold"] == 20 and card["model_sha256"] == row["model_sha256"]
+    words = [
+        "popularity",
+        "predict",
+        "--fout",
+        str(store),
+        "--from",
+        str(FIRST),
+        "--to",
+        str(MONDAY - timedelta(days=1)),
+    ]
+    shown = json.loads(CliRunner().invoke(command, [*words, "--model", str(folder), "--json"]).stdout)
+    direct = [*words, "--model", "average", "--threshold", "20", "--json"]
+    assert shown == json.loads(CliRunner().invoke(command, direct).stdout)
+    assert shown[0]["dataset"] in (HOT, "/P19/Run1-v19/AOD", "/P18/Run1-v18/AOD")
+    assert done.manifest.document["folders"] == {"models": {}}
+
+
+def evaluation(store: Path, spark: Any = None) -> list[dict[str, Any]]:
+    options: dict[str, Any] = {"label": Label(), "models": ("persistence", "average"), "last": 2, "log": silent}
+    done = evaluate_job.run(MONDAY, str(store), settings_of(store), spark, **options)
+    page = Path(done.path, "popularity.html").read_text()
+    assert page.count("<svg") == 2 and "average: logistic regression" in page
+    return rows_of(store, "popularity_evaluation")
+
+
+def test_an_evaluation_has_each_week_model_and_stratum_and_a_page(store: Path) -> None:
+    rows = evaluation(store)
+    keys = {(row["first_day"], row["model"], row["stratum"]) for row in rows}
+    weeks = (MONDAY - timedelta(days=14), MONDAY - timedelta(days=7))
+    strata = ("all", "active", "dormant", "new")
+    assert keys == {(week, model, part) for week in weeks for model in ("persistence", "average") for part in strata}
+    words = [
+        "popularity",
+        "evaluate",
+        "--fout",
+        str(store),
+        "--from",
+        str(FIRST),
+        "--to",
+        str(MONDAY - timedelta(days=1)),
+    ]
+    words += ["--model", "persistence", "--model", "average", "--last", "2", "--json"]
+    shown = json.loads(CliRunner().invoke(command, words).stdout)
+    wanted = {(one["week"], one["model"]): one for one in shown}
+    for row in rows:
+        if row["stratum"] == "all":
+            one = wanted[str(row["first_day"]), row["model"]]
+            assert (row["average_precision"], row["brier"], row["auc"]) == (
+                one["average_precision"],
+                one["brier"],
+                one["auc"],
+            )
+
+
+def test_an_evaluation_on_spark_is_that_of_this_process_in_one_job(store: Path, spark: Any) -> None:
+    here = evaluation(store)
+    group = "popularity-evaluation"
+    spark.sparkContext.setJobGroup(group, "evaluation")
+    try:
+        there = evaluation(store, spark)
+        jobs = spark.sparkContext.statusTracker().getJobIdsForGroup(group)
+    finally:
+        spark.sparkContext._jsc.clearJobGroup()
+    assert len(jobs) == 1, "one task for each forecast and guard, in one stage of one job"
+    for one, wanted in zip(there, here, strict=True):
+        # The order of a sum in BLAS depends on its threads.
+        assert all(
+            one[name] == (pytest.approx(value, rel=1e-9) if isinstance(value, float) else value)
+            for name, value in wanted.items()
+        )
+
+
+@pytest.mark.parametrize("job", [features_job, train_job, evaluate_job], ids=lambda job: job.NAME)
+def test_jobs_of_popularity_need_the_day_before_and_keep_the_last_result(store: Path, job: Any) -> None:
+    arguments: dict[str, Any] = {"label": Label(), "log": silent}
+    if job is evaluate_job:
+        arguments |= {"spark": None, "models": ("persistence",)}
+    if job is train_job:
+        arguments["model"] = "average"
+    job.run(MONDAY, str(store), settings_of(store), **arguments)
+    before = (store / job.NAME / MONDAY.isoformat() / "CURRENT").read_text()
+    with pytest.raises(errors.InputMissing, match="the day before 2026-03-03 is not stored"):
+        job.run(MONDAY + timedelta(days=1), str(store), settings_of(store), **arguments)
+    with pytest.raises(errors.DataError, match="the series has no"):
+        bad = {**arguments, "label": Label(users=5) if job is train_job else Label(top_bytes=3)}
+        store_without_bytes_and_users(store)
+        job.run(MONDAY, str(store), settings_of(store), **bad)
+    assert (store / job.NAME / MONDAY.isoformat() / "CURRENT").read_text() == before
+
+
+def store_without_bytes_and_users(store: Path) -> None:
+    for number in range(56):
+        day = FIRST + timedelta(days=number)
+        shutil.rmtree(store / "data_aggregation" / day.isoformat())
+        store_partials(store, day, [partial(day, dataset_name=HOT, nacc=20, user=None, read_bytes=None)])
+
+
+def test_columns_of_the_stored_features_are_those_of_the_models() -> None:
+    from cmsspark.apps.popularity.column_texts import TEXTS
+    from cmsspark.apps.popularity.dataset_reads import OF_SITES
+
+    columns = {column.name: column.about for column in stored_table("popularity_features").columns}
+    assert {name: columns[name] for name in TEXTS} == dict(TEXTS) and tuple(TEXTS) == (*BASE_COLUMNS, *STORE_COLUMNS)
+    by_site = stored_table("popularity_site_features").names
+    assert [name for name in by_site if name in TEXTS] == [name for name in TEXTS if name not in OF_SITES]

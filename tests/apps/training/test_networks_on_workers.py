@@ -1,0 +1,125 @@
+"""The HLF network, really trained by the launcher: on processes of this host and in barrier tasks of Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cmsspark.apps.events import networks
+from cmsspark.apps.training.launch import WorkerFailed, brought_back
+from cmsspark.apps.training.spark_backend import SparkBackend
+from cmsspark.apps.training.spec import TrainingRun
+from cmsspark.base.errors import UsageError
+from tests.apps.events.samples import events, write_sample
+from tests.apps.training.scripts import FAILS, HELLO, LEAVES_ORPHANS, children, is_running, launched, run_of
+
+SCRIPT = Path(__file__).resolve().parents[3] / "etc/training/train_events.py"
+#: Kills worker 1 in its first attempt, once there is a checkpoint.
+KILLED_ONCE = """
+import os, pathlib, signal, sys, threading, time
+if os.environ["RANK"] == "0" and os.environ["CMSSPARK_TRAIN_ATTEMPT"] == "1":
+    def kill():
+        while not list(pathlib.Path(os.environ["CMSSPARK_TRAIN_OUTPUT"]).glob("checkpoints/epoch-*.npz")):
+            time.sleep(0.005)
+        os.kill(os.getpid(), signal.SIGKILL)
+    threading.Thread(target=kill, daemon=True).start()
+from cmsspark.apps.events.train_script import main
+main()
+"""
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_sample(tmp_path_factory.mktemp("sample"), 20_000)
+
+
+def run_on(sample: Path, workers: int, **values: Any) -> TrainingRun:
+    arguments = (str(sample), "--model", "hlf", "--epochs", "5")
+    return TrainingRun("hlf", SCRIPT, arguments, workers, **values)
+
+
+def accuracy(folder: Path) -> float:
+    hlf, _, label, _ = events(5_000, 99)
+    return float((networks.load(folder).predict(hlf).argmax(axis=1) == label).mean())
+
+
+def test_one_and_two_workers_agree_in_accuracy(sample: Path, tmp_path: Path) -> None:
+    found = {}
+    for workers in (1, 2):
+        folder, lines = launched(tmp_path / str(workers), run_on(sample, workers))
+        assert "worker-0/model/model.json" in map(str, brought_back(folder)), lines
+        assert networks.load(folder.output / "worker-0/model").parameters["workers"] == workers
+        found[workers] = accuracy(folder.output / "worker-0/model")
+    assert min(found.values()) > 0.8
+    assert abs(found[1] - found[2]) < 0.03
+
+
+def test_barrier_tasks_of_spark_train_the_model_of_processes(spark: Any, sample: Path, tmp_path: Path) -> None:
+    folder, _ = launched(tmp_path / "spark", run_on(sample, 2, backend="spark"), SparkBackend(session=spark))
+    local, _ = launched(tmp_path / "local", run_on(sample, 2))
+    weights = [networks.load(each.output / "worker-0/model").weights for each in (folder, local)]
+    for name, value in weights[0].items():
+        assert np.allclose(value, weights[1][name], atol=1e-4), name
+    assert folder.state().workers == ["done", "done"]
+
+
+def test_training_goes_on_from_the_checkpoint_of_a_killed_worker(sample: Path, tmp_path: Path) -> None:
+    script = tmp_path / "killed.py"
+    script.write_text(KILLED_ONCE)
+    run = TrainingRun("hlf", script, (str(sample), "--epochs", "30", "--patience", "30"), 2, retries=1)
+    folder, lines = launched(tmp_path, run)
+    assert any("was killed by SIGKILL" in line and line.endswith("attempt 2 of 2") for line in lines)
+    assert any("goes on after epoch" in line for line in lines)
+    assert accuracy(folder.output / "worker-0/model") > 0.8
+
+
+def test_spark_gives_workers_what_processes_get_and_brings_their_output_back(spark: Any, tmp_path: Path) -> None:
+    run = run_of(tmp_path, HELLO, workers=2, backend="spark", file="-c a.py", arguments=("--x", "$(y)"))
+    folder, lines = launched(tmp_path, run, SparkBackend(session=spark))
+    assert sum('"argv": ["--x", "$(y)"]' in line for line in lines) == 2
+    assert (folder.output / "worker-1/model.txt").read_text() == "model of 1"
+
+
+def test_a_failed_worker_ends_the_barrier_stage_at_once_and_a_retry_has_its_output(spark: Any, tmp_path: Path) -> None:
+    with pytest.raises(WorkerFailed, match="worker 1 of test-run ended with exit code 7") as error:
+        launched(tmp_path / "a", run_of(tmp_path, FAILS, workers=2), SparkBackend(session=spark))
+    assert "about to fail" in str(error.value)
+    text = (
+        "import os, pathlib, sys\nkept = pathlib.Path(os.environ['CMSSPARK_TRAIN_OUTPUT'], 'n')\n"
+        "print('found', kept.exists())\nkept.write_text('')\nsys.exit(os.environ['CMSSPARK_TRAIN_ATTEMPT'] == '1')"
+    )
+    _, lines = launched(tmp_path / "b", run_of(tmp_path, text, retries=1), SparkBackend(session=spark))
+    assert [line for line in lines if "found" in line] == ["worker 0 | found False", "worker 0 | found True"]
+
+
+def test_an_interrupted_launcher_leaves_nothing_in_spark(spark: Any, tmp_path: Path) -> None:
+    lines: list[str] = []
+
+    class Interrupted(SparkBackend):
+        def attempt(self, attempt: Any) -> Any:
+            inner = attempt.on_line
+
+            def on_line(rank: int, text: str) -> None:
+                inner(rank, text)
+                if text == "ready":
+                    raise KeyboardInterrupt
+
+            attempt.on_line = on_line
+            return super().attempt(attempt)
+
+    with pytest.raises(KeyboardInterrupt):
+        run = run_of(tmp_path, LEAVES_ORPHANS, arguments=("wait",))
+        launched(tmp_path, run, Interrupted(session=spark), lines)
+    assert len(children(lines)) == 2
+    assert not [pid for pid in children(lines) if is_running(pid)]
+    # Spark enters the end of a stage into its status some time after the stage has ended.
+    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
+    assert spark.sparkContext.statusTracker().getActiveStageIds() == []
+
+
+def test_more_workers_than_cores_are_refused(spark: Any, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="3 workers must run at once"):
+        launched(tmp_path, run_of(tmp_path, HELLO, workers=3), SparkBackend(session=spark))

@@ -1,0 +1,42 @@
+"""A log that lies on a full disk: the exit code still tells, and the result before stays (R3)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from cmsspark.store.run_history import State, open_history
+from tests.run.places import Place, write_streams
+
+FULL = Path("/dev/full")
+
+
+def main(place: Place, module: str, *words: str, log: Path | None = None) -> int:
+    """The exit code of a command line whose stderr is ``log``."""
+    command = [sys.executable, "-c", f"from {module} import main; main()", *words, "--settings", str(place.settings)]
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    with open(log or os.devnull, "w") as stream:
+        done = subprocess.run(command, stdout=stream, stderr=stream, check=False, env=environ, cwd=place.folder)
+    return done.returncode
+
+
+def test_a_run_whose_log_is_full_ends_in_73_and_leaves_the_result_before(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    write_streams(place.tree)
+    words = ("dbs_eos", "--date", "20190615", "--root", f"{tmp_path}/root", "--fout", place.fout)
+    assert main(place, "cmsspark.submit", *words) == 0
+    before = place.manifest("dbs_eos")
+    assert main(place, "cmsspark.submit", *words, log=FULL) == 73
+    assert place.manifest("dbs_eos") == before
+    with open_history(tmp_path / "state") as book:
+        latest, first = book.runs()
+    assert (latest.state, latest.exit_code, first.state) == (State.FAILED, 73, State.DONE)
+    assert main(place, "cmsspark.submit", *words) == 0
+
+
+def test_an_error_that_cannot_be_reported_keeps_its_code(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    assert main(place, "cmsspark.main", "show", "nothing", "--fout", place.fout, log=FULL) == 2
+    assert main(place, "cmsspark.main", "status", "--fout", place.fout, log=FULL) == 73

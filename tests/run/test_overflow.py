@@ -1,0 +1,73 @@
+"""A sum beyond 64 bits is explained by the largest record, wherever the logs lie."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from cmsspark.base.errors import DataError
+from cmsspark.filesystems.storage import LocalFiles
+from cmsspark.run import overflow
+from cmsspark.run.inputs import resolve
+from cmsspark.run.request import DayRequest, Inputs
+from cmsspark.sources.folders import Layout
+from tests.corpus.json_lines import aaa
+from tests.run.places import Place
+
+FAILED = DataError("bytes: a sum is beyond 2^63-1")
+
+
+class FarFiles(LocalFiles):
+    """As another file system: its files are only copied. ``copied``: those that were."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.copied: list[str] = []
+
+    def fetch(self, path: str, target: Path) -> None:
+        if path.startswith("hdfs://far"):
+            self.copied.append(path.rsplit("/", 1)[-1])
+        super().fetch(path.removeprefix("hdfs://far"), target)
+
+
+@pytest.fixture
+def far(tmp_path: Path) -> tuple[DayRequest, Inputs, FarFiles]:
+    """A day of two files on another file system; the largest record is of a file that is not in DBS."""
+    place = Place(tmp_path)
+    unknown = aaa({"file_lfn": "/store/data/nowhere", "read_bytes_at_close": 9 * 10**18})
+    largest = aaa({"read_bytes_at_close": 5 * 10**18 + 1, "read_bytes": 0})
+    place.tree.write("aaa enr", "part-0.json", b"\n".join([aaa(), unknown]) + b"\n")
+    place.tree.write("aaa enr", "part-1.json", b"\n".join([aaa(), aaa(), largest]) + b"\n")
+    request = place.request()
+    inputs = resolve(request, Layout.of(request.settings, request.root), LocalFiles())
+    (source,) = inputs.streams
+    files = tuple(dataclasses.replace(file, path=f"hdfs://far{file.path}") for file in source.files)
+    elsewhere = FarFiles()
+    return request, dataclasses.replace(
+        inputs, files=elsewhere, streams=[dataclasses.replace(source, files=files)]
+    ), elsewhere  # fmt: skip
+
+
+def test_the_largest_record_of_files_elsewhere_is_named_without_a_catalogue(
+    far: tuple[DayRequest, Inputs, FarFiles],
+) -> None:
+    request, inputs, files = far
+    error = overflow.explained(FAILED, request, inputs, None)
+    assert isinstance(error, DataError)
+    assert error.wanted.startswith("aaa, dataset /")
+    assert str(error.where).startswith("hdfs://far") and str(error.where).endswith("part-1.json, line 3")
+    assert str(error.next_step).startswith("--quarantine-above 5000000000000000000 ")
+    assert files.copied == ["part-0.json", "part-1.json", "part-1.json"]
+
+
+def test_more_bytes_than_the_limit_are_not_copied(
+    far: tuple[DayRequest, Inputs, FarFiles], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request, inputs, files = far
+    monkeypatch.setattr(overflow, "MOST_COPIED_BYTES", 100)
+    error = overflow.explained(FAILED, request, inputs, None)
+    assert isinstance(error, DataError)
+    assert (error.wanted, files.copied) == (FAILED.wanted, [])
+    assert "--quarantine-above BYTES" in str(error.next_step)
