@@ -1,4 +1,4 @@
-"""Figures about the code itself: size, rooms, import circles, doubled names, where an extension touches, old words.
+"""Figures about the code itself: size, rooms, import circles, where an extension touches, words.
 
 ``python -m bench.house [PATH] [--detail]`` reads the checkout at PATH (default: this one) without importing it, so it
 also measures other revisions. ``bench/house_names.py`` has the rules about names. Parts of the package that are not
@@ -12,7 +12,7 @@ import ast
 import re
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -209,6 +209,8 @@ def figures(top: Path) -> Iterator[Figure]:
     yield Figure("package lines", f"{lines.total():,}", [f"{kind}: {count:,}" for kind, count in sorted(lines.items())])
     yield Figure("modules", f"{len(modules):,}", [f"{room}: {count}" for room, count in rooms.most_common()])
     sizes = [source.lines for source in modules if source.path.suffix == ".py"]
+    widths = sorted(len(line) for source in modules for line in source.text.splitlines())
+    yield Figure("line width, 90 of 100", f"{widths[len(widths) * 9 // 10] if widths else 0}", [])
     yield Figure("median module lines", f"{statistics.median(sizes or [0]):.0f}", [f"largest: {max(sizes, default=0)}"])
     yield Figure.of("functions over 60 lines", long_functions(files))
     yield Figure.of("import circles of modules", [" ".join(group) for group in module_circles(files)])
@@ -216,12 +218,19 @@ def figures(top: Path) -> Iterator[Figure]:
     for stream in STREAMS:
         yield Figure.of(f"files that mention {stream}", files_of_stream(top, files, stream))
     yield Figure.of("files that derive columns", derivations(files))
-    names: tuple[tuple[str, Callable[[ast.AST], Iterator[str]]], ...] = (
-        ("old words as names", house_names.public_names),
-        ("old words as variables", house_names.variables),
-    )
-    for title, kind in names:
-        yield Figure.of(title, house_names.old_words(((str(s.path), s.tree) for s in files), kind))
+    yield from words(files)
+
+
+def words(files: list[Source]) -> Iterator[Figure]:
+    """Yield the shares of vague names and of docstrings without a verb, with the counts of each file."""
+    for title, kind, everything in (
+        ("vague names", house_names.vague_names, house_names.bound_names),
+        ("docstrings without a verb", house_names.without_verb, house_names.docstrings),
+    ):
+        by_file = {str(source.path): (len(kind(source.tree)), len(list(everything(source.tree)))) for source in files}
+        count, total = (sum(numbers) for numbers in zip(*by_file.values(), strict=True))
+        details = [f"{path}: {number}" for path, (number, _) in by_file.items() if number]
+        yield Figure(title, f"{count / max(total, 1):.1%}", details)
 
 
 def main() -> None:

@@ -1,40 +1,30 @@
-"""What ``bench.house`` looks for in names: words that the project replaced, texts of code, computed columns."""
+"""What ``bench.house`` looks for in names: names that say nothing, docstrings without a verb, computed columns."""
 
 from __future__ import annotations
 
 import ast
 import io
 import tokenize
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 
-#: Words that standard terms have replaced, compared without leading underscores.
-_OLD_WORDS = """
-    attended Attended morning mornings_end Crew Shift said Kit by_processes by_spark Counted Scanned
-    told tell say asked words derived former exactly known KnownLines Needs Shape made_of why_not
-    fold Folded HashFold Unfold hash_fold unfold unfolded stand_ins_of nulled coded there dial Link LinkDown
-    beside beat Patience Drain turn settle Refused Unconfirmed ledger Ledger form generation When
-    Place Places Look Verdict HOPELESS GRAVEST_FIRST ASK_REPLICAS found one place given lay instead_of by_the_letter
+#: Words that do not say what a value is: bare participles and pronouns.
+_VAGUE = """
+    asked beside derived each exactly found given gone held here it kept known lay left made one other others own
+    place places rest said same say something such taken tell that them there these thing things this those told
+    wanted what when whole why
 """
-OLD_WORDS = frozenset(_OLD_WORDS.split())
+VAGUE = frozenset(_VAGUE.split())
+#: First words of a docstring that is no sentence with a verb.
+_NO_VERB = """
+    A All An Another Any Each Every How In It Its No Nothing One Only Some Such That The Their These They This Those
+    What Whatever When Where Whether Which Who Why
+"""
+NO_VERB = frozenset(_NO_VERB.split())
 _COLUMN_CALLS = frozenset({"alias", "withColumn", "with_columns", "append_column", "set_column"})
 
 
-def old_words(trees: Iterable[tuple[str, ast.AST]], kind: Callable[[ast.AST], Iterator[str]]) -> list[str]:
-    """``word: times in files`` for each old word among the names of that kind, by word."""
-    times: Counter[str] = Counter()
-    places: dict[str, set[str]] = defaultdict(set)
-    for path, tree in trees:
-        stem = path.rpartition("/")[2].partition(".")[0]
-        for name in [*kind(tree), *([stem] if kind is public_names else [])]:
-            if name.lstrip("_") in OLD_WORDS:
-                times[name.lstrip("_")] += 1
-                places[name.lstrip("_")].add(path)
-    return [f"{word}: {times[word]} in {', '.join(sorted(places[word])[:4])}" for word in sorted(times)]
-
-
-def public_names(tree: ast.AST) -> Iterator[str]:
-    """Names of functions, classes, parameters, attributes and constants of a module."""
+def bound_names(tree: ast.AST) -> Iterator[str]:
+    """Yield each name that code binds, once for each binding: functions, classes, parameters, variables, attributes."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name
@@ -42,24 +32,27 @@ def public_names(tree: ast.AST) -> Iterator[str]:
             yield node.arg
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             yield node.attr
-        if isinstance(node, ast.ClassDef | ast.Module):
-            for statement in node.body:
-                yield from _assigned(statement)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
 
 
-def _assigned(statement: ast.stmt) -> Iterator[str]:
-    targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
-    for target in targets:
-        if isinstance(target, ast.Name) and isinstance(statement, ast.Assign | ast.AnnAssign):
-            yield target.id
+def vague_names(tree: ast.AST) -> list[str]:
+    """Return the bound names of a module that do not say what the value is."""
+    return [name for name in bound_names(tree) if name.lstrip("_") in VAGUE]
 
 
-def variables(tree: ast.AST) -> Iterator[str]:
-    """Names that functions assign: one for each function and name."""
+def docstrings(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """Yield (function, docstring) of the functions of a module that have one; properties are attributes."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            names = (inner for inner in ast.walk(node) if isinstance(inner, ast.Name))
-            yield from {name.id for name in names if isinstance(name.ctx, ast.Store)}
+            is_property = any("property" in ast.unparse(decorator) for decorator in node.decorator_list)
+            if not is_property and (text := ast.get_docstring(node)):
+                yield node.name, text
+
+
+def without_verb(tree: ast.AST) -> list[str]:
+    """Return the functions whose docstring begins without a verb."""
+    return [name for name, text in docstrings(tree) if text.split()[0].rstrip(",") in NO_VERB]
 
 
 def code_texts(tree: ast.AST, text: str) -> Iterator[str]:

@@ -131,10 +131,10 @@ class _Pairs:
 def _run(folder: Path, script: Path, kind: str, cpus: int, more: list[str]) -> Cost:
     environ = {**os.environ, "CMSSPARK_STATE_DIR": str(folder / "state"), "CMSSPARK_CACHE_DIR": str(folder / "cache")}
     options = ["--no-monitor"] if kind == "without" else more
-    # As many cores as the run may use, and no class archive, which comes with time.
+    # As many cores as the run may use.
     local = ["--master", f"local[{cpus}]", "--driver-memory", "2g", "--conf", f"spark.driver.extraJavaOptions={_JAVA}"]
     command = [sys.executable, "-c", _MAIN, str(script), *local, *options]
-    cost = measure(command, {**environ, "CMSSPARK_WARM_UP": "0"}, folder / f"{kind}.log", cpus)
+    cost = measure(command, environ, folder / f"{kind}.log", cpus)
     if cost.code:
         sys.exit((folder / f"{kind}.log").read_text())
     return cost

@@ -18,8 +18,6 @@ from hypothesis import HealthCheck, settings
 from tests.opensearch import OpenSearch, running_or_skip
 
 os.environ["TZ"] = "UTC"
-# No test starts work in the background.
-os.environ["CMSSPARK_WARM_UP"] = "0"
 time.tzset()
 
 # Signals work in what tests start, however the tests themselves were started (nohup, a script's background).

@@ -96,8 +96,15 @@ FOLDERS = "\ntoy:\n  json: {form: json, folder: /project/monitoring/archive/toy,
 WRITE_SCHEMAS = ("-m", "cmsspark.publish.document_schemas", "--write")
 
 #: A derived column: the country of a site.
-DERIVED = '    "site_country": Derived("site_name", "_", 1),\n'
-COLUMN = '  - {name: site_country, type: string, about: "second part of the name of the site"}\n'
+#: One of a stored column, and one of a derived column.
+DERIVED = """\
+        "site_country": Derived("site_name", "_", 1),
+        "campaign": Derived("processing_name", "-", 0),
+"""
+COLUMN = """\
+  - {name: site_country, type: string, about: "second part of the name of the site"}
+  - {name: campaign, type: string, about: "processing_name up to its first dash"}
+"""
 
 #: A sink that keeps the documents of a batch in one file.
 SINK = '''"""The toy sink: a batch is a file."""
@@ -177,7 +184,10 @@ def build(frames: Frames, day: date) -> pl.DataFrame:
 JOB = DumpJob("toy_tiers", {"DATASETS": ("dataset_id", "dataset")}, False, build)
 command = JOB.command()
 '''
-JOB_LINE = '    yield Job("toy_tiers", "Datasets by data tier", ("toy_tiers",), runs_in_processes=True)\n'
+JOB_LINE = """\
+    place = "replicas.toy_tiers"
+    yield Job("toy_tiers", "Datasets by data tier", ("toy_tiers",), runs_in_processes=True, location=place)
+"""
 JOB_TABLE = """table: toy_tiers
 about: Datasets by data tier.
 keys: [data_tier]

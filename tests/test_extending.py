@@ -142,15 +142,16 @@ def with_toy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
 def extend(copy: Copy) -> None:
     """Do what CONTRIBUTING says, one extension after another."""
     with copy.extension("a derived column"):
-        copy.put("cmsspark/base/names.py", DERIVED, before='    "primary_name": Derived(')
+        copy.put("cmsspark/base/names.py", DERIVED, before="    }\n)\n")
         copy.put("schemas/tables/data_aggregation.yaml", COLUMN, before="  - {name: primary_name,")
-        copy.put("schemas/tables/period_aggregation.yaml", "  - site_country\n", before="  - primary_name\n")
+        names = "  - site_country\n  - campaign\n"
+        copy.put("schemas/tables/period_aggregation.yaml", names, before="  - primary_name\n")
         copy.run(*WRITE_SCHEMAS)
     with copy.extension("a sink"):
         copy.put("cmsspark/publish/sinks/toy.py", SINK)
         copy.put("cmsspark/publish/sinks/__init__.py", SINK_LINE, before='            SinkEntry("stomp"')
     with copy.extension("a job"):
-        copy.put("cmsspark/jobs/toy_tiers.py", JOB)
+        copy.put("cmsspark/apps/replicas/toy_tiers.py", JOB)
         copy.put("cmsspark/store/job_index.py", JOB_LINE, before='    yield Job("cern_monit"')
         copy.put("schemas/tables/toy_tiers.yaml", JOB_TABLE)
         copy.run(*WRITE_SCHEMAS)
@@ -173,7 +174,8 @@ def steps(extension: str) -> list[str]:
     [("a log stream", "toy"), ("a derived column", "aggregation"), ("a sink", "toy"), ("a job", "toy_tiers")],
 )
 def test_an_extension_takes_the_files_that_contributing_names(with_toy: Copy, extension: str, name: str) -> None:
-    named = {path.replace("NAME", name).replace("FORMAT", "json") for path in steps(extension)}
+    words = {"SUBSYSTEM": "replicas", "NAME": name, "FORMAT": "json"}
+    named = {re.sub("|".join(words), lambda match: words[match[0]], path) for path in steps(extension)}
     touched = {path for path in with_toy.touched[extension] if not path.startswith("schemas/documents/")}
     assert touched == named - {"schemas/documents/"}
     has_documents = touched != with_toy.touched[extension]
@@ -236,11 +238,16 @@ def test_a_derived_column_is_in_reports_periods_and_documents(with_toy: Copy) ->
         rows = with_toy.rows(table, "toy")
         assert {row["site_country"] for row in rows} > {"US"}
         assert all(row["site_country"] == [*row["site_name"].split("_"), None][1] for row in rows)
+        for row in rows:
+            assert row["campaign"] == (row["processing_name"] and row["processing_name"].partition("-")[0])
     day = DAY.isoformat()
     with_toy.run_spark("period.py", "--from", day, "--to", day, "--fout", str(with_toy.store))
     path = with_toy.cmsspark("path", "period_aggregation", "--from", day, "--to", day, "--fout", str(with_toy.store))
     (part,) = Path(path.strip().removeprefix("file://")).glob("part-*.parquet")
-    assert "US" in pq.read_table(part)["site_country"].to_pylist()
+    table = pq.read_table(part)
+    assert "US" in table["site_country"].to_pylist()
+    names = [text and text.partition("-")[0] for text in table["processing_name"].to_pylist()]
+    assert table["campaign"].to_pylist() == names and any(names)
 
 
 def test_a_sink_takes_the_documents(with_toy: Copy) -> None:

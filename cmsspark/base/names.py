@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 #: Suffixes of a node's name and their kinds of storage. A node without a suffix is disk.
@@ -15,27 +15,45 @@ KINDS: Final = ("disk", "tape", "buffer")
 
 @dataclass(frozen=True)
 class Derived:
-    """A column derived from another one: one part of the text in ``source``, split at ``separator``."""
+    """A column derived from another one: one part of the text in ``source``, split at ``separator``.
+
+    In :data:`DERIVED` ``source`` is a stored column: a rule on a derived column follows that column's own rule, which
+    is ``first``.
+    """
 
     source: str
     separator: str
     #: The 0-based index of the part.
     part: int
+    first: Derived | None = None
 
     def of(self, text: str) -> str | None:
-        """The part of a text; None where the text has too few parts."""
+        """Return the part of a text of the source, or None if the text has too few parts."""
+        if self.first is not None:
+            return None if (part := self.first.of(text)) is None else replace(self, first=None).of(part)
         parts = text.split(self.separator)
         return parts[self.part] if self.part < len(parts) else None
 
 
+def _on_stored_columns(rules: Mapping[str, Derived]) -> dict[str, Derived]:
+    """Return the rules with stored columns as sources. A rule stands behind that of its source."""
+    resolved: dict[str, Derived] = {}
+    for name, rule in rules.items():
+        first = resolved.get(rule.source)
+        resolved[name] = replace(rule, source=first.source, first=first) if first else rule
+    return resolved
+
+
 #: The derived columns of all tables: ``T2`` of ``T2_CH_CERN``; the parts of ``/primary/processed/TIER``. The merge,
 #: rollups of periods and, as Spark columns, the jobs on dumps use this definition.
-DERIVED: Final[Mapping[str, Derived]] = {
-    "site_tier": Derived("site_name", "_", 0),
-    "primary_name": Derived("dataset_name", "/", 1),
-    "processing_name": Derived("dataset_name", "/", 2),
-    "data_tier": Derived("dataset_name", "/", 3),
-}
+DERIVED: Final[Mapping[str, Derived]] = _on_stored_columns(
+    {
+        "site_tier": Derived("site_name", "_", 0),
+        "primary_name": Derived("dataset_name", "/", 1),
+        "processing_name": Derived("dataset_name", "/", 2),
+        "data_tier": Derived("dataset_name", "/", 3),
+    }
+)
 
 
 def site_and_kind(node: str) -> tuple[str, str]:

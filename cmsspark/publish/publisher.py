@@ -10,7 +10,7 @@ from typing import Final
 from cmsspark.base.errors import DataError, NotReady
 from cmsspark.publish.batch_log import Batch, BatchState
 from cmsspark.publish.outbox import Outbox
-from cmsspark.publish.sink import Clock, ForbiddenError, RejectedError, RetryableError, Sink, SystemClock
+from cmsspark.publish.sink import Clock, ForbiddenError, RejectedError, RetryableError, SendError, Sink, SystemClock
 from cmsspark.publish.spool import split
 
 _SENDABLE: Final = (BatchState.READY, BatchState.IN_DOUBT)
@@ -143,7 +143,7 @@ class Publisher:
         self._confirmed = None
         try:
             self._sink.send(batch, documents, self._stage_next)
-        except RetryableError as error:
+        except SendError as error:
             doubtful = batch.doubtful or error.in_doubt
             log.mark(batch, BatchState.IN_DOUBT if doubtful else BatchState.READY, error.reason)
             raise

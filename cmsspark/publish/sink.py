@@ -13,26 +13,32 @@ from cmsspark.publish.batch_log import Batch
 from cmsspark.publish.publishing_settings import PublishingSettings
 
 
-class RetryableError(Exception):
-    """A batch or a connection failed in a way that another attempt may cure.
+class SendError(Exception):
+    """A batch or a connection failed.
 
-    ``in_doubt``: the batch may have been delivered all the same; otherwise nothing of it was. ``retry_after``: seconds
-    that the destination asks us to wait.
+    ``in_doubt``: the batch may have been delivered all the same; otherwise nothing of it was.
     """
 
-    def __init__(self, reason: str, *, in_doubt: bool = False, retry_after: float = 0.0) -> None:
+    def __init__(self, reason: str, *, in_doubt: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
         self.in_doubt = in_doubt
+
+
+class RetryableError(SendError):
+    """Another attempt may succeed. ``retry_after``: seconds that the destination asks us to wait."""
+
+    def __init__(self, reason: str, *, in_doubt: bool = False, retry_after: float = 0.0) -> None:
+        super().__init__(reason, in_doubt=in_doubt)
         self.retry_after = retry_after
 
 
-class RejectedError(RetryableError):
+class RejectedError(SendError):
     """The destination refuses the content of this batch: sending the same bytes again does not help."""
 
 
 class ForbiddenError(NotAllowed):
-    """The destination does not let us publish (77): no retry cures that. ``in_doubt`` as in RetryableError."""
+    """The destination does not let us publish (77): no retry cures that. ``in_doubt`` as in SendError."""
 
     def __init__(
         self,
@@ -51,7 +57,7 @@ class Sink(Protocol):
     """A destination that confirms.
 
     ``outbox_name`` is the name of its folder in the outbox, ``where`` names it for people (without secrets). ``open``
-    and ``send`` raise RetryableError, or ForbiddenError (77) for what no retry cures; ``send`` returns only when the
+    and ``send`` raise SendError, or ForbiddenError (77) for what no retry cures; ``send`` returns only when the
     whole batch is confirmed. While it waits for the confirmation it may call ``meanwhile``, which hands the next batch
     to ``stage``: the sink may write it ahead, uncommitted.
     """

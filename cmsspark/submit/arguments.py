@@ -77,7 +77,6 @@ GROUPS: Final[Mapping[str, tuple[Option, ...]]] = {
         Option("--dry-run", "print the exact command, quoted for a shell"),
         Option("--explain", "print each Spark option and where it comes from"),
         Option("--list", "print the built-in jobs"),
-        Option("--warm-up", "make the JVM's class archive: once, then each start is shorter"),
         Option("--help", "print this, and the job's own options", short="-h"),
         Option("--version", "print the version"),
     ),

@@ -16,7 +16,6 @@ from cmsspark.settings.settings import Settings
 from cmsspark.store.job_index import Job
 from cmsspark.submit import spark_avro
 from cmsspark.submit.arguments import OPTIONS, Request
-from cmsspark.submit.class_archive import ClassArchive
 from cmsspark.submit.environment import Mode, add_driver_environment, add_environment, environment_of, same_everywhere
 from cmsspark.submit.host import Host
 from cmsspark.submit.live_metrics import add_metrics
@@ -50,14 +49,13 @@ _JAVA_OPTIONS: Final = "spark.driver.defaultJavaOptions"
 @dataclass(frozen=True)
 class InstallPaths:
     """Files of this installation: what spark-submit starts for a built-in job, the log settings, the package's zip and
-    the pseudonyms' key (made when they are called for), the JVM's class archive where there is one, and the URI of the
-    folder for event logs of measured runs, None where they are not measured."""
+    the pseudonyms' key (made when they are called for), and the URI of the folder for event logs of measured
+    runs, None where they are not measured."""
 
     launcher: str
     log4j: str
     ship: Callable[[], str]
     key: Callable[[], str]
-    class_archive: ClassArchive | None = None
     events: str | None = None
 
 
@@ -107,9 +105,6 @@ def build(request: Request, settings: Settings, host: Host, places: InstallPaths
     notes = _add_files(options, request, settings, host, places, job, mode)
     if mode == "client":
         java_options = _java_options(request, host, places)
-        if (archive := _class_archive(places, options)) is not None:
-            java_options += [f"-XX:SharedArchiveFile={_java_word(str(archive.path))}", "-Xshare:auto"]
-            host = replace(host, spark=replace(host.spark, home=archive.spark_home))
         options.prepend(_JAVA_OPTIONS, java_options, BUILT_IN)
     else:
         add_driver_environment(options, request, settings, host, master)
@@ -301,12 +296,6 @@ def _java_options(request: Request, host: Host, places: InstallPaths) -> list[st
         # All lines of a message, and traces: see etc/log4j2.properties.
         words += ["-Dcmsspark.cut=nothing-at-all", "-Dcmsspark.traces=full"]
     return words
-
-
-def _class_archive(places: InstallPaths, options: Options) -> ClassArchive | None:
-    """The archive, where no other jars are on the class path."""
-    has_jars = options.get("spark.jars") or options.get("spark.jars.packages")
-    return None if has_jars else places.class_archive
 
 
 def _java_word(text: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +23,6 @@ from cmsspark.settings import kerberos, pseudonyms
 from cmsspark.settings.settings import Settings, load_settings
 from cmsspark.store.job_index import JOBS, Job, find_job
 from cmsspark.submit import (
-    class_archive,
     cmsspark_jobs,
     cmsspark_lines,
     latest_date,
@@ -61,8 +59,6 @@ def run_spark(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         return _echo(f"run_spark, version {__version__}")
     if request.has("--list"):
         return _echo(job_list())
-    if request.has("--warm-up"):
-        return warm_up(load_settings(request.last("--settings"), environ), environ)
     if request.job is None:
         if request.has("--help"):
             return _echo(f"{USAGE}\n{help_text()}\n\n{job_list()}\n\nMore: docs/submitting.md")
@@ -101,9 +97,8 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
     settings = load_settings(options.get("settings_file") or request.last("--settings"), environ)
     host = this_host(environ)
     java = find_java(environ)
-    archive = class_archive.usable(host, java, settings.cache_dir)
     events = watching.events_folder(request, settings, environ)
-    spark = build(request, settings, host, places(host, settings, archive, events), job)
+    spark = build(request, settings, host, places(host, settings, events), job)
     command, reason = with_engine(spark, request, job, options, settings, host)
     if request.has("--explain"):
         first = [*uncompiled(job, host.package, unavailable_reason()), *counted_by_spark(job, reason)]
@@ -123,9 +118,6 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
             store_of(options["fout"], settings)
     for note in command.notes:
         sys.stderr.write(f"run_spark: {note}\n")
-    if command.mode == "client" and archive is None:
-        start = functools.partial(class_archive.warm_up_in_background, host.python, settings.origin, environ)
-        class_archive.note_start(host, java, settings.cache_dir, start)
     measure = watching.measuring(command, request, job, settings, environ)
     return run(command, environ, watching.watching_processes(request, settings, environ, measure), measure)
 
@@ -205,16 +197,13 @@ def job_options(job: Job, arguments: Sequence[str]) -> dict[str, Any]:
         raise UsageError(message, where=f"run_spark {job.name}", next_step=f"run_spark {job.name} --help") from None
 
 
-def places(
-    host: Host, settings: Settings, archive: class_archive.ClassArchive | None, events: str | None
-) -> InstallPaths:
+def places(host: Host, settings: Settings, events: str | None) -> InstallPaths:
     """The files of this installation."""
     return InstallPaths(
-        launcher=str(host.package / "jobs" / "launch.py"),
+        launcher=str(host.package / "submit" / "launch.py"),
         log4j=str(resource("etc/log4j2.properties")),
         ship=functools.partial(ship, host.package, settings.cache_dir),
         key=functools.partial(private_key, settings),
-        class_archive=archive,
         events=events,
     )
 
@@ -265,20 +254,6 @@ def check_kubernetes(command: Command, host: Host) -> None:
                 found=f"no {names[0]}",
                 next_step=f"add --conf {names[0]}=REGISTRY/IMAGE:TAG, or the option to `spark` in the settings",
             )
-
-
-def warm_up(settings: Settings, environ: Mapping[str, str]) -> int:
-    """Make the JVM's class archive."""
-    host, java = this_host(environ), find_java(environ)
-    check_java(java, host.spark, environ)
-    assert java is not None
-    begun = time.monotonic()
-    made = class_archive.make(host, java, settings.cache_dir)
-    size = made.path.stat().st_size / 1e6
-    _echo(f"class archive: {made.path} ({size:.0f} MB, {time.monotonic() - begun:.0f} s)")
-    if made.spark_home == host.spark.home:
-        return _echo(f"for this environment alone: it is made of {made.spark_home / 'jars'}")
-    return _echo("for all environments whose Spark has the same files")
 
 
 def job_list() -> str:
@@ -350,10 +325,6 @@ def explanation(command: Command, spark: Command, settings: Settings, first: Seq
         if chosen.why:
             lines.append(f"    why  {chosen.why}")
     lines += ["", *memory_rationale.lines(command.options, settings.state_dir, job_name)]
-    java_options = command.options.get("spark.driver.defaultJavaOptions") or ""
-    if command.mode == "client":
-        has_archive = "-XX:SharedArchiveFile" in java_options
-        lines += ["", f"class archive: {'used' if has_archive else 'none that fits; run_spark --warm-up makes one'}"]
     lines += [f"note: {note}" for note in command.notes]
     return "\n".join(lines)
 

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from cmsspark.base.errors import UsageError
-from cmsspark.submit.class_archive import ClassArchive
-from tests.submit.hosts import HOST, PLACES, SETTINGS, command
+from tests.submit.hosts import HOST, SETTINGS, command
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "submit"
 DAY = ("--date", "20260115", "--fout", "hdfs:///out put")
@@ -131,19 +130,6 @@ def test_executors_run_without_compiled_code_where_the_driver_does() -> None:
 def test_a_users_java_options_come_after_ours() -> None:
     built = command("dbs_aaa", "--conf", "spark.driver.defaultJavaOptions=-Xss4m")
     assert (built.options.get("spark.driver.defaultJavaOptions") or "").endswith("log4j2.properties -Xss4m")
-
-
-def test_the_class_archive_is_used_where_it_is_and_jars_are_not_added() -> None:
-    places = replace(PLACES, class_archive=ClassArchive(Path("/cache/jvm/a.jsa"), Path("/cache/jvm/spark")))
-    built = command("dbs_aaa", places=places)
-    used = built.options.get("spark.driver.defaultJavaOptions") or ""
-    assert "-XX:SharedArchiveFile=/cache/jvm/a.jsa -Xshare:auto" in used
-    assert (built.argv[0], built.env["SPARK_HOME"]) == ("/cache/jvm/spark/bin/spark-submit", "/cache/jvm/spark")
-    with_jars = command("dbs_aaa", "--jars", "/x.jar", places=places).options.get("spark.driver.defaultJavaOptions")
-    assert "SharedArchiveFile" not in (with_jars or "")
-    assert command("dbs_aaa", "--jars", "/x.jar", places=places).env["SPARK_HOME"] == "/spark"
-    elsewhere = command("dbs_aaa", "--yarn", "--deploy-mode", "cluster", places=places)
-    assert "SharedArchiveFile" not in " ".join(elsewhere.argv)
 
 
 def test_spark_avro_comes_from_sparks_jars_the_settings_folder_or_maven(tmp_path: Path) -> None:

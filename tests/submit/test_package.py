@@ -16,9 +16,9 @@ PACKAGE = Path(cmsspark.__file__).resolve().parent
 
 def small(folder: Path) -> Path:
     package = folder / "cmsspark"
-    (package / "jobs" / "__pycache__").mkdir(parents=True)
+    (package / "submit" / "__pycache__").mkdir(parents=True)
     (package / "__init__.py").write_text("x = 1\n")
-    (package / "jobs" / "__pycache__" / "a.pyc").write_text("")
+    (package / "submit" / "__pycache__" / "a.pyc").write_text("")
     (folder / "etc").mkdir()
     (folder / "etc" / "sources.yaml").write_text("a: 1\n")
     (folder / "etc" / ".hidden").write_text("")

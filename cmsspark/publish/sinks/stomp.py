@@ -19,7 +19,7 @@ from cmsspark.publish.batch_log import Batch
 from cmsspark.publish.connection import ConnectionLost
 from cmsspark.publish.credentials import Broker, read_broker
 from cmsspark.publish.destinations import Destination, folder_of, stomp_slugs
-from cmsspark.publish.sink import Clock, RejectedError, RetryableError, SinkOptions, SystemClock
+from cmsspark.publish.sink import Clock, RejectedError, RetryableError, SendError, SinkOptions, SystemClock
 from cmsspark.publish.stomp_connection import StallTimer, StompConnection
 from cmsspark.publish.stomp_login import NOT_ALLOWED, StompConnector, StompTimeouts, error_text, not_allowed
 
@@ -157,7 +157,7 @@ class StompSink:
             if frame is not None:
                 raise self._error_of(frame, in_doubt=committing) from None
             raise RetryableError(error.reason, in_doubt=committing) from None
-        except RetryableError:
+        except SendError:
             self.drop()
             raise
         self._sending = self._is_staging()
