@@ -79,7 +79,6 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "help": ("cmsspark.apps.results.help", "command", "Show help on a topic (exit-codes) or on a command."),
     "doctor": ("cmsspark.submit.doctor", "command", "Check what cmsspark needs on this host, with the next steps."),
     "completion": ("cmsspark.submit.completion", "command", "Print a script that completes both commands in a shell."),
-    "man": ("cmsspark.submit.man_pages", "command", "Write manual pages of all commands and jobs into a folder."),
     "demo": ("cmsspark.apps.demo.cli", "command", "Create a small simulated CMS, process one day, show the results."),
 }
 

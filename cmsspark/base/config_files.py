@@ -7,7 +7,6 @@ name.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ import msgspec
 import yaml
 
 from cmsspark.base.errors import SettingsError
+from cmsspark.base.text.spelling import suggestion
 
 _T = TypeVar("_T")
 #: A key of a file: the names from the top level down to it; an element of a list is its number, from 0.
@@ -69,10 +69,9 @@ class ConfigFile:
 
 
 def nearest(name: str, valid_names: Iterable[str]) -> str:
-    """The next step for an unknown name: the most similar valid name, if any, and all valid names."""
+    """Return the next step for an unknown name: the most similar valid name, if any, and all valid names."""
     names = list(valid_names)
-    near = difflib.get_close_matches(name, names, n=1)
-    return (f"did you mean {near[0]!r}? " if near else "") + f"use one of: {', '.join(names)}"
+    return f"{suggestion(name, names)} use one of: {', '.join(names)}".strip()
 
 
 def _translated(message: str, file: ConfigFile, kind: Any, key: Key, values: Any) -> SettingsError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
@@ -14,7 +13,9 @@ import click
 
 from cmsspark.base.errors import DocumentsQuarantined, InputMissing, NotReady, UsageError
 from cmsspark.base.periods import Interval, first_day
+from cmsspark.base.text import progress_line
 from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.progress_line import ProgressLine
 from cmsspark.base.text.terminal import echo_table
 from cmsspark.cli.options import store_of
 from cmsspark.settings.settings import Settings
@@ -165,39 +166,40 @@ def publish_table(request: PublishRequest, table: str, *, resume: bool = False) 
     Prints the totals also when it raises: NotReady (75), NotAllowed (77), DataError (65).
     """
     from cmsspark.publish.outbox import Outbox
-    from cmsspark.publish.progress import Progress
     from cmsspark.publish.publisher import Publisher, RetryPolicy
 
-    progress = Progress(0, sys.stderr)
-    spec, sink = _open_sink(request, table, lambda text: progress.log(text))
+    spec, sink = _open_sink(request, table, _log)
     state_dir = request.settings.state_dir
     if not resume:
         stored_table_of(request, spec.table.name)  # a day that is not stored leaves no outbox
     name = sink.outbox_name(state_dir)
     with Outbox(state_dir, name, table, spec.period).held() as outbox:
         for note in outbox.notes:
-            progress.log(note)
+            _log(note)
         spooled = None if resume else _fill(request, outbox, spec)
         if spooled is None or spooled.resumed:
             outbox.reopen_refused()
         snapshot_no = outbox.unfinished() if spooled is None else spooled.snapshot_no
         before = outbox.totals(snapshot_no)
-        progress = Progress(before.open + before.confirmed, sys.stderr, done=before.confirmed)
         settings = request.options
         policy = RetryPolicy(
             settings.patience, max_refused=settings.max_refused, max_refused_share=settings.max_refused_share
         )
         try:
-            Publisher(outbox, sink, policy, log=progress.log, progress=progress.confirmed).run()
+            with ProgressLine("publish", before.open, "documents") as line:
+                Publisher(outbox, sink, policy, log=_log, progress=line.add).run()
             if snapshot_no is not None:
                 outbox.note_confirmed(snapshot_no)
         finally:
-            progress.end()
             result = _result(outbox, sink, spooled, snapshot_no)
             _print(result)
         outbox.compact()
     _report_others(request, name, table, spec.period, is_error=resume and snapshot_no is None)
     return result
+
+
+def _log(text: str) -> None:
+    progress_line.log(f"publish: {text}")
 
 
 def _report_others(request: PublishRequest, name: str, table: str, period: str, *, is_error: bool) -> None:

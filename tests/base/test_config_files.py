@@ -39,12 +39,12 @@ MAIL = "daily:\n  mail:\n    to: [a@b]\n    from: c@d\n"
 @pytest.mark.parametrize(
     ("text", "line", "wanted", "found", "next_step"),
     [
-        ("stroe: /s\n", 1, "there is no setting 'stroe'", None, "did you mean 'store'? use one of: store, daily"),
+        ("stroe: /s\n", 1, "there is no setting 'stroe'", None, "did you mean store? use one of: store, daily"),
         ("x: 1\n", 1, "there is no setting 'x'", None, "use one of: store, daily"),
         ("store: 5\n", 1, "store is a text", "5", "put it in quotes"),
         ("store: [a]\n", 1, "store is a text", "['a']", None),
         ("daily: 3\n", 1, "daily has `key: value` lines below it", "3", None),
-        ("daily:\n  dais: 3\n", 2, "there is no setting 'dais' under daily", None, "did you mean 'days'? use one of: "
+        ("daily:\n  dais: 3\n", 2, "there is no setting 'dais' under daily", None, "did you mean days? use one of: "
          "days, patience, publish, jobs, mail, env, limits"),
         ("daily:\n  days: 0\n", 2, "daily.days is a whole number >= 1", "0", None),
         ("daily:\n  days: true\n", 2, "daily.days is a whole number", "True", None),
@@ -58,7 +58,7 @@ MAIL = "daily:\n  mail:\n    to: [a@b]\n    from: c@d\n"
         ("daily:\n  env: {A: a, B: }\n", 2, "daily.env.B is a text", None, None),
         ("daily:\n  limits:\n    x: 1\n    y: 0\n", 4, "daily.limits.y is a whole number >= 1", "0", None),
         (MAIL + "    security: startls\n", 5, "daily.mail.security is one of none, starttls, tls", "'startls'",
-         "did you mean 'starttls'? use one of: none, starttls, tls"),
+         "did you mean starttls? use one of: none, starttls, tls"),
         (MAIL + "    sender: x\n", 5, "there is no setting 'sender' under daily.mail", None,
          "use one of: to, from, security, port"),
         (MAIL + "    port: 70000\n", 5, "daily.mail.port is a whole number <= 65535", "70000", None),

@@ -1,4 +1,4 @@
-"""Completion of both commands, and manual pages made from their help."""
+"""Completion of both commands."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cmsspark.main import COMMANDS, command
-from cmsspark.store.job_index import JOBS
+from cmsspark.main import command
 
 TOP = Path(__file__).resolve().parents[2]
 
@@ -45,38 +44,6 @@ def test_the_script_completes_both(shell: str) -> None:
     if shutil.which(shell):
         checked = subprocess.run([shell, "-n"], input=shown, text=True, capture_output=True, check=False)
         assert checked.returncode == 0, checked.stderr
-
-
-def test_each_command_and_job_has_a_manual_page_that_troff_reads(tmp_path: Path) -> None:
-    CliRunner().invoke(command, ["man", str(tmp_path)], catch_exceptions=False)
-    pages = {path.name: path for path in (tmp_path / "man1").iterdir()}
-    wanted = {
-        "cmsspark",
-        "run_spark",
-        *(f"cmsspark-{name}" for name in COMMANDS),
-        *(f"run_spark-{job}" for job in JOBS),
-    }
-    assert {f"{name}.1" for name in wanted} <= set(pages)
-    for path in pages.values():
-        text = path.read_text(encoding="utf-8")
-        assert text.startswith(".TH ") and ".SH NAME" in text and ".SH EXIT STATUS" in text
-        # A line that begins with a dot and no macro of ours would be lost.
-        assert {line.split()[0] for line in text.splitlines() if line.startswith(".")} <= {
-            ".TH",
-            ".SH",
-            ".B",
-            ".PP",
-            ".TP",
-        }
-    assert r"\fB\-\-dry\-run" in pages["cmsspark-publish.1"].read_text(encoding="utf-8")
-
-
-def test_the_manual_pages_say_where_they_cannot_be_written(tmp_path: Path) -> None:
-    from cmsspark.base.errors import OutputError
-
-    (tmp_path / "file").touch()
-    with pytest.raises(OutputError):
-        CliRunner().invoke(command, ["man", str(tmp_path / "file")], catch_exceptions=False)
 
 
 def test_python_m_is_the_command() -> None:

@@ -48,13 +48,13 @@ A = "  - {name: a, command: [x]}\n"
         ("  - {name: 'a b', command: [x]}\n", "", 4, "such as 'a_b'"),
         ('  - {name: "a\\nb", command: [x]}\n', "", 4, "a name has letters"),
         ("  - {name: '', command: [x]}\n", "", 4, "a name has letters"),
-        ("  - {nam: a, command: [x]}\n", "", 4, "did you mean 'name'?"),
+        ("  - {nam: a, command: [x]}\n", "", 4, "did you mean name?"),
         ("  - {name: a, command: ls -l}\n", "", 4, "write it as [VALUE, …]"),
         ("  - {name: a, command: ['']}\n", "", 4, "a command begins with a program"),
         ('  - {name: a, command: ["a\\0b"]}\n', "", 4, "no NUL"),
         ('  - {name: a, command: [x], env: {A: "a\\0b"}}\n', "", 4, "no NUL"),
         ("  - {name: a, command: [x], env: {A=B: c}}\n", "", 4, "a name without ="),
-        ("  - {name: a, command: [x], env: {A: '{sise}'}}\n", "", 4, "did you mean '{size}'?"),
+        ("  - {name: a, command: [x], env: {A: '{sise}'}}\n", "", 4, "did you mean {size}?"),
         ("  - {name: a, command: [awk, '{print}']}\n", "", 4, "other braces need a blank"),
         ("  - {name: a, command: [x], timeout_seconds: .inf}\n", "", 4, "timeout_seconds"),
         ("  - {name: a, command: [x], env: {B: b, OMP_NUM_THREADS: 1}}\n", "", 4, "env.OMP_NUM_THREADS is a text"),
@@ -65,8 +65,8 @@ A = "  - {name: a, command: [x]}\n"
         (A, "sizes: [.inf]\n", 5, "sizes"),
         (A, "sizes: [.nan]\n", 5, "sizes"),
         (A, "sizes: [1, 2, 1]\n", 5, "each input size is named once"),
-        (A, "limits:\n  - {step: aa, rss_bytes: 1}\n", 6, "did you mean 'a'?"),
-        (A, "limits:\n  - {step: a, role: python_drivr, rss_bytes: 1}\n", 6, "did you mean 'python_driver'?"),
+        (A, "limits:\n  - {step: aa, rss_bytes: 1}\n", 6, "did you mean a?"),
+        (A, "limits:\n  - {step: a, role: python_drivr, rss_bytes: 1}\n", 6, "did you mean python_driver?"),
         (A, "nodes: {hosts: [h, h], start: [s], token_file: t}\n", 5, "each host is named once"),
         (A, "nodes: {hosts: [-oProxyCommand=x], start: [s], token_file: t}\n", 5, "does not begin with a dash"),
         (A, "nodes: {hosts: [], start: [s], token_file: t}\n", 5, "hosts is a list with at least 1"),
@@ -222,7 +222,7 @@ def test_comparisons_that_say_nothing_are_refused(tmp_path: Path) -> None:
     assert "two releases" in perf(tmp_path, "compare", "train", "1.0", "1.0", check=2).stderr
     assert "a share" in perf(tmp_path, "compare", "train", "1.0", "2.0", "--tolerance", "nan", check=2).stderr
     for page in ("compare", "results", "longevity"):
-        assert "did you mean 'train'?" in perf(tmp_path, page, "trian", check=66).stderr
+        assert "did you mean train?" in perf(tmp_path, page, "trian", check=66).stderr
     assert "complete runs of releases: " in perf(tmp_path, "compare", "train", "3.0", check=66).stderr
     missing = tmp_path / "none" / "x.html"
     assert "No such file" in perf(tmp_path, "results", "train", "--out", str(missing), check=73).stderr
