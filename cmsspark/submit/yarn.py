@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from cmsspark.base.errors import Exit, NotReady
 
+T = TypeVar("T")
 #: What ``etc/log4j2.properties`` puts before lines of Spark's YARN client; newlines of a message are `` | `` there.
 MARK: Final = "@yarn_"
 _PROPERTY: Final = re.compile(
@@ -71,53 +72,46 @@ def pages(properties: Mapping[str, str]) -> list[str]:
 
 
 def active_nodes(environ: Mapping[str, str]) -> int | None:
-    """How many nodes YARN has for work; None where its pages do not tell (secured, or not to be reached from here)."""
+    """Return how many nodes YARN has for work, or None if its pages do not say."""
+    return _answer(environ, "metrics", lambda answer: int(answer["clusterMetrics"]["activeNodes"]))
+
+
+def smallest_node(environ: Mapping[str, str]) -> int | None:
+    """Return the bytes of memory that YARN gives on its smallest node, or None if its pages do not say."""
+
+    def smallest(answer: Any) -> int:
+        nodes = (answer["nodes"] or {}).get("node", [])
+        return min(int(node["usedMemoryMB"]) + int(node["availMemoryMB"]) for node in nodes) << 20
+
+    return _answer(environ, "nodes?states=RUNNING", smallest)
+
+
+def diagnostics(environ: Mapping[str, str], application: str) -> str:
+    """Return what YARN says of how an application ended; empty if its pages do not say."""
+    path = f"apps/{application}"
+    return _answer(environ, path, lambda answer: str(answer["app"].get("diagnostics") or "")) or ""
+
+
+def _answer(environ: Mapping[str, str], path: str, read: Callable[[Any], T]) -> T | None:
+    """Ask the resource managers in turn. None if they are secured, or cannot be reached from here."""
     import urllib.request  # help and lists come sooner without
 
     for page in pages(settings(environ)):
         try:
-            with urllib.request.urlopen(f"{page}/ws/v1/cluster/metrics", timeout=5) as answer:  # noqa: S310  # http only
-                return int(json.load(answer)["clusterMetrics"]["activeNodes"])
+            with urllib.request.urlopen(f"{page}/ws/v1/cluster/{path}", timeout=5) as answer:  # noqa: S310  # http only
+                return read(json.load(answer))
         except (OSError, ValueError, KeyError, TypeError):
             continue
     return None
-
-
-def smallest_node(environ: Mapping[str, str]) -> int | None:
-    """Bytes of memory that YARN gives on its smallest node; None where its pages do not tell."""
-    import urllib.request
-
-    for page in pages(settings(environ)):
-        try:
-            with urllib.request.urlopen(f"{page}/ws/v1/cluster/nodes?states=RUNNING", timeout=5) as answer:  # noqa: S310  # http only
-                nodes = (json.load(answer)["nodes"] or {}).get("node", [])
-                return min(int(node["usedMemoryMB"]) + int(node["availMemoryMB"]) for node in nodes) << 20
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-    return None
-
-
-def diagnostics(environ: Mapping[str, str], application: str) -> str:
-    """What YARN says of how an application ended; empty where its pages do not tell."""
-    import urllib.request
-
-    for page in pages(settings(environ)):
-        try:
-            with urllib.request.urlopen(f"{page}/ws/v1/cluster/apps/{application}", timeout=5) as answer:  # noqa: S310  # http only
-                return str(json.load(answer)["app"].get("diagnostics") or "")
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-    return ""
 
 
 def check_nodes(environ: Mapping[str, str]) -> None:
     """Raises NotReady (75) where no node works: what is submitted then would wait for ever."""
     if active_nodes(environ) == 0:
         raise NotReady(
-            "a YARN cluster with a node that works is wanted",
+            "YARN has no active node",
             where=pages(settings(environ))[0],
-            found="0 active nodes",
-            next_step="try again later; its page shows what became of them",
+            next_step="try again later; that page shows what became of the nodes",
         )
 
 
