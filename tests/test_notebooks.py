@@ -90,7 +90,7 @@ def test_a_query_gives_the_same_rows(store: str) -> None:
 
 
 def test_a_query_of_a_store_that_is_not_there_fails(store: str) -> None:
-    with pytest.raises(InputMissing, match="a store is wanted"):
+    with pytest.raises(InputMissing, match="name the result folder"):
         cms.sql("select 1 from partials", fout=store + "-of-another-name")
 
 

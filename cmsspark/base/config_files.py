@@ -261,7 +261,7 @@ class _Parser:
         try:
             return self._scalars.construct_object(node)
         except (yaml.YAMLError, ValueError) as error:
-            raise SettingsError("a plain value is wanted", where=self._at(node), found=str(error)) from None
+            raise SettingsError("not a plain value", where=self._at(node), found=str(error)) from None
 
     def _at(self, node: yaml.Node) -> str:
         return f"{self._name}, line {node.start_mark.line + 1}"

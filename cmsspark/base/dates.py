@@ -35,7 +35,7 @@ def parse_day(text: str, *, latest: date | None = None) -> date:
     match = _DAY.fullmatch(text)
     hint = "write the day as 20260115 or 2026-01-15"
     if match is None:
-        raise UsageError(f"a day is wanted, not {text!r}", next_step=hint)
+        raise UsageError(f"not a day: {text!r}", next_step=hint)
     year, month, number = (int(part) for part in match.groups() if part is not None)
     try:
         day = date(year, month, number)

@@ -1,6 +1,6 @@
 """Error classes with exit codes, and the functions that report them.
 
-Each error says what was wanted, where, what is there instead and the next step, and has an exit code. ``Exit`` defines
+Each error says what is wrong, where, what is there instead and the next step, and has an exit code. ``Exit`` defines
 the exit codes.
 """
 
@@ -75,15 +75,15 @@ class Exit(IntEnum):
 
 
 class CmssparkError(Exception):
-    """An error that says what was wanted, where, what is there instead, and what to do next.
+    """An error that says what is wrong, where, what is there instead, and what to do next.
 
     ``str()`` returns the message for users: one line for the problem, and one indented line for each of ``where``,
     ``found`` and ``next_step`` that is not None.
 
     Example:
-        >>> error = InputMissing("a day of logs is wanted", where="/data/2026/01/15", next_step="try another day")
+        >>> error = InputMissing("no logs of this day", where="/data/2026/01/15", next_step="try another day")
         >>> print(error)
-        a day of logs is wanted
+        no logs of this day
           where: /data/2026/01/15
           next: try another day
         >>> error.exit_code.name, int(error.exit_code)

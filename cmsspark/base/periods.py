@@ -109,7 +109,7 @@ def week(text: str, today: date) -> Period:
         return Period(monday, monday + timedelta(days=7))
     match = _WEEK.fullmatch(text)
     if match is None:
-        raise UsageError(f"a week is wanted, not {text!r}", next_step="write it as 2026-W46, or last")
+        raise UsageError(f"not a week: {text!r}", next_step="write it as 2026-W46, or last")
     try:
         monday = date.fromisocalendar(int(match[1]), int(match[2]), 1)
         period = Period(monday, monday + timedelta(days=7))
@@ -130,7 +130,7 @@ def month(text: str, today: date) -> Period:
         return Period((end - _ONE_DAY).replace(day=1), end)
     match = _MONTH.fullmatch(text)
     if match is None:
-        raise UsageError(f"a month is wanted, not {text!r}", next_step="write it as 2026-11, or last")
+        raise UsageError(f"not a month: {text!r}", next_step="write it as 2026-11, or last")
     try:
         first = date(int(match[1]), int(match[2]), 1)
         period = Period(first, _next_month(first))

@@ -175,7 +175,7 @@ def store_of(fout: str | None, settings: Settings) -> str:
     """The store: ``--fout`` or the settings'. Raises UsageError (2) where neither names one."""
     chosen = fout or settings.store
     if not chosen:
-        raise UsageError("a store is wanted", next_step="give --fout URI, or `store: URI` in cmsspark.yaml")
+        raise UsageError("name the result folder", next_step="give --fout URI, or `store: URI` in cmsspark.yaml")
     return chosen
 
 

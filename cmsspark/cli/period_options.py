@@ -46,7 +46,7 @@ def when_options(command: Command) -> Callable[..., Any]:
     def with_when(*arguments: Any, day: date | None, period: Period | None, **options: Any) -> Any:
         if (day is None) == (period is None):
             raise UsageError(
-                "a day or a period is wanted", next_step="give --date, or one of --week, --month, --from … --to"
+                "name a day or a period", next_step="give --date, or one of --week, --month, --from … --to"
             )
         return command(*arguments, when=day or period, **options)
 
@@ -56,7 +56,7 @@ def when_options(command: Command) -> Callable[..., Any]:
 def needed(period: Period | None) -> Period:
     """The period that was given. Raises UsageError (2) where none was."""
     if period is None:
-        raise UsageError("a period is wanted", next_step="give one of --week, --month, --from … --to")
+        raise UsageError("name a period", next_step="give one of --week, --month, --from … --to")
     return period
 
 
@@ -64,7 +64,7 @@ def _period(week: str | None, month: str | None, first: date | None, last: date 
     names = [name for name, value in (("--week", week), ("--month", month), ("--from", first)) if value is not None]
     if len(names) > 1 or (last is not None and names != ["--from"]):
         choices = ", ".join([*names, "--to"] if last is not None else names)
-        raise UsageError(f"one period is wanted, not {choices}", next_step="give --week, or --month, or --from … --to")
+        raise UsageError(f"{choices} exclude each other", next_step="give --week, or --month, or --from … --to")
     if week is not None:
         return periods.week(week, dates.today())
     if month is not None:

@@ -204,7 +204,7 @@ def _facts(datasets: KnownDatasets, hash_name: Hash, table: pa.Table) -> dict[st
     sizes = to_numpy(table["file_size"], np.float64)
     if len(sizes) and not (np.abs(sizes) < 2.0**63).all():
         raise DataError(
-            "a file_size that fits 64 bits is wanted",
+            "file_size exceeds 64 bits",
             where="FILES",
             found=repr(float(np.abs(sizes).max())),
             next_step="look for absurd sizes in the dump",

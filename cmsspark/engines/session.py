@@ -190,7 +190,7 @@ def _not_read(file: str, text: str) -> errors.CmssparkError:
     if name.endswith("AccessControlException"):
         return errors.NotAllowed("access is refused", where=file, found=reason_text)
     if name.endswith("FileNotFoundException"):
-        return errors.InputMissing("a file that was listed is wanted", where=file, found=reason_text)
+        return errors.InputMissing("a listed file cannot be read", where=file, found=reason_text)
     if name.startswith(("java.net.", "org.apache.hadoop.ipc.")) or name.endswith("BlockMissingException"):
         return errors.NotReady("the file system did not answer as it should", where=file, found=reason_text)
     return errors.DataError(

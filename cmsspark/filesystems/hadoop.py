@@ -69,7 +69,7 @@ class HadoopFiles:
         entry = self.stat(path)
         if entry is None or not entry.is_dir:
             actual = "nothing of that name" if entry is None else "a file of that name"
-            raise InputMissing("a folder is wanted", where=path, found=actual)
+            raise InputMissing("no such folder", where=path, found=actual)
         system, hadoop_path = self._open(path)
         with _hadoop_errors(path):
             statuses = self._texts.list_statuses(system.listStatusIterator(hadoop_path))
@@ -241,7 +241,7 @@ def _hadoop_errors(path: str, *, writing: bool = False) -> Iterator[None]:
         if name.endswith("AccessControlException"):
             raise NotAllowed("access is refused", where=path, found=reason) from None
         if name.endswith("FileNotFoundException"):
-            raise InputMissing("a file is wanted", where=path, found=reason) from None
+            raise InputMissing("no such file", where=path, found=reason) from None
         if "no host" in reason or name.endswith("UnsupportedFileSystemException"):
             raise SettingsError(
                 "this location needs a cluster's configuration, or a host in its name",

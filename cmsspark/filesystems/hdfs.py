@@ -132,7 +132,7 @@ def hdfs_errors(location: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise InputMissing("a file that was listed is wanted", where=location, found=_first_line(error)) from None
+        raise InputMissing("a listed file cannot be read", where=location, found=_first_line(error)) from None
     except (OSError, RuntimeError) as error:
         text = _first_line(error)
         if (refused := kerberos.refused(text)) is not None:

@@ -45,14 +45,14 @@ def error_of(path: str, name: str, reason: str) -> CmssparkError | None:
     if "ClassNotFoundException" in text or "NoClassDefFoundError" in text:
         return SettingsError("the client of S3 is not among Spark's jars", where=path, found=reason, next_step=_JARS)
     if "NoAuthWithAWS" in text or "NoAwsCredentials" in text or "No AWS Credentials" in text:
-        return NotAllowed("credentials for S3 are wanted", where=path, found="none", next_step=_KEYS)
+        return NotAllowed("no credentials for S3", where=path, found="none", next_step=_KEYS)
     if "AccessDenied" in text or "InvalidAccessKeyId" in text or "SignatureDoesNotMatch" in text:
         return NotAllowed(
             "S3 refuses these credentials, or this bucket to them", where=path, found=reason, next_step=_KEYS
         )
     if "UnknownStoreException" in text or "NoSuchBucket" in text:
         return BucketMissing(
-            "a bucket is wanted",
+            "the address names no bucket",
             where=path,
             found=f"no bucket {parts.netloc}",
             next_step="check its name, and " + _ENDPOINT,

@@ -123,7 +123,7 @@ class LocalFiles:
 
     def list_dir(self, path: str) -> list[Entry]:
         path = local_path(path)
-        with _reading(path, "a folder is wanted"):
+        with _reading(path, "no such folder"):
             names = sorted(os.listdir(path))
         return [self._entry(os.path.join(path, name)) for name in names]
 
@@ -239,7 +239,7 @@ def unreadable(path: str, error: OSError) -> CmssparkError:
         )
     if error.errno in (errno.ELOOP, errno.ENAMETOOLONG):
         actual = "a loop of links" if error.errno == errno.ELOOP else error.strerror
-        return InputMissing("a file or folder is wanted", where=path, found=actual)
+        return InputMissing("no such file or folder", where=path, found=actual)
     if error.errno in AWAY:
         return NotReady(
             "the file system did not answer as it should",
@@ -253,14 +253,14 @@ def unreadable(path: str, error: OSError) -> CmssparkError:
 
 
 @contextmanager
-def _reading(path: str, wanted: str = "a file is wanted") -> Iterator[None]:
+def _reading(path: str, wanted: str = "no such file") -> Iterator[None]:
     """Convert an OSError: InputMissing (66) where ``path`` does not exist, otherwise as :func:`unreadable`."""
     try:
         yield
     except FileNotFoundError:
         raise InputMissing(wanted, where=path, found="nothing of that name") from None
     except OSError as error:
-        if isinstance(error, NotADirectoryError) and wanted == "a folder is wanted":
+        if isinstance(error, NotADirectoryError) and wanted == "no such folder":
             raise InputMissing(wanted, where=path, found="a file of that name") from None
         raise unreadable(path, error) from None
 

@@ -93,7 +93,7 @@ def _check_keytab(path: Path, principal: str, environ: Mapping[str, str]) -> Non
     refusal = _KEYTAB_REFUSED.search(done.stderr) if done is not None and done.returncode else None
     if refusal is not None:
         raise NotAllowed(
-            f"a keytab is wanted that gives {principal} a valid Kerberos ticket",
+            f"the keytab gives {principal} no Kerberos ticket",
             where=path,
             found=refusal[0],
             next_step=f"klist -k {path} lists its principals; make it anew if the password changed, or kinit and leave "

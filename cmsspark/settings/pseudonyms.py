@@ -109,7 +109,7 @@ def load(path: Path) -> KeyFile:
         raise OutputError("the pseudonym key cannot be created or read", where=path, found=error.strerror) from None
     keys = _parsed(content)
     if keys is None:
-        raise SettingsError("a pseudonym key of 64 hex digits is wanted", where=path, found="something else")
+        raise SettingsError("a pseudonym key has 64 hex digits", where=path, found="something else")
     return keys
 
 

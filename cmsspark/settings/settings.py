@@ -193,7 +193,7 @@ def _find(path: str | None, env: Mapping[str, str]) -> Path | None:
             if not file.is_file():
                 actual = "a folder" if file.is_dir() else "no file of that name"
                 raise SettingsError(
-                    f"the settings file that {option} names is wanted",
+                    f"{option} names a settings file that cannot be read",
                     where=file,
                     found=actual,
                     next_step=f"correct the path, or leave {option} out: etc/cmsspark.example.yaml is an example",

@@ -107,7 +107,7 @@ def choose_replica_dump(files: Files, layout: Layout, day: date, tables: Iterabl
         found = f"{error.found}; {layout.epochs.why(REPLICAS_ROLE, day)}"
         raise InputMissing(error.wanted, where=error.where, found=found, next_step=error.next_step) from None
     raise InputMissing(
-        f"replicas of {day} are wanted",
+        f"no replicas for {day}",
         found=layout.epochs.why(REPLICAS_ROLE, day),
         next_step="see epochs in docs/feeds.md",
     )
@@ -174,7 +174,7 @@ def _preference(day: date, dated: Sequence[_Dated]) -> list[_Dated]:
 def _choose(files: Files, kind: str, day: date, dated: Sequence[_Dated], searched: Sequence[str]) -> Dump:
     if not dated:
         raise InputMissing(
-            f"a {kind} dump for {day} is wanted",
+            f"no {kind} dump for {day}",
             where=" or ".join(shown(folder) for folder in searched),
             found="no dump at all",
             next_step="check --root, or the folders in the settings under sources",
@@ -189,7 +189,7 @@ def _choose(files: Files, kind: str, day: date, dated: Sequence[_Dated], searche
         warnings += _far(kind, day, when)
         return Dump(kind, when, folders[""], tables, abs((when - day).days), tuple(warnings))
     raise NotReady(
-        f"a complete {kind} dump for {day} is wanted",
+        f"no complete {kind} dump for {day}",
         where=" or ".join(shown(folder) for folder in searched),
         found=" | ".join(skipped[:3]) + (f" | and {len(skipped) - 3} more" if len(skipped) > 3 else ""),
         next_step="run again when the dump is written",
@@ -200,7 +200,7 @@ def _current_dump(files: Files, folder: str, required: Sequence[str]) -> Dump:
     tables, incomplete = _tables(files, _table_folders(folder, required))
     if incomplete:
         raise NotReady(
-            "a complete dbs dump is wanted",
+            "no complete dbs dump",
             where=shown(folder),
             found="; ".join(incomplete),
             next_step="run again when it is written",

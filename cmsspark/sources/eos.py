@@ -218,7 +218,7 @@ class EosDecoder(JsonDecoder):
             elif isinstance(value, str) and not isinstance(value, Number):
                 record = Text(text(value, "data") or "", metadata)
             else:
-                raise Malformed(f"data: an object or text is wanted, found {kind_of(value)}")
+                raise Malformed(f"data: expected an object or text, found {kind_of(value)}")
         # Of repeated texts the last one counts, as in msgspec.
         return _strict_text(record.data, metadata) if isinstance(record, Text) else record
 

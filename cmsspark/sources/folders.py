@@ -91,7 +91,7 @@ def _other_epoch(layout: Layout, stream: str, day: date) -> InputMissing:
     """The stream has no part in its role on the day."""
     role = STREAMS_BY_NAME[stream].role
     return InputMissing(
-        f"{stream} of {day} is wanted",
+        f"no {stream} for {day}",
         found=layout.epochs.why(role, day),
         next_step=f"give another day or other --streams; the settings change it: {setting(role, stream, day)}",
     )
@@ -105,7 +105,7 @@ def _other_has_it(files: Files, layout: Layout, stream: str, day: date) -> Input
         if files.stat(folder) is None:
             continue
         return InputMissing(
-            f"{stream} of {day} is wanted from {layout.epochs.source(role, day) or 'a source'}",
+            f"no {stream} for {day} from {layout.epochs.source(role, day) or 'its source'}",
             where=" or ".join(shown(other.day_folder(day)) for other in layout.day_locations(stream, day)),
             found=f"no folder of that day; {location.serves} has it: {shown(folder)}",
             next_step=setting(role, location.serves, day),
@@ -150,7 +150,7 @@ def _no_day(files: Files, locations: Sequence[InputLocation], stream: str, day: 
         if not allow_tmp and files.stat(folder + TMP) is not None:
             next_step = f"wait until {shown(folder)}{TMP} is final, or read the incomplete folder with --allow-tmp"
     return InputMissing(
-        f"{stream} of {day} is wanted",
+        f"no {stream} for {day}",
         where=" or ".join(searched),
         found=f"days there: {'; '.join(available)}",
         next_step=next_step,

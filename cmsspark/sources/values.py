@@ -79,7 +79,7 @@ def text(value: Any, field: str) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str) or isinstance(value, Number):
-        raise Malformed(f"{field}: text is wanted, found {kind_of(value)}")
+        raise Malformed(f"{field}: expected text, found {kind_of(value)}")
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -92,7 +92,7 @@ def whole(value: Any, field: str) -> int | None:
     if value is None:
         return None
     if not isinstance(value, Number):
-        raise Malformed(f"{field}: a number is wanted, found {kind_of(value)}")
+        raise Malformed(f"{field}: expected a number, found {kind_of(value)}")
     return _whole(value, field)
 
 
@@ -100,7 +100,7 @@ def long(value: Any, field: str) -> int | None:
     """An integer from 0 to 2^63-1, a float of whole value, or null (rule 9). Raises Malformed."""
     number = whole(value, field)
     if number is not None and number > MAX_LONG:
-        raise Malformed(f"{field}: a number from 0 to 2^63-1 is wanted, found a larger one")
+        raise Malformed(f"{field}: the number exceeds 2^63-1")
     return number
 
 
@@ -112,10 +112,10 @@ def long_text(value: Any, field: str) -> int | None:
     if written.isascii() and written.isdigit() and len(written) < 19:
         return int(written)
     if _NUMBER_TEXT.fullmatch(written) is None:
-        raise Malformed(f"{field}: a number as text is wanted, found other text")
+        raise Malformed(f"{field}: the text is not a number")
     number = _whole(written, field)
     if number > MAX_LONG:
-        raise Malformed(f"{field}: a number from 0 to 2^63-1 is wanted, found a larger one")
+        raise Malformed(f"{field}: the number exceeds 2^63-1")
     return number
 
 
@@ -124,10 +124,10 @@ def hours(value: Any, field: str) -> float | None:
     if value is None:
         return None
     if not isinstance(value, Number):
-        raise Malformed(f"{field}: a number is wanted, found {kind_of(value)}")
+        raise Malformed(f"{field}: expected a number, found {kind_of(value)}")
     number = float(value)
     if not math.isfinite(number) or number < 0:
-        raise Malformed(f"{field}: finite hours from 0 on are wanted")
+        raise Malformed(f"{field}: the hours are negative or not finite")
     if number * HOUR_MS + 0.5 >= MAX_LONG:
         raise Malformed(f"{field}: hours beyond 2^63 ms")
     return number
@@ -143,7 +143,7 @@ def signed(value: Any, field: str) -> int | None:
     if value is None:
         return None
     if not isinstance(value, Number):
-        raise Malformed(f"{field}: a whole number is wanted, found {kind_of(value)}")
+        raise Malformed(f"{field}: expected a whole number, found {kind_of(value)}")
     size = _whole(value.removeprefix("-"), field)
     return max(-MAX_LONG - 1, min(-size if value.startswith("-") else size, MAX_LONG))
 
@@ -154,13 +154,13 @@ def _whole(written: str, field: str) -> int:
         number = 10**400 if len(written) > 400 else int(written)
         negative = written.startswith("-") and number != 0
         if negative:
-            raise Malformed(f"{field}: a number from 0 on is wanted, found a negative one")
+            raise Malformed(f"{field}: the number is negative")
         return number
     value = float(written)
     if not value.is_integer():
-        raise Malformed(f"{field}: a whole number is wanted, found a fraction")
+        raise Malformed(f"{field}: expected a whole number, found a fraction")
     if value < 0:
-        raise Malformed(f"{field}: a number from 0 on is wanted, found a negative one")
+        raise Malformed(f"{field}: the number is negative")
     return int(value)
 
 
@@ -170,7 +170,7 @@ def avro_text(row: Mapping[str, Any], field: str) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str):
-        raise Malformed(f"{field}: text is wanted, found {type(value).__name__}")
+        raise Malformed(f"{field}: expected text, found {type(value).__name__}")
     return text(value, field)
 
 
@@ -180,9 +180,9 @@ def avro_long(row: Mapping[str, Any], field: str) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise Malformed(f"{field}: a number is wanted, found {type(value).__name__}")
+        raise Malformed(f"{field}: expected a number, found {type(value).__name__}")
     if value != int(value) or not 0 <= value <= MAX_LONG:
-        raise Malformed(f"{field}: a whole number from 0 to 2^63-1 is wanted")
+        raise Malformed(f"{field}: expected a whole number from 0 to 2^63-1")
     return int(value)
 
 
@@ -194,10 +194,10 @@ def milliseconds(seconds: str | None, field: str) -> int | None:
     if seconds.isascii() and seconds.isdigit() and len(seconds) <= 12:
         return int(seconds) * 1000
     if _SECONDS.fullmatch(seconds) is None:
-        raise Malformed(f"{field}: seconds as text are wanted, found other text")
+        raise Malformed(f"{field}: the text is not a number of seconds")
     value = float(seconds)
     if value < 0 or not math.isfinite(value):
-        raise Malformed(f"{field}: finite seconds from 0 on are wanted")
+        raise Malformed(f"{field}: the seconds are negative or not finite")
     if value * 1000 > MAX_LONG:
         raise Malformed(f"{field}: seconds beyond 2^63 ms")
     return math.floor(value * 1000 + 0.5)

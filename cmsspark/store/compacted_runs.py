@@ -115,7 +115,7 @@ def _rows(files: Files, folder: str, table: str, count: int) -> pa.Table:
     rows = read_parts(files, parts_of(files, folder))
     if rows.num_rows != count:
         raise DataError(
-            f"{count:,} rows of {table} are wanted, as the manifest says",
+            f"the manifest says {count:,} rows of {table}",
             where=folder,
             found=f"{rows.num_rows:,} rows",
             next_step="run the day's job again",

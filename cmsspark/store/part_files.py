@@ -43,7 +43,7 @@ def read_parts(files: Files, parts: Sequence[Entry]) -> pa.Table:
             reason = " ".join(str(error).split())[:200]
             raise DataError("a part of the stored table cannot be read", where=part.path, found=reason) from None
     if any(not table.schema.equals(tables[0].schema) for table in tables):
-        raise DataError("parts with the same columns are wanted", where=parts[0].path, found="several schemas")
+        raise DataError("the parts have different columns", where=parts[0].path, found="several schemas")
     return pa.concat_tables(tables)
 
 

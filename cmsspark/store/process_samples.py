@@ -187,7 +187,7 @@ class ProcessDatabase(StateDatabase):
             return found[0]
         ids = ", ".join(run.run for run in found[:5]) or "none"
         raise UsageError(
-            f"one watched run is wanted whose id begins with {name!r}",
+            f"not exactly one watched run has an id that begins with {name!r}",
             found=ids,
             next_step="cmsspark monitor runs lists them",
         )

@@ -252,7 +252,7 @@ def run_table(files: Files, fout: str, job: str, table: str, interval: Interval,
     matches = [name for name in ids if name.startswith(run)]
     if len(matches) != 1:
         raise InputMissing(
-            f"a run of {job} of {interval} whose id begins with {run} is wanted",
+            f"no run of {job} for {interval} has an id that begins with {run}",
             where=runs,
             found=", ".join(ids) or "no runs",
             next_step="give more letters of one of these ids",
@@ -271,7 +271,7 @@ def _read_json(files: Files, path: str, next_step: str) -> dict[str, Any]:
     except ValueError:
         document = None
     if not isinstance(document, dict):
-        raise DataError("a JSON object is wanted", where=path, found="something else", next_step=next_step)
+        raise DataError("not a JSON object", where=path, found="something else", next_step=next_step)
     return document
 
 

@@ -192,7 +192,8 @@ class RunHistory(StateDatabase):
         if len(rows) == 1:
             return _run(rows[0])
         ids = ", ".join(row[0] for row in rows) or "none"
-        raise UsageError(f"one run is wanted whose id begins with {name!r}", found=ids, next_step="see cmsspark runs")
+        wrong = f"not exactly one run has an id that begins with {name!r}"
+        raise UsageError(wrong, found=ids, next_step="see cmsspark runs")
 
     def note_published(self, published: Published) -> None:
         """Record the outcome of publishing a table."""

@@ -67,7 +67,7 @@ class StateDatabase:
         self._db.execute("PRAGMA synchronous=FULL")
         version = self._db.execute("PRAGMA user_version").fetchone()[0]
         if version not in (0, self.version):
-            actual = f"version {version}, version {self.version} is wanted"
+            actual = f"version {version} instead of {self.version}"
             raise self.other_version(f"{self.what} has another version", where=self.path, found=actual)
         self._db.executescript(self.tables)
         self._db.execute(f"PRAGMA user_version={self.version}")

@@ -37,7 +37,7 @@ def existing_store(files: Files, store: str) -> Files:
     """Return ``files``. Raises InputMissing (66) where there is no such store, whose tables would all be empty."""
     if files.stat(store) is None:
         next_step = "check --fout, or make a first day: run_spark data_aggregation --date DAY"
-        raise InputMissing("a store is wanted", where=store, found="nothing of that name", next_step=next_step)
+        raise InputMissing("name the result folder", where=store, found="nothing of that name", next_step=next_step)
     return files
 
 

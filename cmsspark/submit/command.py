@@ -134,7 +134,7 @@ def choose_profile(request: Request, settings: Settings) -> Profile:
     chosen = [name for name in ("local", "yarn", "k8s") if request.has(f"--{name}")]
     chosen += request.every("--profile")
     if len(set(chosen)) > 1:
-        raise UsageError("one profile is wanted", found=" and ".join(chosen), next_step="leave out all but one of them")
+        raise UsageError("more than one profile", found=" and ".join(chosen), next_step="leave out all but one of them")
     if chosen:
         return load_profile(chosen[0])
     master = request.last("--master") or ""
@@ -161,7 +161,7 @@ def _deploy_mode(request: Request, profile: Profile) -> Mode:
 def _check_master(master: str, mode: Mode) -> None:
     if not master:
         raise UsageError(
-            "the cluster's address is wanted", next_step="give --master, on Kubernetes k8s://https://HOST:PORT"
+            "the address of the cluster is missing", next_step="give --master, on Kubernetes k8s://https://HOST:PORT"
         )
     if mode == "cluster" and master.startswith("local"):
         raise UsageError("cluster mode needs a cluster", found=f"master {master}", next_step="add --yarn or --k8s")

@@ -128,7 +128,7 @@ def find_spark(environ: Mapping[str, str]) -> Spark:
         spec = importlib.util.find_spec("pyspark")
         if spec is None or spec.origin is None:
             raise SettingsError(
-                "Spark is wanted",
+                "Spark is not installed",
                 found="neither SPARK_HOME nor the pyspark package",
                 next_step="pip install 'pyspark>=3.5,<5', or set SPARK_HOME to the cluster's Spark",
             )
@@ -138,7 +138,7 @@ def find_spark(environ: Mapping[str, str]) -> Spark:
         if match:
             return Spark(spark_home, version=match.group(2), scala=match.group(1))
     raise SettingsError(
-        f"{by} names no Spark: jars/spark-core_*.jar is wanted there",
+        f"{by} names no Spark: it has no jars/spark-core_*.jar",
         where=spark_home,
         found="no such jar",
         next_step="unset SPARK_HOME to use the installed pyspark",
@@ -178,7 +178,7 @@ def check_java(java: Java | None, spark: Spark, environ: Mapping[str, str]) -> N
     by = f"JAVA_HOME={environ['JAVA_HOME']}" if environ.get("JAVA_HOME") else "PATH"
     java_text = "no Java" if java is None else f"Java {java.version} ({java.program})"
     raise SettingsError(
-        f"Java {wanted} is wanted for Spark {spark.version}",
+        f"Spark {spark.version} needs Java {wanted}",
         where=by,
         found=java_text,
         next_step="set JAVA_HOME to one, or install it: sudo apt-get install openjdk-17-jre-headless",

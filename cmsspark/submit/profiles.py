@@ -99,7 +99,7 @@ def load_profile(name: str) -> Profile:
         file = Path(name).expanduser()
         if not file.is_file():
             raise UsageError(
-                "a profile file is wanted",
+                "the profile is not a file",
                 where=name,
                 found="no such file",
                 next_step="name local, yarn, k8s or a YAML file",

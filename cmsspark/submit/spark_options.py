@@ -159,7 +159,7 @@ def add_options_file(options: Options, file: str) -> None:
     try:
         lines = Path(file).expanduser().read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
-        raise SettingsError("the file that SPARK_OPTIONS names is wanted", where=file, found="no such file") from None
+        raise SettingsError("SPARK_OPTIONS names a file that does not exist", where=file) from None
     except (OSError, UnicodeDecodeError) as error:
         raise NotAllowed("the SPARK_OPTIONS file cannot be read", where=file, found=str(error)) from None
     for number, line in enumerate(lines, start=1):

@@ -62,7 +62,7 @@ def run_spark(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     if request.job is None:
         if request.has("--help"):
             return _echo(f"{USAGE}\n{help_text()}\n\n{job_list()}\n\nMore: docs/submitting.md")
-        raise UsageError("a job is wanted", next_step=f"{USAGE}; run_spark --list names the jobs")
+        raise UsageError("name a job", next_step=f"{USAGE}; run_spark --list names the jobs")
     job = built_in(request.job)
     if request.has("--help"):
         return _echo(job_help(request.job, job))
@@ -153,7 +153,7 @@ def built_in(name: str) -> Job | None:
         if Path(name).is_file():
             return None
         raise UsageError(
-            "a script is wanted",
+            "the script cannot be read",
             where=name,
             found="no such file",
             next_step="check the path; run_spark --list names the built-in jobs",
@@ -224,7 +224,7 @@ def check_yarn(command: Command, host: Host) -> None:
     if environ.get("HADOOP_CONF_DIR") or environ.get("YARN_CONF_DIR") or Path(folder, "spark-env.sh").is_file():
         return
     raise SettingsError(
-        "a YARN cluster is wanted",
+        "nothing names the YARN cluster",
         found="neither HADOOP_CONF_DIR nor YARN_CONF_DIR",
         next_step="set HADOOP_CONF_DIR to the folder with the cluster's core-site.xml and yarn-site.xml",
     )
@@ -249,7 +249,7 @@ def check_kubernetes(command: Command, host: Host) -> None:
         names = ["spark.kubernetes.container.image", f"spark.kubernetes.{role}.container.image"]
         if not any(command.options.get(name) or defaults.get(name) for name in names):
             raise SettingsError(
-                f"an image for the {role} on Kubernetes is wanted",
+                f"no image for the {role} on Kubernetes",
                 where=f"profile {command.profile}",
                 found=f"no {names[0]}",
                 next_step=f"add --conf {names[0]}=REGISTRY/IMAGE:TAG, or the option to `spark` in the settings",

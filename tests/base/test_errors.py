@@ -32,9 +32,9 @@ def test_every_kind_has_its_exit_code() -> None:
 
 
 def test_a_message_has_a_line_for_each_thing_that_is_known() -> None:
-    error = errors.DataError("a file is wanted", where="/x", found="nothing", next_step="look")
-    assert str(error) == error.text() == "a file is wanted\n  where: /x\n  found: nothing\n  next: look"
-    assert str(errors.DataError("a file is wanted")) == "a file is wanted"
+    error = errors.DataError("no such file", where="/x", found="nothing", next_step="look")
+    assert str(error) == error.text() == "no such file\n  where: /x\n  found: nothing\n  next: look"
+    assert str(errors.DataError("no such file")) == "no such file"
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -108,7 +108,7 @@ def test_a_keytab_with_an_old_key_is_refused(secured: World, realm: kdc.Realm, t
     for mode in ("client", "cluster"):
         words = secured.on_yarn("dbs_phedex", "hdfs:///cms/none", "--deploy-mode", mode)
         ended = secured.run(*words, "--principal", f"former@{kdc.REALM}", "--keytab", str(old))
-        assert ended.code == 77 and "a keytab is wanted" in ended.err and "klist -k" in ended.err
+        assert ended.code == 77 and "the keytab gives" in ended.err and "klist -k" in ended.err
         assert "Traceback" not in ended.err and "\tat " not in ended.err
     assert applications(secured) == before
 

@@ -70,12 +70,12 @@ def test_a_bucket_that_is_missing_is_no_missing_file(monkeypatch: pytest.MonkeyP
             raise self.error
 
     files = HadoopFiles.__new__(HadoopFiles)
-    monkeypatch.setattr(files, "_open", lambda path: (System(InputMissing("a file is wanted", where=path)), path))
+    monkeypatch.setattr(files, "_open", lambda path: (System(InputMissing("no such file", where=path)), path))
     assert files.stat(STORE) is None
     missing = error_of(STORE, "org.apache.hadoop.fs.s3a.UnknownStoreException", "NoSuchBucketException: (404)")
     assert isinstance(missing, InputMissing)
     monkeypatch.setattr(files, "_open", lambda path: (System(missing), path))
-    with pytest.raises(BucketMissing, match="a bucket is wanted"):
+    with pytest.raises(BucketMissing, match="the address names no bucket"):
         files.stat(STORE)
 
 

@@ -228,7 +228,7 @@ def test_input_that_changes_while_it_is_read_fails_the_run(spark: object, place:
 def test_an_avro_file_of_another_schema_is_reported_with_its_fields(spark: object, place: Place) -> None:
     place.tree.write("crab avro", "part-0.avro", avro_files.container({"Other": "string"}, [{"Other": "x"}]))
     error = place.fails(errors.DataError, "dbs_crab")
-    assert "FileName is wanted" in str(error)
+    assert "no field FileName" in str(error)
     assert "fields Other" in str(error)
     assert "part-0.avro" in str(error)
 
@@ -384,7 +384,7 @@ def test_a_tolerance_that_is_none_ends_in_2(place: Place, value: str) -> None:
 
 def test_a_job_without_a_store_ends_in_2(place: Place) -> None:
     arguments = ["--date", "20190615", "--settings", str(place.settings)]
-    with pytest.raises(errors.UsageError, match="a store is wanted"):
+    with pytest.raises(errors.UsageError, match="name the result folder"):
         errors.run_click(load_command(find_job("dbs_aaa")), "dbs_aaa", arguments)
 
 

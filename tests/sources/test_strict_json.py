@@ -98,7 +98,7 @@ def test_a_repeated_key_keeps_all_its_values() -> None:
     assert found == {"a": ["1", "x", None], "b": [{"c": ["1", "2"]}]}
     assert last(found, "a", lambda value, where: value, "") is None
     assert last(found, "z", text, "") is None
-    with pytest.raises(Malformed, match=r"data\.a: text is wanted, found number"):
+    with pytest.raises(Malformed, match=r"data\.a: expected text, found number"):
         last(found, "a", text, "data.")
 
 

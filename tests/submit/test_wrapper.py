@@ -77,7 +77,7 @@ def test_help_of_ones_own_script_does_not_run_it(home: dict[str, str], tmp_path:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "a job is wanted"),
+        ((), "name a job"),
         (("nothing",), "catalogue_check, cern_monit"),
         (("../jobs/dbs_aaa",), "no such file"),
         (("dbs_aaa; rm -rf .",), "there is no job"),

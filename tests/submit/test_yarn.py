@@ -218,9 +218,9 @@ def test_a_file_of_yarns_has_the_logs_by_name() -> None:
     ("stdout", "stderr", "wanted"),
     [
         (
-            "catalogue built\ncmsspark: a folder is wanted\n  where: /x\n  next: wait\nmore\n",
+            "catalogue built\ncmsspark: no such folder\n  where: /x\n  next: wait\nmore\n",
             "26/01/15 ERROR X: User application exited with 66",
-            "cmsspark: a folder is wanted\n  where: /x\n  next: wait",
+            "cmsspark: no such folder\n  where: /x\n  next: wait",
         ),
         (
             'start\nTraceback (most recent call last):\n  File "x.py", line 1\n    f()\nValueError: no such thing\n',

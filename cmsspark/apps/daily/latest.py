@@ -26,7 +26,7 @@ def latest_day(planner: Planner, jobs: Sequence[Job], until: date) -> date:
         if all(planner.is_complete(job, day) for job in jobs):
             return day
     raise NotReady(
-        f"a day with complete inputs is wanted, for {', '.join(job.name for job in jobs)}",
+        f"no day has complete inputs for {', '.join(job.name for job in jobs)}",
         found=f"none from {until - timedelta(days=LOOKED_AT - 1)} to {until}",
         next_step=f"cmsspark daily --dry-run --date {until} lists what is missing",
     )

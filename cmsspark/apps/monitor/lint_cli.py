@@ -111,6 +111,6 @@ def _files(scripts: tuple[str, ...]) -> list[Path]:
             found.append(path)
         else:
             raise InputMissing(
-                "a script is wanted", where=name, found="no such file", next_step="name a *.py file or a folder"
+                "the script cannot be read", where=name, found="no such file", next_step="name a *.py file or a folder"
             )
     return found

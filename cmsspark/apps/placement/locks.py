@@ -83,7 +83,7 @@ def _files(folder: Path, table: str) -> list[Path]:
     files = sorted(path for path in places[0].iterdir() if path.name[0] not in "._") if places else []
     if not any(path.is_file() and path.stat().st_size for path in files):
         raise InputMissing(
-            f"the table {table} of Rucio's dump is wanted", where=folder, found="no folder of it with Avro files",
+            f"no table {table} of Rucio's dump", where=folder, found="no folder of it with Avro files",
             next_step="give the folder of a day's dump, or a CSV or Parquet file of locks",
         )  # fmt: skip
     return files

@@ -78,7 +78,7 @@ def _query_text(query: str | None, file: str | None) -> str | None:
     if file == "-" or (query is None and file is None and not sys.stdin.isatty()):
         text = sys.stdin.read()
         if not text.strip():
-            raise UsageError("a query is wanted", found="nothing on stdin", next_step='cmsspark sql "show tables"')
+            raise UsageError("no query", found="nothing on stdin", next_step='cmsspark sql "show tables"')
         return text
     if file is None:
         return query

@@ -56,12 +56,12 @@ def _read(script: Path) -> str:
     try:
         if not script.is_file():
             found = "a folder" if script.is_dir() else "no such file" if not script.exists() else "no regular file"
-            raise InputMissing("a Python script is wanted", where=script, found=found)
+            raise InputMissing("the Python script cannot be read", where=script, found=found)
         content = script.read_bytes()
     except PermissionError as error:
         raise NotAllowed("the script cannot be read", where=script, found=error.strerror) from None
     except OSError as error:
-        raise InputMissing("a Python script is wanted", where=str(script)[:200], found=error.strerror) from None
+        raise InputMissing("the Python script cannot be read", where=str(script)[:200], found=error.strerror) from None
     if len(content) > MAX_BYTES:
         raise DataError(f"a script has at most {MAX_BYTES:,} bytes", where=script, found=f"{len(content):,} bytes")
     try:

@@ -114,7 +114,7 @@ class K8sBackend:
             return config.new_client_from_config(file, chosen["name"])
         except (ConfigException, OSError, KeyError, TypeError) as error:
             raise UsageError(
-                "a kubeconfig is wanted, as kubectl uses it",
+                "no kubeconfig, as kubectl uses it",
                 where="KUBECONFIG, or ~/.kube/config",
                 found=str(error)[:300],
             ) from None

@@ -189,7 +189,7 @@ class _Drive:
     def _check_started(self, deadline: float) -> None:
         if time.monotonic() > deadline and len(self._links) < self._attempt.run.workers:
             raise NotReady(
-                f"{self._attempt.run.workers} workers at once are wanted", where=self._context.master,
+                f"{self._attempt.run.workers} workers do not fit at once", where=self._context.master,
                 found=f"{len(self._links)} started within {self._start_seconds:.0f} s",
                 next_step="take fewer workers or smaller ones, or wait until the cluster has room",
             )  # fmt: skip

@@ -284,4 +284,4 @@ def _reason(error: Exception) -> str:
 
 def _other_schema(required: str, names: Sequence[str], file: str) -> DataError:
     shown = ", ".join(names[:12]) + (" …" if len(names) > 12 else "")
-    return DataError(f"an Avro file with the field {required} is wanted", where=file, found=f"fields {shown}")
+    return DataError(f"the Avro file has no field {required}", where=file, found=f"fields {shown}")

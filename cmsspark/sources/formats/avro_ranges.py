@@ -65,7 +65,7 @@ def open_container(stream: IO[bytes], file: str) -> Container | None:
         raise damaged(file, error) from None
     if codec not in CODECS:
         raise DataError(
-            f"an Avro file packed with {', '.join(list(CODECS)[:-1])} or {list(CODECS)[-1]} is wanted",
+            f"the codec of the Avro file is none of {', '.join(CODECS)}",
             where=file,
             found=f"the codec {codec}",
             next_step="fetch the file again from its source, or write it with another codec",

@@ -120,7 +120,7 @@ class TableReader:
                 differences.append(f"{name} is {_shown(types[by_name[name]])}, not {' or '.join(_TYPES[kind])}")
         if differences:
             raise DataError(
-                f"an Avro file with the fields {', '.join(self.kinds)} is wanted",
+                f"the Avro file lacks some of the fields {', '.join(self.kinds)}",
                 where=file,
                 found="; ".join(differences) + f" (fields there: {', '.join(list(types)[:20])})",
                 next_step="compare it with schemas/inputs/rucio; a dump of another schema is not read",
@@ -207,7 +207,7 @@ class TableReader:
 def plain_text(value: Any, field_name: str) -> str:
     """Text of valid Unicode. Raises Malformed."""
     if not isinstance(value, str):
-        raise Malformed(f"{field_name}: text is wanted, found {type(value).__name__}")
+        raise Malformed(f"{field_name}: expected text, found {type(value).__name__}")
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -223,7 +223,7 @@ def identifier(value: Any, field_name: str) -> str:
         digits = value.replace("-", "")
         if len(digits) == 32 and all(digit in "0123456789abcdefABCDEF" for digit in digits):
             return digits.lower()
-    raise Malformed(f"{field_name}: 16 bytes or 32 hex digits are wanted, found {type(value).__name__}")
+    raise Malformed(f"{field_name}: expected 16 bytes or 32 hex digits, found {type(value).__name__}")
 
 
 def whole_number(value: Any, field_name: str) -> int:
@@ -234,7 +234,7 @@ def whole_number(value: Any, field_name: str) -> int:
     elif (isinstance(value, float) and value.is_integer()) or (isinstance(value, int) and not isinstance(value, bool)):
         number = int(value)
     if not 0 <= number <= MAX_LONG:
-        raise Malformed(f"{field_name}: a whole number from 0 to 2^63-1 is wanted, found {type(value).__name__}")
+        raise Malformed(f"{field_name}: expected a whole number from 0 to 2^63-1, found {type(value).__name__}")
     return number
 
 

@@ -144,7 +144,7 @@ def value(field: bytes, column: Column, file: str, row: int) -> str | int | floa
         # A whole number written as a fraction; beyond 2**53 a float would not say which number it was.
         return int(float(text))
     raise DataError(
-        f"column {column.name} of type {column.type} is wanted",
+        f"column {column.name} is not of type {column.type}",
         where=f"{file}, row {row}",
         found=_shown(field),
         next_step="compare the file's columns with schemas/inputs: they go by position",
@@ -164,14 +164,14 @@ def check_width(fields: list[bytes], table: Table, file: str, row: int, width: i
     """
     if len(fields) > width or len(table.columns) <= len(fields) < width:
         raise DataError(
-            f"rows of one width are wanted in a file of {table.name}",
+            f"rows of a file of {table.name} differ in width",
             where=f"{file}, row {row}",
             found=f"{len(fields)} columns, where others have {width}",
             next_step="look for a comma in a value without a backslash or quotes, or fetch the dump again",
         )
     if len(fields) < len(table.columns):
         raise DataError(
-            f"{len(table.columns)} columns of {table.name} are wanted",
+            f"{table.name} has {len(table.columns)} columns",
             where=f"{file}, row {row}",
             found=f"{len(fields)} columns",
             next_step="compare the file with schemas/inputs: columns go by position, new ones come last",
@@ -190,7 +190,7 @@ def check_start(first: list[list[bytes]], table: Table, file: str) -> int:
     titles = [field.decode("utf-8", "replace").strip().lower() for field in first[0]]
     if titles[0] == names[0] or sum(title in names for title in titles) > 1:
         raise DataError(
-            f"{table.name} is wanted without a header row",
+            f"a file of {table.name} begins with a header row",
             where=f"{file}, row 1",
             found=f"the names of columns: {titles[0][:40]}, …",
         )
@@ -218,7 +218,7 @@ def check_start(first: list[list[bytes]], table: Table, file: str) -> int:
 def carriage_returns(table: Table, file: str) -> DataError:
     """The error for a file whose lines end in a carriage return only: all of it would be one record."""
     return DataError(
-        f"lines of {table.name} that end in a newline are wanted",
+        f"a line of {table.name} does not end in a newline",
         where=f"{file}, row 1",
         found="carriage returns without newlines",
         next_step="fetch the dump again, without a conversion of its line ends",
@@ -232,4 +232,4 @@ def _check_value(field: bytes, column: Column, file: str, row: int) -> None:
     loose = Column(column.name, "double")
     number = value(field, loose, file, row)
     if column.name.startswith("is_") and number not in (None, 0, 1):
-        raise DataError(f"column {column.name} of 0 or 1 is wanted", where=f"{file}, row {row}", found=repr(number))
+        raise DataError(f"column {column.name} is neither 0 nor 1", where=f"{file}, row {row}", found=repr(number))

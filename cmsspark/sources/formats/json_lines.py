@@ -238,7 +238,7 @@ def parts_of(fields: Fields) -> tuple[Any, Metadata | None]:
         elif isinstance(value, dict):
             metadata = Metadata(strict_json.last(value, "timestamp", whole, "metadata."))
         else:
-            raise Malformed(f"metadata: an object is wanted, found {kind_of(value)}")
+            raise Malformed(f"metadata: expected an object, found {kind_of(value)}")
     return fields["data"], metadata
 
 
@@ -246,5 +246,5 @@ def objects(values: list[Any], field: str = "data") -> Iterator[Fields]:
     """The values, each of which must be an object. Raises Malformed."""
     for value in values:
         if not isinstance(value, dict):
-            raise Malformed(f"{field}: an object is wanted, found {kind_of(value)}")
+            raise Malformed(f"{field}: expected an object, found {kind_of(value)}")
         yield value

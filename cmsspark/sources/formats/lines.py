@@ -80,7 +80,7 @@ def plain(stream: IO[bytes], file: str) -> Any:
 
         return igzip.IGzipFile(fileobj=stream, mode="rb")  # type: ignore[no-untyped-call]
     if file.endswith(".gz") and head:
-        raise DataError("a gzip file is wanted, as its name says", where=file, found=f"first bytes {head.hex()}")
+        raise DataError("not a gzip file, though its name says so", where=file, found=f"first bytes {head.hex()}")
     return stream
 
 

@@ -37,9 +37,9 @@ def checked(sql: str) -> str:
         raise as_ours(error, sql) from None
     if len(statements) != 1:
         if not statements:
-            raise UsageError("one SQL statement is wanted", found="none", next_step="`show tables` lists the tables")
+            raise UsageError("give one SQL statement", found="none", next_step="`show tables` lists the tables")
         found = f"{len(statements)} statements"
-        raise UsageError("one SQL statement is wanted", found=found, next_step="run them one after another")
+        raise UsageError("give one SQL statement", found=found, next_step="run them one after another")
     statement = statements[0]
     if statement.type == duckdb.StatementType.EXPLAIN:
         rest = _EXPLAIN.sub("", statement.query, count=1)

@@ -120,4 +120,4 @@ def test_days_that_are_not_stored_are_named(counted: dict[date, JobCount], priva
 @pytest.mark.parametrize("job", [popularity, users])
 def test_the_commands_want_a_period(job: Any, private: Path) -> None:
     found = CliRunner().invoke(job.command, ["--fout", str(private / "store")])
-    assert "a period is wanted" in str(found.exception)
+    assert "name a period" in str(found.exception)

@@ -202,7 +202,7 @@ def test_a_damaged_day_fails_and_the_others_are_compacted(store: Path) -> None:
 
 def test_rows_that_are_not_all_there_fail(store: Path) -> None:
     (Path(current(store).path) / "part-00003.snappy.parquet").unlink()
-    with pytest.raises(DataError, match="9 rows of data_aggregation are wanted"):
+    with pytest.raises(DataError, match="the manifest says 9 rows of data_aggregation"):
         compact(LocalFiles(), str(store))
 
 

@@ -33,7 +33,7 @@ def test_what_is_no_text_or_too_large_is_refused(tmp_path: Path, content: bytes)
 
 def test_a_script_that_is_not_there_is_66(tmp_path: Path) -> None:
     for path in (tmp_path / "no.py", tmp_path, tmp_path / ("x" * 300), Path("/dev/null")):
-        with pytest.raises(InputMissing, match="Python script is wanted"):
+        with pytest.raises(InputMissing, match="Python script cannot be read"):
             check_script(path, (), checks_imports=True)
 
 
