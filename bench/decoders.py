@@ -41,8 +41,8 @@ from cmsspark.sources.reader import Reader
 from cmsspark.filesystems.storage import LocalFiles
 try:
     from cmsspark.run.catalogue_snapshots import open_snapshots
-    from cmsspark.accesses.catalogue import Catalogue
-    from cmsspark.accesses.pre_aggregate import StreamAggregator
+    from cmsspark.counting.catalogue import Catalogue
+    from cmsspark.counting.pre_aggregate import StreamAggregator
 except ModuleNotFoundError:  # a revision from before the kernel had a room
     from cmsspark.jobs.snapshots import open_snapshots
     from cmsspark.transforms.catalogue import Catalogue

@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 
 from bench import report
-from cmsspark.accesses.catalogue import NOT_THERE, Catalogue
-from cmsspark.accesses.catalogue_build import build_catalogue
+from cmsspark.counting.catalogue import NOT_THERE, Catalogue
+from cmsspark.counting.catalogue_build import build_catalogue
 
 BEGIN, END = "<!-- the index: written by bench/index.py -->", "<!-- end of the index -->"
 DATASETS = 200_000

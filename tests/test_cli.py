@@ -79,7 +79,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_one(words: tuple[str, ...],
 
 
 def test_help_imports_neither_pyspark_nor_any_job() -> None:
-    check = "sys.exit(any(m.startswith(('pyspark', 'cmsspark.jobs.', 'cmsspark.commands.')) for m in sys.modules))"
+    check = "sys.exit(any(m.startswith(('pyspark', 'cmsspark.apps.')) for m in sys.modules))"
     code = f"import sys; from cmsspark.main import command; command.main(['--help'], standalone_mode=False); {check}"
     assert subprocess.run([sys.executable, "-c", code], check=False, stdout=subprocess.DEVNULL).returncode == 0
 
@@ -128,7 +128,7 @@ def test_help_on_an_unknown_name_says_what_there_is(names: tuple[str, ...]) -> N
 
 def test_help_loads_no_other_command_and_no_spark() -> None:
     check = (
-        "prefixes = ('cmsspark.jobs.', 'cmsspark.commands.', 'pyspark'); "
+        "prefixes = ('cmsspark.apps.', 'pyspark'); "
         "sys.exit(str(sorted(m for m in sys.modules if m.startswith(prefixes))))"
     )
     code = (
@@ -136,7 +136,7 @@ def test_help_loads_no_other_command_and_no_spark() -> None:
         f"command.main(['help', 'exit-codes'], standalone_mode=False); {check}"
     )
     ended = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
-    assert ended.stderr.strip() == "['cmsspark.apps.results.help']"
+    assert ended.stderr.strip() == "['cmsspark.apps.results', 'cmsspark.apps.results.help']"
 
 
 def test_groups_show_the_whole_first_sentence_of_each_command_in_80_columns() -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cmsspark.accesses.htcondor_jobs import JobCounts, id_hash, rank
 from cmsspark.base.access import AccessBatch
+from cmsspark.counting.htcondor_jobs import JobCounts, id_hash, rank
 from cmsspark.sources.formats import strict_json
 from cmsspark.sources.reader import Reader
 from tests.corpus import jobs, tables

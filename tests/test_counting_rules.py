@@ -10,9 +10,9 @@ from functools import cache
 
 import pytest
 
-from cmsspark.accesses import reconciliation
-from cmsspark.accesses.reconciliation import StreamBins
 from cmsspark.base.errors import DataError
+from cmsspark.counting import reconciliation
+from cmsspark.counting.reconciliation import StreamBins
 from tests.corpus import cases_eos, hostile, judged, ordinary, tables
 from tests.corpus.cases import Case, Expected
 from tests.corpus.cases_avro import in_a_day

@@ -29,7 +29,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 #: The rooms from the ground up: each imports rooms before it only. ``main``, ``notebook`` and ``entry`` are files.
 _ROOMS = """
-    base settings filesystems sources accesses engines store cli dumps pages run publish apps submit
+    base settings filesystems sources counting engines store cli dumps pages run publish apps submit
     notebook main entry __main__
 """
 FLOORS = {name: floor for floor, name in enumerate(_ROOMS.split())}

@@ -85,7 +85,7 @@ class Quarantined(NamedTuple):
 class EndedJob(NamedTuple):
     """A record of a job that ended, after the rules for sites, users and apps (rules 29 to 33).
 
-    Several records may be of one job: :mod:`cmsspark.accesses.htcondor_jobs` decides which of them counts.
+    Several records may be of one job: :mod:`cmsspark.counting.htcondor_jobs` decides which of them counts.
     """
 
     job_id: str

@@ -49,7 +49,7 @@ class DumpEntry(msgspec.Struct, frozen=True):
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """A manifest. What a job of that kind does not write, or an old version did not, is empty or None.
 
-    ``reconciliation``: by stream, the bins as :meth:`cmsspark.accesses.reconciliation.StreamBins.as_dict` has them.
+    ``reconciliation``: by stream, the bins as :meth:`cmsspark.counting.reconciliation.StreamBins.as_dict` has them.
     ``unmatched_prefixes``: by stream, [prefix, records]. ``rows_of``: of a compacted run, the run that made its rows.
     ``days``: of a period, each day's run. ``document``: the manifest as it stands in the file.
     """

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from cmsspark.accesses.catalogue import Hashes, check_hash, hashes_in
 from cmsspark.base.buffers import flags, is_there, to_numpy
 from cmsspark.base.exact_integers import joined, sums_by_group
+from cmsspark.counting.catalogue import Hashes, check_hash, hashes_in
 from cmsspark.dumps.dataset_contents import KnownDatasets
 from cmsspark.dumps.file_partitions import Arrays, FilePartitions, RucioFiles, files_of, gathered, numbered
 from cmsspark.dumps.partitions import ROWS, PartitionedRun, PartitionRange, partition_of, ranges

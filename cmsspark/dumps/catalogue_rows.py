@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from cmsspark.accesses.catalogue import name_hash
 from cmsspark.base.buffers import is_there, to_numpy
 from cmsspark.base.exact_integers import Longs
+from cmsspark.counting.catalogue import name_hash
 from cmsspark.dumps.catalogue_differences import COLUMNS, DIFFERENCES, NULL, SUMMED, BothFiles, file_pieces, grouped
 from cmsspark.dumps.dataset_contents import KnownDatasets
 from cmsspark.dumps.dataset_replicas import Names

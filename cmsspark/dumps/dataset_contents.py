@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from cmsspark.accesses.catalogue import Hash, Hashes, check_hash, hashes_in, name_hash
 from cmsspark.base.buffers import array, from_numpy, is_there, to_numpy
 from cmsspark.base.errors import DataError
 from cmsspark.base.exact_integers import Longs, joined, sums_by_group
+from cmsspark.counting.catalogue import Hash, Hashes, check_hash, hashes_in, name_hash
 from cmsspark.dumps.partitions import ROWS, PartitionedRun, PartitionRange, partition_of, ranges
 from cmsspark.dumps.parts import Each, Part
 

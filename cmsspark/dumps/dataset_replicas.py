@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cmsspark.accesses.catalogue import Hashes, hashes_in, name_hash
 from cmsspark.base.buffers import flags, is_there, to_numpy
 from cmsspark.base.exact_integers import Longs, rounded
 from cmsspark.base.names import KINDS, site_and_kind
+from cmsspark.counting.catalogue import Hashes, hashes_in, name_hash
 from cmsspark.dumps.dataset_contents import KnownDatasets
 from cmsspark.dumps.partitions import ROWS, PartitionedRun, PartitionRange, ranges
 from cmsspark.dumps.parts import Each, Part

@@ -161,7 +161,7 @@ class _LargeTables:
 
     def _mapped(self, name: str) -> DataFrame:
         """The keyed rows of a table."""
-        from cmsspark.accesses.catalogue import check_hash, hashes_of, name_hash
+        from cmsspark.counting.catalogue import check_hash, hashes_of, name_hash
         from cmsspark.dumps import catalogue_rows, keyed_rows
 
         mapper: Callable[[Iterable[pa.Table]], Iterator[KeyedRows]] = keyed_rows.ReplicaMapper(self.keys)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from cmsspark.accesses.catalogue import Hashes
 from cmsspark.base.exact_integers import Longs
+from cmsspark.counting.catalogue import Hashes
 from cmsspark.dumps.partitions import PartitionedRun, PartitionRange, partition_of, ranges
 
 if TYPE_CHECKING:

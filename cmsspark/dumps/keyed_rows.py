@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cmsspark.accesses.catalogue import Hashes, check_hash, name_hash
+from cmsspark.counting.catalogue import Hashes, check_hash, name_hash
 from cmsspark.dumps.dataset_contents import SUMS, Contents, KnownDatasets, file_facts, surplus
 from cmsspark.dumps.dataset_replicas import Names, Presence, StorageByNode, block_pieces, replica_pieces, storage_of
 from cmsspark.dumps.replica_sums import COLUMNS, rows_of_datasets

@@ -12,9 +12,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from cmsspark.accesses.catalogue import Hashes
 from cmsspark.base.exact_integers import Longs, joined
 from cmsspark.base.names import KINDS
+from cmsspark.counting.catalogue import Hashes
 from cmsspark.dumps.partitions import PartitionedRun, PartitionRange
 
 #: Numbers of a replica, in the order of the snapshot's columns.

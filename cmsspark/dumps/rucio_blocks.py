@@ -11,8 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from cmsspark.accesses.catalogue import Hashes, replica_keys
 from cmsspark.base.exact_integers import Longs, joined
+from cmsspark.counting.catalogue import Hashes, replica_keys
 from cmsspark.dumps.block_replicas import COUNTS, LARGEST, SUMS, summed, summed_again
 from cmsspark.dumps.dataset_replicas import Names
 from cmsspark.dumps.file_partitions import Arrays, numbered

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from cmsspark.accesses.catalogue import Hashes, name_hash
+from cmsspark.counting.catalogue import Hashes, name_hash
 from cmsspark.dumps.block_replicas import COUNTS, LARGEST, SUMS
 from cmsspark.dumps.catalogue_differences import DIFFERENCES, catalogue_differences
 from cmsspark.dumps.dump_frames import datasets_in, exact_sum, in_64_bits, one_each, read_tables

@@ -14,11 +14,11 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from cmsspark.accesses.catalogue import Hashes, hashes_in, name_hash, replica_keys
 from cmsspark.base import dates
 from cmsspark.base.buffers import array, from_numpy, to_numpy
 from cmsspark.base.errors import DataError
 from cmsspark.base.names import block_dataset
+from cmsspark.counting.catalogue import Hashes, hashes_in, name_hash, replica_keys
 from cmsspark.dumps import block_replicas, file_partitions
 from cmsspark.dumps.block_replicas import BlockReplicas
 from cmsspark.dumps.file_partitions import ContentRun, FilePartitions

@@ -15,10 +15,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from cmsspark.accesses.catalogue import Hash, Hashes, check_hash, hashes_in, name_hash
 from cmsspark.base.buffers import array
 from cmsspark.base.exact_integers import Longs
 from cmsspark.base.names import block_dataset
+from cmsspark.counting.catalogue import Hash, Hashes, check_hash, hashes_in, name_hash
 from cmsspark.dumps.block_replicas import FileSums, file_sums
 from cmsspark.dumps.dataset_replicas import Names
 from cmsspark.dumps.file_partitions import (

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
-from cmsspark.accesses.htcondor_jobs import EARLIER, JOB
-from cmsspark.accesses.pre_aggregate import COLUMNS, record_batch
 from cmsspark.base import buffers
+from cmsspark.counting.htcondor_jobs import EARLIER, JOB
+from cmsspark.counting.pre_aggregate import COLUMNS, record_batch
 from cmsspark.engines.job_work import JobTables, JobWork
 from cmsspark.engines.merge_task import encode_rows, slices_of
 from cmsspark.sources.registry import JOB_TABLES

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from cmsspark.accesses.catalogue import Catalogue, Replicas
-from cmsspark.accesses.crab_sums import CrabSums
-from cmsspark.accesses.htcondor_jobs import EARLIER, JOB, JobCounts, JobMerge
-from cmsspark.accesses.pre_aggregate import COLUMNS
 from cmsspark.base import buffers
 from cmsspark.base.errors import OutputError
 from cmsspark.base.exact_integers import Longs
 from cmsspark.base.schemas import stored_table
+from cmsspark.counting.catalogue import Catalogue, Replicas
+from cmsspark.counting.crab_sums import CrabSums
+from cmsspark.counting.htcondor_jobs import EARLIER, JOB, JobCounts, JobMerge
+from cmsspark.counting.pre_aggregate import COLUMNS
 from cmsspark.engines.broadcast_files import local_folder
 from cmsspark.settings.pseudonyms import Pseudonyms
 from cmsspark.sources.registry import JOB_IDS

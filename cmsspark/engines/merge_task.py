@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
-from cmsspark.accesses.merge import merge
-from cmsspark.accesses.pre_aggregate import QUARANTINE
 from cmsspark.base import buffers
 from cmsspark.base.schemas import stored_table
+from cmsspark.counting.merge import merge
+from cmsspark.counting.pre_aggregate import QUARANTINE
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,7 +14,7 @@ from datetime import date
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
-from cmsspark.accesses.htcondor_jobs import JOB_COLUMNS
+from cmsspark.counting.htcondor_jobs import JOB_COLUMNS
 from cmsspark.engines.cores import cores_of
 from cmsspark.engines.explicit_files import read_exact_files
 from cmsspark.engines.hdfs_scan import is_on_hdfs, scan_hdfs

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from cmsspark.accesses.catalogue import check_hash, hashes_in, name_hash
-from cmsspark.accesses.pre_aggregate import ACCESS, BIN, COLUMNS
 from cmsspark.base.access import Remote
 from cmsspark.base.buffers import flags, from_numpy, is_there
+from cmsspark.counting.catalogue import check_hash, hashes_in, name_hash
+from cmsspark.counting.pre_aggregate import ACCESS, BIN, COLUMNS
 from cmsspark.sources import phedex
 
 if TYPE_CHECKING:

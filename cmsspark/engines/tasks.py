@@ -13,13 +13,13 @@ from functools import cache, partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, Protocol
 
-from cmsspark.accesses.access_rows import ACCESS_COLUMNS, AccessRows
-from cmsspark.accesses.catalogue import Catalogue, Replicas
-from cmsspark.accesses.hash_aggregator import HASH_COLUMNS, HashAggregator
-from cmsspark.accesses.htcondor_jobs import EarlierJobs, JobAggregator
-from cmsspark.accesses.pre_aggregate import COLUMNS, StreamAggregator, record_batch
 from cmsspark.base.access import AccessBatch, Group
 from cmsspark.base.errors import DataError, NotAllowed, NotReady
+from cmsspark.counting.access_rows import ACCESS_COLUMNS, AccessRows
+from cmsspark.counting.catalogue import Catalogue, Replicas
+from cmsspark.counting.hash_aggregator import HASH_COLUMNS, HashAggregator
+from cmsspark.counting.htcondor_jobs import EarlierJobs, JobAggregator
+from cmsspark.counting.pre_aggregate import COLUMNS, StreamAggregator, record_batch
 from cmsspark.engines.broadcast_files import local_folder
 from cmsspark.engines.job_work import JobWork
 from cmsspark.filesystems.storage import AWAY, local_path

@@ -17,11 +17,11 @@ from multiprocessing.connection import Connection, wait
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from cmsspark.accesses.pre_aggregate import StreamAggregator
 from cmsspark.base.errors import NotReady, as_ours
 from cmsspark.base.memory import trim
 from cmsspark.base.self_metrics import LiveCounters, StageTimes
 from cmsspark.base.text.progress_line import ProgressLine
+from cmsspark.counting.pre_aggregate import StreamAggregator
 from cmsspark.engines.tasks import Task, TaskContext, TaskReader, read_task
 
 if TYPE_CHECKING:

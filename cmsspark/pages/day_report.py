@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from cmsspark.accesses.reconciliation import FEW_RECORDS_SHARE, UNMATCHED_FACTOR, usual
 from cmsspark.base.manifests import Manifest
+from cmsspark.counting.reconciliation import FEW_RECORDS_SHARE, UNMATCHED_FACTOR, usual
 from cmsspark.sources.registry import STREAMS_NEEDING_REPLICAS
 
 #: Bins in the order in which they are shown, with their labels.

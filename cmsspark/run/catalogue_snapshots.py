@@ -14,9 +14,9 @@ from typing import IO, Any
 
 import numpy as np
 
-from cmsspark.accesses.catalogue import Catalogue, Report, open_or_build
-from cmsspark.accesses.catalogue_build import Each, Part, build_catalogue, build_replicas
 from cmsspark.base.buffers import array, from_numpy
+from cmsspark.counting.catalogue import Catalogue, Report, open_or_build
+from cmsspark.counting.catalogue_build import Each, Part, build_catalogue, build_replicas
 from cmsspark.dumps.rucio_parts import read_rucio
 from cmsspark.filesystems.storage import Files, unreadable
 from cmsspark.sources.dbs import read_table_arrow

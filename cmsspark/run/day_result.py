@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cmsspark.accesses import reconciliation
-from cmsspark.accesses.catalogue import Report
-from cmsspark.accesses.reconciliation import StreamBins
 from cmsspark.base import dates
 from cmsspark.base.errors import NotReady, OutputError
 from cmsspark.base.text.plurals import number_of
+from cmsspark.counting import reconciliation
+from cmsspark.counting.catalogue import Report
+from cmsspark.counting.reconciliation import StreamBins
 from cmsspark.filesystems.storage import is_local, unreadable
 from cmsspark.pages import reconciliation_table
 from cmsspark.run import catalogue_snapshots

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from datetime import date
 from types import FrameType
 
-from cmsspark.accesses.merge import Aggregated, SideRow, merge
 from cmsspark.base.schemas import stored_table
+from cmsspark.counting.merge import Aggregated, SideRow, merge
 from cmsspark.engines.job_work import JobTables, without_jobs
 from cmsspark.engines.names import PROCESSES
 from cmsspark.engines.tasks import StreamFiles, TaskContext, pack_tasks

@@ -10,10 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from cmsspark.accesses import reconciliation
-from cmsspark.accesses.catalogue_build import Each, Part
 from cmsspark.base.memory import trim
 from cmsspark.base.text.plurals import number_of
+from cmsspark.counting import reconciliation
+from cmsspark.counting.catalogue_build import Each, Part
 from cmsspark.dumps.rucio_parts import read_rses
 from cmsspark.dumps.rucio_replicas import disk_replicas_of
 from cmsspark.dumps.rucio_scan import RucioScan

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cmsspark.accesses.catalogue import NOT_THERE, Catalogue
 from cmsspark.base.errors import CmssparkError, DataError
+from cmsspark.counting.catalogue import NOT_THERE, Catalogue
 from cmsspark.filesystems.storage import Files, is_local, local_path
 from cmsspark.run.catalogue_snapshots import open_snapshots
 from cmsspark.run.request import DayRequest, Inputs

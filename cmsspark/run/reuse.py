@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
-from cmsspark.accesses.reconciliation import StreamBins
 from cmsspark.base.access import JOB_BINS
 from cmsspark.base.errors import DataError, InputMissing
 from cmsspark.base.manifests import Manifest
 from cmsspark.base.schemas import stored_table
+from cmsspark.counting.reconciliation import StreamBins
 from cmsspark.filesystems.storage import join
 from cmsspark.run.provenance import dumps_summary, input_summary, versions
 from cmsspark.run.request import DayRequest, Inputs

@@ -9,12 +9,12 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
-from cmsspark.accesses.reconciliation import TRAILING_DAYS
 from cmsspark.base.errors import CmssparkError
 from cmsspark.base.manifests import Manifest
 from cmsspark.base.periods import named
 from cmsspark.base.schemas import stored_table
 from cmsspark.base.text.readable import encodable
+from cmsspark.counting.reconciliation import TRAILING_DAYS
 from cmsspark.engines.session import session
 from cmsspark.filesystems.opening import files_for
 from cmsspark.filesystems.storage import Files, LocalFiles, is_local, join

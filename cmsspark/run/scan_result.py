@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
-from cmsspark.accesses.merge import SideRow
+from cmsspark.counting.merge import SideRow
 from cmsspark.engines.tasks import StreamFiles, TaskContext
 from cmsspark.store.results import StagedRun
 

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from cmsspark.accesses import drift, reconciliation
-from cmsspark.accesses.merge import HAS, QUARANTINE_CUT, QUARANTINE_KEPT_BYTES, SideRow
-from cmsspark.accesses.prefixes import OTHER
-from cmsspark.accesses.reconciliation import StreamBins
+from cmsspark.counting import drift, reconciliation
+from cmsspark.counting.merge import HAS, QUARANTINE_CUT, QUARANTINE_KEPT_BYTES, SideRow
+from cmsspark.counting.prefixes import OTHER
+from cmsspark.counting.reconciliation import StreamBins
 from cmsspark.run.inputs import spellings
 from cmsspark.sources.registry import STREAMS_OF_JOBS
 from cmsspark.sources.sample import needed_of

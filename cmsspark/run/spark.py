@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from cmsspark.accesses.merge import KEYS, USER_KEYS, SideRow
-from cmsspark.accesses.pre_aggregate import QUARANTINE
 from cmsspark.base.schemas import Table, stored_table
+from cmsspark.counting.merge import KEYS, USER_KEYS, SideRow
+from cmsspark.counting.pre_aggregate import QUARANTINE
 from cmsspark.engines.broadcast_files import ship
 from cmsspark.engines.job_merge_task import MERGED_JOB_COLUMNS, JobMergeTask
 from cmsspark.engines.job_work import JobTables

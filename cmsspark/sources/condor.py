@@ -1,7 +1,7 @@
 """HTCondor's records of jobs: JSON lines (rules 29 to 33 of ``docs/counting.md``).
 
 A record is of a job, not of an access to a file. One job has many records; those of jobs that ended leave the decoder
-as :class:`cmsspark.base.access.EndedJob`, and :mod:`cmsspark.accesses.htcondor_jobs` decides which of them counts.
+as :class:`cmsspark.base.access.EndedJob`, and :mod:`cmsspark.counting.htcondor_jobs` decides which of them counts.
 """
 
 from __future__ import annotations

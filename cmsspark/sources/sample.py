@@ -137,7 +137,7 @@ class Sampler:
             self.new[schema.name, shown] = (count + records, first)
 
     def notes(self) -> Iterator[Note]:
-        """The sample as notes, for :mod:`cmsspark.accesses.drift`."""
+        """The sample as notes, for :mod:`cmsspark.counting.drift`."""
         for (version, field, kind), count in self.seen.items():
             yield "sample", "seen", count, json.dumps({"form": version, "field": field, "type": kind})
         for (version, field), (count, example) in self.new.items():

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cmsspark.accesses.reconciliation import StreamBins
 from cmsspark.base import access
 from cmsspark.base.access import AccessBatch, Remote
+from cmsspark.counting.reconciliation import StreamBins
 
 
 def test_the_unmatched_bins_are_those_of_a_reconciliation() -> None:

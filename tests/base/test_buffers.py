@@ -44,7 +44,7 @@ def test_a_value_of_another_kind_is_refused(values: list[Any], kind: str, error:
 def test_rows_leave_a_worker_without_pandas() -> None:
     told = """
 import sys
-from cmsspark.accesses.pre_aggregate import record_batch
+from cmsspark.counting.pre_aggregate import record_batch
 batch = record_batch({"a": ["x", None], "b": [1, None], "c": [True, None]},
                      [("a", "string"), ("b", "long"), ("c", "boolean")])
 assert batch.to_pylist() == [{"a": "x", "b": 1, "c": True}, {"a": None, "b": None, "c": None}]

@@ -17,7 +17,7 @@ import pytest
 from cmsspark.base import compiled
 from cmsspark.submit.package import ship
 
-PACKAGE = Path(compiled.__file__).resolve().parent
+PACKAGE = Path(compiled.__file__).resolve().parents[1]
 SUFFIX = EXTENSION_SUFFIXES[0]
 
 #: Reads two lines twice, and says by what.

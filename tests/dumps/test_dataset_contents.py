@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cmsspark.accesses.catalogue import Hash, name_hash
 from cmsspark.base.errors import DataError, OutputError
 from cmsspark.base.exact_integers import joined, rounded, sums_by_group
+from cmsspark.counting.catalogue import Hash, name_hash
 from cmsspark.dumps.dataset_contents import FILE_COLUMNS, dataset_contents, known_datasets
 from cmsspark.dumps.partitions import PARTITIONS, PartitionedRun, ranges
 

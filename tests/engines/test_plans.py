@@ -14,7 +14,7 @@ from cmsspark.engines.tasks import StreamFiles, TaskContext
 from cmsspark.run.spark import merged
 from cmsspark.settings.pseudonyms import Pseudonyms
 from cmsspark.sources.reader import Reader
-from tests.accesses.catalogues import opened, opened_replicas
+from tests.counting.catalogues import opened, opened_replicas
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

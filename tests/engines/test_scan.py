@@ -14,10 +14,10 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from cmsspark.accesses.catalogue import name_hash
-from cmsspark.accesses.merge import merge
-from cmsspark.accesses.pre_aggregate import COLUMNS, record_batch
 from cmsspark.base.errors import DataError
+from cmsspark.counting.catalogue import name_hash
+from cmsspark.counting.merge import merge
+from cmsspark.counting.pre_aggregate import COLUMNS, record_batch
 from cmsspark.dumps.dump_tables import TableSource
 from cmsspark.engines import shuffle_join
 from cmsspark.engines.scan import SPARK_TASK_BYTES, TASK_BYTES, WHOLE_BYTES, are_passed_whole, scan
@@ -25,7 +25,7 @@ from cmsspark.engines.session import cause_of
 from cmsspark.engines.tasks import GZIP_FACTOR, StreamFiles, TaskContext, pack_tasks
 from cmsspark.settings.pseudonyms import Pseudonyms
 from cmsspark.sources.reader import Reader
-from tests.accesses.catalogues import Dataset, File, opened, opened_replicas
+from tests.counting.catalogues import Dataset, File, opened, opened_replicas
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -21,7 +21,7 @@ from cmsspark.base.errors import DataError, NotAllowed, NotReady
 from cmsspark.engines.tasks import Task, TaskContext
 from cmsspark.engines.worker_pool import WorkerFailed, WorkerPool
 from cmsspark.settings.pseudonyms import Pseudonyms
-from tests.accesses.catalogues import opened
+from tests.counting.catalogues import opened
 
 DAY = date(2026, 1, 15)
 

@@ -22,7 +22,7 @@ REPO = Path(__file__).resolve().parents[2]
 @pytest.mark.parametrize("day", DAYS)
 def test_every_cell_and_bin_is_the_oracles(tmp_path: Path, day: str) -> None:
     """What is compiled is loaded when the package is: a process of its own is told to do without."""
-    code = f"from tests.pipeline.{Path(__file__).stem} import check; check({day!r}, {str(tmp_path)!r})"
+    code = f"from tests.run.{Path(__file__).stem} import check; check({day!r}, {str(tmp_path)!r})"
     environment = {**os.environ, "CMSSPARK_COMPILED": "0"}
     run = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=REPO, env=environment

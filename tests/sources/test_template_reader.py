@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cmsspark.accesses.catalogue import name_hash
 from cmsspark.base.access import AccessBatch
+from cmsspark.counting.catalogue import name_hash
 from cmsspark.sources.formats import fast_json
 from cmsspark.sources.formats.line_template import LineTemplate, learn
 from tests.sources import json_records

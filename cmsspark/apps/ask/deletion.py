@@ -89,7 +89,7 @@ def could_go(files: Files, fout: str, site: str, kind: str, day: date | None) ->
 
 def _sites_like(site: str, names: list[str], where: str) -> list[str]:
     """The names that match. Raises InputMissing (66) with similar names where none does."""
-    from cmsspark.accesses.rollup import matches
+    from cmsspark.counting.rollup import matches
 
     sites = [name for name in names if matches(name, [site])]
     if sites:

@@ -128,7 +128,7 @@ def will_be_popular(files: Files, fout: str, dataset: str | None, data_tier: str
     """The matching datasets by their probability. Raises InputMissing (66) with similar names for an unknown one."""
     import polars as pl
 
-    from cmsspark.accesses.rollup import matches
+    from cmsspark.counting.rollup import matches
 
     forecast = newest_forecast(files, fout, day)
     rows = forecast.rows
@@ -165,9 +165,9 @@ def replicate(
     import numpy as np
     import polars as pl
 
-    from cmsspark.accesses.rollup import matches
     from cmsspark.apps.placement.recommend import recommend
     from cmsspark.apps.placement.replicas import parse_bytes, read_space
+    from cmsspark.counting.rollup import matches
 
     forecast = newest_forecast(files, fout, day)
     last = forecast.day - timedelta(days=1)

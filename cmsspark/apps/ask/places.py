@@ -44,7 +44,7 @@ class Choice:
 
     def filter(self, rows: pl.DataFrame, where: str) -> pl.DataFrame:
         """The rows that match. Raises InputMissing (66) with similar names for an unknown name; ``where`` they are."""
-        from cmsspark.accesses.rollup import matches
+        from cmsspark.counting.rollup import matches
 
         criteria = {
             "site_tier": self.tier,
@@ -196,7 +196,7 @@ def _read(days: StoredDays) -> pl.DataFrame:
     """Accesses and jobs of each dataset at each site that has any."""
     import polars as pl
 
-    from cmsspark.accesses.rollup import Rollup, roll_up
+    from cmsspark.counting.rollup import Rollup, roll_up
 
     rollup = Rollup(("dataset_name", "site_name", "stream"), ("nacc",))
     is_job = pl.col("stream").is_in(STREAMS_OF_JOBS)

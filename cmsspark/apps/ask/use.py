@@ -104,7 +104,7 @@ def who_reads(days: StoredDays, dataset: str, site: str | None) -> Answer:
 
     Raises InputMissing (66) with similar names for an unknown dataset or site.
     """
-    from cmsspark.accesses.rollup import is_pattern
+    from cmsspark.counting.rollup import is_pattern
 
     filters = {"dataset_name": (dataset,)} | ({"site_name": (site,)} if site else {})
     whole, by_site, by_app, by_dataset = _rolled(days, filters, ("site_name", "app", "dataset_name"))
@@ -121,7 +121,7 @@ def who_reads(days: StoredDays, dataset: str, site: str | None) -> Answer:
 
 def what_is_read_at(days: StoredDays, site: str) -> Answer:
     """What is read at the matching sites, by dataset and data tier. Raises as :func:`who_reads`."""
-    from cmsspark.accesses.rollup import is_pattern
+    from cmsspark.counting.rollup import is_pattern
 
     whole, by_site, by_tier, by_dataset = _rolled(
         days, {"site_name": (site,)}, ("site_name", "data_tier", "dataset_name")
@@ -138,7 +138,7 @@ def _rolled(days: StoredDays, filters: Mapping[str, tuple[str, ...]], keys: Sequ
     """The sums over all matching rows as a dict, then a frame for each key, most accesses first. Jobs are beside them:
     in ``job_count`` of the frames, in ``jobs`` of the dict.
     """
-    from cmsspark.accesses.rollup import Rollup, roll_all_up
+    from cmsspark.counting.rollup import Rollup, roll_all_up
 
     days.key_id()
     of_accesses, of_jobs = registry.of_accesses(filters), {**filters, "stream": STREAMS_OF_JOBS}
@@ -215,7 +215,7 @@ def _remote(whole: dict[str, Any]) -> str:
 
 def _check_known(days: StoredDays, column: str, wanted: str) -> None:
     """Raises InputMissing (66) with similar names where no access and no replica has a matching name."""
-    from cmsspark.accesses.rollup import matches
+    from cmsspark.counting.rollup import matches
 
     names = known_names(days, column)
     if any(matches(name, [wanted]) for name in names):

@@ -48,8 +48,8 @@ def build(days: CrabDays) -> pl.DataFrame:
     """The rows of the period, by input and dataset, null first. Raises DataError (65) for users under two keys."""
     import polars as pl
 
-    from cmsspark.accesses.sums import in_seconds
     from cmsspark.base.names import DERIVED
+    from cmsspark.counting.sums import in_seconds
 
     parts = [rows for _, rows in days.rows(_COLUMNS)]
     rows = pl.concat(parts)

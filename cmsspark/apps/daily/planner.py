@@ -11,12 +11,12 @@ from datetime import date
 from typing import Any, Final
 
 from cmsspark import __version__
-from cmsspark.accesses.reconciliation import TRAILING_DAYS
 from cmsspark.apps.daily import readiness
 from cmsspark.apps.daily.readiness import Listing, Readiness, Rules
 from cmsspark.base.errors import CmssparkError, DataError, InputMissing, NotReady
 from cmsspark.base.manifests import Manifest
 from cmsspark.base.schemas import stored_table
+from cmsspark.counting.reconciliation import TRAILING_DAYS
 from cmsspark.filesystems.storage import Files
 from cmsspark.sources import folders
 from cmsspark.sources.folders import DayInput, Dump, Layout

@@ -102,8 +102,8 @@ def report(partials: pa.Table, day: date) -> pa.Table:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from cmsspark.accesses.merge import SECONDS, SUMS, USER_KEYS, merge
-    from cmsspark.accesses.pre_aggregate import ACCESS
+    from cmsspark.counting.merge import SECONDS, SUMS, USER_KEYS, merge
+    from cmsspark.counting.pre_aggregate import ACCESS
 
     columns = {name: partials[name] for name in partials.column_names}
     columns |= {sums: pc.round(pc.multiply(columns[name], 1000.0)).cast(pa.int64()) for name, sums in SECONDS.items()}

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from cmsspark.accesses.rollup import matches
 from cmsspark.base.errors import InputMissing, UsageError
 from cmsspark.base.names import site_and_kind
+from cmsspark.counting.rollup import matches
 from cmsspark.store.table_files import read_table
 
 if TYPE_CHECKING:

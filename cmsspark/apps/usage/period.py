@@ -83,8 +83,8 @@ def build(days: StoredDays) -> PeriodResult:
     """The period's rows, sorted by their keys. Raises DataError (65) for two keys, or damaged days."""
     import polars as pl
 
-    from cmsspark.accesses.rollup import Rollup, roll_up
     from cmsspark.base.names import DERIVED
+    from cmsspark.counting.rollup import Rollup, roll_up
 
     key_id = days.key_id()
     rollup = Rollup((*KEYS, *DERIVED), _MEASURES)

@@ -18,7 +18,7 @@ from cmsspark.base.resources import read_text
 from cmsspark.sources.registry import of_accesses
 
 if TYPE_CHECKING:
-    from cmsspark.accesses.rollup import Rollup
+    from cmsspark.counting.rollup import Rollup
 
 BUILT_IN: Final = "etc/views.yaml"
 
@@ -75,7 +75,7 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 def _view(file: ConfigFile, name: str) -> View:
-    from cmsspark.accesses.rollup import KEYS, MEASURES, Rollup
+    from cmsspark.counting.rollup import KEYS, MEASURES, Rollup
 
     entry = file.convert(_Entry, name)
     keys = _columns(file, entry.keys, KEYS, name, "keys")
@@ -105,7 +105,7 @@ def _columns(file: ConfigFile, names: list[str], allowed: tuple[str, ...], *key:
 
 def _filters(file: ConfigFile, columns: Mapping[str, Any], name: str) -> dict[str, tuple[str, ...]]:
     """Column → patterns; one text stands for a list of one."""
-    from cmsspark.accesses.rollup import KEYS
+    from cmsspark.counting.rollup import KEYS
 
     filters = {}
     for column, patterns in columns.items():

@@ -15,7 +15,7 @@ def rows_of(view: View, stored: StoredDays) -> pl.DataFrame:
     """The sorted rows of the view: its keys and measures. Raises DataError (65) where users have pseudonyms of two
     keys.
     """
-    from cmsspark.accesses.rollup import roll_up
+    from cmsspark.counting.rollup import roll_up
 
     has_users = "distinct_users" in view.rollup.measures
     if has_users:

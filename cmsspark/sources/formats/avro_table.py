@@ -36,7 +36,7 @@ _TYPES: Final = {
     NUMBER: ("string", "int", "long", "float", "double"),
 }  # fmt: skip
 _PLAIN: Final = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
-#: Seed of the second hash: :data:`cmsspark.accesses.catalogue.CHECK_SEED`.
+#: Seed of the second hash: :data:`cmsspark.counting.catalogue.CHECK_SEED`.
 CHECK_SEED: Final = 0x43_4D_53
 #: Rows of a piece, about.
 ROWS: Final = 1 << 16

@@ -14,7 +14,7 @@ from cmsspark.base.periods import Period, week
 from cmsspark.main import command
 from cmsspark.settings.settings import load_settings
 from cmsspark.store import results
-from tests.accesses.test_rollup import FIRST, ROWS
+from tests.counting.test_rollup import FIRST, ROWS
 from tests.run.partial_days import Row, store_partials
 
 WEEK = week("2026-W01", date(2026, 11, 21))  # 29 December to 4 January: two years, two months

@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from cmsspark.accesses.htcondor_jobs import id_hash
 from cmsspark.base.errors import DataError
+from cmsspark.counting.htcondor_jobs import id_hash
 from cmsspark.run.log_day import run
 from cmsspark.run.request import DayRequest
 from cmsspark.settings.settings import Settings

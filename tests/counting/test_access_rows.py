@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from cmsspark.accesses.access_rows import ACCESS_COLUMNS, AccessRows
-from cmsspark.accesses.catalogue import Replicas
-from cmsspark.accesses.pre_aggregate import record_batch
 from cmsspark.base.access import AccessBatch, Group, Remote
-from tests.accesses.catalogues import opened, opened_replicas
+from cmsspark.counting.access_rows import ACCESS_COLUMNS, AccessRows
+from cmsspark.counting.catalogue import Replicas
+from cmsspark.counting.pre_aggregate import record_batch
+from tests.counting.catalogues import opened, opened_replicas
 
 GROUPS = [Group("T2_X", "crab", "Ann", Remote.BY_REPLICA), Group("T1_Y", "other", None, Remote.BY_REPLICA),
           Group("T1_Y", "other", None, Remote.YES), Group("unknown", "other", None, Remote.UNKNOWN)]  # fmt: skip

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import msgspec
 import numpy as np
 
-from cmsspark.accesses.catalogue import NOT_THERE, Catalogue, Replicas, name_hash, site_hashes
-from cmsspark.accesses.crab_sums import CrabSums
-from cmsspark.accesses.pre_aggregate import ACCESS, BIN, COLUMNS, StreamAggregator, record_batch
 from cmsspark.base import buffers
 from cmsspark.base.access import AccessBatch, EndedJob, Group, Quarantined
 from cmsspark.base.exact_integers import Longs
 from cmsspark.base.names import JobInput, job_input
+from cmsspark.counting.catalogue import NOT_THERE, Catalogue, Replicas, name_hash, site_hashes
+from cmsspark.counting.crab_sums import CrabSums
+from cmsspark.counting.pre_aggregate import ACCESS, BIN, COLUMNS, StreamAggregator, record_batch
 
 if TYPE_CHECKING:
     import pyarrow as pa

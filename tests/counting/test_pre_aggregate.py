@@ -17,13 +17,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cmsspark.accesses import pre_aggregate
-from cmsspark.accesses.catalogue import Catalogue, Replicas, check_hash, hashes_of
-from cmsspark.accesses.hash_aggregator import HASH_COLUMNS, HashAggregator
-from cmsspark.accesses.pre_aggregate import StreamAggregator
 from cmsspark.base.access import AccessBatch, Group, Quarantined, Remote
 from cmsspark.base.errors import DataError
-from tests.accesses.catalogues import Dataset, File, opened, opened_replicas
+from cmsspark.counting import pre_aggregate
+from cmsspark.counting.catalogue import Catalogue, Replicas, check_hash, hashes_of
+from cmsspark.counting.hash_aggregator import HASH_COLUMNS, HashAggregator
+from cmsspark.counting.pre_aggregate import StreamAggregator
+from tests.counting.catalogues import Dataset, File, opened, opened_replicas
 
 FILES: list[File] = [
     ("/store/a", 1, 1, 1),
@@ -229,7 +229,7 @@ def test_an_overflow_while_folding_is_reported_too(snapshots: tuple[Catalogue, R
 #: Prints the bytes that a task holds after each of forty turns, and the accesses and remote accesses that it counted.
 _HOLDS = """
 import json, pathlib, sys
-from tests.accesses.test_pre_aggregate import held_by_a_task
+from tests.counting.test_pre_aggregate import held_by_a_task
 print(json.dumps(held_by_a_task(pathlib.Path(sys.argv[1]))))
 """
 

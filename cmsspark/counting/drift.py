@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from cmsspark.accesses.reconciliation import MALFORMED_RECORDS, StreamBins
 from cmsspark.base.errors import DataError
 from cmsspark.base.schemas import Column
 from cmsspark.base.text.plurals import number_of
+from cmsspark.counting.reconciliation import MALFORMED_RECORDS, StreamBins
 
 #: The smallest sample from which missing fields are reported.
 ENOUGH: Final = 100

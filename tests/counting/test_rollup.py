@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cmsspark.accesses import rollup
-from cmsspark.accesses.packing import pack
-from cmsspark.accesses.rollup import KEYS, MEASURES, Rollup, RollupState, matches, roll_up
 from cmsspark.base.errors import DataError
 from cmsspark.base.schemas import stored_table
+from cmsspark.counting import rollup
+from cmsspark.counting.packing import pack
+from cmsspark.counting.rollup import KEYS, MEASURES, Rollup, RollupState, matches, roll_up
 from tests.run.partial_days import KINDS, Row, counted, partial, user
 
 FIRST = date(2026, 12, 28)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from cmsspark.accesses.catalogue import Catalogue, Hash, Replicas, Report, name_hash
-from cmsspark.accesses.catalogue_build import build_catalogue, build_replicas
-from cmsspark.accesses.file_runs import ROWS
+from cmsspark.counting.catalogue import Catalogue, Hash, Replicas, Report, name_hash
+from cmsspark.counting.catalogue_build import build_catalogue, build_replicas
+from cmsspark.counting.file_runs import ROWS
 
 #: lfn, block_id, dataset_id, file_id
 File = tuple[str | None, int | None, int | None, int | None]

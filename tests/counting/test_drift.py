@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from cmsspark.accesses import drift
-from cmsspark.accesses.drift import Seen
-from cmsspark.accesses.reconciliation import StreamBins
 from cmsspark.base.errors import DataError
 from cmsspark.base.schemas import Column
+from cmsspark.counting import drift
+from cmsspark.counting.drift import Seen
+from cmsspark.counting.reconciliation import StreamBins
 
 FIELDS = (
     Column("lfn", "string", about="needed", required="lfn"),

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import numpy as np
 import numpy.typing as npt
 
-from cmsspark.accesses import prefixes
-from cmsspark.accesses.catalogue import NOT_THERE, Catalogue, Hashes, Numbers, Replicas, site_hashes
-from cmsspark.accesses.sums import runs_of, sum_runs
 from cmsspark.base import buffers, dates
 from cmsspark.base.access import AccessBatch, Group, Packed, Quarantined, Remote
 from cmsspark.base.exact_integers import Longs
+from cmsspark.counting import prefixes
+from cmsspark.counting.catalogue import NOT_THERE, Catalogue, Hashes, Numbers, Replicas, site_hashes
+from cmsspark.counting.sums import runs_of, sum_runs
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from cmsspark.accesses.packing import Codes, pack
-from cmsspark.accesses.pre_aggregate import ACCESS, QUARANTINE
-from cmsspark.accesses.sums import Nullable, in_seconds, runs_of, sum_by_key
 from cmsspark.base import buffers, dates
 from cmsspark.base.names import DERIVED
 from cmsspark.base.schemas import Table
+from cmsspark.counting.packing import Codes, pack
+from cmsspark.counting.pre_aggregate import ACCESS, QUARANTINE
+from cmsspark.counting.sums import Nullable, in_seconds, runs_of, sum_by_key
 
 if TYPE_CHECKING:
     import pyarrow as pa

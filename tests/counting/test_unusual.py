@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cmsspark.accesses.reconciliation import StreamBins, unusual
+from cmsspark.counting.reconciliation import StreamBins, unusual
 
 
 def day(read: int = 1000, unmatched: int = 100) -> StreamBins:

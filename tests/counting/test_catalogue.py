@@ -18,12 +18,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cmsspark.accesses import catalogue
-from cmsspark.accesses.catalogue import Catalogue, Hash, Report, name_hash, open_or_build, site_hashes
-from cmsspark.accesses.catalogue_build import build_catalogue
 from cmsspark.base.compiled import unavailable_reason
 from cmsspark.base.errors import DataError, OutputError
-from tests.accesses.catalogues import Dataset, File, build, dataset_tables, file_tables, found, opened, opened_replicas
+from cmsspark.counting import catalogue
+from cmsspark.counting.catalogue import Catalogue, Hash, Report, name_hash, open_or_build, site_hashes
+from cmsspark.counting.catalogue_build import build_catalogue
+from tests.counting.catalogues import Dataset, File, build, dataset_tables, file_tables, found, opened, opened_replicas
 
 DATASETS: list[Dataset] = [(1, "/a/b/RAW"), (2, "/c/d/AOD"), (None, "/no/id/RAW"), (7, None)]
 

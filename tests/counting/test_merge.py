@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cmsspark.accesses.merge import Merge, SideRow, merge
-from cmsspark.accesses.pre_aggregate import COLUMNS, record_batch
-from cmsspark.accesses.sums import in_seconds
 from cmsspark.base.errors import DataError
 from cmsspark.base.schemas import stored_table
+from cmsspark.counting.merge import Merge, SideRow, merge
+from cmsspark.counting.pre_aggregate import COLUMNS, record_batch
+from cmsspark.counting.sums import in_seconds
 from cmsspark.engines.merge_task import MERGED_COLUMNS, MergeTask, decode_rows
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def test_derived_columns_follow_from_their_sources() -> None:
 
 def test_merged_in_steps_or_at_once_the_rows_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = tables(ROWS, 100)
-    monkeypatch.setattr("cmsspark.accesses.merge.MERGE_AT", 2)
+    monkeypatch.setattr("cmsspark.counting.merge.MERGE_AT", 2)
     assert tables(ROWS, 1) == wanted
 
 

@@ -7,8 +7,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from cmsspark.accesses.catalogue import Replicas, check_hash, hashes_of
-from cmsspark.accesses.pre_aggregate import (
+from cmsspark.base.access import AccessBatch, Group, Quarantined
+from cmsspark.base.buffers import dictionary_array, from_numpy
+from cmsspark.counting.catalogue import Replicas, check_hash, hashes_of
+from cmsspark.counting.pre_aggregate import (
     ACCESS,
     StreamAggregator,
     joined,
@@ -19,8 +21,6 @@ from cmsspark.accesses.pre_aggregate import (
     unmatched_bin,
     with_nulls,
 )
-from cmsspark.base.access import AccessBatch, Group, Quarantined
-from cmsspark.base.buffers import dictionary_array, from_numpy
 
 #: (name, type) of the additional columns of a hashed scan.
 HASH_COLUMNS: Final = (("hash", "long"), ("check", "long"), ("block_remote", "long"), ("unmatched_bin", "string"))

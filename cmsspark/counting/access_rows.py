@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from cmsspark.accesses.catalogue import NOT_THERE, Replicas, site_hashes
-from cmsspark.accesses.pre_aggregate import StreamAggregator
 from cmsspark.base.access import AccessBatch, Group, Remote
+from cmsspark.counting.catalogue import NOT_THERE, Replicas, site_hashes
+from cmsspark.counting.pre_aggregate import StreamAggregator
 
 #: name and type word of each column of unfolded accesses.
 ACCESS_COLUMNS: Final = (

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from cmsspark.accesses.catalogue import Hashes, Numbers
 from cmsspark.base.exact_integers import Longs
+from cmsspark.counting.catalogue import Hashes, Numbers
 
 #: Rows of a run, and about those that are merged at once. A row takes some 60 bytes while it is sorted.
 ROWS: Final = 1 << 20

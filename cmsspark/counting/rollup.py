@@ -17,9 +17,9 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from cmsspark.accesses.packing import Codes, Unpack, distinct, joined, pack, ranks_of, starts_of
-from cmsspark.accesses.sums import Nullable, in_seconds, runs_of, sum_by_key
 from cmsspark.base.names import DERIVED
+from cmsspark.counting.packing import Codes, Unpack, distinct, joined, pack, ranks_of, starts_of
+from cmsspark.counting.sums import Nullable, in_seconds, runs_of, sum_by_key
 
 #: Keys that partials have. The keys in ``DERIVED`` are computed from one of them.
 STORED: Final = ("stream", "dataset_name", "site_name", "app")

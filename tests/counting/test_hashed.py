@@ -11,10 +11,10 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cmsspark.accesses import catalogue
-from cmsspark.accesses.catalogue import NOT_THERE, bits_of, check_hash, hashes_in, name_hash, starts_of
 from cmsspark.base.hashed import hashes_of_texts, pairs_of
-from tests.accesses.catalogues import found, opened
+from cmsspark.counting import catalogue
+from cmsspark.counting.catalogue import NOT_THERE, bits_of, check_hash, hashes_in, name_hash, starts_of
+from tests.counting.catalogues import found, opened
 
 _TEXTS = st.lists(st.text(max_size=100), max_size=20)
 _HASHES = st.integers(0, 2**64 - 1) | st.integers(0, 40) | st.integers(2**64 - 40, 2**64 - 1)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cmsspark.accesses import reconciliation
-from cmsspark.accesses.reconciliation import StreamBins, Tolerance, from_rows, parse_tolerances
 from cmsspark.base.errors import DataError, UsageError
+from cmsspark.counting import reconciliation
+from cmsspark.counting.reconciliation import StreamBins, Tolerance, from_rows, parse_tolerances
 from cmsspark.pages import reconciliation_table
 
 STREAMS = ("aaa", "eos")

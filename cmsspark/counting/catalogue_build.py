@@ -1,4 +1,4 @@
-"""Building the catalogue's snapshots from a dump's parts; :mod:`cmsspark.accesses.catalogue` reads them.
+"""Building the catalogue's snapshots from a dump's parts; :mod:`cmsspark.counting.catalogue` reads them.
 
 Parts are worked on one by one, or by several processes at once: ``each`` is ``map``, or something like it.
 """
@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from cmsspark.accesses.catalogue import (
+from cmsspark.base.buffers import array, flags, from_numpy, is_there, to_numpy
+from cmsspark.base.exact_integers import Longs
+from cmsspark.counting.catalogue import (
     Hash,
     Hashes,
     Numbers,
@@ -26,9 +28,7 @@ from cmsspark.accesses.catalogue import (
     replica_keys,
     starts_of,
 )
-from cmsspark.accesses.file_runs import ROWS, FileRows, RunColumn, Slice, SortedRun, slices
-from cmsspark.base.buffers import array, flags, from_numpy, is_there, to_numpy
-from cmsspark.base.exact_integers import Longs
+from cmsspark.counting.file_runs import ROWS, FileRows, RunColumn, Slice, SortedRun, slices
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cmsspark.accesses import prefixes
-from cmsspark.accesses.prefixes import KEPT, OTHER
+from cmsspark.counting import prefixes
+from cmsspark.counting.prefixes import KEPT, OTHER
 
 
 @pytest.mark.parametrize(
