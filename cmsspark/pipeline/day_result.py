@@ -15,6 +15,7 @@ from cmsspark.checks.reconciliation import StreamBins
 from cmsspark.errors import NotReady, OutputError
 from cmsspark.kernel.catalogue import Report
 from cmsspark.pipeline import catalogue_snapshots
+from cmsspark.pipeline.file_records import FileNotes, entries, leave_out_damaged, list_records
 from cmsspark.pipeline.provenance import check_unchanged, dumps_summary, input_summary, versions
 from cmsspark.pipeline.quarantine import quarantine
 from cmsspark.pipeline.request import DayRequest, Inputs
@@ -44,14 +45,21 @@ class DayOutcome:
 def outcome_of(
     request: DayRequest, inputs: Inputs, result: ScanResult, catalogue: Mapping[str, Any] | None
 ) -> DayOutcome:
-    """The outcome of a scan; quarantines malformed records. ``catalogue``: the report of its build, None for a shuffle
-    join. Raises DataError (65) for a stream of another schema.
+    """Return the outcome of a scan; quarantines malformed records. ``catalogue``: the report of its build, None for a
+    shuffle join. Raises DataError (65) for a stream of another schema and for a file without a well-formed record.
     """
     summary = ScanSummary.of(result.side_rows(), request.streams, inputs.accepted)
     quarantine_file, examples = _quarantine(request, result, summary.bins)
     changes, warnings = summary.drift()
+    records = {
+        source.stream: list_records(source, summary.files.get(source.stream, FileNotes())) for source in inputs.streams
+    }
+    noted = {damage["file"] for damage in summary.damaged}
+    left_out = leave_out_damaged(records, summary.bins, inputs.accepted)
+    summary.damaged += [damage for damage in left_out if damage["file"] not in noted]
     manifest = {
-        "damaged": summary.damaged,
+        "damaged": sorted(summary.damaged, key=lambda damage: str(damage["file"])),
+        "files_read": entries(records),
         "outsized": summary.outsized,
         "drift": changes,
         "quarantine": quarantine_file,

@@ -9,7 +9,8 @@ from typing import IO, Any
 from cmsspark.access import AccessBatch, Group
 from cmsspark.compiled import unavailable_reason
 from cmsspark.sources.fields import Apps
-from cmsspark.sources.formats import avro, damaged, lines
+from cmsspark.sources.file_counts import FileCounts
+from cmsspark.sources.formats import avro, damaged, lines, packings
 from cmsspark.sources.formats.damaged import Damage
 from cmsspark.sources.outsized import LimitedLines, Outsized, limited_avro
 from cmsspark.sources.registry import find_stream
@@ -38,6 +39,7 @@ class Reader:
         self.is_avro = format_.is_avro
         self._sampler = Sampler(stream, format_name)
         self._damages: list[Damage] = []
+        self._file_counts = FileCounts()
 
     @property
     def outsized(self) -> list[tuple[str, int, str, int]]:
@@ -51,8 +53,8 @@ class Reader:
         return groups
 
     def file(self, stream: IO[bytes], file: str, *, accept_damaged: bool = False) -> Iterator[AccessBatch]:
-        """Batches of a whole file. Raises DataError (65) with its name when it is damaged. With ``accept_damaged`` the
-        intact part is read and the damage is reported in the notes.
+        """Yield batches of a whole file. Raises DataError (65) with its name when it is damaged. With
+        ``accept_damaged`` the intact part is read and the damage is reported in the notes.
         """
         damage = Damage(file)
         self._damages.append(damage)
@@ -64,33 +66,41 @@ class Reader:
                 batches = damaged.avro_of(decoder, content, damage, self._sampler.sample_schema)
             else:
                 batches = avro.decode(decoder, content, file, self._sampler.sample_schema)
+            self._file_counts.add(file, AccessBatch(content_bytes=len(content)))
         elif accept_damaged:
             batches = damaged.lines_of(self._lines, stream, damage, self._sampler.sample_lines, self._line_limit)
         else:
             batches = lines.decode_file(self._lines, stream, file, self._sampler.sample_lines, self._line_limit)
         for batch in batches:
             self._sampler.count_records(batch.read)
+            self._file_counts.add(file, batch)
             yield batch
 
     def chunk(self, chunk: bytes, file: str) -> AccessBatch:
-        """A batch of whole lines that the caller has read. Line numbers count from the start of the chunk."""
+        """Return a batch of whole lines that the caller has read. Line numbers count from the start of the chunk.
+
+        Raises DataError (65) where the lines begin as those of a packed file.
+        """
         if self.is_avro:
             raise TypeError("an Avro file cannot be read in chunks")
+        packings.check_text(chunk[: packings.HEAD_BYTES], file)
         self._sampler.sample_lines(chunk)
         line, batch = 1, AccessBatch()
         for piece in lines.pieces(chunk, line_limit=self._line_limit):
             if isinstance(piece, lines.LongLine):
                 line += piece.add_to(batch, file, line)
             else:
+                batch.content_bytes += len(piece)
                 line += self._lines.add(piece, file, line, batch)
         self._sampler.count_records(batch.read)
+        self._file_counts.add(file, batch)
         return batch
 
     def notes(self) -> list[Note]:
-        """Notes about the files: a sample of their fields, accepted damage, records above the limit, and whether
-        compiled code read them.
+        """Return notes about the files: their numbers, a sample of their fields, accepted damage, records above the
+        limit, and whether compiled code read them.
         """
         reader = ("reader", unavailable_reason() or "compiled", 1, "")
         outsized = () if self._outsized is None else self._outsized.notes()
         damages = (note for damage in self._damages for note in damage.notes())
-        return [reader, *outsized, *self._sampler.notes(), *damages]
+        return [reader, *outsized, *self._sampler.notes(), *damages, *self._file_counts.notes()]
