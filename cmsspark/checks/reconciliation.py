@@ -191,16 +191,10 @@ def check(
                 next_step="see the records in the quarantine; --max-malformed tolerates more",
             )
         if counts.read >= NONE_MATCHED_RECORDS and not counts.matched:
-            raise DataError(
-                f"{stream}: none of {number_of(counts.read, 'record')} matched a {counts.matched_what} in DBS",
-                where=dump,
-                found=_unmatched(counts, (prefixes or {}).get(stream, ())),
-                next_step="check that the DBS dump is the right one and complete; --refresh-dumps chooses it again",
-            )
+            raise _none_matched(stream, counts, dump, (prefixes or {}).get(stream, ()))
         out = counts.out_of_day.total()
         if out > OUT_OF_DAY_SHARE * counts.read:
-            named = ", ".join(f"{day}: {count}" for day, count in counts.out_of_day.most_common(3))
-            warnings.append(f"{stream}: {out:,} of {counts.read:,} records are of other days ({named})")
+            warnings.append(f"{stream}: {out:,} of {counts.read:,} records are of other days ({_other_days(counts)})")
     return warnings
 
 
@@ -208,6 +202,34 @@ def _bytes_share(bins: StreamBins) -> str:
     if not bins.content_bytes:
         return ""
     return f", {bins.malformed_bytes / bins.content_bytes:.2%} of {bins.content_bytes:,} bytes"
+
+
+def _none_matched(stream: str, counts: StreamBins, dump: str | None, prefixes: Sequence[Sequence[Any]]) -> DataError:
+    """Return the error where no record matched. The dump is to blame only for records that were looked up in it."""
+    observed = _unmatched(counts, prefixes)
+    records = number_of(counts.read, "record")
+    if any(count for name, count in counts.unmatched.items() if name not in ("no_lfn", "no_input")):
+        return DataError(
+            f"{stream}: none of {records} matched a {counts.matched_what} in DBS",
+            where=dump,
+            found=observed,
+            next_step="check that the DBS dump is the right one and complete; --refresh-dumps chooses it again",
+        )
+    if counts.out_of_day.total() + counts.malformed == counts.read:
+        return DataError(
+            f"{stream}: none of {records} is of the day that is counted",
+            found=f"{observed}; days of the records: {_other_days(counts)}",
+            next_step="check that the day's folder has the log of this day; --date counts another one",
+        )
+    return DataError(
+        f"{stream}: none of {records} names a {counts.matched_what} that DBS could have",
+        found=observed,
+        next_step="check that it is the right log, and that its fields are those of schemas/inputs",
+    )
+
+
+def _other_days(bins: StreamBins) -> str:
+    return ", ".join(f"{day}: {count:,}" for day, count in bins.out_of_day.most_common(3))
 
 
 def _unmatched(bins: StreamBins, prefixes: Sequence[Sequence[Any]]) -> str:

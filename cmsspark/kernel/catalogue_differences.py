@@ -99,8 +99,6 @@ def _facts(known: KnownDatasets, table: pa.Table) -> Arrays:
     places = known.places(table["dataset_id"])
     stays = (places >= 0) & is_there(table["logical_file_name"])
     table, places = table.filter(flags(stays)), places[stays]
-    sizes = to_numpy(table["file_size"], np.float64)
-    has_size = is_there(table["file_size"]) & (np.abs(sizes) < 2.0**63)
     return {
         "hash": hashes_in(table["logical_file_name"]),
         "check": hashes_in(table["logical_file_name"], check_hash),
@@ -108,7 +106,7 @@ def _facts(known: KnownDatasets, table: pa.Table) -> Arrays:
         "dataset": known.numbers[places].astype(np.int64),
         "block": to_numpy(table["block_id"], np.int64, NULL),
         "valid": to_numpy(table["is_file_valid"], np.int64, NULL),
-        "bytes": np.where(has_size, np.where(has_size, sizes, 0).astype(np.int64), NULL),
+        "bytes": to_numpy(table["file_size"], np.int64, NULL),
     }
 
 

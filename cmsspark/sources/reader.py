@@ -12,7 +12,7 @@ from cmsspark.sources.fields import Apps
 from cmsspark.sources.file_counts import FileCounts
 from cmsspark.sources.formats import avro, damaged, lines, packings
 from cmsspark.sources.formats.damaged import Damage
-from cmsspark.sources.outsized import LimitedLines, Outsized, limited_avro
+from cmsspark.sources.outsized import LimitedLines, Outsized, OutsizedRecord, limited_avro
 from cmsspark.sources.registry import find_stream
 from cmsspark.sources.sample import Note, Sampler
 
@@ -21,8 +21,8 @@ class Reader:
     """Reads a stream's files of one day in one format (``DayInput.format_name``). Each task creates its own.
 
     The registry names the format's decoder. ``line_limit``: maximum bytes of a JSON line; a longer one is malformed.
-    ``above``: a record that read more bytes, or took more seconds where the stream has no bytes, is malformed too; None
-    means no limit. Raises UsageError (2) for a stream or format that the registry does not have.
+    ``above``: a record that read more bytes, or took more seconds, is malformed too; None means no limit. Raises
+    UsageError (2) for a stream or format that the registry does not have.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Reader:
         entry = find_stream(stream)
         format_ = entry.format(format_name)
         self.decoder: Any = format_.load_decoder()(day, Apps.load(), format_.name)
-        self._outsized = None if above is None else Outsized(above if entry.has_bytes else above * 1000)
+        self._outsized = None if above is None else Outsized(above)
         self._lines: Any = self.decoder
         if self._outsized is not None and not format_.is_avro:
             self._lines = LimitedLines(self.decoder, self._outsized)
@@ -42,8 +42,8 @@ class Reader:
         self._file_counts = FileCounts()
 
     @property
-    def outsized(self) -> list[tuple[str, int, str, int]]:
-        """The first hundred records that exceed the limit: (lfn, bytes or milliseconds, file, position)."""
+    def outsized(self) -> list[OutsizedRecord]:
+        """The first hundred records that exceed the limit."""
         return [] if self._outsized is None else self._outsized.records
 
     @property
