@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from cmsspark import days
-from cmsspark.checks import reconciliation
+from cmsspark.checks import density, reconciliation
 from cmsspark.checks.reconciliation import StreamBins
 from cmsspark.errors import NotReady, OutputError
 from cmsspark.kernel.catalogue import Report
+from cmsspark.manifests import Manifest
 from cmsspark.pipeline import catalogue_snapshots
 from cmsspark.pipeline.file_records import FileNotes, entries, leave_out_damaged, list_records
 from cmsspark.pipeline.provenance import check_unchanged, dumps_summary, input_summary, versions
@@ -98,6 +99,7 @@ def store_day(
     before = results.history(inputs.files, request.fout, request.job, request.day, reconciliation.TRAILING_DAYS)
     trailing = [manifest.reconciliation for manifest in before]
     warnings += reconciliation.unusual(outcome.bins, trailing, inputs.missing)
+    warnings += _add_density(inputs, outcome, before)
     _check_not_empty(request, inputs, outcome.bins)
     for table in request.tables:
         run_context.log(f"{table}: {number_of(write(staged, table), 'row')}")
@@ -109,6 +111,24 @@ def store_day(
     run_context.log(reconciliation_table.table(done.manifest.reconciliation))
     run_context.log(f"{request.job} of {request.day} stored in {done.path} after {run_context.seconds():.1f} s")
     return done
+
+
+def _add_density(inputs: Inputs, outcome: DayOutcome, before: Sequence[Manifest]) -> list[str]:
+    """Add streams of unusual density to ``drift`` of the manifest, in place of those of a reused run; return warnings
+    about them.
+    """
+    formats = {source.stream: source.format_name for source in inputs.streams}
+    unusual, warnings = density.unusual(outcome.manifest["files_read"], formats, before)
+    entries = outcome.manifest["drift"]
+    by_stream = {
+        stream: [
+            *(entry for entry in entries.get(stream, ()) if entry["change"] != density.CHANGE),
+            *unusual.get(stream, ()),
+        ]
+        for stream in {**entries, **unusual}
+    }
+    outcome.manifest["drift"] = {stream: of_stream for stream, of_stream in by_stream.items() if of_stream}
+    return warnings
 
 
 def _leave_out_empty(request: DayRequest, inputs: Inputs, bins: Mapping[str, StreamBins]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cmsspark import days
 from cmsspark.pipeline.catalogue_snapshots import opened
-from cmsspark.pipeline.rucio_parts import read_rses
+from cmsspark.pipeline.rucio_parts import accessed_before_ms, read_rses
 from cmsspark.runners import dbs_rows, dump_scan
 from cmsspark.runners.dump_tables import table_source
 from cmsspark.runners.rucio_scan import TABLES, RucioScan, counts_of
@@ -82,7 +82,8 @@ def _with_rucio(
     from cmsspark.kernel import rucio_blocks, rucio_row_frames
 
     rses, rse_counts = read_rses(dump, request.settings.rses, partial(opened, files))
-    scan = RucioScan(spark, dump, rses, days.timestamp_ms_bounds(request.day))
+    limit = accessed_before_ms(job.rucio_frames, request.day)
+    scan = RucioScan(spark, dump, rses, days.timestamp_ms_bounds(request.day), accessed_before_ms=limit)
     # As by processes: what lies where is not made where no frame needs it.
     has_presence = not job.rucio_frames or "last_access" in job.rucio_frames
     tables = dump_scan.RucioTables(scan, has_presence, is_check="differences" in job.rucio_frames)

@@ -5,6 +5,7 @@ A file without one well-formed record is damaged: its records are lost, and a co
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -27,7 +28,8 @@ class FileNotes:
     reasons: dict[str, str] = field(default_factory=dict)
 
     def add(self, file: str, count: int, detail: str) -> None:
-        """Add a note of :mod:`cmsspark.sources.file_counts`."""
+        """Add a note of :mod:`cmsspark.sources.file_counts`; ``file`` is JSON."""
+        file = json.loads(file)
         if detail.startswith(file_counts.REASON):
             self.reasons[file] = detail.removeprefix(file_counts.REASON)
         else:

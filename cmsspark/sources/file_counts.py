@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from cmsspark.access import AccessBatch
 from cmsspark.sources.formats.packings import describe
 from cmsspark.sources.sample import Note
 
-#: The kind of the notes. Their name is the file, their details are one of the names below.
+#: The kind of the notes. Their name is the file in JSON, as it may be no UTF-8; their details are a name below.
 FILE: Final = "file"
 #: Numbers of a file: bytes after unpacking (of Avro, of the file), records read, malformed records and their bytes,
 #: records of other days.
@@ -53,6 +54,6 @@ class FileCounts:
         for file, numbers in self.numbers.items():
             for name, count in numbers.items():
                 if count:
-                    yield FILE, file, count, name
+                    yield FILE, json.dumps(file), count, name
             if numbers[READ] and numbers[READ] == numbers[MALFORMED]:
-                yield FILE, file, 1, REASON + self.reasons[file]
+                yield FILE, json.dumps(file), 1, REASON + self.reasons[file]

@@ -165,10 +165,16 @@ def test_the_catalogues_are_compared_as_by_the_oracle(
     assert {difference for difference, _ in made} == {"only_dbs", "only_dbs_invalid", "only_rucio", "block", "size"}
 
 
-def test_last_accesses_are_the_oracles(world: Path, found: oracle.Rucio, settings: Settings, tmp_path: Path) -> None:
+def test_last_accesses_are_the_oracles_and_none_is_after_the_day_after(
+    world: Path, settings: Settings, tmp_path: Path
+) -> None:
+    found = oracle.read(world / AWG / "rucio/2026-01-16", accessed_before_ms=DAY_MS + 2 * corpus.DAY_MS)
     rows = stored(dataset_last_access.JOB, world, settings, tmp_path)
+    counts = rucio_of_manifest(tmp_path, "dataset_last_access")["tables"]
+    assert min(counts[table]["ignored"]["future_access"] for table in ("REPLICAS", "DIDS")) > 0
     made = {row["dataset_name"]: row["rucio_last_access_ms"] for row in rows}
     wanted = oracle.last_access(found)
+    assert wanted[NAMES[0]] >= DAY_MS + corpus.DAY_MS + 7
     assert {name: time for name, time in made.items() if time is not None} == wanted
     assert made.keys() == {block.split("#")[0] for _, block in found.block_replicas}
     for row in rows:
