@@ -31,6 +31,11 @@ def file_cases() -> list[FileCase]:
     return cases_files.cases()
 
 
+def file_cases_of_a_day() -> list[FileCase]:
+    """The cases of whole files with a well-formed record, or without any record: others are refused as damaged."""
+    return [case for case in file_cases() if case.bins.get("matched") or not case.bins.get("malformed")]
+
+
 def mutated(lines: Iterable[bytes], seed: int) -> Iterable[bytes]:
     """Each line changed at one to three places; some become two lines, many are no JSON any more."""
     rng = random.Random(seed)
@@ -87,10 +92,7 @@ def _write_avro(tree: Tree, folder: str, found: list[Case]) -> None:
 
 
 def _write_files(tree: Tree, folder: str, stream: str) -> None:
-    """The cases of whole files that have a well-formed record, or none at all: others are refused as damaged."""
-    for number, case in enumerate(case for case in file_cases() if case.stream == stream):
-        if case.bins.get("malformed") and not case.bins.get("matched"):
-            continue
+    for number, case in enumerate(case for case in file_cases_of_a_day() if case.stream == stream):
         ending = ".json.gz" if case.content.startswith(b"\x1f\x8b") else ".json"
         (tree.folder(folder) / f"file-{number:03}{ending}").write_bytes(case.content)
 
