@@ -155,6 +155,8 @@ class AccessBatch:
     wall_ms: list[int | None] | None = None
     packed: Packed | None = None
     read: int = 0
+    #: Bytes of the text that the batch was read from, after unpacking; of Avro those of the file.
+    content_bytes: int = 0
     write_only: int = 0
     no_lfn: int = 0
     #: Records of jobs that ended; a stream has either accesses or jobs.
@@ -166,6 +168,11 @@ class AccessBatch:
     malformed: list[Quarantined] = field(default_factory=list)
     #: Records by format version (EOS: G1, G2, G3), for the report.
     generations: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def malformed_bytes(self) -> int:
+        """Bytes of the malformed records."""
+        return sum(len(record.raw) if record.whole_size is None else record.whole_size for record in self.malformed)
 
     def count_job(self, name: str, count: int = 1) -> None:
         """Count records of jobs in the bin ``name``."""

@@ -9,17 +9,24 @@ import os
 import re
 import resource
 import sys
+from collections.abc import Mapping
 from typing import Final
 
 #: Megabytes of address space that the large libraries need at least: with less they end the process on their own.
-_LEAST: Final = 400
-_LARGE: Final = ("numpy", "pyarrow", "polars", "pandas")
+_LEAST: Final = {"numpy": 400, "pyarrow": 400, "pandas": 400, "polars": 900}
+#: With less than so many megabytes of address space libraries start one thread each, as a thread reserves some 70 MB
+#: and ends the process where it gets no memory, and Arrow uses malloc, as its own allocators reserve 1 GB at once.
+_ROOMY: Final = 4_000
+_SPARING: Final = {
+    **dict.fromkeys(("OMP_NUM_THREADS", "ARROW_IO_THREADS", "POLARS_MAX_THREADS", "RAYON_NUM_THREADS"), "1"),
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+}
 #: The name of glibc's limit of arenas in ``mallopt``; other C libraries have none.
 _M_ARENA_MAX: Final = -8
 #: What libraries say when they get no memory, no thread or no process.
 _SHORTAGE: Final = re.compile(
     r"cannot allocate memory|failed to map segment|malloc of size|out of memory|std::bad_alloc"
-    r"|can't start new thread|failed to launch worker thread|failed to spawn thread",
+    r"|can't (?:start|spawn) (?:new|worker) thread|failed to launch worker thread|failed to spawn thread",
     re.IGNORECASE,
 )
 
@@ -33,7 +40,9 @@ def is_shortage(error: BaseException) -> bool:
             return True
         if isinstance(cause, OSError) and (cause.errno == errno.ENOMEM or _is_of_fork(cause)):
             return True
-        if isinstance(cause, ImportError | RuntimeError | OSError) and _SHORTAGE.search(str(cause)):
+        # Arrow's own errors are none of Python's.
+        may_tell = isinstance(cause, ImportError | RuntimeError | OSError) or type(cause).__module__ == "pyarrow.lib"
+        if may_tell and _SHORTAGE.search(str(cause)):
             return True
         seen.append(cause)
         cause = cause.__cause__ or cause.__context__
@@ -74,17 +83,29 @@ def share_freed() -> None:
 
 
 def check_room() -> None:
-    """Have the large libraries refused, with MemoryError, where the address space of this process is too small."""
+    """Have the large libraries refused, with MemoryError, where the address space of this process is too small for
+    them, and start few threads where it is small.
+    """
     # Nothing here computes with matrices, and each thread of OpenBLAS reserves much address space.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if limit != resource.RLIM_INFINITY and limit < _LEAST * 1_000_000:
-        sys.meta_path.insert(0, _NoRoom())
+    if limit == resource.RLIM_INFINITY or limit >= _ROOMY * 1_000_000:
+        return
+    for name, value in _SPARING.items():
+        os.environ.setdefault(name, value)
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+    refused = {name: least for name, least in _LEAST.items() if limit < least * 1_000_000}
+    if refused:
+        sys.meta_path.insert(0, _NoRoom(refused))
 
 
 class _NoRoom:
-    """Refuses the large libraries in a process that has no room for them."""
+    """Refuses large libraries in a process that has no room for them. ``refused``: the megabytes that each needs."""
+
+    def __init__(self, refused: Mapping[str, int]) -> None:
+        self._refused = refused
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        if name in _LARGE:
-            raise MemoryError(f"{name} needs {_LEAST} MB of address space")
+        if name in self._refused:
+            raise MemoryError(f"{name} needs {self._refused[name]} MB of address space")

@@ -16,7 +16,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ import xxhash
 
 from cmsspark.base.buffers import texts_of
 from cmsspark.base.compiled import compiled
-from cmsspark.base.errors import DataError, OutputError, os_error_number
+from cmsspark.base.errors import DataError, OutputError, as_ours, os_error_number
 from cmsspark.base.exact_integers import Longs
 
 if TYPE_CHECKING:
@@ -111,13 +111,14 @@ class Catalogue:
     def __init__(self, folder: Path, hash_name: Hash = name_hash) -> None:
         self.folder = folder
         self.hash_name = hash_name
-        meta = json.loads((folder / "meta.json").read_text())
-        self.report = Report(**meta["report"])
-        self.hashes: Hashes = _mapped(folder / "hashes.npy")
-        self.pairs: Numbers = _mapped(folder / "pairs.npy")
-        self.starts: npt.NDArray[np.uint32] = _mapped(folder / "starts.npy")
-        self.pair_blocks: Longs = _mapped(folder / "pair_blocks.npy")
-        self.pair_datasets: Numbers = _mapped(folder / "pair_datasets.npy")
+        with _reading(folder):
+            meta = json.loads((folder / "meta.json").read_text())
+            self.report = Report(**meta["report"])
+            self.hashes: Hashes = _mapped(folder / "hashes.npy")
+            self.pairs: Numbers = _mapped(folder / "pairs.npy")
+            self.starts: npt.NDArray[np.uint32] = _mapped(folder / "starts.npy")
+            self.pair_blocks: Longs = _mapped(folder / "pair_blocks.npy")
+            self.pair_datasets: Numbers = _mapped(folder / "pair_datasets.npy")
         #: hash → {second hash: pair number} of the names that share a hash.
         self.colliding: dict[int, dict[int, int]] = {
             int(first): {int(second): pair for second, pair in names.items()}
@@ -148,12 +149,7 @@ class Catalogue:
             try:
                 pairs = _hashed.pairs_of(wanted, self.hashes, self.pairs, self.starts, bits, NOT_THERE)
             except ValueError as error:
-                raise DataError(
-                    "a catalogue snapshot is damaged",
-                    where=self.folder,
-                    found=str(error),
-                    next_step="delete that folder and run it again: it is built anew",
-                ) from None
+                raise _damaged(self.folder, error, "delete that folder and run it again: it is built anew") from None
             return np.array(pairs)  # its own memory, which may be written
         # In sorted order the searches walk the array once, which its pages and the caches thank.
         order = np.argsort(wanted)
@@ -169,7 +165,7 @@ class Catalogue:
         import pyarrow as pa
 
         if self._names is None:
-            with pa.memory_map(str(self.folder / "datasets.arrow")) as source:
+            with _reading(self.folder), pa.memory_map(str(self.folder / "datasets.arrow")) as source:
                 self._names = pa.ipc.open_file(source).read_all()["name"].combine_chunks()
         # pa.array would import pandas to ask whether these are of its kind: a third of a second in each worker.
         rows = pa.Array.from_buffers(pa.int32(), len(numbers), [None, pa.py_buffer(np.ascontiguousarray(numbers))])
@@ -200,6 +196,31 @@ def starts_of(pieces: Iterable[Hashes], count: int) -> npt.NDArray[np.uint32]:
     return np.cumsum(starts, dtype=np.uint32, out=starts)
 
 
+class DamagedSnapshot(DataError):
+    """A snapshot that cannot be read (65): the next run builds it anew."""
+
+
+@contextlib.contextmanager
+def _reading(folder: Path) -> Iterator[None]:
+    """Raise DamagedSnapshot for a snapshot that cannot be read. A shortage and missing rights are not damage."""
+    try:
+        yield
+    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:  # pyarrow's errors are ValueErrors
+        if as_ours(error) is not None:
+            raise
+        raise _damaged(folder, error, "run it again: the snapshot is built anew") from None
+
+
+def _damaged(folder: Path, error: Exception, next_step: str) -> DamagedSnapshot:
+    reason = f"{type(error).__name__}: {error}"
+    return DamagedSnapshot("a catalogue snapshot is damaged", where=folder, found=reason, next_step=next_step)
+
+
+def check_catalogue(folder: Path) -> None:
+    """Open a catalogue as tasks do. Raises DamagedSnapshot (65)."""
+    Catalogue(folder).dataset_names(np.zeros(0, np.int32))
+
+
 def _mapped(file: Path) -> Any:
     # As a plain array: numpy's own class for mapped ones makes each operation dearer.
     return np.load(file, mmap_mode="r").view(np.ndarray)
@@ -209,7 +230,8 @@ class Replicas:
     """Disk replicas of blocks at sites, as a sorted array of hashes."""
 
     def __init__(self, folder: Path) -> None:
-        self.hashes: Hashes = _mapped(folder / "replicas.npy")
+        with _reading(folder):
+            self.hashes: Hashes = _mapped(folder / "replicas.npy")
 
     def has_replica(self, blocks: Longs, sites: Hashes) -> npt.NDArray[np.bool_]:
         """Whether each block (-1: unknown) has a disk replica at the site (:func:`site_hashes`) of its row."""
@@ -228,18 +250,30 @@ def site_hashes(sites: Sequence[str]) -> Hashes:
     return np.fromiter(map(hashes.__getitem__, sites), np.uint64, len(sites))
 
 
-def open_or_build(cache: Path, kind: str, fingerprint: str, build: Callable[[Path], None]) -> tuple[Path, bool]:
-    """The snapshot's folder in ``cache``, built if it is not there; True beside it when it was.
+def open_or_build(
+    cache: Path,
+    kind: str,
+    fingerprint: str,
+    build: Callable[[Path], None],
+    check: Callable[[Path], object] = lambda folder: None,
+) -> tuple[Path, bool]:
+    """Return the snapshot's folder in ``cache``, built if it is not there; True beside it when it was.
 
-    Two builders at once each work in a folder of their own; the first to finish is used by both. Old snapshots
-    of the same kind go, the newest ``KEPT`` stay. Raises OutputError (73) where the cache cannot be written.
+    ``check`` opens it: one that is damaged is removed and built anew. Two builders at once each work in a folder of
+    their own; the first to finish is used by both. Old snapshots of the same kind go, the newest ``KEPT`` stay. Raises
+    OutputError (73) where the cache cannot be written.
     """
     name = f"{kind}-v{FORMAT}-{hashlib.sha256(fingerprint.encode()).hexdigest()[:24]}"
     folder = cache / name
     if (folder / "meta.json").exists():
-        with contextlib.suppress(PermissionError):
-            os.utime(folder)  # pruning goes by age; another user's snapshot serves as it is
-        return folder, False
+        try:
+            check(folder)
+        except DamagedSnapshot:
+            _remove_damaged(folder)
+        else:
+            with contextlib.suppress(PermissionError):
+                os.utime(folder)  # pruning goes by age; another user's snapshot serves as it is
+            return folder, False
     aside = cache / f".{name}.{uuid.uuid4().hex[:8]}"
     try:
         aside.mkdir(parents=True)
@@ -273,6 +307,14 @@ def open_or_build(cache: Path, kind: str, fingerprint: str, build: Callable[[Pat
         shutil.rmtree(aside, ignore_errors=True)
     _prune(cache, f"{kind}-v")
     return folder, True
+
+
+def _remove_damaged(folder: Path) -> None:
+    """Remove a snapshot; a task that has mapped its files keeps them. Raises OSError."""
+    aside = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
+    with contextlib.suppress(FileNotFoundError):  # another run was faster
+        folder.rename(aside)
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def _prune(cache: Path, prefix: str) -> None:

@@ -36,6 +36,7 @@ class StreamBins:
     """Records of one stream by bin; ``out_of_day`` by the day that records name, ``generations`` by format.
 
     ``job_bins``: the bins that only a stream of jobs has, None for a stream of accesses. Jobs write nothing.
+    ``content_bytes``: of the text of all files, after unpacking; ``malformed_bytes``: of the malformed records.
     """
 
     read: int = 0
@@ -46,6 +47,8 @@ class StreamBins:
     out_of_day: Counter[str] = field(default_factory=Counter)
     generations: Counter[str] = field(default_factory=Counter)
     job_bins: dict[str, int] | None = None
+    content_bytes: int = 0
+    malformed_bytes: int = 0
 
     @classmethod
     def of_jobs(cls) -> StreamBins:
@@ -66,6 +69,12 @@ class StreamBins:
             setattr(self, name, getattr(self, name) + count)
         else:
             raise ValueError(f"there is no bin {name!r}")
+
+    @property
+    def malformed_equivalent(self) -> float:
+        """How many well-formed records of average size the malformed bytes are; 0 where none is well-formed."""
+        size = self.content_bytes - self.malformed_bytes
+        return self.malformed_bytes * (self.read - self.malformed) / size if size > 0 else 0.0
 
     @property
     def matched_what(self) -> str:
@@ -93,16 +102,22 @@ class StreamBins:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How much may be malformed: ``share`` of the records, or ``records`` of them, whichever is set."""
+    """How much may be malformed: ``share`` of the records, or ``records`` of them, whichever is set.
+
+    The same holds for bytes, as one line may hold what should be many: of ``records`` those of the average record.
+    """
 
     share: float | None = MALFORMED_SHARE
     records: int = MALFORMED_RECORDS
 
     def exceeded(self, bins: StreamBins) -> bool:
-        """Whether the run must fail (rule 8)."""
-        if self.share is None:
-            return bins.malformed > self.records
-        return bins.malformed > self.records and bins.malformed > self.share * bins.read
+        """Return whether the run must fail (rule 8)."""
+        is_few = max(bins.malformed, bins.malformed_equivalent) <= self.records
+        if self.share is None or is_few:
+            return not is_few
+        by_lines = bins.malformed > self.records and bins.malformed > self.share * bins.read
+        by_bytes = bins.malformed_equivalent > self.records and bins.malformed_bytes > self.share * bins.content_bytes
+        return by_lines or by_bytes
 
     def __str__(self) -> str:
         return number_of(self.records, "record") if self.share is None else f"{100 * self.share:.4g} %"
@@ -170,23 +185,51 @@ def check(
         if tolerances[stream].exceeded(counts):
             raise DataError(
                 f"{stream}: {counts.malformed:,} of {counts.read:,} records are malformed"
-                f" ({counts.malformed / counts.read:.2%}), {tolerances[stream]} are tolerated",
+                f" ({counts.malformed / counts.read:.2%}{_bytes_share(counts)}), {tolerances[stream]} are tolerated",
                 where=quarantine,
                 found="; ".join(examples.get(stream, ())[:5]) or None,
                 next_step="see the records in the quarantine; --max-malformed tolerates more",
             )
         if counts.read >= NONE_MATCHED_RECORDS and not counts.matched:
-            raise DataError(
-                f"{stream}: none of {number_of(counts.read, 'record')} matched a {counts.matched_what} in DBS",
-                where=dump,
-                found=_unmatched(counts, (prefixes or {}).get(stream, ())),
-                next_step="check that the DBS dump is the right one and complete; --refresh-dumps chooses it again",
-            )
+            raise _none_matched(stream, counts, dump, (prefixes or {}).get(stream, ()))
         out = counts.out_of_day.total()
         if out > OUT_OF_DAY_SHARE * counts.read:
-            named = ", ".join(f"{day}: {count}" for day, count in counts.out_of_day.most_common(3))
-            warnings.append(f"{stream}: {out:,} of {counts.read:,} records are of other days ({named})")
+            warnings.append(f"{stream}: {out:,} of {counts.read:,} records are of other days ({_other_days(counts)})")
     return warnings
+
+
+def _bytes_share(bins: StreamBins) -> str:
+    if not bins.content_bytes:
+        return ""
+    return f", {bins.malformed_bytes / bins.content_bytes:.2%} of {bins.content_bytes:,} bytes"
+
+
+def _none_matched(stream: str, counts: StreamBins, dump: str | None, prefixes: Sequence[Sequence[Any]]) -> DataError:
+    """Return the error where no record matched. The dump is to blame only for records that were looked up in it."""
+    observed = _unmatched(counts, prefixes)
+    records = number_of(counts.read, "record")
+    if any(count for name, count in counts.unmatched.items() if name not in ("no_lfn", "no_input")):
+        return DataError(
+            f"{stream}: none of {records} matched a {counts.matched_what} in DBS",
+            where=dump,
+            found=observed,
+            next_step="check that the DBS dump is the right one and complete; --refresh-dumps chooses it again",
+        )
+    if counts.out_of_day.total() + counts.malformed == counts.read:
+        return DataError(
+            f"{stream}: none of {records} is of the day that is counted",
+            found=f"{observed}; days of the records: {_other_days(counts)}",
+            next_step="check that the day's folder has the log of this day; --date counts another one",
+        )
+    return DataError(
+        f"{stream}: none of {records} names a {counts.matched_what} that DBS could have",
+        found=observed,
+        next_step="check that it is the right log, and that its fields are those of schemas/inputs",
+    )
+
+
+def _other_days(bins: StreamBins) -> str:
+    return ", ".join(f"{day}: {count:,}" for day, count in bins.out_of_day.most_common(3))
 
 
 def _unmatched(bins: StreamBins, prefixes: Sequence[Sequence[Any]]) -> str:

@@ -92,6 +92,6 @@ def _by_block(folder: Path, is_valid_only: bool, part: Part) -> Iterator[pa.Tabl
         counts = np.ones(len(block), np.bool_)
         if is_valid_only:
             counts = (to_numpy(some["is_file_valid"], np.int64) == 1) & is_there(some["is_file_valid"])
-        for name, kind in (("event_count", np.int64), ("file_size", np.float64)):
-            columns[name] = from_numpy(to_numpy(some[name], kind), is_there(some[name]) & counts)
+        for name in ("event_count", "file_size"):
+            columns[name] = from_numpy(to_numpy(some[name], np.int64), is_there(some[name]) & counts)
         yield pa.table(columns)

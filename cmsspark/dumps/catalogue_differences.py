@@ -37,8 +37,8 @@ NULL: Final = np.iinfo(np.int64).min
 
 @dataclass(frozen=True)
 class Differences:
-    """Sums by (``difference``, ``dataset``): ``file_count``, ``dbs_bytes``, ``rucio_bytes``. Datasets are numbers of
-    DBS's names, or of Rucio's where ``is_rucio``.
+    """Sums by (``difference``, ``dataset``), with :data:`SUMMED`. Datasets are numbers of DBS's names, or of Rucio's
+    where ``is_rucio``.
     """
 
     rows: Arrays
@@ -74,7 +74,8 @@ def catalogue_differences(
 
 
 KEYS: Final = ("difference", "is_rucio", "dataset")
-SUMMED: Final = ("file_count", "dbs_bytes", "rucio_bytes")
+#: ``dbs_sized_count``: files whose size DBS knows; without any, their bytes are null (rule 27).
+SUMMED: Final = ("file_count", "dbs_sized_count", "dbs_bytes", "rucio_bytes")
 
 
 def _read_files(folder: Path, rows: int, part: Part) -> list[PartitionedRun]:
@@ -99,8 +100,6 @@ def _facts(known: KnownDatasets, table: pa.Table) -> Arrays:
     places = known.places(table["dataset_id"])
     stays = (places >= 0) & is_there(table["logical_file_name"])
     table, places = table.filter(flags(stays)), places[stays]
-    sizes = to_numpy(table["file_size"], np.float64)
-    has_size = is_there(table["file_size"]) & (np.abs(sizes) < 2.0**63)
     return {
         "hash": hashes_in(table["logical_file_name"]),
         "check": hashes_in(table["logical_file_name"], check_hash),
@@ -108,7 +107,7 @@ def _facts(known: KnownDatasets, table: pa.Table) -> Arrays:
         "dataset": known.numbers[places].astype(np.int64),
         "block": to_numpy(table["block_id"], np.int64, NULL),
         "valid": to_numpy(table["is_file_valid"], np.int64, NULL),
-        "bytes": np.where(has_size, np.where(has_size, sizes, 0).astype(np.int64), NULL),
+        "bytes": to_numpy(table["file_size"], np.int64, NULL),
     }
 
 
@@ -160,9 +159,10 @@ class BothFiles:
         return cls(facts, row >= 0, block >= 0, block, size)
 
     def bytes(self, rows: npt.NDArray[np.bool_]) -> Arrays:
-        """How many files some rows are, and their sizes."""
+        """Return how many files some rows are, and their sizes."""
         return {
             "file_count": np.ones(int(rows.sum()), np.int64),
+            "dbs_sized_count": (self.in_dbs & (self.dbs["bytes"] != NULL))[rows].astype(np.int64),
             "dbs_bytes": np.where(self.dbs["bytes"] == NULL, 0, self.dbs["bytes"])[rows],
             "rucio_bytes": np.maximum(self.size, 0)[rows],
         }

@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from cmsspark.base.buffers import array, from_numpy, is_there, to_numpy
-from cmsspark.base.errors import DataError
 from cmsspark.base.exact_integers import Longs, joined, sums_by_group
 from cmsspark.counting.catalogue import Hash, Hashes, check_hash, hashes_in, name_hash
 from cmsspark.dumps.partitions import ROWS, PartitionedRun, PartitionRange, partition_of, ranges
@@ -201,14 +200,6 @@ def _facts(datasets: KnownDatasets, hash_name: Hash, table: pa.Table) -> dict[st
         rows = np.flatnonzero(stays)
         table, places = table.take(from_numpy(rows)), places[rows]
     names = _names(table)
-    sizes = to_numpy(table["file_size"], np.float64)
-    if len(sizes) and not (np.abs(sizes) < 2.0**63).all():
-        raise DataError(
-            "file_size exceeds 64 bits",
-            where="FILES",
-            found=repr(float(np.abs(sizes).max())),
-            next_step="look for absurd sizes in the dump",
-        )
     validity = np.zeros(len(places), np.uint8)
     columns = {"file_id": "file_id", "valid": "is_file_valid", "events": "event_count", "bytes": "file_size"}
     for name, column in columns.items():
@@ -220,7 +211,7 @@ def _facts(datasets: KnownDatasets, hash_name: Hash, table: pa.Table) -> dict[st
         "dataset": places.astype(np.int32),
         "valid": to_numpy(table["is_file_valid"], np.int64),
         "events": to_numpy(table["event_count"], np.int64),
-        "bytes": sizes.astype(np.int64),
+        "bytes": to_numpy(table["file_size"], np.int64),
         "there": validity,
     }
 

@@ -62,12 +62,8 @@ def _contents(files: DataFrame, datasets: DataFrame, *, is_valid_only: bool) -> 
     facts = F.struct("file_id", "block_id", "is_file_valid", "event_count", "file_size")
     unique = of_datasets.groupBy(name.alias("name")).agg(F.max(facts).alias("file")).select("file.*")
     counting = unique.where(F.col("is_file_valid").eqNullSafe(F.lit(1))) if is_valid_only else unique
-    size = F.col("file_size")
-    # Of a size beyond 64 bits the sum is beyond them, too, which the driver finds.
-    whole_size = F.when(F.abs(size) < 2.0**63, size.cast("long").cast("decimal(21,0)"))
-    whole_size = whole_size.when(size.isNotNull(), F.lit(1e20).cast("decimal(21,0)"))
     return counting.groupBy("block_id").agg(
         F.count(F.lit(1)).cast("decimal(20,0)").alias("file_count"),
         F.sum(F.col("event_count").cast("decimal(20,0)")).alias("events"),
-        F.sum(whole_size).alias("bytes"),
+        F.sum(F.col("file_size").cast("decimal(20,0)")).alias("bytes"),
     )

@@ -89,10 +89,15 @@ def write_by_processes(
     ``each`` is ``map``, or something like it. ``rses_file``: exceptions to the names of RSEs. ``more``: frames that do
     not come from dumps.
     """
-    from cmsspark.dumps.rucio_parts import read_rucio
+    from cmsspark.dumps.rucio_parts import accessed_before_ms, read_rucio
 
     rucio = next((dump for dump in dumps if dump.kind == "rucio"), None)
-    found = None if rucio is None else read_rucio(rucio, day, folder, each, rses_file=rses_file)
+    limit = accessed_before_ms(job.rucio_frames, day)
+    found = (
+        None
+        if rucio is None
+        else read_rucio(rucio, day, folder, each, rses_file=rses_file, accessed_before_ms=limit)
+    )
     sums = []
     if found is not None and job.rucio_frames:
         # By processes, before this one has threads.

@@ -10,6 +10,7 @@ from typing import IO, TYPE_CHECKING, Final, cast
 from cmsspark.engines.hdfs_scan import SCHEME
 from cmsspark.engines.tasks import weight_of
 from cmsspark.filesystems.hdfs import LineRange, RemoteFile, RemoteFiles, client_of, hdfs_errors, open_whole
+from cmsspark.sources.formats.packings import is_packed_name, unpacker
 from cmsspark.sources.listing import InputFile
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 _STEP: Final = 64 * 1024
 _MOST: Final = 8 * 1024 * 1024
 _LINE_END: Final = re.compile(rb"(?<!\\)\n")
-_GZIP: Final = b"\x1f\x8b"
+_HEAD_BYTES: Final = 10
 
 
 def client_for(spark: SparkSession, files: Iterable[InputFile]) -> RemoteFiles | None:
@@ -37,7 +38,7 @@ def divided(files: Iterable[InputFile], task_bytes: int) -> list[tuple[int, Line
     """
     found = []
     for file in files:
-        count = 1 if file.path.endswith(".gz") else max(1, -(-file.size // task_bytes))
+        count = 1 if is_packed_name(file.path) else max(1, -(-file.size // task_bytes))
         starts = [file.size * number // count for number in range(count)]
         for start, end in zip(starts, [*starts[1:], None], strict=True):
             size = (file.size if end is None else end) - start
@@ -53,7 +54,7 @@ def name_of(part: LineRange) -> str:
 def open_lines(files: RemoteFiles, wanted: LineRange) -> IO[bytes]:
     """Open the lines of a range for reading at any place. Raises what :func:`hdfs_errors` says, also while it is read.
 
-    A file that begins as gzip is no lines: its first range is all of it.
+    A packed file has no lines: its first range is all of it.
     """
     return cast("IO[bytes]", open_whole(_LinesOf(files, wanted), wanted.path))
 
@@ -71,7 +72,7 @@ class _LinesOf:
         if not start and end is None:
             return file
         with hdfs_errors(location):
-            if file.read_range(0, min(len(_GZIP), size)) == _GZIP:
+            if unpacker(file.read_range(0, min(_HEAD_BYTES, size))):
                 return _FileWindow(file, 0, 0 if start else size)
             begin = _line_start(file, start)
             return _FileWindow(file, begin, size if end is None else max(begin, _line_start(file, end)))

@@ -83,7 +83,8 @@ def last_accesses(
 def differences(
     parts: Mapping[str, Sequence[Part]], partitions: FilePartitions, blocks: pa.Array, folder: Path, each: Each
 ) -> pl.DataFrame:
-    """``difference``, ``dataset_name``, ``file_count``, ``dbs_bytes``, ``rucio_bytes`` (null: that side has none).
+    """Return ``difference``, ``dataset_name``, ``file_count``, ``dbs_bytes`` (null: DBS knows no size), ``rucio_bytes``
+    (null: Rucio has none of the files).
 
     ``parts``: of FILES, BLOCKS and DATASETS of DBS. See :mod:`cmsspark.dumps.catalogue_differences`.
     """
@@ -112,7 +113,8 @@ def differences(
         for texts, side in sides]  # fmt: skip
     together = pl.concat(named)
     difference = kinds.gather(together["difference"])
-    is_known = {"dbs_bytes": difference != "only_rucio", "rucio_bytes": ~difference.str.starts_with("only_dbs")}
+    # Of files that DBS does not have, it knows no size either.
+    is_known = {"dbs_bytes": together["dbs_sized_count"] > 0, "rucio_bytes": ~difference.str.starts_with("only_dbs")}
     return together.select(
         difference.alias("difference"),
         "dataset_name",

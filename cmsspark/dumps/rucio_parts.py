@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import date, timedelta
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -18,6 +18,7 @@ from cmsspark.base import dates
 from cmsspark.base.buffers import array, from_numpy, to_numpy
 from cmsspark.base.errors import DataError
 from cmsspark.base.names import block_dataset
+from cmsspark.base.text.plurals import number_of
 from cmsspark.counting.catalogue import Hashes, hashes_in, name_hash, replica_keys
 from cmsspark.dumps import block_replicas, file_partitions
 from cmsspark.dumps.block_replicas import BlockReplicas
@@ -28,7 +29,7 @@ from cmsspark.filesystems.storage import is_local, local_path
 from cmsspark.sources.dumps import Dump
 from cmsspark.sources.listing import InputFile
 from cmsspark.sources.rses import Rses, load_sites
-from cmsspark.sources.rucio import Arrays, RucioReader, TableCounts
+from cmsspark.sources.rucio import FUTURE_ACCESS, Arrays, RucioReader, TableCounts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,6 +71,22 @@ class RucioDump:
         }
 
 
+def accessed_before_ms(frames: Sequence[str], day: date) -> int | None:
+    """Return the end of the day after ``day``, in UTC ms, for a job that reads last accesses (rule 35); else None."""
+    return dates.start_ms(day) + 2 * dates.DAY_MS if "last_access" in frames else None
+
+
+def future_accesses(entry: Mapping[str, Any], day: date) -> list[str]:
+    """Return warnings about last accesses in the future, by a manifest's entry on Rucio."""
+    counts = {table: rows["ignored"].get(FUTURE_ACCESS, 0) for table, rows in entry["tables"].items()}
+    return [
+        f"rucio: {number_of(count, 'last access', 'last accesses')} of {table} after {day + timedelta(days=1)}"
+        " are in the future and not believed"
+        for table, count in counts.items()
+        if count
+    ]
+
+
 def ranges_of(files: Sequence[InputFile], size: int = RANGE_BYTES) -> list[FileRange]:
     """The files in ranges of at most ``size`` bytes, which cover them. Files of other file systems stay whole."""
     found = []
@@ -108,8 +125,11 @@ def read_rucio(
     rses_file: str | None = None,
     opened: Any = _open_local,
     rows: int = ROWS,
+    accessed_before_ms: int | None = None,
 ) -> RucioDump:
     """Read the tables of a dump; DIDS where the dump has it. ``folder`` takes some 60 bytes for each row meanwhile.
+
+    ``accessed_before_ms``: as of :class:`cmsspark.sources.rucio.RucioReader`.
 
     Raises DataError (65) for damage, another schema, too many damaged rows, and where a sum leaves 64 bits.
     """
@@ -120,8 +140,8 @@ def read_rucio(
     access_runs: list[PartitionedRun] = []
     datasets, accessed = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
     work: dict[str, Callable[[Any], Any]] = {"CONTENTS": partial(_read_contents, folder, rows, opened),
-            "REPLICAS": partial(_read_replicas, folder, rows, opened, rses),
-            "DIDS": partial(_read_dids, folder, rows, opened)}  # fmt: skip
+            "REPLICAS": partial(_read_replicas, folder, rows, opened, rses, accessed_before_ms),
+            "DIDS": partial(_read_dids, folder, rows, opened, accessed_before_ms)}  # fmt: skip
     for table in (name for name in work if name in dump.tables):
         counts[table] = TableCounts()
         for found in each(work[table], ranges_of(dump.tables[table])):
@@ -169,8 +189,10 @@ class _Dids:
     accessed_ms: npt.NDArray[np.int64]
 
 
-def _read_replicas(folder: Path, rows: int, opened: Any, rses: Rses, task: FileRange) -> _Replicas:
-    reader = RucioReader("REPLICAS")
+def _read_replicas(
+    folder: Path, rows: int, opened: Any, rses: Rses, accessed_before_ms: int | None, task: FileRange
+) -> _Replicas:
+    reader = RucioReader("REPLICAS", accessed_before_ms)
     with opened(task.path) as stream:
         pieces = (reader.replica_rows(piece, rses) for piece in reader.pieces(stream, task.path, task.first, task.last))
         return _Replicas(file_partitions.write_replicas(folder, rows, pieces), reader.counts)
@@ -206,8 +228,8 @@ def _attachment(blocks: Hashes, datasets: Hashes) -> Hashes:
     return replica_keys(blocks.view(np.int64), datasets)
 
 
-def _read_dids(folder: Path, rows: int, opened: Any, task: FileRange) -> _Dids:
-    reader = RucioReader("DIDS")
+def _read_dids(folder: Path, rows: int, opened: Any, accessed_before_ms: int | None, task: FileRange) -> _Dids:
+    reader = RucioReader("DIDS", accessed_before_ms)
     datasets, accessed = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
 
     def pieces(stream: IO[bytes]) -> Iterator[Arrays]:

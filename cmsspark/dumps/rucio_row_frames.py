@@ -81,10 +81,11 @@ def _differences(by_kind: Mapping[str, Sequence[KeyedRows]], names: pl.Series) -
         named = {"dataset_name": _named(one.columns["dataset"], one.names["datasets"])}
         sums = pl.DataFrame({**named, **{name: one.columns[name] for name in SUMMED}})
         frames.append(sums.select(pl.lit("only_rucio").alias("difference"), *sums.columns))
-    is_dbs_only, is_rucio_only = pl.col("difference").str.starts_with("only_dbs"), pl.col("difference") == "only_rucio"
+    is_dbs_only = pl.col("difference").str.starts_with("only_dbs")
     return pl.concat(frames).with_columns(
-        dbs_bytes=pl.when(~is_rucio_only).then("dbs_bytes"), rucio_bytes=pl.when(~is_dbs_only).then("rucio_bytes")
-    )
+        dbs_bytes=pl.when(pl.col("dbs_sized_count") > 0).then("dbs_bytes"),
+        rucio_bytes=pl.when(~is_dbs_only).then("rucio_bytes"),
+    ).drop("dbs_sized_count")
 
 
 def _named(numbers: np.ndarray[tuple[int], np.dtype[np.int64]], names: Sequence[str]) -> pl.Series:

@@ -60,6 +60,8 @@ class RucioScan:
     feed: str = "auto"
     range_bytes: int = RANGE_BYTES
     remote: RemoteFiles | None = None
+    #: As of :class:`cmsspark.sources.rucio.RucioReader`.
+    accessed_before_ms: int | None = None
 
     @property
     def weight(self) -> int:
@@ -71,7 +73,7 @@ class RucioScan:
 
         An action on the result raises DataError (65) for damage and for another schema.
         """
-        work = _ReadTable(self.rses, keys, partition_numbers(keys), self.range_bytes)
+        work = _ReadTable(self.rses, keys, partition_numbers(keys), self.range_bytes, self.accessed_before_ms)
         step = self.range_bytes
         files = self._files()
         if self._workers_open:
@@ -167,11 +169,12 @@ class _ReadTable:
     keys: int
     to_partition: Sequence[int]
     range_bytes: int
+    accessed_before_ms: int | None = None
 
     def __call__(
         self, table: str, stream: IO[bytes], path: str, first: int, container: Any
     ) -> Iterator[pa.RecordBatch]:
-        reader = RucioReader(table)
+        reader = RucioReader(table, self.accessed_before_ms)
         pieces = reader.pieces(stream, path, first, first + self.range_bytes, container)
         mapper: Callable[..., Iterator[KeyedRows]] = {
             "REPLICAS": self._replicas, "CONTENTS": self._contents, "DIDS": self._accesses,

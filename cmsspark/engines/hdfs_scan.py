@@ -15,6 +15,7 @@ from urllib.parse import unquote
 from cmsspark.engines.explicit_files import read_exact_files
 from cmsspark.engines.tasks import StreamFiles, Task, TaskContext
 from cmsspark.filesystems.hdfs import LineRange, RemoteFiles, open_range
+from cmsspark.sources.formats.packings import is_packed_name, unpacker
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,7 +57,7 @@ def divide(stream: StreamFiles, task_bytes: int) -> list[LineRange]:
     """
     ranges = []
     for path, size in stream.files:
-        if size <= task_bytes or stream.format == "avro" or path.endswith(".gz"):
+        if size <= task_bytes or stream.format == "avro" or is_packed_name(path):
             continue
         count = -(-size // task_bytes)
         starts = [size * number // count for number in range(count)]
@@ -81,7 +82,7 @@ class _HdfsTask:
             for value in batch.column(0).to_pylist():
                 piece = self.ranges[value] if self.ranges else LineRange(unquote(value))
                 is_accepted = piece.path in self.context.accepted
-                with open_range(self.files, piece) as opened:
+                with open_range(self.files, piece, unpacker) as opened:
                     stream = cast("IO[bytes]", opened)
                     for accesses in reader.file(stream, piece.path, accept_damaged=is_accepted):
                         aggregator.add(accesses)

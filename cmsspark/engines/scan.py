@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import reduce
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 from cmsspark.counting.htcondor_jobs import JOB_COLUMNS
@@ -31,6 +32,7 @@ from cmsspark.engines.tasks import (
 )
 from cmsspark.filesystems.hdfs import RemoteFiles, client_of
 from cmsspark.filesystems.storage import is_local
+from cmsspark.sources.formats.packings import is_packed_name
 from cmsspark.sources.registry import STREAMS_OF_JOBS
 
 if TYPE_CHECKING:
@@ -105,7 +107,7 @@ def are_passed_whole(streams: Sequence[StreamFiles]) -> bool:
 def are_packed(streams: Sequence[StreamFiles]) -> bool:
     """Whether there are text files, and all of them are packed."""
     files = _text_files(streams)
-    return bool(files) and all(path.endswith(".gz") for path, _ in files)
+    return bool(files) and all(is_packed_name(path) for path, _ in files)
 
 
 def _text_files(streams: Sequence[StreamFiles]) -> list[tuple[str, int]]:
@@ -191,11 +193,22 @@ class _SparkTask:
                     for accesses in reader.file(io.BytesIO(value), file, accept_damaged=self.accept_damaged):
                         aggregator.add(accesses)
                         yield from self.context.batches(reader, aggregator, is_last=False)
-            elif values:
-                # A batch may hold the end of one file and the start of the next; only messages name files.
-                aggregator.add(reader.chunk(b"\n".join(values) + b"\n", files[0]))
+            else:
+                for file, lines in _by_file(files, values):
+                    aggregator.add(reader.chunk(b"\n".join(lines) + b"\n", file))
                 yield from self.context.batches(reader, aggregator, is_last=False)
         yield from self.context.batches(reader, aggregator, is_last=True)
+
+
+def _by_file(files: Sequence[str], lines: list[bytes]) -> Iterator[tuple[str, list[bytes]]]:
+    """Yield the lines of each file; a batch may hold the end of one file and the start of the next."""
+    start = 0
+    while start < len(files):
+        file = files[start]
+        # Most batches are of one file.
+        end = len(files) if files[-1] == file else start + sum(1 for _ in takewhile(file.__eq__, files[start:]))
+        yield file, lines[start:end]
+        start = end
 
 
 def _through_spark(
@@ -208,17 +221,22 @@ def _through_spark(
     schema = _schema([stream], context)
     task = _SparkTask(stream.stream, stream.format, context, False, earlier_day=stream.earlier_day)
     accepted = [path for path, _ in stream.files if path in context.accepted]
-    if accepted:
-        # Spark's own text reader fails on damage, so these files are passed whole.
-        whole = read_exact_files(spark, "binaryFile", accepted).select("file_path", "content")
-        parts.append(whole.mapInArrow(replace(task, is_whole=True, accept_damaged=True), schema))
     paths = [path for path, _ in stream.files if path not in context.accepted]
-    is_whole = is_whole or stream.format == "avro"
-    if paths and is_whole:
-        rows = read_exact_files(spark, "binaryFile", paths).select("file_path", "content")
-    elif paths:
-        lines = read_exact_files(spark, "text", paths, lineSep="\n")
+    # Spark's own text reader fails on damage, and knows other packings than we do. It inflates large gzip files.
+    of_lines = [] if is_whole or stream.format == "avro" else [path for path in paths if not _is_other_packing(path)]
+    lines_of = set(of_lines)
+    whole = [path for path in paths if path not in lines_of]
+    for files, is_accepted in ((accepted, True), (whole, False)):
+        if files:
+            rows = read_exact_files(spark, "binaryFile", files).select("file_path", "content")
+            parts.append(rows.mapInArrow(replace(task, is_whole=True, accept_damaged=is_accepted), schema))
+    if of_lines:
+        lines = read_exact_files(spark, "text", of_lines, lineSep="\n")
         rows = lines.select("file_path", F.col("value").cast("binary"))
-    if paths:
-        parts.append(rows.mapInArrow(replace(task, is_whole=is_whole), schema))
+        parts.append(rows.mapInArrow(task, schema))
     return reduce(lambda left, right: left.unionByName(right), parts)
+
+
+def _is_other_packing(path: str) -> bool:
+    """Return whether a file is packed, by its name, in another way than gzip."""
+    return is_packed_name(path) and not path.endswith(".gz")

@@ -24,6 +24,7 @@ from cmsspark.engines.broadcast_files import local_folder
 from cmsspark.engines.job_work import JobWork
 from cmsspark.filesystems.storage import AWAY, local_path
 from cmsspark.settings.pseudonyms import Pseudonyms
+from cmsspark.sources.formats.packings import is_packed_name
 from cmsspark.sources.registry import STREAMS_OF_JOBS
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 #: Tasks for each core: a core that finishes early takes another task.
 ROUNDS: Final = 2
-#: Bytes of decompressed data for each byte of gzip, about.
+#: Bytes of decompressed data for each byte of a packed file, about.
 GZIP_FACTOR: Final = 6
 _SPARK_TYPES: Final = {"string": "string", "long": "bigint", "boolean": "boolean", "binary": "binary"}
 
@@ -151,7 +152,7 @@ def total_weight(streams: Iterable[StreamFiles]) -> int:
 
 def weight_of(path: str, size: int) -> int:
     """Return the decompressed bytes of a file of ``size`` bytes, about."""
-    return size * (GZIP_FACTOR if path.endswith(".gz") else 1)
+    return size * (GZIP_FACTOR if is_packed_name(path) else 1)
 
 
 def pack_tasks(streams: Iterable[StreamFiles], cores: int, task_bytes: int) -> list[Task]:

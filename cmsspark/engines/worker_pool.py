@@ -17,12 +17,13 @@ from multiprocessing.connection import Connection, wait
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from cmsspark.base.errors import NotReady, as_ours
+from cmsspark.base.errors import CmssparkError, NotReady, as_ours
 from cmsspark.base.memory import trim
 from cmsspark.base.self_metrics import LiveCounters, StageTimes
 from cmsspark.base.text.progress_line import ProgressLine
 from cmsspark.counting.pre_aggregate import StreamAggregator
 from cmsspark.engines.tasks import Task, TaskContext, TaskReader, read_task
+from cmsspark.filesystems.storage import unreadable
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkProcess
@@ -259,4 +260,11 @@ def _serve(pipe: Connection, parent_ends: Sequence[Connection]) -> None:
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
     except Exception as error:
-        _send(pipe, as_ours(error) or WorkerFailed(traceback.format_exc()))
+        _send(pipe, as_ours(error) or _of_system(error) or WorkerFailed(traceback.format_exc()))
+
+
+def _of_system(error: Exception) -> CmssparkError | None:
+    """Return an error of the system, such as that of a disk, as one of ours; None for any other."""
+    if not isinstance(error, OSError) or error.errno is None:
+        return None
+    return unreadable(os.fsdecode(error.filename) if error.filename else "a file of this host", error)

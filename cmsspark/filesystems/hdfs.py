@@ -11,7 +11,7 @@ import io
 import json
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -32,6 +32,7 @@ _PREFIXES: Final = ("fs.defaultFS", "fs.viewfs.", "dfs.", "hadoop.security.", "h
 #: Bytes that :func:`open_whole` reads ahead: each read is a request to a DataNode.
 _READ_AHEAD: Final = 8_000_000
 _GZIP: Final = b"\x1f\x8b"
+_HEAD_BYTES: Final = 10
 _NEWLINE: Final = b"\n"
 
 
@@ -153,17 +154,19 @@ def _first_line(error: Exception) -> str:
     return str(error).split("\n", 1)[0].split("\\n", 1)[0][:300]
 
 
-def open_range(files: RemoteFiles, wanted: LineRange) -> RangeStream:
-    """Open the lines of a range. A file that begins as gzip is not divided: its first range is the whole file, and the
-    others are empty.
+def open_range(
+    files: RemoteFiles, wanted: LineRange, is_packed: Callable[[bytes], object] = lambda head: head[:2] == _GZIP
+) -> RangeStream:
+    """Open the lines of a range. A packed file is not divided: its first range is the whole file, and the others are
+    empty. ``is_packed`` tells by the first bytes.
 
     Raises what :func:`hdfs_errors` says, also while it is read.
     """
     file, start, end = files.open(wanted.path), wanted.start, wanted.end
     if start or end is not None:
         with hdfs_errors(wanted.path):
-            is_packed = file.read_range(0, min(len(_GZIP), len(file))) == _GZIP
-        if is_packed:
+            head = file.read_range(0, min(_HEAD_BYTES, len(file)))
+        if is_packed(head):
             return RangeStream(wanted.path, iter(()) if start else _chunks(file, 0))
     return RangeStream(wanted.path, _lines(file, start, end))
 

@@ -15,7 +15,7 @@ from typing import IO, Any
 import numpy as np
 
 from cmsspark.base.buffers import array, from_numpy
-from cmsspark.counting.catalogue import Catalogue, Report, open_or_build
+from cmsspark.counting.catalogue import Catalogue, Replicas, Report, check_catalogue, open_or_build
 from cmsspark.counting.catalogue_build import Each, Part, build_catalogue, build_replicas
 from cmsspark.dumps.rucio_parts import read_rucio
 from cmsspark.filesystems.storage import Files, unreadable
@@ -68,12 +68,12 @@ def open_snapshots(
     if has_accesses:
         identity = dbs.fingerprint(("FILES", "DATASETS"))
         catalogue, built = open_or_build(
-            cache, "catalogue", identity, lambda folder: _build_catalogue(files, dbs, folder, each)
+            cache, "catalogue", identity, lambda folder: _build_catalogue(files, dbs, folder, each), check_catalogue
         )
     if has_jobs:
         identity = dbs.fingerprint(("BLOCKS", "DATASETS"))
         job_inputs, built_jobs = open_or_build(
-            cache, "job-inputs", identity, lambda folder: _build_job_inputs(files, dbs, folder, each)
+            cache, "job-inputs", identity, lambda folder: _build_job_inputs(files, dbs, folder, each), check_catalogue
         )
     report = None if catalogue is None else Catalogue(catalogue).report
     if replicas is None:
@@ -88,6 +88,7 @@ def open_snapshots(
         "replicas",
         both,
         lambda folder: _build_replicas(files, dbs, make, folder, each),
+        Replicas,
     )
     return Snapshots(catalogue, at_sites, built or built_jobs or built_too, report, job_inputs)
 

@@ -5,19 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from cmsspark.base import dates
 from cmsspark.base.errors import NotReady, OutputError
+from cmsspark.base.manifests import Manifest
 from cmsspark.base.text.plurals import number_of
-from cmsspark.counting import reconciliation
+from cmsspark.counting import density, reconciliation
 from cmsspark.counting.catalogue import Report
 from cmsspark.counting.reconciliation import StreamBins
 from cmsspark.filesystems.storage import is_local, unreadable
 from cmsspark.pages import reconciliation_table
 from cmsspark.run import catalogue_snapshots
+from cmsspark.run.file_records import FileNotes, entries, leave_out_damaged, list_records
 from cmsspark.run.provenance import check_unchanged, dumps_summary, input_summary, versions
 from cmsspark.run.quarantine import quarantine
 from cmsspark.run.request import DayRequest, Inputs
@@ -44,14 +46,21 @@ class DayOutcome:
 def outcome_of(
     request: DayRequest, inputs: Inputs, result: ScanResult, catalogue: Mapping[str, Any] | None
 ) -> DayOutcome:
-    """The outcome of a scan; quarantines malformed records. ``catalogue``: the report of its build, None for a shuffle
-    join. Raises DataError (65) for a stream of another schema.
+    """Return the outcome of a scan; quarantines malformed records. ``catalogue``: the report of its build, None for a
+    shuffle join. Raises DataError (65) for a stream of another schema and for a file without a well-formed record.
     """
     summary = ScanSummary.of(result.side_rows(), request.streams, inputs.accepted)
     quarantine_file, examples = _quarantine(request, result, summary.bins)
     changes, warnings = summary.drift()
+    records = {
+        source.stream: list_records(source, summary.files.get(source.stream, FileNotes())) for source in inputs.streams
+    }
+    noted = {damage["file"] for damage in summary.damaged}
+    left_out = leave_out_damaged(records, summary.bins, inputs.accepted)
+    summary.damaged += [damage for damage in left_out if damage["file"] not in noted]
     manifest = {
-        "damaged": summary.damaged,
+        "damaged": sorted(summary.damaged, key=lambda damage: str(damage["file"])),
+        "files_read": entries(records),
         "outsized": summary.outsized,
         "drift": changes,
         "quarantine": quarantine_file,
@@ -90,6 +99,7 @@ def store_day(
     before = results.history(inputs.files, request.fout, request.job, request.day, reconciliation.TRAILING_DAYS)
     trailing = [manifest.reconciliation for manifest in before]
     warnings += reconciliation.unusual(outcome.bins, trailing, inputs.missing)
+    warnings += _add_density(inputs, outcome, before)
     _check_not_empty(request, inputs, outcome.bins)
     for table in request.tables:
         run_context.log(f"{table}: {number_of(write(staged, table), 'row')}")
@@ -101,6 +111,24 @@ def store_day(
     run_context.log(reconciliation_table.table(done.manifest.reconciliation))
     run_context.log(f"{request.job} of {request.day} stored in {done.path} after {run_context.seconds():.1f} s")
     return done
+
+
+def _add_density(inputs: Inputs, outcome: DayOutcome, before: Sequence[Manifest]) -> list[str]:
+    """Add streams of unusual density to ``drift`` of the manifest, in place of those of a reused run; return warnings
+    about them.
+    """
+    formats = {source.stream: source.format_name for source in inputs.streams}
+    unusual, warnings = density.unusual(outcome.manifest["files_read"], formats, before)
+    entries = outcome.manifest["drift"]
+    by_stream = {
+        stream: [
+            *(entry for entry in entries.get(stream, ()) if entry["change"] != density.CHANGE),
+            *unusual.get(stream, ()),
+        ]
+        for stream in {**entries, **unusual}
+    }
+    outcome.manifest["drift"] = {stream: of_stream for stream, of_stream in by_stream.items() if of_stream}
+    return warnings
 
 
 def _leave_out_empty(request: DayRequest, inputs: Inputs, bins: Mapping[str, StreamBins]) -> list[str]:

@@ -165,6 +165,8 @@ class _Work:
         self, files: Files, dumps: list[Dump], engine_name: str, write: Callable[[results.StagedRun], Written]
     ) -> results.CurrentTable:
         """Write the table into a new run with ``write``, and make the run current."""
+        from cmsspark.dumps.rucio_parts import future_accesses
+
         log, name, day = self.run_context.log, self.job.name, self.request.day
         for dump in dumps:
             log(f"{dump.kind} dump: {dump.folder}")
@@ -182,7 +184,11 @@ class _Work:
             manifest = _manifest(dumps, day, engine_name, self.run_context.seconds())
             if self.request.datasets is not None:
                 manifest |= {"partial": True, "datasets": self.request.datasets.as_dict()}
+            warnings = future_accesses(more["rucio"], day) if "rucio" in more else []
+            manifest["warnings"] += warnings
             done = staged.commit({**manifest, "epochs": epochs, **more})
+        for text in warnings:
+            log(f"warning: {text}")
         log(
             f"{name} of {day}: {number_of(count, 'row')} stored in {done.path} after {self.run_context.seconds():.1f} s"
         )

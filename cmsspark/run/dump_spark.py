@@ -10,7 +10,7 @@ from cmsspark.base import dates
 from cmsspark.base.schemas import stored_table
 from cmsspark.dumps import dbs_rows, dump_scan
 from cmsspark.dumps.dump_tables import table_source
-from cmsspark.dumps.rucio_parts import read_rses
+from cmsspark.dumps.rucio_parts import accessed_before_ms, read_rses
 from cmsspark.dumps.rucio_scan import TABLES, RucioScan, counts_of
 from cmsspark.engines.session import static_plans
 from cmsspark.engines.tasks import weight_of
@@ -82,7 +82,8 @@ def _with_rucio(
     from cmsspark.dumps import rucio_blocks, rucio_row_frames
 
     rses, rse_counts = read_rses(dump, request.settings.rses, partial(opened, files))
-    scan = RucioScan(spark, dump, rses, dates.timestamp_ms_bounds(request.day))
+    limit = accessed_before_ms(job.rucio_frames, request.day)
+    scan = RucioScan(spark, dump, rses, dates.timestamp_ms_bounds(request.day), accessed_before_ms=limit)
     # As by processes: what lies where is not made where no frame needs it.
     has_presence = not job.rucio_frames or "last_access" in job.rucio_frames
     tables = dump_scan.RucioTables(scan, has_presence, is_check="differences" in job.rucio_frames)

@@ -6,35 +6,47 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from heapq import nlargest
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from cmsspark.base.errors import CmssparkError, DataError
+from cmsspark.base.text.plurals import number_of
 from cmsspark.counting.catalogue import NOT_THERE, Catalogue
 from cmsspark.filesystems.storage import Files, is_local, local_path
 from cmsspark.run.catalogue_snapshots import open_snapshots
 from cmsspark.run.request import DayRequest, Inputs
 from cmsspark.sources.folders import DayInput
-from cmsspark.sources.outsized import largest
+from cmsspark.sources.outsized import BYTES, largest, values_of
 from cmsspark.sources.reader import Reader
 from cmsspark.sources.registry import STREAMS_OF_JOBS
 
 #: Marks errors about sums beyond 64 bits.
 _MARK = "beyond 2^63-1"
+#: Columns that are summed, and what errors call them.
+_COLUMNS: Final = {"read_bytes": "read_bytes", "cpu_ms": "cpu_time", "wall_ms": "wc_time"}
+#: The largest values that are compared with the sum of all.
+_TOP: Final = 1000
 #: Files of a stream that lie elsewhere are copied here one by one, up to so many bytes in all.
 MOST_COPIED_BYTES = 20_000_000_000
 
 
 class Largest(NamedTuple):
-    """The largest record of a stream that counts: bytes, or milliseconds of CRAB."""
+    """The largest record of a stream that counts: bytes, or milliseconds."""
 
     stream: str
-    dataset: str
+    #: The dataset that it read, or the job that it is of.
+    what: str
+    column: str
     value: int
     file: str
     position: int
+    #: Without the records that have so much or more, no sum exceeds 64 bits; and their number.
+    least: int
+    outsized_count: int
 
 
 def reader_of(request: DayRequest) -> Any:
@@ -49,29 +61,31 @@ def explained(error: Exception, request: DayRequest, inputs: Inputs, catalogue: 
     """
     if not isinstance(error, DataError) or _MARK not in error.wanted:
         return error
-    next_step = "--quarantine-above BYTES puts larger records in quarantine and marks the result partial"
+    columns = [name for name in _COLUMNS if name in error.wanted] or list(_COLUMNS)
     try:
-        record = max(_largest(request, inputs, catalogue), key=lambda largest: largest.value, default=None)
+        records = [_largest(request, inputs, catalogue, column) for column in columns]
+        record = max(chain.from_iterable(records), key=lambda largest: largest.value, default=None)
     except (CmssparkError, OSError):
         record = None
     if record is None:
-        return DataError(error.wanted, where=error.where, found=error.found, next_step=next_step)
-    unit, value = ("seconds", record.value // 1000) if record.stream == "crab" else ("bytes", record.value)
+        next_step = "--quarantine-above BYTES (or seconds) puts larger records in quarantine and marks the result"
+        return DataError(error.wanted, where=error.where, found=error.found, next_step=f"{next_step} partial")
+    unit, factor = ("bytes", 1) if record.column == BYTES else ("seconds", 1000)
+    others = f" and {number_of(record.outsized_count - 1, 'other record')}" if record.outsized_count > 1 else ""
     return DataError(
-        f"{record.stream}, dataset {record.dataset}: a sum is {_MARK} ({error.wanted})",
+        f"{record.stream}, {record.what}: a sum is {_MARK} ({error.wanted})",
         where=f"{record.file}, {'record' if record.file.endswith('.avro') else 'line'} {record.position}",
-        found=f"the largest record of the day, {value:,} {unit}",
-        next_step=f"--quarantine-above {max(0, value - 1)} puts it in quarantine and marks the result partial",
+        found=f"the largest {_COLUMNS[record.column]} of the day, {record.value // factor:,} {unit}",
+        next_step=f"--quarantine-above {max(0, (record.least - 1) // factor)} puts it{others} in quarantine and marks"
+        " the result partial",
     )
 
 
-def _largest(request: DayRequest, inputs: Inputs, catalogue: Path | None) -> list[Largest]:
+def _largest(request: DayRequest, inputs: Inputs, catalogue: Path | None, column: str) -> list[Largest]:
     with _opened(inputs, catalogue) as in_dbs:
         # Jobs name their dataset: no file is looked up.
         records = [
-            _of_stream(
-                request, source, inputs.files, inputs.accepted, None if source.stream in STREAMS_OF_JOBS else in_dbs
-            )
+            _of_stream(request, source, inputs, column, None if source.stream in STREAMS_OF_JOBS else in_dbs)
             for source in inputs.streams
         ]
     return [record for record in records if record is not None]
@@ -101,44 +115,79 @@ def _copied(files: Files, path: str) -> Iterator[Path]:
 
 
 def _of_stream(
-    request: DayRequest, source: DayInput, files: Files, accepted: frozenset[str], catalogue: Catalogue | None
+    request: DayRequest, source: DayInput, inputs: Inputs, column: str, catalogue: Catalogue | None
 ) -> Largest | None:
-    most, file = 0, ""
+    """The record of a stream with the largest value in a column; None where no value is above 0."""
+    files, accepted = inputs.files, inputs.accepted
     if sum(listed.size for listed in source.files if not is_local(listed.path)) > MOST_COPIED_BYTES:
         return None
+    file, total = "", 0
+    top: list[int] = []
     for listed in source.files:
         reader = reader_of(request)(source.stream, source.format_name, request.day)
         with _copied(files, listed.path) as local, open(local, "rb") as stream:
             for batch in reader.file(stream, listed.path, accept_damaged=listed.path in accepted):
-                value = largest(batch) if largest(batch) > most else 0
-                if value and (catalogue is None or (value := _matched(batch, catalogue)) > most):
-                    most, file = value, listed.path
+                values = _matched(batch, column, catalogue)
+                if values and max(values) > max(top[:1], default=0):
+                    file = listed.path
+                total += sum(values)
+                top = nlargest(_TOP, chain(top, values))
     if not file:
         return None
-    # Read once more for its position: the reader names records above one less.
-    limit = (most - 1) // 1000 if source.stream == "crab" else most - 1
+    return _position(request, source, inputs, column, catalogue, file, (top[0], *_least(top, total)))
+
+
+def _least(top: list[int], total: int) -> tuple[int, int]:
+    """The least of the largest values, ``top``, without which all values fit 64 bits together, and how many these are.
+
+    Where they do not fit without all of ``top`` either, the least of these.
+    """
+    count = 0
+    while count < len(top) and (count == 0 or total > 2**63 - 1):
+        total -= top[count]
+        count += 1
+    # Equal values exceed a limit together.
+    return top[count - 1], sum(value >= top[count - 1] for value in top)
+
+
+def _position(
+    request: DayRequest,
+    source: DayInput,
+    inputs: Inputs,
+    column: str,
+    catalogue: Catalogue | None,
+    file: str,
+    values: tuple[int, int, int],
+) -> Largest | None:
+    """Read a file once more for the position of its record with the largest value."""
+    most, least, count = values
+    # The reader names records above the limit.
+    limit = most - 1 if column == BYTES else (most - 1) // 1000
     reader = Reader(source.stream, source.format_name, request.day, request.settings.max_line_bytes, limit)
-    with _copied(files, file) as local, open(local, "rb") as stream:
-        for _ in reader.file(stream, file, accept_damaged=file in accepted):
+    with _copied(inputs.files, file) as local, open(local, "rb") as stream:
+        for _ in reader.file(stream, file, accept_damaged=file in inputs.accepted):
             pass
-    for lfn, value, where, position in reader.outsized:
-        dataset = "" if catalogue is None else _dataset(lfn, catalogue)
-        if value == most and dataset is not None:
-            return Largest(source.stream, dataset or "unknown", value, where, position)
+    for record in reader.outsized:
+        if record.values[column] != most:
+            continue
+        if source.stream in STREAMS_OF_JOBS:
+            what: str | None = f"job {record.name}"
+        else:
+            dataset = "unknown" if catalogue is None else _dataset(record.name, catalogue)
+            what = None if dataset is None else f"dataset {dataset}"
+        if what is not None:
+            return Largest(source.stream, what, column, most, record.file, record.position, least, count)
     return None
 
 
-def _matched(batch: Any, catalogue: Catalogue) -> int:
-    """The largest value of an access whose file is in the catalogue."""
+def _matched(batch: Any, column: str, catalogue: Catalogue | None) -> list[int]:
+    """The values of jobs, or of accesses whose file is in the catalogue."""
+    if catalogue is None or not largest(batch, column):
+        return values_of(batch, column)
     whole = batch.unpack()
     is_there = catalogue.lookup([lfn.encode() for lfn in whole.lfns]) != NOT_THERE
-    most = 0
-    for column in (whole.read_bytes, whole.cpu_ms, whole.wall_ms):
-        if column:
-            most = max(
-                most, *(value or 0 for value, is_value in zip(column, is_there.tolist(), strict=True) if is_value), 0
-            )
-    return most
+    values = getattr(whole, column) or [None] * len(whole.lfns)
+    return [value for value, is_value in zip(values, is_there.tolist(), strict=True) if is_value and value is not None]
 
 
 def _dataset(lfn: str, catalogue: Catalogue) -> str | None:

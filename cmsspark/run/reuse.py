@@ -81,6 +81,7 @@ def outcome_of(source: results.CurrentTable, streams: tuple[str, ...]) -> DayOut
         "drift": _of(manifest.drift, streams),
         "quarantine": manifest.quarantine if has_malformed else None,
         "unmatched_prefixes": _of(manifest.unmatched_prefixes, streams),
+        "files_read": _of(manifest.document.get("files_read") or {}, streams),
         "made_from": {"job": SOURCE, "run": manifest.run},
     }
     if earlier := _of(manifest.document.get("earlier_jobs") or {}, streams):
@@ -121,11 +122,14 @@ def _of(entries: Mapping[str, Any], streams: tuple[str, ...]) -> dict[str, Any]:
 def _bins(manifest: Manifest, stream: str) -> StreamBins:
     counts = manifest.reconciliation[stream]
     others = {name: count for name, count in counts.items() if name in JOB_BINS}
+    files = (manifest.document.get("files_read") or {}).get(stream, ())
     return StreamBins(
         read=counts["read"],
         matched=counts["matched"],
         unmatched=dict(counts["unmatched"]),
         malformed=counts["malformed"],
+        content_bytes=sum(file["content_bytes"] for file in files),
+        malformed_bytes=sum(file["malformed_bytes"] for file in files),
         write_only=counts.get("write_only", 0),
         job_bins=others if stream in STREAMS_OF_JOBS else None,
         out_of_day=Counter(manifest.out_of_day_by_day[stream]),

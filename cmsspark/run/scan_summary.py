@@ -12,7 +12,9 @@ from cmsspark.counting import drift, reconciliation
 from cmsspark.counting.merge import HAS, QUARANTINE_CUT, QUARANTINE_KEPT_BYTES, SideRow
 from cmsspark.counting.prefixes import OTHER
 from cmsspark.counting.reconciliation import StreamBins
+from cmsspark.run.file_records import FileNotes
 from cmsspark.run.inputs import spellings
+from cmsspark.sources.file_counts import FILE
 from cmsspark.sources.registry import STREAMS_OF_JOBS
 from cmsspark.sources.sample import needed_of
 
@@ -37,6 +39,8 @@ class ScanSummary:
     has: dict[str, set[str]] = field(default_factory=dict)
     #: Malformed records that are counted and not kept, by stream.
     not_kept: Counter[str] = field(default_factory=Counter)
+    #: The notes about files, by stream.
+    files: dict[str, FileNotes] = field(default_factory=dict)
 
     @classmethod
     def of(cls, rows: Iterable[SideRow], streams: Sequence[str], accepted: Iterable[str] = ()) -> ScanSummary:
@@ -53,6 +57,8 @@ class ScanSummary:
                 summary.outsized[stream] = summary.outsized.get(stream, 0) + count
             elif kind == "sample":
                 summary.sampled.setdefault(stream, drift.Seen()).add(what, count, detail or "")
+            elif kind == FILE:
+                summary.files.setdefault(stream, FileNotes()).add(what, count, detail or "")
             elif kind == "prefix":
                 summary.prefixes.setdefault(stream, Counter())[what] += count
             elif kind == "reader":
@@ -64,7 +70,6 @@ class ScanSummary:
             else:
                 binned.append((stream, what, count, detail))
         summary.bins = reconciliation.from_rows(binned, streams, STREAMS_OF_JOBS)
-        summary.damaged.sort(key=lambda damage: str(damage["file"]))
         return summary
 
     def drift(self) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
@@ -91,7 +96,7 @@ class ScanSummary:
         damaged = [
             f"{damage['stream']}: {damage['file']} is damaged ({damage['reason']});"
             f" {damage['records_read']:,} records before that were read{_unverified(damage)}"
-            for damage in self.damaged
+            for damage in sorted(self.damaged, key=lambda damage: str(damage["file"]))
         ]
         outsized = [
             f"{stream}: {count:,} records beyond --quarantine-above are in quarantine"

@@ -8,7 +8,7 @@ limit this module is not used.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from cmsspark.base.access import AccessBatch, Quarantined
 from cmsspark.sources.formats import avro
@@ -20,36 +20,62 @@ from cmsspark.sources.values import Malformed
 REASON = "beyond --quarantine-above"
 
 
-def largest(batch: AccessBatch) -> int:
-    """The maximum of bytes read, or of milliseconds, over the accesses of the batch; 0 for an empty batch.
+#: The columns of an access or a job that are summed: bytes, and milliseconds.
+BYTES: Final = "read_bytes"
+TIMES: Final = ("cpu_ms", "wall_ms")
 
-    Of jobs, which have both, the maximum of bytes.
-    """
-    maximum = max((job.read_bytes or 0 for job in batch.jobs), default=0)
-    for column in (batch.read_bytes, batch.cpu_ms, batch.wall_ms):
-        maximum = max(maximum, max((value or 0 for value in column or ()), default=0))
+
+def values_of(batch: AccessBatch, column: str) -> list[int]:
+    """Return the values of a column of all accesses or jobs of the batch that have one."""
+    values = [getattr(job, column) for job in batch.jobs] + (getattr(batch, column) or [])
     packed = batch.packed
     if packed is not None and packed.count:
-        times = packed.times
-        columns = [packed.read_bytes] if times is None else [times[0] * times[1], times[2] * times[3]]
-        maximum = max(maximum, *(int(column.max()) for column in columns if column is not None))
+        arrays = {BYTES: packed.read_bytes, **dict(zip(TIMES, (packed.times or (None,) * 4)[::2], strict=True))}
+        array = arrays[column]
+        values += [] if array is None else array.tolist()
+    return [value for value in values if value is not None]
+
+
+def largest(batch: AccessBatch, column: str) -> int:
+    """Return the maximum of a column over the accesses or jobs of the batch; 0 where none has a value."""
+    packed = batch.packed
+    maximum = max((getattr(job, column) or 0 for job in batch.jobs), default=0)
+    maximum = max(maximum, max((value or 0 for value in getattr(batch, column) or ()), default=0))
+    if packed is not None and packed.count:
+        arrays = {BYTES: packed.read_bytes, **dict(zip(TIMES, (packed.times or (None,) * 4)[::2], strict=True))}
+        if (array := arrays[column]) is not None:
+            maximum = max(maximum, int(array.max()))
     return maximum
 
 
+class OutsizedRecord(NamedTuple):
+    """A record that exceeds the limit: the name of its file, or the id of its job, its values, and its position."""
+
+    name: str
+    values: dict[str, int]
+    file: str
+    position: int
+
+
 class Outsized:
-    """The limit, in bytes or milliseconds, and the records that exceed it: (lfn, value, file, position)."""
+    """The limit, in bytes and in seconds, and the records that exceed it."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.records: list[tuple[str, int, str, int]] = []
+        self.records: list[OutsizedRecord] = []
         self.count = 0
 
+    def is_exceeded(self, batch: AccessBatch) -> bool:
+        """Return whether any record of the batch read more bytes, or took more seconds."""
+        return largest(batch, BYTES) > self.limit or any(largest(batch, time) > self.limit * 1000 for time in TIMES)
+
     def add(self, batch: AccessBatch, file: str, position: int) -> None:
-        """Add the single access of the batch."""
+        """Add the single access or job of the batch."""
         self.count += 1
         if len(self.records) < 100:
             name = batch.jobs[0].job_id if batch.jobs else batch.unpack().lfns[0]
-            self.records.append((name, largest(batch), file, position))
+            values = {column: largest(batch, column) for column in (BYTES, *TIMES)}
+            self.records.append(OutsizedRecord(name, values, file, position))
 
     def notes(self) -> Iterator[Note]:
         """The number of records that exceed the limit, for the manifest."""
@@ -68,12 +94,12 @@ class LimitedLines:
         """As :meth:`JsonDecoder.add`."""
         trial = AccessBatch()
         lines = self._decoder.add(content, file, first_line, trial)
-        if largest(trial) <= self._outsized.limit:
+        if not self._outsized.is_exceeded(trial):
             return self._decoder.add(content, file, first_line, batch)
         for number, line in enumerate(_lines(content)):
             single = AccessBatch()
             self._decoder.add(line, file, first_line + number, single)
-            if largest(single) <= self._outsized.limit:
+            if not self._outsized.is_exceeded(single):
                 self._decoder.add(line, file, first_line + number, batch)
                 continue
             self._outsized.add(single, file, first_line + number)
@@ -112,7 +138,7 @@ class _LimitedAvro:
         record = self._decoder.avro_record(row)
         single = AccessBatch()
         self._decoder.take([record], single)
-        if largest(single) > self._outsized.limit:
+        if self._outsized.is_exceeded(single):
             self._outsized.add(single, self._file, position)
             raise Malformed(REASON)
         return record
@@ -121,6 +147,6 @@ class _LimitedAvro:
 def limited_avro(decoder: Any, outsized: Outsized, content: bytes, file: str) -> Any:
     """A decoder for an Avro file: ``decoder`` where no record exceeds the limit. The reader reports damage later."""
     batches = avro.decode(decoder, content, file, damaged=lambda reason: None)
-    if all(largest(batch) <= outsized.limit for batch in batches):
+    if not any(outsized.is_exceeded(batch) for batch in batches):
         return decoder
     return _LimitedAvro(decoder, outsized, file)

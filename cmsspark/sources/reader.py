@@ -10,9 +10,10 @@ from cmsspark.base.access import AccessBatch, Group
 from cmsspark.base.compiled import unavailable_reason
 from cmsspark.sources.decoders import load_decoder
 from cmsspark.sources.fields import Apps
-from cmsspark.sources.formats import avro, damaged, lines
+from cmsspark.sources.file_counts import FileCounts
+from cmsspark.sources.formats import avro, damaged, lines, packings
 from cmsspark.sources.formats.damaged import Damage
-from cmsspark.sources.outsized import LimitedLines, Outsized, limited_avro
+from cmsspark.sources.outsized import LimitedLines, Outsized, OutsizedRecord, limited_avro
 from cmsspark.sources.record_schema import Note
 from cmsspark.sources.registry import find_stream
 from cmsspark.sources.sample import Sampler
@@ -22,8 +23,8 @@ class Reader:
     """Reads a stream's files of one day in one format (``DayInput.format_name``). Each task creates its own.
 
     The registry names the format's decoder. ``line_limit``: maximum bytes of a JSON line; a longer one is malformed.
-    ``above``: a record that read more bytes, or took more seconds where the stream has no bytes, is malformed too; None
-    means no limit. Raises UsageError (2) for a stream or format that the registry does not have.
+    ``above``: a record that read more bytes, or took more seconds, is malformed too; None means no limit. Raises
+    UsageError (2) for a stream or format that the registry does not have.
     """
 
     def __init__(
@@ -32,7 +33,7 @@ class Reader:
         entry = find_stream(stream)
         format_ = entry.format(format_name)
         self.decoder: Any = load_decoder(format_)(day, Apps.load(), format_.name)
-        self._outsized = None if above is None else Outsized(above if entry.has_bytes else above * 1000)
+        self._outsized = None if above is None else Outsized(above)
         self._lines: Any = self.decoder
         if self._outsized is not None and not format_.is_avro:
             self._lines = LimitedLines(self.decoder, self._outsized)
@@ -40,10 +41,11 @@ class Reader:
         self.is_avro = format_.is_avro
         self._sampler = Sampler(stream, format_name)
         self._damages: list[Damage] = []
+        self._file_counts = FileCounts()
 
     @property
-    def outsized(self) -> list[tuple[str, int, str, int]]:
-        """The first hundred records that exceed the limit: (lfn, bytes or milliseconds, file, position)."""
+    def outsized(self) -> list[OutsizedRecord]:
+        """The first hundred records that exceed the limit."""
         return [] if self._outsized is None else self._outsized.records
 
     @property
@@ -53,8 +55,8 @@ class Reader:
         return groups
 
     def file(self, stream: IO[bytes], file: str, *, accept_damaged: bool = False) -> Iterator[AccessBatch]:
-        """Batches of a whole file. Raises DataError (65) with its name when it is damaged. With ``accept_damaged`` the
-        intact part is read and the damage is reported in the notes.
+        """Yield batches of a whole file. Raises DataError (65) with its name when it is damaged. With
+        ``accept_damaged`` the intact part is read and the damage is reported in the notes.
         """
         damage = Damage(file)
         self._damages.append(damage)
@@ -66,33 +68,41 @@ class Reader:
                 batches = damaged.avro_of(decoder, content, damage, self._sampler.sample_schema)
             else:
                 batches = avro.decode(decoder, content, file, self._sampler.sample_schema)
+            self._file_counts.add(file, AccessBatch(content_bytes=len(content)))
         elif accept_damaged:
             batches = damaged.lines_of(self._lines, stream, damage, self._sampler.sample_lines, self._line_limit)
         else:
             batches = lines.decode_file(self._lines, stream, file, self._sampler.sample_lines, self._line_limit)
         for batch in batches:
             self._sampler.count_records(batch.read)
+            self._file_counts.add(file, batch)
             yield batch
 
     def chunk(self, chunk: bytes, file: str) -> AccessBatch:
-        """A batch of whole lines that the caller has read. Line numbers count from the start of the chunk."""
+        """Return a batch of whole lines that the caller has read. Line numbers count from the start of the chunk.
+
+        Raises DataError (65) where the lines begin as those of a packed file.
+        """
         if self.is_avro:
             raise TypeError("an Avro file cannot be read in chunks")
+        packings.check_text(chunk[: packings.HEAD_BYTES], file)
         self._sampler.sample_lines(chunk)
         line, batch = 1, AccessBatch()
         for piece in lines.pieces(chunk, line_limit=self._line_limit):
             if isinstance(piece, lines.LongLine):
                 line += piece.add_to(batch, file, line)
             else:
+                batch.content_bytes += len(piece)
                 line += self._lines.add(piece, file, line, batch)
         self._sampler.count_records(batch.read)
+        self._file_counts.add(file, batch)
         return batch
 
     def notes(self) -> list[Note]:
-        """Notes about the files: a sample of their fields, accepted damage, records above the limit, and whether
-        compiled code read them.
+        """Return notes about the files: their numbers, a sample of their fields, accepted damage, records above the
+        limit, and whether compiled code read them.
         """
         reader = ("reader", unavailable_reason() or "compiled", 1, "")
         outsized = () if self._outsized is None else self._outsized.notes()
         damages = (note for damage in self._damages for note in damage.notes())
-        return [reader, *outsized, *self._sampler.notes(), *damages]
+        return [reader, *outsized, *self._sampler.notes(), *damages, *self._file_counts.notes()]

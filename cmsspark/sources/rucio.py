@@ -35,6 +35,8 @@ TABLES: Final[Mapping[str, Mapping[str, str]]] = {
     "DIDS": {"SCOPE": CODE, "NAME": DID, "DID_TYPE": CODE, "DELETED_AT": NUMBER, "ACCESSED_AT": NUMBER},
 }  # fmt: skip
 SCOPE: Final = "cms"
+#: The kind under which last accesses in the future are counted: of their rows, the time alone is ignored.
+FUTURE_ACCESS: Final = "future_access"
 #: Damaged rows that are tolerated: a share of a table, and a number. Both must be exceeded to fail.
 DAMAGED_SHARE: Final = 0.001
 DAMAGED_ROWS: Final = 10
@@ -86,10 +88,14 @@ class TableCounts:
 
 
 class RucioReader:
-    """Reads files of one table (a key of :data:`TABLES`) and counts their rows."""
+    """Reads files of one table (a key of :data:`TABLES`) and counts their rows.
 
-    def __init__(self, table: str) -> None:
+    ``accessed_before_ms``: a later ACCESSED_AT is taken for null and counted (rule 35); None believes all.
+    """
+
+    def __init__(self, table: str, accessed_before_ms: int | None = None) -> None:
         self.table = table
+        self._accessed_before_ms = accessed_before_ms
         self.counts = TableCounts()
         self._reader = TableReader(TABLES[table])
         self._known: dict[tuple[str, str], npt.NDArray[np.int64]] = {}
@@ -141,7 +147,7 @@ class RucioReader:
             "rse": rse,
             "bytes": piece.numbers("BYTES", -1),
             "created_ms": piece.numbers("CREATED_AT", -1),
-            "accessed_ms": piece.numbers("ACCESSED_AT", -1),
+            "accessed_ms": np.where(self._is_believed(piece, stays), piece.numbers("ACCESSED_AT", -1), -1),
         }
         return {name: values[stays] for name, values in columns.items()}
 
@@ -179,11 +185,21 @@ class RucioReader:
         is_block_name, of_block = piece.datasets("NAME")
         blocks = stays & self._is(piece, "DID_TYPE", "D") & is_block_name
         datasets = stays & self._is(piece, "DID_TYPE", "C")
+        is_believed = self._is_believed(piece, of_file | blocks | datasets)
+        of_file, blocks, datasets = of_file & is_believed, blocks & is_believed, datasets & is_believed
         return (
             {"hash": hashes[of_file], "check": checks[of_file], "accessed_ms": accessed[of_file]},
             {"dataset": np.concatenate((of_block[blocks], hashes[datasets])),
              "accessed_ms": np.concatenate((accessed[blocks], accessed[datasets]))},
         )  # fmt: skip
+
+    def _is_believed(self, piece: TablePiece, stays: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Return where ACCESSED_AT is no time in the future; those among the rows that stay are counted."""
+        if self._accessed_before_ms is None:
+            return np.ones(len(stays), np.bool_)
+        is_believed = piece.numbers("ACCESSED_AT", -1) < self._accessed_before_ms
+        self.counts.ignored[FUTURE_ACCESS] += int((stays & ~is_believed).sum())
+        return is_believed
 
     def _of_scope(self, piece: TablePiece, *columns: str) -> npt.NDArray[np.bool_]:
         """The rows whose scopes are those of CMS."""

@@ -223,3 +223,13 @@ def test_a_signal_while_modules_are_imported_ends_with_75_and_one_line(
     done = run(tmp_path, _SIGNALLED.format(module=module, number=int(number), program=program), *words)
     assert done.returncode == 75, done.stderr
     assert done.stderr.strip() == "cmsspark: interrupted; run the same command again to finish"
+
+
+@pytest.mark.parametrize("job", ["data_aggregation", "dbs_rucio"])
+def test_little_address_space_is_enough_for_a_day_and_ends_no_process_after_it_is_stored(
+    tmp_path: Path, cms: Path, job: str
+) -> None:
+    options = ("--date", "2026-01-15", "--root", str(cms), "--fout", str(tmp_path / "new"), "--local")
+    done = run(tmp_path, RUN_SPARK, job, *options, megabytes=1_536)
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+    assert list((tmp_path / "new").rglob("CURRENT"))

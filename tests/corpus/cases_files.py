@@ -43,7 +43,6 @@ def _cases(stream: str, good: bytes) -> list[FileCase]:
         (1, "two byte order marks", BOM + BOM + good + b"\n" + good, 1, 1),
         (1, "a byte order mark on the second line", good + b"\n" + BOM + good + b"\n", 1, 1),
         (1, "half a byte order mark", BOM[:2] + good + b"\n" + good, 1, 1),
-        (1, "UTF-16", good.decode().encode("utf-16"), 0, 1),
         (1, "empty", b"", 0, 0),
         (1, "only newlines", b"\n\n\n", 0, 0),
         (1, "only blanks", b"  \t ", 0, 0),

@@ -8,7 +8,7 @@ from datetime import date
 
 from tests.corpus import cases_avro, cases_eos, cases_fields, cases_files, cases_json, ordinary
 from tests.corpus.avro_files import container
-from tests.corpus.cases import Case, FileCase
+from tests.corpus.cases import MALFORMED, Case, FileCase
 from tests.corpus.tree import Tree, write_case_tables
 
 DAY = date(2019, 6, 15)
@@ -29,6 +29,11 @@ def cases() -> list[Case]:
 def file_cases() -> list[FileCase]:
     """The cases of whole text files."""
     return cases_files.cases()
+
+
+def file_cases_of_a_day() -> list[FileCase]:
+    """The cases of whole files with a well-formed record, or without any record: others are refused as damaged."""
+    return [case for case in file_cases() if case.bins.get("matched") or not case.bins.get("malformed")]
 
 
 def mutated(lines: Iterable[bytes], seed: int) -> Iterable[bytes]:
@@ -74,18 +79,20 @@ def _write_records(tree: Tree, folder: str, found: list[Case]) -> None:
 
 
 def _write_avro(tree: Tree, folder: str, found: list[Case]) -> None:
-    """The Avro cases, one file for each schema."""
+    """The Avro cases, one file for each schema. A file without a well-formed record would be refused as damaged."""
     by_schema: dict[str, list[Case]] = {}
     for case in found:
         if cases_avro.in_a_day(case):
             by_schema.setdefault(repr(case.fields), []).append(case)
     for number, some in enumerate(by_schema.values()):
+        if all(case.expected == MALFORMED for case in some):
+            continue
         records = [dict(case.record) for case in some if not isinstance(case.record, bytes)]
         tree.write(folder, f"case-{number:03}.avro", container(some[0].fields, records, block=7))
 
 
 def _write_files(tree: Tree, folder: str, stream: str) -> None:
-    for number, case in enumerate(case for case in file_cases() if case.stream == stream):
+    for number, case in enumerate(case for case in file_cases_of_a_day() if case.stream == stream):
         ending = ".json.gz" if case.content.startswith(b"\x1f\x8b") else ".json"
         (tree.folder(folder) / f"file-{number:03}{ending}").write_bytes(case.content)
 

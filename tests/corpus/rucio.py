@@ -108,7 +108,7 @@ def hostile_rows(
 
     def time() -> Any:
         return rng.choice([None, day_ms - 1, day_ms, day_ms + DAY_MS - 1, day_ms + DAY_MS, 0, day_ms - 300 * DAY_MS,
-                           str(day_ms + 5), float(day_ms)])  # fmt: skip
+                           day_ms + 2 * DAY_MS - 1, day_ms + 2 * DAY_MS, str(day_ms + 5), float(day_ms)])  # fmt: skip
 
     def identifier(raw: bytes) -> Any:
         text = raw.hex()
@@ -141,6 +141,8 @@ def hostile_rows(
         for kind, of_kind in (("F", names), ("D", parents), ("C", datasets), ("c", datasets), ("X", names[:5]))
         for name in of_kind
     ]  # fmt: skip
+    # A block that CONTENTS has no rows of, of a dataset that has replicas.
+    dids.append({"SCOPE": "cms", "NAME": f"{datasets[0]}#gone", "DID_TYPE": "D", "ACCESSED_AT": day_ms + DAY_MS + 7})
     return {"REPLICAS": replicas, "CONTENTS": contents, "RSES": rses, "DIDS": dids}
 
 

@@ -21,7 +21,16 @@ from hypothesis import strategies as st
 from cmsspark.base.compiled import unavailable_reason
 from cmsspark.base.errors import DataError, OutputError
 from cmsspark.counting import catalogue
-from cmsspark.counting.catalogue import Catalogue, Hash, Report, name_hash, open_or_build, site_hashes
+from cmsspark.counting.catalogue import (
+    Catalogue,
+    DamagedSnapshot,
+    Hash,
+    Report,
+    check_catalogue,
+    name_hash,
+    open_or_build,
+    site_hashes,
+)
 from cmsspark.counting.catalogue_build import build_catalogue
 from tests.counting.catalogues import Dataset, File, build, dataset_tables, file_tables, found, opened, opened_replicas
 
@@ -285,3 +294,38 @@ def test_a_cache_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="cache folder") as error:
         open_or_build(tmp_path / "file" / "cache", "catalogue", "dump", _write)
     assert error.value.exit_code == 73
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("meta.json", b""), ("meta.json", b"[]"), ("hashes.npy", b""), ("hashes.npy", b"\0" * 10), ("pairs.npy", None),
+     ("datasets.arrow", b""), ("datasets.arrow", b"\0" * 10), ("datasets.arrow", None)],
+)  # fmt: skip
+def test_a_snapshot_that_cannot_be_opened_is_built_anew(tmp_path: Path, name: str, content: bytes | None) -> None:
+    folder, _ = open_or_build(tmp_path, "catalogue", "dump", _write, check_catalogue)
+    (folder / name).unlink()
+    if content is not None:
+        (folder / name).write_bytes(content)
+    with pytest.raises(DamagedSnapshot, match="catalogue snapshot is damaged"):
+        check_catalogue(folder)
+    assert open_or_build(tmp_path, "catalogue", "dump", _write, check_catalogue) == (folder, True)
+    assert open_or_build(tmp_path, "catalogue", "dump", _fail, check_catalogue) == (folder, False)
+    assert found(Catalogue(folder), ["/a"]) == [(1, "/a/b/RAW")]
+    assert [path.name for path in tmp_path.iterdir()] == [folder.name]
+
+
+def test_an_error_of_the_disk_is_damage_and_a_shortage_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, _ = open_or_build(tmp_path, "catalogue", "dump", _write)
+
+    def failing(number: int) -> None:
+        def load(path: Path, **options: object) -> None:
+            raise OSError(number, os.strerror(number), str(path))
+
+        monkeypatch.setattr(np, "load", load)
+
+    failing(errno.EIO)
+    with pytest.raises(DamagedSnapshot, match="Input/output error"):
+        check_catalogue(folder)
+    failing(errno.EMFILE)
+    with pytest.raises(OSError, match="Too many open files"):
+        open_or_build(tmp_path, "catalogue", "dump", _fail, check_catalogue)

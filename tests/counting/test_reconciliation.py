@@ -190,3 +190,36 @@ def test_too_many_malformed_are_reported_with_their_share_and_where_they_are_kep
         )
     assert error.value.wanted == "aaa: 402 of 8,000 records are malformed (5.03%), 0.1 % are tolerated"
     assert error.value.where == "/q"
+
+
+@pytest.mark.parametrize(
+    ("malformed_bytes", "tolerance", "fails"),
+    [(10_000, None, False), (11_000, None, True), (11_000, Tolerance(0.5), False), (600_000, Tolerance(0.5), True),
+     (50_000, Tolerance(None, 50), False), (51_000, Tolerance(None, 50), True)],
+)  # fmt: skip
+def test_malformed_bytes_are_limited_as_malformed_records_are(
+    malformed_bytes: int, tolerance: Tolerance | None, fails: bool
+) -> None:
+    # One line in place of many: 1,000 bytes are a record of average size.
+    one = bins(matched=500, malformed=1)
+    one.malformed_bytes, one.content_bytes = malformed_bytes, 500_000 + malformed_bytes
+    if not fails:
+        assert check(one, tolerance) == []
+        return
+    with pytest.raises(DataError, match=f"of {500_000 + malformed_bytes:,} bytes"):
+        check(one, tolerance)
+
+
+@pytest.mark.parametrize(
+    ("counts", "words"),
+    [
+        ({"out_of_day": 4_500}, ["none of 4,500 records is of the day", "4,500", "--date counts another one"]),
+        ({"write_only": 2_000, "malformed": 1}, ["names a file that DBS could have", "2,000 write_only"]),
+        ({"not_in_dbs": 2_000}, ["matched a file in DBS", "DBS dump is the right one"]),
+    ],
+)
+def test_the_dump_is_blamed_only_for_records_that_were_looked_up(counts: dict[str, int], words: list[str]) -> None:
+    with pytest.raises(DataError) as error:
+        check(bins(**counts))
+    assert all(text in str(error.value) for text in words)
+    assert ("DBS dump" in str(error.value)) == ("not_in_dbs" in counts)

@@ -46,7 +46,7 @@ def test_tables_without_rows_have_their_columns(spark: Any) -> None:
     kinds = {"DATASETS": "dataset_id bigint, dataset string", "BLOCKS": "block_name string, dataset_id bigint"}
     kinds["FILES"] = (
         "logical_file_name string, file_id bigint, dataset_id bigint, is_file_valid bigint, event_count bigint,"
-        " file_size double"
+        " file_size bigint"
     )
     kinds["block_replicas"] = (
         "dataset_name string, block_name string, node_name string, block_files bigint, block_bytes bigint,"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -134,6 +135,16 @@ def test_a_file_that_is_gone_or_closed_to_us_is_named(tmp_path: Path, context: T
         Path(closed[0].paths[0]).chmod(0)
         with WorkerPool(1) as pool, pytest.raises(NotAllowed):
             list(pool.scan(closed, context))
+
+
+def _fail_to_read(path: str) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+
+def test_an_error_of_a_disk_has_its_code_and_names_the_file() -> None:
+    with WorkerPool(1) as pool, pytest.raises(DataError, match="Input/output error") as error:
+        pool.map(_fail_to_read, ["/cache/hashes.npy"], what="reading")
+    assert (error.value.exit_code, str(error.value.where)) == (65, "/cache/hashes.npy")
 
 
 def test_an_error_that_is_none_of_ours_brings_its_trace(tmp_path: Path, context: TaskContext) -> None:

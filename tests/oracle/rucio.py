@@ -149,9 +149,15 @@ class Rucio:
     block_bytes: Counter[str] = field(default_factory=Counter)
     damaged: Counter[str] = field(default_factory=Counter)
     ignored: Counter[str] = field(default_factory=Counter)
+    accessed_before_ms: int | None = None
     #: dataset → last access of it, its blocks and files in DIDS
     accessed: dict[str, int] = field(default_factory=dict)
     unattached: int = 0
+
+    def believed(self, accessed_ms: int | None) -> int | None:
+        """Return a last access; None for one in the future."""
+        limit = self.accessed_before_ms
+        return None if accessed_ms is None or (limit is not None and accessed_ms >= limit) else accessed_ms
 
     def on_disk(self) -> set[tuple[str, str]]:
         """(block, site) with a file on disk."""
@@ -173,9 +179,9 @@ def _is_there(folder: Path) -> bool:
     return folder.is_dir() and any(file.stat().st_size for file in folder.iterdir() if file.name[0] not in "._")
 
 
-def read(folder: Path, sites: Mapping[str, str] | None = None) -> Rucio:
-    """All rules over a dump's rows."""
-    found = Rucio()
+def read(folder: Path, sites: Mapping[str, str] | None = None, accessed_before_ms: int | None = None) -> Rucio:
+    """All rules over a dump's rows. ``accessed_before_ms``: a later last access is none (rule 35)."""
+    found = Rucio(accessed_before_ms=accessed_before_ms)
     rses: dict[str, str] = {}
     test = set()
     for row in rows(folder, "RSES", found.damaged):
@@ -201,7 +207,7 @@ def read(folder: Path, sites: Mapping[str, str] | None = None) -> Rucio:
             one = found.replicas.setdefault((rses[row["RSE_ID"]], row["NAME"]), Replica())
             one.bytes = largest(one.bytes, row["BYTES"])
             one.created_ms = largest(one.created_ms, row["CREATED_AT"])
-            one.accessed_ms = largest(one.accessed_ms, row["ACCESSED_AT"])
+            one.accessed_ms = largest(one.accessed_ms, found.believed(row["ACCESSED_AT"]))
     _contents(found, folder)
     if (folder / "dids").is_dir():
         _dids(found, folder)
@@ -244,13 +250,14 @@ def _contents(found: Rucio, folder: Path) -> None:
 
 def _dids(found: Rucio, folder: Path) -> None:
     for row in rows(folder, "DIDS", found.damaged):
-        if row["SCOPE"] != "cms" or row["NAME"] is None or row["DELETED_AT"] is not None or row["ACCESSED_AT"] is None:
+        if row["SCOPE"] != "cms" or row["NAME"] is None or row["DELETED_AT"] is not None:
             continue
+        accessed_ms = found.believed(row["ACCESSED_AT"])
         kind, name = (row["DID_TYPE"] or "").upper(), row["NAME"]
         block = found.blocks.get(name) if kind == "F" else name if kind == "D" and _BLOCK.fullmatch(name) else None
         dataset = name if kind == "C" else None if block is None else block.split("#")[0]
-        if dataset is not None:
-            found.accessed[dataset] = max(row["ACCESSED_AT"], found.accessed.get(dataset, 0))
+        if dataset is not None and accessed_ms is not None:
+            found.accessed[dataset] = max(accessed_ms, found.accessed.get(dataset, 0))
 
 
 def rucio_daily(found: Rucio, day: date) -> dict[tuple[str, str, str, str | None], tuple[Any, ...]]:
@@ -294,7 +301,7 @@ def presence(found: Rucio, dbs_blocks: set[str]) -> dict[tuple[str, str, str], t
 
 
 def last_access(found: Rucio) -> dict[str, int]:
-    """Rule 35: the last access of each dataset with a replica of a block."""
+    """Rule 35: the last access of each dataset with a block replica; ``found`` was read with the limit."""
     times = {}
     for (_, block), replica in found.block_replicas.items():
         dataset = block.split("#")[0]
@@ -308,7 +315,7 @@ def differences(
     found: Rucio, dbs: Mapping[str, tuple[str, str | None, int | None, int | None]]
 ) -> dict[tuple[str, str], tuple[int, int | None, int | None]]:
     """Rule 27. ``dbs``: file → (dataset, block, is_file_valid, size)."""
-    sums: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0])
+    sums: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
     for name in {*dbs, *found.blocks}:
         dataset, block, valid, size = dbs.get(name, (None, None, None, None))
         other = found.blocks.get(name)
@@ -326,11 +333,12 @@ def differences(
             one[0] += 1
             one[1] += size or 0
             one[2] += found.sizes.get(name) or 0
+            one[3] += size is not None
     return {
         (kind, dataset): (
             count,
-            None if kind == "only_rucio" else ours,
+            ours if sized else None,
             None if kind.startswith("only_dbs") else theirs,
         )
-        for (kind, dataset), (count, ours, theirs) in sums.items()
+        for (kind, dataset), (count, ours, theirs, sized) in sums.items()
     }

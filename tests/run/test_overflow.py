@@ -13,10 +13,11 @@ from cmsspark.run import overflow
 from cmsspark.run.inputs import resolve
 from cmsspark.run.request import DayRequest, Inputs
 from cmsspark.sources.folders import Layout
+from tests.corpus import jobs
 from tests.corpus.json_lines import aaa
 from tests.run.places import Place
 
-FAILED = DataError("bytes: a sum is beyond 2^63-1")
+FAILED = DataError("a sum of read_bytes is beyond 2^63-1")
 
 
 class FarFiles(LocalFiles):
@@ -70,4 +71,37 @@ def test_more_bytes_than_the_limit_are_not_copied(
     error = overflow.explained(FAILED, request, inputs, None)
     assert isinstance(error, DataError)
     assert (error.wanted, files.copied) == (FAILED.wanted, [])
-    assert "--quarantine-above BYTES" in str(error.next_step)
+    assert "--quarantine-above BYTES " in str(error.next_step)
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "words"),
+    [
+        ("ChirpCMSSWReadBytes", (5 * 10**18, 5 * 10**18 + 1, 6 * 10**18), "read_bytes of the day, 6,000,000,000,000"),
+        ("WallClockHr", (1.5e12, 1.6e12, 1.7e12), "wc_time of the day, 6,120,000,000,000,000 seconds"),
+        ("CpuTimeHr", (1.5e12, 1.5e12, 1.5e12), "cpu_time of the day, 5,400,000,000,000,000 seconds"),
+    ],
+)
+def test_a_sum_of_jobs_names_the_job_and_the_column_and_the_advice_makes_the_day_count(
+    tmp_path: Path, key: str, values: tuple[object, ...], words: str
+) -> None:
+    place = Place(tmp_path)
+    place.settings.write_text(place.settings.read_text() + "sources: {epochs: {jobs: {condor: {from: always}}}}\n")
+    lines = [jobs.job({"GlobalJobId": f"job-{number}", key: value}) for number, value in enumerate(values)]
+    usual = [jobs.job({"GlobalJobId": f"usual-{number}"}) for number in range(3)]
+    place.tree.write("condor", "part-0.json", b"\n".join([*usual, *lines]) + b"\n")
+    error = place.fails(DataError, "dbs_condor")
+    assert words in str(error.found)
+    assert "condor, job job-" in error.wanted
+    assert "part-0.json, line " in str(error.where)
+    option, limit, *_ = str(error.next_step).split()
+    assert place.run("dbs_condor", option, limit) == 0
+    manifest = place.manifest("dbs_condor")
+    assert (manifest["partial"], manifest["reconciliation"]["condor"]["matched"] >= 3) == (True, True)
+
+
+def test_the_limit_leaves_sums_that_fit() -> None:
+    # Without the two largest the rest fits; equal values exceed a limit together.
+    assert overflow._least([2**62, 2**62 - 1, 2**62 - 2], 3 * 2**62 - 3) == (2**62, 1)
+    assert overflow._least([2**62] * 4, 4 * 2**62) == (2**62, 4)
+    assert overflow._least([9], 2**70) == (9, 1)

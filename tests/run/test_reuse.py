@@ -13,6 +13,7 @@ from cmsspark.base.errors import DataError
 from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.store import results
 from tests.corpus.hostile import DAY
+from tests.corpus.json_lines import aaa
 from tests.run.places import Place, crab, write_streams
 
 #: What differs between two runs that find the same.
@@ -88,8 +89,8 @@ def test_what_changed_is_counted_anew(place: Place, change: Callable[[Place], No
 def test_the_tolerance_of_the_second_report_is_its_own(tmp_path: Path) -> None:
     place = Place(tmp_path)
     write_streams(place.tree)
-    place.tree.write("aaa enr", "part-9.json", b"broken\n" * 20)
+    place.tree.write("aaa enr", "part-9.json", b"broken\n" * 20 + aaa() + b"\n")
     assert place.run("data_aggregation", "--max-malformed", "100%") == 0
-    assert "22 of 35 records are malformed" in place.fails(DataError, "dbs_aaa").wanted
+    assert "22 of 36 records are malformed" in place.fails(DataError, "dbs_aaa").wanted
     assert place.run("dbs_aaa", "--max-malformed", "22") == 0
     assert place.manifest("dbs_aaa")["made_from"]["job"] == "data_aggregation"

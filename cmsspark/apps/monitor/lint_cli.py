@@ -58,7 +58,7 @@ def command(scripts: tuple[str, ...], as_json: bool, debug: bool) -> int:
 
 
 def _lint(path: Path) -> tuple[list[Problem], PlaceOf]:
-    """The problems of a file, and what gives the cell (0 in a script) and the line in it for a line."""
+    """Return the problems of a file, and what gives the cell (0 in a script) and the line in it for a line."""
     from cmsspark.apps.monitor.lint import lint
     from cmsspark.apps.monitor.lint_notebook import NotebookScript, script_of
 
@@ -68,6 +68,12 @@ def _lint(path: Path) -> tuple[list[Problem], PlaceOf]:
         return notebook.places[min(line, len(notebook.places)) - 1] if notebook.places else (0, line)
 
     try:
+        if not path.is_file():
+            # Reading a pipe or a device may never end.
+            observed = "a folder" if path.is_dir() else "a pipe, a device or the like"
+            raise InputMissing(
+                "a script in a file is expected", where=path, found=observed, next_step="write it to a file"
+            )
         content = path.read_bytes()
         if path.suffix == ".ipynb":
             notebook = script_of(content)

@@ -65,7 +65,7 @@ def command_of(job: Job) -> click.Command:
         "--quarantine-above",
         type=click.IntRange(0, 2**63 - 2),
         metavar="BYTES",
-        help="Records that read more bytes (CRAB: took more seconds) are malformed; such ones mark the result partial.",
+        help="Records that read more bytes or took more seconds are malformed; such ones mark the result partial.",
     )
     @click.option(
         "--refresh-dumps", is_flag=True, help="Choose the dumps again; without it the day keeps those of its last run."

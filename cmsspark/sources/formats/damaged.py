@@ -1,11 +1,11 @@
 """The intact part of damaged log files that ``--accept-damaged`` names.
 
-Records before the damage are counted as in any file. If a gzip file is cut within a line, the half line is not a record
-(unless it is a whole object without its newline). Blocks of an Avro file count completely or not at all.
+Records before the damage are counted as in any file. If a packed file is cut within a line, the half line is not a
+record (unless it is a whole object without its newline). Blocks of an Avro file count completely or not at all.
 
 A gzip member has one checksum, at its end. All output of the damaged member is therefore unverified: a flipped bit
 may have changed any of its lines before the decompressor detected an error. These lines are counted, and ``unverified``
-is their number of records.
+is their number of records. Of a damaged file in another packing all records are unverified.
 """
 
 from __future__ import annotations
@@ -14,15 +14,18 @@ import json
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from lzma import LZMAError
 from typing import IO, Any, Final
 
 from cmsspark.base.access import AccessBatch
-from cmsspark.sources.formats import avro, lines, strict_json
+from cmsspark.sources.formats import avro, lines, packings, strict_json
 from cmsspark.sources.formats.json_lines import JsonDecoder
 from cmsspark.sources.record_schema import Note
 from cmsspark.sources.values import Malformed
 
 _STEP: Final = 64 * 1024
+#: Bytes that are taken at once from a decompressor that loses them where it fails.
+_SMALL_STEP: Final = 256
 _GZIP: Final = b"\x1f\x8b"
 
 
@@ -57,8 +60,7 @@ class Intact:
     def __init__(self, stream: IO[bytes], damage: Damage) -> None:
         self._stream = stream
         self._damage = damage
-        head = stream.read(4)
-        stream.seek(0)
+        head = packings.first_bytes(stream)
         self._member: Any = zlib.decompressobj(31) if head[:2] == _GZIP else None
         self._is_gzip = self._member is not None
         self._begun = False
@@ -70,10 +72,13 @@ class Intact:
         #: All of it has been handed on.
         self.is_spent = False
         self.ends_line = True
-        if not self._is_gzip and head and damage.file.endswith(".gz"):
-            damage.reason = f"no gzip file, though its name says so: its first bytes are {head[:2].hex()}"
+        unpack = None if self._is_gzip else packings.unpacker(head)
+        self._unpacked: Any = None if unpack is None else unpack(stream)
+        if other := packings.not_as_named(damage.file, head):
+            name, found = other
+            damage.reason = f"no {name} file, though its name says so: {found}"
             # Text under a wrong name is intact; anything else is not for us to guess.
-            self.at_end = not head.removeprefix(b"\xef\xbb\xbf").startswith(b"{")
+            self.at_end = unpack is None and not head.removeprefix(lines.BOM).startswith(b"{")
 
     def readinto(self, room: memoryview) -> int:
         """Fill ``room`` with the next bytes and say how many; 0 at the end or at the damage."""
@@ -85,6 +90,12 @@ class Intact:
 
     def _next(self) -> bytes:
         while not self.at_end:
+            if self._unpacked is not None:
+                content = self._unpacked_step()
+                if content:
+                    self.ends_line = content.endswith(b"\n")
+                    return content
+                continue
             piece = self._stream.read(_STEP)
             if not piece:
                 self._end("cut short" if self._begun else None)
@@ -96,6 +107,22 @@ class Intact:
                 return content
         self.is_spent = True
         return b""
+
+    def _unpacked_step(self) -> bytes:
+        """Return the next bytes of a file that is packed in another way than gzip; at its damage what came before."""
+        content = bytearray()
+        while len(content) < _STEP and not self.at_end:
+            try:
+                piece = self._unpacked.read(_SMALL_STEP)
+            except (EOFError, OSError, LZMAError) as error:
+                if isinstance(error, OSError) and error.errno is not None:
+                    raise
+                self._end(lines.reason_of(error))
+                break
+            if not piece:
+                self._end(None)
+            content += piece
+        return bytes(content)
 
     def _end(self, reason: str | None) -> None:
         self.at_end = True
@@ -140,12 +167,17 @@ def lines_of(
     on_first_lines: lines.OnFirstLines,
     line_limit: int = lines.LINE_LIMIT,
 ) -> Iterator[AccessBatch]:
-    """Batches of the accesses before the damage, which is recorded in ``damage``."""
+    """Yield batches of the accesses before the damage, which is recorded in ``damage``."""
     source = Intact(stream, damage)
     line, begin = 1, 0
     # Of lines that end in members whose checksum was right.
     verified_records = 0
-    for chunk in lines.chunks(source, damage.file, line_limit=line_limit):
+    chunks = lines.chunks(source, damage.file, line_limit=line_limit)
+    for chunk in chunks:
+        if line == 1 and (name := packings.name_of(lines.head_of(chunk))):
+            damage.reason = f"{name} data"
+            damage.left_out = lines.size_of(chunk) + sum(map(lines.size_of, chunks))
+            return
         is_half = source.is_spent and damage.reason and not source.ends_line
         batch, cut = AccessBatch(), 0
         if isinstance(chunk, lines.LongLine):
@@ -158,6 +190,7 @@ def lines_of(
         else:
             if line == 1:
                 on_first_lines(bytes(chunk))
+            batch.content_bytes += len(chunk)
             if is_half and not _is_object(bytes(chunk)):
                 damage.left_out = len(chunk) - 1
                 break

@@ -1,4 +1,4 @@
-"""Log files, plain or gzip, as chunks of whole lines.
+"""Log files, plain or packed, as chunks of whole lines.
 
 The length of a line is limited, so that memory is bounded. A longer line is one malformed record; its first bytes are
 kept.
@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
+from lzma import LZMAError
 from typing import IO, Any, Final, NamedTuple
 
 from cmsspark.base.access import RAW_LIMIT, AccessBatch, Quarantined
 from cmsspark.base.errors import DataError
+from cmsspark.sources.formats import packings
 from cmsspark.sources.formats.json_lines import JsonDecoder
 
 #: Bytes read at once. They and their records fit a core's cache, which saves a third of the time.
@@ -28,7 +30,6 @@ LINE_LIMIT: Final = 64 * 1024 * 1024
 OnFirstLines = Callable[[bytes], None]
 
 BOM: Final = b"\xef\xbb\xbf"
-_GZIP = b"\x1f\x8b"
 _NEWLINE = ord("\n")
 
 
@@ -42,6 +43,7 @@ class LongLine(NamedTuple):
     def add_to(self, batch: AccessBatch, file: str, line: int) -> int:
         """Add the line as a malformed record and return the number of lines."""
         batch.read += 1
+        batch.content_bytes += self.size + 1
         reason = f"a line of more than {self.limit} bytes"
         batch.malformed.append(Quarantined.cut(file, line, reason, self.head, self.size))
         return 1
@@ -54,15 +56,17 @@ def decode_file(
     on_first_lines: OnFirstLines = lambda chunk: None,
     line_limit: int = LINE_LIMIT,
 ) -> Iterator[AccessBatch]:
-    """Batches of the accesses in a file of JSON lines. Raises DataError (65) with the name of a damaged file."""
-    line, batch, is_first = 1, AccessBatch(), True
-    for chunk in chunks(plain(stream, file), file, line_limit=line_limit):
+    """Yield batches of the accesses in a file of JSON lines. Raises DataError (65) with the name of a damaged file."""
+    line, batch = 1, AccessBatch()
+    for chunk in chunks(packings.unpacked(stream, file), file, line_limit=line_limit):
+        if line == 1:
+            packings.check_text(head_of(chunk), file)
         if isinstance(chunk, LongLine):
             line += chunk.add_to(batch, file, line)
             continue
-        if is_first:
+        if line == 1:
             on_first_lines(bytes(chunk))
-            is_first = False
+        batch.content_bytes += len(chunk)
         line += decoder.add(chunk, file, line, batch)
         if batch.read >= GATHERED:
             yield batch
@@ -71,17 +75,14 @@ def decode_file(
         yield batch
 
 
-def plain(stream: IO[bytes], file: str) -> Any:
-    """The stream, decompressed where it begins as gzip. Raises DataError (65) for a file named .gz that is not gzip."""
-    head = stream.read(2)
-    stream.seek(0)
-    if head == _GZIP:
-        from isal import igzip
+def size_of(chunk: memoryview | LongLine) -> int:
+    """Return the bytes of a chunk."""
+    return chunk.size + 1 if isinstance(chunk, LongLine) else len(chunk)
 
-        return igzip.IGzipFile(fileobj=stream, mode="rb")  # type: ignore[no-untyped-call]
-    if file.endswith(".gz") and head:
-        raise DataError("not a gzip file, though its name says so", where=file, found=f"first bytes {head.hex()}")
-    return stream
+
+def head_of(chunk: memoryview | LongLine) -> bytes:
+    """Return the first bytes of a chunk."""
+    return bytes((chunk.head if isinstance(chunk, LongLine) else chunk)[: packings.HEAD_BYTES])
 
 
 def chunks(stream: Any, file: str, size: int = CHUNK, line_limit: int = LINE_LIMIT) -> Iterator[memoryview | LongLine]:
@@ -183,12 +184,17 @@ def _read(stream: Any, into: memoryview, file: str) -> int:
 
     try:
         return int(stream.readinto(into))
-    except (EOFError, OSError, zlib.error, isal_zlib.error) as error:  # type: ignore[misc]  # isal has no types
+    except (EOFError, OSError, LZMAError, zlib.error, isal_zlib.error) as error:  # type: ignore[misc]  # no types
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise DataError(
-            "a gzip file is damaged",
+            f"a {packings.kind_of(stream)} file is damaged",
             where=file,
-            found=" ".join(str(error).split()) or type(error).__name__,
-            next_step="fetch the file again from its source; --accept-damaged reads what is intact",
+            found=reason_of(error),
+            next_step=packings.AGAIN,
         ) from None
+
+
+def reason_of(error: BaseException) -> str:
+    """Return what an error of a decompressor says, in one line."""
+    return " ".join(str(error).split()) or type(error).__name__

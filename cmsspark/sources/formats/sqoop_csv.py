@@ -13,6 +13,7 @@ import io
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from lzma import LZMAError
 from typing import IO, Any, Final, cast
 
 from cmsspark.base.buffers import is_utf8, packed_bits
@@ -27,7 +28,8 @@ from cmsspark.sources.formats.csv_records import (
     records,
     value,
 )
-from cmsspark.sources.formats.lines import BOM, plain
+from cmsspark.sources.formats.lines import BOM, reason_of
+from cmsspark.sources.formats.packings import kind_of, unpacked
 
 _plain_csv: Final[Any] = compiled("sources.formats.plain_csv")
 #: Bytes parsed at once.
@@ -73,7 +75,7 @@ def arrow_schema(table: Table, columns: Sequence[str]) -> Any:
 def _pieces(stream: IO[bytes], table: Table, columns: Sequence[str], file: str) -> Iterator[Any]:
     import pyarrow as pa
 
-    watched = _Watched(plain(stream, file), file)
+    watched = _Watched(unpacked(stream, file), file)
     width = check_start(watched.start(table), table, file)
     if width == 0:
         return
@@ -87,7 +89,7 @@ def _pieces(stream: IO[bytes], table: Table, columns: Sequence[str], file: str) 
         except (pa.ArrowInvalid, _Doubtful):
             # From the start again; the rows that were handed on already are passed over.
             stream.seek(0)
-            watched = _Watched(plain(stream, file), file)
+            watched = _Watched(unpacked(stream, file), file)
     yield from _slow(records(_lines(watched), file), table, columns, file, done, width)
 
 
@@ -255,12 +257,14 @@ class _Watched(io.RawIOBase):
         bad_data = cast("type[Exception]", isal_zlib.error)  # its stub says it is an instance
         try:
             return bytes(self._stream.read(size))
-        except (EOFError, OSError, zlib.error, bad_data) as error:
+        except (EOFError, OSError, LZMAError, zlib.error, bad_data) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise
-            reason = " ".join(str(error).split()) or type(error).__name__
             raise DataError(
-                "a gzip file is damaged", where=self._file, found=reason, next_step="fetch the dump again"
+                f"a {kind_of(self._stream)} file is damaged",
+                where=self._file,
+                found=reason_of(error),
+                next_step="fetch the dump again",
             ) from None
 
 

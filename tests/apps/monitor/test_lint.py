@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from cmsspark.apps.monitor.lint import lint
 from cmsspark.apps.monitor.lint_rules import RULES
+from cmsspark.base.errors import InputMissing
 from cmsspark.main import command
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -223,3 +225,11 @@ def test_a_detail_names_the_function_that_was_not_meant() -> None:
     (python,) = lint(b"import pyspark\nx = df.agg(max('a').alias('b'))\n")
     assert spark.detail == "s() is Spark's here, and gets no column"
     assert python.detail == "max() is Python's here, and gets a column"
+
+
+def test_a_pipe_or_a_device_is_no_script_and_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.py")
+    for name in (str(tmp_path / "pipe.py"), str(tmp_path), "/dev/zero"):
+        error = run(name).exception
+        assert isinstance(error, InputMissing)
+        assert "a pipe, a device or the like" in str(error)

@@ -188,7 +188,7 @@ def test_the_oracle_counts_a_days_cases_as_they_are_written(tmp_path: Path) -> N
     cases = [case for case in hostile.cases() if f"{case.stream} {case.form}" not in ("aaa raw", "cmssw avro")]
     for stream, count in counted.streams.items():
         of_stream = [case for case in cases if case.stream == stream and (case.form != "avro" or in_a_day(case))]
-        of_files = [case for case in hostile.file_cases() if case.stream == stream]
+        of_files = [case for case in hostile.file_cases_of_a_day() if case.stream == stream]
         assert sum(count.bins.values()) == len(of_stream) + sum(sum(case.bins.values()) for case in of_files)
         matched = [case.expected for case in of_stream if isinstance(case.expected, Access)]
         assert count.bins["matched"] == len(matched) + sum(case.bins.get("matched", 0) for case in of_files)

@@ -272,7 +272,7 @@ def test_of_one_name_under_one_id_the_larger_values_count_and_null_is_the_smalle
         ("/g", -5, 2, 1, 1, 1.0),
         ("/g", -5, 1, 1, 2, 2.0),
         ("/h", 3, 99, 1, 5, 5.0),
-        ("/h", 2, 2, 1, 4, 4.7),
+        ("/h", 2, 2, 1, 4, 4),
         (None, None, 2, 1, 16, 0.0),
         (None, None, 2, 1, 32, 0.0),
         (None, 7, 2, 1, 64, 0.0),

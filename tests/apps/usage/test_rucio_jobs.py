@@ -165,10 +165,16 @@ def test_the_catalogues_are_compared_as_by_the_oracle(
     assert {difference for difference, _ in made} == {"only_dbs", "only_dbs_invalid", "only_rucio", "block", "size"}
 
 
-def test_last_accesses_are_the_oracles(world: Path, found: oracle.Rucio, settings: Settings, tmp_path: Path) -> None:
+def test_last_accesses_are_the_oracles_and_none_is_after_the_day_after(
+    world: Path, settings: Settings, tmp_path: Path
+) -> None:
+    found = oracle.read(world / AWG / "rucio/2026-01-16", accessed_before_ms=DAY_MS + 2 * corpus.DAY_MS)
     rows = stored(dataset_last_access.JOB, world, settings, tmp_path)
+    counts = rucio_of_manifest(tmp_path, "dataset_last_access")["tables"]
+    assert min(counts[table]["ignored"]["future_access"] for table in ("REPLICAS", "DIDS")) > 0
     made = {row["dataset_name"]: row["rucio_last_access_ms"] for row in rows}
     wanted = oracle.last_access(found)
+    assert wanted[NAMES[0]] >= DAY_MS + corpus.DAY_MS + 7
     assert {name: time for name, time in made.items() if time is not None} == wanted
     assert made.keys() == {block.split("#")[0] for _, block in found.block_replicas}
     for row in rows:
@@ -257,16 +263,16 @@ def test_event_counts_of_blocks_by_month(world: Path, settings: Settings, tmp_pa
         assert '"blocks_left_out": 4' in manifest.read_text().replace("\n", "")
 
 
-@pytest.mark.parametrize("size", [1e30, 9e18])
+@pytest.mark.parametrize(("size", "words"), [(10**30, "column file_size"), (9 * 10**18, "64 bits")])
 def test_sizes_beyond_64_bits_fail_event_counts_in_both_engines(
-    spark: Any, settings: Settings, tmp_path: Path, size: float
+    spark: Any, settings: Settings, tmp_path: Path, size: int, words: str
 ) -> None:
     dbs = dbs_rows(random.Random(17), 20)
     files = [{**row, "dataset_id": 0, "block_id": block, "file_size": size}
              for row, block in zip(dbs["FILES"][-2:], (0, 0), strict=True)]  # fmt: skip
     write_dbs(tmp_path / AWG / "dbs/PROD_GLOBAL/2026-01-16", {**dbs, "FILES": files})
     for engine in ("processes", "spark"):
-        with pytest.raises(DataError, match="64 bits"):
+        with pytest.raises(DataError, match=words):
             stored(event_counts.JOB, tmp_path, settings, tmp_path / engine, engine)
 
 

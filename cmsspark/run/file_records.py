@@ -1,0 +1,128 @@
+"""The records of each log file of a day: what the manifest says of them, and files that no record can be read from.
+
+A file without one well-formed record is damaged: its records are lost, and a count of lines does not show how many.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cmsspark.base.errors import DataError
+from cmsspark.base.text.plurals import number_of
+from cmsspark.counting.reconciliation import StreamBins
+from cmsspark.run.inputs import spellings
+from cmsspark.sources import file_counts
+from cmsspark.sources.folders import DayInput
+from cmsspark.sources.formats.packings import LEAVE_OUT
+
+
+@dataclass
+class FileNotes:
+    """The notes of all tasks about the files of a stream, by the name of the file that a task had."""
+
+    numbers: dict[str, Counter[str]] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    def add(self, file: str, count: int, detail: str) -> None:
+        """Add a note of :mod:`cmsspark.sources.file_counts`; ``file`` is JSON."""
+        file = json.loads(file)
+        if detail.startswith(file_counts.REASON):
+            self.reasons[file] = detail.removeprefix(file_counts.REASON)
+        else:
+            self.numbers.setdefault(file, Counter())[detail] += count
+
+
+@dataclass(frozen=True)
+class FileRecords:
+    """The records of one file. ``bytes``: as it is stored; ``content_bytes``: after unpacking."""
+
+    file: str
+    bytes: int
+    content_bytes: int = 0
+    read: int = 0
+    malformed: int = 0
+    malformed_bytes: int = 0
+    out_of_day: int = 0
+    #: Why the first record is malformed, where all of a task are.
+    reason: str = ""
+
+    @property
+    def has_no_record(self) -> bool:
+        """Whether the file has records, and none of them is well-formed."""
+        return 0 < self.read == self.malformed
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the entry of the manifest. Counted records are neither malformed nor of another day."""
+        return {
+            "file": self.file,
+            "bytes": self.bytes,
+            "content_bytes": self.content_bytes,
+            "records_read": self.read,
+            "records_counted": self.read - self.malformed - self.out_of_day,
+            "malformed_bytes": self.malformed_bytes,
+        }
+
+
+def list_records(source: DayInput, notes: FileNotes) -> list[FileRecords]:
+    """Return the records of each listed file of a stream, none for a file that no task had a record of."""
+    # Spark names files by URIs.
+    listed = {file.path: file.size for file in source.files}
+    names = {next((path for path in spellings(noted) if path in listed), noted): noted for noted in notes.numbers}
+    return [
+        FileRecords(path, size, reason=notes.reasons.get(names.get(path, ""), ""), **notes.numbers[names[path]])
+        if path in names
+        else FileRecords(path, size)
+        for path, size in listed.items()
+    ]
+
+
+def leave_out_damaged(
+    records: Mapping[str, list[FileRecords]], bins: Mapping[str, StreamBins], accepted: Collection[str]
+) -> list[dict[str, Any]]:
+    """Take the ``accepted`` files without a well-formed record out of ``bins``; return their entries of ``damaged``.
+
+    Also fills in the bytes of ``bins``. Raises DataError (65) for a file without a well-formed record that is not
+    accepted.
+    """
+    damaged = []
+    for stream, files in records.items():
+        lost = [file for file in files if file.has_no_record]
+        if refused := [file for file in lost if file.file not in accepted]:
+            raise _damaged(stream, refused, len(files))
+        for file in lost:
+            bins[stream].read -= file.read
+            bins[stream].malformed -= file.malformed
+            damaged.append(
+                {
+                    "stream": stream,
+                    "file": file.file,
+                    "reason": f"no well-formed record: {file.reason}",
+                    "left_out_bytes": file.content_bytes,
+                    "unverified_records": 0,
+                    "records_read": 0,
+                }
+            )
+        rest = [file for file in files if not file.has_no_record]
+        bins[stream].content_bytes = sum(file.content_bytes for file in rest)
+        bins[stream].malformed_bytes = sum(file.malformed_bytes for file in rest)
+    return damaged
+
+
+def _damaged(stream: str, files: list[FileRecords], count: int) -> DataError:
+    first = files[0]
+    others = f", as are {len(files) - 1} more of {number_of(count, 'file')}" if len(files) > 1 else ""
+    return DataError(
+        f"{stream}: a file without one well-formed record is damaged{others}",
+        where=first.file,
+        found=f"{number_of(first.read, 'malformed line')} of {number_of(first.content_bytes, 'byte')}: {first.reason}",
+        next_step=f"write one JSON object to a line, or fetch the file again; {LEAVE_OUT}",
+    )
+
+
+def entries(records: Mapping[str, Iterable[FileRecords]]) -> dict[str, list[dict[str, Any]]]:
+    """Return the entry ``files_read`` of the manifest: by stream, the records of each file."""
+    return {stream: [file.as_dict() for file in files] for stream, files in records.items()}
