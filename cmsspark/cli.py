@@ -61,6 +61,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     ),
     "perf": ("cmsspark.commands.perf", "command", "Run suites of steps, watch them, compare releases and sizes."),
     "compact": ("cmsspark.commands.compact", "command", "Store days that have many small files with few files."),
+    "verify": ("cmsspark.commands.verify", "command", "Compare the stored tables with their checksums."),
     "prune": ("cmsspark.commands.prune", "command", "Remove runs that are no longer current from the store."),
     "report": ("cmsspark.commands.report", "command", "Account for every record of a day: text, JSON or HTML."),
     "help": ("cmsspark.commands.help", "command", "Show help on a topic (exit-codes) or on a command."),

@@ -113,6 +113,16 @@ class HadoopFiles:
             finally:
                 stream.close()
 
+    def sha256(self, path: str) -> str:
+        # In the JVM, so that the content does not pass through Python.
+        system, hadoop_path = self._open(path)
+        with _hadoop_errors(path):
+            stream = system.open(hadoop_path)
+            try:
+                return str(self._jvm.org.apache.commons.codec.digest.DigestUtils.sha256Hex(stream))
+            finally:
+                stream.close()
+
     def write_bytes(self, path: str, content: bytes) -> None:
         part = f"{path}.{uuid.uuid4().hex[:8]}.part"
         system, hadoop_path = self._open(part)

@@ -8,6 +8,7 @@ driver's JVM.
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import re
 import shutil
@@ -55,6 +56,7 @@ class Files(Protocol):
     def read_bytes(self, path: str, limit: int | None = None) -> bytes: ...
     def read_end(self, path: str, count: int) -> bytes: ...
     def read_range(self, path: str, offset: int, count: int) -> bytes: ...
+    def sha256(self, path: str) -> str: ...
     def write_bytes(self, path: str, content: bytes) -> None: ...
     def create(self, path: str, content: bytes) -> bool: ...
     def replace(self, source: str, target: str) -> None: ...
@@ -151,6 +153,12 @@ class LocalFiles:
         with _reading(path), open(path, "rb") as stream:
             stream.seek(offset)
             return stream.read(count)
+
+    def sha256(self, path: str) -> str:
+        """Return the SHA-256 of a file as hexadecimal digits."""
+        path = local_path(path)
+        with _reading(path), open(path, "rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
 
     def write_bytes(self, path: str, content: bytes) -> None:
         """Write a file atomically: a reader sees the old content or the new one."""

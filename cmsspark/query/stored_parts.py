@@ -22,8 +22,9 @@ from cmsspark.periods import Interval, Period, first_day, named
 from cmsspark.pipeline.job_index import JOBS, Job
 from cmsspark.pipeline.stored_days import partial_reasons
 from cmsspark.schemas import Table, stored_table
-from cmsspark.storage import Entry, Files, join
-from cmsspark.store import part_files, results
+from cmsspark.storage import Files, join
+from cmsspark.store import results
+from cmsspark.store.part_checks import StoredPart, stored_parts
 from cmsspark.store.results import CurrentTable
 
 #: A day lacks a stream where a day at most so many days before or after it has that stream.
@@ -45,7 +46,7 @@ class StoredInterval:
     bytes: int = 0
     fmt: str = "parquet"
     has_own_schema: bool = False
-    parts: tuple[Entry, ...] = ()
+    parts: tuple[StoredPart, ...] = ()
     partial_reason: str = ""
     fault: CmssparkError | None = None
 
@@ -219,7 +220,7 @@ class StoredParts:
     def _table(self, current: CurrentTable, schema: Table, interval: Interval) -> StoredInterval:
         entry = current.manifest.tables[schema.name]
         fmt = entry.format
-        parts = tuple(part_files.parts_of(self.files, current.path, fmt))
+        parts = tuple(stored_parts(self.files, current, schema.name))
         stored = StoredInterval(
             schema.name,
             interval,

@@ -10,7 +10,7 @@ import json
 import os
 import tempfile
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -22,8 +22,8 @@ from cmsspark.manifests import Manifest
 from cmsspark.periods import Interval, options
 from cmsspark.readable import json_text
 from cmsspark.schemas import Table, stored_table
-from cmsspark.storage import Files, is_local, join, local_path
-from cmsspark.store.part_files import count_csv_rows, count_part_rows, parts_of, read_parts, write_part
+from cmsspark.storage import Entry, Files, is_local, join, local_path
+from cmsspark.store.part_files import count_csv_rows, count_part_rows, open_part, parts_of, read_parts, write_part
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -106,14 +106,14 @@ class StagedRun:
         folder = self.table_path(table)
         self._write_parts(rows, folder)
         parts = parts_of(self.files, folder)
-        if not read_parts(self.files, parts).equals(rows):
+        if not read_parts(self.files, parts, lambda files, part: open_part(files, part.path)).equals(rows):
             raise OutputError(
                 f"{rows.num_rows} rows of {table} were written",
                 where=folder,
                 found="other rows",
                 next_step=_WRITE_AGAIN,
             )
-        self.tables[table] = {**entry, "files": len(parts), "bytes": sum(part.size for part in parts)}
+        self.tables[table] = {**entry, **self._files_entry(parts)}
 
     def _write_parts(self, rows: pa.Table, folder: str) -> None:
         self.files.make_dirs(folder)
@@ -150,10 +150,17 @@ class StagedRun:
             "rows": written,
             "format": fmt,
             "schema": schema.fingerprint(),
-            "files": len(parts),
-            "bytes": sum(part.size for part in parts),
+            **self._files_entry(parts),
         }
         return written
+
+    def _files_entry(self, parts: Sequence[Entry]) -> dict[str, Any]:
+        """The entry of a table's part files in the manifest; reads each part once for its SHA-256."""
+        return {
+            "files": len(parts),
+            "bytes": sum(part.size for part in parts),
+            "sha256": {part.name: self.files.sha256(part.path) for part in parts},
+        }
 
     def commit(self, manifest: Mapping[str, Any]) -> CurrentTable:
         """Write the manifest and make this run the current one of its day or period, in one step."""
