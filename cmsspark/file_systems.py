@@ -54,6 +54,9 @@ class AnyFiles:
     def make_dirs(self, path: str) -> None:
         self._of(path).make_dirs(path)
 
+    def set_mode(self, path: str, mode: int) -> None:
+        self._of(path).set_mode(path, mode)
+
     def delete(self, path: str) -> None:
         self._of(path).delete(path)
 

@@ -170,6 +170,12 @@ class HadoopFiles:
         if not created:
             raise OutputError("a folder cannot be created", where=path, found="the file system refused it")
 
+    def set_mode(self, path: str, mode: int) -> None:
+        # Object stores ignore it.
+        system, hadoop_path = self._open(path)
+        with _hadoop_errors(path, writing=True):
+            system.setPermission(hadoop_path, self._jvm.org.apache.hadoop.fs.permission.FsPermission(f"{mode:o}"))
+
     def delete(self, path: str) -> None:
         system, hadoop_path = self._open(path)
         with _hadoop_errors(path, writing=True):

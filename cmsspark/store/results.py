@@ -81,11 +81,13 @@ class StagedRun:
         _check_columns(rows, schema)
         written = Observation(f"{table}-{self.run_id}")
         observed = rows.observe(written, F.count(F.lit(1)).alias("rows"))
+        self._make_table(table)
         target = spark_location(self.table_path(table))
+        # The folder is there, and empty.
         if fmt == "csv":
-            observed.write.csv(target, header=True, escape='"')
+            observed.write.mode("append").csv(target, header=True, escape='"')
         else:
-            observed.write.parquet(target)
+            observed.write.mode("append").parquet(target)
         return self._add_table(schema, fmt, int(written.get["rows"]), self._count_back(schema, fmt))
 
     def write_arrow(self, rows: pa.Table, table: str) -> int:
@@ -96,7 +98,7 @@ class StagedRun:
         schema = stored_table(table)
         if not _plain_texts(rows.schema).equals(schema.arrow()):
             raise RuntimeError(f"table {table} wants columns {schema.arrow()}, the job made {rows.schema}")
-        self._write_parts(rows, self.table_path(table))
+        self._write_parts(rows, table)
         return self._add_table(schema, "parquet", rows.num_rows, self._count_back(schema))
 
     def take_table(self, rows: pa.Table, table: str, entry: Mapping[str, Any]) -> None:
@@ -104,7 +106,7 @@ class StagedRun:
         manifest. Raises OutputError (73) where the rows read back are not these rows.
         """
         folder = self.table_path(table)
-        self._write_parts(rows, folder)
+        self._write_parts(rows, table)
         parts = parts_of(self.files, folder)
         if not read_parts(self.files, parts, lambda files, part: open_part(files, part.path)).equals(rows):
             raise OutputError(
@@ -113,10 +115,18 @@ class StagedRun:
                 found="other rows",
                 next_step=_WRITE_AGAIN,
             )
-        self.tables[table] = {**entry, **self._files_entry(parts)}
+        self.tables[table] = {**entry, **self._files_entry(parts, table)}
 
-    def _write_parts(self, rows: pa.Table, folder: str) -> None:
+    def _make_table(self, table: str) -> None:
+        """Make the folder of a table; only the owner can enter that of a table with rows of single people."""
+        folder = self.table_path(table)
         self.files.make_dirs(folder)
+        if stored_table(table).is_private:
+            self.files.set_mode(folder, 0o700)
+
+    def _write_parts(self, rows: pa.Table, table: str) -> None:
+        folder = self.table_path(table)
+        self._make_table(table)
         table_id = uuid.uuid4()
         for number in range(file_count(rows.num_rows)):
             # Named and packed as Spark does; without Arrow's own metadata every reader sees the same types.
@@ -150,12 +160,15 @@ class StagedRun:
             "rows": written,
             "format": fmt,
             "schema": schema.fingerprint(),
-            **self._files_entry(parts),
+            **self._files_entry(parts, table),
         }
         return written
 
-    def _files_entry(self, parts: Sequence[Entry]) -> dict[str, Any]:
-        """The entry of a table's part files in the manifest; reads each part once for its SHA-256."""
+    def _files_entry(self, parts: Sequence[Entry], table: str) -> dict[str, Any]:
+        """Return the entry of a table's part files in the manifest; reads each part once for its SHA-256."""
+        if stored_table(table).is_private:
+            for part in parts:
+                self.files.set_mode(part.path, 0o600)
         return {
             "files": len(parts),
             "bytes": sum(part.size for part in parts),
