@@ -16,8 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
+from cmsspark import notebook
 from cmsspark.cli import command as cmsspark
 from cmsspark.errors import DataError, InputMissing, OutputError
+from cmsspark.hadoop import HadoopFiles
 from cmsspark.schemas import stored_table
 from cmsspark.storage import LocalFiles
 from cmsspark.store import results
@@ -274,10 +276,30 @@ def test_tables_with_rows_of_people_are_private_whatever_the_umask(
 
 def test_pages_that_spark_writes_have_checksums_that_readers_compare(tmp_path: Path, spark: SparkSession) -> None:
     table = write_run(tmp_path, DAY, partials_of(spark, ROWS * 200))
-    part = next(Path(table.path).glob("part-*.parquet"))
+    part = next(Path(table.path).rglob("partials/part-*.parquet"))
     column = pq.ParquetFile(part).metadata.row_group(0).column(3)
     content = bytearray(part.read_bytes())
     content[(column.dictionary_page_offset or column.data_page_offset) + column.total_compressed_size - 1] ^= 1
     part.write_bytes(content)
     with pytest.raises(OSError, match="CRC"):
         pq.read_table(part, page_checksum_verification=True, partitioning=None)
+
+
+def test_hadoop_gives_the_same_sha256_and_sets_modes(tmp_path: Path, spark: SparkSession) -> None:
+    path = tmp_path / "part"
+    path.write_bytes(bytes(range(256)) * 1_000)
+    hadoop = HadoopFiles(spark)
+    assert hadoop.sha256(path.as_uri()) == FILES.sha256(str(path))
+    hadoop.set_mode(path.as_uri(), 0o600)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    with pytest.raises(InputMissing):
+        hadoop.sha256((tmp_path / "nothing").as_uri())
+
+
+def test_spark_reads_no_damaged_part_for_a_notebook(tmp_path: Path, spark: SparkSession) -> None:
+    table = write_run(tmp_path, DAY, partials_of(spark, ROWS))
+    assert notebook.table("partials", str(DAY), fout=str(tmp_path)).count() == len(ROWS)
+    part = next(Path(table.path).rglob("partials/part-*.parquet"))
+    part.write_bytes(part.read_bytes()[:-1] + b"2")
+    with pytest.raises(DataError, match="is damaged"):
+        notebook.table("partials", str(DAY), fout=str(tmp_path))
