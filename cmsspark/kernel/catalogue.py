@@ -16,7 +16,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from cmsspark.buffers import texts_of
 from cmsspark.compiled import compiled
 from cmsspark.errors import DataError, OutputError, os_error_number
 from cmsspark.kernel.exact_integers import Longs
+from cmsspark.memory import is_shortage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -106,24 +107,28 @@ class Report:
 
 
 class Catalogue:
-    """An open snapshot. Its arrays are memory-mapped: a page is read when it is needed."""
+    """An open snapshot. Its arrays are memory-mapped: a page is read when it is needed.
+
+    Raises DataError (65) for a damaged snapshot.
+    """
 
     def __init__(self, folder: Path, hash_name: Hash = name_hash) -> None:
         self.folder = folder
         self.hash_name = hash_name
-        meta = json.loads((folder / "meta.json").read_text())
-        self.report = Report(**meta["report"])
-        self.hashes: Hashes = _mapped(folder / "hashes.npy")
-        self.pairs: Numbers = _mapped(folder / "pairs.npy")
-        self.starts: npt.NDArray[np.uint32] = _mapped(folder / "starts.npy")
-        self.pair_blocks: Longs = _mapped(folder / "pair_blocks.npy")
-        self.pair_datasets: Numbers = _mapped(folder / "pair_datasets.npy")
-        #: hash → {second hash: pair number} of the names that share a hash.
-        self.colliding: dict[int, dict[int, int]] = {
-            int(first): {int(second): pair for second, pair in names.items()}
-            for first, names in meta["colliding"].items()
-        }
         self._names: Any = None
+        with _opening(folder):
+            meta = json.loads((folder / "meta.json").read_text())
+            self.report = Report(**meta["report"])
+            self.hashes: Hashes = _mapped(folder / "hashes.npy")
+            self.pairs: Numbers = _mapped(folder / "pairs.npy")
+            self.starts: npt.NDArray[np.uint32] = _mapped(folder / "starts.npy")
+            self.pair_blocks: Longs = _mapped(folder / "pair_blocks.npy")
+            self.pair_datasets: Numbers = _mapped(folder / "pair_datasets.npy")
+            #: hash → {second hash: pair number} of the names that share a hash.
+            self.colliding: dict[int, dict[int, int]] = {
+                int(first): {int(second): pair for second, pair in names.items()}
+                for first, names in meta["colliding"].items()
+            }
 
     def lookup(self, names: list[bytes]) -> Numbers:
         """The pair number of each file name (UTF-8 bytes), ``NOT_THERE`` where the catalogue has none."""
@@ -148,12 +153,7 @@ class Catalogue:
             try:
                 pairs = _hashed.pairs_of(wanted, self.hashes, self.pairs, self.starts, bits, NOT_THERE)
             except ValueError as error:
-                raise DataError(
-                    "a catalogue snapshot is damaged",
-                    where=self.folder,
-                    found=str(error),
-                    next_step="delete that folder and run it again: it is built anew",
-                ) from None
+                raise _damaged(self.folder, error) from None
             return np.array(pairs)  # its own memory, which may be written
         # In sorted order the searches walk the array once, which its pages and the caches thank.
         order = np.argsort(wanted)
@@ -165,11 +165,11 @@ class Catalogue:
         return pairs
 
     def dataset_names(self, numbers: Numbers) -> list[str]:
-        """The names of datasets by their number in this snapshot."""
+        """Return the names of datasets by their number in this snapshot."""
         import pyarrow as pa
 
         if self._names is None:
-            with pa.memory_map(str(self.folder / "datasets.arrow")) as source:
+            with _opening(self.folder), pa.memory_map(str(self.folder / "datasets.arrow")) as source:
                 self._names = pa.ipc.open_file(source).read_all()["name"].combine_chunks()
         # pa.array would import pandas to ask whether these are of its kind: a third of a second in each worker.
         rows = pa.Array.from_buffers(pa.int32(), len(numbers), [None, pa.py_buffer(np.ascontiguousarray(numbers))])
@@ -200,16 +200,45 @@ def starts_of(pieces: Iterable[Hashes], count: int) -> npt.NDArray[np.uint32]:
     return np.cumsum(starts, dtype=np.uint32, out=starts)
 
 
+@contextlib.contextmanager
+def _opening(folder: Path) -> Iterator[None]:
+    """Convert errors of reading a snapshot's files. Raises DataError (65); permissions and too little memory as they
+    are.
+    """
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        if _is_no_damage(error):
+            raise
+        raise _damaged(folder, error) from None
+
+
+def _is_no_damage(error: Exception) -> bool:
+    """Return whether an error says that this process may not do what it asked for, not that a file is damaged."""
+    is_limit = getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE) or is_shortage(error)
+    return is_limit or isinstance(error, PermissionError)
+
+
+def _damaged(folder: Path, error: Exception) -> DataError:
+    return DataError(
+        "a catalogue snapshot is damaged",
+        where=folder,
+        found=" ".join(str(error).split())[:200],
+        next_step="delete that folder and run it again: it is built anew",
+    )
+
+
 def _mapped(file: Path) -> Any:
     # As a plain array: numpy's own class for mapped ones makes each operation dearer.
     return np.load(file, mmap_mode="r").view(np.ndarray)
 
 
 class Replicas:
-    """Disk replicas of blocks at sites, as a sorted array of hashes."""
+    """Disk replicas of blocks at sites, as a sorted array of hashes. Raises DataError (65) for a damaged snapshot."""
 
     def __init__(self, folder: Path) -> None:
-        self.hashes: Hashes = _mapped(folder / "replicas.npy")
+        with _opening(folder):
+            self.hashes: Hashes = _mapped(folder / "replicas.npy")
 
     def has_replica(self, blocks: Longs, sites: Hashes) -> npt.NDArray[np.bool_]:
         """Whether each block (-1: unknown) has a disk replica at the site (:func:`site_hashes`) of its row."""
@@ -236,7 +265,7 @@ def open_or_build(cache: Path, kind: str, fingerprint: str, build: Callable[[Pat
     """
     name = f"{kind}-v{FORMAT}-{hashlib.sha256(fingerprint.encode()).hexdigest()[:24]}"
     folder = cache / name
-    if (folder / "meta.json").exists():
+    if folder.exists() and _is_intact(folder):
         with contextlib.suppress(PermissionError):
             os.utime(folder)  # pruning goes by age; another user's snapshot serves as it is
         return folder, False
@@ -257,7 +286,14 @@ def open_or_build(cache: Path, kind: str, fingerprint: str, build: Callable[[Pat
             # Processes of the pool hand it over as an error of ours.
             number = os_error_number(error)
             if isinstance(error, OSError) and number not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                raise
+                if _is_no_damage(error):
+                    raise
+                raise OutputError(
+                    "the catalogue's snapshot cannot be written",
+                    where=error.filename or cache,
+                    found=error.strerror or error,
+                    next_step="check that disk, or name another folder in the settings, as cache_dir",
+                ) from None
             raise OutputError(
                 "there is no room for the catalogue's snapshot",
                 where=cache,
@@ -273,6 +309,19 @@ def open_or_build(cache: Path, kind: str, fingerprint: str, build: Callable[[Pat
         shutil.rmtree(aside, ignore_errors=True)
     _prune(cache, f"{kind}-v")
     return folder, True
+
+
+def _is_intact(folder: Path) -> bool:
+    """Return whether the files of a snapshot can be opened; remove a damaged one."""
+    try:
+        if (folder / "replicas.npy").exists():
+            Replicas(folder)
+        else:
+            Catalogue(folder).dataset_names(np.zeros(0, np.int32))
+    except DataError:
+        shutil.rmtree(folder, ignore_errors=True)
+        return False
+    return True
 
 
 def _prune(cache: Path, prefix: str) -> None:

@@ -17,12 +17,13 @@ from multiprocessing.connection import Connection, wait
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from cmsspark.errors import NotReady, as_ours
+from cmsspark.errors import CmssparkError, InputMissing, NotReady, as_ours
 from cmsspark.kernel.pre_aggregate import StreamAggregator
 from cmsspark.measured import LiveCounters, StageTimes
 from cmsspark.memory import trim
 from cmsspark.progress_line import ProgressLine
 from cmsspark.runners.tasks import Task, TaskContext, TaskReader, read_task
+from cmsspark.storage import unreadable
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkProcess
@@ -236,6 +237,16 @@ def _ended(member: ForkProcess) -> NotReady:
     )
 
 
+def _file_error(error: Exception) -> CmssparkError | None:
+    """Return the error for a file of a task that cannot be read or written, whatever the reason; else None."""
+    if not isinstance(error, OSError) or error.errno is None:
+        return None
+    path = str(error.filename or "a file of a task")
+    if isinstance(error, FileNotFoundError):
+        return InputMissing("a file is gone", where=path, found=error.strerror, next_step="run it again")
+    return unreadable(path, error)
+
+
 def _serve(pipe: Connection, parent_ends: Sequence[Connection]) -> None:
     """The main function of a worker process: run tasks until there are none or the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent terminates this one
@@ -259,4 +270,4 @@ def _serve(pipe: Connection, parent_ends: Sequence[Connection]) -> None:
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
     except Exception as error:
-        _send(pipe, as_ours(error) or WorkerFailed(traceback.format_exc()))
+        _send(pipe, as_ours(error) or _file_error(error) or WorkerFailed(traceback.format_exc()))

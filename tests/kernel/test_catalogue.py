@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -285,3 +286,51 @@ def test_a_cache_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="cache folder") as error:
         open_or_build(tmp_path / "file" / "cache", "catalogue", "dump", _write)
     assert error.value.exit_code == 73
+
+
+@pytest.mark.parametrize("file", ["meta.json", "hashes.npy", "starts.npy", "datasets.arrow"])
+@pytest.mark.parametrize("damage", ["gone", "cut", "a folder"])
+def test_a_damaged_snapshot_is_built_again(file: str, damage: str, tmp_path: Path) -> None:
+    folder, _ = open_or_build(tmp_path, "catalogue", "dump", _write)
+    path = folder / file
+    content = path.read_bytes()
+    path.unlink()
+    if damage == "cut":
+        path.write_bytes(content[: len(content) // 2])
+    elif damage == "a folder":
+        path.mkdir()
+    if path.exists() or file != "meta.json":
+        with pytest.raises(DataError, match="a catalogue snapshot is damaged"):
+            Catalogue(folder).dataset_names(np.zeros(0, np.int32))
+    again, is_built = open_or_build(tmp_path, "catalogue", "dump", _write)
+    assert (again, is_built) == (folder, True)
+    assert len(Catalogue(folder).hashes) == 1
+
+
+def test_an_input_output_error_of_a_snapshot_is_65_and_it_is_built_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, _ = open_or_build(tmp_path, "catalogue", "dump", _write)
+    load = np.load
+    failures = [folder / "pairs.npy"] * 2
+
+    def failing(file: Path, **options: Any) -> Any:
+        if file in failures:
+            failures.pop()
+            raise OSError(errno.EIO, "Input/output error", str(file))
+        return load(file, **options)
+
+    monkeypatch.setattr(np, "load", failing)
+    with pytest.raises(DataError, match="Input/output error") as error:
+        Catalogue(folder)
+    assert str(folder) in str(error.value) and "built anew" in str(error.value)
+    assert open_or_build(tmp_path, "catalogue", "dump", _write)[1]
+
+
+def test_a_cache_disk_that_fails_while_a_snapshot_is_written_is_73(tmp_path: Path) -> None:
+    def fail(folder: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error", str(folder / "hashes.npy"))
+
+    with pytest.raises(OutputError, match=r"hashes\.npy"):
+        open_or_build(tmp_path, "catalogue", "dump", fail)
+    assert list(tmp_path.iterdir()) == []

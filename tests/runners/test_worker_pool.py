@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -17,7 +18,7 @@ import pytest
 
 from cmsspark import measured
 from cmsspark.access import AccessBatch, Group
-from cmsspark.errors import DataError, NotAllowed, NotReady
+from cmsspark.errors import CmssparkError, DataError, NotAllowed, NotReady
 from cmsspark.pseudonyms import Pseudonyms
 from cmsspark.runners.tasks import Task, TaskContext
 from cmsspark.runners.worker_pool import WorkerFailed, WorkerPool
@@ -36,6 +37,8 @@ class Says:
         text = stream.read().decode()
         if text == "damaged":
             raise DataError("a file is damaged", where=file, found="so", next_step="fetch it")
+        if text.startswith("error "):
+            raise OSError(int(text[6:]), "of the system", "/cache/of/a/task")
         if text == "bug":
             raise ZeroDivisionError("of a reader")
         if text == "killed":
@@ -134,6 +137,39 @@ def test_a_file_that_is_gone_or_closed_to_us_is_named(tmp_path: Path, context: T
         Path(closed[0].paths[0]).chmod(0)
         with WorkerPool(1) as pool, pytest.raises(NotAllowed):
             list(pool.scan(closed, context))
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(errno.EIO, 65), (errno.ESTALE, 75), (errno.ENOENT, 65), (errno.EISDIR, 65), (errno.EACCES, 77)],
+)
+def test_an_error_of_the_system_in_a_reader_has_its_code(
+    number: int, code: int, tmp_path: Path, context: TaskContext
+) -> None:
+    with WorkerPool(1) as pool, pytest.raises(CmssparkError) as raised:
+        list(pool.scan(tasks(tmp_path, f"error {number}"), context))
+    assert raised.value.exit_code == code
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (errno.EIO, 65),
+        (errno.ESTALE, 75),
+        (errno.ENOENT, 66),
+        (errno.ENOTDIR, 65),
+        (errno.EROFS, 73),
+        (errno.EBUSY, 65),
+    ],
+)
+def test_an_error_of_the_system_in_a_worker_names_its_file(number: int, code: int) -> None:
+    with WorkerPool(1) as pool, pytest.raises(CmssparkError) as raised:
+        list(pool.map(_fails_with, [number]))
+    assert (raised.value.exit_code, raised.value.where) == (code, "/cache/of/a/task")
+
+
+def _fails_with(number: int) -> None:
+    raise OSError(number, "of the system", "/cache/of/a/task")
 
 
 def test_an_error_that_is_none_of_ours_brings_its_trace(tmp_path: Path, context: TaskContext) -> None:
