@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
+import subprocess
 from pathlib import Path
 
 import polars as pl
@@ -14,8 +16,11 @@ from cmsspark.commands.report import command
 from cmsspark.errors import CmssparkError, DataError
 from cmsspark.manifests import Manifest
 from cmsspark.pipeline.run_report import PAGE, write_page
+from cmsspark.storage import LocalFiles
+from cmsspark.store import results
 from cmsspark.store.results import CurrentTable
 from tests.pipeline.places import Place, write_streams
+from tests.query.stores import FIRST, make_store
 
 #: Parts of people's names and files in the logs of the day.
 NAMES = ("Secret", "Person", "jdoe", "/CN=", "somebody")
@@ -111,3 +116,23 @@ def test_a_page_that_cannot_be_written_fails_no_run(place: Place) -> None:
     write_page(place.fout, "data_aggregation", stored, lines.append)
     (warning,) = lines
     assert warning.startswith("warning: the report of the run cannot be made")
+
+
+def test_where_memory_is_limited_the_page_is_made_by_a_process_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = make_store(tmp_path, 1)
+    table = results.current(LocalFiles(), store, "data_aggregation", "data_aggregation", FIRST)
+    done = CurrentTable(table.path.rpartition("/")[0], table.manifest)
+    page = Path(done.path, PAGE)
+    log: list[str] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (1_500_000_000,) * 2)
+    aborted = subprocess.CompletedProcess([], 127, "", "cannot allocate memory for thread-local data: ABORT\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "run", lambda *_, **__: aborted)
+        write_page(store, "data_aggregation", done, log.append)
+    assert not page.exists() and log[0].startswith(
+        "warning: the report of the run cannot be made: it needs more memory"
+    )
+    write_page(store, "data_aggregation", done, log.append)
+    assert log[1:] == [f"where every record went: {page}"] and "<svg" in page.read_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cmsspark.cli import command
+from cmsspark.errors import DataError
 from cmsspark.monitor.lint import lint
 from cmsspark.monitor.lint_rules import RULES
 
@@ -223,3 +225,15 @@ def test_a_detail_names_the_function_that_was_not_meant() -> None:
     (python,) = lint(b"import pyspark\nx = df.agg(max('a').alias('b'))\n")
     assert spark.detail == "s() is Spark's here, and gets no column"
     assert python.detail == "max() is Python's here, and gets a column"
+
+
+@pytest.mark.parametrize("kind", ["a pipe", "/dev/zero", "a large file"])
+def test_what_is_no_script_ends_at_once(kind: str, tmp_path: Path) -> None:
+    path = Path("/dev/zero") if kind == "/dev/zero" else tmp_path / "script.py"
+    if kind == "a pipe":
+        os.mkfifo(path)
+    elif kind == "a large file":
+        with open(path, "wb") as stream:
+            stream.truncate(100_000_001)
+    ended = run(str(path))
+    assert isinstance(ended.exception, DataError) and str(path) in ended.exception.text()
