@@ -45,7 +45,7 @@ def verify(checks: Iterable[RunCheck], store: str) -> None:
             unchecked.setdefault(table if table == check.job else f"{check.job}: {table}", set()).add(check.interval)
     for table, intervals in unchecked.items():
         click.echo(f"not checked, stored without checksums: {table} of {_when(intervals)}")
-    click.echo(f"checked {number_of(parts, 'part file')} of {number_of(runs, 'run')}, {size / 1e9:,.3f} GB")
+    click.echo(f"checked {number_of(parts, 'part file')} of {number_of(runs, 'run')}, {size:,} bytes")
     if error_count:
         raise DataError(
             f"{number_of(error_count, 'error')} in the stored results",
