@@ -36,6 +36,8 @@ def stored_rows(current: CurrentTable, table: Table) -> Iterator[Row]:
         try:
             opened = open_stored(files, part)
         except OSError as error:
+            if is_shortage(error):
+                raise
             raise unreadable(part, error) from None
         with opened as stream:
             yield from rows_of(stream, part, table)

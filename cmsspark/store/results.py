@@ -121,7 +121,7 @@ class StagedRun:
         """Make the folder of a table; only the owner can enter that of a table with rows of single people."""
         folder = self.table_path(table)
         self.files.make_dirs(folder)
-        if stored_table(table).is_private:
+        if _is_private(table):
             self.files.set_mode(folder, 0o700)
 
     def _write_parts(self, rows: pa.Table, table: str) -> None:
@@ -166,7 +166,7 @@ class StagedRun:
 
     def _files_entry(self, parts: Sequence[Entry], table: str) -> dict[str, Any]:
         """Return the entry of a table's part files in the manifest; reads each part once for its SHA-256."""
-        if stored_table(table).is_private:
+        if _is_private(table):
             for part in parts:
                 self.files.set_mode(part.path, 0o600)
         return {
@@ -354,6 +354,14 @@ def _check_columns(rows: DataFrame, schema: Table) -> None:
     columns = [(f.name, f.dataType.simpleString()) for f in rows.schema.fields]
     if wanted != columns:
         raise RuntimeError(f"table {schema.name} wants columns {wanted}, the job made {columns}")
+
+
+def _is_private(table: str) -> bool:
+    """Return whether a table has rows of single people. A table of another version may have no schema here."""
+    try:
+        return stored_table(table).is_private
+    except FileNotFoundError:
+        return False
 
 
 def file_count(rows: int) -> int:
