@@ -74,6 +74,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "Run suites of steps, watch them, compare releases and sizes.",
     ),
     "compact": ("cmsspark.apps.results.compact", "command", "Store days that have many small files with few files."),
+    "verify": ("cmsspark.apps.results.verify", "command", "Compare the stored tables with their checksums."),
     "prune": ("cmsspark.apps.results.prune", "command", "Remove runs that are no longer current from the store."),
     "report": ("cmsspark.apps.usage.report", "command", "Account for every record of a day: text, JSON or HTML."),
     "help": ("cmsspark.apps.results.help", "command", "Show help on a topic (exit-codes) or on a command."),

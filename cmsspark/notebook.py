@@ -276,15 +276,18 @@ def table(name: str, day: str, *, fout: str | None = None, settings_file: str | 
         True
     """
     from cmsspark.base.schemas import stored_table
+    from cmsspark.store.part_checks import check_table
     from cmsspark.store.results import current, spark_location
 
     spark = session()
     store = store_of(fout, settings_of(settings_file))
-    current_table = current(files_for(store, spark), store, job_of_table(name).name, name, parse_day(day))
+    files = files_for(store, spark)
+    current_table = current(files, store, job_of_table(name).name, name, parse_day(day))
+    check_table(files, current_table, name)
     read = spark.read.schema(stored_table(name).spark())
     if current_table.manifest.tables[name].format == "csv":
         return read.csv(spark_location(current_table.path), header=True, escape='"', multiLine=True)
-    return read.parquet(spark_location(current_table.path))
+    return read.option("parquet.page.verify-checksum.enabled", True).parquet(spark_location(current_table.path))
 
 
 def _interval(when: When, last: str | date | None) -> Interval:

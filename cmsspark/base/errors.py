@@ -197,8 +197,15 @@ _OS_ERRORS: dict[int, type[CmssparkError]] = {
     errno.ENOSPC: OutputError,
     errno.EDQUOT: OutputError,
     errno.EROFS: OutputError,
+    errno.EFBIG: OutputError,
     errno.EACCES: NotAllowed,
     errno.EPERM: NotAllowed,
+    **dict.fromkeys((errno.EIO, errno.ENXIO, errno.ENODEV, errno.EREMOTEIO, errno.EUCLEAN, errno.EBADMSG), DataError),
+    **dict.fromkeys((errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENOTCONN), NotReady),
+}
+_NEXT_STEPS: Final[dict[type[CmssparkError], str]] = {
+    DataError: "check the disk of that file, then run it again",
+    NotReady: "run it again when the file server is back",
 }
 
 
@@ -226,7 +233,7 @@ def report(error: BaseException) -> Exit:
 
 
 def as_ours(error: BaseException) -> CmssparkError | None:
-    """The error as a :class:`CmssparkError`; disk and permission errors are converted, others give None."""
+    """Return the error as a :class:`CmssparkError`; disk and permission errors are converted, others give None."""
     if isinstance(error, CmssparkError):
         return error
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
@@ -242,11 +249,12 @@ def as_ours(error: BaseException) -> CmssparkError | None:
         return UsageError("the working folder was deleted", next_step="cd to a folder that exists, then run it again")
     number = os_error_number(error)
     if number in _OS_ERRORS and (isinstance(error, OSError) or _RUST_ERROR.search(str(error))):
-        return _OS_ERRORS[number](
+        kind = _OS_ERRORS[number]
+        return kind(
             "a file cannot be written or read",
             where=getattr(error, "filename", None),
             found=os.strerror(number),
-            next_step="make room or get permission there, then run it again",
+            next_step=_NEXT_STEPS.get(kind, "make room or get permission there, then run it again"),
         )
     return None
 

@@ -14,13 +14,16 @@ import msgspec
 
 
 class TableEntry(msgspec.Struct, frozen=True):
-    """A table of a run. ``schema``: the digest of its columns; ``bytes`` of its part files."""
+    """A table of a run. ``schema``: the digest of its columns; ``bytes`` of its part files; ``sha256`` of each part
+    file by its name, None in manifests of old versions.
+    """
 
     rows: int = 0
     format: str = "parquet"
     schema: str = ""
     files: int = 0
     bytes: int | None = None
+    sha256: dict[str, str] | None = None
 
 
 class InputEntry(msgspec.Struct, frozen=True):

@@ -28,8 +28,9 @@ import xxhash
 
 from cmsspark.base.buffers import texts_of
 from cmsspark.base.compiled import compiled
-from cmsspark.base.errors import DataError, OutputError, as_ours, os_error_number
+from cmsspark.base.errors import DataError, OutputError, os_error_number
 from cmsspark.base.exact_integers import Longs
+from cmsspark.base.memory import is_shortage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -206,9 +207,15 @@ def _reading(folder: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, EOFError, ValueError, KeyError, TypeError) as error:  # pyarrow's errors are ValueErrors
-        if as_ours(error) is not None:
+        if _is_no_damage(error):
             raise
         raise _damaged(folder, error, "run it again: the snapshot is built anew") from None
+
+
+def _is_no_damage(error: Exception) -> bool:
+    """Return whether an error says that this process may not do what it asked for, not that a file is damaged."""
+    is_limit = getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE) or is_shortage(error)
+    return is_limit or isinstance(error, PermissionError)
 
 
 def _damaged(folder: Path, error: Exception, next_step: str) -> DamagedSnapshot:
@@ -291,7 +298,14 @@ def open_or_build(
             # Processes of the pool hand it over as an error of ours.
             number = os_error_number(error)
             if isinstance(error, OSError) and number not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                raise
+                if _is_no_damage(error):
+                    raise
+                raise OutputError(
+                    "the catalogue's snapshot cannot be written",
+                    where=error.filename or cache,
+                    found=error.strerror or error,
+                    next_step="check that disk, or name another folder in the settings, as cache_dir",
+                ) from None
             raise OutputError(
                 "there is no room for the catalogue's snapshot",
                 where=cache,

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection, wait
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from cmsspark.base.errors import CmssparkError, NotReady, as_ours
+from cmsspark.base.errors import CmssparkError, InputMissing, NotReady, as_ours
 from cmsspark.base.memory import trim
 from cmsspark.base.self_metrics import LiveCounters, StageTimes
 from cmsspark.base.text.progress_line import ProgressLine
@@ -237,6 +237,16 @@ def _ended(member: ForkProcess) -> NotReady:
     )
 
 
+def _file_error(error: Exception) -> CmssparkError | None:
+    """Return the error for a file of a task that cannot be read or written, whatever the reason; else None."""
+    if not isinstance(error, OSError) or error.errno is None:
+        return None
+    path = str(error.filename or "a file of a task")
+    if isinstance(error, FileNotFoundError):
+        return InputMissing("a file is gone", where=path, found=error.strerror, next_step="run it again")
+    return unreadable(path, error)
+
+
 def _serve(pipe: Connection, parent_ends: Sequence[Connection]) -> None:
     """The main function of a worker process: run tasks until there are none or the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent terminates this one
@@ -260,11 +270,4 @@ def _serve(pipe: Connection, parent_ends: Sequence[Connection]) -> None:
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
     except Exception as error:
-        _send(pipe, as_ours(error) or _of_system(error) or WorkerFailed(traceback.format_exc()))
-
-
-def _of_system(error: Exception) -> CmssparkError | None:
-    """Return an error of the system, such as that of a disk, as one of ours; None for any other."""
-    if not isinstance(error, OSError) or error.errno is None:
-        return None
-    return unreadable(os.fsdecode(error.filename) if error.filename else "a file of this host", error)
+        _send(pipe, as_ours(error) or _file_error(error) or WorkerFailed(traceback.format_exc()))

@@ -114,6 +114,16 @@ class HadoopFiles:
             finally:
                 stream.close()
 
+    def sha256(self, path: str) -> str:
+        # In the JVM, so that the content does not pass through Python.
+        system, hadoop_path = self._open(path)
+        with _hadoop_errors(path):
+            stream = system.open(hadoop_path)
+            try:
+                return str(self._jvm.org.apache.commons.codec.digest.DigestUtils.sha256Hex(stream))
+            finally:
+                stream.close()
+
     def write_bytes(self, path: str, content: bytes) -> None:
         part = f"{path}.{uuid.uuid4().hex[:8]}.part"
         system, hadoop_path = self._open(part)
@@ -160,6 +170,12 @@ class HadoopFiles:
             created = system.mkdirs(hadoop_path)
         if not created:
             raise OutputError("a folder cannot be created", where=path, found="the file system refused it")
+
+    def set_mode(self, path: str, mode: int) -> None:
+        # Object stores ignore it.
+        system, hadoop_path = self._open(path)
+        with _hadoop_errors(path, writing=True):
+            system.setPermission(hadoop_path, self._jvm.org.apache.hadoop.fs.permission.FsPermission(f"{mode:o}"))
 
     def delete(self, path: str) -> None:
         system, hadoop_path = self._open(path)

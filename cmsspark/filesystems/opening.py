@@ -39,6 +39,9 @@ class AnyFiles:
     def read_range(self, path: str, offset: int, count: int) -> bytes:
         return self._of(path).read_range(path, offset, count)
 
+    def sha256(self, path: str) -> str:
+        return self._of(path).sha256(path)
+
     def write_bytes(self, path: str, content: bytes) -> None:
         self._of(path).write_bytes(path, content)
 
@@ -50,6 +53,9 @@ class AnyFiles:
 
     def make_dirs(self, path: str) -> None:
         self._of(path).make_dirs(path)
+
+    def set_mode(self, path: str, mode: int) -> None:
+        self._of(path).set_mode(path, mode)
 
     def delete(self, path: str) -> None:
         self._of(path).delete(path)

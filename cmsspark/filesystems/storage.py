@@ -8,6 +8,7 @@ driver's JVM.
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import re
 import shutil
@@ -55,10 +56,12 @@ class Files(Protocol):
     def read_bytes(self, path: str, limit: int | None = None) -> bytes: ...
     def read_end(self, path: str, count: int) -> bytes: ...
     def read_range(self, path: str, offset: int, count: int) -> bytes: ...
+    def sha256(self, path: str) -> str: ...
     def write_bytes(self, path: str, content: bytes) -> None: ...
     def create(self, path: str, content: bytes) -> bool: ...
     def replace(self, source: str, target: str) -> None: ...
     def make_dirs(self, path: str) -> None: ...
+    def set_mode(self, path: str, mode: int) -> None: ...
     def delete(self, path: str) -> None: ...
     def fetch(self, path: str, target: Path) -> None: ...
     def put(self, source: Path, path: str) -> None: ...
@@ -152,6 +155,12 @@ class LocalFiles:
             stream.seek(offset)
             return stream.read(count)
 
+    def sha256(self, path: str) -> str:
+        """Return the SHA-256 of a file as hexadecimal digits."""
+        path = local_path(path)
+        with _reading(path), open(path, "rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+
     def write_bytes(self, path: str, content: bytes) -> None:
         """Write a file atomically: a reader sees the old content or the new one."""
         path = local_path(path)
@@ -192,6 +201,11 @@ class LocalFiles:
     def make_dirs(self, path: str) -> None:
         with _writing(local_path(path)):
             os.makedirs(local_path(path), exist_ok=True)
+
+    def set_mode(self, path: str, mode: int) -> None:
+        """Set who may access a file or folder, whatever the umask."""
+        with _writing(local_path(path)):
+            os.chmod(local_path(path), mode)
 
     def delete(self, path: str) -> None:
         """Remove a file or a whole folder. A path that does not exist is not an error."""

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
+import resource
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
-from cmsspark.base.errors import CmssparkError
+from cmsspark.base.errors import CmssparkError, OutputError
 from cmsspark.base.manifests import Manifest
-from cmsspark.base.periods import named
+from cmsspark.base.periods import named, options
 from cmsspark.base.schemas import stored_table
 from cmsspark.base.text.readable import encodable
 from cmsspark.counting.reconciliation import TRAILING_DAYS
 from cmsspark.engines.session import session
 from cmsspark.filesystems.opening import files_for
-from cmsspark.filesystems.storage import Files, LocalFiles, is_local, join
+from cmsspark.filesystems.storage import Files, LocalFiles, is_local, join, local_path
 from cmsspark.pages import use_pictures
 from cmsspark.pages.day_report import report
 from cmsspark.pages.page import page
@@ -37,13 +40,31 @@ def write_page(fout: str, job: str, done: CurrentTable, log: Callable[[str], Non
     try:
         # Uses the run's own session, where it has one.
         files = LocalFiles() if is_local(fout) else files_for(fout, session(f"cmsspark {job}"))
-        content = page_of_run(files, fout, find_job(job), done.manifest, done.path)
-        files.write_bytes(join(done.path, PAGE), encodable(content).encode())
+        if is_local(fout) and resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+            _write_by_process(fout, job, done)
+        else:
+            content = page_of_run(files, fout, find_job(job), done.manifest, done.path)
+            files.write_bytes(join(done.path, PAGE), encodable(content).encode())
         log(f"where every record went: {join(done.path, PAGE)}")
     except Exception as error:
         # The result is current already, and the report can be made at any time.
         reason = error.text() if isinstance(error, CmssparkError) else f"{type(error).__name__}: {error}"
         log(f"warning: the report of the run cannot be made: {' '.join(reason.split())[:300]}")
+
+
+def _write_by_process(fout: str, job: str, done: CurrentTable) -> None:
+    """Write the page from a process with an address space of its own.
+
+    Where that of this process is nearly used up, the C library ends the process as soon as a thread starts.
+    """
+    manifest, file = done.manifest, join(done.path, PAGE)
+    when = options(named(manifest.period or manifest.day)).split()
+    table = find_job(job).tables[0]
+    words = ["report", table, *when, "--run", manifest.run, "--fout", fout, "--html", local_path(file)]
+    ended = subprocess.run([sys.executable, "-m", "cmsspark", *words], capture_output=True, text=True, check=False)
+    if not Path(local_path(file)).exists():
+        reason = ended.stderr.strip().splitlines() or [f"its process ended with {ended.returncode}"]
+        raise OutputError(f"it needs more memory than this process may use (ulimit -v): {reason[0]}")
 
 
 def page_of_run(files: Files, fout: str, job: Job, manifest: Manifest, folder: str, links: str = "") -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import os
+import shlex
 import ssl
 import stat
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import BinaryIO, Final
 from cmsspark.base.errors import NotAllowed, SettingsError
 
 _MAX_BYTES: Final = 1_000_000
+_TOKEN_LETTERS: Final = 16
 
 
 def open_private(path: Path, what: str = "a file with credentials") -> BinaryIO:
@@ -64,6 +66,21 @@ def read_password(path: Path) -> str:
     if not line:
         raise SettingsError("the first line must hold a password", where=path, found="an empty line, or not UTF-8")
     return line
+
+
+def read_token(path: Path) -> str:
+    """Return the token in the first line of ``path``. Raises SettingsError (78) for one that is guessed too easily,
+    and as :func:`read_password`.
+    """
+    token = read_password(path)
+    if len(token) < _TOKEN_LETTERS:
+        raise SettingsError(
+            f"a token must have at least {_TOKEN_LETTERS} characters",
+            where=path,
+            found=f"{len(token)} characters",
+            next_step=f"(umask 077; openssl rand -hex 24 > {shlex.quote(str(path))})",
+        )
+    return token
 
 
 def tls_context(ca: Path | None = None, cert: Path | None = None, key: Path | None = None) -> ssl.SSLContext:

@@ -18,8 +18,9 @@ from cmsspark.base.periods import Interval
 from cmsspark.filesystems.storage import Files, join
 from cmsspark.store import lease, results
 from cmsspark.store.contents import stored_intervals
+from cmsspark.store.part_checks import open_stored, stored_parts
 from cmsspark.store.part_files import parts_of, read_parts
-from cmsspark.store.results import ROWS_OF, StagedRun, file_count
+from cmsspark.store.results import ROWS_OF, CurrentTable, StagedRun, file_count
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,7 +61,7 @@ def many_files(files: Files, fout: str, job: str, interval: Interval) -> ManyFil
 
     Raises InputMissing (66) where nothing is stored, DataError (65) for a damaged store.
     """
-    manifest, folder = _current(files, fout, job, interval)
+    manifest, folder = current_run(files, fout, job, interval)
     tables = {}
     for table, entry in manifest.tables.items():
         if entry.format != "parquet":
@@ -84,11 +85,11 @@ def compact(files: Files, fout: str, job: str, interval: Interval) -> ManyFiles 
         found = many_files(files, fout, job, interval)
         if found is None:
             return None
-        manifest, folder = _current(files, fout, job, interval)
+        manifest, folder = current_run(files, fout, job, interval)
         staged = results.stage(files, fout, job, interval, held.check)
         try:
-            for table, entry in manifest.tables.items():
-                rows = _rows(files, join(folder, table), table, entry.rows)
+            for table in manifest.tables:
+                rows = _rows(files, join(folder, table), table, manifest)
                 staged.take_table(rows, table, manifest.document["tables"][table])
             _copy_pages(files, folder, staged)
             staged.commit(_manifest(manifest, found))
@@ -108,11 +109,12 @@ def _manifest(manifest: Manifest, found: ManyFiles) -> dict[str, Any]:
     }
 
 
-def _rows(files: Files, folder: str, table: str, count: int) -> pa.Table:
+def _rows(files: Files, folder: str, table: str, manifest: Manifest) -> pa.Table:
     """All rows of a table, sorted. Raises DataError (65) where they are not those of the manifest."""
     import pyarrow.compute as pc
 
-    rows = read_parts(files, parts_of(files, folder))
+    rows = read_parts(files, stored_parts(files, CurrentTable(folder, manifest), table), open_stored)
+    count = manifest.tables[table].rows
     if rows.num_rows != count:
         raise DataError(
             f"the manifest says {count:,} rows of {table}",
@@ -133,8 +135,8 @@ def _copy_pages(files: Files, folder: str, staged: StagedRun) -> None:
             files.write_bytes(join(staged.folder, entry.name), files.read_bytes(entry.path))
 
 
-def _current(files: Files, fout: str, job: str, interval: Interval) -> tuple[Manifest, str]:
-    """The manifest and the folder of the current run."""
+def current_run(files: Files, fout: str, job: str, interval: Interval) -> tuple[Manifest, str]:
+    """Return the manifest and the folder of the current run. Raises InputMissing (66), DataError (65)."""
     folder = join(fout, job, interval.isoformat())
     pointer = join(folder, "CURRENT")
     if files.stat(pointer) is None:

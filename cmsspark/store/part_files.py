@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Final, TypeVar
 
 from cmsspark.base.errors import DataError, OutputError
 from cmsspark.base.schemas import Table
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 _FOOTER_BYTES: Final = 65_536
 #: Bytes of CSV that are parsed at once.
 _BLOCK_BYTES: Final = 8 * 1024 * 1024
+_Part = TypeVar("_Part", bound=Entry)
 
 
 def parts_of(files: Files, folder: str, fmt: str = "parquet") -> list[Entry]:
@@ -27,9 +29,9 @@ def parts_of(files: Files, folder: str, fmt: str = "parquet") -> list[Entry]:
     ]
 
 
-def read_parts(files: Files, parts: Sequence[Entry]) -> pa.Table:
-    """The rows of Parquet parts, one after another. Raises DataError (65) where one cannot be read, or parts differ in
-    their columns.
+def read_parts(files: Files, parts: Sequence[_Part], open_with: Callable[[Files, _Part], IO[bytes]]) -> pa.Table:
+    """Return the rows of Parquet parts, one after another, each opened by ``open_with``. Raises DataError (65) where
+    one cannot be read, or parts differ in their columns.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -37,8 +39,8 @@ def read_parts(files: Files, parts: Sequence[Entry]) -> pa.Table:
     tables = []
     for part in parts:
         try:
-            with open_part(files, part.path) as stream:
-                tables.append(pq.read_table(stream))
+            with open_with(files, part) as stream:
+                tables.append(pq.read_table(stream, page_checksum_verification=True))
         except (pa.ArrowException, OSError) as error:
             reason = " ".join(str(error).split())[:200]
             raise DataError("a part of the stored table cannot be read", where=part.path, found=reason) from None
@@ -52,7 +54,7 @@ def write_part(rows: pa.Table, part: Path) -> None:
     import pyarrow.parquet as pq
 
     try:
-        pq.write_table(rows, part, compression="snappy", store_schema=False)
+        pq.write_table(rows, part, compression="snappy", store_schema=False, write_page_checksum=True)
     except OSError as error:
         raise OutputError("the result cannot be written", where=part, found=error.strerror or error) from None
 
@@ -76,8 +78,8 @@ def count_csv_rows(files: Files, part: Entry, schema: Table) -> int:
         raise OutputError("the written part cannot be read back", where=part.path, found=str(error)) from None
 
 
-def open_part(files: Files, path: str) -> IO[bytes]:
-    """The file, open on this host. A remote file is fetched, and deleted when it is closed."""
+def open_part(files: Files, path: str) -> io.BufferedReader:
+    """Open a file on this host. A remote file is fetched, and deleted when it is closed."""
     if is_local(path):
         return open(local_path(path), "rb")
     with tempfile.TemporaryDirectory(prefix="cmsspark-") as folder:

@@ -10,7 +10,7 @@ import json
 import os
 import tempfile
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -23,8 +23,8 @@ from cmsspark.base.manifests import Manifest
 from cmsspark.base.periods import Interval, options
 from cmsspark.base.schemas import Table, stored_table
 from cmsspark.base.text.readable import json_text
-from cmsspark.filesystems.storage import Files, is_local, join, local_path
-from cmsspark.store.part_files import count_csv_rows, count_part_rows, parts_of, read_parts, write_part
+from cmsspark.filesystems.storage import Entry, Files, is_local, join, local_path
+from cmsspark.store.part_files import count_csv_rows, count_part_rows, open_part, parts_of, read_parts, write_part
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -82,11 +82,13 @@ class StagedRun:
         _check_columns(rows, schema)
         written = Observation(f"{table}-{self.run_id}")
         observed = rows.observe(written, F.count(F.lit(1)).alias("rows"))
+        self._make_table(table)
         target = spark_location(self.table_path(table))
+        # The folder is there, and empty.
         if fmt == "csv":
-            observed.write.csv(target, header=True, escape='"')
+            observed.write.mode("append").csv(target, header=True, escape='"')
         else:
-            observed.write.parquet(target)
+            observed.write.mode("append").parquet(target)
         return self._add_table(schema, fmt, int(written.get["rows"]), self._count_back(schema, fmt))
 
     def write_arrow(self, rows: pa.Table, table: str) -> int:
@@ -97,7 +99,7 @@ class StagedRun:
         schema = stored_table(table)
         if not _plain_texts(rows.schema).equals(schema.arrow()):
             raise RuntimeError(f"table {table} wants columns {schema.arrow()}, the job made {rows.schema}")
-        self._write_parts(rows, self.table_path(table))
+        self._write_parts(rows, table)
         return self._add_table(schema, "parquet", rows.num_rows, self._count_back(schema))
 
     def take_table(self, rows: pa.Table, table: str, entry: Mapping[str, Any]) -> None:
@@ -105,19 +107,27 @@ class StagedRun:
         manifest. Raises OutputError (73) where the rows read back are not these rows.
         """
         folder = self.table_path(table)
-        self._write_parts(rows, folder)
+        self._write_parts(rows, table)
         parts = parts_of(self.files, folder)
-        if not read_parts(self.files, parts).equals(rows):
+        if not read_parts(self.files, parts, lambda files, part: open_part(files, part.path)).equals(rows):
             raise OutputError(
                 f"{rows.num_rows} rows of {table} were written",
                 where=folder,
                 found="other rows",
                 next_step=_WRITE_AGAIN,
             )
-        self.tables[table] = {**entry, "files": len(parts), "bytes": sum(part.size for part in parts)}
+        self.tables[table] = {**entry, **self._files_entry(parts, table)}
 
-    def _write_parts(self, rows: pa.Table, folder: str) -> None:
+    def _make_table(self, table: str) -> None:
+        """Make the folder of a table; only the owner can enter that of a table with rows of single people."""
+        folder = self.table_path(table)
         self.files.make_dirs(folder)
+        if _is_private(table):
+            self.files.set_mode(folder, 0o700)
+
+    def _write_parts(self, rows: pa.Table, table: str) -> None:
+        folder = self.table_path(table)
+        self._make_table(table)
         table_id = uuid.uuid4()
         for number in range(file_count(rows.num_rows)):
             # Named and packed as Spark does; without Arrow's own metadata every reader sees the same types.
@@ -151,10 +161,20 @@ class StagedRun:
             "rows": written,
             "format": fmt,
             "schema": schema.fingerprint(),
-            "files": len(parts),
-            "bytes": sum(part.size for part in parts),
+            **self._files_entry(parts, table),
         }
         return written
+
+    def _files_entry(self, parts: Sequence[Entry], table: str) -> dict[str, Any]:
+        """Return the entry of a table's part files in the manifest; reads each part once for its SHA-256."""
+        if _is_private(table):
+            for part in parts:
+                self.files.set_mode(part.path, 0o600)
+        return {
+            "files": len(parts),
+            "bytes": sum(part.size for part in parts),
+            "sha256": {part.name: self.files.sha256(part.path) for part in parts},
+        }
 
     def commit(self, manifest: Mapping[str, Any]) -> CurrentTable:
         """Write the manifest and make this run the current one of its day or period, in one step."""
@@ -335,6 +355,14 @@ def _check_columns(rows: DataFrame, schema: Table) -> None:
     columns = [(f.name, f.dataType.simpleString()) for f in rows.schema.fields]
     if wanted != columns:
         raise RuntimeError(f"table {schema.name} wants columns {wanted}, the job made {columns}")
+
+
+def _is_private(table: str) -> bool:
+    """Return whether a table has rows of single people. A table of another version may have no schema here."""
+    try:
+        return stored_table(table).is_private
+    except FileNotFoundError:
+        return False
 
 
 def file_count(rows: int) -> int:

@@ -14,8 +14,9 @@ from cmsspark.base.schemas import Table, stored_table
 from cmsspark.filesystems.opening import files_for
 from cmsspark.filesystems.storage import Files, LocalFiles, is_local, join
 from cmsspark.settings.settings import Settings
-from cmsspark.store import contents, part_files, results
+from cmsspark.store import contents, part_checks, results
 from cmsspark.store.job_index import job_of_table
+from cmsspark.store.part_checks import StoredPart
 from cmsspark.store.results import CurrentTable
 
 if TYPE_CHECKING:
@@ -41,15 +42,15 @@ def existing_store(files: Files, store: str) -> Files:
     return files
 
 
-def parts_of(files: Files, current: CurrentTable, table: str) -> list[str | CurrentTable]:
-    """The parts that :func:`part_rows` takes: a table's part files, or a table in CSV itself."""
+def parts_of(files: Files, current: CurrentTable, table: str) -> list[StoredPart | CurrentTable]:
+    """Return the parts that :func:`part_rows` takes: a table's part files, or a table in CSV itself."""
     if current.manifest.tables[table].format != "parquet":
         return [current]
-    return [part.path for part in part_files.parts_of(files, current.path)]
+    return list(part_checks.stored_parts(files, current, table))
 
 
-def part_rows(files: Files, part: str | CurrentTable, schema: Table, columns: Sequence[str]) -> pa.Table:
-    """The columns of one part, or of a table in CSV. Raises DataError (65) where it cannot be read."""
+def part_rows(files: Files, part: StoredPart | CurrentTable, schema: Table, columns: Sequence[str]) -> pa.Table:
+    """Return the columns of one part, or of a table in CSV. Raises DataError (65) where it cannot be read."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -60,7 +61,10 @@ def part_rows(files: Files, part: str | CurrentTable, schema: Table, columns: Se
         return pa.Table.from_pylist(list(stored_rows(part, schema)), wanted)
     texts = [column.name for column in schema.columns if column.type == "string" and column.name in columns]
     try:
-        with part_files.open_part(files, part) as source, pq.ParquetFile(source, read_dictionary=texts) as file:
+        with (
+            part_checks.open_stored(files, part) as source,
+            pq.ParquetFile(source, read_dictionary=texts, page_checksum_verification=True) as file,
+        ):
             return file.read(columns=list(columns)).select(list(columns))
     except CmssparkError:
         raise

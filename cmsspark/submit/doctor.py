@@ -8,6 +8,7 @@ import shutil
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -32,6 +33,8 @@ _CONNECT_S: Final = 5.0
 #: Free bytes below which a folder is a note, and below which it is wrong.
 _LITTLE: Final = 5_000_000_000
 _NONE: Final = 200_000_000
+#: Addresses of the dashboard that no other host reaches.
+_THIS_HOST: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,7 @@ def examine(settings_file: str | None, fout: str | None, environ: Mapping[str, s
         ("root", lambda: _root(settings)),
         ("key", lambda: _key(settings)),
         ("broker", lambda: _broker(settings)),
+        ("people", lambda: _people(settings)),
         ("disk", lambda: _disk(settings, fout)),
         ("cluster", lambda: _cluster(settings, environ)),
     )
@@ -205,6 +209,37 @@ def _broker(settings: Settings) -> Diagnosis:
     if failed:
         return Diagnosis("broker", NOTE, f"{names}; not all answer: {'; '.join(failed)}", "the other brokers are used")
     return Diagnosis("broker", OK, f"{names} accepts connections (no login was tried)")
+
+
+def _people(settings: Settings) -> Diagnosis:
+    """Whether numbers of few people are withheld where others read documents or pages."""
+    from cmsspark.publish.publishing_settings import publishing_settings
+
+    options = publishing_settings(settings)
+    if options.min_distinct_users is not None:
+        text = f"documents withhold numbers of fewer than {options.min_distinct_users} users"
+        return Diagnosis("people", OK, text)
+    readers = [*(["a broker"] if options.amq else []), *_served_pages(Path("/proc"))]
+    if not readers:
+        return Diagnosis("people", OK, "documents and pages are not given to others")
+    text = f"numbers of single users are given to others: {', '.join(readers)}"
+    mend = "set min_distinct_users: 5 under publishing; give the token of pages to those who may see such numbers"
+    return Diagnosis("people", NOTE, text, mend)
+
+
+def _served_pages(proc: Path) -> list[str]:
+    """Return the running dashboards of this host that other hosts reach."""
+    served = []
+    for file in proc.glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            # --host=ADDRESS is one word, --host ADDRESS two.
+            words = file.read_bytes().decode("utf-8", "replace").replace("=", "\0").split("\0")
+            if "dashboard" not in words or not any(word.endswith("cmsspark") for word in words):
+                continue
+            host = words[words.index("--host") + 1] if "--host" in words[:-1] else "localhost"
+            if host not in _THIS_HOST or "--host-name" in words:
+                served.append(f"the dashboard of process {file.parent.name}")
+    return sorted(served)
 
 
 def _unreachable(host: str, port: int) -> str:

@@ -110,8 +110,10 @@ def test_a_commands_end_is_the_process_exit_code(arguments: list[str], code: int
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(errno.ENOSPC, 73), (errno.EDQUOT, 73), (errno.EROFS, 73), (errno.EACCES, 77), (errno.EIO, 70)]
-)
+    ("number", "code"),
+    [(errno.ENOSPC, 73), (errno.EDQUOT, 73), (errno.EROFS, 73), (errno.EACCES, 77), (errno.EIO, 65), (errno.ESTALE, 75),
+     (errno.EBADF, 70)],
+)  # fmt: skip
 def test_a_full_disk_or_a_missing_permission_is_no_bug_of_ours(
     number: int, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:

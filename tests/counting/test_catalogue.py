@@ -329,3 +329,12 @@ def test_an_error_of_the_disk_is_damage_and_a_shortage_is_not(tmp_path: Path, mo
     failing(errno.EMFILE)
     with pytest.raises(OSError, match="Too many open files"):
         open_or_build(tmp_path, "catalogue", "dump", _fail, check_catalogue)
+
+
+def test_a_cache_disk_that_fails_while_a_snapshot_is_written_is_73(tmp_path: Path) -> None:
+    def fail(folder: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error", str(folder / "hashes.npy"))
+
+    with pytest.raises(OutputError, match=r"hashes\.npy"):
+        open_or_build(tmp_path, "catalogue", "dump", fail)
+    assert list(tmp_path.iterdir()) == []

@@ -18,7 +18,7 @@ import pytest
 
 from cmsspark.base import self_metrics
 from cmsspark.base.access import AccessBatch, Group
-from cmsspark.base.errors import DataError, NotAllowed, NotReady
+from cmsspark.base.errors import CmssparkError, DataError, NotAllowed, NotReady
 from cmsspark.engines.tasks import Task, TaskContext
 from cmsspark.engines.worker_pool import WorkerFailed, WorkerPool
 from cmsspark.settings.pseudonyms import Pseudonyms
@@ -37,6 +37,8 @@ class Says:
         text = stream.read().decode()
         if text == "damaged":
             raise DataError("a file is damaged", where=file, found="so", next_step="fetch it")
+        if text.startswith("error "):
+            raise OSError(int(text[6:]), "of the system", "/cache/of/a/task")
         if text == "bug":
             raise ZeroDivisionError("of a reader")
         if text == "killed":
@@ -137,14 +139,37 @@ def test_a_file_that_is_gone_or_closed_to_us_is_named(tmp_path: Path, context: T
             list(pool.scan(closed, context))
 
 
-def _fail_to_read(path: str) -> None:
-    raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(errno.EIO, 65), (errno.ESTALE, 75), (errno.ENOENT, 65), (errno.EISDIR, 65), (errno.EACCES, 77)],
+)
+def test_an_error_of_the_system_in_a_reader_has_its_code(
+    number: int, code: int, tmp_path: Path, context: TaskContext
+) -> None:
+    with WorkerPool(1) as pool, pytest.raises(CmssparkError) as raised:
+        list(pool.scan(tasks(tmp_path, f"error {number}"), context))
+    assert raised.value.exit_code == code
 
 
-def test_an_error_of_a_disk_has_its_code_and_names_the_file() -> None:
-    with WorkerPool(1) as pool, pytest.raises(DataError, match="Input/output error") as error:
-        pool.map(_fail_to_read, ["/cache/hashes.npy"], what="reading")
-    assert (error.value.exit_code, str(error.value.where)) == (65, "/cache/hashes.npy")
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (errno.EIO, 65),
+        (errno.ESTALE, 75),
+        (errno.ENOENT, 66),
+        (errno.ENOTDIR, 65),
+        (errno.EROFS, 73),
+        (errno.EBUSY, 65),
+    ],
+)
+def test_an_error_of_the_system_in_a_worker_names_its_file(number: int, code: int) -> None:
+    with WorkerPool(1) as pool, pytest.raises(CmssparkError) as raised:
+        list(pool.map(_fails_with, [number]))
+    assert (raised.value.exit_code, raised.value.where) == (code, "/cache/of/a/task")
+
+
+def _fails_with(number: int) -> None:
+    raise OSError(number, "of the system", "/cache/of/a/task")
 
 
 def test_an_error_that_is_none_of_ours_brings_its_trace(tmp_path: Path, context: TaskContext) -> None:

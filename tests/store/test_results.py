@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import stat
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pandas
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
+from cmsspark import notebook
 from cmsspark.base.errors import DataError, InputMissing, OutputError
 from cmsspark.base.schemas import stored_table
+from cmsspark.filesystems.hadoop import HadoopFiles
 from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.main import command as cmsspark
 from cmsspark.store import results
@@ -244,3 +249,57 @@ def test_a_write_that_fails_leaves_the_previous_result(spark: SparkSession, tmp_
     assert found.manifest.document["number"] == 1
     assert len(pandas.read_parquet(found.path)) == 3
     assert len(list((tmp_path / JOB / "2019-06-15" / "runs").iterdir())) == 1
+
+
+def modes(table: Path) -> set[int]:
+    return {stat.S_IMODE(path.stat().st_mode) for path in (table, *table.glob("part-*"))}
+
+
+@pytest.mark.parametrize("engine", ["spark", "arrow"])
+def test_tables_with_rows_of_people_are_private_whatever_the_umask(
+    engine: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    rows = partials_of(spark, ROWS)
+    before = os.umask(0)
+    try:
+        run = results.stage(FILES, str(tmp_path), JOB, DAY)
+        if engine == "spark":
+            run.write(rows, "partials")
+        else:
+            run.write_arrow(stored_table("partials").arrow().empty_table(), "partials")
+        run.write_arrow(stored_table("data_aggregation").arrow().empty_table(), "data_aggregation")
+    finally:
+        os.umask(before)
+    assert modes(Path(run.table_path("partials"))) == {0o700, 0o600}
+    assert modes(Path(run.table_path("data_aggregation"))) == {0o777, 0o666}
+
+
+def test_pages_that_spark_writes_have_checksums_that_readers_compare(tmp_path: Path, spark: SparkSession) -> None:
+    table = write_run(tmp_path, DAY, partials_of(spark, ROWS * 200))
+    part = next(Path(table.path).rglob("partials/part-*.parquet"))
+    column = pq.ParquetFile(part).metadata.row_group(0).column(3)
+    content = bytearray(part.read_bytes())
+    content[(column.dictionary_page_offset or column.data_page_offset) + column.total_compressed_size - 1] ^= 1
+    part.write_bytes(content)
+    with pytest.raises(OSError, match="CRC"):
+        pq.read_table(part, page_checksum_verification=True, partitioning=None)
+
+
+def test_hadoop_gives_the_same_sha256_and_sets_modes(tmp_path: Path, spark: SparkSession) -> None:
+    path = tmp_path / "part"
+    path.write_bytes(bytes(range(256)) * 1_000)
+    hadoop = HadoopFiles(spark)
+    assert hadoop.sha256(path.as_uri()) == FILES.sha256(str(path))
+    hadoop.set_mode(path.as_uri(), 0o600)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    with pytest.raises(InputMissing):
+        hadoop.sha256((tmp_path / "nothing").as_uri())
+
+
+def test_spark_reads_no_damaged_part_for_a_notebook(tmp_path: Path, spark: SparkSession) -> None:
+    table = write_run(tmp_path, DAY, partials_of(spark, ROWS))
+    assert notebook.table("partials", str(DAY), fout=str(tmp_path)).count() == len(ROWS)
+    part = next(Path(table.path).rglob("partials/part-*.parquet"))
+    part.write_bytes(part.read_bytes()[:-1] + b"2")
+    with pytest.raises(DataError, match="is damaged"):
+        notebook.table("partials", str(DAY), fout=str(tmp_path))

@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from cmsspark.settings import pseudonyms
-from cmsspark.submit.doctor import NOTE, OK, WRONG, Diagnosis, command, examine
+from cmsspark.submit.doctor import NOTE, OK, WRONG, Diagnosis, _served_pages, command, examine
 
-NEEDS = ["python", "compiled", "java", "settings", "store", "root", "key", "broker", "disk", "cluster"]
+NEEDS = ["python", "compiled", "java", "settings", "store", "root", "key", "broker", "people", "disk", "cluster"]
 
 
 def findings(folder: Path, settings: str = "", environ: Mapping[str, str] | None = None) -> dict[str, Diagnosis]:
@@ -119,3 +119,28 @@ def test_the_command_prints_lines_or_json_and_ends_with_78_where_something_is_wr
     assert "wrong root" in shown.output and "next: name the folder with --root" in shown.output
     listed = CliRunner().invoke(command, [*arguments, "--json"], standalone_mode=False)
     assert [finding["name"] for finding in json.loads(listed.output)] == NEEDS
+
+
+def test_small_groups_are_a_note_where_others_read_documents_or_pages(tmp_path: Path) -> None:
+    alone = findings(tmp_path)["people"]
+    assert alone.state == OK and alone.mend is None
+    published = findings(tmp_path, "publishing: {amq: broker.json}\n")["people"]
+    assert published.state == NOTE and "a broker" in published.text and "min_distinct_users" in str(published.mend)
+    chosen = findings(tmp_path, "publishing: {amq: broker.json, min_distinct_users: 5}\n")["people"]
+    assert chosen.state == OK and "fewer than 5" in chosen.text
+
+
+def test_a_dashboard_that_other_hosts_reach_is_recognised(tmp_path: Path) -> None:
+    start = ["/usr/bin/python3", "/usr/bin/cmsspark", "dashboard"]
+    lines = {
+        "1": [*start, "--host", "0.0.0.0"],
+        "2": [*start, "--host=::"],
+        "3": [*start, "--host-name", "monit.example.org"],
+        "4": start,
+        "5": [*start, "--host", "127.0.0.1", "--port", "1"],
+        "6": ["vi", "dashboard", "--host", "0.0.0.0"],
+    }
+    for number, words in lines.items():
+        (tmp_path / number).mkdir()
+        (tmp_path / number / "cmdline").write_bytes(b"\0".join(word.encode() for word in words) + b"\0")
+    assert _served_pages(tmp_path) == [f"the dashboard of process {number}" for number in "123"]

@@ -81,12 +81,12 @@ def _check(store: str, prefix: str) -> None:
 
 
 def _token(path: Path | None) -> str | None:
-    """The token of the file. Raises NotAllowed (77) for one that others can read."""
+    """Return the token in a file. Raises as :func:`cmsspark.settings.secrets.read_token`."""
     if path is None:
         return None
-    from cmsspark.settings.secrets import read_password
+    from cmsspark.settings.secrets import read_token
 
-    return read_password(path)
+    return read_token(path)
 
 
 def _skipped(state_dir: Path, store: str) -> dict[tuple[date, str], str]:

@@ -11,14 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from cmsspark.base.errors import DataError
-from cmsspark.base.manifests import Manifest
 from cmsspark.base.names import DERIVED
 from cmsspark.base.schemas import stored_table
-from cmsspark.filesystems.storage import LocalFiles, local_path
+from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.sources.registry import STREAMS_OF_JOBS
-from cmsspark.store.query.part_system import conformed_part
+from cmsspark.store.query.part_system import conformed_part, csv_table
 from cmsspark.store.query.stored_parts import StoredInterval
-from cmsspark.store.results import CurrentTable
 from cmsspark.store.stored_columns import part_rows
 
 if TYPE_CHECKING:
@@ -144,13 +142,11 @@ def _rows_of(one: StoredInterval) -> pa.Table:
         raise one.fault
     schema, files = stored_table(TABLE), LocalFiles()
     if one.fmt != "parquet":
-        manifest = Manifest.of({"tables": {TABLE: {"format": one.fmt}}})
-        current = CurrentTable(local_path(one.parts[0].path).rpartition("/")[0], manifest)
-        parts = [part_rows(files, current, schema, _STORED)] if one.parts else []
+        parts = [part_rows(files, csv_table(one), schema, _STORED)] if one.parts else []
     elif one.is_converted:
-        parts = [conformed_part(files, part.path, schema).select(list(_STORED)) for part in one.parts]
+        parts = [conformed_part(files, part, schema).select(list(_STORED)) for part in one.parts]
     else:
-        parts = [part_rows(files, part.path, schema, _STORED) for part in one.parts]
+        parts = [part_rows(files, part, schema, _STORED) for part in one.parts]
     plain = schema.arrow()
     fields = [
         pa.field(

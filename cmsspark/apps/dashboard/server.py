@@ -53,12 +53,13 @@ class Server:
     databases: tuple[Database, ...]
     host: str
     port: int
+    has_own_token: bool = False
 
     @property
     def address(self) -> str:
-        """The address of the first page; with the token where one is needed."""
+        """The address of the first page; with the token where the server made it. A given token is never printed."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        token = f"?token={self.services.guard.token}" if self.services.guard.token else ""
+        token = f"?token={self.services.guard.token}" if self.has_own_token else ""
         return f"http://{host}:{self.port}{self.services.prefix}/{HOME}{token}"
 
     def run(self) -> None:
@@ -78,7 +79,8 @@ def open_server(store: str, state_dir: Path, cache_dir: Path, options: Options, 
     listening = _listen(options.host, options.port)
     port = listening.getsockname()[1]
     token = options.token
-    if token is None and not security.is_loopback(options.host):
+    has_own_token = token is None and not security.is_loopback(options.host)
+    if has_own_token:
         token = security.new_token()
     guard = Guard(token, frozenset({*options.names, options.host, *_own_names(token)}), port)
     # Pages and people's queries see no table with a row for each person; the rollups read the days of partials.
@@ -98,7 +100,7 @@ def open_server(store: str, state_dir: Path, cache_dir: Path, options: Options, 
         _start=True,
     )
     keeper.start()
-    return Server(services, wsgi, (database, days), options.host, port)
+    return Server(services, wsgi, (database, days), options.host, port, has_own_token)
 
 
 def serve(store: str, folders: tuple[Path, Path], options: Options, echo: Callable[[str], None], verbose: bool) -> None:
@@ -115,7 +117,8 @@ def serve(store: str, folders: tuple[Path, Path], options: Options, echo: Callab
     logging.getLogger("waitress").setLevel(logging.ERROR)
     echo(f"dashboard of {store}: {server.address}")
     if server.services.guard.token and options.host != "127.0.0.1":
-        echo("Everyone with this address can read all pages. Use TLS, as by a proxy, outside of a trusted network.")
+        key = "this address" if server.has_own_token else "the token"
+        echo(f"Everyone with {key} can read all pages. Use TLS, as by a proxy, outside of a trusted network.")
     echo("Ctrl-C ends it.")
     try:
         with interruptible():

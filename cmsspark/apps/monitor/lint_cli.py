@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -15,6 +17,10 @@ if TYPE_CHECKING:
     from cmsspark.apps.monitor.lint_rules import Problem
 
     PlaceOf = Callable[[int], tuple[int, int]]
+
+
+#: A notebook with pictures has some megabytes.
+_MAX_BYTES: Final = 100_000_000
 
 
 @click.command("lint")
@@ -68,13 +74,7 @@ def _lint(path: Path) -> tuple[list[Problem], PlaceOf]:
         return notebook.places[min(line, len(notebook.places)) - 1] if notebook.places else (0, line)
 
     try:
-        if not path.is_file():
-            # Reading a pipe or a device may never end.
-            observed = "a folder" if path.is_dir() else "a pipe, a device or the like"
-            raise InputMissing(
-                "a script in a file is expected", where=path, found=observed, next_step="write it to a file"
-            )
-        content = path.read_bytes()
+        content = _content(path)
         if path.suffix == ".ipynb":
             notebook = script_of(content)
             content = notebook.source
@@ -88,6 +88,23 @@ def _lint(path: Path) -> tuple[list[Problem], PlaceOf]:
         raise DataError(f"{what} is wanted", where=path, found=str(error) or "nested too deep") from None
     except OSError as error:
         raise NotAllowed("the script cannot be read", where=path, found=error.strerror) from None
+
+
+def _content(path: Path) -> bytes:
+    """Return the bytes of a script. Raises DataError (65) for a pipe, a device and a file that is too large."""
+    # Without O_NONBLOCK, opening a FIFO waits for a writer.
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as stream:
+        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            raise DataError(
+                "a script is a regular file",
+                where=path,
+                found="a pipe, a socket or a device",
+                next_step="write it to a file first",
+            )
+        content = stream.read(_MAX_BYTES + 1)
+    if len(content) > _MAX_BYTES:
+        raise DataError(f"a script has at most {_MAX_BYTES:,} bytes", where=path, found="a larger file")
+    return content
 
 
 def _line(place: tuple[int, int]) -> str:

@@ -10,7 +10,7 @@ HIDDEN: Final = "***"
 #: Parts of names whose values are secret. A file that holds a secret is none: its path stays.
 _WORDS: Final = (
     r"passwo?r?d|passwd|pwd|passcode|passphrase|pass|secret|token|bearer|credentials?|authorization|api[-_.]?key|"
-    r"access[-_.]?key(?:[-_.]?id)?|private[-_.]?key|session[-_.]?id|signature|sig|jwt|otp|pw|cookie|key"
+    r"access[-_.]?key(?:[-_.]?id)?|private[-_.]?key|session[-_.]?id|signature|sig|jwt|otp|pw|cookie|key|authz|cred|pin"
 )
 _NAME: Final = rf"(?:[\w.\-]*[\w.\-])?(?<![a-z])(?:{_WORDS})s?(?![a-z])"
 _CAMEL: Final = (
@@ -24,7 +24,7 @@ _IS_SECRET: Final = re.compile(
 )
 _NOT_SECRET: Final = re.compile(
     r"(?i)[-_.]?(?:files?|path|dir|folder|url|uri|class|type|name|enabled|length|size|expiration|renewer|interval|max"
-    r"|min|limit|regex|algorithm|provider|location|store)"
+    r"|min|limit|regex|algorithm|provider|location|store|memory)"
 )
 _ASSIGNED: Final = re.compile(r"^(?P<name>-{0,2}[\w.\-\[\]]+)(?P<sign>\s*[=:]\s*)(?P<value>.*)$", re.DOTALL)
 #: A text in a text has backslashes before its quotes.
@@ -40,9 +40,19 @@ _ANYWHERE: Final = (
     (re.compile(r"([a-zA-Z][a-zA-Z0-9+.\-]*://)[^\s/@?#'\"]+@"), rf"\1{HIDDEN}@"),
     (re.compile(r"(?<![\w.\-/])([\w.\-]{1,60}:)[^\s/@:'\"]{1,200}@(?=[\w.\-]+(?:[:/\s]|$))"), rf"\1{HIDDEN}@"),
     (re.compile(r"(?i)\b(jdbc:oracle:\w+:)[^\s@]{1,200}@"), rf"\1{HIDDEN}@"),
+    # user/password@database, but neither a Kerberos principal, host/name@REALM, nor an image by its digest.
+    (re.compile(
+        r"(?<![\w.\-/:@])([\w.\-$#]{1,60}/)(?!(?:[\w\-]+(?:\.[\w\-]+)+|_HOST)@[A-Z0-9\-]+(?:\.[A-Z0-9\-]+)+(?![\w.]))"
+        r"[^\s/@'\"]{1,200}@(?!sha256:)(?=[\w.\-/(])"
+    ), rf"\1{HIDDEN}@"),
+    (re.compile(r"(?i)\b(oracle[\w+]{0,20}://)[^\s@]{1,200}@"), rf"\1{HIDDEN}@"),
     (re.compile(r"(?i)(<[\w.\-]{0,60}(?:password|secret|token)[\w.\-]{0,60}>)[^<]+"), rf"\1{HIDDEN}"),
     (re.compile(r"\b((?:mysql|mariadb|sshpass)[\w\-]{0,20}(?:\s[^|;&]{0,300}?)?\s-p\s?)[^\s|;&]+"), rf"\1{HIDDEN}"),
     (re.compile(r"\b(curl\s(?:[^|;&]{0,300}?\s)?-u\s?)[^\s:]+:[^\s|;&]+"), rf"\1{HIDDEN}"),
+    (re.compile(
+        r"\b((?:mosquitto_|sqlcmd|tsql|isql|bcp|ipmitool|ldap)[\w\-]{0,20}(?:\s[^|;&]{0,300}?)?\s-[Pw]\s?)[^\s|;&]+"
+    ), rf"\1{HIDDEN}"),
+    (re.compile(r"\bhf_[A-Za-z0-9]{10,}"), HIDDEN),
     (re.compile(r"\beyJ[A-Za-z0-9_\-]{5,}\.[A-Za-z0-9_\-]+(?:\.[A-Za-z0-9_\-]*)?"), HIDDEN),
     (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), HIDDEN),
     (re.compile(r"\b(?:gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{20,}|glpat-[\w\-]{16,})"), HIDDEN),
@@ -57,8 +67,16 @@ _SHORT_PASSWORD: Final = {
         ("mysql", "mysqldump", "mysqladmin", "mariadb", "mariadb-dump", "sshpass", "mongo", "mongosh"), "-p"
     ),
     **dict.fromkeys(("ldapsearch", "ldapmodify", "ldapadd", "ldapwhoami"), "-w"),
+    **dict.fromkeys(("sqlcmd", "tsql", "isql", "bcp", "ipmitool", "mosquitto_pub", "mosquitto_sub"), "-P"),
     **{"beeline": "-p", "login": "-p", "redis-cli": "-a", "curl": "-b"},
 }
+#: Option of one letter that takes a password in many programs → programs in which it does not.
+_OFTEN_PASSWORD: Final = {
+    "-P": frozenset(("scp", "sftp", "wget", "xargs", "rsync", "cp", "nmap", "mysql", "mysqldump", "mariadb", "curl")),
+    "-w": frozenset(("grep", "egrep", "fgrep", "zgrep", "rg", "curl", "docker", "podman", "psql", "iptables", "diff")),
+}
+#: A port, a number of processes, or a path.
+_NO_PASSWORD: Final = re.compile(r"\d{1,5}|\.{0,2}/.*")
 #: A bare word that names what follows, as in ``aws configure set aws_secret_access_key …``.
 _NAME_OF_NEXT: Final = re.compile(r"(?i)\w+_(?:password|passwd|secret|token|(?:access|api|private)_key)")
 _LONGEST_NAME: Final = 120
@@ -66,30 +84,45 @@ _LONGEST: Final = 4_000
 
 
 def redacted(words: Sequence[str]) -> str:
-    """A command line as one text without secrets, at most 4,000 characters."""
+    """Return a command line as one text without secrets, at most 4,000 characters."""
+    return " ".join(" ".join(redacted_words(words)).split())[:_LONGEST]
+
+
+def redacted_words(words: Sequence[str]) -> list[str]:
+    """Return the words of a command line without secrets, up to about 8,000 characters.
+
+    Example:
+        >>> redacted_words(["--epochs", "3", "--token", "abc"])
+        ['--epochs', '3', '--token', '***']
+    """
     result: list[str] = []
     hide_next = False
     before = ""
     short = ""
     length = 0
+    often = set(_OFTEN_PASSWORD)
     for whole in words:
         # What is cut here would not be kept; a word may have megabytes.
         word = whole[:_LONGEST]
         length += len(word)
         if length > 2 * _LONGEST:
             break
-        short = _SHORT_PASSWORD.get(word.rpartition("/")[2], short)
+        program = word.rpartition("/")[2]
+        short = _SHORT_PASSWORD.get(program, short)
+        often -= {option for option in often if program in _OFTEN_PASSWORD[option]}
         if short and word.startswith(short):
             result.append(f"{short}{HIDDEN}" if len(word) > 2 else word)
             hide_next = len(word) == 2
         elif hide_next and not word.startswith("--"):
             result.append(HIDDEN)
             hide_next = False
+        elif before in often and not _NO_PASSWORD.fullmatch(word):
+            result.append(HIDDEN)
         else:
             hide_next = _hides_next(word, before)
             result.append(_word(word, before))
         before = word
-    return " ".join(" ".join(result).split())[:_LONGEST]
+    return result
 
 
 def _hides_next(word: str, before: str) -> bool:

@@ -12,6 +12,7 @@ from cmsspark.cli.options import settings_of, store_of, store_options
 from cmsspark.cli.period_options import when_options
 from cmsspark.filesystems.storage import Files, is_local
 from cmsspark.store.job_index import job_of_table
+from cmsspark.store.part_checks import check_table
 from cmsspark.store.results import CurrentTable, current
 from cmsspark.store.stored_columns import files_of
 
@@ -33,10 +34,12 @@ def find(table: str, day: Interval, fout: str | None, settings_file: str | None)
 def path_command(table: str, when: Interval, as_glob: bool, fout: str | None, settings_file: str | None) -> None:
     """Print the URI of the current result of TABLE, for pandas, DuckDB or Spark."""
     files, stored = find(table, when, fout, settings_file)
+    name = stored.path.rpartition("/")[2]
+    check_table(files, stored, name)
     if not as_glob:
         click.echo(files.uri(stored.path))
         return
-    fmt = stored.manifest.tables[stored.path.rpartition("/")[2]].format
+    fmt = stored.manifest.tables[name].format
     # A name with a character of patterns stays a plain path, in which that character is escaped.
     folder = glob.escape(stored.path) if is_local(stored.path) else files.uri(stored.path)
     click.echo(f"{folder}/part-*.{fmt}")

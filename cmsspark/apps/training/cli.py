@@ -112,6 +112,7 @@ def _note_memory(run: TrainingRun) -> None:
 
 
 def _run_of(script: Path, arguments: tuple[str, ...], state_dir: Path, options: dict[str, Any]) -> TrainingRun:
+    from cmsspark.apps.monitor.processes_redaction import redacted_words
     from cmsspark.apps.training.spec import TrainingRun, memory_of, run_name, secret_of
 
     backend = options["backend"]
@@ -128,6 +129,7 @@ def _run_of(script: Path, arguments: tuple[str, ...], state_dir: Path, options: 
         name=run_name(script, options["name"]),
         script=script,
         arguments=arguments,
+        shown_arguments=tuple(redacted_words(arguments)),
         workers=options["workers"],
         backend=backend,
         secrets=secrets,
@@ -166,20 +168,21 @@ def _backend_of(run: TrainingRun, options: dict[str, Any]) -> Backend:
 
 
 def _show_plan(run: TrainingRun, backend: Backend, source: str) -> None:
-    """What would start: for Kubernetes the manifests, else a worker's command and variables without secrets."""
+    """Print what would start: for Kubernetes the manifests, else a worker's command and variables without secrets."""
     if hasattr(backend, "yaml"):
         click.echo(backend.yaml(run, source), nl=False)
         return
+    from cmsspark.apps.monitor.processes_redaction import redacted
     from cmsspark.apps.training.worker import worker_environment
 
     addresses = [f"HOST{rank}:PORT{rank}" for rank in range(run.workers)]
     environment = worker_environment(run.job(0, addresses, "OUTPUT", 1)) | dict(run.environment)
     click.echo(f"{run.name}: {run.workers} workers on {run.backend}, each with {run.cpus} cores")
     _note_memory(run)
-    click.echo(f"  python {run.script} {' '.join(run.arguments)}".rstrip())
+    click.echo(f"  python {run.script} {' '.join(run.shown_arguments)}".rstrip())
     click.echo("  variables of worker 0:")
     for name, value in sorted(environment.items()):
-        click.echo(f"    {name}={value}")
+        click.echo(f"    {redacted([f'{name}={value}'])}")
     for secret in run.secrets:
         click.echo(f"  secret {secret.name}: {', '.join(secret.values or ())}")
 

@@ -26,7 +26,9 @@ ENDED: Final = frozenset({"done", "failed", "stopped", "lost"})
 
 
 class RunRecord(msgspec.Struct, frozen=True):
-    """What was started: script, arguments, back end; ``process`` and ``process_began`` identify the launcher."""
+    """What was started: script, arguments without secrets, back end; ``process`` and ``process_began`` identify the
+    launcher.
+    """
 
     name: str
     script: str
@@ -75,8 +77,8 @@ class RunFolder:
         for name in ("logs", "output"):
             (folder.path / name).mkdir()
         record = RunRecord(
-            run.name, str(run.script.absolute()), run.arguments, run.workers, run.backend, clock.now_ms(), os.getpid(),
-            _began(os.getpid()) or 0, tuple(secret.name for secret in run.secrets), namespace, context,
+            run.name, str(run.script.absolute()), run.shown_arguments, run.workers, run.backend, clock.now_ms(),
+            os.getpid(), _began(os.getpid()) or 0, tuple(secret.name for secret in run.secrets), namespace, context,
         )  # fmt: skip
         folder._write("run.json", record)
         folder.write_state(RunState(workers=["pending"] * run.workers))

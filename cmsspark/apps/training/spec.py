@@ -45,7 +45,9 @@ class Secret:
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """A run as it was asked for. ``memory``: bytes a worker; ``retries``: further attempts after a failed one."""
+    """A request for a training run. ``shown_arguments``: those of the script without secrets, for records and messages.
+    ``memory``: bytes a worker; ``retries``: further attempts after a failed one.
+    """
 
     name: str
     script: Path
@@ -58,9 +60,10 @@ class TrainingRun:
     retries: int = 0
     environment: Mapping[str, str] = field(default_factory=dict)
     grace: float = 10.0
+    shown_arguments: tuple[str, ...] = ()
 
     def job(self, rank: int, addresses: list[str], output: str, attempt: int) -> dict[str, Any]:
-        """What :mod:`cmsspark.apps.training.worker` reads, for one worker."""
+        """Return what :mod:`cmsspark.apps.training.worker` reads, for one worker."""
         return {
             "run": self.name, "attempt": attempt, "rank": rank, "addresses": addresses, "output": output,
             "script": str(self.script), "arguments": list(self.arguments), "cpus": self.cpus,

@@ -228,9 +228,9 @@ class Database:
         if part is not None:
             return DataError(
                 "a part of the stored table cannot be read",
-                where=part,
+                where=part.path,
                 found=" ".join(text.split())[:200],
-                next_step="run the day's job again",
+                next_step=part.command,
             )
         if isinstance(error, duckdb.InternalException | duckdb.FatalException):
             return error

@@ -84,7 +84,7 @@ def _write_parquet(rows: pa.Table, path: Path) -> None:
     import pyarrow.parquet as pq
 
     try:
-        pq.write_table(rows, path)
+        pq.write_table(rows, path, write_page_checksum=True)
     except pa.ArrowNotImplementedError as error:
         path.unlink(missing_ok=True)
         odd = next((field.name for field in rows.schema if pa.types.is_interval(field.type)), None)

@@ -24,10 +24,11 @@ from fsspec import AbstractFileSystem
 
 from cmsspark.base import buffers
 from cmsspark.base.errors import CmssparkError
-from cmsspark.base.manifests import Manifest, TableEntry
+from cmsspark.base.manifests import Manifest
 from cmsspark.base.periods import Period
 from cmsspark.base.schemas import Table
 from cmsspark.filesystems.storage import Files, is_local, local_path
+from cmsspark.store.part_checks import StoredPart, check_local, open_stored
 from cmsspark.store.query.part_readers import LocalPart, RemotePart
 from cmsspark.store.query.stored_parts import StoredInterval
 from cmsspark.store.results import CurrentTable
@@ -54,9 +55,14 @@ class _Content:
     """One file: the part of a stored interval, the bytes themselves, or the error of opening it."""
 
     size: int
-    part: str = ""
+    part: StoredPart | None = None
     stored: StoredInterval | None = None
     content: bytes | None = None
+
+    @property
+    def first_part(self) -> StoredPart | None:
+        """The part, or the first of the parts that the file is converted from."""
+        return self.part or (self.stored.parts[0] if self.stored and self.stored.parts else None)
 
 
 class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no types
@@ -72,7 +78,7 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
         self._schemas: dict[str, Table] = {}
         self._converted: OrderedDict[str, bytes] = OrderedDict()
         self._lock = threading.Lock()
-        self._recent: deque[str] = deque(maxlen=_RECENT)
+        self._recent: deque[StoredPart] = deque(maxlen=_RECENT)
         #: The error of each file that could not be opened, by its location.
         self.failures: dict[str, CmssparkError] = {}
 
@@ -89,7 +95,7 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
                 contents[f"{folder}/all.parquet"] = _Content(one.bytes, stored=one)
             else:
                 for part in one.parts:
-                    contents[f"{folder}/{quote(part.name, safe='')}"] = _Content(part.size, part.path, one)
+                    contents[f"{folder}/{quote(part.name, safe='')}"] = _Content(part.size, part, one)
         self._schemas[schema.name] = schema
         self._tables[schema.name] = contents
 
@@ -100,26 +106,22 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
 
     def paths(self, table: str) -> list[str]:
         """The locations of a table's files, for error messages and tests."""
-        return [content.part for content in self._tables.get(table, {}).values() if content.part]
+        return [content.part.path for content in self._tables.get(table, {}).values() if content.part]
 
-    def part_in(self, text: str) -> str | None:
-        """The location of the part whose name stands in an error message of DuckDB; None where none does."""
+    def part_in(self, text: str) -> StoredPart | None:
+        """Return the part whose name stands in an error message of DuckDB; None where none does."""
         match = _NAME.search(text)
         content = self._find(match[0]) if match else None
-        if content is None or content.stored is None:
-            return None
-        return content.part or (content.stored.parts[0].path if content.stored.parts else content.stored.table)
+        return content.first_part if content else None
 
-    def damaged_part(self) -> str | None:
-        """The first of the parts that were opened lately that cannot be read; None where all can."""
+    def damaged_part(self) -> StoredPart | None:
+        """Return the first of the parts that were opened lately that cannot be read; None where all can."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        from cmsspark.store.part_files import open_part
-
         for part in dict.fromkeys(self._recent):
             try:
-                with open_part(self._files, part) as stream:
+                with open_stored(self._files, part) as stream:
                     pq.read_table(stream)
             except (pa.ArrowException, OSError, CmssparkError):
                 return part
@@ -164,7 +166,9 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
             self.failures[_plain(path)] = error
             raise OSError(f"{_plain(path)} cannot be opened") from None
         except OSError as error:
-            self.failures[_plain(path)] = unreadable(content.part, error)
+            part = content.first_part
+            assert part is not None
+            self.failures[_plain(path)] = unreadable(part, error)
             raise OSError(f"{_plain(path)} cannot be opened") from None
 
     def _opened(self, name: str, content: _Content) -> IO[bytes]:
@@ -176,9 +180,11 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
             raise stored.fault
         if stored.is_converted:
             return io.BytesIO(self._as_parquet(name, content, stored))
-        if is_local(content.part):
-            return LocalPart(local_path(content.part))  # type: ignore[return-value]
-        return RemotePart(self._files, content.part, content.size)  # type: ignore[return-value]
+        assert content.part is not None
+        if is_local(content.part.path):
+            check_local(content.part)
+            return LocalPart(local_path(content.part.path))  # type: ignore[return-value]
+        return RemotePart(self._files, content.part.path, content.size)  # type: ignore[return-value]
 
     def _as_parquet(self, name: str, content: _Content, stored: StoredInterval) -> bytes:
         with self._lock:
@@ -196,9 +202,8 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
         """The rows of a part with the columns of today; a column that the part does not have is null."""
         schema = self._schemas[stored.table]
         if stored.fmt != "parquet":
-            folder = stored.parts[0].path.rpartition("/")[0] if stored.parts else ""
-            current = CurrentTable(folder, Manifest(document={}, tables={stored.table: TableEntry(format=stored.fmt)}))
-            return part_rows(self._files, current, schema, schema.names)
+            return part_rows(self._files, csv_table(stored), schema, schema.names)
+        assert content.part is not None
         return conformed_part(self._files, content.part, schema)
 
     def _find(self, path: str) -> _Content | None:
@@ -212,16 +217,21 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
         return content
 
 
-def conformed_part(files: Files, path: str, schema: Table) -> pa.Table:
-    """A Parquet part of another version of the schema. Raises DataError (65) where it cannot be read as this one."""
+def csv_table(stored: StoredInterval) -> CurrentTable:
+    """Return the table of a stored interval in CSV."""
+    folder, _, _ = stored.parts[0].path.rpartition("/") if stored.parts else ("", "", "")
+    manifest = stored.parts[0].manifest if stored.parts else Manifest(document={})
+    return CurrentTable(folder, manifest)
+
+
+def conformed_part(files: Files, part: StoredPart, schema: Table) -> pa.Table:
+    """Return a Parquet part of another version of the schema. Raises DataError (65) where it cannot be read so."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from cmsspark.store.part_files import open_part
-
     wanted = schema.arrow()
     try:
-        with open_part(files, path) as stream, pq.ParquetFile(stream) as file:
+        with open_stored(files, part) as stream, pq.ParquetFile(stream, page_checksum_verification=True) as file:
             rows = file.read(columns=[name for name in file.schema_arrow.names if name in schema.names])
             columns = [
                 rows[field.name].cast(field.type)
@@ -231,7 +241,7 @@ def conformed_part(files: Files, path: str, schema: Table) -> pa.Table:
             ]
             return pa.table(columns, schema=wanted)
     except (pa.ArrowException, OSError) as error:
-        raise unreadable(path, error) from None
+        raise unreadable(part, error) from None
 
 
 def null_rows(schema: Table, count: int) -> bytes:

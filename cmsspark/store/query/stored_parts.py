@@ -20,9 +20,10 @@ from cmsspark.base.errors import CmssparkError, DataError, InputMissing
 from cmsspark.base.manifests import InputEntry, Manifest, TableEntry
 from cmsspark.base.periods import Interval, Period, first_day, named
 from cmsspark.base.schemas import Table, stored_table
-from cmsspark.filesystems.storage import Entry, Files, join
-from cmsspark.store import part_files, results
+from cmsspark.filesystems.storage import Files, join
+from cmsspark.store import results
 from cmsspark.store.job_index import JOBS, Job
+from cmsspark.store.part_checks import StoredPart, stored_parts
 from cmsspark.store.results import CurrentTable
 from cmsspark.store.stored_days import partial_reasons
 
@@ -45,7 +46,7 @@ class StoredInterval:
     bytes: int = 0
     fmt: str = "parquet"
     has_own_schema: bool = False
-    parts: tuple[Entry, ...] = ()
+    parts: tuple[StoredPart, ...] = ()
     partial_reason: str = ""
     fault: CmssparkError | None = None
 
@@ -219,7 +220,7 @@ class StoredParts:
     def _table(self, current: CurrentTable, schema: Table, interval: Interval) -> StoredInterval:
         entry = current.manifest.tables[schema.name]
         fmt = entry.format
-        parts = tuple(part_files.parts_of(self.files, current.path, fmt))
+        parts = tuple(stored_parts(self.files, current, schema.name))
         stored = StoredInterval(
             schema.name,
             interval,

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from cmsspark.apps.monitor.lint import lint
 from cmsspark.apps.monitor.lint_rules import RULES
-from cmsspark.base.errors import InputMissing
+from cmsspark.base.errors import DataError
 from cmsspark.main import command
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -227,9 +227,13 @@ def test_a_detail_names_the_function_that_was_not_meant() -> None:
     assert python.detail == "max() is Python's here, and gets a column"
 
 
-def test_a_pipe_or_a_device_is_no_script_and_is_not_read(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe.py")
-    for name in (str(tmp_path / "pipe.py"), str(tmp_path), "/dev/zero"):
-        error = run(name).exception
-        assert isinstance(error, InputMissing)
-        assert "a pipe, a device or the like" in str(error)
+@pytest.mark.parametrize("kind", ["a pipe", "/dev/zero", "a large file"])
+def test_what_is_no_script_ends_at_once(kind: str, tmp_path: Path) -> None:
+    path = Path("/dev/zero") if kind == "/dev/zero" else tmp_path / "script.py"
+    if kind == "a pipe":
+        os.mkfifo(path)
+    elif kind == "a large file":
+        with open(path, "wb") as stream:
+            stream.truncate(100_000_001)
+    ended = run(str(path))
+    assert isinstance(ended.exception, DataError) and str(path) in ended.exception.text()

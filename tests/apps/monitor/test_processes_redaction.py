@@ -65,11 +65,29 @@ SECRET = "Xy7-hunter2"
         ["rsync", f"me:{SECRET}@host:/path", "."],
         ["job", f"jdbc:oracle:thin:scott/{SECRET}@//host:1521/x"],
         ["job", f"<property><password>{SECRET}</password></property>"],
+        ["xrdcp", f"root://host//store/x?authz=Bearer%20{SECRET}&y=1"],
+        ["xrdcp", f"davs://host/store/x?authz={SECRET}"],
+        ["sqlplus", f"scott/{SECRET}@db"],
+        ["sqlplus", f"scott/{SECRET}@//db.example.org:1521/x"],
+        ["bash", "-c", f"sqlplus scott/{SECRET}@db @x.sql"],
+        ["job", f"oracle://scott/{SECRET}@db"],
+        ["job", f"--db=scott/{SECRET}@db"],
+        ["mosquitto_pub", "-u", "me", "-P", SECRET],
+        ["sqlcmd", f"-P{SECRET}"],
+        ["python", "job.py", "-P", SECRET],
+        ["job", "-w", SECRET],
+        ["bash", "-c", f"mosquitto_pub -u me -P {SECRET} -t x"],
+        ["job", "--creds", SECRET],
+        ["job", f"--creds={SECRET}"],
+        ["job", "--pin", SECRET],
+        ["job", "--key-pin", "123456"],
+        ["job", "hf_" + "a1B2" * 8],
+        ["python", "-c", "login('hf_" + "a1B2" * 8 + "')"],
         ["bash", "-c", rf'curl -d "{{\"password\": \"{SECRET}\"}}"'],
     ],
 )
 def test_a_secret_is_removed(words: list[str]) -> None:
-    assert SECRET not in redacted(words)
+    assert SECRET not in redacted(words) and "a1B2" not in redacted(words) and "123456" not in redacted(words)
     assert "***" in redacted(words)
 
 
@@ -81,6 +99,11 @@ def test_a_secret_is_removed(words: list[str]) -> None:
         ["job", "spark.ssl.keyStore=/a/b", "spark.authenticate=true", "tokenizer=punkt", "--conf", "a.b=c"],
         ["docker", "run", "-p", "8080:80", "repo/image:3.5", "vault", "token", "lookup"],
         ["python", "-m", "my_token", "x", "a:b", "T2_CH_CERN:/store/a@b", "-update", "primary_key", "id"],
+        ["scp", "-P", "22", "x", "me@host:y"],
+        ["xargs", "-P", "all", "-n", "1", "grep", "-w", "word", "a/b/c@2"],
+        ["make", "-w", "8", "-P", "/a/folder"],
+        ["kinit", "-kt", "f", "cms/vocms.example.ch@EXAMPLE.CH", "hdfs/_HOST@EXAMPLE.CH"],
+        ["docker", "run", "repo/image@sha256:0123abc", "/store/user/x@y", "pin_memory=1", "--pin-memory", "spinner=1"],
         ["job", "monkey=3", "https://host/path?page=1", "2026-01-15", "hdfs://namenode:8020/x"],
     ],
 )

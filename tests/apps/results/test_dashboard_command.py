@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import cmsspark
+from cmsspark.apps.dashboard.server import Options, open_server
 from cmsspark.base import errors
 from cmsspark.main import command
 from tests.apps.dashboard import stores
@@ -50,6 +51,20 @@ def test_a_port_in_use_and_a_token_for_all_to_read_are_refused(tmp_path: Path) -
     token.write_text("secret\n")
     token.chmod(0o644)
     assert run("--fout", str(tmp_path), "--port", "0", "--token-file", str(token))[0] == 77
+    token.chmod(0o600)
+    code, text = run("--fout", str(tmp_path), "--port", "0", "--token-file", str(token))
+    assert code == 78 and "at least 16 characters" in text and "secret" not in text
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_a_token_from_a_file_is_not_in_the_address(host: str, tmp_path: Path) -> None:
+    stores.store_day(tmp_path / "store", LAST, stores.partial_rows(LAST, count=20))
+    options = Options(host, 0, token="a-token-of-a-file-0123")
+    server = open_server(str(tmp_path / "store"), tmp_path / "state", tmp_path / "cache", options, lambda text: None)
+    try:
+        assert "token" not in server.address
+    finally:
+        server.close()
 
 
 def test_without_its_packages_it_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,6 +88,16 @@ def test_a_dry_run_starts_nothing_and_shows_no_secret(home: Path) -> None:
     assert not (home / "state").exists()
 
 
+def test_secrets_among_the_arguments_of_a_script_reach_it_and_are_stored_nowhere(home: Path) -> None:
+    words = ("--", "--token", "Xy7-hunter2", "--url", "https://me:Xy7-hunter2@host", "hf_" + "a1B2" * 8)
+    shown = train("run", "hello.py", "--dry-run", "--env", "API_TOKEN=Xy7-hunter2", *words).stdout
+    assert "--token *** --url https://***@host ***" in shown and "hunter2" not in shown and "a1B2" not in shown
+    ended = train("run", "hello.py", "--name", "first", *words)
+    assert '"--token", "Xy7-hunter2"' in ended.stdout
+    record = (home / "state/training/first/run.json").read_text()
+    assert "--token" in record and "hunter2" not in record and "a1B2" not in record
+
+
 @pytest.mark.parametrize(
     ("words", "code"),
     [

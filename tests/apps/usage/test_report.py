@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
+import subprocess
 from pathlib import Path
 
 import polars as pl
@@ -13,9 +15,12 @@ from click.testing import CliRunner, Result
 from cmsspark.apps.usage.report import command
 from cmsspark.base.errors import CmssparkError, DataError
 from cmsspark.base.manifests import Manifest
+from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.run.run_report import PAGE, write_page
+from cmsspark.store import results
 from cmsspark.store.results import CurrentTable
 from tests.run.places import Place, write_streams
+from tests.store.query.stores import FIRST, make_store
 
 #: Parts of people's names and files in the logs of the day.
 NAMES = ("Secret", "Person", "jdoe", "/CN=", "somebody")
@@ -72,6 +77,11 @@ def test_an_access_that_is_not_in_the_stored_report_ends_in_65(place: Place) -> 
     (part,) = (run_folder(place) / "data_aggregation").glob("part-*.parquet")
     rows = pl.read_parquet(part)
     rows.filter(pl.col("stream") != "eos").write_parquet(part)
+    manifest = run_folder(place) / "manifest.json"
+    document = json.loads(manifest.read_text())
+    # As the run itself had lost these rows.
+    document["tables"]["data_aggregation"]["sha256"] = {part.name: LocalFiles().sha256(str(part))}
+    manifest.write_text(json.dumps(document))
     said = report(place)
     assert said.return_value == 65
     assert "eos    accesses → stored report: 3 in, 0 out, WRONG" in said.stdout
@@ -111,3 +121,23 @@ def test_a_page_that_cannot_be_written_fails_no_run(place: Place) -> None:
     write_page(place.fout, "data_aggregation", stored, lines.append)
     (warning,) = lines
     assert warning.startswith("warning: the report of the run cannot be made")
+
+
+def test_where_memory_is_limited_the_page_is_made_by_a_process_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = make_store(tmp_path, 1)
+    table = results.current(LocalFiles(), store, "data_aggregation", "data_aggregation", FIRST)
+    done = CurrentTable(table.path.rpartition("/")[0], table.manifest)
+    page = Path(done.path, PAGE)
+    log: list[str] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (1_500_000_000,) * 2)
+    aborted = subprocess.CompletedProcess([], 127, "", "cannot allocate memory for thread-local data: ABORT\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "run", lambda *_, **__: aborted)
+        write_page(store, "data_aggregation", done, log.append)
+    assert not page.exists() and log[0].startswith(
+        "warning: the report of the run cannot be made: it needs more memory"
+    )
+    write_page(store, "data_aggregation", done, log.append)
+    assert log[1:] == [f"where every record went: {page}"] and "<svg" in page.read_text()
