@@ -6,7 +6,7 @@ Stored tables as pandas, Arrow or Polars without a JVM (``cms.read``, ``cms.sql`
 Example:
     >>> import cmsspark as cms
     >>> usage = cms.read("data_aggregation", "2026-01-15", fout="/data/results")
-    >>> usage.groupby("data_tier")["nacc"].sum().idxmax() in set(usage["data_tier"])
+    >>> usage.groupby("data_tier")[["accesses", "jobs"]].sum().loc["AOD"].min() > 0
     True
 """
 
@@ -63,31 +63,35 @@ def read(
 
     ``when`` is a day (``"2026-01-15"``), a week (``"2026-W03"``), a month (``"2026-01"``) or, with ``last``, the first
     day of a range. ``period_aggregation`` is stored by period: its rows are those of exactly that period.
-    ``columns``: some of the columns in ``schemas/tables/NAME.yaml``. ``to``: ``pandas``, ``arrow`` or ``polars``.
-    In pandas ``day`` is a datetime, and whole numbers with nulls have the type Int64, so they stay exact.
+    ``columns``: some of the columns in ``schemas/tables/NAME.yaml``, where ``accesses`` and ``jobs`` stand for the
+    stored ``nacc``, and ``job_read_bytes`` is beside ``read_bytes``: a sum over all rows adds no jobs to accesses.
+    ``to``: ``pandas``, ``arrow`` or ``polars``. In pandas ``day`` is a datetime, and whole numbers with nulls have the
+    type Int64, so they stay exact.
 
     Raises InputMissing (66) for days that are not stored, unless ``allow_missing`` and some are; UsageError (2) for an
     unknown table or column.
 
     Example:
         >>> usage = cms.read("data_aggregation", "2026-01-15", fout="/data/results")
-        >>> usage["day"].nunique(), int(usage["nacc"].min())
+        >>> usage["day"].nunique(), int(usage["accesses"].min())
         (1, 1)
-        >>> cms.read("partials", "2026-01-15", columns=["nacc"], to="arrow", fout="/data/results").column_names
-        ['nacc']
+        >>> cms.read("partials", "2026-01-15", columns=["accesses"], to="arrow", fout="/data/results").column_names
+        ['accesses']
     """
+    from cmsspark.pipeline.separate_counts import missing_column_hint, read_schema, separated, stored_names
     from cmsspark.pipeline.stored_columns import table_rows
-    from cmsspark.schemas import stored_table
     from cmsspark.store.results import current
 
     settings = settings_of(settings_file)
     store = store_of(fout, settings)
     job = job_of_table(table)
     name = job.name if table in job.aliases else table
-    wanted = list(columns) if columns is not None else stored_table(name).names
-    if unknown := [column for column in wanted if column not in stored_table(name).names]:
-        found = ", ".join(stored_table(name).names)
-        raise UsageError(f"{name} has no column {', '.join(unknown)}", found=found)
+    schema = read_schema(name)
+    names = list(columns) if columns is not None else schema.names
+    if unknown := [column for column in names if column not in schema.names]:
+        next_step = missing_column_hint(unknown[0]) if "accesses" in schema.names else None
+        found = ", ".join(schema.names)
+        raise UsageError(f"{name} has no column {', '.join(unknown)}", found=found, next_step=next_step)
     interval = _interval(when, last)
     files = _files(store, settings)
     chosen: list[Interval] = [interval]
@@ -98,8 +102,11 @@ def read(
         _check_missing(name, store, interval, missing, chosen, allow_missing=allow_missing)
     import pyarrow as pa
 
-    parts = [table_rows(files, current(files, store, job.name, name, one), name, wanted) for one in chosen]
-    return _converted(pa.concat_tables(parts), to)
+    stored_columns = stored_names(name, names)
+    parts = [
+        table_rows(files, current(files, store, job.name, name, interval), name, stored_columns) for interval in chosen
+    ]
+    return _converted(separated(pa.concat_tables(parts), name, names), to)
 
 
 def sql(
@@ -120,11 +127,12 @@ def sql(
 
     Example:
         >>> top = cms.sql(
-        ...     "select stream, sum(nacc) as nacc from data_aggregation where day = ? group by 1 order by 2 desc",
+        ...     "select dataset_name, sum(accesses) as accesses, sum(jobs) as jobs from data_aggregation "
+        ...     "where day = ? group by 1 order by 2 desc nulls last limit 10",
         ...     ["2026-01-15"], fout="/data/results",
         ... )
-        >>> list(top.columns), len(top) > 0
-        (['stream', 'nacc'], True)
+        >>> list(top.columns), len(top)
+        (['dataset_name', 'accesses', 'jobs'], 10)
     """
     from cmsspark.pipeline.stored_columns import existing_store
     from cmsspark.query.database import Database
@@ -267,14 +275,15 @@ def _scan(spark: SparkSession, request: DayRequest) -> DataFrame:
 def table(name: str, day: str, *, fout: str | None = None, settings_file: str | None = None) -> DataFrame:
     """Return the current result of a stored table for ``day``.
 
-    ``schemas/tables/NAME.yaml`` describes the columns. Raises InputMissing (66), which names the stored
+    The columns are those of :func:`read`. Raises InputMissing (66), which names the stored
     days, if this day is not stored, and UsageError (2) for an unknown table.
 
     Example:
         >>> usage = cms.table("data_aggregation", "2026-01-15", fout="/data/results")
-        >>> usage.groupBy("site_tier").sum("nacc").count() > 1
+        >>> usage.groupBy("site_tier").sum("accesses", "jobs").count() > 1
         True
     """
+    from cmsspark.pipeline.separate_counts import separated_in_spark
     from cmsspark.schemas import stored_table
     from cmsspark.store.results import current, spark_location
 
@@ -282,9 +291,10 @@ def table(name: str, day: str, *, fout: str | None = None, settings_file: str | 
     store = store_of(fout, settings_of(settings_file))
     current_table = current(files_for(store, spark), store, job_of_table(name).name, name, parse_day(day))
     read = spark.read.schema(stored_table(name).spark())
-    if current_table.manifest.tables[name].format == "csv":
-        return read.csv(spark_location(current_table.path), header=True, escape='"', multiLine=True)
-    return read.parquet(spark_location(current_table.path))
+    is_csv = current_table.manifest.tables[name].format == "csv"
+    path = spark_location(current_table.path)
+    rows = read.csv(path, header=True, escape='"', multiLine=True) if is_csv else read.parquet(path)
+    return separated_in_spark(rows, name)
 
 
 def _interval(when: When, last: str | date | None) -> Interval:
