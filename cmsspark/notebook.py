@@ -293,7 +293,9 @@ def table(name: str, day: str, *, fout: str | None = None, settings_file: str | 
     read = spark.read.schema(stored_table(name).spark())
     is_csv = current_table.manifest.tables[name].format == "csv"
     path = spark_location(current_table.path)
-    rows = read.csv(path, header=True, escape='"', multiLine=True) if is_csv else read.parquet(path)
+    # Spark takes an empty text in quotes for a null, unless nulls are written in another way.
+    texts = {"header": True, "escape": '"', "multiLine": True, "nullValue": "\0", "emptyValue": ""}
+    rows = read.csv(path, **texts) if is_csv else read.parquet(path)
     return separated_in_spark(rows, name)
 
 

@@ -83,7 +83,9 @@ class StagedRun:
         observed = rows.observe(written, F.count(F.lit(1)).alias("rows"))
         target = spark_location(self.table_path(table))
         if fmt == "csv":
-            observed.write.csv(target, header=True, escape='"')
+            # Spark would trim texts.
+            spaces = {"ignoreLeadingWhiteSpace": False, "ignoreTrailingWhiteSpace": False}
+            observed.write.csv(target, header=True, escape='"', **spaces)
         else:
             observed.write.parquet(target)
         return self._add_table(schema, fmt, int(written.get["rows"]), self._count_back(schema, fmt))
