@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from cmsspark.dashboard import dataset_use, search
+from cmsspark.dashboard import dataset_use, search, use
 from cmsspark.dashboard.dataset_use import DatasetUse
 from cmsspark.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.dashboard.segment_build import SUMS
@@ -118,7 +118,10 @@ def _figures(request: PageRequest, used: DatasetUse, chosen: Selection, facts: d
 def _history(request: PageRequest, used: DatasetUse, chosen: Selection, measure: str) -> Any:
     if measure == "users":
         note = "" if None not in used.users else "Users cannot be counted over days of two pseudonym keys."
-        series = Series(chosen.buckets(), {"": used.users}, is_additive=False, note=note)
+        is_counted = use.counted_steps(request.snapshot, chosen, chosen.streams_of_users)
+        users = [count if counted or count else None for count, counted in zip(used.users, is_counted, strict=True)]
+        partial = use.partial_steps(request.snapshot, chosen)
+        series = Series(chosen.buckets(), {"": users}, is_additive=False, note=note, partial=partial)
         return chart_of("history", series, "users", chosen, "all")
     return chart_of(
         "history", dataset_use.series_by_stream(request.snapshot, used, chosen, measure), measure, chosen, "stream"

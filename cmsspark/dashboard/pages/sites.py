@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from cmsspark.dashboard import site_use
+from cmsspark.dashboard import site_use, use
 from cmsspark.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.dashboard.segment_build import SUMS
 from cmsspark.dashboard.selection import Selection, choice_parameter, number_parameter, text_parameter
@@ -136,11 +136,15 @@ def _local_remote(request: PageRequest, chosen: Selection, site: str) -> Any:
     values: dict[str, list[int | None]] = {name: [None] * len(buckets) for name in ("local", "remote", "not known")}
     for day, *sums in site_use.over_time(request.snapshot, chosen, site):
         row = dict(zip(SUMS, sums, strict=True))
+        if row["nacc"] is None:
+            continue
         known, remote = int(row["remote_known_nacc"] or 0), int(row["remote_nacc"] or 0)
         at = position[day]
         values["local"][at], values["remote"][at] = known - remote, remote
-        values["not known"][at] = int(row["nacc"] or 0) - known
-    return chart_of("local_remote", Series(buckets, values), "nacc", chosen, "locality")
+        values["not known"][at] = int(row["nacc"]) - known
+    use.with_zeros(request.snapshot, chosen, values, "nacc", None)
+    series = Series(buckets, values, partial=use.partial_steps(request.snapshot, chosen))
+    return chart_of("local_remote", series, "nacc", chosen, "locality")
 
 
 def _group_table(request: PageRequest, name: str, heading: str, rows: list[tuple[Any, ...]]) -> Table:

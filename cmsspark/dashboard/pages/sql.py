@@ -41,7 +41,7 @@ def view(request: PageRequest) -> Content:
             if is_download:
                 raise
             notes.append(Note(shown(error.wanted), "bad"))
-            for label, value in (("found", error.found), ("next", error.next_step)):
+            for label, value in (("where", error.where), ("found", error.found), ("next", error.next_step)):
                 notes += [Note(f"{label}: {shown(line)}") for line in str(value or "").splitlines() if line.strip()]
     sections.append(_tables(request))
     limits = f"One query that reads; {SECONDS:g} s, {ROWS:,} rows here and {DOWNLOADED:,} in a download."
