@@ -78,7 +78,7 @@ def read(
         >>> cms.read("partials", "2026-01-15", columns=["accesses"], to="arrow", fout="/data/results").column_names
         ['accesses']
     """
-    from cmsspark.pipeline.separate_counts import missing_column_hint, read_schema, separated, stored_names
+    from cmsspark.pipeline.separate_counts import read_columns, separated, stored_names
     from cmsspark.pipeline.stored_columns import table_rows
     from cmsspark.store.results import current
 
@@ -86,12 +86,7 @@ def read(
     store = store_of(fout, settings)
     job = job_of_table(table)
     name = job.name if table in job.aliases else table
-    schema = read_schema(name)
-    names = list(columns) if columns is not None else schema.names
-    if unknown := [column for column in names if column not in schema.names]:
-        next_step = missing_column_hint(unknown[0]) if "accesses" in schema.names else None
-        found = ", ".join(schema.names)
-        raise UsageError(f"{name} has no column {', '.join(unknown)}", found=found, next_step=next_step)
+    names = read_columns(name, columns)
     interval = _interval(when, last)
     files = _files(store, settings)
     chosen: list[Interval] = [interval]

@@ -50,7 +50,7 @@ def test_a_day_is_read_as_pandas_arrow_and_polars(store: str) -> None:
     wanted = HISTORY.partials(FIRST, stored_table("partials"))
     arrow = cms.read("partials", "2026-01-05", to="arrow", fout=store)
     names = [name for name in stored_table("partials").names if name not in ("nacc", "read_bytes", "remote_nacc")]
-    assert isinstance(arrow, pa.Table) and arrow.select(names).equals(wanted.select(names))
+    assert isinstance(arrow, pa.Table) and arrow.select(names).to_pylist() == wanted.select(names).to_pylist()
     frame = cms.read("partials", FIRST, fout=store)
     assert isinstance(frame, pd.DataFrame) and list(frame.columns) == arrow.column_names
     assert (str(frame["day"].dtype), str(frame["read_bytes"].dtype)) == ("datetime64[ms]", "Int64")

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cmsspark.errors import UsageError
 from cmsspark.schemas import Column, Table, stored_table
 from cmsspark.sources.registry import STREAMS_OF_JOBS
 
@@ -76,6 +77,19 @@ def read_schema(name: str) -> Table:
         counts = [count.column for count in _COUNTS if count.stored == column.name]
         columns += counts or [replace(column, about=column.about.replace("nacc", "accesses or jobs"))]
     return replace(table, columns=tuple(columns))
+
+
+def read_columns(name: str, columns: Sequence[str] | None) -> list[str]:
+    """Return ``columns``, by default all that readers get. Raises UsageError (2) for those that a table has not."""
+    names = read_schema(name).names
+    unknown = [column for column in columns or () if column not in names]
+    if unknown:
+        raise UsageError(
+            f"{name} has no column {', '.join(unknown)}",
+            found=", ".join(names),
+            next_step=missing_column_hint(unknown[0]) if "accesses" in names else None,
+        )
+    return names if columns is None else list(columns)
 
 
 def stored_names(name: str, columns: Sequence[str]) -> list[str]:

@@ -35,7 +35,7 @@ _COLUMNS: Final = Table(
 )
 
 
-class Catalogue(Protocol):
+class DescribedViews(Protocol):
     """The views of a database with their schemas, and the stored days or periods of each."""
 
     @property
@@ -46,33 +46,33 @@ class Catalogue(Protocol):
     def stored_by_view(self) -> dict[str, list[StoredInterval]]: ...
 
 
-def description(sql: str, catalogue: Catalogue) -> tuple[pa.Table, str] | None:
+def description(sql: str, database: DescribedViews) -> tuple[pa.Table, str] | None:
     """Return the rows of ``show tables`` or ``describe TABLE`` with a sentence above them; None for other queries.
 
     A name that is no view is left to DuckDB, whose error suggests another one.
     """
     if _SHOW_TABLES.fullmatch(sql):
-        return _all_tables(catalogue), ""
+        return _all_tables(database), ""
     match = _DESCRIBE.fullmatch(sql)
     name = match[1].replace('"', "").lower() if match else ""
-    schema = catalogue.views.get(name)
+    schema = database.views.get(name)
     if schema is None:
         return None
-    stored = f" {_days_text(catalogue.stored(name))}" if name != DAYS else ""
+    stored = f" {_days_text(database.stored(name))}" if name != DAYS else ""
     return _columns(schema), f"{name}: {schema.about}{stored}"
 
 
-def _all_tables(catalogue: Catalogue) -> pa.Table:
+def _all_tables(database: DescribedViews) -> pa.Table:
     from cmsspark.query.part_system import table_of
 
-    by_view = catalogue.stored_by_view()
+    by_view = database.stored_by_view()
     stored = list(by_view.values())
     columns: dict[str, Sequence[object]] = {
         "table_name": list(by_view),
         "stored_count": [len({interval.interval for interval in intervals}) for intervals in stored],
         "first_day": [_first(intervals) for intervals in stored],
         "last_day": [_last(intervals) for intervals in stored],
-        "meaning": [schema.about for schema in catalogue.views.values()],
+        "meaning": [schema.about for schema in database.views.values()],
     }
     return table_of(_TABLES, columns)
 
