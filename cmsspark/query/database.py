@@ -186,14 +186,11 @@ class Database:
 
     @property
     def views(self) -> dict[str, Table]:
-        """The schemas of all views by their names; ``JOB.TABLE`` only of tables that several jobs write."""
-        shared = {
-            folder_name(job, name): read_schema(name)
-            for name, jobs in self._jobs_by_table.items()
-            for job in jobs
-            if len(jobs) > 1
+        """The schemas of all views by their names, ``TABLE`` and ``JOB.TABLE``."""
+        of_jobs = {
+            folder_name(job, name): read_schema(name) for name, jobs in self._jobs_by_table.items() for job in jobs
         }
-        return {**{schema.name: schema for schema in self.tables}, **shared}
+        return {**{schema.name: schema for schema in self.tables}, **of_jobs}
 
     def close(self) -> None:
         """Close the database."""

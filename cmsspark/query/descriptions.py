@@ -65,14 +65,16 @@ def description(sql: str, database: DescribedViews) -> tuple[pa.Table, str] | No
 def _all_tables(database: DescribedViews) -> pa.Table:
     from cmsspark.query.part_system import table_of
 
-    by_view = database.stored_by_view()
-    stored = list(by_view.values())
+    views, by_view = database.views, database.stored_by_view()
+    # The view of a job is another one than that of the table only where several jobs write the table.
+    names = [name for name in views if "." not in name or "job" in views[name.rpartition(".")[2]].names]
+    stored = [by_view[name] for name in names]
     columns: dict[str, Sequence[object]] = {
-        "table_name": list(by_view),
+        "table_name": names,
         "stored_count": [len({interval.interval for interval in intervals}) for intervals in stored],
         "first_day": [_first(intervals) for intervals in stored],
         "last_day": [_last(intervals) for intervals in stored],
-        "meaning": [schema.about for schema in database.views.values()],
+        "meaning": [views[name].about for name in names],
     }
     return table_of(_TABLES, columns)
 

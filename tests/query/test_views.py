@@ -97,6 +97,8 @@ def test_describe_says_meaning_unit_and_stored_days(mixed: Database) -> None:
     assert all(row["meaning"] for row in described.dicts)
     assert described.note.endswith("Stored: 1 day, 2026-01-05 to 2026-01-05.")
     assert mixed.query("describe dbs_eos").note.endswith("Nothing of it is stored.")
+    of_job = mixed.query("describe data_aggregation.partials")
+    assert of_job.dicts == described.dicts and "data_aggregation.partials" not in str(mixed.query("show tables").rows)
     assert mixed.query("describe select 1 as a").dicts[0]["column_name"] == "a"
     with pytest.raises(UsageError, match="Did you mean partials"):
         mixed.query("describe partial")
