@@ -57,7 +57,7 @@ def totals(snapshot: Snapshot, chosen: Selection) -> dict[str, int | None]:
         row = snapshot.query(f"SELECT {sums} FROM cube WHERE {where}", parameters)[0]
         result: dict[str, int | None] = {name: whole(value) for name, value in zip(SUMS, row, strict=True)}
         counted = "job_count" if chosen.is_of_jobs else "nacc"
-        result[counted] = result[counted] or 0
+        result[counted] = known_count(snapshot, chosen, result[counted])
         result["users"] = users_by(snapshot, chosen, None, whole_period=True).values.get("", [None])[0]
         return result
 
@@ -118,6 +118,12 @@ def counted_steps(snapshot: Snapshot, chosen: Selection, streams: Sequence[str])
         if chosen.first <= day <= chosen.last and own.intersection(snapshot.state.streams.get(day, ()))
     }
     return [bucket in steps for bucket in chosen.buckets()]
+
+
+def known_count(snapshot: Snapshot, chosen: Selection, count: int | None) -> int | None:
+    """Return a count over the whole period: 0 for None, unless no stored day of it counted such a stream."""
+    streams = STREAMS_OF_JOBS if chosen.is_of_jobs else ACCESS_STREAMS
+    return 0 if count is None and any(counted_steps(snapshot, chosen, streams)) else count
 
 
 def partial_steps(snapshot: Snapshot, chosen: Selection) -> frozenset[date]:

@@ -17,6 +17,8 @@ from urllib.parse import urlencode
 
 import pytest
 
+from cmsspark.dashboard import use
+from cmsspark.dashboard.selection import Selection
 from tests.dashboard.conftest import Running, serving
 from tests.dashboard.stores import store_day
 
@@ -83,6 +85,14 @@ def test_a_stream_alone_and_a_dataset_have_no_number_either(dashboard: Running) 
     assert [line["users_AOD"] for line in lines[:5]] == ["1", "1", "", "", "1"]
     lines = download(dashboard, "dataset", "history", name="/ZMM/Run2018A-v1/AOD")
     assert [line["nacc_cmssw"] for line in lines[:5]] == ["5", "5", "", "", "5"]
+
+
+def test_a_total_is_0_only_where_something_was_counted(dashboard: Running) -> None:
+    def total(number: int, stream: str) -> int | None:
+        chosen = Selection(DAYS[number], DAYS[number], (("stream", stream),))
+        return use.totals(dashboard.snapshot, chosen)["nacc"]
+
+    assert (total(1, "eos"), total(2, "cmssw"), total(3, "aaa"), total(4, "cmssw")) == (0, None, None, 5)
 
 
 def test_a_day_that_is_not_stored_has_no_users(dashboard: Running) -> None:

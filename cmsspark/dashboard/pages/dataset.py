@@ -93,9 +93,10 @@ def _search(request: PageRequest) -> Content:
 
 def _figures(request: PageRequest, used: DatasetUse, chosen: Selection, facts: dict[str, Any]) -> Figures:
     sums = dict(zip(SUMS, used.totals, strict=True))
+    accesses = use.known_count(request.snapshot, chosen, sums["nacc"])
     last = used.last_access
     figures = [
-        count_figure("Accesses", None if chosen.is_of_jobs else sums["nacc"] or 0),
+        count_figure("Accesses", None if chosen.is_of_jobs else accesses),
         Figure("Distinct users", si(used.all_users), "of jobs" if chosen.is_of_jobs else "each person once"),
         bytes_figure("Bytes read", sums["read_bytes"]),
     ]

@@ -115,11 +115,12 @@ def _one(request: PageRequest, chosen: Selection, site: str, controls: list[Cont
 
 def _figures(request: PageRequest, chosen: Selection, site: str, tiers: list[tuple[Any, ...]]) -> Figures:
     sums = {name: _sum(row[1 + n] for row in tiers) for n, name in enumerate(SUMS)}
+    accesses = use.known_count(request.snapshot, chosen, sums["nacc"])
     remote, known = sums["remote_nacc"], sums["remote_known_nacc"]
     users = site_use.users_of_site(request.snapshot, chosen, site)
     share = f"{remote / known:.1%}" if remote is not None and known else "–"
     figures = [
-        count_figure("Accesses", None if chosen.is_of_jobs else sums["nacc"] or 0),
+        count_figure("Accesses", None if chosen.is_of_jobs else accesses),
         Figure("Distinct users", si(users), "of jobs" if chosen.is_of_jobs else "each person once"),
         Figure("Remote share", share, f"{remote or 0:,} of {known or 0:,}"),
         bytes_figure("Bytes read", sums["read_bytes"]),
