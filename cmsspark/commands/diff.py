@@ -115,7 +115,9 @@ def command(
 
 
 def _job_of(name: str | None, sides: tuple[Side, Side]) -> Job:
-    """The job whose results are compared. Raises UsageError (2) for a day and a period, or a job of the other kind."""
+    """Return the job whose results are compared. Raises UsageError (2) for a day and a period, or no job on logs."""
+    from cmsspark.schemas import stored_table
+
     is_period = sides[0].is_period
     if is_period != sides[1].is_period:
         raise UsageError("a day and a period cannot be compared", next_step="give two days, or two periods")
@@ -123,7 +125,7 @@ def _job_of(name: str | None, sides: tuple[Side, Side]) -> Job:
     if job.of_periods != is_period:
         kind = "periods" if job.of_periods else "days"
         raise UsageError(f"results of {job.name} are of {kind}", next_step=f"give two {kind}")
-    if not (job.streams or job.of_periods):
+    if not job.tables or not {"stream", "nacc"} <= {*stored_table(job.tables[0]).names}:
         raise UsageError(f"{job.name} counts no accesses", next_step="give a job on log streams")
     return job
 
@@ -160,7 +162,7 @@ def _jobs_apart(rows: list[pl.DataFrame]) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the rows with the counts of jobs in columns of their own."""
     import polars as pl
 
-    is_job = pl.col("stream").is_in(STREAMS_OF_JOBS)
+    is_job = pl.col("stream").is_in(STREAMS_OF_JOBS).fill_null(False)
     of_jobs = [pl.when(is_job).then(pl.col(name)).alias(other) for name, other in _OF_JOBS.items() if other]
     of_accesses = [pl.when(~is_job).then(pl.col(name)).alias(name) for name in _OF_JOBS]
     before, after = (frame.with_columns(*of_jobs, *of_accesses) for frame in rows)
@@ -173,7 +175,7 @@ def _with_measure(rows: pl.DataFrame, measure: str) -> pl.DataFrame:
 
     if measure not in (*_OF_JOBS, *MEASURES_OF_JOBS):
         return rows
-    is_job = pl.col("stream").is_in(STREAMS_OF_JOBS)
+    is_job = pl.col("stream").is_in(STREAMS_OF_JOBS).fill_null(False)
     return rows.filter(~is_job if measure in _OF_JOBS else is_job)
 
 

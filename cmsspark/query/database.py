@@ -169,11 +169,9 @@ class Database:
                 for name, jobs in self._jobs_by_table.items()
                 for job in jobs
             }
-        plain = {
-            name: [interval for job in jobs for interval in stored[folder_name(job, name)]]
-            for name, jobs in self._jobs_by_table.items()
-        }
-        return {name: {**stored, **plain}.get(name, []) for name in self.views}
+        for name, jobs in self._jobs_by_table.items():
+            stored[name] = [interval for job in jobs for interval in stored[folder_name(job, name)]]
+        return {name: stored.get(name, []) for name in self.views}
 
     def days(self, table: str = "data_aggregation") -> list[date]:
         """The stored days of a table, in order."""

@@ -54,7 +54,9 @@ def description(sql: str, database: DescribedViews) -> tuple[pa.Table, str] | No
     if _SHOW_TABLES.fullmatch(sql):
         return _all_tables(database), ""
     match = _DESCRIBE.fullmatch(sql)
-    name = match[1].replace('"', "").lower() if match else ""
+    if match is None:
+        return None
+    name = match[1].replace('"', "").lower()
     schema = database.views.get(name)
     if schema is None:
         return None

@@ -89,7 +89,10 @@ def test_what_is_not_there_is_reported_with_what_is(store: Path) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [("2026", TEXT), (f"{TEXT}@", TEXT), (TEXT, TEXT, "--job", "dbs_phedex"), ("20260114", TEXT, "--publish-impact")],
+    [
+        *(("2026", TEXT), (f"{TEXT}@", TEXT), ("20260114", TEXT, "--publish-impact")),
+        *((TEXT, TEXT, "--job", job) for job in ("dbs_phedex", "cern_monit", "events_train")),
+    ],
 )
 def test_a_wrong_command_line_ends_in_2(store: Path, wrong: tuple[str, ...]) -> None:
     fails(UsageError, store, *wrong)
