@@ -46,19 +46,20 @@ QUESTIONS = (
     Question(
         "a year, by day and stream",
         "data_aggregation",
-        "select day, stream, sum(nacc) as n from data_aggregation group by all",
+        "select day, stream, sum(coalesce(accesses, jobs)) as n from data_aggregation group by all",
         lambda rows: rows.group_by("day", "stream").agg(n=pl.col("nacc").sum()),
     ),
     Question(
         "a year, ten datasets",
         "data_aggregation",
-        "select dataset_name, sum(nacc) as n from data_aggregation group by all order by n desc limit 10",
+        "select dataset_name, sum(coalesce(accesses, jobs)) as n from data_aggregation"
+        " group by all order by n desc limit 10",
         lambda rows: rows.group_by("dataset_name").agg(n=pl.col("nacc").sum()).top_k(10, by="n"),
     ),
     Question(
         "a year, one dataset's days",
         "data_aggregation",
-        "select day, sum(nacc) as n from data_aggregation"
+        "select day, sum(coalesce(accesses, jobs)) as n from data_aggregation"
         " where dataset_name = '/JetHT/Run2012B-22Jan2013-v1/AOD' group by all",
         lambda rows: (
             rows.filter(pl.col("dataset_name") == "/JetHT/Run2012B-22Jan2013-v1/AOD")

@@ -6,7 +6,7 @@ Stored tables as pandas, Arrow or Polars without a JVM (``cms.read``, ``cms.sql`
 Example:
     >>> import cmsspark as cms
     >>> usage = cms.read("data_aggregation", "2026-01-15", fout="/data/results")
-    >>> usage.groupby("data_tier")["nacc"].sum().idxmax() in set(usage["data_tier"])
+    >>> usage.groupby("data_tier")[["accesses", "jobs"]].sum().loc["AOD"].min() > 0
     True
 """
 
@@ -29,7 +29,6 @@ from cmsspark.engines.session import has_session
 from cmsspark.engines.session import session as _session
 from cmsspark.filesystems.opening import files_for
 from cmsspark.filesystems.storage import Files, is_local
-from cmsspark.settings import pseudonyms
 from cmsspark.sources.registry import ACCESS_STREAMS, STREAMS_OF_JOBS
 from cmsspark.store.job_index import job_of_table
 
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from cmsspark.run.request import DayRequest
     from cmsspark.settings.settings import Settings
 
 #: Kinds of tables that functions return.
@@ -63,31 +61,30 @@ def read(
 
     ``when`` is a day (``"2026-01-15"``), a week (``"2026-W03"``), a month (``"2026-01"``) or, with ``last``, the first
     day of a range. ``period_aggregation`` is stored by period: its rows are those of exactly that period.
-    ``columns``: some of the columns in ``schemas/tables/NAME.yaml``. ``to``: ``pandas``, ``arrow`` or ``polars``.
-    In pandas ``day`` is a datetime, and whole numbers with nulls have the type Int64, so they stay exact.
+    ``columns``: some of the columns in ``schemas/tables/NAME.yaml``, where ``accesses`` and ``jobs`` stand for the
+    stored ``nacc``, and ``job_read_bytes`` is beside ``read_bytes``: a sum over all rows adds no jobs to accesses.
+    ``to``: ``pandas``, ``arrow`` or ``polars``. In pandas ``day`` is a datetime, and whole numbers with nulls have the
+    type Int64, so they stay exact.
 
     Raises InputMissing (66) for days that are not stored, unless ``allow_missing`` and some are; UsageError (2) for an
     unknown table or column.
 
     Example:
         >>> usage = cms.read("data_aggregation", "2026-01-15", fout="/data/results")
-        >>> usage["day"].nunique(), int(usage["nacc"].min())
+        >>> usage["day"].nunique(), int(usage["accesses"].min())
         (1, 1)
-        >>> cms.read("partials", "2026-01-15", columns=["nacc"], to="arrow", fout="/data/results").column_names
-        ['nacc']
+        >>> cms.read("partials", "2026-01-15", columns=["accesses"], to="arrow", fout="/data/results").column_names
+        ['accesses']
     """
-    from cmsspark.base.schemas import stored_table
     from cmsspark.store.results import current
+    from cmsspark.store.separate_counts import read_columns, separated, stored_names
     from cmsspark.store.stored_columns import table_rows
 
     settings = settings_of(settings_file)
     store = store_of(fout, settings)
     job = job_of_table(table)
     name = job.name if table in job.aliases else table
-    wanted = list(columns) if columns is not None else stored_table(name).names
-    if unknown := [column for column in wanted if column not in stored_table(name).names]:
-        found = ", ".join(stored_table(name).names)
-        raise UsageError(f"{name} has no column {', '.join(unknown)}", found=found)
+    names = read_columns(name, columns)
     interval = _interval(when, last)
     files = _files(store, settings)
     chosen: list[Interval] = [interval]
@@ -98,8 +95,11 @@ def read(
         _check_missing(name, store, interval, missing, chosen, allow_missing=allow_missing)
     import pyarrow as pa
 
-    parts = [table_rows(files, current(files, store, job.name, name, one), name, wanted) for one in chosen]
-    return _converted(pa.concat_tables(parts), to)
+    stored_columns = stored_names(name, names)
+    parts = [
+        table_rows(files, current(files, store, job.name, name, interval), name, stored_columns) for interval in chosen
+    ]
+    return _converted(separated(pa.concat_tables(parts), name, names), to)
 
 
 def sql(
@@ -120,11 +120,12 @@ def sql(
 
     Example:
         >>> top = cms.sql(
-        ...     "select stream, sum(nacc) as nacc from data_aggregation where day = ? group by 1 order by 2 desc",
+        ...     "select dataset_name, sum(accesses) as accesses, sum(jobs) as jobs from data_aggregation "
+        ...     "where day = ? group by 1 order by 2 desc nulls last limit 10",
         ...     ["2026-01-15"], fout="/data/results",
         ... )
-        >>> list(top.columns), len(top) > 0
-        (['stream', 'nacc'], True)
+        >>> list(top.columns), len(top)
+        (['dataset_name', 'accesses', 'jobs'], 10)
     """
     from cmsspark.store.query.database import Database
     from cmsspark.store.stored_columns import existing_store
@@ -207,6 +208,7 @@ def accesses(
         >>> sorted(accesses.columns)[:4]
         ['app', 'block_name', 'cpu_seconds', 'dataset_name']
     """
+    from cmsspark.run.access_scan import scan_accesses
     from cmsspark.run.request import DayRequest
 
     of_jobs = sorted({*streams} & {*STREAMS_OF_JOBS})
@@ -227,57 +229,24 @@ def accesses(
         allow_tmp=allow_tmp,
         refresh_dumps=True,
     )
-    return _scan(session(), request)
-
-
-def _scan(spark: SparkSession, request: DayRequest) -> DataFrame:
-    """Return the accesses of a day with their datasets and blocks, as :func:`accesses` does."""
-    from pyspark.sql import functions as F
-
-    from cmsspark.dumps.dump_tables import table_source
-    from cmsspark.engines.broadcast_files import ship
-    from cmsspark.engines.scan import scan
-    from cmsspark.engines.tasks import TaskContext
-    from cmsspark.run.catalogue_snapshots import open_snapshots
-    from cmsspark.run.inputs import resolve
-    from cmsspark.run.log_day import stream_files
-    from cmsspark.sources.folders import Layout
-    from cmsspark.sources.reader import Reader
-
-    settings = request.settings
-    files = files_for("hdfs://", spark)
-    inputs = resolve(request, Layout.of(settings, request.root), files)
-    cache = settings.cache_dir / "catalogue"
-    opened = open_snapshots(files, inputs.dbs, inputs.replicas, cache, rses_file=settings.rses)
-    assert opened.catalogue is not None
-    key = pseudonyms.load_or_make(settings.state_dir / pseudonyms.KEY_FILE, request.day)
-    catalogue = ship(spark, opened.catalogue)
-    replicas = ship(spark, opened.replicas) if opened.replicas else None
-    context = TaskContext(request.day, catalogue, replicas, key, Reader, single_accesses=True)
-    rows = scan(spark, stream_files(inputs), context)
-    blocks = table_source(spark, inputs.dbs, "BLOCKS", ("block_id", "block_name")).table().dropDuplicates(["block_id"])
-    return (
-        rows.join(blocks, "block_id", "left")
-        .withColumn("cpu_seconds", F.col("cpu_ms") / F.lit(1000.0))
-        .withColumn("wall_seconds", F.col("wall_ms") / F.lit(1000.0))
-        .drop("block_id", "cpu_ms", "wall_ms")
-    )
+    return scan_accesses(session(), request)
 
 
 def table(name: str, day: str, *, fout: str | None = None, settings_file: str | None = None) -> DataFrame:
     """Return the current result of a stored table for ``day``.
 
-    ``schemas/tables/NAME.yaml`` describes the columns. Raises InputMissing (66), which names the stored
+    The columns are those of :func:`read`. Raises InputMissing (66), which names the stored
     days, if this day is not stored, and UsageError (2) for an unknown table.
 
     Example:
         >>> usage = cms.table("data_aggregation", "2026-01-15", fout="/data/results")
-        >>> usage.groupBy("site_tier").sum("nacc").count() > 1
+        >>> usage.groupBy("site_tier").sum("accesses", "jobs").count() > 1
         True
     """
     from cmsspark.base.schemas import stored_table
     from cmsspark.store.part_checks import check_table
     from cmsspark.store.results import current, spark_location
+    from cmsspark.store.separate_counts import separated_in_spark
 
     spark = session()
     store = store_of(fout, settings_of(settings_file))
@@ -285,9 +254,13 @@ def table(name: str, day: str, *, fout: str | None = None, settings_file: str | 
     current_table = current(files, store, job_of_table(name).name, name, parse_day(day))
     check_table(files, current_table, name)
     read = spark.read.schema(stored_table(name).spark())
-    if current_table.manifest.tables[name].format == "csv":
-        return read.csv(spark_location(current_table.path), header=True, escape='"', multiLine=True)
-    return read.option("parquet.page.verify-checksum.enabled", True).parquet(spark_location(current_table.path))
+    is_csv = current_table.manifest.tables[name].format == "csv"
+    path = spark_location(current_table.path)
+    # Spark takes an empty text in quotes for a null, unless nulls are written in another way.
+    texts = {"header": True, "escape": '"', "multiLine": True, "nullValue": "\0", "emptyValue": ""}
+    checked = read.option("parquet.page.verify-checksum.enabled", True)
+    rows = read.csv(path, **texts) if is_csv else checked.parquet(path)
+    return separated_in_spark(rows, name)
 
 
 def _interval(when: When, last: str | date | None) -> Interval:

@@ -31,6 +31,12 @@ if TYPE_CHECKING:
 
 #: The description of the report of a single stream; ``{stream}`` is replaced by the stream's name.
 _STREAM_REPORT: Final = "schemas/tables/dbs_STREAM.yaml"
+#: Endings of names, or whole names, of columns with numbers → their unit.
+_UNITS: Final = {
+    **{"_bytes": "bytes", "_ms": "ms", "_count": "number", "_share": "share of 1", "cpu_time": "s", "wc_time": "s"},
+    **{"timestamp": "ms since 1970", "bytes": "bytes", "accesses": "accesses", "remote_nacc": "accesses"},
+    **{"jobs": "jobs", "distinct_users": "people", "events": "events", "replica_events": "events"},
+}
 _STREAM_REPORT_NAME: Final = re.compile(r"dbs_([a-z][a-z0-9_]*)")
 
 
@@ -51,6 +57,19 @@ class Column:
     nullable: bool = True
     about: str = ""
     required: str = ""
+
+    @property
+    def unit(self) -> str | None:
+        """The unit of its numbers, by its name; None for other values, and for numbers without one.
+
+        Example:
+            >>> Column("read_bytes", "long").unit
+            'bytes'
+        """
+        if self.type not in ("long", "int", "double"):
+            return None
+        endings = (unit for name, unit in _UNITS.items() if name.startswith("_") and self.name.endswith(name))
+        return _UNITS.get(self.name) or next(endings, None)
 
     @property
     def is_needed(self) -> bool:

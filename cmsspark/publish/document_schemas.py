@@ -16,7 +16,7 @@ from typing import Any, Final
 from cmsspark.base.resources import resource
 from cmsspark.base.schemas import Table, stored_table
 from cmsspark.publish.completeness import MAX_GONE_LISTED, bins_of
-from cmsspark.publish.documents import TYPE_PREFIX, WITHHELD
+from cmsspark.publish.documents import TYPE_PREFIX, WITHHELD, added_fields
 from cmsspark.sources.registry import STREAMS, STREAMS_BY_NAME
 
 COMPLETENESS: Final = "completeness"
@@ -64,6 +64,9 @@ def schema_of(table: Table) -> dict[str, Any]:
             properties[WITHHELD] = {"type": "boolean", "enum": [True], "description": about}
         if not column.nullable and not is_withheld:
             required.append(column.name)
+    for name in added_fields(table):
+        about = "nacc again, in documents of the stream condor, where it counts jobs; no other document has it"
+        properties[name] = {**_COUNT, "description": about}
     of = "period" if "period" in table.names else "day"
     properties["timestamp"] = {**_COUNT, "description": f"start of the {of}, UTC milliseconds"}
     properties["is_gone"] = {"type": "boolean", "enum": [True], "description": f"the {of} no longer has this document"}

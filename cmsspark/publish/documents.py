@@ -20,12 +20,15 @@ from typing import Any, Final
 from cmsspark.base.errors import UsageError
 from cmsspark.base.periods import Interval, start_ms
 from cmsspark.base.schemas import Column, Table
+from cmsspark.sources.registry import STREAMS_OF_JOBS
 
 TYPE_PREFIX: Final = "agg"
 #: MONIT publishes no maximum; larger documents are refused here, where the error can name them.
 MAX_BYTES: Final = 1_000_000
 #: Takes the place of ``distinct_users`` where that is withheld.
 WITHHELD: Final = "is_distinct_users_withheld"
+#: Beside ``nacc`` in documents of a stream of jobs, which are not accesses.
+JOB_COUNT: Final = "job_count"
 _USERS: Final = "distinct_users"
 #: The tier of datasets that single people make: their names carry accounts.
 _USER_TIER: Final = "USER"
@@ -76,6 +79,14 @@ def key_columns(table: Table) -> tuple[str, ...]:
     return tuple(column.name for column in table.columns if column.type == "string" and not column.nullable)
 
 
+def added_fields(table: Table) -> tuple[str, ...]:
+    """Return the fields that documents of a table have and its stored rows have not.
+
+    ``nacc`` counts jobs where the stream is one of jobs; such a document says so in ``job_count``, too.
+    """
+    return (JOB_COUNT,) if {"stream", "nacc"} <= {*table.names} else ()
+
+
 @dataclass(frozen=True)
 class DocumentSpec:
     """What all documents of one table and day, or period, have in common.
@@ -111,6 +122,11 @@ class DocumentSpec:
     def fields(self) -> tuple[Column, ...]:
         """The columns that become fields."""
         return tuple(column for column in self.table.columns if column.name not in (_PERIOD_COLUMN, "timestamp"))
+
+    @cached_property
+    def added(self) -> tuple[str, ...]:
+        """The fields that documents have and stored rows have not."""
+        return added_fields(self.table)
 
     @cached_property
     def required(self) -> frozenset[str]:
@@ -160,6 +176,8 @@ def document(spec: DocumentSpec, row: Mapping[str, Any]) -> dict[str, Any]:
     if spec.min_users is not None and 0 < body.get(_USERS, 0) < spec.min_users:
         del body[_USERS]
         body[WITHHELD] = True
+    if JOB_COUNT in spec.added and body.get("stream") in STREAMS_OF_JOBS and "nacc" in body:
+        body[JOB_COUNT] = body["nacc"]
     body["timestamp"] = spec.timestamp
     body["metadata"] = spec.metadata(document_id(spec.table.name, spec.period, key))
     return body
@@ -177,6 +195,7 @@ def gone(spec: DocumentSpec, body: Mapping[str, Any]) -> dict[str, Any]:
     names of a dataset that is left out now are replaced: until then they stand on the dashboards, too.
     """
     measures = {column.name: column.type for column in spec.fields if column.type in ("long", "int", "double")}
+    measures |= dict.fromkeys(spec.added, "long")
     result = dict(body)
     for name in measures.keys() & body.keys():
         result[name] = 0.0 if measures[name] == "double" else 0

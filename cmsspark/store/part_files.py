@@ -14,6 +14,7 @@ from cmsspark.filesystems.storage import Entry, Files, is_local, local_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import DataFrame
 
 #: Bytes at the end of a Parquet file, which usually contain its footer.
 _FOOTER_BYTES: Final = 65_536
@@ -104,3 +105,17 @@ def count_part_rows(files: Files, part: Entry, schema: Table) -> int:
     if names != schema.names:
         raise OutputError("the written part has other columns", where=part.path, found=names)
     return int(footer.num_rows)
+
+
+def plain_texts(schema: pa.Schema) -> pa.Schema:
+    import pyarrow as pa
+
+    plain = [field.with_type(pa.string()) if pa.types.is_dictionary(field.type) else field for field in schema]
+    return pa.schema(plain)
+
+
+def check_columns(rows: DataFrame, schema: Table) -> None:
+    wanted = [(f.name, f.dataType.simpleString()) for f in schema.spark().fields]
+    columns = [(f.name, f.dataType.simpleString()) for f in rows.schema.fields]
+    if wanted != columns:
+        raise RuntimeError(f"table {schema.name} wants columns {wanted}, the job made {columns}")

@@ -24,7 +24,16 @@ from cmsspark.base.periods import Interval, options
 from cmsspark.base.schemas import Table, stored_table
 from cmsspark.base.text.readable import json_text
 from cmsspark.filesystems.storage import Entry, Files, is_local, join, local_path
-from cmsspark.store.part_files import count_csv_rows, count_part_rows, open_part, parts_of, read_parts, write_part
+from cmsspark.store.part_files import (
+    check_columns,
+    count_csv_rows,
+    count_part_rows,
+    open_part,
+    parts_of,
+    plain_texts,
+    read_parts,
+    write_part,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -79,14 +88,16 @@ class StagedRun:
         from pyspark.sql import functions as F
 
         schema = stored_table(table)
-        _check_columns(rows, schema)
+        check_columns(rows, schema)
         written = Observation(f"{table}-{self.run_id}")
         observed = rows.observe(written, F.count(F.lit(1)).alias("rows"))
         self._make_table(table)
         target = spark_location(self.table_path(table))
         # The folder is there, and empty.
         if fmt == "csv":
-            observed.write.mode("append").csv(target, header=True, escape='"')
+            # Spark would trim texts.
+            spaces = {"ignoreLeadingWhiteSpace": False, "ignoreTrailingWhiteSpace": False}
+            observed.write.mode("append").csv(target, header=True, escape='"', **spaces)
         else:
             observed.write.mode("append").parquet(target)
         return self._add_table(schema, fmt, int(written.get["rows"]), self._count_back(schema, fmt))
@@ -97,7 +108,7 @@ class StagedRun:
         Texts may be plain or dictionary arrays: the files are the same.
         """
         schema = stored_table(table)
-        if not _plain_texts(rows.schema).equals(schema.arrow()):
+        if not plain_texts(rows.schema).equals(schema.arrow()):
             raise RuntimeError(f"table {table} wants columns {schema.arrow()}, the job made {rows.schema}")
         self._write_parts(rows, table)
         return self._add_table(schema, "parquet", rows.num_rows, self._count_back(schema))
@@ -341,20 +352,6 @@ def _stored_summary(files: Files, fout: str, job: str) -> str:
     days = [entry.name for entry in folders if files.stat(join(entry.path, "CURRENT")) is not None]
     shown = ", ".join(days[-10:])
     return f"days {shown}" + (f" and {len(days) - 10} before" if len(days) > 10 else "") if days else "no day"
-
-
-def _plain_texts(schema: pa.Schema) -> pa.Schema:
-    import pyarrow as pa
-
-    plain = [field.with_type(pa.string()) if pa.types.is_dictionary(field.type) else field for field in schema]
-    return pa.schema(plain)
-
-
-def _check_columns(rows: DataFrame, schema: Table) -> None:
-    wanted = [(f.name, f.dataType.simpleString()) for f in schema.spark().fields]
-    columns = [(f.name, f.dataType.simpleString()) for f in rows.schema.fields]
-    if wanted != columns:
-        raise RuntimeError(f"table {schema.name} wants columns {wanted}, the job made {columns}")
 
 
 def _is_private(table: str) -> bool:

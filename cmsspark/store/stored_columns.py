@@ -37,9 +37,16 @@ def files_of(fout: str, app: str, settings: Settings | None = None) -> Files:
 def existing_store(files: Files, store: str) -> Files:
     """Return ``files``. Raises InputMissing (66) where there is no such store, whose tables would all be empty."""
     if files.stat(store) is None:
-        next_step = "check --fout, or make a first day: run_spark data_aggregation --date DAY"
-        raise InputMissing("name the result folder", where=store, found="nothing of that name", next_step=next_step)
+        raise missing_store(store)
     return files
+
+
+def missing_store(store: str) -> InputMissing:
+    """Return the error (66) for a store that is not there."""
+    next_step = "check --fout and its disk, or make a first day: run_spark data_aggregation --date DAY"
+    return InputMissing(
+        "there is no store", where=store, found="nothing of that name, or an empty folder", next_step=next_step
+    )
 
 
 def parts_of(files: Files, current: CurrentTable, table: str) -> list[StoredPart | CurrentTable]:

@@ -135,3 +135,12 @@ def test_any_text_is_either_utf8_or_refused(text: str) -> None:
         assert any(0xD800 <= ord(letter) < 0xE000 for letter in text)
     else:
         assert json.loads(encoded.decode("utf-8")) == text
+
+
+def test_documents_of_jobs_say_so_beside_the_count_of_other_documents() -> None:
+    jobs = document(SPEC, row(1, stream="condor"))
+    assert jobs["job_count"] == jobs["nacc"] == 3
+    assert gone(SPEC, jobs)["job_count"] == 0
+    assert "job_count" not in document(SPEC, row(1))
+    for body in (jobs, gone(SPEC, jobs)):
+        validator_for("data_aggregation").check(body)

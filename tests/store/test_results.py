@@ -225,6 +225,71 @@ def test_csv_keeps_every_text(spark: SparkSession, stored: Path) -> None:
     assert sorted(map(str, read["read_bytes"])) == sorted(["", "9223372036854775807", "0"])
 
 
+#: Texts that writers and readers of CSV change unless they are told not to.
+HOSTILE_TEXTS = (
+    *(
+        " T2_DE",
+        "T2_DE ",
+        " ",
+        "\tx",
+        "x\t",
+        "",
+        '"',
+        '""',
+        'a"b',
+        "\\",
+        '\\"',
+        "a,b",
+        "a\nb",
+        "a\r\nb",
+        "\r",
+        "\n",
+        "\ra",
+    ),
+    *(
+        "#x",
+        "null",
+        "NULL",
+        "NA",
+        "nan",
+        "\\N",
+        "\x01a",
+        "\x0b",
+        "\u00a0x",
+        "\ufeffx",
+        "é😀",
+        "'x'",
+        "=1+1",
+        "a\\",
+        ",",
+    ),
+    *('"a","a"', "true", "1e5", "\x1f", "\u2028", "\u0085", "-", ' "x" ', '\\\\"', "\\,"),
+)
+
+
+def test_csv_has_the_rows_of_parquet_whatever_the_names_are(spark: SparkSession, tmp_path: Path) -> None:
+    from cmsspark import notebook
+    from cmsspark.store.query.database import Database
+
+    rows = partials_of(
+        spark,
+        [
+            (DAY, "aaa", f"/{text}/Run/AOD{number}", text, text, text or None, number + 1, None, None, number / 7, None)
+            for number, text in enumerate(HOSTILE_TEXTS)
+        ],
+    )
+    csv_store, parquet_store = tmp_path / "csv", tmp_path / "parquet"
+    write_run(csv_store, DAY, rows, {}, "csv")
+    write_run(parquet_store, DAY, rows, {}, "parquet")
+    expected = notebook.read("partials", DAY, fout=str(parquet_store), to="arrow").sort_by("dataset_name")
+    assert sorted(expected["site_name"].to_pylist()) == sorted(HOSTILE_TEXTS)
+    assert notebook.read("partials", DAY, fout=str(csv_store), to="arrow").sort_by("dataset_name").equals(expected)
+    with Database(str(csv_store)) as database:
+        assert database.query("from partials").table.sort_by("dataset_name").to_pylist() == expected.to_pylist()
+    by_spark = [row.asDict() for row in notebook.table("partials", DAY.isoformat(), fout=str(csv_store)).collect()]
+    assert sorted(by_spark, key=lambda row: str(row["dataset_name"])) == expected.to_pylist()
+
+
 @pytest.mark.parametrize("fmt", ["parquet", "csv"])
 def test_a_table_without_rows_is_stored_with_its_columns(spark: SparkSession, tmp_path: Path, fmt: str) -> None:
     empty = partials_of(spark, ROWS).where("nacc < 0")

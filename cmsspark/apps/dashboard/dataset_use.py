@@ -15,7 +15,7 @@ from cmsspark.apps.dashboard.dataset_tables import Sums
 from cmsspark.apps.dashboard.segment_build import SUMS
 from cmsspark.apps.dashboard.selection import Selection
 from cmsspark.apps.dashboard.snapshot import Snapshot, day_number, day_of
-from cmsspark.apps.dashboard.use import Series, with_zeros
+from cmsspark.apps.dashboard.use import Series, partial_steps, with_zeros
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -193,8 +193,8 @@ def series_by_stream(snapshot: Snapshot, result: DatasetUse, chosen: Selection, 
         if row[column] is not None:
             values.setdefault(row[1], [None] * len(buckets))[position[row[0]]] = int(row[column])
     if measure in ("nacc", "job_count"):
-        with_zeros(snapshot, chosen, values)
-    return Series(buckets, values)
+        with_zeros(snapshot, chosen, values, measure, "stream")
+    return Series(buckets, values, partial=partial_steps(snapshot, chosen))
 
 
 def _largest(row: tuple[Any, ...]) -> tuple[Any, ...]:

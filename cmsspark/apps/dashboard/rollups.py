@@ -73,11 +73,14 @@ class Segment:
 
 @dataclass(frozen=True)
 class RollupState:
-    """What a refresh found: the segments, the stored days that cannot be read with the reason, why days are partial."""
+    """What a refresh found: the segments, the stored days that cannot be read with the reason, why days are partial,
+    and the streams that each day counted.
+    """
 
     segments: tuple[Segment, ...]
     faults: Mapping[date, str] = field(default_factory=dict)
     partial: Mapping[date, str] = field(default_factory=dict)
+    streams: Mapping[date, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def runs(self) -> dict[date, str]:
@@ -116,7 +119,7 @@ class Rollups:
             segment = self._segment(name, [days[day] for day in members], faults)
             if segment is not None:
                 segments.append(segment)
-        return RollupState(tuple(segments), faults, partial)
+        return RollupState(tuple(segments), faults, partial, {day: stored.streams for day, stored in days.items()})
 
     def remove_old(self, state: RollupState) -> None:
         """Remove segments that the state does not use, and what killed builds left."""

@@ -78,6 +78,11 @@ class Selection:
             return day - timedelta(days=day.isoweekday() - 1)
         return day.replace(day=1) if self.step == "month" else day
 
+    def days_of(self, bucket: date) -> list[date]:
+        """Return all days of the step that begins on ``bucket``, also those outside of the period."""
+        days = [bucket + timedelta(days=number) for number in range({"day": 1, "week": 7, "month": 31}[self.step])]
+        return [day for day in days if self.bucket_of(day) == bucket]
+
     def buckets(self) -> list[date]:
         """The first days of all steps of the period, in order."""
         count = (self.last - self.first).days + 1

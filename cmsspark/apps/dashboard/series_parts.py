@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import date
 from typing import TYPE_CHECKING, Final
 
-from cmsspark.apps.dashboard.selection import STEPS, Selection, choice_parameter
+from cmsspark.apps.dashboard.selection import NO_PART, STEPS, Selection, choice_parameter
 from cmsspark.apps.dashboard.use import MEASURES, OF_JOBS, OTHER, Series
 from cmsspark.apps.dashboard.widgets import Chart, Column, Control, Kind, Note, Table, shown
 
@@ -18,16 +18,23 @@ _KINDS: Final[Mapping[str, Kind]] = {
     "nacc": "count", "users": "count", "job_count": "count", "read_bytes": "bytes", "job_read_bytes": "bytes",
     "cpu_ms": "ms",
 }  # fmt: skip
+_PARTIAL: Final = Column(
+    "is_partial", "Partial", "yes", "some of its days are outside of the period, not stored, or without a stream"
+)
 _X: Final = {"day": "Day (UTC)", "week": "ISO week, by its Monday (UTC)", "month": "Month (UTC)"}
 
 
 def chart_of(name: str, series: Series, measure: str, chosen: Selection, by: str) -> Chart:
     """The chart of a series: stacked where its groups add up, else lines.
 
-    Of one step the groups are bars: a stack without areas shows points at sums that read as values.
+    Of one step the groups are bars: a stack without areas shows points at sums that read as values. Steps of which only
+    a part is counted are marked, in the picture and in the table. Columns of downloads are named for the measure.
     """
     label, unit, factor = MEASURES[measure]
     labels = [label_of(day, chosen.step) for day in series.buckets]
+    marked = [
+        f"{text} (partial)" if day in series.partial else text for day, text in zip(series.buckets, labels, strict=True)
+    ]
     is_stack = series.is_additive and len(series.values) > 1 and len(labels) > 1
     has_any = [any(value is not None for value in column) for column in zip(*series.values.values(), strict=True)]
     # In a stack a group without a value lies flat; where no group has one, no day is stored.
@@ -41,16 +48,22 @@ def chart_of(name: str, series: Series, measure: str, chosen: Selection, by: str
     note = series.note
     if not series.is_additive and len(series.values) > 1:
         note = f"{note} One person can be in several groups and steps: these numbers do not add up.".strip()
-    columns = [Column(chosen.step, STEPS[chosen.step][1].capitalize(), "text")]
+    columns = [Column(chosen.step, STEPS[chosen.step][1].capitalize(), "text"), _PARTIAL]
     columns += [
-        Column(group or "all", shown(group) if group or by != "all" else "All", _KINDS[measure]) for group in values
+        Column(measure, "All", _KINDS[measure])
+        if by == "all"
+        else Column(f"{measure}_{group or NO_PART}", shown(group), _KINDS[measure])
+        for group in values
     ]
-    rows = [(text, *(row[number] for row in series.values.values())) for number, text in enumerate(labels)]
+    rows = [
+        (text, day in series.partial, *(row[number] for row in series.values.values()))
+        for number, (day, text) in enumerate(zip(series.buckets, labels, strict=True))
+    ]
     return Chart(
         name,
         f"{label} by {STEPS[chosen.step][1]}",
         "bar" if len(labels) == 1 else "stack" if is_stack else "line",
-        labels,
+        marked,
         values if by != "all" or not values else {label: next(iter(values.values()))},
         "" if unit == "h" else unit,
         _X[chosen.step],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -13,9 +13,7 @@ from cmsspark.apps.dashboard import user_sets
 from cmsspark.apps.dashboard.segment_build import SUMS
 from cmsspark.apps.dashboard.selection import FILTERS, Selection
 from cmsspark.apps.dashboard.snapshot import Snapshot, day_number, day_of
-
-if TYPE_CHECKING:
-    pass
+from cmsspark.sources.registry import ACCESS_STREAMS, STREAMS_OF_JOBS
 
 #: Measure → (label, unit, factor from the stored value).
 MEASURES: Final[Mapping[str, tuple[str, str, float]]] = {
@@ -37,13 +35,15 @@ OTHER: Final = "other"
 class Series:
     """Values over time by group: ``values[group][n]`` is the value of ``buckets[n]``, None where there is none.
 
-    ``is_additive``: whether groups and buckets may be added up. ``note`` says why values are missing.
+    ``is_additive``: whether groups and buckets may be added up. ``note`` says why values are missing. ``partial``: the
+    buckets of which only a part is counted.
     """
 
     buckets: list[date]
     values: dict[str, list[int | None]]
     is_additive: bool = True
     note: str = ""
+    partial: frozenset[date] = frozenset()
 
 
 def totals(snapshot: Snapshot, chosen: Selection) -> dict[str, int | None]:
@@ -57,7 +57,7 @@ def totals(snapshot: Snapshot, chosen: Selection) -> dict[str, int | None]:
         row = snapshot.query(f"SELECT {sums} FROM cube WHERE {where}", parameters)[0]
         result: dict[str, int | None] = {name: whole(value) for name, value in zip(SUMS, row, strict=True)}
         counted = "job_count" if chosen.is_of_jobs else "nacc"
-        result[counted] = result[counted] or 0
+        result[counted] = known_count(snapshot, chosen, result[counted])
         result["users"] = users_by(snapshot, chosen, None, whole_period=True).values.get("", [None])[0]
         return result
 
@@ -90,18 +90,48 @@ def _sums_by(snapshot: Snapshot, chosen: Selection, measure: str, group: str | N
         if value is not None:
             by_group.setdefault(name, [None] * len(buckets))[position[day]] = whole(value)
     if measure in ("nacc", "job_count"):
-        with_zeros(snapshot, chosen, by_group)
-    return Series(buckets, _with_others(by_group))
+        with_zeros(snapshot, chosen, by_group, measure, group)
+    return Series(buckets, _with_others(by_group), partial=partial_steps(snapshot, chosen))
 
 
-def with_zeros(snapshot: Snapshot, chosen: Selection, by_group: dict[str, list[int | None]]) -> None:
-    """Write 0 where a group has no count in a step with a stored day; without one nothing is known."""
-    stored = {chosen.bucket_of(day) for day in snapshot.days if chosen.first <= day <= chosen.last}
-    is_stored = [bucket in stored for bucket in chosen.buckets()]
+def with_zeros(
+    snapshot: Snapshot, chosen: Selection, by_group: dict[str, list[int | None]], measure: str, column: str | None
+) -> None:
+    """Write 0 where a group has no count in a step with a day that counted its streams; without one nothing is known.
+
+    ``column``: what the groups are values of.
+    """
+    streams = STREAMS_OF_JOBS if measure == "job_count" else ACCESS_STREAMS
     for name, values in by_group.items():
+        is_counted = counted_steps(snapshot, chosen, (name,) if column == "stream" else streams)
         by_group[name] = [
-            0 if value is None and there else value for value, there in zip(values, is_stored, strict=True)
+            0 if value is None and counted else value for value, counted in zip(values, is_counted, strict=True)
         ]
+
+
+def counted_steps(snapshot: Snapshot, chosen: Selection, streams: Sequence[str]) -> list[bool]:
+    """Return for each step of the period whether one of its stored days counted one of ``streams``."""
+    own = {*streams} & {chosen.value("stream") or stream for stream in streams}
+    steps = {
+        chosen.bucket_of(day)
+        for day in snapshot.days
+        if chosen.first <= day <= chosen.last and own.intersection(snapshot.state.streams.get(day, ()))
+    }
+    return [bucket in steps for bucket in chosen.buckets()]
+
+
+def known_count(snapshot: Snapshot, chosen: Selection, count: int | None) -> int | None:
+    """Return a count over the whole period: 0 for None, unless no stored day of it counted such a stream."""
+    streams = STREAMS_OF_JOBS if chosen.is_of_jobs else ACCESS_STREAMS
+    return 0 if count is None and any(counted_steps(snapshot, chosen, streams)) else count
+
+
+def partial_steps(snapshot: Snapshot, chosen: Selection) -> frozenset[date]:
+    """Return the steps of which only a part is counted: their other days are outside of the period or not stored, or a
+    day is partial itself.
+    """
+    whole_days = {day for day in snapshot.days if chosen.first <= day <= chosen.last} - snapshot.state.partial.keys()
+    return frozenset(bucket for bucket in chosen.buckets() if not whole_days.issuperset(chosen.days_of(bucket)))
 
 
 def _with_others(by_group: dict[str, list[int | None]]) -> dict[str, list[int | None]]:
@@ -141,14 +171,22 @@ def users_by(snapshot: Snapshot, chosen: Selection, group: str | None, *, whole_
     is_mixed = _mixed(snapshot, chosen, buckets)
     values: dict[str, list[int | None]] = {}
     for number, name in enumerate([*shown, OTHER]):
-        cells = [None if mixed else int(count) for count, mixed in zip(counts[:, number], is_mixed, strict=True)]
+        own_streams = (name,) if column == "stream" and name != OTHER else chosen.streams_of_users
+        is_counted = counted_steps(snapshot, chosen, own_streams)
+        if whole_period:
+            is_counted = [any(is_counted)]
+        cells = [
+            int(count) if (counted or count) and not mixed else None
+            for count, counted, mixed in zip(counts[:, number], is_counted, is_mixed, strict=True)
+        ]
         if name != OTHER or (len(names) > len(shown) and any(cells)):
             values[name] = cells
     note = (
         "Users cannot be counted over days of two pseudonym keys: such periods have no number." if any(is_mixed) else ""
     )
     kept = {name: cells for name, cells in values.items() if any(cells) or len(values) == 1}
-    return Series(buckets, kept, is_additive=False, note=note)
+    partial = frozenset() if whole_period else partial_steps(snapshot, chosen)
+    return Series(buckets, kept, is_additive=False, note=note, partial=partial)
 
 
 def codes_of_users(snapshot: Snapshot, chosen: Selection) -> dict[str, list[int]]:

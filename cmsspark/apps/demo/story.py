@@ -128,7 +128,7 @@ def next_lines(first: date, day: date, story: Story) -> list[str]:
         (f"cmsspark view datasets {span}", "the most read datasets of all days"),
         (f"cmsspark report {span} --html days.html", "the same in pictures"),
         ("cmsspark ask unused --weeks 1", "replicas that nobody read"),
-        sql_line("select day, sum(nacc) from data_aggregation group by day order by day"),
+        sql_line("select day, sum(accesses), sum(jobs) from data_aggregation group by day order by day"),
     ]
     return aligned(lines)
 

@@ -11,10 +11,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from cmsspark.apps.monitor.processes_redaction import redacted
 from cmsspark.apps.monitor.processes_roles import OTHER, YARN_LAUNCHER, container_of, role_of
 from cmsspark.base import clock
 from cmsspark.base.errors import UsageError
+from cmsspark.settings.redaction import redacted
 from cmsspark.store.process_samples import ProcessSample
 
 #: The proportional and the unshared memory are measured in the third sample, then in each sixth one if memory has

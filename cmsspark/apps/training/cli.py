@@ -112,8 +112,8 @@ def _note_memory(run: TrainingRun) -> None:
 
 
 def _run_of(script: Path, arguments: tuple[str, ...], state_dir: Path, options: dict[str, Any]) -> TrainingRun:
-    from cmsspark.apps.monitor.processes_redaction import redacted_words
     from cmsspark.apps.training.spec import TrainingRun, memory_of, run_name, secret_of
+    from cmsspark.settings.redaction import redacted_words
 
     backend = options["backend"]
     others = {"spark": ("master", "confs"), "k8s": ("image", "namespace", "kube_context", "claim")}
@@ -172,8 +172,8 @@ def _show_plan(run: TrainingRun, backend: Backend, source: str) -> None:
     if hasattr(backend, "yaml"):
         click.echo(backend.yaml(run, source), nl=False)
         return
-    from cmsspark.apps.monitor.processes_redaction import redacted
     from cmsspark.apps.training.worker import worker_environment
+    from cmsspark.settings.redaction import redacted
 
     addresses = [f"HOST{rank}:PORT{rank}" for rank in range(run.workers)]
     environment = worker_environment(run.job(0, addresses, "OUTPUT", 1)) | dict(run.environment)

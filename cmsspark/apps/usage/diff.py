@@ -23,10 +23,11 @@ if TYPE_CHECKING:
     from cmsspark.base.schemas import Table
 
 COLUMNS: Final = {"dataset": "dataset_name", "site": "site_name", "stream": "stream", "app": "app"}
-#: Counts of accesses → those of jobs, which are not accesses: a column of their own beside results of other streams.
+#: Counts of accesses → those of jobs, which are not accesses and have columns of their own.
 _OF_JOBS: Final = {"nacc": "job_count", "read_bytes": "job_read_bytes", "remote_nacc": None}
 _STORED: Final = ("nacc", "read_bytes", "remote_nacc", "cpu_time", "wc_time")
-MEASURES: Final = (*_STORED, "job_count", "job_read_bytes")
+MEASURES_OF_JOBS: Final = ("job_count", "job_read_bytes")
+MEASURES: Final = (*_STORED, *MEASURES_OF_JOBS)
 
 
 @dataclass(frozen=True)
@@ -73,14 +74,14 @@ _BY: Final = "Group by this column. Can be given several times. [default: datase
     multiple=True,
     help=_BY,
 )
-@click.option("--measure", type=click.Choice(MEASURES), default="nacc", show_default=True, help="Measure to compare.")
+@click.option("--measure", type=click.Choice(MEASURES), help="Measure to compare. [default: nacc; of jobs: job_count]")
 @click.option("--top", type=click.IntRange(0), default=10, show_default=True, help="Number of largest changes.")
 @click.option("--publish-impact", is_flag=True, help="Also count changed documents (two runs of one day or period).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @store_options
 def command(
-    before: str, after: str, job_name: str | None, by: tuple[str, ...], measure: str, top: int, publish_impact: bool,
-    as_json: bool, fout: str | None, settings_file: str | None,
+    before: str, after: str, job_name: str | None, by: tuple[str, ...], measure: str | None, top: int,
+    publish_impact: bool, as_json: bool, fout: str | None, settings_file: str | None,
 ) -> None:  # fmt: skip
     """Compare results A and B: two days (20260115), or two periods (2026-W46, 2026-11, 2026-11-01--2026-11-10).
 
@@ -100,9 +101,8 @@ def command(
     named_rows = [_rows(store, job.name, schema, side) for side in sides]
     names, rows = [name for name, _ in named_rows], [frame for _, frame in named_rows]
     apart = _jobs_apart(rows)
-    sums = differences.totals(*apart, [name for name in MEASURES if name in apart[0].columns])
-    if measure not in apart[0].columns:
-        raise UsageError(f"no jobs are beside accesses in {job.name}", next_step="give --measure nacc")
+    sums = differences.totals(*apart, MEASURES)
+    measure = _measure(measure, rows, job)
     left, right = (_with_measure(frame, measure) for frame in apart)
     groups = [
         differences.grouped(left, right, COLUMNS[name], measure, top) for name in by or ("dataset", "site", "stream")
@@ -115,7 +115,9 @@ def command(
 
 
 def _job_of(name: str | None, sides: tuple[Side, Side]) -> Job:
-    """The job whose results are compared. Raises UsageError (2) for a day and a period, or a job of the other kind."""
+    """Return the job whose results are compared. Raises UsageError (2) for a day and a period, or no job on logs."""
+    from cmsspark.base.schemas import stored_table
+
     is_period = sides[0].is_period
     if is_period != sides[1].is_period:
         raise UsageError("a day and a period cannot be compared", next_step="give two days, or two periods")
@@ -123,7 +125,7 @@ def _job_of(name: str | None, sides: tuple[Side, Side]) -> Job:
     if job.of_periods != is_period:
         kind = "periods" if job.of_periods else "days"
         raise UsageError(f"results of {job.name} are of {kind}", next_step=f"give two {kind}")
-    if not (job.streams or job.of_periods):
+    if not job.tables or not {"stream", "nacc"} <= {*stored_table(job.tables[0]).names}:
         raise UsageError(f"{job.name} counts no accesses", next_step="give a job on log streams")
     return job
 
@@ -145,15 +147,22 @@ def _rows(store: str, job: str, schema: Table, side: Side) -> tuple[str, pl.Data
     return f"{side.interval.isoformat()}@{result.manifest.run}", rows
 
 
+def _measure(name: str | None, rows: list[pl.DataFrame], job: Job) -> str:
+    """Return the measure to compare. Raises UsageError (2) for one of accesses or jobs of which there are none."""
+    is_job = [stream in STREAMS_OF_JOBS for frame in rows for stream in frame["stream"].unique()]
+    has_jobs, has_accesses = any(is_job), not all(is_job) or not is_job
+    if name in _OF_JOBS and not has_accesses:
+        raise UsageError(f"{job.name} has jobs and no accesses here", next_step="give --measure job_count")
+    if name in MEASURES_OF_JOBS and not has_jobs:
+        raise UsageError(f"{job.name} has no jobs here", next_step="give --measure nacc")
+    return name or ("nacc" if has_accesses else "job_count")
+
+
 def _jobs_apart(rows: list[pl.DataFrame]) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The rows with the counts of jobs in columns of their own, where a result has both accesses and jobs."""
+    """Return the rows with the counts of jobs in columns of their own."""
     import polars as pl
 
-    is_job = pl.col("stream").is_in(STREAMS_OF_JOBS)
-    kinds = {kind for frame in rows if "stream" in frame.columns for kind in frame.select(is_job).to_series().unique()}
-    before, after = rows
-    if len(kinds) < 2:
-        return before, after
+    is_job = pl.col("stream").is_in(STREAMS_OF_JOBS).fill_null(False)
     of_jobs = [pl.when(is_job).then(pl.col(name)).alias(other) for name, other in _OF_JOBS.items() if other]
     of_accesses = [pl.when(~is_job).then(pl.col(name)).alias(name) for name in _OF_JOBS]
     before, after = (frame.with_columns(*of_jobs, *of_accesses) for frame in rows)
@@ -161,12 +170,12 @@ def _jobs_apart(rows: list[pl.DataFrame]) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 
 def _with_measure(rows: pl.DataFrame, measure: str) -> pl.DataFrame:
-    """The rows that are of accesses, or of jobs, where the measure is of one of them and the other is there, too."""
+    """Return the rows that are of accesses, or of jobs, where the measure is of one of them."""
     import polars as pl
 
-    if "job_count" not in rows.columns or measure not in (*_OF_JOBS, *_OF_JOBS.values()):
+    if measure not in (*_OF_JOBS, *MEASURES_OF_JOBS):
         return rows
-    is_job = pl.col("stream").is_in(STREAMS_OF_JOBS)
+    is_job = pl.col("stream").is_in(STREAMS_OF_JOBS).fill_null(False)
     return rows.filter(~is_job if measure in _OF_JOBS else is_job)
 
 
@@ -193,7 +202,8 @@ def _as_dict(
 
 def _print(names: list[str], sums: list[Change], groups: list[Grouped], measure: str, impact: Impact | None) -> None:
     click.echo(f"A {names[0]}\nB {names[1]}\n")
-    _table([_line(change) for change in sums], ("", "A", "B", "B - A", ""))
+    has_values = [change for change in sums if change.before is not None or change.after is not None]
+    _table([_line(change) for change in has_values], ("", "A", "B", "B - A", ""))
     for group in groups:
         click.echo(
             f"\n{measure} by {group.column}: {group.appeared:,} appeared, {group.vanished:,} vanished, "

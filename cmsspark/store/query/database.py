@@ -12,11 +12,15 @@ from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark.base.errors import CmssparkError, DataError, NotReady, UsageError
-from cmsspark.base.schemas import Table, described_table, stored_table
+from cmsspark.base.schemas import Table, stored_table
 from cmsspark.filesystems.storage import Files, LocalFiles, is_local, local_path
 from cmsspark.store.query import statements
 from cmsspark.store.query.cell_values import distinct, values_of
+from cmsspark.store.query.descriptions import description
 from cmsspark.store.query.stored_parts import StoredInterval, StoredParts, tables
+from cmsspark.store.query.table_views import DAYS, create_views, days_columns, days_schema, folder_name, view_schema
+from cmsspark.store.separate_counts import read_schema
+from cmsspark.store.stored_columns import missing_store
 
 if TYPE_CHECKING:
     import duckdb
@@ -24,8 +28,6 @@ if TYPE_CHECKING:
 
     from cmsspark.store.query.part_system import PartSystem
 
-#: The view of all stored days and periods.
-DAYS: Final = "stored_days"
 Parameters = Sequence[Any] | Mapping[str, Any]
 _NEEDS_EXTRA: Final = "pip install 'cmsspark[sql]'"
 _BATCH_ROWS: Final = 65_536
@@ -37,12 +39,13 @@ _ATTEMPTS: Final = 2
 class QueryResult:
     """The rows of a query as an Arrow table, whether more rows were left out, and the seconds that it took.
 
-    Sums of whole numbers have the type int64 where they fit.
+    Sums of whole numbers have the type int64 where they fit. ``note``: what a described table means, and its days.
     """
 
     table: pa.Table
     is_truncated: bool
     seconds: float
+    note: str = ""
 
     @property
     def names(self) -> list[str]:
@@ -81,12 +84,15 @@ class Database:
         self.fout = fout
         self._files = files or LocalFiles()
         self._max_age_s = max_age_s
-        self._tables = {name: job for name, job in tables().items() if is_private or not stored_table(name).is_private}
+        self._jobs_by_table = {
+            name: jobs for name, jobs in tables().items() if is_private or not stored_table(name).is_private
+        }
         self._parts = StoredParts(self._files, os.path.abspath(local_path(fout)) if is_local(fout) else fout)
+        self._is_store_seen = False
         self._refreshed: dict[str, float] = {}
         self._lock = threading.Lock()
         self._connection, self._system = _connect(self._files, memory, threads)
-        self._create_views()
+        create_views(self._connection, self._system, self._jobs_by_table)
 
     def query(
         self,
@@ -101,12 +107,17 @@ class Database:
 
         Of more than ``max_rows`` rows the first are returned, with ``is_truncated``. Raises UsageError (2) for a wrong
         query and for rows of more than ``max_bytes``, NotAllowed (77) for one that reads files, NotReady (75) after
-        ``max_seconds``, DataError (65) where a day that it needs is damaged.
+        ``max_seconds``, DataError (65) where a day that it needs is damaged, InputMissing (66) where the store is gone.
         """
-        statement = statements.checked(sql)
         began = time.monotonic()
+        if described := description(sql, self):
+            rows, note = described
+            return QueryResult(
+                rows.slice(0, max_rows), rows.num_rows > (max_rows or rows.num_rows), time.monotonic() - began, note
+            )
+        statement = statements.checked(sql)
         for attempt in range(_ATTEMPTS):
-            self.refresh(statements.mentioned(sql, [*self._tables, DAYS]), force=bool(attempt))
+            self.refresh(statements.mentioned(sql, [*self._jobs_by_table, DAYS]), force=bool(attempt))
             try:
                 rows, is_truncated = self._run(statement, parameters, (max_rows, max_bytes), max_seconds)
             except _FileGone as error:
@@ -117,11 +128,15 @@ class Database:
         raise AssertionError("a query ends in its last attempt")
 
     def refresh(self, names: Sequence[str] | None = None, *, force: bool = False) -> None:
-        """Bring the views of these tables, by default of all, up to date with the store."""
-        chosen = list(self._tables) if names is None or DAYS in names else [name for name in names]
+        """Bring the views of these tables, by default of all, up to date with the store.
+
+        Raises InputMissing (66) where the store was there before and is gone, as on a disk that was unmounted.
+        """
+        chosen = list(self._jobs_by_table) if names is None or DAYS in names else [name for name in names]
         with self._lock:
+            self._check_store()
             is_changed = False
-            for job in dict.fromkeys(self._tables[name] for name in chosen):
+            for job in dict.fromkeys(job for name in chosen for job in self._jobs_by_table[name]):
                 now = time.monotonic()
                 if not force and now - self._refreshed.get(job.name, float("-inf")) < self._max_age_s:
                     continue
@@ -130,18 +145,33 @@ class Database:
                 if self._parts.refresh(job):
                     is_changed = True
                     for table in job.tables:
-                        if table in self._tables:
-                            self._system.put(stored_table(table), self._parts.of(job, table))
+                        if table in self._jobs_by_table:
+                            self._system.put(folder_name(job, table), stored_table(table), self._parts.of(job, table))
                 self._refreshed[job.name] = now
-            if is_changed or not self._system.glob(f"{DAYS}/*"):
-                self._system.put_rows(days_schema(), _days_columns(list(self._all_stored())))
+            if is_changed:
+                self._system.put_rows(days_schema(), days_columns(list(self._all_stored())))
 
     def stored(self, table: str) -> list[StoredInterval]:
-        """The stored days or periods of a table, oldest first, as the last refresh found them."""
-        self._require(table)
-        self.refresh([table])
+        """Return the stored days or periods of a table, of all jobs or of that in ``JOB.TABLE``, oldest first."""
+        job_name, _, name = table.rpartition(".")
+        self._require(name)
+        self.refresh([name])
         with self._lock:
-            return self._parts.of(self._tables[table], table)
+            jobs = [job for job in self._jobs_by_table[name] if job_name in ("", job.name)]
+            return [interval for job in jobs for interval in self._parts.of(job, name)]
+
+    def stored_by_view(self) -> dict[str, list[StoredInterval]]:
+        """Return the stored days or periods of each of :attr:`views`."""
+        self.refresh()
+        with self._lock:
+            stored = {
+                folder_name(job, name): self._parts.of(job, name)
+                for name, jobs in self._jobs_by_table.items()
+                for job in jobs
+            }
+        for name, jobs in self._jobs_by_table.items():
+            stored[name] = [interval for job in jobs for interval in stored[folder_name(job, name)]]
+        return {name: stored.get(name, []) for name in self.views}
 
     def days(self, table: str = "data_aggregation") -> list[date]:
         """The stored days of a table, in order."""
@@ -149,8 +179,16 @@ class Database:
 
     @property
     def tables(self) -> list[Table]:
-        """The schemas of all views, ``stored_days`` last."""
-        return [*(stored_table(name) for name in self._tables), days_schema()]
+        """The schemas of all tables as views have them, ``stored_days`` last."""
+        return [*(view_schema(name, jobs) for name, jobs in self._jobs_by_table.items()), days_schema()]
+
+    @property
+    def views(self) -> dict[str, Table]:
+        """The schemas of all views by their names, ``TABLE`` and ``JOB.TABLE``."""
+        of_jobs = {
+            folder_name(job, name): read_schema(name) for name, jobs in self._jobs_by_table.items() for job in jobs
+        }
+        return {**{schema.name: schema for schema in self.tables}, **of_jobs}
 
     def close(self) -> None:
         """Close the database."""
@@ -163,29 +201,22 @@ class Database:
         self.close()
 
     def _require(self, table: str) -> None:
-        if table not in self._tables:
-            raise UsageError(
-                f"there is no table {table!r}", found=", ".join(self._tables), next_step="`show tables` lists them"
-            )
+        if table not in self._jobs_by_table:
+            found = ", ".join(self._jobs_by_table)
+            raise UsageError(f"there is no table {table!r}", found=found, next_step="`show tables` lists them")
+
+    def _check_store(self) -> None:
+        """Raise InputMissing (66) where the store is gone: without this its tables would just be empty."""
+        fout = self._parts.fout
+        if not self._is_store_seen:
+            self._is_store_seen = self._files.stat(fout) is not None and bool(self._files.list_dir(fout))
+        elif self._files.stat(fout) is None or not self._files.list_dir(fout):
+            raise missing_store(fout)
 
     def _all_stored(self) -> Iterator[StoredInterval]:
-        for name, job in self._tables.items():
-            yield from self._parts.of(job, name)
-
-    def _create_views(self) -> None:
-        from cmsspark.store.query.part_system import NO_DAY
-
-        for schema in (stored_table(name) for name in self._tables):
-            self._system.put(schema, [])
-            keys = ("period", "first_day", "last_day") if "period" in schema.names else ("day",)
-            types = ", ".join(f"{key}: {'VARCHAR' if key == 'period' else 'DATE'}" for key in keys)
-            columns = ", ".join(f'"{name}"' for name in schema.names)
-            self._connection.execute(
-                f"CREATE VIEW {schema.name} AS SELECT {columns} FROM read_parquet('{self._system.protocol}://"  # noqa: S608
-                f"{schema.name}/*', hive_partitioning = true, hive_types = {{{types}}}) WHERE {keys[-1]} > '{NO_DAY}'"
-            )
-        self._system.put_rows(days_schema(), _days_columns([]))
-        self._connection.execute(f"CREATE VIEW {DAYS} AS FROM read_parquet('{self._system.protocol}://{DAYS}/*')")
+        for name, jobs in self._jobs_by_table.items():
+            for job in jobs:
+                yield from self._parts.of(job, name)
 
     def _run(
         self,
@@ -325,27 +356,3 @@ def _plain_sums(rows: pa.Table) -> pa.Table:
             with suppress(pa.ArrowInvalid):
                 rows = rows.set_column(number, field.name, rows.column(number).cast(pa.int64()))
     return rows
-
-
-def days_schema() -> Table:
-    """The columns of the view ``stored_days``."""
-    return described_table("schemas/views/stored_days.yaml")
-
-
-def _days_columns(stored: list[StoredInterval]) -> dict[str, list[Any]]:
-    """The columns of ``schemas/views/stored_days.yaml`` of all stored intervals."""
-    is_day = [isinstance(one.interval, date) for one in stored]
-    return {
-        "table_name": [one.table for one in stored],
-        "day": [one.interval if day else None for one, day in zip(stored, is_day, strict=True)],
-        "period": [None if day else str(one.interval) for one, day in zip(stored, is_day, strict=True)],
-        "first_day": [one.first_day for one in stored],
-        "last_day": [one.last_day for one in stored],
-        "run": [one.run for one in stored],
-        "made_ms": [one.made_ms for one in stored],
-        "row_count": [one.rows for one in stored],
-        "stored_bytes": [one.bytes for one in stored],
-        "is_partial": [bool(one.partial_reason) for one in stored],
-        "partial_reason": [one.partial_reason or None for one in stored],
-        "is_damaged": [one.fault is not None for one in stored],
-    }

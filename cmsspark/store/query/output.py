@@ -25,7 +25,9 @@ _SUFFIXES: Final = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jso
 
 
 def echo_result(result: QueryResult) -> None:
-    """Print a table that fits the terminal."""
+    """Print a table that fits the terminal, below what it describes."""
+    if result.note:
+        click.echo(result.note)
     texts = [number for number, field in enumerate(result.table.schema) if not _is_number(field.type)]
     if [*result.names] == ["explain_key", "explain_value"]:
         for _, plan in result.rows:

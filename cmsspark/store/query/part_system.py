@@ -1,6 +1,6 @@
 """Stored tables as DuckDB sees them: a read-only file system with one folder a table, and nothing else in it.
 
-DuckDB opens ``cmsstore://TABLE/day=2026-01-15/RUN/part-…`` and nothing else, as queries have no access to files. The
+DuckDB opens ``cmsstore://JOB.TABLE/day=2026-01-15/RUN/part-…`` and nothing else: queries have no access to files. The
 names carry the interval as Hive partitions, so that DuckDB leaves out days before it opens their files. Each folder
 begins with a file of nulls that has the table's columns: a table has its types even where no day is stored. That file
 has as many rows as a usual part, from which DuckDB estimates how large the table is; its partition is before all days,
@@ -74,7 +74,7 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
     def __init__(self, files: Files) -> None:
         super().__init__()
         self._files = files
-        self._tables: dict[str, dict[str, _Content]] = {}
+        self._folders: dict[str, dict[str, _Content]] = {}
         self._schemas: dict[str, Table] = {}
         self._converted: OrderedDict[str, bytes] = OrderedDict()
         self._lock = threading.Lock()
@@ -82,31 +82,27 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
         #: The error of each file that could not be opened, by its location.
         self.failures: dict[str, CmssparkError] = {}
 
-    def put(self, schema: Table, stored: list[StoredInterval]) -> None:
-        """Replace the files of a table by those of ``stored``."""
+    def put(self, folder: str, schema: Table, stored: list[StoredInterval]) -> None:
+        """Replace the files in a table's ``folder`` by those of ``stored``."""
         files = sum(len(one.parts) for one in stored)
         usual = sum(one.rows for one in stored) // files if files else 0
-        contents = {_schema_file(schema): _Content(0, content=null_rows(schema, usual))}
-        for one in stored:
-            folder = f"{schema.name}/{_partitions(one)}/{quote(one.run, safe='') or 'damaged'}"
-            if one.fault is not None:
-                contents[f"{folder}/damaged.parquet"] = _Content(0, stored=one)
-            elif one.fmt != "parquet":
-                contents[f"{folder}/all.parquet"] = _Content(one.bytes, stored=one)
+        contents = {_schema_file(folder, schema): _Content(0, content=null_rows(schema, usual))}
+        for interval in stored:
+            run = f"{folder}/{_partitions(interval)}/{quote(interval.run, safe='') or 'damaged'}"
+            if interval.fault is not None:
+                contents[f"{run}/damaged.parquet"] = _Content(0, stored=interval)
+            elif interval.fmt != "parquet":
+                contents[f"{run}/all.parquet"] = _Content(interval.bytes, stored=interval)
             else:
-                for part in one.parts:
-                    contents[f"{folder}/{quote(part.name, safe='')}"] = _Content(part.size, part, one)
+                for part in interval.parts:
+                    contents[f"{run}/{quote(part.name, safe='')}"] = _Content(part.size, part, interval)
         self._schemas[schema.name] = schema
-        self._tables[schema.name] = contents
+        self._folders[folder] = contents
 
     def put_rows(self, schema: Table, columns: Mapping[str, Sequence[Any]]) -> None:
         """Replace the rows of a table that is not stored."""
         content = _parquet(table_of(schema, columns))
-        self._tables[schema.name] = {f"{schema.name}/rows.parquet": _Content(0, content=content)}
-
-    def paths(self, table: str) -> list[str]:
-        """The locations of a table's files, for error messages and tests."""
-        return [content.part.path for content in self._tables.get(table, {}).values() if content.part]
+        self._folders[schema.name] = {f"{schema.name}/rows.parquet": _Content(0, content=content)}
 
     def part_in(self, text: str) -> StoredPart | None:
         """Return the part whose name stands in an error message of DuckDB; None where none does."""
@@ -131,8 +127,8 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
 
     def glob(self, path: str, **_: Any) -> list[str]:
         name = _plain(path)
-        table, _slash, pattern = name.partition("/")
-        contents: Mapping[str, _Content] = self._tables.get(table, {})
+        folder, _slash, pattern = name.partition("/")
+        contents: Mapping[str, _Content] = self._folders.get(folder, {})
         return list(contents) if pattern == "*" else [name] if name in contents else []
 
     def exists(self, path: str, **_: Any) -> bool:
@@ -208,7 +204,7 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
 
     def _find(self, path: str) -> _Content | None:
         name = _plain(path)
-        return self._tables.get(name.partition("/")[0], {}).get(name)
+        return self._folders.get(name.partition("/")[0], {}).get(name)
 
     def _require(self, path: str) -> _Content:
         content = self._find(path)
@@ -287,9 +283,9 @@ def _partitions(stored: StoredInterval) -> str:
     return f"day={stored.interval}"
 
 
-def _schema_file(schema: Table) -> str:
+def _schema_file(folder: str, schema: Table) -> str:
     names = ("period", "first_day", "last_day") if "period" in schema.names else ("day",)
-    return f"{schema.name}/{'/'.join(f'{name}={NO_DAY}' for name in names)}/columns.parquet"
+    return f"{folder}/{'/'.join(f'{name}={NO_DAY}' for name in names)}/columns.parquet"
 
 
 def _plain(path: str) -> str:

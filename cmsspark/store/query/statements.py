@@ -10,6 +10,7 @@ from typing import Final
 
 from cmsspark.base.errors import CmssparkError, NotAllowed, NotReady, UsageError
 from cmsspark.base.text.spelling import suggestion
+from cmsspark.store.separate_counts import missing_column_hint
 
 _EXPLAIN: Final = re.compile(r"\s*explain(\s+analyze\b|\s*\([^)]*\))?", re.IGNORECASE)
 _WORD: Final = re.compile(r"[a-z_][a-z_0-9]*")
@@ -18,6 +19,7 @@ _INDIRECT: Final = frozenset({"query", "query_table", "show", "describe", "table
 #: Texts of errors for what is no day, and for tables that do not exist; digits that may be a day.
 _OF_DAYS: Final = re.compile(r"date field|-> DATE\)")
 _NO_TABLE: Final = re.compile(r"Table with name (\S+) does not exist")
+_NO_COLUMN: Final = re.compile(r'column (?:named )?"(\w+)"')
 _DIGITS: Final = re.compile(r"(?<!\d)\d{8}(?!\d)")
 _ALLOWED: Final = "SELECT, WITH, FROM, VALUES, DESCRIBE, SUMMARIZE, SHOW TABLES or EXPLAIN"
 
@@ -46,7 +48,7 @@ def checked(sql: str) -> str:
         checked(rest)
     elif statement.type != duckdb.StatementType.SELECT:
         if statement.type == duckdb.StatementType.MULTI:
-            next_step = "write PIVOT with its values: PIVOT … ON stream IN ('aaa', 'eos') USING sum(nacc)"
+            next_step = "write PIVOT with its values: PIVOT … ON stream IN ('aaa', 'eos') USING sum(accesses)"
             raise UsageError("a query is one statement", found="PIVOT without values", next_step=next_step)
         raise UsageError(
             "a query only reads",
@@ -95,7 +97,11 @@ def as_ours(error: Exception, sql: str = "") -> CmssparkError:
     if _OF_DAYS.search(first):
         return UsageError("the query cannot be run", found=first + at, next_step=_day_literal(first + at))
     if isinstance(error, duckdb.BinderException):
-        return UsageError("the query cannot be run", found=first + at, next_step="`describe TABLE` lists its columns")
+        missing = _NO_COLUMN.search(first)
+        hint = missing_column_hint(missing[1].lower()) if missing else None
+        return UsageError(
+            "the query cannot be run", found=first + at, next_step=hint or "`describe TABLE` lists its columns"
+        )
     return UsageError("the query cannot be run", found=first + at, next_step="see docs/sql.md")
 
 

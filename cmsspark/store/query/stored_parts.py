@@ -33,13 +33,14 @@ _AROUND_DAYS: Final = 7
 
 @dataclass(frozen=True)
 class StoredInterval:
-    """The current result of one table for one day or period.
+    """The current result of one table of a job for one day or period.
 
     ``rows`` and ``bytes`` as its manifest says. ``partial_reason``: empty, or why the result is partial. ``fault``: the
-    error of a query that needs it, where the store is damaged.
+    error of a query that needs it, where the store is damaged. ``streams``: the log streams that its run counted.
     """
 
     table: str
+    job: str
     interval: Interval
     run: str
     rows: int = 0
@@ -49,6 +50,7 @@ class StoredInterval:
     parts: tuple[StoredPart, ...] = ()
     partial_reason: str = ""
     fault: CmssparkError | None = None
+    streams: tuple[str, ...] = ()
 
     @property
     def is_converted(self) -> bool:
@@ -192,11 +194,11 @@ class StoredParts:
                 else:
                     # Says what is wrong: no such table, or a damaged store.
                     current = results.current(self.files, self.fout, job.name, table, interval)
-                tables[table] = self._table(current, stored_table(table), interval)
+                tables[table] = self._table(current, stored_table(table), job, interval)
             except InputMissing:
                 continue  # this run has no such table
             except CmssparkError as error:
-                tables[table] = StoredInterval(table, interval, run, fault=error)
+                tables[table] = StoredInterval(table, job.name, interval, run, fault=error)
         return _StoredRun(run, kept or Manifest(document={}), tables)
 
     def _slim_manifest(self, folder: str) -> Manifest | None:
@@ -217,19 +219,22 @@ class StoredParts:
             inputs=(InputEntry(is_tmp=True),) if any(source.is_tmp for source in slim.inputs or ()) else (),
         )
 
-    def _table(self, current: CurrentTable, schema: Table, interval: Interval) -> StoredInterval:
-        entry = current.manifest.tables[schema.name]
+    def _table(self, current: CurrentTable, schema: Table, job: Job, interval: Interval) -> StoredInterval:
+        manifest = current.manifest
+        entry = manifest.tables[schema.name]
         fmt = entry.format
         parts = tuple(stored_parts(self.files, current, schema.name))
         stored = StoredInterval(
             schema.name,
+            job.name,
             interval,
-            current.manifest.run,
+            manifest.run,
             entry.rows,
             sum(part.size for part in parts),
             fmt,
             bool(entry.schema) and entry.schema != schema.fingerprint(),
             parts,
+            streams=tuple(stream for stream in manifest.streams if stream not in manifest.missing_streams),
         )
         # An old run does not say how many files and bytes it wrote.
         wanted = (entry.files or len(parts), stored.bytes if entry.bytes is None else entry.bytes)
@@ -239,19 +244,25 @@ class StoredParts:
             f"the part files of {schema.name} of {interval} are others than its manifest says",
             where=current.path,
             found=f"{len(parts)} files of {stored.bytes:,} bytes; {wanted[0]} of {wanted[1]:,} bytes were written",
-            next_step=f"run {current.manifest.job} again for {interval}",
+            next_step=f"run {manifest.job} again for {interval}",
         )
         return replace(stored, fault=fault)
 
 
-def tables() -> dict[str, Job]:
-    """Every stored table and the job that writes it, in the order of ``run_spark --list``.
+def tables() -> dict[str, tuple[Job, ...]]:
+    """Return every stored table with the jobs that write it, in the order of ``run_spark --list``.
 
     Example:
         >>> list(tables())[:3]
-        ['data_aggregation', 'partials', 'dbs_aaa']
+        ['data_aggregation', 'partials', 'crab_partials']
+        >>> [job.name for job in tables()["condor_ids"]]
+        ['data_aggregation', 'dbs_condor']
     """
-    return {table: job for job in JOBS.values() for table in job.tables}
+    writers: dict[str, tuple[Job, ...]] = {}
+    for job in JOBS.values():
+        for table in job.tables:
+            writers[table] = (*writers.get(table, ()), job)
+    return writers
 
 
 def _with_reasons(runs: dict[Interval, _StoredRun]) -> dict[Interval, _StoredRun]:

@@ -19,7 +19,7 @@ from cmsspark.apps.dashboard.security import Guard
 from cmsspark.apps.dashboard.segment_build import SUMS, VERSION, read_index
 from cmsspark.apps.dashboard.selection import Selection
 from cmsspark.apps.dashboard.snapshot import Snapshot
-from cmsspark.base.errors import NotReady
+from cmsspark.base.errors import InputMissing, NotReady
 from cmsspark.store.query.database import Database
 from tests.apps.dashboard import stores
 from tests.apps.dashboard.stores import LAST
@@ -265,9 +265,11 @@ def test_before_the_first_snapshot_pages_say_that_they_wait(store: Path, tmp_pat
         keeper.snapshot()
     keeper.refresh()
     assert isinstance(keeper.snapshot(), Snapshot) and keeper.freshness.behind == ""
+    days = keeper.snapshot().days
     shutil.rmtree(store)
-    keeper.refresh()
-    assert keeper.snapshot().days == []
+    with pytest.raises(InputMissing, match="there is no store"):
+        keeper.refresh()
+    assert keeper.snapshot().days == days
 
 
 def test_pages_that_read_no_rollups_are_there_while_the_first_are_built(store: Path, tmp_path: Path) -> None:

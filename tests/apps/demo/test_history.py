@@ -59,7 +59,8 @@ def test_days_around_a_counted_day_have_the_jobs_of_their_own_epoch(tmp_path: Pa
     assert store_past(store, day, 7, 1, KEY)[0] == 7
     with Database(store) as database:
         seen = database.query(
-            "SELECT day, stream, count(read_bytes) > 0 FROM partials WHERE cpu_time IS NOT NULL GROUP BY ALL ORDER BY 1"
+            "SELECT day, stream, count(job_read_bytes) > 0 FROM partials WHERE cpu_time IS NOT NULL "
+            "GROUP BY ALL ORDER BY 1"
         ).rows
     assert [(row[0], row[1]) for row in seen] == [
         (day - timedelta(days=back), "condor" if back < 3 else "crab") for back in range(7, -1, -1)

@@ -43,8 +43,10 @@ def test_days_before_have_the_datasets_and_people_of_the_counted_day(week: tuple
                 f'select count(*) from partials where "{column}" not in (select "{column}" from partials where day = ?)'
             )
             assert database.query(sql, [DAY]).rows == [(0,)]
-        sums = dict(database.query("select day, sum(nacc) from partials group by day").rows)
-        wrong = "nacc < 1 or remote_nacc > nacc or remote_nacc < 0 or read_bytes < 0 or cpu_time < 0"
+        sums = dict(database.query("select day, sum(coalesce(accesses, jobs)) from partials group by day").rows)
+        wrong = (
+            "accesses < 1 or jobs < 1 or remote_nacc > accesses or remote_nacc < 0 or read_bytes < 0 or cpu_time < 0"
+        )
         assert database.query(f"select count(*) from partials where {wrong}").rows == [(0,)]
     story = week[1]
     assert story.quiet and story.again and story.late

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from cmsspark.apps.usage import period as period_job
+from cmsspark.apps.usage import period_views
+from cmsspark.apps.usage.view_definitions import load_views
 from cmsspark.base.errors import InputMissing, UsageError
 from cmsspark.base.periods import between
 from cmsspark.settings.settings import load_settings
@@ -69,3 +71,17 @@ def test_what_cannot_be_compared_says_what_can(store: Path) -> None:
     assert "two periods" in fails(UsageError, store, "20260101", "20260102", "--job", "period")
     assert "2026-W46" in fails(UsageError, store, "2026-W99", FIRST.isoformat())
     assert "2026-02" in fails(InputMissing, store, "2026-02", FIRST.isoformat())
+
+
+@pytest.mark.parametrize("job", ["crab_popularity", "crab_users", "cache_comparison"])
+def test_results_without_accesses_are_refused(store: Path, job: str) -> None:
+    assert "counts no accesses" in fails(UsageError, store, FIRST.isoformat(), SECOND.isoformat(), "--job", job)
+
+
+def test_views_are_compared_also_where_they_have_no_stream(store: Path) -> None:
+    views = [view for name, view in load_views(None).items() if name in ("datasets", "days")]
+    for period in (FIRST, SECOND):
+        period_views.run(period, str(store), load_settings(), views, log=lambda text: None)
+    words = ("--job", "period_views", "--by", "dataset")
+    found = diff(store, FIRST.isoformat(), SECOND.isoformat(), *words)
+    assert found["totals"][0] == {"key": "nacc", "before": 12, "after": 24, "delta": 12}

@@ -86,14 +86,14 @@ def test_the_page_of_a_day_begins_with_what_was_read(store: str, tmp_path: Path)
     reads = "day = '2026-01-07' and stream <> 'condor'"
     with Database(store) as database:
         (nacc, datasets) = database.query(
-            f"select sum(nacc), count(distinct dataset_name) from data_aggregation where {reads}"
+            f"select sum(accesses), count(distinct dataset_name) from data_aggregation where {reads}"
         ).rows[0]
         top = database.query(
-            f"select dataset_name, sum(nacc) as n from data_aggregation where {reads}"
+            f"select dataset_name, sum(accesses) as n from data_aggregation where {reads}"
             " group by 1 order by n desc, 1 limit 10"
         ).rows
         sites = database.query(
-            f"select site_name, sum(nacc) as n from data_aggregation where {reads}"
+            f"select site_name, sum(accesses) as n from data_aggregation where {reads}"
             " group by 1 order by n desc, 1 limit 10"
         ).rows
     assert f"{si(nacc)} accesses" in text and f"{datasets} datasets read" in text
@@ -111,7 +111,7 @@ def test_the_page_of_a_week_is_that_of_its_period(store: str, tmp_path: Path) ->
     page = page_of(store, tmp_path, "--week", "2026-W02")
     assert "What CMS read in week 2 of 2026 (5 to 11 January 2026)" in page
     with Database(store) as database:
-        (nacc,) = database.query("select sum(nacc) from data_aggregation where stream <> 'condor'").rows[0]
+        (nacc,) = database.query("select sum(accesses) from data_aggregation where stream <> 'condor'").rows[0]
     assert f"{si(nacc)} accesses" in seen(page)
     assert next(Path(store).glob("period/2026-W02/runs/*/report.html")).read_text() == page
 

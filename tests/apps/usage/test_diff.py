@@ -89,7 +89,10 @@ def test_what_is_not_there_is_reported_with_what_is(store: Path) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [("2026", TEXT), (f"{TEXT}@", TEXT), (TEXT, TEXT, "--job", "dbs_phedex"), ("20260114", TEXT, "--publish-impact")],
+    [
+        *(("2026", TEXT), (f"{TEXT}@", TEXT), ("20260114", TEXT, "--publish-impact")),
+        *((TEXT, TEXT, "--job", job) for job in ("dbs_phedex", "cern_monit", "events_train")),
+    ],
 )
 def test_a_wrong_command_line_ends_in_2(store: Path, wrong: tuple[str, ...]) -> None:
     fails(UsageError, store, *wrong)
@@ -166,4 +169,27 @@ def test_jobs_are_beside_accesses_and_are_never_added_to_them(tmp_path: Path) ->
 
 def test_without_jobs_there_is_no_measure_of_them(store: Path) -> None:
     assert "job_count" not in output_of(store, f"{TEXT}@r1", TEXT)
-    assert "no jobs are beside accesses" in fails(UsageError, store, f"{TEXT}@r1", TEXT, "--measure", "job_count")
+    assert "has no jobs here" in fails(UsageError, store, f"{TEXT}@r1", TEXT, "--measure", "job_count")
+
+
+def test_json_has_the_same_keys_whatever_the_results_have(tmp_path: Path) -> None:
+    access, job = row(0, nacc=10), row(1, stream="condor", nacc=4_000)
+    contents = {"accesses": [access], "jobs": [job], "both": [access, job], "none": []}
+    keys = set()
+    for number, (name, stored) in enumerate(contents.items()):
+        store_day(tmp_path, stored, f"r{number}a")
+        store_day(tmp_path, stored, f"r{number}b")
+        found = diff(tmp_path, f"{TEXT}@r{number}a", TEXT)
+        keys.add((*found, *(change["key"] for change in found["totals"]), *(key for by in found["by"] for key in by)))
+        assert found["measure"] == ("job_count" if name == "jobs" else "nacc")
+    assert len(keys) == 1 and {"nacc", "job_count", "job_read_bytes"} <= {*keys.pop()}
+
+
+def test_jobs_alone_are_compared_as_jobs(tmp_path: Path) -> None:
+    store_day(tmp_path, [row(1, stream="condor", nacc=40)], "r1")
+    store_day(tmp_path, [row(1, stream="condor", nacc=50)], "r2")
+    found = diff(tmp_path, f"{TEXT}@r1", TEXT, "--by", "dataset")
+    totals = {change["key"]: (change["before"], change["after"]) for change in found["totals"]}
+    assert (totals["nacc"], totals["job_count"]) == ((None, None), (40, 50))
+    assert [change["delta"] for change in found["by"][0]["largest"]] == [10]
+    assert "jobs and no accesses" in fails(UsageError, tmp_path, f"{TEXT}@r1", TEXT, "--measure", "nacc")

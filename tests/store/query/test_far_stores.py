@@ -19,7 +19,7 @@ from tests.store.query.stores import days, make_store
 def test_a_far_store_has_the_same_rows_and_fetches_few_of_its_bytes(tmp_path: Path) -> None:
     store = make_store(tmp_path, 4)
     far = FarFiles(store)
-    sql = "select day, stream, sum(nacc) as n from partials where day > ? group by all order by all"
+    sql = "select day, stream, sum(accesses) as n from partials where day > ? group by all order by all"
     with Database(store) as near, Database(FAR, files=far) as database:
         wanted = near.query(sql, [days(4)[1]]).rows
         assert database.query(sql, [days(4)[1]]).rows == wanted
@@ -39,7 +39,7 @@ def test_a_part_that_is_gone_or_damaged_is_named_by_its_far_path(tmp_path: Path)
     part.write_bytes(b"\0" * len(content))
     with Database(FAR, files=FarFiles(store)) as database:
         with pytest.raises(DataError, match=FAR):
-            database.query("select sum(nacc) from partials")
+            database.query("select sum(accesses) from partials")
         assert database.query("select count(*) from partials where day = '2026-01-06'").rows == [(300,)]
 
 

@@ -84,10 +84,10 @@ def test_names_that_lead_out_of_a_table_lead_nowhere(database: Database) -> None
 
 def test_a_wrong_name_gets_a_near_one(database: Database) -> None:
     with pytest.raises(UsageError) as wrong:
-        database.query("select nac from data_aggregation")
-    assert '"nacc"' in str(wrong.value)
+        database.query("select access from data_aggregation")
+    assert '"accesses"' in str(wrong.value)
     with pytest.raises(UsageError) as wrong:
-        database.query("select nacc from data_agregation")
+        database.query("select accesses from data_agregation")
     assert "Did you mean data_aggregation?" in str(wrong.value)
     with pytest.raises(UsageError) as wrong:
         database.query("select * from stored_dys")
@@ -100,7 +100,7 @@ def test_a_wrong_name_gets_a_near_one(database: Database) -> None:
 @pytest.mark.parametrize("day", ["20260105", "'20260105'"])
 def test_a_day_in_another_form_is_answered_with_the_right_one(database: Database, day: str) -> None:
     with pytest.raises(UsageError) as wrong:
-        database.query(f"select nacc from partials where day = {day}")
+        database.query(f"select accesses from partials where day = {day}")
     assert wrong.value.next_step == "write the day as '2026-01-05'"
     assert database.query("select count(*) from partials where day = '2026-01-05'").rows == [(300,)]
 
@@ -108,5 +108,5 @@ def test_a_day_in_another_form_is_answered_with_the_right_one(database: Database
 @pytest.mark.parametrize("day", ["latest", "2026-02-31", "99999999"])
 def test_what_is_no_day_is_answered_with_how_days_are_written(database: Database, day: str) -> None:
     with pytest.raises(UsageError) as wrong:
-        database.query(f"select nacc from partials where day = '{day}'")
+        database.query(f"select accesses from partials where day = '{day}'")
     assert str(wrong.value.next_step).startswith("write days as '2026-01-15'")

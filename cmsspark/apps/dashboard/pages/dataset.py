@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from cmsspark.apps.dashboard import dataset_use, search
+from cmsspark.apps.dashboard import dataset_use, search, use
 from cmsspark.apps.dashboard.dataset_use import DatasetUse
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.apps.dashboard.segment_build import SUMS
@@ -93,9 +93,10 @@ def _search(request: PageRequest) -> Content:
 
 def _figures(request: PageRequest, used: DatasetUse, chosen: Selection, facts: dict[str, Any]) -> Figures:
     sums = dict(zip(SUMS, used.totals, strict=True))
+    accesses = use.known_count(request.snapshot, chosen, sums["nacc"])
     last = used.last_access
     figures = [
-        count_figure("Accesses", None if chosen.is_of_jobs else sums["nacc"] or 0),
+        count_figure("Accesses", None if chosen.is_of_jobs else accesses),
         Figure("Distinct users", si(used.all_users), "of jobs" if chosen.is_of_jobs else "each person once"),
         bytes_figure("Bytes read", sums["read_bytes"]),
     ]
@@ -118,7 +119,10 @@ def _figures(request: PageRequest, used: DatasetUse, chosen: Selection, facts: d
 def _history(request: PageRequest, used: DatasetUse, chosen: Selection, measure: str) -> Any:
     if measure == "users":
         note = "" if None not in used.users else "Users cannot be counted over days of two pseudonym keys."
-        series = Series(chosen.buckets(), {"": used.users}, is_additive=False, note=note)
+        is_counted = use.counted_steps(request.snapshot, chosen, chosen.streams_of_users)
+        users = [count if counted or count else None for count, counted in zip(used.users, is_counted, strict=True)]
+        partial = use.partial_steps(request.snapshot, chosen)
+        series = Series(chosen.buckets(), {"": users}, is_additive=False, note=note, partial=partial)
         return chart_of("history", series, "users", chosen, "all")
     return chart_of(
         "history", dataset_use.series_by_stream(request.snapshot, used, chosen, measure), measure, chosen, "stream"

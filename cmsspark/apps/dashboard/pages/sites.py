@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from cmsspark.apps.dashboard import site_use
+from cmsspark.apps.dashboard import site_use, use
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.apps.dashboard.segment_build import SUMS
 from cmsspark.apps.dashboard.selection import Selection, choice_parameter, number_parameter, text_parameter
@@ -115,11 +115,12 @@ def _one(request: PageRequest, chosen: Selection, site: str, controls: list[Cont
 
 def _figures(request: PageRequest, chosen: Selection, site: str, tiers: list[tuple[Any, ...]]) -> Figures:
     sums = {name: _sum(row[1 + n] for row in tiers) for n, name in enumerate(SUMS)}
+    accesses = use.known_count(request.snapshot, chosen, sums["nacc"])
     remote, known = sums["remote_nacc"], sums["remote_known_nacc"]
     users = site_use.users_of_site(request.snapshot, chosen, site)
     share = f"{remote / known:.1%}" if remote is not None and known else "–"
     figures = [
-        count_figure("Accesses", None if chosen.is_of_jobs else sums["nacc"] or 0),
+        count_figure("Accesses", None if chosen.is_of_jobs else accesses),
         Figure("Distinct users", si(users), "of jobs" if chosen.is_of_jobs else "each person once"),
         Figure("Remote share", share, f"{remote or 0:,} of {known or 0:,}"),
         bytes_figure("Bytes read", sums["read_bytes"]),
@@ -136,11 +137,15 @@ def _local_remote(request: PageRequest, chosen: Selection, site: str) -> Any:
     values: dict[str, list[int | None]] = {name: [None] * len(buckets) for name in ("local", "remote", "not known")}
     for day, *sums in site_use.over_time(request.snapshot, chosen, site):
         row = dict(zip(SUMS, sums, strict=True))
+        if row["nacc"] is None:
+            continue
         known, remote = int(row["remote_known_nacc"] or 0), int(row["remote_nacc"] or 0)
         at = position[day]
         values["local"][at], values["remote"][at] = known - remote, remote
-        values["not known"][at] = int(row["nacc"] or 0) - known
-    return chart_of("local_remote", Series(buckets, values), "nacc", chosen, "locality")
+        values["not known"][at] = int(row["nacc"]) - known
+    use.with_zeros(request.snapshot, chosen, values, "nacc", None)
+    series = Series(buckets, values, partial=use.partial_steps(request.snapshot, chosen))
+    return chart_of("local_remote", series, "nacc", chosen, "locality")
 
 
 def _group_table(request: PageRequest, name: str, heading: str, rows: list[tuple[Any, ...]]) -> Table:

@@ -17,9 +17,9 @@ SECONDS, ROWS, DOWNLOADED, CHARACTERS, AT_ONCE = 20.0, 500, 200_000, 8_000, 2
 BYTES: Final = 100_000_000
 MEMORY: Final = 2 << 30
 _EXAMPLE: Final = (
-    "SELECT data_tier, sum(nacc) AS accesses, sum(read_bytes) AS bytes\n"
+    "SELECT data_tier, sum(accesses) AS accesses, sum(read_bytes) AS bytes, sum(jobs) AS jobs\n"
     "FROM data_aggregation\nWHERE day = (SELECT max(day) FROM data_aggregation)\n"
-    "GROUP BY data_tier ORDER BY accesses DESC"
+    "GROUP BY data_tier ORDER BY accesses DESC NULLS LAST"
 )
 _RUNNING: Final = threading.BoundedSemaphore(AT_ONCE)
 

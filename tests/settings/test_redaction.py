@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from cmsspark.apps.monitor.processes_redaction import redacted
+from cmsspark.settings.redaction import redacted
 
 SECRET = "Xy7-hunter2"
 

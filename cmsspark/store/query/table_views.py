@@ -1,0 +1,95 @@
+"""The views of a database: each table of each job, tables by their plain names, and all stored days."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import date
+from typing import TYPE_CHECKING, Any, Final
+
+from cmsspark.base.schemas import Column, Table, described_table, stored_table
+from cmsspark.store.job_index import Job
+from cmsspark.store.query.stored_parts import StoredInterval
+from cmsspark.store.separate_counts import read_schema, sql_expression
+
+if TYPE_CHECKING:
+    import duckdb
+
+    from cmsspark.store.query.part_system import PartSystem
+
+#: The view of all stored days and periods.
+DAYS: Final = "stored_days"
+#: The column of a view that has the rows of several jobs.
+_JOB: Final = Column("job", "string", nullable=False, about="the job that stored the row: choose one, or group by it")
+
+
+def view_schema(name: str, jobs: Sequence[Job]) -> Table:
+    """Return the columns of the view ``name`` of a table that ``jobs`` write."""
+    schema = read_schema(name)
+    if len(jobs) == 1:
+        return schema
+    about = f"{schema.about} Rows of {' and '.join(job.name for job in jobs)}, which may have counted the same records."
+    return Table(name, about, (*schema.columns, _JOB), schema.keys, schema.is_private)
+
+
+def folder_name(job: Job, table: str) -> str:
+    """Return the folder of a job's table in the file system of parts, which is also the name of its view."""
+    return f"{job.name}.{table}"
+
+
+def create_views(
+    connection: duckdb.DuckDBPyConnection, system: PartSystem, jobs_by_table: Mapping[str, Sequence[Job]]
+) -> None:
+    """Create ``JOB.TABLE`` for each table of each job, ``TABLE``, and ``stored_days``; nothing is stored yet.
+
+    ``TABLE`` has the rows of all jobs that write it and, where these are several, the column ``job``.
+    """
+    for job in dict.fromkeys(job for jobs in jobs_by_table.values() for job in jobs):
+        connection.execute(f'CREATE SCHEMA "{job.name}"')
+    for name, jobs in jobs_by_table.items():
+        for job in jobs:
+            system.put(folder_name(job, name), stored_table(name), [])
+            connection.execute(f'CREATE VIEW "{job.name}"."{name}" AS {_rows_of_parts(system, job, name)}')
+        job_columns = [f", '{job.name}' AS job" if len(jobs) > 1 else "" for job in jobs]
+        rows = (f'FROM "{job.name}"."{name}" SELECT *{column}' for job, column in zip(jobs, job_columns, strict=True))
+        connection.execute(f'CREATE VIEW "{name}" AS {" UNION ALL ".join(rows)}')
+    system.put_rows(days_schema(), days_columns([]))
+    connection.execute(f"CREATE VIEW {DAYS} AS FROM read_parquet('{system.protocol}://{DAYS}/*')")
+
+
+def _rows_of_parts(system: PartSystem, job: Job, name: str) -> str:
+    """Return the query of a job's table over its part files, whose folders name the day or the period."""
+    from cmsspark.store.query.part_system import NO_DAY
+
+    schema = read_schema(name)
+    keys = ("period", "first_day", "last_day") if "period" in schema.names else ("day",)
+    types = ", ".join(f"{key}: {'VARCHAR' if key == 'period' else 'DATE'}" for key in keys)
+    columns = ", ".join(sql_expression(name, column) for column in schema.names)
+    return (
+        f"SELECT {columns} FROM read_parquet('{system.protocol}://{folder_name(job, name)}/*', "  # noqa: S608
+        f"hive_partitioning = true, hive_types = {{{types}}}) WHERE {keys[-1]} > '{NO_DAY}'"
+    )
+
+
+def days_schema() -> Table:
+    """Return the columns of the view ``stored_days``."""
+    return described_table("schemas/views/stored_days.yaml")
+
+
+def days_columns(stored: Sequence[StoredInterval]) -> dict[str, list[Any]]:
+    """Return the columns of ``schemas/views/stored_days.yaml`` of all stored intervals."""
+    days = [each.interval if isinstance(each.interval, date) else None for each in stored]
+    return {
+        "table_name": [each.table for each in stored],
+        "job": [each.job for each in stored],
+        "day": days,
+        "period": [str(each.interval) if day is None else None for each, day in zip(stored, days, strict=True)],
+        "first_day": [each.first_day for each in stored],
+        "last_day": [each.last_day for each in stored],
+        "run": [each.run for each in stored],
+        "made_ms": [each.made_ms for each in stored],
+        "row_count": [each.rows for each in stored],
+        "stored_bytes": [each.bytes for each in stored],
+        "is_partial": [bool(each.partial_reason) for each in stored],
+        "partial_reason": [each.partial_reason or None for each in stored],
+        "is_damaged": [each.fault is not None for each in stored],
+    }
