@@ -27,6 +27,9 @@ MOST_STAGES: Final = 1000
 #: Stages that ended whose tasks may still end: killed copies of tasks do so later.
 _MOST_ENDED: Final = 200
 _MOST_FAILURES: Final = 50
+#: Failures of tasks of which the whole text is kept.
+_MOST_TEXTS: Final = 10
+_LONGEST_FAILURE: Final = 500
 _NAME: Final = re.compile(rb'\{"Event":"([\w.]+)"')
 
 
@@ -158,7 +161,9 @@ class EventLogReader:
         stage = self._stages.pop((info.stage, info.attempt), None) or OpenStage(info.stage, info.attempt)
         stage.describe(info)
         self.last_ms = max(self.last_ms, info.completed or 0)
-        self._plans.accumulate((one.id, one.value) for one in info.accumulables)
+        if info.failure:
+            _count(self.run.stage_failures, " ".join(info.failure[:_LONGEST_FAILURE].split()))
+        self._plans.accumulate(((entry.id, entry.value) for entry in info.accumulables), info.tasks)
         user = self._users.get(info.stage, f"stage {info.stage}")
         self._rdds.completed(info, user, stage.entry.totals.shuffle_write_bytes)
         self._keep(stage)
@@ -203,10 +208,10 @@ class EventLogReader:
             self._failure(event.reason)
 
     def _failure(self, reason: records.EndReason) -> None:
-        first = records.reason_text(reason)
-        failures = self.run.failures
-        if first in failures or len(failures) < _MOST_FAILURES:
-            failures[first] = failures.get(first, 0) + 1
+        line = records.reason_text(reason)
+        _count(self.run.failures, line)
+        if line in self.run.failures and len(self.run.failure_texts) < _MOST_TEXTS:
+            self.run.failure_texts.setdefault(line, records.whole_text(reason))
 
     def _stage_metrics(self, event: records.StageExecutorMetrics) -> None:
         merge_peaks(self._executor(event.executor).peaks, event.peaks)
@@ -229,6 +234,12 @@ class EventLogReader:
 
     def _driver_updates(self, event: records.DriverUpdates) -> None:
         self._plans.driver_updates(event)
+
+
+def _count(lines: dict[str, int], line: str) -> None:
+    """Count a line; new ones only up to a limit."""
+    if line in lines or len(lines) < _MOST_FAILURES:
+        lines[line] = lines.get(line, 0) + 1
 
 
 def _decoded(decoder: msgspec.json.Decoder[Any], name: str, line: bytes) -> Any:

@@ -51,8 +51,12 @@ class TreeReader:
         sample = Sample(clock.now_ms())
         sample.driver_jvm_rss, sample.heap_bytes = root_rss, self._counters.heap()
         pythons, daemons = self._children_of_jvm()
+        sample.jvm_moved_bytes = self._transferred(self._root, b"rchar:", b"wchar:")
         python_rss = {pid: rss for pid in [*pythons, *daemons] if (rss := self._rss(pid)) is not None}
-        sample.driver_python_rss = max((python_rss[pid] for pid in pythons if pid in python_rss), default=None)
+        driver = max((pid for pid in pythons if pid in python_rss), key=lambda pid: python_rss[pid], default=None)
+        if driver is not None:
+            sample.driver_python_rss = python_rss[driver]
+            sample.python_written_bytes = self._transferred(driver, b"wchar:")
         workers = {
             pid: rss for daemon in daemons for pid in self._children(daemon) if (rss := self._rss(pid)) is not None
         }
@@ -77,6 +81,14 @@ class TreeReader:
                     self._daemons[pid] = any(name in words for name in _DAEMONS)
         daemons = [pid for pid in self._below_jvm if self._daemons.get(pid)]
         return [pid for pid in self._below_jvm if not self._daemons.get(pid)], daemons
+
+    def _transferred(self, pid: int, *names: bytes) -> int | None:
+        """Return the sum of counters of bytes that a process passed to the system; None where they cannot be read."""
+        with suppress(OSError, ValueError):
+            words = (self._proc / str(pid) / "io").read_bytes().split()
+            counters = dict(zip(words[::2], words[1::2], strict=True))
+            return sum(int(counters[name]) for name in names if name in counters)
+        return None
 
     def _note_peaks(self, kind: str, rss: Mapping[int, int]) -> None:
         virtual = sum(self._virtual.get(pid, 0) for pid in rss)

@@ -112,7 +112,8 @@ def test_attempts_of_a_stage_and_speculative_tasks_are_apart() -> None:
     assert [(one.attempt, bool(one.failure), one.totals.tasks) for one in metrics.stages] == [
         *((0, True, 10), (1, True, 10), (2, False, 10))
     ]
-    assert (metrics.totals.speculative_tasks, metrics.totals.killed_tasks, metrics.findings) == (3, 3, [])
+    assert (metrics.totals.speculative_tasks, metrics.totals.killed_tasks) == (3, 3)
+    assert [finding.code for finding in metrics.findings] == ["fetch_failure"]
     assert len(metrics.stages[0].failure or "") <= 500
 
 
