@@ -32,6 +32,10 @@ PICKLED_SHARE: Final = 0.25
 MOVED_SHARE: Final = 0.1
 #: With a rise of the heap Python gets at least this share of it: the text that Py4J passed on.
 TOGETHER_SHARE: Final = 0.05
+#: A result has arrived when Python has not grown for so long.
+REST_MS: Final = 4_000
+#: Data are pickled before the next task starts, and in this time.
+PICKLING_MS: Final = 60_000
 #: A sample that is not larger by this much than the one before does not grow.
 _GROWS: Final = 4 * MB
 PY4J_CURE: Final = (
@@ -102,7 +106,7 @@ def _arrival(metrics: RunMetrics, stage: StageEntry) -> Rise | None:
     limit = min((s.submitted_ms for s in metrics.stages if s.submitted_ms and s.submitted_ms > end), default=None)
     low: tuple[int, int] | None = None
     high = (0, 0)
-    rests = 0
+    grown_ms = end
     for sample in metrics.samples:
         rss = sample.driver_python_rss
         if rss is None or (limit is not None and sample.at_ms > limit):
@@ -110,10 +114,10 @@ def _arrival(metrics: RunMetrics, stage: StageEntry) -> Rise | None:
         if sample.at_ms <= begin or low is None:
             low = (sample.at_ms, rss)
             continue
-        rests = rests + 1 if sample.at_ms > end and rss < high[1] + _GROWS else 0
-        if rests > 1:
+        if sample.at_ms - max(end, grown_ms) > REST_MS:
             break
         if rss > high[1]:
+            grown_ms = sample.at_ms if rss > high[1] + _GROWS else grown_ms
             high = (sample.at_ms, rss)
     return Rise(low[0], high[0], low[1], high[1]) if low is not None and high[1] > low[1] else None
 
@@ -159,7 +163,10 @@ def _is_near(earlier: Sample, later: Sample) -> bool:
 
 def _pickled(metrics: RunMetrics, rise: Rise) -> Iterator[Finding]:
     """Yield a rise of Python while it wrote a file: broadcast(), parallelize() and createDataFrame() pickle to one."""
-    written = _change(metrics, rise, lambda sample: sample.python_written_bytes)
+    # What is broadcast is made first, and pickled then.
+    tasks = min((begin for begin, _ in metrics.task_spans if begin >= rise.end_ms), default=rise.end_ms + PICKLING_MS)
+    until = rise._replace(end_ms=min(tasks, rise.end_ms + PICKLING_MS))
+    written = _change(metrics, until, lambda sample: sample.python_written_bytes)
     if written is None or written < PICKLED_SHARE * rise.bytes:
         return
     title = (

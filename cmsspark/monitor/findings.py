@@ -25,6 +25,8 @@ CODES: Final[dict[str, str]] = {
     "executor_too_large": "an executor is larger than the smallest node",
 }
 _MOST_OF_A_KIND: Final = 5
+#: A code → those that explain it: with one of them it is not named.
+_CAUSES: Final = {"gc": {"heap_space"}}
 
 
 def find(metrics: RunMetrics) -> list[Finding]:
@@ -36,9 +38,11 @@ def find(metrics: RunMetrics) -> list[Finding]:
         *stage_findings(metrics),
         *plan_findings(metrics),
     ]
+    codes = {finding.code for finding in findings}
+    causes = [finding for finding in findings if not codes & _CAUSES.get(finding.code, set())]
     counts: dict[str, int] = {}
     shown = []
-    for finding in sorted(dict.fromkeys(findings), key=lambda finding: finding.severity != "error"):
+    for finding in sorted(dict.fromkeys(causes), key=lambda finding: finding.severity != "error"):
         counts[finding.code] = counts.get(finding.code, 0) + 1
         if counts[finding.code] <= _MOST_OF_A_KIND:
             shown.append(finding)

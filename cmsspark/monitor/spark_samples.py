@@ -78,9 +78,11 @@ class TreeReader:
             if pid not in self._daemons:
                 with suppress(OSError):
                     words = (self._proc / str(pid) / "cmdline").read_bytes()
-                    self._daemons[pid] = any(name in words for name in _DAEMONS)
+                    # A child that is just being started is a copy of the JVM, until it executes its program.
+                    if not _is_java(words):
+                        self._daemons[pid] = any(name in words for name in _DAEMONS)
         daemons = [pid for pid in self._below_jvm if self._daemons.get(pid)]
-        return [pid for pid in self._below_jvm if not self._daemons.get(pid)], daemons
+        return [pid for pid in self._below_jvm if self._daemons.get(pid) is False], daemons
 
     def _transferred(self, pid: int, *names: bytes) -> int | None:
         """Return the sum of counters of bytes that a process passed to the system; None where they cannot be read."""
@@ -164,6 +166,11 @@ class Sampler(threading.Thread):
         self._over.set()
         self.join(5)
         return thinned(self.samples) if len(self.samples) > MOST_SAMPLES else self.samples
+
+
+def _is_java(cmdline: bytes) -> bool:
+    program = cmdline.split(b"\0", 1)[0].rpartition(b"/")[2]
+    return program in (b"", b"java", b"jspawnhelper")
 
 
 def memory_of(sample: Sample) -> int:

@@ -14,7 +14,7 @@ LOOPS: list[tuple[str, list[str]]] = [
     ("def f(d):\n    return d.count()\ndef g(d):\n    f(d)\nfor n in ns:\n    print(g(n))\n", ["SPK101"]),
     ("for n in ns:\n    f(n)\ndef f(d):\n    d.write.parquet('x')\n", ["SPK101"]),
     (
-        "class A:\n    def f(self, n):\n        self.df.show()\n    def g(self):\n        for n in ns:\n            self.f(n)\n",
+        "class A:\n    def f(self):\n        self.d.show()\n    def g(self):\n        for n in ns: self.f()\n",
         ["SPK101"],
     ),
     ("x = [f(n) for n in ns]\ndef f(n):\n    return df.filter(n).first()\n", ["SPK101"]),
@@ -35,7 +35,7 @@ LOOPS: list[tuple[str, list[str]]] = [
     ("while delta > 0.1:\n    df = step(df)\n    delta = df.agg(F.max('d')).collect()[0][0]\n", []),
     ("old = 0\nwhile True:\n    df = step(df)\n    n = df.count()\n    if n == old:\n        break\n    old = n\n", []),
     (
-        "for i in range(20):\n    df = step(df)\n    d = df.agg(F.sum('d')).first()[0]\n    if d < 0.1:\n        break\n",
+        "for i in range(20):\n    df = step(df)\n    d = df.agg(F.sum('d')).first()[0]\n    if d < 1: break\n",
         [],
     ),
     (
