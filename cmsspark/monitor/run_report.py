@@ -6,15 +6,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cmsspark import clock
+from cmsspark.monitor.run_exceptions import exception_of
+from cmsspark.plurals import number_of
 from cmsspark.reports.terminal import table, volume
 from cmsspark.store.run_metrics import AREAS, GC_METRICS, Finding, RunMetrics
 
+_LONGEST_TITLE = 110
 #: Stages that are shown: those with the longest duration.
 _MOST_STAGES = 15
 
 
 def report(metrics: RunMetrics, width: int | None = None) -> Iterator[str]:
-    """The lines of the summary: sums, stages, peaks by executor, findings, what is missing."""
+    """Yield the lines of the summary: the exception, sums, stages, peaks by executor, findings, what is missing."""
     engine = f"Spark {metrics.spark_version}".strip() if metrics.engine == "spark" else "processes of this host"
     name = f" {metrics.application}" if metrics.application else ""
     yield f"Measured: {metrics.job or metrics.application_name}, {engine}{name}, {metrics.master}".rstrip(", ")
@@ -23,6 +26,7 @@ def report(metrics: RunMetrics, width: int | None = None) -> Iterator[str]:
     elif metrics.state == "FAILED":
         code = "" if metrics.exit_code is None else f" with exit code {metrics.exit_code}"
         yield f"It failed{code}: peaks are what was seen until then"
+    yield from _exception(metrics)
     yield ""
     yield "Aggregated metrics:"
     for label, value, readable in _sums(metrics):
@@ -40,8 +44,30 @@ def report(metrics: RunMetrics, width: int | None = None) -> Iterator[str]:
             yield from (f"  {line}" for line in lines)
 
 
+def _exception(metrics: RunMetrics) -> Iterator[str]:
+    if (exception := exception_of(metrics)) is not None:
+        tasks = f" ({number_of(exception.tasks, 'task')})" if exception.tasks else ""
+        yield f"Exception: {exception.line}{tasks}"
+        if "\n" in exception.text:
+            yield (
+                f"  whole trace: cmsspark show {metrics.run} --trace"
+                if metrics.run
+                else "  whole trace: --json, failure_texts"
+            )
+
+
+def ending_lines(metrics: RunMetrics) -> Iterator[str]:
+    """Yield what run_spark says at the end of a run: a line for each finding, with its number and the next command."""
+    shown = set()
+    for finding in metrics.findings:
+        if finding.code not in shown:
+            shown.add(finding.code)
+            title = finding.title if len(finding.title) <= _LONGEST_TITLE else f"{finding.title[:_LONGEST_TITLE]}…"
+            yield f"{finding.code}: {title}: cmsspark show {metrics.run}"
+
+
 def finding_lines(findings: list[Finding]) -> Iterator[str]:
-    """Findings, each with where it is and what to change."""
+    """Yield findings, each with where it is and what to change."""
     for finding in findings:
         yield f"{finding.code}: {finding.title}"
         yield f"  where: {finding.where}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import resource
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import NoReturn
 
 from cmsspark import clock, measured
 from cmsspark.monitor import findings
+from cmsspark.monitor.run_report import ending_lines
 from cmsspark.monitor.spark_reported import add_reported
 from cmsspark.settings import load_settings
 from cmsspark.store import run_metrics
@@ -46,6 +48,8 @@ def _store(folder: Path, code: int) -> None:
     _add_processes(metrics)
     metrics.findings = findings.find(metrics)
     run_metrics.write(path, metrics)
+    for text in ending_lines(metrics):
+        sys.stderr.write(f"run_spark: {text}\n")
     # This process was started by run_spark, whose settings it has by the environment.
     settings = load_settings(None, os.environ)
     if settings.metrics.host is not None:
