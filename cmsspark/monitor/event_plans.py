@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
@@ -25,6 +26,8 @@ FILES_READ: Final = "files read"
 BYTES_READ: Final = "bytes of files read"
 FILES_WRITTEN: Final = "files written"
 BYTES_WRITTEN: Final = "bytes of files written"
+#: ``repartition(n)`` of the program: its number is not one of the options.
+FIXED_PARTITIONS: Final = "partitions of the program"
 #: Kinds in ``RunMetrics.rdd_hints``.
 CACHED_ONCE: Final = "cached, read by one action"
 SORTED_FOR_FIRST: Final = "RDD sorted for its first rows"
@@ -41,6 +44,7 @@ _METRICS: Final = {
     "number of written files": FILES_WRITTEN,
     "written output": BYTES_WRITTEN,
 }
+_FIXED: Final = re.compile(r"artitioning\(.*?(\d+)\), REPARTITION_BY_NUM")
 _MOST_QUERIES: Final = 500
 #: Joins of one execution; adaptive execution shows each up to some dozen times.
 _MOST_JOINS: Final = 500
@@ -58,6 +62,7 @@ class Plans:
         self._counted: dict[int, dict[tuple[str, str], set[int]]] = {}
         #: Execution → its joins; adaptive execution may show one again, with other accumulators.
         self._joins: dict[int, dict[PairJoin | MergeJoin, None]] = {}
+        self._fixed: dict[int, set[int]] = {}
         self._values: dict[int, int] = {}
         #: Accumulator → the number of tasks of its stage.
         self._tasks: dict[int, int] = {}
@@ -105,6 +110,7 @@ class Plans:
         for (kind, text), ids in self._counted.pop(execution, {}).items():
             values = [self._values[number] for number in ids if number in self._values]
             query.nodes.append((kind, text, max(values) if values else None))
+        query.nodes += [(FIXED_PARTITIONS, "Exchange", number) for number in sorted(self._fixed.pop(execution, ()))]
         query.nodes += self._join_nodes(self._joins.pop(execution, {}))
         for number in [number for number, owner in self._ids.items() if owner == execution]:
             self._ids.pop(number), self._values.pop(number, None), self._tasks.pop(number, None)
@@ -128,6 +134,8 @@ class Plans:
             counted.setdefault((kind, node.text[:_TEXT]), set()).update(ids)
             self._ids.update(dict.fromkeys(ids, execution))
         for node in _nodes(root):
+            if (match := _FIXED.search(node.text)) is not None:
+                self._fixed.setdefault(execution, set()).add(int(match[1]))
             if (join := join_of(node)) is not None and len(joins) < _MOST_JOINS:
                 joins[join] = None
                 self._ids.update(dict.fromkeys(join.ids(), execution))
