@@ -24,6 +24,7 @@ from cmsspark.monitor.spread import Spans
 from cmsspark.store.run_metrics import ExecutorEntry, RunMetrics, StageEntry
 
 MOST_STAGES: Final = 1000
+_LONGEST_LENIENT: Final = 1 << 20
 #: Stages that ended whose tasks may still end: killed copies of tasks do so later.
 _MOST_ENDED: Final = 200
 _MOST_FAILURES: Final = 50
@@ -246,6 +247,9 @@ def _decoded(decoder: msgspec.json.Decoder[Any], name: str, line: bytes) -> Any:
     try:
         return decoder.decode(line)
     except msgspec.ValidationError:
+        # As Python objects a line takes many times its size.
+        if len(line) > _LONGEST_LENIENT:
+            raise
         return records.decode_leniently(name, line)
 
 
@@ -300,7 +304,7 @@ def read_event_log(lines: LogLines, run: RunMetrics | None = None) -> EventLogRe
     if damaged:
         notes.append(f"{damaged:,} lines of the event log are damaged and were left out")
     if lines.long_lines:
-        notes.append(f"{lines.long_lines:,} lines of the event log are longer than 64 MB and were left out")
+        notes.append(f"{lines.long_lines:,} lines of the event log are longer than 16 MB and were left out")
     if not reader.lines:
         notes.append("the event log is empty: Spark has written nothing yet")
     elif not reader.ended:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cmsspark import measured
+from cmsspark.errors import CmssparkError
 from cmsspark.monitor import findings
 from cmsspark.monitor.event_log_search import pending_note, with_event_log
 from cmsspark.monitor.event_stages import merge_peaks
@@ -42,4 +43,8 @@ def _with_events(metrics: RunMetrics, options: Mapping[str, str]) -> RunMetrics:
         metrics.pending_events = location
         metrics.notes.append(pending_note(location))
         return metrics
-    return with_event_log(metrics, location)
+    try:
+        return with_event_log(metrics, location)
+    except CmssparkError as error:
+        metrics.notes.append(f"the event log cannot be read: {error.wanted}")
+        return metrics

@@ -16,11 +16,11 @@ import pytest
 from cmsspark.errors import InputMissing
 from cmsspark.monitor import suite_pages
 from cmsspark.monitor.growth import LAWS, fit
+from cmsspark.monitor.suite_differences import differences
 from cmsspark.monitor.suite_file import Limit, read_suite
 from cmsspark.monitor.suite_results import (
     SuiteResult,
     broken_limits,
-    differences,
     latest_by_size,
     maxima_of,
     result_of,

@@ -17,10 +17,11 @@ from cmsspark.commands.perf import _echo_scaling
 from cmsspark.errors import SettingsError
 from cmsspark.monitor import suite_guard
 from cmsspark.monitor.growth import fit
+from cmsspark.monitor.suite_differences import differences
 from cmsspark.monitor.suite_file import filled, read_suite, size_text
 from cmsspark.monitor.suite_pages import scaling_rows
 from cmsspark.monitor.suite_processes import STEP_VARIABLE
-from cmsspark.monitor.suite_results import Maxima, StepTime, SuiteResult, differences, only_in_one
+from cmsspark.monitor.suite_results import Maxima, StepTime, SuiteResult, only_in_one
 from cmsspark.store.process_samples import LogEntry, WatchedRun, open_processes
 from tests.monitor.test_processes_watch import until
 from tests.monitor.test_suites import CLI, perf, result, suite_file
