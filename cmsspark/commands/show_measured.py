@@ -10,10 +10,10 @@ import msgspec
 from cmsspark.commands.event_files import with_events
 from cmsspark.errors import InputMissing
 from cmsspark.monitor.measured_runs import find_run, measured_runs, require_one
-from cmsspark.monitor.run_exceptions import exception_of
 from cmsspark.monitor.run_report import report
 from cmsspark.readable import json_text, readable
 from cmsspark.reports.terminal import terminal_width
+from cmsspark.store.run_exceptions import exception_of
 from cmsspark.store.run_history import Run
 from cmsspark.store.run_metrics import RunMetrics
 

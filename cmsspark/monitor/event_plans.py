@@ -13,10 +13,10 @@ from cmsspark.monitor.event_records import (
     SqlStart,
     SqlUpdate,
     StageInfo,
-    exception_line,
 )
 from cmsspark.monitor.plan_joins import MergeJoin, PairJoin, join_of
 from cmsspark.monitor.plan_rows import SHUFFLED_ROWS, metric_ids
+from cmsspark.store.run_exceptions import exception_line
 from cmsspark.store.run_metrics import Query
 
 #: Kinds of nodes in ``Query.nodes``; the number is of rows, files or bytes.

@@ -11,6 +11,8 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Struct, field
 
+from cmsspark.store.run_exceptions import TRACE, exception_line
+
 #: Java's numbers have 64 bits, and dates have years of four digits: what is beyond is damage, not a figure.
 Int = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 Ms = Annotated[int, msgspec.Meta(ge=-62_135_596_800_000, le=253_402_300_799_999)]
@@ -267,7 +269,6 @@ def _without_nulls(value: Any) -> Any:
     return [_without_nulls(one) for one in value] if isinstance(value, list) else value
 
 
-_TRACE: Final = "Traceback (most recent call last):"
 _LONGEST_REASON: Final = 300
 _LONGEST_TEXT: Final = 20_000
 
@@ -276,27 +277,13 @@ def reason_text(reason: EndReason) -> str:
     """Return why a task ended, as one line of at most 300 characters."""
     line = exception_line(whole_text(reason))
     # The class is that of PySpark's wrapper where the line is of Python.
-    name = "" if _TRACE in reason.description else reason.class_name
+    name = "" if TRACE in reason.description else reason.class_name
     return " ".join(f"{reason.reason}: {name} {line}".split())[:_LONGEST_REASON]
 
 
 def whole_text(reason: EndReason) -> str:
     """Return all that Spark says of the end of a task, at most its last 20,000 characters."""
     return (reason.description or reason.loss or reason.message).strip()[-_LONGEST_TEXT:]
-
-
-def exception_line(text: str) -> str:
-    """Return the line of a text that names its error: after the frames of its last Python trace, else the first one.
-
-    Example:
-        >>> exception_line("Traceback (most recent call last):\\n  File …\\nValueError: no number\\n SQLSTATE: 3")
-        'ValueError: no number'
-    """
-    lines = text.strip().splitlines() or [""]
-    last = max((number for number, line in enumerate(lines) if _TRACE in line), default=None)
-    if last is None:
-        return lines[0]
-    return next((line for line in lines[last + 1 :] if line[:1].strip()), lines[0])
 
 
 def complete_flags(event: TaskEnd) -> None:

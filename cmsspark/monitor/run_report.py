@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cmsspark import clock
-from cmsspark.monitor.run_exceptions import exception_of
 from cmsspark.plurals import number_of
 from cmsspark.reports.terminal import table, volume
+from cmsspark.store.run_exceptions import exception_of
 from cmsspark.store.run_metrics import AREAS, GC_METRICS, Finding, RunMetrics
 
 _LONGEST_TITLE = 110
@@ -81,17 +81,17 @@ def _sums(metrics: RunMetrics) -> Iterator[tuple[str, str, str]]:
     yield "tasks", f"{tasks}", unwell
     if metrics.ended_ms is not None:
         elapsed = max(0, metrics.ended_ms - metrics.began_ms)
-        yield "elapsedTime", f"{elapsed}", _time(elapsed)
+        yield "elapsedTime", f"{elapsed}", report_time(elapsed)
         if elapsed and tasks:
             yield "averageActiveTasks", f"{totals.task_ms / elapsed:.1f}", ""
     if metrics.cpu_ms is not None:
-        yield "processCpuTime", f"{metrics.cpu_ms}", f"{_time(metrics.cpu_ms)}, all processes on {metrics.host}"
+        yield "processCpuTime", f"{metrics.cpu_ms}", f"{report_time(metrics.cpu_ms)}, all processes on {metrics.host}"
     times = {"executorRunTime": totals.run_ms}
     if metrics.engine == "spark":
         times |= {"executorCpuTime": totals.cpu_ms, "jvmGCTime": totals.gc_ms}
         times |= {"shuffleFetchWaitTime": totals.fetch_wait_ms, "shuffleWriteTime": totals.shuffle_write_ms}
     for name, value in times.items():
-        yield name, f"{value}", _time(value)
+        yield name, f"{value}", report_time(value)
     volumes = {
         "resultSize": totals.result_bytes, "bytesRead": totals.input_bytes, "bytesWritten": totals.output_bytes,
         "shuffleBytesRead": totals.shuffle_read_bytes, "shuffleBytesWritten": totals.shuffle_write_bytes,
@@ -153,10 +153,11 @@ def _area(name: str, value: int | None) -> str | None:
         return None
     if name.endswith("Count"):
         return f"{value:,}"
-    return _time(value) if name.endswith("Time") else volume(value)
+    return report_time(value) if name.endswith("Time") else volume(value)
 
 
-def _time(ms: int) -> str:
+def report_time(ms: int) -> str:
+    """Return milliseconds as people write them."""
     if ms < 60_000:
         return f"{ms / 1000:.1f} s"
     minutes, seconds = divmod(ms // 1000, 60)

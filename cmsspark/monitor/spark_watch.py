@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 from cmsspark import clock, measured
 from cmsspark.monitor.memory_sizes import KEPT
-from cmsspark.monitor.run_exceptions import TraceBuffer
 from cmsspark.store import process_identity, run_metrics
+from cmsspark.store.run_exceptions import TraceBuffer
 from cmsspark.store.run_metrics import RunMetrics, Sample
 
 if TYPE_CHECKING:
@@ -105,8 +105,13 @@ class RunMeasure:
             metrics.driver_trace = self._trace.text() if code else None
             metrics.application = application or metrics.application
             if self._rest is not None and self._rest.answers:
+                from cmsspark.monitor.spark_rest import sums_of
+
                 metrics.sources.append("rest")
                 metrics.executors = self._rest.executors
+                metrics.stages, metrics.stage_count = self._rest.stages, len(self._rest.stages)
+                metrics.totals = sums_of(metrics.stages)
+                metrics.stage_failures = {entry.failure[:500]: 1 for entry in metrics.stages if entry.failure}
             # Not before: a short run needs none of it while it starts.
             from cmsspark.monitor.spark_finish import finish
 

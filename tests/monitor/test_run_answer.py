@@ -11,10 +11,10 @@ from click.testing import CliRunner
 from cmsspark import measured
 from cmsspark.cli import command
 from cmsspark.monitor import spark_watch
-from cmsspark.monitor.run_exceptions import exception_of
 from cmsspark.monitor.run_report import ending_lines, report
 from cmsspark.pipeline import run_context
 from cmsspark.store import run_metrics
+from cmsspark.store.run_exceptions import exception_of
 from cmsspark.store.run_metrics import Finding, RunMetrics
 from cmsspark.submit.command import Command
 from cmsspark.submit.run_command import run

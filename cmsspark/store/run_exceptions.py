@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from cmsspark.monitor.event_records import exception_line
 from cmsspark.store.run_metrics import RunMetrics
 
-_LONGEST_LINE = 300
+#: What a trace of Python begins with.
+TRACE: Final = "Traceback (most recent call last):"
+_LONGEST_LINE: Final = 300
+
+
+def exception_line(text: str) -> str:
+    """Return the line of a text that names its error: after the frames of its last Python trace, else the first one.
+
+    Example:
+        >>> exception_line("Traceback (most recent call last):\\n  File …\\nValueError: no number\\n SQLSTATE: 3")
+        'ValueError: no number'
+    """
+    lines = text.strip().splitlines() or [""]
+    last = max((number for number, line in enumerate(lines) if TRACE in line), default=None)
+    if last is None:
+        return lines[0]
+    return next((line for line in lines[last + 1 :] if line[:1].strip()), lines[0])
 
 
 class RunException(NamedTuple):
@@ -43,7 +58,7 @@ class TraceBuffer:
 
     def take(self, line: str) -> None:
         """Take a line of the driver's log."""
-        if not self._lines and "Traceback (most recent call last)" not in line:
+        if not self._lines and TRACE not in line:
             return
         self._lines.append(line.rstrip("\n"))
         self._size += len(line)
