@@ -53,6 +53,10 @@ def plan_findings(metrics: RunMetrics) -> Iterator[Finding]:
                 total = nodes.get((size, text))
                 if kind == files and count and total is not None:
                     yield from _small_files(count, total, verb, where)
+    for stage in metrics.stages:
+        # Each task of saveAsTextFile() and its like writes one file; queries count theirs in their plans.
+        if "SparkHadoopWriter" in stage.name and stage.totals.output_bytes:
+            yield from _small_files(stage.task_count, stage.totals.output_bytes, "written", f"stage {stage.stage}")
     for entry in metrics.reported:
         yield from _small_files(entry.input_files, entry.input_bytes, "read", f"{entry.job} of {entry.day}")
     yield from _rdds(metrics)

@@ -156,6 +156,13 @@ def removed(text: str, *, had_work: bool = True) -> Callable[[RunMetrics], None]
     return change
 
 
+def saved(tasks: int, size: int) -> Callable[[RunMetrics], None]:
+    """A stage of saveAsTextFile()."""
+    totals = TaskTotals(tasks=tasks, output_bytes=size)
+    stage = StageEntry(5, 0, "runJob at SparkHadoopWriter.scala:83", tasks, 51_000, 52_000, totals=totals)
+    return lambda run: run.stages.append(stage)
+
+
 def reported(run: RunMetrics) -> None:
     run.reported.append(Reported("r", "dbs_aaa", "2026-01-15", 50 * MB, 400))
 
@@ -288,6 +295,7 @@ BAD: list[tuple[str, Callable[[RunMetrics], None], str]] = [
     ("executor_too_large", too_large, "the smallest node has"),
     ("small_files", query((plans.FILES_READ, "S", 200), (plans.BYTES_READ, "S", 50 * MB)), "200 files of 250.0 kB"),
     ("small_files", query((plans.FILES_WRITTEN, "W", 500), (plans.BYTES_WRITTEN, "W", MB)), "500 files of 2.0 kB"),
+    ("small_files", saved(150, 30 * MB), "150 files of 200.0 kB each were written"),
     ("small_files", reported, "400 files of 125.0 kB each were read"),
     ("cartesian_join", pairs(6 * MB, 2000), "CartesianProduct compared 6,000,000 pairs of rows"),
     ("cartesian_join", pairs(2_000 * MB, 12), "2,000,000,000 pairs"),
@@ -356,6 +364,8 @@ GOOD: list[Callable[[RunMetrics], None]] = [
     straggling(4_900),
     straggling(30_000, 29_000),
     many_rows(499_000, 3),
+    saved(99, MB),
+    saved(150, 900 * MB),
     tiny(499, 40),
     tiny(800, 250),
     tiny(800, 40, 2 * MB),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import cmsspark as cms
+from cmsspark.monitor import spark_rest
 from cmsspark.monitor.measured_block import block_lines
 from cmsspark.monitor.spark_rest import stage, sums_of
 from cmsspark.store.run_metrics import Finding, RunMetrics, Spread
@@ -31,6 +32,19 @@ def test_a_row_of_rest_is_a_stage_with_the_spreads_of_its_tasks() -> None:
     assert entry.shuffle_read_bytes == Spread(1, 2, 3) and entry.totals.peak_execution_bytes == 110
     total = sums_of([entry, stage({**ROW, "stageId": 4})])
     assert (total.tasks, total.result_bytes, total.peak_execution_bytes) == (10, 140, 110)
+
+
+def test_stages_and_executors_of_a_running_application_come_from_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = {
+        "allexecutors": [{"id": "1", "hostPort": "h:1", "totalCores": 4, "activeTasks": 2, "removeReason": "lost"}],
+        "stages?withSummaries=true&quantiles=0,0.5,1": [ROW, {**ROW, "status": "SKIPPED"}],
+    }
+    monkeypatch.setattr(spark_rest, "_get", lambda url: answers[url.partition("/a/")[2]])
+    poller = spark_rest.RestPoller(1, {})
+    poller._base = "http://127.0.0.1:4040/a"
+    poller.poll()
+    assert (poller.active_tasks, poller.executors[0].reason) == (2, "lost")
+    assert [entry.stage for entry in poller.stages] == [3]
 
 
 def test_the_lines_have_the_names_of_spark_measure() -> None:
