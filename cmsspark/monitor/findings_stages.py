@@ -39,8 +39,11 @@ _STRAGGLER_SHARE: Final = 0.5
 SPILL_BYTES: Final = MB
 #: Dr. Elephant: moderate from 10 %.
 GC_SHARE: Final = 0.10
-#: Below this much time of tasks a share of it is noise.
+#: Below this much time of tasks a share of it is noise, and below the second one the begin of a JVM is most of it:
+#: its heap grows then, and its classes are loaded.
 GC_LEAST_MS: Final = 20_000
+GC_LONG_MS: Final = 60_000
+GC_SHARE_SHORT: Final = 0.25
 FEW_TASKS_MS: Final = 30_000
 #: Spark's tuning guide: tasks of 200 ms are still efficient. DataFlint: 5,000 tasks below 500 ms.
 TINY_MS: Final = 200
@@ -57,7 +60,8 @@ def stage_findings(metrics: RunMetrics) -> Iterator[Finding]:
     found = [finding for stage in metrics.stages for finding in _of_stage(metrics, stage)]
     yield from found
     totals = metrics.totals
-    if totals.run_ms >= GC_LEAST_MS and totals.gc_ms > GC_SHARE * totals.run_ms:
+    most = GC_SHARE if totals.run_ms >= GC_LONG_MS else GC_SHARE_SHORT
+    if totals.run_ms >= GC_LEAST_MS and totals.gc_ms > most * totals.run_ms:
         yield Finding(
             "gc",
             f"{totals.gc_ms / totals.run_ms:.0%} of the tasks' time was garbage collection",
