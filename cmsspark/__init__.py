@@ -6,10 +6,12 @@ Importing this package starts nothing: no JVM, no Spark, no file is read. In not
 
     cms.days()                                          # the stored days
     cms.read("data_aggregation", "2026-01-15")          # a table as pandas; a week, a month or a range as well
-    cms.sql("select stream, sum(nacc) from data_aggregation group by 1")
+    cms.sql("select stream, sum(accesses) from data_aggregation group by 1")
     cms.session(), cms.table(…), cms.accesses(…)        # the same with Spark
+    with cms.measure(): …                               # what a block of Spark used
 
-These functions are those of :mod:`cmsspark.notebook`, which is imported when one of them is used.
+These functions are those of :mod:`cmsspark.notebook`, and ``measure`` of :mod:`cmsspark.apps.monitor.measured_block`; a
+module is imported when one of them is used.
 """
 
 from __future__ import annotations
@@ -18,15 +20,17 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from cmsspark.apps.monitor.measured_block import measure
     from cmsspark.notebook import accesses, days, read, session, sql, table
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "accesses", "days", "read", "session", "sql", "table"]
+__all__ = ["__version__", "accesses", "days", "measure", "read", "session", "sql", "table"]
 
 
 def __getattr__(name: str) -> object:
     if name in __all__:
-        return getattr(importlib.import_module("cmsspark.notebook"), name)
+        module = "cmsspark.apps.monitor.measured_block" if name == "measure" else "cmsspark.notebook"
+        return getattr(importlib.import_module(module), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

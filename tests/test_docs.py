@@ -30,7 +30,7 @@ _FENCE = re.compile(r"^(```+).*?^\1\s*$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 #: Directives of the API page: the kind of object and its name.
 API = re.findall(r"^\.\. auto(\w+):: ([\w.]+)$", (DOCS / "api.md").read_text(encoding="utf-8"), re.MULTILINE)
-NEEDS_SPARK = "cmsspark.notebook"
+NEEDS_SPARK = ("cmsspark.notebook", "cmsspark.apps.monitor.measured_block")
 
 
 def prose(page: Path) -> str:

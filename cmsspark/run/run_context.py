@@ -125,9 +125,22 @@ def running(
         failure_report.remove(settings.state_dir, run)
 
 
+#: Measured runs whose id a run of this process has.
+_NAMED: Final[set[str]] = set()
+
+
+def _run_id(began: float) -> str:
+    """Return the id of the measured run that this process belongs to; of more runs of it, of other days, a new one."""
+    name = self_metrics.measured_run()
+    if name is None or name in _NAMED:
+        return clock.new_run_id(int(began * 1000))
+    _NAMED.add(name)
+    return name
+
+
 def _begun(run_context: RunContext) -> Run:
     began = run_context.began
-    name = clock.new_run_id(int(began * 1000))
+    name = _run_id(began)
     interval = run_context.interval
     run = Run(name, run_context.job, first_day(interval), State.RUNNING, absolute(run_context.fout), int(began * 1000))
     details = {"period": interval.isoformat()} if isinstance(interval, Period) else {}

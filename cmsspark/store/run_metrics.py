@@ -82,9 +82,15 @@ class StageEntry(msgspec.Struct):
     task_ms: Spread = msgspec.field(default_factory=Spread)
     shuffle_read_bytes: Spread = msgspec.field(default_factory=Spread)
     input_bytes: Spread = msgspec.field(default_factory=Spread)
+    shuffle_read_records: Spread = msgspec.field(default_factory=Spread)
     #: The task with the largest shuffle read or, where none reads a shuffle, the longest one.
     largest_task: int | None = None
     largest_task_host: str | None = None
+    #: The task that took longest.
+    slowest_task: int | None = None
+    slowest_task_host: str | None = None
+    #: The time of the task after the longest one.
+    second_task_ms: int = 0
     #: Executor → area → peak while the stage ran.
     peaks: dict[str, dict[str, int]] = {}
 
@@ -133,6 +139,10 @@ class Sample(msgspec.Struct, omit_defaults=True):
     heap_bytes: int | None = None
     cpu_ms: int | None = None
     active_tasks: int | None = None
+    #: Bytes that the driver's JVM has read and written since it started, in files and sockets.
+    jvm_moved_bytes: int | None = None
+    #: Bytes that the driver's Python has written to files; its sockets are not counted.
+    python_written_bytes: int | None = None
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -211,8 +221,14 @@ class RunMetrics(msgspec.Struct, omit_defaults=True):
     queries: list[Query] = []
     #: Hints from stages on RDDs: (kind, where in the program, bytes where known).
     rdd_hints: list[tuple[str, str, int | None]] = []
-    #: Why tasks failed, first lines → times; at most 50.
+    #: Why tasks failed, the line that names the error → times; at most 50.
     failures: dict[str, int] = {}
+    #: The whole text of the first of them, by that line; at most 10, the last 20,000 characters of each.
+    failure_texts: dict[str, str] = {}
+    #: Why stages failed → times; at most 50.
+    stage_failures: dict[str, int] = {}
+    #: The last trace that the driver's Python wrote; the last 20,000 characters.
+    driver_trace: str | None = None
     #: Lines of the driver's log that name a cause of trouble; at most 50.
     log_lines: list[str] = []
     reported: list[Reported] = []

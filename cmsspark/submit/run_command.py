@@ -92,6 +92,8 @@ def run(
     watch.join(2)
     if measure is not None:
         measure.ended(int(Exit.NOT_READY) if code is None else code, application.id if application else None)
+        for text in measure.ending_lines():
+            _log(text)
     interrupted = bool(forward.received)
     if interrupted:
         _log(_interrupted(command, application))

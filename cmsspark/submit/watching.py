@@ -78,7 +78,8 @@ def watching_processes(
                 from cmsspark.apps.monitor.metrics_run import LiveSender
 
                 on_samples = LiveSender(sender, measure.folder, measure.metrics.job, measure.metrics.began_ms).send
-        options = processes_watch.WatchOptions(settings.state_dir, name, on_samples=on_samples)
+        run = measure.metrics.run if measure is not None else None
+        options = processes_watch.WatchOptions(settings.state_dir, name, on_samples=on_samples, run=run)
         return processes_watch.start(root, options)
 
     return start

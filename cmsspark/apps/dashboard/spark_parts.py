@@ -46,16 +46,19 @@ def figures(view: RunView) -> Figures:
     shown.append(Figure("seconds", "–" if ended is None else f"{(ended - began) / 1000:,.1f}"))
     if run is not None:
         totals = run.totals
-        failed = f"{totals.failed_tasks:,} failed, {totals.killed_tasks:,} killed"
-        shown.append(Figure("tasks", f"{totals.tasks:,}", note=failed))
-        shown.append(Figure("stages", f"{run.stage_count or len(run.stages):,}"))
-        share = totals.gc_ms / totals.run_ms if totals.run_ms else 0.0
-        shown.append(Figure("garbage collection", f"{share:.1%}", note="of the time of tasks"))
-        shown.append(Figure("read by tasks", si(totals.input_bytes, "B"), f"{totals.input_bytes:,} B"))
-        shuffled = totals.shuffle_write_bytes
-        shown.append(Figure("shuffled", si(shuffled, "B"), f"{shuffled:,} B"))
-        spilled = totals.disk_spilled_bytes
-        shown.append(Figure("spilled to disk", si(spilled, "B"), f"{spilled:,} B"))
+        unwell = {"failed": totals.failed_tasks, "killed": totals.killed_tasks}
+        note = ", ".join(f"{count:,} {name}" for name, count in unwell.items() if count)
+        if totals.tasks:
+            shown.append(Figure("tasks", f"{totals.tasks:,}", note=note))
+            shown.append(Figure("stages", f"{run.stage_count or len(run.stages):,}"))
+        if totals.gc_ms and totals.run_ms:
+            share = totals.gc_ms / totals.run_ms
+            shown.append(Figure("garbage collection", f"{share:.1%}", note="of the time of tasks"))
+        volumes = {
+            "read by tasks": totals.input_bytes, "written by tasks": totals.output_bytes,
+            "shuffled": totals.shuffle_write_bytes, "spilled to disk": totals.disk_spilled_bytes,
+        }  # fmt: skip
+        shown += [Figure(name, si(size, "B"), f"{size:,} B") for name, size in volumes.items() if size]
     _, sums = by_role(view.samples, "rss_bytes")
     if sums:
         most = int(max(sum(values) for values in zip(*sums.values(), strict=True)))
@@ -144,7 +147,19 @@ def executors(run: RunMetrics) -> Table:
         )
         for one in run.executors
     ]  # fmt: skip
-    return Table("executors", columns, rows, "Executors and driver", limit=_SHOWN, empty="No executor is known.")
+    used, values = with_values(columns, rows)
+    return Table("executors", used, values, "Executors and driver", limit=_SHOWN, empty="No executor is known.")
+
+
+def with_values(
+    columns: Sequence[Column], rows: Sequence[tuple[object, ...]]
+) -> tuple[tuple[Column, ...], list[tuple[object, ...]]]:
+    """Return columns and rows without the columns that have nothing but zeros and blanks; the first one stays."""
+    used = [not number or not rows or any(row[number] for row in rows) for number in range(len(columns))]
+    return (
+        tuple(column for column, is_used in zip(columns, used, strict=True) if is_used),
+        [tuple(value for value, is_used in zip(row, used, strict=True) if is_used) for row in rows],
+    )
 
 
 def time_components(run: RunMetrics) -> Table:
@@ -152,8 +167,8 @@ def time_components(run: RunMetrics) -> Table:
     total = run.totals.task_ms or run.totals.run_ms
     rows: list[tuple[str, float, float | None]] = [("all tasks", total / 1000, 1.0 if total else None)]
     for name, label in _TIMES.items():
-        value = getattr(run.totals, name)
-        rows.append((label, value / 1000, value / total if total else None))
+        if value := getattr(run.totals, name):
+            rows.append((label, value / 1000, value / total if total else None))
     if run.cpu_ms is not None:
         rows.append(("CPU of all processes of this host", run.cpu_ms / 1000, run.cpu_ms / total if total else None))
     columns = (
@@ -177,10 +192,10 @@ def stages(run: RunMetrics) -> Table:
         Column("failure", "Failure"),
     )  # fmt: skip
     ordered = sorted(run.stages, key=lambda one: -(one.duration_ms or 0))
-    rows = [_stage_row(run, one) for one in ordered]
-    return Table(
-        "stages", columns, rows, "Stages, the longest first", limit=_SHOWN, bars=3, empty="There was no stage."
-    )
+    bars = "seconds"
+    used, rows = with_values(columns, [_stage_row(run, one) for one in ordered])
+    bar = next((number for number, column in enumerate(used) if column.name == bars), None)
+    return Table("stages", used, rows, "Stages, the longest first", limit=_SHOWN, bars=bar, empty="There was no stage.")
 
 
 def _stage_row(run: RunMetrics, one: StageEntry) -> tuple[object, ...]:
@@ -241,8 +256,16 @@ def process_tree(view: RunView) -> Table:
                                             "write_bytes", "fds")),
             next((one.long_command for one in own if one.long_command), "")[:300],
         ))  # fmt: skip
+    used, shown = with_values(columns, rows)
+    bar = next((number for number, column in enumerate(used) if column.name == "rss"), None)
     return Table(
-        "processes", columns, rows, "Processes and their peaks", limit=_SHOWN, bars=4, empty="No process was watched."
+        "processes",
+        columns,
+        shown,
+        "Processes and their peaks",
+        limit=_SHOWN,
+        bars=bar,
+        empty="No process was watched.",
     )
 
 

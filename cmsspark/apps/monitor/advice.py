@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from cmsspark.apps.monitor import memory_sizes as sizes
 from cmsspark.apps.monitor.advice_peaks import Worst, confidence_of, worst_of
+from cmsspark.apps.monitor.advice_spill import SpillCure, partitions_of, spill_cure
+from cmsspark.apps.monitor.advice_text import Advice
 from cmsspark.apps.monitor.memory_sizes import MIB
 from cmsspark.base.text.terminal import volume
 from cmsspark.store.run_metrics import RunMetrics
@@ -35,19 +37,6 @@ _NO_UNIFIED: Final = "not known: no peak of the memory that executes and caches 
 _PARTITION_BYTES: Final = 128 * MIB
 
 
-class Advice(Struct, frozen=True):
-    """One piece of advice. ``conf``: the exact option; None where the value should stay, or nothing can be known."""
-
-    subject: str
-    #: What the option is now and what it should be, or why no advice is possible.
-    text: str
-    conf: str | None = None
-    inputs: str = ""
-    formula: str = ""
-    #: ``high``, ``medium``, ``low``, or ``none`` where nothing can be known.
-    confidence: str = "none"
-
-
 def advise(runs: Sequence[RunMetrics]) -> list[Advice]:
     """Advice from runs of one job, the latest first: for its executors, or for the driver where that does the work."""
     spark = [run for run in runs if run.engine == "spark" and run.executors]
@@ -59,12 +48,12 @@ def advise(runs: Sequence[RunMetrics]) -> list[Advice]:
     same = [run for run in spark if sizes.heap(run.options, role) == sizes.heap(latest.options, role)]
     worst = worst_of(same, role)
     confidence = confidence_of(same)
+    cure = spill_cure([run for run in same if partitions_of(run) == partitions_of(latest)], role)
     overhead = _overhead(worst, latest, role, confidence)
-    found = [_within_node(_heap(worst, latest, role, confidence), overhead, latest, role), overhead]
-    found.append(_fraction(worst, latest, role, confidence))
-    found += [_storage(worst, latest, confidence), _off_heap(worst, latest), _cores(worst, latest)]
-    found.append(_partitions(same, latest))
-    return found
+    heap = _within_node(_heap(worst, latest, role, confidence, cure), overhead, latest, role)
+    found = [heap, overhead, _fraction(worst, latest, role, confidence, heap)]
+    found += [_storage(worst, latest, confidence), _off_heap(worst, latest), _cores(worst, latest, heap)]
+    return [*found, *_partitions(same, latest, cure)]
 
 
 def _why_nothing(runs: Sequence[RunMetrics]) -> str:
@@ -82,7 +71,7 @@ def needed_heap(worst: Worst, fraction: float) -> tuple[int, int]:
     return max(unified, int(_HEADROOM * worst.heap)), unified
 
 
-def _heap(worst: Worst, run: RunMetrics, role: str, confidence: str) -> Advice:
+def _heap(worst: Worst, run: RunMetrics, role: str, confidence: str, cure: SpillCure | None = None) -> Advice:
     subject, now = f"{role} heap", sizes.heap(run.options, role)
     if not worst.heap and not worst.heap_space:
         return Advice(subject, "not known: no peak of the heap was measured (runs too short, or processes too young)")
@@ -95,21 +84,19 @@ def _heap(worst: Worst, run: RunMetrics, role: str, confidence: str) -> Advice:
     )
     by_peak = volume(_HEADROOM * worst.heap)
     formula = f"max(unified / {fraction:g} + 300 MB = {volume(unified)}, 1.2 × heap peak = {by_peak})"
-    reasons = [
-        text
-        for text, holds in (
-            (f"the peak is above {GROW_ABOVE:.0%}", share > GROW_ABOVE),
-            (f"GC takes more than {GC_GROW:.0%}", worst.gc_share > GC_GROW),
-            ("tasks spilled", worst.spilled > 0),
-            ("no heap was left", worst.heap_space),
-        )
-        if holds
-    ]
+    reasons = _reasons_to_grow(worst, share, cure)
     if reasons:
-        goal = max(need, int(GROW_BY * now))
-        most = int((1 + MOST_STEP) * now)
+        goal = max(need, int(GROW_BY * now), cure.heap or 0 if cure else 0)
+        # What tasks spilled is known; how much more garbage or a full heap need is not: that goes in steps.
+        most = max(int((1 + MOST_STEP) * now), cure.heap or 0 if cure else 0)
+        if cure is not None and cure.heap is not None:
+            inputs += f"; a task of stage {cure.stage.stage} needs {volume(cure.need)} and had {volume(cure.room)}"
+            formula += "; for spills: need of a task × tasks at once / fraction + 300 MB"
         why = " and ".join(reasons)
         return _sized(subject, f"spark.{role}.memory", now, goal, why, inputs, formula, confidence, most)
+    if cure is not None:
+        text = f"{_written(now)} fits; keep it: more partitions give tasks that spilled what they need"
+        return Advice(subject, text, None, inputs, formula, confidence)
     if not worst.has_succeeded:
         text = f"{_written(now)}; keep it: no run succeeded, so the peak is a lower bound"
         return Advice(subject, text, None, inputs, formula, confidence)
@@ -119,6 +106,17 @@ def _heap(worst: Worst, run: RunMetrics, role: str, confidence: str) -> Advice:
         # The garbage of a large heap is collected late: its peak is above what is needed.
         return _sized(subject, f"spark.{role}.memory", now, goal, why, inputs, formula, confidence)
     return Advice(subject, f"{_written(now)} fits; keep it", None, inputs, formula, confidence)
+
+
+def _reasons_to_grow(worst: Worst, share: float, cure: SpillCure | None) -> list[str]:
+    has_fixed_tasks = worst.spilled > 0 if cure is None else cure.heap is not None
+    reasons = (
+        (f"the peak is above {GROW_ABOVE:.0%}", share > GROW_ABOVE and (cure is None or cure.partitions is None)),
+        (f"GC takes more than {GC_GROW:.0%}", worst.gc_share > GC_GROW),
+        ("tasks spilled", has_fixed_tasks),
+        ("no heap was left", worst.heap_space),
+    )
+    return [text for text, holds in reasons if holds]
 
 
 def _written(count: int) -> str:
@@ -193,7 +191,7 @@ def _overhead(worst: Worst, run: RunMetrics, role: str, confidence: str) -> Advi
     return Advice(subject, f"{_written(now)} fits; keep it", None, inputs, formula, confidence)
 
 
-def _fraction(worst: Worst, run: RunMetrics, role: str, confidence: str) -> Advice:
+def _fraction(worst: Worst, run: RunMetrics, role: str, confidence: str, advised_heap: Advice) -> Advice:
     now = sizes.share(run.options.get("spark.memory.fraction"), sizes.FRACTION)
     if not worst.areas & _UNIFIED:
         return Advice("memory fraction", _NO_UNIFIED)
@@ -201,6 +199,9 @@ def _fraction(worst: Worst, run: RunMetrics, role: str, confidence: str) -> Advi
     inputs = f"heap {volume(heap)}, storage peak {volume(worst.storage)}, unified peak {volume(worst.unified)}"
     formula = "0.7 only for heaps of 8 GB and more with almost no storage; else 0.6"
     full = worst.unified > 0.9 * now * (heap - sizes.RESERVED)
+    if advised_heap.conf is not None:
+        # Both divide the same memory: one at a time.
+        return Advice("memory fraction", f"{now:g}; keep it while the heap changes", None, inputs, formula, confidence)
     if heap >= _LARGE_HEAP and worst.storage < _LITTLE_STORAGE * max(worst.unified, 1) and full and now < 0.7:
         text = f"{now:g} → 0.7: execution fills its part of a large heap"
         return Advice("memory fraction", text, "spark.memory.fraction=0.7", inputs, formula, confidence)
@@ -211,14 +212,10 @@ def _storage(worst: Worst, run: RunMetrics, confidence: str) -> Advice:
     now = sizes.share(run.options.get("spark.memory.storageFraction"), 0.5)
     if not worst.areas & _UNIFIED:
         return Advice("storage fraction", _NO_UNIFIED)
-    inputs = (
-        f"storage peak {volume(worst.storage)}, unified peak {volume(worst.unified)}, spilled {volume(worst.spilled)}"
-    )
-    formula = "0.3 where tasks spill and storage is below a tenth of the unified peak; else as it is"
-    if worst.spilled and worst.storage < 0.1 * worst.unified and now > 0.3:
-        text = f"{now:g} → 0.3: tasks spill and little is cached"
-        return Advice("storage fraction", text, "spark.memory.storageFraction=0.3", inputs, formula, confidence)
-    return Advice("storage fraction", f"{now:g} fits; keep it", None, inputs, formula, confidence)
+    inputs = f"storage peak {volume(worst.storage)}, unified peak {volume(worst.unified)}"
+    formula = "it only protects cached blocks: execution takes what these leave, whatever the fraction is"
+    used = "nothing is cached" if not worst.storage else "it decides which cached blocks stay, not what tasks get"
+    return Advice("storage fraction", f"{now:g}; keep it: {used}", None, inputs, formula, confidence)
 
 
 def _off_heap(worst: Worst, run: RunMetrics) -> Advice:
@@ -234,7 +231,7 @@ def _off_heap(worst: Worst, run: RunMetrics) -> Advice:
     return Advice("off-heap memory", f"{_written(now)} fits; keep it", None, inputs, formula, "medium")
 
 
-def _cores(worst: Worst, run: RunMetrics) -> Advice:
+def _cores(worst: Worst, run: RunMetrics, heap: Advice) -> Advice:
     if run.master.startswith("local"):
         return Advice("cores", "of no effect: local mode uses the cores of this host (--master 'local[N]')")
     if not worst.has_times:
@@ -243,42 +240,38 @@ def _cores(worst: Worst, run: RunMetrics) -> Advice:
     now = int(text) if text.isdigit() else 1
     inputs, formula = (
         f"{now} core{'s' if now > 1 else ''}, GC {worst.gc_share:.1%}",
-        "one less where GC takes more than 10 %, not below 2",
+        "one less where GC takes more than 10 % and the heap cannot grow, not below 2",
     )
-    if worst.gc_share > GC_GROW and now > 2:
+    if worst.gc_share > GC_GROW and now > 2 and heap.conf is None:
         advice = f"{now} → {now - 1}: fewer tasks share the heap"
         return Advice("cores", advice, f"spark.executor.cores={now - 1}", inputs, formula, "low")
     return Advice("cores", f"{now} fit{'s; keep it' if now == 1 else '; keep them'}", None, inputs, formula, "low")
 
 
-def _partitions(runs: Sequence[RunMetrics], latest: RunMetrics) -> Advice:
-    """Parts of the largest shuffle of at most 128 MB, in whole rounds of the cores."""
+def _partitions(runs: Sequence[RunMetrics], latest: RunMetrics, cure: SpillCure | None) -> Iterator[Advice]:
+    """Yield parts of the largest shuffle of at most 128 MB, and small enough for tasks that spilled."""
     read = max((stage.totals.shuffle_read_bytes for run in runs for stage in run.stages), default=0)
-    now_text = latest.options.get("spark.sql.shuffle.partitions", "200")
-    now = int(now_text) if now_text.isdigit() else 200
+    now = partitions_of(latest)
     if not read:
-        return Advice("partitions", "not known: no stage read a shuffle")
+        yield Advice("partitions", "not known: no stage read a shuffle")
+        return
     cores = max(1, sizes.parallel_tasks(latest))
     goal = max(1, -(-read // _PARTITION_BYTES))
     goal = -(-goal // cores) * cores
     inputs, formula = f"largest shuffle {volume(read)}, {cores} cores", "shuffle bytes / 128 MB, in rounds of the cores"
+    why = "parts of at most 128 MB"
+    if cure is not None and cure.partitions is not None:
+        goal, why = max(goal, cure.partitions), "tasks that spilled need less each"
+        inputs += f"; a task of stage {cure.stage.stage} needs {volume(cure.need)} and had {volume(cure.room)}"
+        formula = f"max({formula}; need of a task × tasks / memory of a task)"
     if goal > now:
-        advice, conf = f"{now} → {goal}: parts of at most 128 MB", f"spark.sql.shuffle.partitions={goal}"
-        return Advice("partitions", advice, conf, inputs, formula, "medium")
-    return Advice(
-        "partitions", f"{now} fit; keep them (adaptive execution joins small ones)", None, inputs, formula, "medium"
-    )
-
-
-def lines(advice: Sequence[Advice]) -> Iterator[str]:
-    """Advice as text."""
-    for one in advice:
-        yield f"{one.subject}: {one.text}"
-        if one.conf:
-            yield f"  --conf {one.conf}"
-        if one.inputs:
-            yield f"  inputs      {one.inputs}"
-        if one.formula:
-            yield f"  formula     {one.formula}"
-        if one.confidence != "none":
-            yield f"  confidence  {one.confidence}"
+        advice, conf = f"{now} → {goal}: {why}", f"spark.sql.shuffle.partitions={goal}"
+        yield Advice("partitions", advice, conf, inputs, formula, "medium")
+    else:
+        text = f"{now} fit; keep them (adaptive execution joins small ones)"
+        yield Advice("partitions", text, None, inputs, formula, "medium")
+    if cure is not None and cure.partition_bytes is not None:
+        size = sizes.as_option(cure.partition_bytes - cure.partition_bytes % MIB or MIB, MIB)
+        text = f"at most {size}: adaptive execution joined partitions until tasks spilled"
+        conf = f"spark.sql.adaptive.advisoryPartitionSizeInBytes={size}"
+        yield Advice("partition size", text, conf, inputs, "shuffle bytes of the stage / partitions", "medium")

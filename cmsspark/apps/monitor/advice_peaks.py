@@ -7,6 +7,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
+from cmsspark.apps.monitor.findings_stages import GC_LEAST_MS
 from cmsspark.store.run_metrics import ExecutorEntry, Finding, RunMetrics
 
 _ENOUGH_RUNS: Final = 3
@@ -38,12 +39,13 @@ class Worst(Struct):
 
 
 def worst_of(runs: Sequence[RunMetrics], role: str) -> Worst:
-    """The worst of the role's executors over runs."""
+    """Return the worst of the role's executors over runs."""
     worst = Worst()
     for run in runs:
         totals = run.totals
-        if totals.run_ms > 0:
-            worst.has_times = True
+        worst.has_times = worst.has_times or totals.run_ms > 0
+        # The first seconds of a JVM have much garbage of their own.
+        if totals.run_ms >= GC_LEAST_MS:
             worst.gc_share = max(worst.gc_share, totals.gc_ms / totals.run_ms)
         worst.has_succeeded = worst.has_succeeded or run.state == "DONE"
         worst.heap_space = worst.heap_space or any(_is_full_heap(finding, run, role) for finding in run.findings)

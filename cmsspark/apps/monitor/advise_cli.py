@@ -25,7 +25,8 @@ def command(job: str, count: int, as_json: bool, settings_file: str | None, debu
 
     Takes the worst executor of the last runs. Each line has its inputs, formula and confidence; nothing is applied.
     """
-    from cmsspark.apps.monitor.advice import advise, lines
+    from cmsspark.apps.monitor.advice import advise
+    from cmsspark.apps.monitor.advice_text import lines
     from cmsspark.apps.monitor.measured_runs import of_job
     from cmsspark.apps.monitor.run_report import finding_lines
 

@@ -24,9 +24,13 @@ from cmsspark.base.errors import DataError
 from cmsspark.store.run_metrics import ExecutorEntry, RunMetrics, StageEntry
 
 MOST_STAGES: Final = 1000
+_LONGEST_LENIENT: Final = 1 << 20
 #: Stages that ended whose tasks may still end: killed copies of tasks do so later.
 _MOST_ENDED: Final = 200
 _MOST_FAILURES: Final = 50
+#: Failures of tasks of which the whole text is kept.
+_MOST_TEXTS: Final = 10
+_LONGEST_FAILURE: Final = 500
 _NAME: Final = re.compile(rb'\{"Event":"([\w.]+)"')
 
 
@@ -158,7 +162,9 @@ class EventLogReader:
         stage = self._stages.pop((info.stage, info.attempt), None) or OpenStage(info.stage, info.attempt)
         stage.describe(info)
         self.last_ms = max(self.last_ms, info.completed or 0)
-        self._plans.accumulate((one.id, one.value) for one in info.accumulables)
+        if info.failure:
+            _count(self.run.stage_failures, " ".join(info.failure[:_LONGEST_FAILURE].split()))
+        self._plans.accumulate(((entry.id, entry.value) for entry in info.accumulables), info.tasks)
         user = self._users.get(info.stage, f"stage {info.stage}")
         self._rdds.completed(info, user, stage.entry.totals.shuffle_write_bytes)
         self._keep(stage)
@@ -203,10 +209,10 @@ class EventLogReader:
             self._failure(event.reason)
 
     def _failure(self, reason: records.EndReason) -> None:
-        first = records.reason_text(reason)
-        failures = self.run.failures
-        if first in failures or len(failures) < _MOST_FAILURES:
-            failures[first] = failures.get(first, 0) + 1
+        line = records.reason_text(reason)
+        _count(self.run.failures, line)
+        if line in self.run.failures and len(self.run.failure_texts) < _MOST_TEXTS:
+            self.run.failure_texts.setdefault(line, records.whole_text(reason))
 
     def _stage_metrics(self, event: records.StageExecutorMetrics) -> None:
         merge_peaks(self._executor(event.executor).peaks, event.peaks)
@@ -231,10 +237,19 @@ class EventLogReader:
         self._plans.driver_updates(event)
 
 
+def _count(lines: dict[str, int], line: str) -> None:
+    """Count a line; new ones only up to a limit."""
+    if line in lines or len(lines) < _MOST_FAILURES:
+        lines[line] = lines.get(line, 0) + 1
+
+
 def _decoded(decoder: msgspec.json.Decoder[Any], name: str, line: bytes) -> Any:
     try:
         return decoder.decode(line)
     except msgspec.ValidationError:
+        # As Python objects a line takes many times its size.
+        if len(line) > _LONGEST_LENIENT:
+            raise
         return records.decode_leniently(name, line)
 
 
@@ -289,7 +304,7 @@ def read_event_log(lines: LogLines, run: RunMetrics | None = None) -> EventLogRe
     if damaged:
         notes.append(f"{damaged:,} lines of the event log are damaged and were left out")
     if lines.long_lines:
-        notes.append(f"{lines.long_lines:,} lines of the event log are longer than 64 MB and were left out")
+        notes.append(f"{lines.long_lines:,} lines of the event log are longer than 16 MB and were left out")
     if not reader.lines:
         notes.append("the event log is empty: Spark has written nothing yet")
     elif not reader.ended:

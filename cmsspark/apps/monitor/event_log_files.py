@@ -15,11 +15,15 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from cmsspark.apps.monitor.event_log_codecs import CutLog, pieces
-from cmsspark.base.errors import InputMissing, NotAllowed, UsageError
+from cmsspark.base.errors import DataError, InputMissing, NotAllowed, UsageError
 from cmsspark.filesystems.storage import Entry, Files, LocalFiles, is_local, local_path
 
 #: A longer line is skipped and counted: plans of generated queries have reached some MB.
-MOST_LINE: Final = 64 << 20
+MOST_LINE: Final = 16 << 20
+#: Event logs take 10 to 60 times less on disk. What takes so many times less, beyond this, is no event log: reading it
+#: would cost far more than its size.
+MOST_RATIO: Final = 500
+_LEAST_PLAIN: Final = 256 << 20
 _ROLLED: Final = re.compile(r"events_(?P<number>\d+)_(?P<rest>.+)")
 #: What lies beside event logs and is none.
 _OTHER: Final = ("appstatus_", ".", "_")
@@ -40,6 +44,7 @@ class LogLines:
     repeated: list[str] = field(default_factory=list)
     long_lines: int = 0
     plain_bytes: int = 0
+    disk_bytes: int = 0
 
     def __iter__(self) -> Iterator[bytes]:
         for part in self.parts:
@@ -51,6 +56,13 @@ class LogLines:
         size = 0
         for piece in self._pieces(part, stream):
             self.plain_bytes += len(piece)
+            if self.plain_bytes > _LEAST_PLAIN + MOST_RATIO * self.disk_bytes:
+                raise DataError(
+                    "an event log takes at most 500 times less on disk than its lines",
+                    where=part,
+                    found=f"{self.disk_bytes:,} bytes with more than {self.plain_bytes:,} bytes of lines",
+                    next_step="decompress it and look at it: blank lines or one repeated line are no event log",
+                )
             *ended, rest = piece.split(b"\n")
             if ended:
                 held.append(ended[0])
@@ -70,7 +82,7 @@ class LogLines:
 
     def _pieces(self, part: str, stream: IO[bytes]) -> Iterator[bytes]:
         try:
-            yield from pieces(stream, part)
+            yield from pieces(_Counted(stream, self), part)  # type: ignore[arg-type]
         except CutLog as error:
             self.cut.append(f"{part.rpartition('/')[2]}: {error}")
 
@@ -140,6 +152,18 @@ def _gaps(parts: list[str]) -> list[str]:
     ends = [first - 1, *numbers]
     gaps = [(before + 1, after - 1) for before, after in itertools.pairwise(ends) if after > before + 1]
     return [f"part{'s' if last > one else ''} {one}{f' to {last}' if last > one else ''} missing" for one, last in gaps]
+
+
+class _Counted(io.RawIOBase):
+    """A stream whose bytes are counted as they are on disk."""
+
+    def __init__(self, stream: IO[bytes], lines: LogLines) -> None:
+        self._stream, self._lines = stream, lines
+
+    def read(self, count: int = -1, /) -> bytes:
+        data = self._stream.read(count)
+        self._lines.disk_bytes += len(data)
+        return data
 
 
 class _Remote(io.RawIOBase):

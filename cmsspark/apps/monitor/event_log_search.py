@@ -19,7 +19,7 @@ from cmsspark.base import clock
 from cmsspark.base.errors import CmssparkError, InputMissing
 from cmsspark.filesystems.storage import Entry, Files, LocalFiles, is_local, local_path
 from cmsspark.store import run_metrics
-from cmsspark.store.run_metrics import RunMetrics
+from cmsspark.store.run_metrics import RunMetrics, TaskTotals
 
 #: Lines at the begin of a log among which Spark's properties stand.
 _HEAD: Final = 30
@@ -84,6 +84,9 @@ def _with_lines(metrics: RunMetrics, log: str, files: Files | None) -> RunMetric
     before = {entry.executor: entry for entry in metrics.executors}
     began_ms, ended_ms = metrics.began_ms, metrics.ended_ms
     metrics.event_log = log
+    # The log has all that REST answered, and its end.
+    metrics.stages, metrics.stage_count, metrics.stage_failures = [], 0, {}
+    metrics.totals = TaskTotals()
     result = read_event_log(find_log(log, files), metrics).metrics()
     # The run is longer than its application, unless nobody waited for that.
     result.began_ms, result.ended_ms = began_ms, max(ended_ms or 0, result.ended_ms or 0) or None

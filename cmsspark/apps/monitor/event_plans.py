@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from cmsspark.apps.monitor.event_records import DriverUpdates, PlanNode, SqlEnd, SqlStart, SqlUpdate, StageInfo
+from cmsspark.apps.monitor.plan_joins import MergeJoin, PairJoin, join_of
+from cmsspark.apps.monitor.plan_rows import SHUFFLED_ROWS, metric_ids
+from cmsspark.store.run_exceptions import exception_line
 from cmsspark.store.run_metrics import Query
 
 #: Kinds of nodes in ``Query.nodes``; the number is of rows, files or bytes.
-CARTESIAN: Final = "cartesian join"
 SORT_COLLECTED: Final = "sorted rows to the driver"
 SORT_LIMITED: Final = "sort below a limit"
 FILES_READ: Final = "files read"
 BYTES_READ: Final = "bytes of files read"
 FILES_WRITTEN: Final = "files written"
 BYTES_WRITTEN: Final = "bytes of files written"
+#: ``repartition(n)`` of the program: its number is not one of the options.
+FIXED_PARTITIONS: Final = "partitions of the program"
 #: Kinds in ``RunMetrics.rdd_hints``.
 CACHED_ONCE: Final = "cached, read by one action"
 SORTED_FOR_FIRST: Final = "RDD sorted for its first rows"
 
-_PRODUCTS: Final = ("CartesianProduct", "BroadcastNestedLoopJoin")
 _LIMITS: Final = ("GlobalLimit", "LocalLimit", "CollectLimit")
 #: Nodes that pass rows on as they are.
 _PASSING: Final = (
@@ -33,7 +37,11 @@ _METRICS: Final = {
     "number of written files": FILES_WRITTEN,
     "written output": BYTES_WRITTEN,
 }
+_FIXED: Final = re.compile(r"artitioning\(.*?(\d+)\), REPARTITION_BY_NUM")
 _MOST_QUERIES: Final = 500
+#: Joins of one execution; adaptive execution shows each up to some dozen times.
+_MOST_JOINS: Final = 500
+_LONGEST_ERROR: Final = 300
 _MOST_RDDS: Final = 10_000
 _TEXT: Final = 120
 
@@ -44,13 +52,18 @@ class Plans:
     def __init__(self) -> None:
         self._open: dict[int, Query] = {}
         #: Execution → (kind, text of the node) → ids of accumulators.
-        self._wanted: dict[int, dict[tuple[str, str], set[int]]] = {}
+        self._counted: dict[int, dict[tuple[str, str], set[int]]] = {}
+        #: Execution → its joins; adaptive execution may show one again, with other accumulators.
+        self._joins: dict[int, dict[PairJoin | MergeJoin, None]] = {}
+        self._fixed: dict[int, set[int]] = {}
         self._values: dict[int, int] = {}
+        #: Accumulator → the number of tasks of its stage.
+        self._tasks: dict[int, int] = {}
         self._ids: dict[int, int] = {}
         self._done: list[Query] = []
 
     def start(self, event: SqlStart) -> None:
-        """An execution and its first plan."""
+        """Take an execution and its first plan."""
         while len(self._open) >= _MOST_QUERIES:
             self._close(next(iter(self._open)))
         query = Query(event.execution, event.description[:_TEXT], event.at or None)
@@ -58,47 +71,80 @@ class Plans:
         self._note(event.execution, event.plan)
 
     def update(self, event: SqlUpdate) -> None:
-        """The plan that adaptive execution changed."""
+        """Take the plan that adaptive execution changed."""
         if event.execution in self._open:
             self._note(event.execution, event.plan)
 
     def driver_updates(self, event: DriverUpdates) -> None:
-        """Values that the driver counted."""
+        """Take values that the driver counted."""
         self.accumulate(event.updates)
 
-    def accumulate(self, values: Iterable[tuple[int, Any]]) -> None:
-        """Values of accumulators; those of no node of interest are left out."""
+    def accumulate(self, values: Iterable[tuple[int, Any]], tasks: int = 0) -> None:
+        """Take values of accumulators, of a stage of so many tasks; those of no node of interest are left out."""
         for number, value in values:
             if number in self._ids:
                 self._values[number] = max(self._values.get(number, 0), _whole(value))
+                self._tasks[number] = tasks
 
     def end(self, event: SqlEnd) -> None:
-        """The end of an execution."""
+        """Take the end of an execution."""
         if (query := self._open.get(event.execution)) is not None:
-            query.ended_ms, query.error = event.at or None, (event.error or "")[:_TEXT] or None
+            query.ended_ms, query.error = event.at or None, _error(event.error)
             self._close(event.execution)
 
     def queries(self) -> list[Query]:
-        """All executions with nodes of interest, also those that have not ended."""
+        """Return all executions with nodes of interest, also those that have not ended."""
         for execution in list(self._open):
             self._close(execution)
         return self._done
 
     def _close(self, execution: int) -> None:
         query = self._open.pop(execution)
-        for (kind, text), ids in self._wanted.pop(execution, {}).items():
-            known = [self._values.pop(number) for number in ids if number in self._values]
-            query.nodes.append((kind, text, max(known) if known else None))
-            for number in ids:
-                self._ids.pop(number, None)
+        for (kind, text), ids in self._counted.pop(execution, {}).items():
+            values = [self._values[number] for number in ids if number in self._values]
+            query.nodes.append((kind, text, max(values) if values else None))
+        query.nodes += [(FIXED_PARTITIONS, "Exchange", number) for number in sorted(self._fixed.pop(execution, ()))]
+        query.nodes += self._join_nodes(self._joins.pop(execution, {}))
+        for number in [number for number, owner in self._ids.items() if owner == execution]:
+            self._ids.pop(number), self._values.pop(number, None), self._tasks.pop(number, None)
         if (query.nodes or query.error) and len(self._done) < _MOST_QUERIES:
             self._done.append(query)
 
+    def _join_nodes(self, joins: Iterable[PairJoin | MergeJoin]) -> Iterator[tuple[str, str, int]]:
+        """Yield the facts of joins; of several with one text those with the largest number."""
+        largest: dict[str, dict[str, int]] = {}
+        for join in joins:
+            facts, text = dict(join.facts(self._values, self._tasks)), join.text[:_TEXT]
+            if facts and max(facts.values()) >= max(largest.get(text, {"": 0}).values()):
+                largest[text] = facts
+        for text, facts in largest.items():
+            yield from ((kind, text, value) for kind, value in facts.items())
+
     def _note(self, execution: int, root: PlanNode) -> None:
-        wanted = self._wanted.setdefault(execution, {})
+        counted = self._counted.setdefault(execution, {})
+        joins = self._joins.setdefault(execution, {})
         for kind, node, ids in _of_interest(root, is_collected=_is_collected(self._open[execution].description)):
-            wanted.setdefault((kind, node.text[:_TEXT]), set()).update(ids)
+            counted.setdefault((kind, node.text[:_TEXT]), set()).update(ids)
             self._ids.update(dict.fromkeys(ids, execution))
+        for node in _nodes(root):
+            if (match := _FIXED.search(node.text)) is not None:
+                self._fixed.setdefault(execution, set()).add(int(match[1]))
+            if (join := join_of(node)) is not None and len(joins) < _MOST_JOINS:
+                joins[join] = None
+                self._ids.update(dict.fromkeys(join.ids(), execution))
+
+
+def _error(text: str | None) -> str | None:
+    """The line of a query's error that names it. Spark 4 writes errors as JSON where a setting asks for it."""
+    return exception_line(text)[:_LONGEST_ERROR] if text else None
+
+
+def _nodes(root: PlanNode) -> Iterator[PlanNode]:
+    queue = [root]
+    while queue:
+        node = queue.pop()
+        yield node
+        queue += node.children
 
 
 def _is_collected(description: str) -> bool:
@@ -111,29 +157,23 @@ def _of_interest(root: PlanNode, *, is_collected: bool) -> Iterator[tuple[str, P
     queue: list[tuple[PlanNode, tuple[str, ...] | None]] = [(root, ())]
     while queue:
         node, above = queue.pop()
-        if node.name in _PRODUCTS:
-            yield CARTESIAN, node, _ids(node, "number of output rows")
         for metric in node.metrics:
             if metric.name in _METRICS:
                 yield _METRICS[metric.name], node, [metric.id]
         if node.name == "Sort" and ", true," in node.text and above is not None:
             if any(name in _LIMITS for name in above):
-                yield SORT_LIMITED, node, _ids_below(node, "shuffle records written")
+                yield SORT_LIMITED, node, _ids_below(node, SHUFFLED_ROWS)
             elif is_collected:
-                yield SORT_COLLECTED, node, _ids_below(node, "shuffle records written")
+                yield SORT_COLLECTED, node, _ids_below(node, SHUFFLED_ROWS)
         is_passing = above is not None and node.name.startswith(_PASSING)
         queue += [(child, (*above, node.name) if is_passing and above is not None else None) for child in node.children]
-
-
-def _ids(node: PlanNode, name: str) -> list[int]:
-    return [metric.id for metric in node.metrics if metric.name == name]
 
 
 def _ids_below(node: PlanNode, name: str) -> list[int]:
     """Of the nearest node below that has the metric."""
     while node.children:
         node = node.children[0]
-        if ids := _ids(node, name):
+        if ids := metric_ids(node, name):
             return ids
     return []
 
@@ -153,6 +193,8 @@ class Rdds:
 
     def __init__(self) -> None:
         self._users: dict[int, set[str]] = {}
+        #: Cached RDD → RDDs that are made from it: with two of them one action reads it twice.
+        self._readers: dict[int, set[int]] = {}
         self._callsites: dict[int, str] = {}
         #: Of stages that ended: id → name, bytes written to the shuffle.
         self._stages: dict[int, tuple[str, int]] = {}
@@ -160,7 +202,11 @@ class Rdds:
 
     def completed(self, info: StageInfo, user: str, shuffle_bytes: int) -> None:
         """A stage that ended. ``user``: the SQL execution or job that it is of."""
+        cached = {rdd.id for rdd in info.rdds if rdd.level.memory or rdd.level.disk}
         for rdd in info.rdds:
+            for parent in cached.intersection(rdd.parents):
+                if len(self._readers) < _MOST_RDDS or parent in self._readers:
+                    self._readers.setdefault(parent, set()).add(rdd.id)
             if not (rdd.level.memory or rdd.level.disk):
                 continue
             if rdd.id in self._users or len(self._users) < _MOST_RDDS:
@@ -180,6 +226,8 @@ class Rdds:
     def hints(self) -> list[tuple[str, str, int | None]]:
         """(kind, where in the program, bytes of the shuffle where known)."""
         once = [
-            (CACHED_ONCE, self._callsites[rdd][:_TEXT], None) for rdd, users in self._users.items() if len(users) == 1
+            (CACHED_ONCE, self._callsites[rdd][:_TEXT], None)
+            for rdd, users in self._users.items()
+            if len(users) == 1 and len(self._readers.get(rdd, ())) < 2
         ]
         return [*once[:50], *((SORTED_FOR_FIRST, name[:_TEXT], size) for name, size in list(self._sorted.items())[:50])]

@@ -11,6 +11,8 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Struct, field
 
+from cmsspark.store.run_exceptions import TRACE, exception_line
+
 #: Java's numbers have 64 bits, and dates have years of four digits: what is beyond is damage, not a figure.
 Int = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 Ms = Annotated[int, msgspec.Meta(ge=-62_135_596_800_000, le=253_402_300_799_999)]
@@ -67,6 +69,7 @@ class Rdd(Struct):
     id: Int = field(name="RDD ID")
     name: str = field(name="Name", default="")
     callsite: str = field(name="Callsite", default="")
+    parents: list[int] = field(name="Parent IDs", default_factory=list)
     level: StorageLevel = field(name="Storage Level", default_factory=StorageLevel)
 
 
@@ -266,14 +269,21 @@ def _without_nulls(value: Any) -> Any:
     return [_without_nulls(one) for one in value] if isinstance(value, list) else value
 
 
+_LONGEST_REASON: Final = 300
+_LONGEST_TEXT: Final = 20_000
+
+
 def reason_text(reason: EndReason) -> str:
-    """Why a task ended, as one line of at most 300 characters."""
-    lines = (reason.description or reason.loss or reason.message).strip().splitlines() or [""]
-    first = lines[0]
-    if first.startswith("Traceback"):
-        # Of a Python trace the reason is the first line after it.
-        first = next((line for line in lines[1:] if line[:1].strip()), first)
-    return " ".join(f"{reason.reason}: {reason.class_name} {first}".split())[:300]
+    """Return why a task ended, as one line of at most 300 characters."""
+    line = exception_line(whole_text(reason))
+    # The class is that of PySpark's wrapper where the line is of Python.
+    name = "" if TRACE in reason.description else reason.class_name
+    return " ".join(f"{reason.reason}: {name} {line}".split())[:_LONGEST_REASON]
+
+
+def whole_text(reason: EndReason) -> str:
+    """Return all that Spark says of the end of a task, at most its last 20,000 characters."""
+    return (reason.description or reason.loss or reason.message).strip()[-_LONGEST_TEXT:]
 
 
 def complete_flags(event: TaskEnd) -> None:

@@ -78,7 +78,9 @@ class OpenStage:
         self.entry = StageEntry(stage, attempt)
         self._sums = TaskSums(self.entry.totals)
         self._task_ms, self._shuffle_read, self._input = SpreadSketch(), SpreadSketch(), SpreadSketch()
+        self._records = SpreadSketch()
         self._largest = (-1, -1)
+        self._longest_ms = -1
         self._peaks: dict[str, dict[str, int]] = {}
 
     def describe(self, info: StageInfo) -> None:
@@ -101,10 +103,15 @@ class OpenStage:
         read = shuffle.remote + shuffle.local if shuffle is not None else 0
         self._task_ms.add(duration)
         self._shuffle_read.add(read)
+        self._records.add(shuffle.records if shuffle is not None else 0)
         self._input.add(metrics.input.bytes if metrics is not None and metrics.input is not None else 0)
         if (read, duration) > self._largest:
             self._largest = (read, duration)
             self.entry.largest_task, self.entry.largest_task_host = info.index, info.host
+        self.entry.second_task_ms = max(self.entry.second_task_ms, min(duration, self._longest_ms))
+        if duration > self._longest_ms:
+            self._longest_ms = duration
+            self.entry.slowest_task, self.entry.slowest_task_host = info.index, info.host
         if event.peaks and (any(event.peaks.values())):
             self.add_peaks(info.executor, event.peaks)
 
@@ -124,5 +131,6 @@ class OpenStage:
         """The stage as it is stored."""
         entry = self.entry
         entry.task_ms, entry.shuffle_read_bytes = self._task_ms.spread(), self._shuffle_read.spread()
+        entry.shuffle_read_records = self._records.spread()
         entry.input_bytes, entry.peaks = self._input.spread(), self._with_most_memory()
         return entry

@@ -6,6 +6,7 @@ import click
 import msgspec
 
 from cmsspark.apps.monitor.event_files import event_files
+from cmsspark.base.errors import DataError
 from cmsspark.base.text.readable import json_text, readable
 from cmsspark.base.text.terminal import terminal_width
 
@@ -24,7 +25,15 @@ def events_command(location: str, as_json: bool, debug: bool) -> None:
     from cmsspark.apps.monitor.event_log_files import find_log
     from cmsspark.apps.monitor.run_report import report
 
-    reader = read_event_log(find_log(location, event_files(location)))
+    log = find_log(location, event_files(location))
+    reader = read_event_log(log)
+    if not reader.lines:
+        raise DataError(
+            "an event log has at least one event",
+            where=log.parts[0],
+            found=f"{log.plain_bytes:,} blank bytes" if log.plain_bytes else "an empty file",
+            next_step="Spark writes its first events some seconds after the application starts: read it again then",
+        )
     metrics = reader.metrics()
     # A log has no exit code; one without an end may be of an application that was killed.
     metrics.state = "ENDED" if reader.ended else "UNKNOWN"

@@ -23,6 +23,11 @@ LAWS: Final[dict[str, Callable[[float], float]]] = {
 LEAST_SIZES: Final = 3
 #: A measurement is not more exact than this share of it: a law that leaves less is good enough.
 _NOISE: Final = 0.05
+#: With more points than two laws need these show their noise themselves, down to this share.
+_LEAST_NOISE: Final = 0.01
+#: Degrees of freedom → how much more a simpler law may leave than the best one: roots of Fisher's F at 5 %. With one
+#: degree, as of three sizes, luck alone makes a law fit.
+_MORE: Final = {2: 4.4, 3: 3.1, 4: 2.5, 5: 2.3, 6: 2.1}
 #: A law that leaves more than this share does not predict other sizes.
 _CLEAR: Final = 0.25
 
@@ -62,8 +67,8 @@ class Growth:
 def fit(points: Sequence[tuple[float, float]]) -> Growth | None:
     """The law through (size, value) points; None for fewer than three sizes, or values that are not positive.
 
-    Neither the base nor the factor is negative. The simplest law is taken that leaves 5 %, or at most twice what
-    the best one leaves.
+    Neither the base nor the factor is negative. The simplest law is taken that does not leave clearly more than the
+    best one; of three sizes one that leaves 5 %, or twice what the best one leaves.
     """
     known = [(size, value) for size, value in points if size > 0 and value > 0]
     if len({size for size, _ in known}) < LEAST_SIZES:
@@ -79,7 +84,11 @@ def fit(points: Sequence[tuple[float, float]]) -> Growth | None:
         # Two constants go through two of three points whatever these are: what is left counts for the third alone.
         error = float(np.sqrt(np.sum(left**2) / (len(known) - free)))
         found.append(Growth(name, base, factor, error, exponent))
-    tolerance = max(_NOISE, 2 * min(growth.error for growth in found))
+    least = min(growth.error for growth in found)
+    free = len(known) - 2
+    tolerance = max(_LEAST_NOISE, min(_MORE.get(free, 2.0) * least, max(_NOISE, 2 * least)))
+    if free < min(_MORE):
+        tolerance = max(_NOISE, 2 * least)
     return next(growth for growth in found if growth.error <= tolerance)
 
 

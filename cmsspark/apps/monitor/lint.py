@@ -7,24 +7,20 @@ the end of its last one.
 from __future__ import annotations
 
 import ast
-import itertools
-import re
 import sys
 import warnings
 from typing import Final
 
-from cmsspark.apps.monitor.lint_emptiness import is_bare_call, is_test_of_emptiness
-from cmsspark.apps.monitor.lint_names import OtherLibraries, SharedNames, uses_spark
+from cmsspark.apps.monitor.lint_emptiness import CountedNames, is_bare_call, is_test_of_emptiness
+from cmsspark.apps.monitor.lint_loops import CalledFunctions, deciding_actions
+from cmsspark.apps.monitor.lint_names import SharedNames, uses_spark
+from cmsspark.apps.monitor.lint_rows import RowRules
 from cmsspark.apps.monitor.lint_rules import Problem
 from cmsspark.apps.monitor.lint_silence import is_silenced, silenced_lines
+from cmsspark.apps.monitor.lint_tables import GROUPS
 from cmsspark.apps.monitor.lint_udfs import UdfNames, arrow_is_set
-from cmsspark.apps.monitor.lint_values import Values
 
 _ACTIONS: Final = frozenset({"collect", "toPandas", "toArrow", "show", "toLocalIterator", "first", "count", "isEmpty"})
-#: Methods that make a result small, whatever it was.
-_SMALL: Final = frozenset({"limit", "head", "tail", "take", "agg", "describe", "summary", "sample", "crosstab"})
-_GROUPED: Final = frozenset({"count", "sum", "avg", "mean", "min", "max", "agg", "pivot"})
-_GROUPS: Final = frozenset({"groupBy", "groupby", "rollup", "cube", "groupingSets"})
 _SORTS: Final = frozenset({"orderBy", "sort", "sortBy", "sortByKey"})
 #: Methods that keep the order, and most of the rows.
 _KEEPS_ORDER: Final = frozenset(
@@ -33,13 +29,11 @@ _KEEPS_ORDER: Final = frozenset(
 )  # fmt: skip
 _FEW_FILES: Final = 32
 _DEEPEST: Final = 6_000
-#: Methods whose results are in the driver's Python.
-_FETCHES: Final = frozenset({"collect", "toPandas", "toArrow", "toLocalIterator", "take", "head", "tail", "first"})
-#: Queries that give few rows.
-_SMALL_QUERY: Final = re.compile(
-    r"(?is)\blimit\s+\d+\s*;?\s*$|\bgroup\s+by\b|^\s*(?:show|desc|describe|explain)\b"
-    r"|^\s*select\s+(?:count|sum|min|max|avg)\s*\((?!.*\bover\b)"
-)
+#: Methods of ``df.write`` that start a job.
+_WRITES: Final = frozenset(
+    {"append", "create", "createOrReplace", "csv", "insertInto", "jdbc", "json", "orc", "overwrite",
+     "overwritePartitions", "parquet", "save", "saveAsTable", "text", "xml"}
+)  # fmt: skip
 
 
 def lint(source: bytes) -> list[Problem]:
@@ -69,17 +63,22 @@ def _visit_deep(visitor: _Visitor, tree: ast.AST) -> None:
         sys.setrecursionlimit(limit)
 
 
-class _Visitor(ast.NodeVisitor):
+class _Visitor(RowRules, ast.NodeVisitor):
     """Walks a script in the order of its lines."""
 
     def __init__(self) -> None:
-        self.problems: list[Problem] = []
-        self._loops = self._functions = 0
-        self._values = Values()
-        self._udfs, self._shared, self._others = UdfNames(), SharedNames(), OtherLibraries()
+        super().__init__()
+        self._functions = 0
+        self._udfs, self._shared = UdfNames(), SharedNames()
+        self._called, self._counted = CalledFunctions(), CountedNames()
+        self._function: str | None = None
 
     def visit_Module(self, node: ast.Module) -> None:
         self.generic_visit(node)
+        for call, detail in self._called.problems():
+            self._add(call, "SPK101", detail)
+        for test in self._counted.problems(node):
+            self._add(test, "SPK104")
         for where, detail in self._shared.problems(node):
             self._add(where, "SPK103", detail)
 
@@ -88,7 +87,10 @@ class _Visitor(ast.NodeVisitor):
             self._udfs.defined(node.name, decorator)
             if self._udfs.takes_rows(decorator):
                 self._add(decorator, "SPK102", node.name)
+        self._called.defined(node.name)
+        outer, self._function = self._function, node.name
         self._in_function(node)
+        self._function = outer
 
     visit_AsyncFunctionDef = visit_FunctionDef  # type: ignore[assignment]
 
@@ -97,7 +99,7 @@ class _Visitor(ast.NodeVisitor):
 
     def _in_function(self, node: ast.FunctionDef | ast.Lambda) -> None:
         loops, values = self._loops, self._values.snapshot()
-        # What a function does in a loop of its caller is not seen; its definition in a loop is no loop.
+        # The definition of a function in a loop is no loop.
         self._loops = 0
         self._functions += 1
         given = node.args
@@ -124,6 +126,7 @@ class _Visitor(ast.NodeVisitor):
             self._values.read(node)
 
     def visit_Assign(self, node: ast.Assign) -> None:
+        self._adds_columns(node)
         self.generic_visit(node)
         for target in node.targets:
             self._bind(target, node.value)
@@ -148,6 +151,7 @@ class _Visitor(ast.NodeVisitor):
 
     def visit_For(self, node: ast.For) -> None:
         self.visit(node.iter)
+        self._passed |= deciding_actions(node)
         # What comes out of rows in Python, or of another library, is as local as those.
         self._values.bind(node.target, node.iter)
         self._in_loop([*node.body])
@@ -158,6 +162,7 @@ class _Visitor(ast.NodeVisitor):
 
     def visit_While(self, node: ast.While) -> None:
         self._test(node.test)
+        self._passed |= deciding_actions(node)
         self._in_loop([node.test, *node.body])
         for statement in node.orelse:
             self.visit(statement)
@@ -188,7 +193,15 @@ class _Visitor(ast.NodeVisitor):
         is_test = len(sides) == 2 and is_test_of_emptiness(sides[0], node.ops[0], sides[1])
         if is_test and not any(self._is_local(side) for side in sides):
             self._add(node, "SPK104")
+        for side, other in (sides, sides[::-1]) if len(sides) == 2 else ():
+            if isinstance(side, ast.Name) and self._is_count(call := self._values.resolved(side)):
+                turned = (call, other) if side is sides[0] else (other, call)
+                if is_test_of_emptiness(turned[0], node.ops[0], turned[1]):
+                    self._counted.tested(side, node)
         self.generic_visit(node)
+
+    def _is_count(self, call: ast.expr) -> bool:
+        return is_bare_call(call, "count") and not self._is_grouped(call) and not self._is_local(call)
 
     def visit_If(self, node: ast.If) -> None:
         self._test(node.test)
@@ -205,33 +218,46 @@ class _Visitor(ast.NodeVisitor):
         if isinstance(node, ast.BoolOp):
             for value in node.values:
                 self._test(value)
-        elif is_bare_call(node, "count") and not self._is_grouped(node) and not self._is_local(node):
+        elif self._is_count(node):
             self._add(node, "SPK104")
+        elif isinstance(node, ast.Name) and self._is_count(self._values.resolved(node)):
+            self._counted.tested(node, node)
 
     def visit_Subscript(self, node: ast.Subscript) -> None:
         # -1 is the last row: the first one of the other order.
         is_part = isinstance(node.slice, ast.Slice | ast.Constant | ast.UnaryOp) and is_bare_call(node.value, "collect")
         if is_part and self._is_sorted(node.value):
             self._add(node, "SPK107")
+            self._passed.add(id(node.value))
         self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> None:
         name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
         chain = self._values.chain(node) if name else []
-        has_options = name in ("show", "toLocalIterator")
-        is_action = name in _ACTIONS and (has_options or not (node.args or node.keywords))
-        if self._loops and is_action and not self._is_grouped(node) and not self._is_local(node):
-            self._add(node, "SPK101", f"{name}()")
+        self._action(node, name, chain)
+        self._called.called(self._function, node, in_loop=bool(self._loops) and id(node) not in self._passed)
         if self._udfs.takes_rows(node) or self._udfs.registers_rows(node):
             self._add(node, "SPK102")
         if isinstance(node.func, ast.Name) and node.func.id == "bool" and len(node.args) == 1:
             self._test(node.args[0])
-        if name == "toPandas" and not self._is_small(chain[1:]) and not _SMALL_QUERY.search(self._values.query(node)):
+        if name == "toPandas" and not self._tables.is_small(node):
             self._add(node, "SPK106")
+        self._rows(node, name)
         # DataFrame.take() and first() after orderBy() keep the first rows only; those of an RDD after sortBy() do not.
         if name in ("take", "first") and self._is_sorted(node) and _SORTS & set(chain) <= {"sortBy", "sortByKey"}:
             self._add(node, "SPK107")
         self.generic_visit(node)
+
+    def _action(self, node: ast.Call, name: str, chain: list[str]) -> None:
+        """Judge a call that may start a job."""
+        has_options = name in ("show", "toLocalIterator")
+        is_action = name in _ACTIONS and (has_options or not (node.args or node.keywords))
+        is_write = name in _WRITES and bool({"write", "writeTo"} & set(chain[1:]))
+        if not (is_action or is_write) or self._is_grouped(node) or self._is_local(node):
+            return
+        self._called.action(self._function, f"{name}()")
+        if self._loops and id(node) not in self._passed:
+            self._add(node, "SPK101", f"write.{name}()" if is_write else f"{name}()")
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
         call = self._values.resolved(node.value)
@@ -243,22 +269,12 @@ class _Visitor(ast.NodeVisitor):
     def _is_grouped(self, node: ast.expr) -> bool:
         """Whether the last method makes a table of groups, as ``groupBy(…).count()`` does: no action."""
         before = [name for name in self._values.chain(node)[1:] if name != "pivot"]
-        return bool(_GROUPS & set(before[:1]))
+        return bool(GROUPS & set(before[:1]))
 
     def _is_sorted(self, node: ast.expr) -> bool:
         """Whether the last method gets rows in the order of a sort."""
         before = [name for name in self._values.chain(node)[1:] if name not in _KEEPS_ORDER]
         return bool(_SORTS & set(before[:1]))
-
-    def _is_local(self, node: ast.expr) -> bool:
-        """Whether a method is one of rows that are in Python already, or of another library's object."""
-        parts = self._values.parts(node)
-        begin = parts[-1] if parts else node
-        if any(isinstance(part, ast.Attribute) and part.attr in _FETCHES for part in parts[1:]):
-            return True
-        # `gc.collect()`: no module is a table.
-        is_module = len(parts) == 2 and isinstance(begin, ast.Name) and self._others.is_module(begin.id)
-        return is_module or (isinstance(begin, ast.Name) and begin.id in self._others)
 
     def _is_to_few_partitions(self, call: ast.Call) -> bool:
         """``repartition(n)`` by a small number alone."""
@@ -268,16 +284,3 @@ class _Visitor(ast.NodeVisitor):
         if len(values) != 1 or not isinstance(values[0], ast.Constant):
             return False
         return isinstance(values[0].value, int) and values[0].value <= _FEW_FILES
-
-    def _is_small(self, chain: list[str]) -> bool:
-        if _SMALL & set(chain):
-            return True
-        pairs = itertools.pairwise(chain)
-        return any(last in _GROUPED and before in _GROUPS for last, before in pairs)
-
-    def _add(self, node: ast.AST, code: str, detail: str = "") -> None:
-        line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0) + 1
-        # In a chain over several lines the method is where its name stands, at the end of what it is called on.
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            line, column = node.func.end_lineno or line, (node.func.end_col_offset or 0) - len(node.func.attr) + 1
-        self.problems.append(Problem(line, column, code, detail))

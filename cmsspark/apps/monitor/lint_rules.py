@@ -50,6 +50,26 @@ RULES: Final[dict[str, Rule]] = {
         "the sort shuffles everything, and the driver throws most of it away",
         "orderBy(…).limit(n) before collect(), takeOrdered(n) of an RDD",
     ),
+    "SPK108": Rule(
+        "a window without a partition",
+        "all rows go to one task, which sorts them alone",
+        "Window.partitionBy(…), or groupBy(…) before it where few rows are left",
+    ),
+    "SPK109": Rule(
+        "withColumn() in a loop",
+        "each turn adds a projection, and the plan is analysed anew: hundreds of them take minutes or end Spark",
+        "one select() with a list of columns, or withColumns({…})",
+    ),
+    "SPK110": Rule(
+        "groupByKey()",
+        "it shuffles every value, and all values of a key must fit into one task",
+        "reduceByKey() or aggregateByKey(), which sum up before the shuffle; or groupBy() of a DataFrame",
+    ),
+    "SPK111": Rule(
+        "collect() of a whole table",
+        "all rows go into the memory of the driver",
+        "where(…), limit(n) or an aggregate before it; or write the rows and read the file",
+    ),
 }
 
 

@@ -21,7 +21,8 @@ from cmsspark.cli.options import settings_of
 from cmsspark.store.process_samples import ProcessDatabase, read_processes
 
 if TYPE_CHECKING:
-    from cmsspark.apps.monitor.suite_results import Difference, SuiteResult
+    from cmsspark.apps.monitor.suite_differences import Difference
+    from cmsspark.apps.monitor.suite_results import SuiteResult
 
 _SETTINGS: Final = click.option("--settings", "settings_file", metavar="FILE", help="The settings file.")
 _LONGEST_RELEASE: Final = 100
@@ -115,7 +116,7 @@ def _echo_result(result: SuiteResult) -> None:
     "--tolerance",
     type=click.FloatRange(min=0),
     metavar="SHARE",
-    help="End with 65 where a measure grew by more than this share, such as 0.2.",
+    help="End with 65 where a measure grew by more than this share, such as 0.2, and by more than noise.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one row a line.")
 @_SETTINGS
@@ -129,7 +130,8 @@ def compare_command(
     With the releases BEFORE and AFTER: their latest complete runs, for each input size that both have. With one
     release or none: how it grows with the input size, with the law that fits.
     """
-    from cmsspark.apps.monitor.suite_results import differences, latest_by_size, only_in_one
+    from cmsspark.apps.monitor.suite_differences import differences
+    from cmsspark.apps.monitor.suite_results import latest_by_size, only_in_one
 
     if tolerance is not None and not math.isfinite(tolerance):
         raise UsageError("--tolerance is a share such as 0.2", found=str(tolerance))
@@ -157,11 +159,11 @@ def compare_command(
     _echo_differences(rows, as_json, tolerance)
     for line in only_in_one(first, second):
         click.echo(f"not compared: {line}", err=True)
-    grown = [row for row in rows if tolerance is not None and row.ratio is not None and row.ratio > 1 + tolerance]
+    grown = [row for row in rows if tolerance is not None and row.has_grown(tolerance)]
     if grown:
         raise DataError(
             f"{len(grown)} measures of {suite} grew by more than {tolerance:.0%}",
-            found="; ".join(f"{row.step} {row.role} {row.measure} × {row.ratio:.2f}" for row in grown[:10]),
+            found="; ".join(f"{row.step} {row.role} {row.measure} × {row.ratio or 0:.2f}" for row in grown[:10]),
             next_step=f"cmsspark perf results {suite} draws the processes of the steps",
         )
 
@@ -182,15 +184,16 @@ def _echo_differences(rows: list[Difference], as_json: bool, tolerance: float | 
     def ratio(row: Difference) -> object:
         if row.ratio is None:
             return None
-        is_more = tolerance is not None and row.ratio > 1 + tolerance
+        is_more = tolerance is not None and row.has_grown(tolerance)
         return Coloured(f"{row.ratio:.2f}", "red") if is_more else f"{row.ratio:.2f}"
 
     cells = [
         (None if row.size is None else size_text(row.size), row.step, row.role, row.measure,
-         shown(row.measure, row.before), shown(row.measure, row.after), ratio(row))
+         shown(row.measure, row.before), shown(row.measure, row.after), ratio(row), shown(row.measure, row.noise))
         for row in rows
     ]  # fmt: skip
-    echo_table(("size", "step", "role", "measure", "before", "after", "ratio"), cells, left=(1, 2, 3), optional=(0,))
+    heads = ("size", "step", "role", "measure", "before", "after", "ratio", "noise")
+    echo_table(heads, cells, left=(1, 2, 3), optional=(0, 7))
 
 
 def _echo_scaling(results: list[SuiteResult], as_json: bool) -> None:

@@ -17,7 +17,7 @@ ROLES: Final = {
     PYTHON_DRIVER: "Python of the driver; in a run by processes the one that leads",
     PYTHON_DAEMON: "Python process that forks the workers of an executor",
     PYTHON_WORKER: "Python worker of a task",
-    YARN_LAUNCHER: "what starts others: scripts of containers, YARN's client and, in client mode, its master",
+    YARN_LAUNCHER: "what starts others: scripts of containers, Spark's launcher, YARN's client and master",
     YARN_NODE_MANAGER: "YARN's NodeManager",
     JAVA: "another JVM",
     PYTHON: "another Python process",
@@ -26,6 +26,10 @@ ROLES: Final = {
 _CONTAINER: Final = re.compile(r"container_(?:e\d+_)?\d{10,}_\d{4,}_\d{2,}_\d{6,}")
 #: Main class → role.
 _CLASSES: Final = (
+    # It only makes the command line of what its further words name.
+    ("org.apache.spark.launcher.Main", YARN_LAUNCHER),
+    ("KubernetesExecutorBackend", JAVA_EXECUTOR),
+    ("org.apache.spark.deploy.worker.DriverWrapper", JAVA_DRIVER),
     ("CoarseGrainedExecutorBackend", JAVA_EXECUTOR),
     ("org.apache.spark.deploy.yarn.ExecutorLauncher", YARN_LAUNCHER),
     ("org.apache.spark.deploy.yarn.ApplicationMaster", JAVA_DRIVER),
@@ -33,19 +37,26 @@ _CLASSES: Final = (
     ("org.apache.hadoop.yarn.server.nodemanager.containermanager", YARN_LAUNCHER),
 )
 _SUBMIT: Final = "org.apache.spark.deploy.SparkSubmit"
-_LAUNCHERS: Final = ("default_container_executor", "launch_container.sh", "container-executor", "spark-submit")
-_SHELLS: Final = ("sh", "bash", "dash")
+#: Main classes that are known by their end: YARN and Kubernetes have their own before it.
+_BACKENDS: Final = ("CoarseGrainedExecutorBackend", "KubernetesExecutorBackend")
+_LAUNCHERS: Final = (
+    *("default_container_executor", "launch_container.sh", "container-executor", "spark-submit", "spark-class"),
+    "/opt/entrypoint.sh",
+)
+_SHELLS: Final = ("sh", "bash", "dash", "tini")
 _DAEMONS: Final = ("pyspark.daemon", "cmsspark.engines.quiet_daemon", "pyspark/daemon.py")
 
 
 def role_of(name: str, words: Sequence[str], parent: str | None) -> str:
-    """The role of a process. ``name``: its executable's; ``words``: its command line; ``parent``: its parent's role.
+    """Return the role of a process. ``name``: its executable's; ``words``: its command line.
 
-    ``parent`` is None for the root of the tree.
+    ``parent``: the role of its parent; None for the root of the tree.
     """
     program = (words[0].rpartition("/")[2] if words else "") or name
     if program == "java" or name == "java":
-        return _java(words)
+        role = _java(words)
+        # A child that is just being started is a copy of the JVM until it executes its program.
+        return OTHER if role == parent and role in (JAVA_DRIVER, JAVA_EXECUTOR) else role
     if program.startswith(("python", "pypy")) or name.startswith(("python", "pypy")) or _is_python_script(words):
         return _python(words, parent)
     if program in _SHELLS or "container-executor" in program:
@@ -71,7 +82,7 @@ def _java(words: Sequence[str]) -> str:
         if word == _SUBMIT:
             return YARN_LAUNCHER if _mode(words) == "cluster" else JAVA_DRIVER
         for name, role in _CLASSES:
-            if word == name or (name == "CoarseGrainedExecutorBackend" and word.endswith(name)):
+            if word == name or (name in _BACKENDS and word.endswith(name)):
                 return role
     return JAVA
 

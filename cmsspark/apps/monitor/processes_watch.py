@@ -49,6 +49,8 @@ class WatchOptions:
     suite: str | None = None
     #: Called with the samples of each tick: live metrics.
     on_samples: Callable[[list[ProcessSample]], None] | None = None
+    #: The id of the measured run; a new one without.
+    run: str | None = None
 
 
 @dataclass
@@ -73,7 +75,7 @@ def start(root: int, options: WatchOptions) -> Watch | None:
     The monitor is no child of the run: nobody waits for it, and signals of the terminal do not reach it.
     """
     try:
-        run = clock.new_run_id()
+        run = options.run or clock.new_run_id()
         reader, writer = os.pipe()
         pids, pid_writer = os.pipe()
         # Forked instead of started: an import of all modules would cost more than watching a short run.

@@ -6,15 +6,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cmsspark.base import clock
+from cmsspark.base.text.plurals import number_of
 from cmsspark.base.text.terminal import table, volume
+from cmsspark.store.run_exceptions import exception_of
 from cmsspark.store.run_metrics import AREAS, GC_METRICS, Finding, RunMetrics
 
+_LONGEST_TITLE = 110
 #: Stages that are shown: those with the longest duration.
 _MOST_STAGES = 15
 
 
 def report(metrics: RunMetrics, width: int | None = None) -> Iterator[str]:
-    """The lines of the summary: sums, stages, peaks by executor, findings, what is missing."""
+    """Yield the lines of the summary: the exception, sums, stages, peaks by executor, findings, what is missing."""
     engine = f"Spark {metrics.spark_version}".strip() if metrics.engine == "spark" else "processes of this host"
     name = f" {metrics.application}" if metrics.application else ""
     yield f"Measured: {metrics.job or metrics.application_name}, {engine}{name}, {metrics.master}".rstrip(", ")
@@ -23,6 +26,7 @@ def report(metrics: RunMetrics, width: int | None = None) -> Iterator[str]:
     elif metrics.state == "FAILED":
         code = "" if metrics.exit_code is None else f" with exit code {metrics.exit_code}"
         yield f"It failed{code}: peaks are what was seen until then"
+    yield from _exception(metrics)
     yield ""
     yield "Aggregated metrics:"
     for label, value, readable in _sums(metrics):
@@ -40,8 +44,30 @@ def report(metrics: RunMetrics, width: int | None = None) -> Iterator[str]:
             yield from (f"  {line}" for line in lines)
 
 
+def _exception(metrics: RunMetrics) -> Iterator[str]:
+    if (exception := exception_of(metrics)) is not None:
+        tasks = f" ({number_of(exception.tasks, 'task')})" if exception.tasks else ""
+        yield f"Exception: {exception.line}{tasks}"
+        if "\n" in exception.text:
+            yield (
+                f"  whole trace: cmsspark show {metrics.run} --trace"
+                if metrics.run
+                else "  whole trace: --json, failure_texts"
+            )
+
+
+def ending_lines(metrics: RunMetrics) -> Iterator[str]:
+    """Yield what run_spark says at the end of a run: a line for each finding, with its number and the next command."""
+    shown = set()
+    for finding in metrics.findings:
+        if finding.code not in shown:
+            shown.add(finding.code)
+            title = finding.title if len(finding.title) <= _LONGEST_TITLE else f"{finding.title[:_LONGEST_TITLE]}…"
+            yield f"{finding.code}: {title}: cmsspark show {metrics.run}"
+
+
 def finding_lines(findings: list[Finding]) -> Iterator[str]:
-    """Findings, each with where it is and what to change."""
+    """Yield findings, each with where it is and what to change."""
     for finding in findings:
         yield f"{finding.code}: {finding.title}"
         yield f"  where: {finding.where}"
@@ -55,17 +81,17 @@ def _sums(metrics: RunMetrics) -> Iterator[tuple[str, str, str]]:
     yield "tasks", f"{tasks}", unwell
     if metrics.ended_ms is not None:
         elapsed = max(0, metrics.ended_ms - metrics.began_ms)
-        yield "elapsedTime", f"{elapsed}", _time(elapsed)
+        yield "elapsedTime", f"{elapsed}", report_time(elapsed)
         if elapsed and tasks:
             yield "averageActiveTasks", f"{totals.task_ms / elapsed:.1f}", ""
     if metrics.cpu_ms is not None:
-        yield "processCpuTime", f"{metrics.cpu_ms}", f"{_time(metrics.cpu_ms)}, all processes on {metrics.host}"
+        yield "processCpuTime", f"{metrics.cpu_ms}", f"{report_time(metrics.cpu_ms)}, all processes on {metrics.host}"
     times = {"executorRunTime": totals.run_ms}
     if metrics.engine == "spark":
         times |= {"executorCpuTime": totals.cpu_ms, "jvmGCTime": totals.gc_ms}
         times |= {"shuffleFetchWaitTime": totals.fetch_wait_ms, "shuffleWriteTime": totals.shuffle_write_ms}
     for name, value in times.items():
-        yield name, f"{value}", _time(value)
+        yield name, f"{value}", report_time(value)
     volumes = {
         "resultSize": totals.result_bytes, "bytesRead": totals.input_bytes, "bytesWritten": totals.output_bytes,
         "shuffleBytesRead": totals.shuffle_read_bytes, "shuffleBytesWritten": totals.shuffle_write_bytes,
@@ -127,10 +153,11 @@ def _area(name: str, value: int | None) -> str | None:
         return None
     if name.endswith("Count"):
         return f"{value:,}"
-    return _time(value) if name.endswith("Time") else volume(value)
+    return report_time(value) if name.endswith("Time") else volume(value)
 
 
-def _time(ms: int) -> str:
+def report_time(ms: int) -> str:
+    """Return milliseconds as people write them."""
     if ms < 60_000:
         return f"{ms / 1000:.1f} s"
     minutes, seconds = divmod(ms // 1000, 60)

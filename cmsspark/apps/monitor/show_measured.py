@@ -8,38 +8,59 @@ import click
 import msgspec
 
 from cmsspark.apps.monitor.event_files import with_events
-from cmsspark.apps.monitor.measured_runs import find_run, require_one
+from cmsspark.apps.monitor.measured_runs import find_run, measured_runs, require_one
 from cmsspark.apps.monitor.run_report import report
+from cmsspark.base.errors import InputMissing
 from cmsspark.base.text.readable import json_text, readable
 from cmsspark.base.text.terminal import terminal_width
+from cmsspark.store.run_exceptions import exception_of
 from cmsspark.store.run_history import Run
 from cmsspark.store.run_metrics import RunMetrics
 
 
-def echo_measured(state_dir: Path, run: Run) -> None:
-    """Print what a run of the run history used, if it was measured and that is kept."""
+def echo_measured(state_dir: Path, run: Run, *, trace: bool = False) -> None:
+    """Print what a run of the run history used, if it was measured and that is kept; its exception with ``trace``."""
     name = run.process.get("measured")
     metrics = find_run(state_dir, name) if isinstance(name, str) else None
-    if metrics is not None:
+    if trace:
+        echo_trace(with_events(state_dir, metrics or RunMetrics(run.run, run.job, "", 0)))
+    elif metrics is not None:
         click.echo()
         _echo(with_events(state_dir, metrics))
 
 
-def only_measured(state_dir: Path, name: str, *, as_json: bool) -> bool:
-    """Print a run that is measured and not in the run history, such as a script's; False where there is none.
+def only_measured(state_dir: Path, name: str, *, as_json: bool, trace: bool = False) -> bool:
+    """Print a run that is measured and not in the run history, such as a script's; return False where there is none.
 
-    Raises DataError (65) where its file cannot be read, UsageError (2) where several ids begin with ``name``.
+    ``name``: the begin of its id, the application's id, ``latest``, or the script. Raises DataError (65) where its
+    file cannot be read, UsageError (2) where several ids begin with ``name``.
     """
-    metrics = find_run(state_dir, name)
+    metrics = find_run(state_dir, name) or latest_of(state_dir, name)
     if metrics is None:
         require_one(state_dir, name)
         return False
     metrics = with_events(state_dir, metrics)
-    if as_json:
+    if trace:
+        echo_trace(metrics)
+    elif as_json:
         click.echo(json_text(msgspec.to_builtins(metrics), indent=1))
     else:
         _echo(metrics)
     return True
+
+
+def latest_of(state_dir: Path, name: str) -> RunMetrics | None:
+    """Return the latest measured run of a script or job; ``latest``: of any."""
+    runs = measured_runs(state_dir)
+    return next((run for run in runs if name == "latest" or run.job == Path(name).name), None)
+
+
+def echo_trace(metrics: RunMetrics) -> None:
+    """Print all that is known of the exception that ended a run. Raises InputMissing (66) where none did."""
+    exception = exception_of(metrics)
+    if exception is None:
+        raise InputMissing(f"no exception is stored of run {metrics.run}", next_step=f"cmsspark show {metrics.run}")
+    click.echo(readable(exception.text))
 
 
 def _echo(metrics: RunMetrics) -> None:

@@ -10,6 +10,7 @@ from cmsspark.apps.monitor.event_log_search import pending_note, with_event_log
 from cmsspark.apps.monitor.event_stages import merge_peaks
 from cmsspark.apps.monitor.spark_reported import add_reported
 from cmsspark.base import self_metrics
+from cmsspark.base.errors import CmssparkError
 from cmsspark.filesystems.storage import is_local
 from cmsspark.store.run_metrics import ExecutorEntry, RunMetrics
 
@@ -42,4 +43,8 @@ def _with_events(metrics: RunMetrics, options: Mapping[str, str]) -> RunMetrics:
         metrics.pending_events = location
         metrics.notes.append(pending_note(location))
         return metrics
-    return with_event_log(metrics, location)
+    try:
+        return with_event_log(metrics, location)
+    except CmssparkError as error:
+        metrics.notes.append(f"the event log cannot be read: {error.wanted}")
+        return metrics

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 import resource
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
 from cmsspark.apps.monitor import findings
+from cmsspark.apps.monitor.run_report import ending_lines
 from cmsspark.apps.monitor.spark_reported import add_reported
 from cmsspark.base import clock, self_metrics
 from cmsspark.settings.settings import load_settings
@@ -46,6 +48,8 @@ def _store(folder: Path, code: int) -> None:
     _add_processes(metrics)
     metrics.findings = findings.find(metrics)
     run_metrics.write(path, metrics)
+    for text in ending_lines(metrics):
+        sys.stderr.write(f"run_spark: {text}\n")
     # This process was started by run_spark, whose settings it has by the environment.
     settings = load_settings(None, os.environ)
     if settings.metrics.host is not None:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 from cmsspark.apps.monitor.event_stages import merge_peaks
-from cmsspark.store.run_metrics import ExecutorEntry, TaskTotals
+from cmsspark.store.run_metrics import ExecutorEntry, Spread, StageEntry, TaskTotals
 
 _FIRST_PORT: Final = 4040
 _RETRIES: Final = 16
@@ -27,7 +28,7 @@ _MOST_BYTES: Final = 32 << 20
 
 
 class RestPoller:
-    """Polls the application of the driver ``pid``. ``executors`` and ``active_tasks`` are those of the last answer."""
+    """Polls the application of the driver ``pid``. What it has is of the last answer."""
 
     def __init__(self, pid: int, options: Mapping[str, str]) -> None:
         self._pid = pid
@@ -38,6 +39,7 @@ class RestPoller:
         self._base: str | None = None
         self._next = 0.0
         self.executors: list[ExecutorEntry] = []
+        self.stages: list[StageEntry] = []
         self.active_tasks: int | None = None
         self.answers = 0
 
@@ -51,6 +53,8 @@ class RestPoller:
         if self._base is not None:
             with suppress(OSError, ValueError, KeyError, TypeError):
                 self._take(_get(f"{self._base}/allexecutors"))
+                rows = _get(f"{self._base}/stages?withSummaries=true&quantiles=0,0.5,1")
+                self.stages = [stage(row) for row in rows if row.get("status") in ("COMPLETE", "FAILED", "ACTIVE")]
         now = time.monotonic()
         self._next = now + max(_LEAST_S, (now - began) / _SHARE)
 
@@ -79,6 +83,66 @@ def executor(row: Mapping[str, Any]) -> ExecutorEntry:
     entry.reason = row.get("removeReason")
     merge_peaks(entry.peaks, row.get("peakMemoryMetrics"))
     return entry
+
+
+def stage(row: Mapping[str, Any]) -> StageEntry:
+    """Return a row of ``stages``, with the spreads of its tasks where the answer has them."""
+    totals = TaskTotals(
+        tasks=sum(int(row.get(f"num{kind}Tasks", 0)) for kind in ("Complete", "Failed", "Killed")),
+        failed_tasks=row.get("numFailedTasks", 0), killed_tasks=row.get("numKilledTasks", 0),
+        task_ms=row.get("executorRunTime", 0) + row.get("executorDeserializeTime", 0),
+        run_ms=row.get("executorRunTime", 0), cpu_ms=row.get("executorCpuTime", 0) // 1_000_000,
+        gc_ms=row.get("jvmGcTime", 0), deserialize_ms=row.get("executorDeserializeTime", 0),
+        result_serialize_ms=row.get("resultSerializationTime", 0), fetch_wait_ms=row.get("shuffleFetchWaitTime", 0),
+        shuffle_write_ms=row.get("shuffleWriteTime", 0) // 1_000_000, result_bytes=row.get("resultSize", 0),
+        input_bytes=row.get("inputBytes", 0), input_records=row.get("inputRecords", 0),
+        output_bytes=row.get("outputBytes", 0), output_records=row.get("outputRecords", 0),
+        shuffle_read_bytes=row.get("shuffleReadBytes", 0), shuffle_read_records=row.get("shuffleReadRecords", 0),
+        shuffle_write_bytes=row.get("shuffleWriteBytes", 0), shuffle_write_records=row.get("shuffleWriteRecords", 0),
+        memory_spilled_bytes=row.get("memoryBytesSpilled", 0), disk_spilled_bytes=row.get("diskBytesSpilled", 0),
+        peak_execution_bytes=row.get("peakExecutionMemory", 0),
+    )  # fmt: skip
+    entry = StageEntry(int(row["stageId"]), int(row.get("attemptId", 0)), str(row.get("name", ""))[:200])
+    entry.task_count, entry.totals, entry.failure = int(row.get("numTasks", 0)), totals, row.get("failureReason")
+    entry.submitted_ms, entry.completed_ms = _ms(row.get("submissionTime")), _ms(row.get("completionTime"))
+    spreads = row.get("taskMetricsDistributions") or {}
+    # Spark adds up the peaks of tasks here; the largest of a task is what memory it takes.
+    totals.peak_execution_bytes = _spread(spreads.get("peakExecutionMemory")).max or totals.peak_execution_bytes
+    entry.task_ms = _spread(spreads.get("duration") or spreads.get("executorRunTime"))
+    shuffle = spreads.get("shuffleReadMetrics") or {}
+    entry.shuffle_read_bytes, entry.shuffle_read_records = (
+        _spread(shuffle.get("readBytes")),
+        _spread(shuffle.get("readRecords")),
+    )
+    entry.input_bytes = _spread((spreads.get("inputMetrics") or {}).get("bytesRead"))
+    return entry
+
+
+def sums_of(stages: Iterable[StageEntry]) -> TaskTotals:
+    """Return the sums over the tasks of stages."""
+    result = TaskTotals()
+    for entry in stages:
+        for name in TaskTotals.__struct_fields__:
+            value = getattr(entry.totals, name)
+            total = getattr(result, name)
+            setattr(result, name, max(total, value) if name == "peak_execution_bytes" else total + value)
+    return result
+
+
+def _spread(values: Any) -> Spread:
+    """Return a spread from the quantiles 0, 0.5 and 1."""
+    if not isinstance(values, list) or len(values) != 3:
+        return Spread()
+    return Spread(*(int(value) for value in values))
+
+
+def _ms(value: Any) -> int | None:
+    """Return UTC milliseconds of a time as the answer has it: such a number, or ``2026-01-15T06:00:00.000GMT``."""
+    if isinstance(value, int):
+        return value
+    with suppress(TypeError, ValueError):
+        return int(datetime.strptime(value.replace("GMT", "+0000"), "%Y-%m-%dT%H:%M:%S.%f%z").timestamp() * 1000)
+    return None
 
 
 def listening(pid: int, proc: Path = Path("/proc")) -> set[int]:

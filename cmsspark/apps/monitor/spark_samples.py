@@ -51,8 +51,12 @@ class TreeReader:
         sample = Sample(clock.now_ms())
         sample.driver_jvm_rss, sample.heap_bytes = root_rss, self._counters.heap()
         pythons, daemons = self._children_of_jvm()
+        sample.jvm_moved_bytes = self._transferred(self._root, b"rchar:", b"wchar:")
         python_rss = {pid: rss for pid in [*pythons, *daemons] if (rss := self._rss(pid)) is not None}
-        sample.driver_python_rss = max((python_rss[pid] for pid in pythons if pid in python_rss), default=None)
+        driver = max((pid for pid in pythons if pid in python_rss), key=lambda pid: python_rss[pid], default=None)
+        if driver is not None:
+            sample.driver_python_rss = python_rss[driver]
+            sample.python_written_bytes = self._transferred(driver, b"wchar:")
         workers = {
             pid: rss for daemon in daemons for pid in self._children(daemon) if (rss := self._rss(pid)) is not None
         }
@@ -74,9 +78,19 @@ class TreeReader:
             if pid not in self._daemons:
                 with suppress(OSError):
                     words = (self._proc / str(pid) / "cmdline").read_bytes()
-                    self._daemons[pid] = any(name in words for name in _DAEMONS)
+                    # A child that is just being started is a copy of the JVM, until it executes its program.
+                    if not _is_java(words):
+                        self._daemons[pid] = any(name in words for name in _DAEMONS)
         daemons = [pid for pid in self._below_jvm if self._daemons.get(pid)]
-        return [pid for pid in self._below_jvm if not self._daemons.get(pid)], daemons
+        return [pid for pid in self._below_jvm if self._daemons.get(pid) is False], daemons
+
+    def _transferred(self, pid: int, *names: bytes) -> int | None:
+        """Return the sum of counters of bytes that a process passed to the system; None where they cannot be read."""
+        with suppress(OSError, ValueError):
+            words = (self._proc / str(pid) / "io").read_bytes().split()
+            counters = dict(zip(words[::2], words[1::2], strict=True))
+            return sum(int(counters[name]) for name in names if name in counters)
+        return None
 
     def _note_peaks(self, kind: str, rss: Mapping[int, int]) -> None:
         virtual = sum(self._virtual.get(pid, 0) for pid in rss)
@@ -152,6 +166,11 @@ class Sampler(threading.Thread):
         self._over.set()
         self.join(5)
         return thinned(self.samples) if len(self.samples) > MOST_SAMPLES else self.samples
+
+
+def _is_java(cmdline: bytes) -> bool:
+    program = cmdline.split(b"\0", 1)[0].rpartition(b"/")[2]
+    return program in (b"", b"java", b"jspawnhelper")
 
 
 def memory_of(sample: Sample) -> int:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from cmsspark.apps.monitor.memory_sizes import KEPT
 from cmsspark.base import clock, self_metrics
 from cmsspark.store import process_identity, run_metrics
+from cmsspark.store.run_exceptions import TraceBuffer
 from cmsspark.store.run_metrics import RunMetrics, Sample
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ _TELLING: Final = re.compile(
     r"OutOfMemoryError|Java heap space|GC overhead limit|getOutputCommand|py4j\.Protocol|Container killed"
     r"|[Ee]xit (?:code|status):? (?:is )?(?:137|143)|beyond (?:the )?'?(?:physical|virtual)'? memory"
     r"|Failed to connect to (?:driver|master)|YARN: .*Failed to connect to|ExecutorLostFailure|maxResultSize"
+    r"|Python worker exited unexpectedly|Could not execute broadcast in|No space left on device|eartbeat timed out"
 )
 _MOST_LINES: Final = 50
 _LONGEST_LINE: Final = 300
@@ -54,6 +56,7 @@ class RunMeasure:
     _sampler: Sampler | None = None
     _rest: RestPoller | None = None
     _written_ms: int = 0
+    _trace: TraceBuffer = field(default_factory=TraceBuffer)
 
     @property
     def folder(self) -> Path:
@@ -81,7 +84,8 @@ class RunMeasure:
             self._sampler.start()
 
     def line(self, text: str) -> None:
-        """A line of the driver's log."""
+        """Take a line of the driver's log."""
+        self._trace.take(text)
         lines = self.metrics.log_lines
         if len(lines) < _MOST_LINES and _TELLING.search(text):
             lines.append(text.strip()[:_LONGEST_LINE])
@@ -98,10 +102,16 @@ class RunMeasure:
             metrics = self.metrics
             metrics.ended_ms, metrics.exit_code = clock.now_ms(), code
             metrics.state = "DONE" if code == 0 else "FAILED"
+            metrics.driver_trace = self._trace.text() if code else None
             metrics.application = application or metrics.application
             if self._rest is not None and self._rest.answers:
+                from cmsspark.apps.monitor.spark_rest import sums_of
+
                 metrics.sources.append("rest")
                 metrics.executors = self._rest.executors
+                metrics.stages, metrics.stage_count = self._rest.stages, len(self._rest.stages)
+                metrics.totals = sums_of(metrics.stages)
+                metrics.stage_failures = {entry.failure[:500]: 1 for entry in metrics.stages if entry.failure}
             # Not before: a short run needs none of it while it starts.
             from cmsspark.apps.monitor.spark_finish import finish
 
@@ -112,6 +122,14 @@ class RunMeasure:
                 self.on_end(self.folder / "run.json")
         with suppress(Exception):
             prune(self.state_dir)
+
+    def ending_lines(self) -> list[str]:
+        """Return what is to be said of the run at its end."""
+        with suppress(Exception):
+            from cmsspark.apps.monitor.run_report import ending_lines
+
+            return list(ending_lines(self.metrics))
+        return []
 
     def _end_samples(self) -> None:
         if self._sampler is not None:

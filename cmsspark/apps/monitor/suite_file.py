@@ -38,6 +38,7 @@ _MEASURES: Final = ("rss_bytes", "virtual_bytes", "cpu_percent", "seconds")
 class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A step: a command line that must end with one of ``exit_codes`` before ``timeout_seconds``.
 
+    It runs ``repeat`` times, which shows how much its figures vary.
     Placeholders are replaced in ``command`` and in the values of ``env``.
     """
 
@@ -46,6 +47,7 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     timeout_seconds: _Seconds = 3600.0
     env: dict[str, str] = {}
     exit_codes: Annotated[list[int], msgspec.Meta(min_length=1)] = msgspec.field(default_factory=lambda: [0])
+    repeat: Annotated[int, msgspec.Meta(ge=1, le=100)] = 1
 
 
 class Limit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

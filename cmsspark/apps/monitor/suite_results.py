@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -55,28 +56,40 @@ class SuiteResult:
     """A run of a suite: the times of its steps, and the maxima by (step, role), where ``all`` is every role."""
 
     run: WatchedRun
+    #: A step that is repeated stands here as often.
     steps: list[StepTime]
     maxima: dict[tuple[str, str], Maxima] = field(default_factory=dict)
+    #: Of steps that are repeated, the maxima of each time.
+    repeats: dict[tuple[str, str], list[Maxima]] = field(default_factory=dict)
 
     def seconds(self, step: str) -> float | None:
-        """How long a step took."""
-        return next((one.seconds for one in self.steps if one.name == step), None)
+        """Return how long a step took; of one that is repeated the median."""
+        values = self.values(step, ALL, "seconds")
+        return statistics.median(values) if values else None
+
+    def values(self, step: str, role: str, measure: str) -> list[float]:
+        """Return a measure of a step and role, one value for each time that the step ran."""
+        if measure == "seconds":
+            return [one.seconds for one in self.steps if one.name == step and one.seconds is not None]
+        maxima = self.maxima.get((step, role))
+        every = self.repeats.get((step, role)) or ([maxima] if maxima is not None else [])
+        return [float(getattr(one, measure)) for one in every]
 
 
 def step_times(log: Iterable[LogEntry]) -> list[StepTime]:
-    """The steps of a run from the marks in its log."""
-    steps: dict[str, StepTime] = {}
+    """Return the steps of a run from the marks in its log, each as often as it ran."""
+    steps: list[StepTime] = []
     for entry in log:
         match = _MARK.fullmatch(entry.message) if entry.type == "mark" else None
         if match is None:
             continue
         name = match[2]
         if match[1] == "begin":
-            steps[name] = StepTime(name, entry.time_ms)
-        elif name in steps:
+            steps.append(StepTime(name, entry.time_ms))
+        elif steps and steps[-1].name == name and steps[-1].end_ms is None:
             code = None if match[3] is None else int(match[3])
-            steps[name] = StepTime(name, steps[name].begin_ms, entry.time_ms, code)
-    return list(steps.values())
+            steps[-1] = StepTime(name, steps[-1].begin_ms, entry.time_ms, code)
+    return steps
 
 
 def maxima_of(samples: Iterable[ProcessSample], steps: Sequence[StepTime]) -> dict[tuple[str, str], Maxima]:
@@ -100,7 +113,7 @@ def maxima_of(samples: Iterable[ProcessSample], steps: Sequence[StepTime]) -> di
             total if before.pss_bytes is None else max(before.pss_bytes, total or 0),
             max(before.processes, len(rows)),
         )
-    order = [(step.name, role) for step in steps for role in (ALL, *ROLES)]
+    order = dict.fromkeys((step.name, role) for step in steps for role in (ALL, *ROLES))
     return {key: found[key] for key in order if key in found}
 
 
@@ -108,7 +121,14 @@ def result_of(database: ProcessDatabase, run: WatchedRun) -> SuiteResult:
     """The result of a stored run of a suite."""
     log = database.log(run.run)
     steps = step_times(log)
-    return SuiteResult(run, steps, maxima_of(with_one_clock(database.samples(run.run), log), steps))
+    samples = with_one_clock(database.samples(run.run), log)
+    names = [step.name for step in steps]
+    repeats: dict[tuple[str, str], list[Maxima]] = {}
+    for step in steps:
+        if names.count(step.name) > 1:
+            for key, maxima in maxima_of(samples, [step]).items():
+                repeats.setdefault(key, []).append(maxima)
+    return SuiteResult(run, steps, maxima_of(samples, steps), repeats)
 
 
 def latest_by_size(database: ProcessDatabase, suite: str, release: str | None) -> dict[float | None, SuiteResult]:
@@ -151,42 +171,6 @@ def runs_of(database: ProcessDatabase, suite: str, limit: int) -> list[WatchedRu
     if not runs:
         raise _no_suite(database, suite)
     return runs
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A measure of a step and role in two releases. ``ratio``: the second to the first; None where that is nothing."""
-
-    size: float | None
-    step: str
-    role: str
-    measure: str
-    before: float | None
-    after: float | None
-
-    @property
-    def ratio(self) -> float | None:
-        """The second value to the first."""
-        return self.after / self.before if self.before and self.after is not None else None
-
-
-def differences(
-    before: Mapping[float | None, SuiteResult], after: Mapping[float | None, SuiteResult]
-) -> list[Difference]:
-    """Every measure of every step and role of sizes that both have; seconds have the role ``all``."""
-    rows = []
-    for size, first in before.items():
-        second = after.get(size)
-        if second is None:
-            continue
-        for step in dict.fromkeys(one.name for one in (*first.steps, *second.steps)):
-            rows.append(Difference(size, step, ALL, "seconds", first.seconds(step), second.seconds(step)))
-        for key in dict.fromkeys((*first.maxima, *second.maxima)):
-            old, new = first.maxima.get(key), second.maxima.get(key)
-            for measure in MEASURES:
-                values = [None if one is None else float(getattr(one, measure)) for one in (old, new)]
-                rows.append(Difference(size, *key, measure, *values))
-    return rows
 
 
 def only_in_one(before: Mapping[float | None, SuiteResult], after: Mapping[float | None, SuiteResult]) -> list[str]:

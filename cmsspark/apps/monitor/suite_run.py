@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import socket
@@ -103,7 +104,7 @@ class SuiteRunner:
 
     def _steps(self, database: ProcessDatabase, run: WatchedRun, values: Mapping[str, str]) -> int:
         """Run the steps; 0, or the exit code of the one that failed."""
-        for step in self.suite.steps:
+        for step in itertools.chain.from_iterable([step] * step.repeat for step in self.suite.steps):
             self._mark(database, run, f"begin {step.name}")
             begun = time.monotonic()
             ended = self._step(database, run, step, dict(values))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import date
 from pathlib import Path
 from typing import Final
 
 import click
 
-from cmsspark.apps.monitor.show_measured import echo_measured, only_measured
+from cmsspark.apps.monitor.show_measured import echo_measured, latest_of, only_measured
 from cmsspark.base import clock
 from cmsspark.base.errors import UsageError
 from cmsspark.base.manifests import Manifest
@@ -111,23 +111,28 @@ def of(run: Run) -> str:
 @click.command("show")
 @click.argument("run")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--trace", is_flag=True, help="Print only the exception that ended it, as a whole.")
 @store_options
-def show_command(run: str, as_json: bool, fout: str | None, settings_file: str | None) -> None:
-    """Show the details of RUN: inputs, counts, warnings, documents, error.
+def show_command(run: str, as_json: bool, trace: bool, fout: str | None, settings_file: str | None) -> None:
+    """Show the details of RUN: exception, inputs, counts, warnings, documents, what it used, findings.
 
-    RUN is the beginning of an id that cmsspark runs lists, or latest; or that of a measured run, also of a script.
+    RUN is the beginning of an id that run_spark or cmsspark runs prints, the file name of a script or the name of a
+    job (its latest run), or latest.
     """
     settings = settings_of(settings_file)
     with history_of(settings, fout) as history:
         try:
-            record = history.find(run)
+            record = _find(history, run, settings)
         except UsageError:
-            if only_measured(settings.state_dir, run, as_json=as_json):
+            if only_measured(settings.state_dir, run, as_json=as_json, trace=trace):
                 return
             raise
         published = [
             entry for entry in history.published(record.day, record.day) if entry.stored_run == record.stored_run
         ]
+    if trace:
+        echo_measured(settings.state_dir, record, trace=True)
+        return
     documents = [{**entry.__dict__, "day": entry.day.isoformat()} for entry in published]
     if as_json:
         click.echo(json_text({**record.as_dict(), "published": documents}, indent=1))
@@ -146,6 +151,22 @@ def show_command(run: str, as_json: bool, fout: str | None, settings_file: str |
     if bins := record.details.reconciliation:
         click.echo("\n" + reconciliation_table.table(bins))
     echo_measured(settings.state_dir, record)
+
+
+def _find(history: RunHistory, name: str, settings: Settings) -> Run:
+    """Return the run of the run history that a name means. Raises UsageError (2) where it means none, or a script's."""
+    if name == "latest":
+        record = history.find(name)
+        script = latest_of(settings.state_dir, name)
+        # The measurement of a job begins before its run: what was measured later is a script's.
+        if script is not None and script.began_ms > record.began_ms:
+            raise UsageError("the latest run is a script's", found=script.run)
+        return record
+    with suppress(UsageError):
+        runs = history.runs(job=find_job(name).name, limit=1)
+        if runs:
+            return runs[0]
+    return history.find(name)
 
 
 def _page(run: Run) -> Path | None:

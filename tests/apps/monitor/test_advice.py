@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cmsspark.apps.monitor.advice import Advice, advise
+from cmsspark.apps.monitor.advice import advise
+from cmsspark.apps.monitor.advice_text import Advice
+from cmsspark.apps.monitor.event_plans import FIXED_PARTITIONS
 from cmsspark.main import command
 from cmsspark.store import run_metrics
-from cmsspark.store.run_metrics import ExecutorEntry, Finding, RunMetrics, StageEntry, TaskTotals
+from cmsspark.store.run_metrics import ExecutorEntry, Finding, Query, RunMetrics, StageEntry, TaskTotals
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -107,21 +109,60 @@ def test_without_memory_of_processes_the_overhead_is_not_known() -> None:
     assert advice.conf is None and advice.text.startswith("not known") and advice.confidence == "none"
 
 
-def test_fractions_change_only_for_large_heaps_and_for_spills_without_caches() -> None:
+def test_the_memory_fraction_changes_only_for_large_heaps_and_never_with_the_heap() -> None:
     assert of("memory fraction", measured(heap=3 * GIB, unified=3 * GIB)).conf is None
     large = measured(heap=15 * GIB, unified=int(9.2 * GIB))
     large.options["spark.executor.memory"] = "16g"
     assert of("memory fraction", large).conf == "spark.memory.fraction=0.7"
-    assert (
-        of("storage fraction", measured(heap=3 * GIB, unified=GIB, spilled=1)).conf
-        == "spark.memory.storageFraction=0.3"
-    )
-    cached = measured(heap=3 * GIB, unified=GIB, spilled=1, OnHeapStorageMemory=GIB // 2)
-    assert of("storage fraction", cached).conf is None
+    large.totals.gc_ms = 200_000
+    assert of("executor heap", large).conf is not None and of("memory fraction", large).conf is None
+
+
+@pytest.mark.parametrize("storage", [0, MIB, GIB])
+def test_the_storage_fraction_is_not_advised_for_spills(storage: int) -> None:
+    run = measured(heap=3 * GIB, unified=GIB, spilled=1, OnHeapStorageMemory=storage)
+    assert of("storage fraction", run).conf is None
+
+
+def spilling(tasks: int, *, shuffled: int = 40 * GIB, adaptive: str = "false", fixed: int = 0) -> RunMetrics:
+    """A run whose stage of so many tasks spilled 300 MB of memory a task, beside 500 MB that it held."""
+    run = measured(heap=3 * GIB, spilled=20 * GIB)
+    totals = TaskTotals(tasks=tasks, disk_spilled_bytes=20 * GIB, memory_spilled_bytes=tasks * 300 * MIB)
+    totals.peak_execution_bytes, totals.shuffle_read_bytes = 500 * MIB, shuffled
+    run.stages = [StageEntry(3, 0, "save at job.py:7", tasks, totals=totals)]
+    run.options["spark.sql.adaptive.enabled"] = adaptive
+    if fixed:
+        run.queries = [Query(1, nodes=[(FIXED_PARTITIONS, "Exchange", fixed)])]
+    return run
+
+
+def test_partitions_give_tasks_that_spilled_what_they_need_and_the_heap_stays() -> None:
+    run = spilling(200)
+    # A task needs 1.5 × 300 + 500 MiB; it had (4096 − 300) × 0.6 / 4 = 569 MiB: 200 × 950 / 569, in rounds of 4 or 8.
+    assert of("partitions", run).conf == "spark.sql.shuffle.partitions=336"
+    assert of("executor heap", run).conf is None and "more partitions" in of("executor heap", run).text
+    assert not [one for one in advise([run]) if one.subject == "partition size"]
+
+
+def test_where_adaptive_execution_joined_partitions_their_size_is_advised_too() -> None:
+    run = spilling(40, shuffled=4 * GIB, adaptive="true")
+    # 40 × 950 / 569 MiB are 68 parts of 60 MiB.
+    assert of("partition size", run).conf == "spark.sql.adaptive.advisoryPartitionSizeInBytes=60m"
+    assert of("partitions", run).conf is None and of("executor heap", run).conf is None
+
+
+@pytest.mark.parametrize("run", [spilling(40), spilling(200, shuffled=0), spilling(200, fixed=200)])
+def test_a_heap_grows_for_tasks_whose_number_is_fixed(run: RunMetrics) -> None:
+    # 950 MiB × 4 / 0.6 + 300 MiB
+    assert of("executor heap", run).conf == "spark.executor.memory=6633m"
+    assert not [one.conf for one in advise([run]) if one.conf and "artition" in one.conf and "sql" in one.conf][1:]
 
 
 def test_cores_and_partitions() -> None:
-    assert of("cores", measured(heap=3 * GIB, gc=0.2)).conf == "spark.executor.cores=3"
+    assert of("cores", measured(heap=3 * GIB, gc=0.2)).conf is None, "the heap grows instead"
+    full = measured(heap=3 * GIB, gc=0.2)
+    full.smallest_node_bytes = int(4.7 * GIB)
+    assert of("executor heap", full).conf is None and of("cores", full).conf == "spark.executor.cores=3"
     assert of("cores", measured(heap=3 * GIB)).conf is None
     run = measured(heap=3 * GIB)
     assert of("partitions", run).text.startswith("not known")

@@ -51,7 +51,7 @@ def test_failed_tasks_count_and_do_not_change_the_spread() -> None:
     metrics = read([*lines, task(0, run=10), task(1, run=90_000, failed=trace), task(1, run=12)])
     assert (metrics.totals.tasks, metrics.totals.failed_tasks) == (3, 1)
     assert metrics.stages[0].task_ms.max == 12
-    assert metrics.failures == {"ExceptionFailure: E ValueError: planted": 1}
+    assert metrics.failures == {"ExceptionFailure: ValueError: planted": 1}
 
 
 @pytest.mark.parametrize(

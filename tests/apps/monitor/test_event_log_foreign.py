@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import cramjam
 import msgspec
 import pytest
 from click.testing import CliRunner
 
-from cmsspark.apps.monitor import findings
-from cmsspark.apps.monitor.advice import advise, lines
+from cmsspark.apps.monitor import event_log_files, findings
+from cmsspark.apps.monitor.advice import advise
+from cmsspark.apps.monitor.advice_text import lines
 from cmsspark.apps.monitor.event_log import EventLogReader, read_event_log
 from cmsspark.apps.monitor.event_log_files import find_log
 from cmsspark.apps.monitor.run_report import report
@@ -112,7 +114,8 @@ def test_attempts_of_a_stage_and_speculative_tasks_are_apart() -> None:
     assert [(one.attempt, bool(one.failure), one.totals.tasks) for one in metrics.stages] == [
         *((0, True, 10), (1, True, 10), (2, False, 10))
     ]
-    assert (metrics.totals.speculative_tasks, metrics.totals.killed_tasks, metrics.findings) == (3, 3, [])
+    assert (metrics.totals.speculative_tasks, metrics.totals.killed_tasks) == (3, 3)
+    assert [finding.code for finding in metrics.findings] == ["fetch_failure"]
     assert len(metrics.stages[0].failure or "") <= 500
 
 
@@ -170,10 +173,31 @@ def test_a_file_that_is_no_event_log_is_refused(tmp_path: Path, content: bytes) 
         read_event_log(find_log(str(tmp_path / "log")))
 
 
-def test_an_empty_log_is_one_that_spark_has_not_written_yet(tmp_path: Path) -> None:
-    (tmp_path / "log.inprogress").touch()
-    done = CliRunner().invoke(command, ["monitor", "events", str(tmp_path / "log.inprogress")])
-    assert done.exit_code == 0 and "Spark has written nothing yet" in done.output and "no end" not in done.output
+@pytest.mark.parametrize("content", [b"", b"\n \n\n" * 100])
+def test_an_empty_log_is_65_and_says_when_to_read_it_again(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "log.inprogress").write_bytes(content)
+    done = CliRunner().invoke(command, ["monitor", "events", str(tmp_path / "log.inprogress")], standalone_mode=False)
+    assert getattr(done.exception, "exit_code", None) == 65 and "read it again" in str(done.exception)
+
+
+def test_blank_lines_that_compress_to_nothing_are_refused_by_their_size_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_log_files, "_LEAST_PLAIN", 1 << 20)
+    blank = bytes(cramjam.zstd.compress(next(iter(application(1))) + b"\n" * (8 << 20)))
+    (tmp_path / "log.zstd").write_bytes(blank)
+    with pytest.raises(DataError, match="500 times") as raised:
+        read_event_log(find_log(str(tmp_path / "log.zstd")))
+    assert f"{len(blank):,} bytes" in str(raised.value)
+    rows = b"\n".join(application(4_000))
+    (tmp_path / "log.zstd").write_bytes(bytes(cramjam.zstd.compress(rows, level=19)))
+    assert read_event_log(find_log(str(tmp_path / "log.zstd"))).metrics().totals.tasks == 4_000
+
+
+def test_a_long_line_of_another_form_is_damaged_and_never_becomes_python_objects(tmp_path: Path) -> None:
+    line = b'{"Event":"SparkListenerTaskEnd","Stage ID":null,"x":[' + b"{}," * 500_000 + b"{}]}"
+    (tmp_path / "log").write_bytes(b"\n".join([*application(3), line]))
+    assert read_event_log(find_log(str(tmp_path / "log"))).damaged == 1
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from cmsspark.apps.monitor import event_plans as plans
+from cmsspark.apps.monitor import plan_joins as joins
 from cmsspark.apps.monitor.findings import CODES, find
 from cmsspark.apps.monitor.memory_sizes import executor_container, size
 from cmsspark.store.run_metrics import (
@@ -76,6 +77,92 @@ def query(*nodes: tuple[str, str, int | None]) -> Callable[[RunMetrics], None]:
     return lambda run: run.queries.append(Query(4, "save at job.py:9", nodes=[*nodes]))
 
 
+def pairs(count: int, smaller: int | None) -> Callable[[RunMetrics], None]:
+    """A product of so many pairs, of which the smaller side has so many rows."""
+    rows = [] if smaller is None else [(joins.SMALLER_ROWS, "CartesianProduct", smaller)]
+    return query((joins.PAIRS, "CartesianProduct", count), *rows)
+
+
+def merge(small: int, large: int) -> Callable[[RunMetrics], None]:
+    """A sort-merge join of sides of so many bytes."""
+    text = "SortMergeJoin [k#1L], [k#2L], Inner"
+    return query((joins.SMALL_SIDE, text, small), (joins.LARGE_SIDE, text, large))
+
+
+def straggling(longest: int, second: int = 12_000, read: int = 130 * MB) -> Callable[[RunMetrics], None]:
+    """A task of so many milliseconds beside others of 1 s, which read as much."""
+
+    def change(run: RunMetrics) -> None:
+        stage = run.stages[0]
+        stage.task_ms, stage.second_task_ms = Spread(900, 1000, longest), second
+        stage.slowest_task, stage.slowest_task_host = 21, "node2"
+        stage.shuffle_read_bytes = Spread(90 * MB, 100 * MB, read)
+
+    return change
+
+
+def tiny(tasks: int, median: int, read: int = 10_000) -> Callable[[RunMetrics], None]:
+    """A stage of so many tasks of so many milliseconds and bytes each."""
+
+    def change(run: RunMetrics) -> None:
+        totals = TaskTotals(tasks=tasks, run_ms=tasks * median, task_ms=tasks * median)
+        stage = StageEntry(4, 0, "count at job.py:8", tasks, 51_000, 59_000, totals=totals)
+        stage.task_ms, stage.shuffle_read_bytes = Spread(1, median, 3 * median), Spread(0, read, 2 * read)
+        run.stages.append(stage)
+
+    return change
+
+
+def idle(task_ms: int) -> Callable[[RunMetrics], None]:
+    """Eight cores for 49 s, with tasks of so many milliseconds together."""
+    return lambda run: setattr(run.totals, "task_ms", task_ms)
+
+
+def many_rows(rows: int, seconds: int) -> Callable[[RunMetrics], None]:
+    """A task with so many rows of the shuffle, which compress to little, and with so many seconds."""
+
+    def change(run: RunMetrics) -> None:
+        stage = run.stages[0]
+        stage.shuffle_read_bytes, stage.shuffle_read_records = Spread(0, MB, 3 * MB), Spread(0, 20_000, rows)
+        stage.task_ms = Spread(100, 200, 1000 * seconds)
+
+    return change
+
+
+def failing(line: str, *, job: bool = True) -> Callable[[RunMetrics], None]:
+    """Tasks that failed with a line."""
+
+    def change(run: RunMetrics) -> None:
+        run.failures[line], run.failed_jobs = 2, int(job)
+
+    return change
+
+
+def stage_failure(text: str) -> Callable[[RunMetrics], None]:
+    return lambda run: run.stage_failures.update({text: 1})
+
+
+def query_error(text: str) -> Callable[[RunMetrics], None]:
+    return lambda run: run.queries.append(Query(7, "count at job.py:9", error=text))
+
+
+def removed(text: str, *, had_work: bool = True) -> Callable[[RunMetrics], None]:
+    """An executor that was removed in the middle of the run."""
+
+    def change(run: RunMetrics) -> None:
+        run.failures = {"ExecutorLostFailure: it is gone": 1} if had_work else {}
+        run.executors[1].reason, run.executors[1].removed_ms, run.ended_ms = text, 49_999, 60_000
+
+    return change
+
+
+def saved(tasks: int, size: int) -> Callable[[RunMetrics], None]:
+    """A stage of saveAsTextFile()."""
+    totals = TaskTotals(tasks=tasks, output_bytes=size)
+    stage = StageEntry(5, 0, "runJob at SparkHadoopWriter.scala:83", tasks, 51_000, 52_000, totals=totals)
+    return lambda run: run.stages.append(stage)
+
+
 def reported(run: RunMetrics) -> None:
     run.reported.append(Reported("r", "dbs_aaa", "2026-01-15", 50 * MB, 400))
 
@@ -96,10 +183,17 @@ def failure(run: RunMetrics) -> None:
     run.failures["ExceptionFailure: java.lang.OutOfMemoryError Java heap space"] = 3
 
 
-def jump(field: str, *, at: int = 55, result: int = 0) -> Callable[[RunMetrics], None]:
+def jump(
+    field: str, *, at: int = 55, python: int = 0, pickled: int = 0, moved: int = 0, result: int = 0
+) -> Callable[[RunMetrics], None]:
+    """A rise of 400 MB, with what is seen beside it: of Python's memory, of bytes pickled and moved, of a result."""
+
     def change(run: RunMetrics) -> None:
-        for sample in run.samples[at:]:
-            setattr(sample, field, getattr(sample, field) + 400 * MB)
+        for number, sample in enumerate(run.samples):
+            is_after = number >= at
+            setattr(sample, field, getattr(sample, field) + 400 * MB * is_after)
+            sample.driver_python_rss = (sample.driver_python_rss or 0) + python * is_after
+            sample.python_written_bytes, sample.jvm_moved_bytes = MB + pickled * is_after, MB + moved * is_after
         run.stages[0].totals.result_bytes = result
 
     return change
@@ -109,7 +203,10 @@ def less_often(run: RunMetrics) -> None:
     """The samples of a run that is older than two minutes: each 5 seconds and a little."""
     jump("driver_python_rss", at=53)(run)
     run.samples = [msgspec.structs.replace(sample, at_ms=sample.at_ms + 3) for sample in run.samples[1:51:5]]
-    run.samples += [Sample(51_100, driver_python_rss=150 * MB), Sample(56_105, driver_python_rss=550 * MB)]
+    run.samples += [
+        Sample(51_100, driver_python_rss=150 * MB, python_written_bytes=0),
+        Sample(56_105, driver_python_rss=550 * MB, python_written_bytes=400 * MB),
+    ]
 
 
 def busy_host(cpu_ms: int) -> Callable[[RunMetrics], None]:
@@ -117,11 +214,38 @@ def busy_host(cpu_ms: int) -> Callable[[RunMetrics], None]:
 
     def change(run: RunMetrics) -> None:
         run.samples = [
-            Sample(51_000 + 1000 * second, driver_python_rss=(100 + 30 * second) * MB, cpu_ms=cpu_ms * second // 10)
+            Sample(
+                51_000 + 1000 * second,
+                driver_python_rss=(100 + 30 * second) * MB,
+                python_written_bytes=30 * second * MB,
+                cpu_ms=cpu_ms * second // 10,
+            )
             for second in range(11)
         ]
 
     return change
+
+
+def arriving_late(run: RunMetrics) -> None:
+    """A result that Python unpickles for 40 s after its stage."""
+    run.stages[0].completed_ms = 15_000
+    run.stages[0].totals.result_bytes = 30 * MB
+    run.task_spans = [(1000, 15_000)]
+    for second, sample in enumerate(run.samples):
+        sample.driver_python_rss = (150 + 20 * min(max(second - 14, 0), 40)) * MB
+
+
+def of_another_time(run: RunMetrics) -> None:
+    """A result of 5 s before, which has arrived, and a rise that is the script's own."""
+    jump("driver_python_rss")(run)
+    run.stages[0].totals.result_bytes, run.stages[0].completed_ms = 80 * MB, 50_000
+
+
+def of_an_earlier_stage(run: RunMetrics) -> None:
+    """A large result, after which another stage runs, and then a rise."""
+    of_another_time(run)
+    run.stages.append(StageEntry(4, 0, "count at job.py:8", 4, 51_000, 53_000))
+    run.task_spans.append((51_000, 53_000))
 
 
 def full_heap(run: RunMetrics) -> None:
@@ -141,6 +265,12 @@ def leaking_with_rests(run: RunMetrics) -> None:
         sample.largest_worker_rss = (80 + 20 * (min(second, 10) + min(max(second - 30, 0), 10))) * MB
     run.samples += [Sample(60_000 + 1000 * n, largest_worker=77, largest_worker_rss=480 * MB) for n in range(60)]
     run.samples.append(Sample(120_000, largest_worker=77, largest_worker_rss=0))  # it ends
+
+
+def loaded_table(run: RunMetrics) -> None:
+    """A worker that loads a table in the middle of its tasks, and grows by a byte now and then."""
+    for number, sample in enumerate(run.samples):
+        sample.largest_worker_rss = (80 + 300 * (number >= 25)) * MB + number
 
 
 def grown_once(run: RunMetrics) -> None:
@@ -165,12 +295,17 @@ BAD: list[tuple[str, Callable[[RunMetrics], None], str]] = [
     ("executor_too_large", too_large, "the smallest node has"),
     ("small_files", query((plans.FILES_READ, "S", 200), (plans.BYTES_READ, "S", 50 * MB)), "200 files of 250.0 kB"),
     ("small_files", query((plans.FILES_WRITTEN, "W", 500), (plans.BYTES_WRITTEN, "W", MB)), "500 files of 2.0 kB"),
+    ("small_files", saved(150, 30 * MB), "150 files of 200.0 kB each were written"),
     ("small_files", reported, "400 files of 125.0 kB each were read"),
-    ("cartesian_join", query((plans.CARTESIAN, "CartesianProduct", 6 * MB)), "CartesianProduct made 6,000,000 rows"),
+    ("cartesian_join", pairs(6 * MB, 2000), "CartesianProduct compared 6,000,000 pairs of rows"),
+    ("cartesian_join", pairs(2_000 * MB, 12), "2,000,000,000 pairs"),
+    ("cartesian_join", pairs(6 * MB, None), "6,000,000 pairs"),
+    ("small_join_side", merge(8_000, 40 * MB), "SortMergeJoin shuffled 40.0 MB to join 8.0 kB"),
+    ("small_join_side", merge(90 << 20, 11 << 30), "to join 94.4 MB"),
     ("sort_for_first_rows", query((plans.SORT_LIMITED, "Sort [a], true, 0", None)), "of which few are kept"),
     ("sort_for_first_rows", query((plans.SORT_COLLECTED, "Sort", 200_000)), "200,000 rows were sorted"),
     ("sort_for_first_rows", hint(plans.SORTED_FOR_FIRST, 5 * MB), "5.0 MB were shuffled"),
-    ("cached_unused", hint(plans.CACHED_ONCE, None), "read by one action only"),
+    ("cached_unused", hint(plans.CACHED_ONCE, None), "cached, and read once only"),
     ("container_killed", killed, "killed (exit 137)"),
     ("driver_unreachable", log("YARN: Caused by: java.io.IOException: Failed to connect to /192.0.2.1:9"), "192.0.2.1"),
     ("driver_unreachable", log("java.io.IOException: Failed to connect to driver at edge:4040, retrying"), "edge:4040"),
@@ -178,11 +313,28 @@ BAD: list[tuple[str, Callable[[RunMetrics], None], str]] = [
     ("heap_space", log("java.lang.OutOfMemoryError: Java heap space"), "no heap was left"),
     ("heap_space", failure, "Java heap space"),
     ("heap_space", full_heap, "470.0 MB of 536.9 MB were in use before it failed"),
-    ("driver_heap_jump", jump("heap_bytes"), "the driver's heap rose by 4"),
-    ("driver_python_jump", jump("driver_python_rss"), "the driver's Python rose by 400.0 MB to 550.0 MB"),
-    ("driver_python_jump", less_often, "to 550.0 MB in 5 s while no task ran"),
-    ("driver_python_jump", busy_host(1_900), "by 300.0 MB to 400.0 MB in 10 s while no task ran"),
-    ("collected_to_driver", jump("driver_python_rss", result=80 * MB), "a result of 80.0 MB went there"),
+    ("driver_heap_jump", jump("heap_bytes", python=90 * MB, moved=80 * MB), "the driver's heap rose by 4"),
+    ("driver_heap_jump", jump("heap_bytes", python=90 * MB, moved=80 * MB), "and its Python by 90.0 MB"),
+    ("driver_python_jump", jump("driver_python_rss", pickled=300 * MB), "by 400.0 MB to 550.0 MB"),
+    ("driver_python_jump", jump("driver_python_rss", pickled=300 * MB), "300.0 MB were pickled"),
+    ("driver_python_jump", less_often, "to 550.0 MB in 5 s while 400.0 MB were pickled"),
+    ("driver_python_jump", busy_host(1_900), "by 300.0 MB to 400.0 MB in 10 s while"),
+    ("collected_to_driver", jump("driver_python_rss", at=51, result=80 * MB), "while 80.0 MB of results arrived"),
+    ("collected_to_driver", jump("driver_python_rss", at=30, result=80 * MB), "while 80.0 MB of results arrived"),
+    ("collected_to_driver", arriving_late, "rose by 800.0 MB to 950.0 MB while 30.0 MB of results arrived"),
+    ("straggler", straggling(45_000), "one task ran 45 s, the median 1.0 s, with as much data (task 21 on node2)"),
+    ("skewed_stage", many_rows(900_000, 3), "one task has 900,000 rows of the shuffle, the median 20,000"),
+    ("tiny_tasks", tiny(800, 40), "800 tasks of 40 ms"),
+    ("idle_cores", idle(100_000), "idle for 74% of their time (292 of 392 s)"),
+    ("failed_task", failing("ExceptionFailure: ValueError: no number"), "ValueError: no number (2 tasks failed)"),
+    ("failed_task", failing("ExceptionFailure: ValueError: no number", job=False), "ValueError: no number"),
+    ("lost_executor", removed("Command exited with code 134"), "lost: Command exited with code 134"),
+    ("python_worker_killed", failing("ExceptionFailure: E Python worker exited unexpectedly (crashed)"), "crashed"),
+    ("max_result_size", stage_failure("Results are bigger than spark.driver.maxResultSize (1 GiB)"), "bigger"),
+    ("fetch_failure", failing("FetchFailed: java.io.IOException: no such file", job=False), "FetchFailed"),
+    ("no_space", failing("ExceptionFailure: java.io.IOException No space left on device"), "No space left"),
+    ("heartbeat", removed("Executor heartbeat timed out after 131072 ms"), "heartbeat timed out after 131072 ms"),
+    ("broadcast_timeout", query_error("Could not execute broadcast in 300 secs."), "in 300 secs"),
     ("python_worker_leak", leaking, "a Python worker grew from 80.0 MB to 611.0 MB"),
     ("python_worker_leak", leaking_with_rests, "a Python worker grew from 80.0 MB to 480.0 MB"),
 ]  # fmt: skip
@@ -202,19 +354,45 @@ def test_every_code_has_a_test() -> None:
 
 
 GOOD: list[Callable[[RunMetrics], None]] = [
-    jump("heap_bytes", at=20),
-    jump("driver_python_rss", at=20),
+    jump("heap_bytes", at=20, python=90 * MB, moved=80 * MB),
+    jump("driver_python_rss", at=20, pickled=300 * MB),
+    jump("driver_python_rss"),
+    jump("heap_bytes"),
+    jump("heap_bytes", python=90 * MB, moved=MB),
+    of_another_time,
+    of_an_earlier_stage,
+    straggling(4_900),
+    straggling(30_000, 29_000),
+    many_rows(499_000, 3),
+    saved(99, MB),
+    saved(150, 900 * MB),
+    tiny(499, 40),
+    tiny(800, 250),
+    tiny(800, 40, 2 * MB),
+    idle(200_000),
+    failing("Resubmitted: the block is gone", job=False),
+    failing("TaskCommitDenied: another attempt", job=False),
+    failing("TaskKilled: another attempt succeeded", job=False),
+    removed("Command exited with code 134", had_work=False),
+    removed("Executor decommission: spark scale down"),
+    removed("Container container_1 exited from explicit termination request."),
+    removed("Executor 1 was idle and is requested to end"),
+    loaded_table,
     busy_host(9_000),
     grown_once,
     freed_after,
     lambda run: setattr(run, "samples", [Sample(51_000, heap_bytes=MB), Sample(66_001, heap_bytes=999 * MB)]),
-    query((plans.CARTESIAN, "BroadcastNestedLoopJoin", 900_000)),
+    pairs(900_000, 900),
+    pairs(900 * MB, 1),
+    pairs(9 * MB, 99),
+    merge(8_000, 900_000),
+    merge(5 * MB, 20 * MB),
+    merge(11 << 20, 900 << 20),
     query((plans.FILES_READ, "Scan", 99), (plans.BYTES_READ, "Scan", MB)),
     query((plans.FILES_READ, "Scan", 900), (plans.BYTES_READ, "Scan", 9000 * MB)),
     query((plans.SORT_COLLECTED, "Sort", 500)),
     hint(plans.SORTED_FOR_FIRST, 1000),
     lambda run: setattr(run.executors[1], "reason", "Executor 1 killed by driver. exit code 143"),
-    lambda run: setattr(run.stages[0], "task_ms", Spread(1000, 2000, 60_000)),
     log("java.io.IOException: Failed to connect to node3/10.0.0.3:7337"),  # a shuffle
 ]
 

@@ -7,9 +7,12 @@ from collections.abc import Callable
 import pytest
 
 from cmsspark.apps.monitor import event_plans as plans
-from cmsspark.apps.monitor import findings
+from cmsspark.apps.monitor import findings_stages as findings
+from cmsspark.apps.monitor import plan_joins as joins
+from cmsspark.apps.monitor.driver_growth import JUMP_BYTES
 from cmsspark.apps.monitor.findings import find
-from cmsspark.apps.monitor.findings_driver import JUMP_BYTES, LEAK_BYTES
+from cmsspark.apps.monitor.findings_driver import LEAK_BYTES
+from cmsspark.apps.monitor.findings_plans import SMALL_FILE_BYTES
 from cmsspark.store.run_metrics import (  # fmt: skip
     ExecutorEntry,
     Finding,
@@ -55,7 +58,7 @@ def tiny() -> RunMetrics:
     stage.shuffle_read_bytes, stage.input_bytes = Spread(0, 1, 4000), Spread(0, 0, 900_000)
     run.stages, run.totals, run.task_spans = [stage], totals, [(0, 400)]
     run.samples = [Sample(0, heap_bytes=20 * MB, driver_python_rss=40 * MB)]
-    run.queries = [Query(0, "q", nodes=[(plans.CARTESIAN, "CartesianProduct", 100), (plans.FILES_READ, "S", 3)])]
+    run.queries = [Query(0, "q", nodes=[(joins.PAIRS, "CartesianProduct", 100), (plans.FILES_READ, "S", 3)])]
     return run
 
 
@@ -74,7 +77,7 @@ def skew(maximum: int, median: int) -> Callable[[RunMetrics], None]:
 
 def slow(maximum: int, median: int, read: int = 2 * MB) -> Callable[[RunMetrics], None]:
     def change(run: RunMetrics) -> None:
-        run.stages[0].task_ms = Spread(0, median, maximum)
+        run.stages[0].task_ms, run.stages[0].second_task_ms = Spread(0, median, maximum), maximum
         run.stages[0].shuffle_read_bytes = Spread(0, MB, read)
 
     return change
@@ -85,7 +88,7 @@ def spill(count: int) -> Callable[[RunMetrics], None]:
 
 
 def collected(gc_ms: int, run_ms: int) -> Callable[[RunMetrics], None]:
-    return lambda run: setattr(run, "totals", TaskTotals(tasks=9, gc_ms=gc_ms, run_ms=run_ms))
+    return lambda run: setattr(run, "totals", TaskTotals(tasks=9, gc_ms=gc_ms, run_ms=run_ms, task_ms=300_000))
 
 
 def stage_of(tasks: int, ms: int) -> Callable[[RunMetrics], None]:
@@ -109,8 +112,9 @@ def node_of(size: int) -> Callable[[RunMetrics], None]:
 
 def rise(count: int) -> Callable[[RunMetrics], None]:
     def change(run: RunMetrics) -> None:
-        for sample in run.samples[55:]:
-            sample.driver_python_rss = (sample.driver_python_rss or 0) + count
+        for number, sample in enumerate(run.samples):
+            sample.driver_python_rss = (sample.driver_python_rss or 0) + count * (number >= 55)
+            sample.python_written_bytes = count * (number >= 55)
 
     return change
 
@@ -131,18 +135,19 @@ def reason(text: str) -> Callable[[RunMetrics], None]:
 BORDERS = [
     ("skewed_stage", skew(findings.SKEW_BYTES - 1, MB), skew(findings.SKEW_BYTES, MB)),
     ("skewed_stage", skew(499 * MB, 100 * MB), skew(500 * MB, 100 * MB)),
-    ("skewed_stage", slow(19_999, 1000), slow(20_000, 1000)),
+    ("skewed_stage", slow(4_999, 1000), slow(5_000, 1000)),
     ("skewed_stage", slow(49_999, 10_000), slow(50_000, 10_000)),
     ("skewed_stage", slow(60_000, 1000, 2 * MB - 1), slow(60_000, 1000, 2 * MB)),
     ("spill", spill(findings.SPILL_BYTES - 1), spill(findings.SPILL_BYTES)),
-    ("gc", collected(2_000, 20_000), collected(2_001, 20_000)),
+    ("gc", collected(6_000, 60_000), collected(6_001, 60_000)),
+    ("gc", collected(14_000, 59_999), collected(15_000, 59_999)),
     ("gc", collected(19_999, 19_999), collected(20_000, 20_000)),
     ("few_tasks", stage_of(7, 29_999), stage_of(7, 30_000)),
     ("few_tasks", stage_of(8, 60_000), stage_of(7, 60_000)),
     ("executor_too_large", node_of(5 * GIB), node_of(5 * GIB - 1)),
     ("small_files", files(99, 0), files(100, 0)),
-    ("small_files", files(100, 100 * MB), files(100, 100 * MB - 1)),
-    ("cartesian_join", nodes((plans.CARTESIAN, "C", 999_999)), nodes((plans.CARTESIAN, "C", 1_000_000))),
+    ("small_files", files(100, 100 * SMALL_FILE_BYTES), files(100, 100 * SMALL_FILE_BYTES - 1)),
+    ("cartesian_join", nodes((joins.PAIRS, "C", 999_999)), nodes((joins.PAIRS, "C", 1_000_000))),
     ("sort_for_first_rows", nodes((plans.SORT_COLLECTED, "S", 99_999)), nodes((plans.SORT_COLLECTED, "S", 100_000))),
     ("driver_python_jump", rise(JUMP_BYTES - 1), rise(JUMP_BYTES)),
     ("python_worker_leak", leak(LEAK_BYTES - 1), leak(LEAK_BYTES)),

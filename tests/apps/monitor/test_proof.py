@@ -131,3 +131,39 @@ def test_advised_memory_sorts_the_demo_month_and_30_percent_less_hurts(tmp_path:
     hurt = run_with(less, code=None)
     sys.stderr.write(f"{less} {hurt.state} {codes(hurt)} {advise([hurt])[0]}\n")
     assert hurt.state == "FAILED" or signs & set(codes(hurt)), tried
+
+
+FEW = ("--driver-memory", "600m", "--conf", "spark.memory.fraction=0.2")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("script", "options", "names"),
+    [
+        ("spilling.py", (), {"spark.driver.memory"}),
+        (
+            "spilling_shuffle.py",
+            ("--conf", "spark.sql.adaptive.enabled=false"),
+            {"spark.sql.shuffle.partitions"},
+        ),
+        (
+            "spilling_shuffle.py",
+            (),
+            {"spark.sql.shuffle.partitions", "spark.sql.adaptive.advisoryPartitionSizeInBytes"},
+        ),
+    ],
+    ids=["heap", "partitions", "adaptive"],
+)
+def test_a_run_with_all_of_the_advice_does_not_spill_any_more(
+    tmp_path: Path, script: str, options: tuple[str, ...], names: set[str]
+) -> None:
+    before = measured(tmp_path / "before", script, *FEW, *options)
+    assert codes(before) == ["spill"]
+    advised = [entry.conf for entry in advise([before]) if entry.conf is not None]
+    assert {conf.partition("=")[0] for conf in advised} == names
+    words = [word for conf in advised for word in ("--conf", conf)]
+    assert codes(measured(tmp_path / "after", script, *FEW, *options, *words)) == []
+    if names == {"spark.driver.memory"}:
+        less = int(0.7 * (size(advised[0].partition("=")[2]) or 0)) >> 20
+        hurt = measured(tmp_path / "less", script, *FEW, *options, "--driver-memory", f"{less}m")
+        assert codes(hurt) == ["spill"]

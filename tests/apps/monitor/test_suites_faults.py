@@ -16,10 +16,11 @@ import pytest
 from cmsspark.apps.monitor import suite_guard
 from cmsspark.apps.monitor.growth import fit
 from cmsspark.apps.monitor.perf_cli import _echo_scaling
+from cmsspark.apps.monitor.suite_differences import differences
 from cmsspark.apps.monitor.suite_file import filled, read_suite, size_text
 from cmsspark.apps.monitor.suite_pages import scaling_rows
 from cmsspark.apps.monitor.suite_processes import STEP_VARIABLE
-from cmsspark.apps.monitor.suite_results import Maxima, StepTime, SuiteResult, differences, only_in_one
+from cmsspark.apps.monitor.suite_results import Maxima, StepTime, SuiteResult, only_in_one
 from cmsspark.base.errors import SettingsError
 from cmsspark.store.process_samples import LogEntry, WatchedRun, open_processes
 from tests.apps.monitor.test_processes_watch import until

@@ -9,6 +9,8 @@ from cmsspark.apps.dashboard.run_measures import RunView
 from cmsspark.apps.dashboard.selection import choice_parameter
 from cmsspark.apps.dashboard.widgets import Column, Content, Control, Note, Section, Table, shown
 from cmsspark.base.clock import to_second
+from cmsspark.base.text.plurals import number_of
+from cmsspark.store.run_exceptions import exception_of
 
 
 def view(request: PageRequest) -> Content:
@@ -27,8 +29,19 @@ def view(request: PageRequest) -> Content:
         _sections(run),
         _about(run),
         [Control("run", "Application or run", chosen, options, wide=True)],
-        [Note(shown(text), "warn") for text in (*notes, *run.notes, *(run.measured.notes if run.measured else ()))],
+        _exception(run)
+        + [Note(shown(text), "warn") for text in (*notes, *run.notes, *(run.measured.notes if run.measured else ()))],
     )
+
+
+def _exception(run: RunView) -> list[Note]:
+    """Return the exception that ended the run."""
+    exception = exception_of(run.measured) if run.measured is not None else None
+    if exception is None:
+        return []
+    tasks = f" ({number_of(exception.tasks, 'task')})" if exception.tasks else ""
+    trace = f"; cmsspark show {run.measured.run} --trace has the whole trace" if run.measured is not None else ""
+    return [Note(shown(f"Exception: {exception.line}{tasks}{trace}"), "bad")]
 
 
 def _about(run: RunView) -> str:
@@ -65,13 +78,17 @@ def _sections(run: RunView) -> list[Section]:
         sections.append(Section("CPU by role", [parts.roles_over_time(run, "cpu_percent")], is_half=True))
         sections.append(Section("Top processes over time", [parts.top_processes(run)], is_half=True))
     if measured is not None:
-        if any(one.active_tasks is not None for one in measured.samples):
+        if any(one.active_tasks for one in measured.samples):
             sections.append(Section("Tasks", [parts.active_tasks(measured)]))
-        sections.append(Section("Where the time of tasks went", [parts.time_components(measured)]))
-        sections.append(Section("Executors", [parts.executors(measured)]))
-        sections.append(Section("Stages over time", [parts.stage_timeline(measured)]))
-        sections.append(Section("Stages", [parts.stages(measured)]))
-    sections.append(Section("Process tree", [parts.process_tree(run)]))
+        if measured.totals.task_ms or measured.totals.run_ms:
+            sections.append(Section("Where the time of tasks went", [parts.time_components(measured)]))
+        if measured.executors:
+            sections.append(Section("Executors", [parts.executors(measured)]))
+        if measured.stages:
+            sections.append(Section("Stages over time", [parts.stage_timeline(measured)]))
+            sections.append(Section("Stages", [parts.stages(measured)]))
+    if run.samples:
+        sections.append(Section("Process tree", [parts.process_tree(run)]))
     if run.log:
         rows = [(entry.time_ms, entry.type, entry.host, entry.message) for entry in run.log]
         columns = (Column("time_ms", "Time", "instant"), Column("type", "Type"), Column("host", "Host"))

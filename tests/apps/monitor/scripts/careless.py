@@ -1,6 +1,6 @@
 """Everything that cmsspark lint finds, once each. It is never run."""
 
-from pyspark.sql import SparkSession
+from pyspark.sql import SparkSession, Window
 from pyspark.sql.functions import *  # SPK103
 from pyspark.sql.functions import udf
 
@@ -26,4 +26,9 @@ table = (
     accesses.select("site_name", tier("site_name")).toPandas()  # SPK106
 )
 largest = accesses.orderBy("read_bytes").collect()[:10]  # SPK107
-print(max([1, 2, 3]), rows, table, largest)
+ranked = accesses.withColumn("rank", row_number().over(Window.orderBy("read_bytes")))  # SPK108
+for name in accesses.columns:
+    ranked = ranked.withColumn(name, trim(name))  # SPK109
+sums = accesses.rdd.map(lambda row: (row.site_name, 1)).groupByKey().mapValues(len)  # SPK110
+everything = accesses.select("site_name").collect()  # SPK111
+print(max([1, 2, 3]), rows, table, largest, ranked, sums, everything)

@@ -1,0 +1,104 @@
+"""Joins of a plan: how many pairs of rows they compare, and how large the sides of a sort-merge join are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from cmsspark.apps.monitor.event_records import PlanNode
+from cmsspark.apps.monitor.plan_rows import ROWS, RowCount, metric_ids, rows_of, shuffled_bytes
+
+#: Kinds in ``Query.nodes``; those of a join come in twos, with the same text.
+PAIRS: Final = "pairs of rows compared"
+SMALLER_ROWS: Final = "rows of the smaller side"
+SMALL_SIDE: Final = "bytes of the small side"
+LARGE_SIDE: Final = "bytes of the large side"
+
+_CARTESIAN: Final = "CartesianProduct"
+_NESTED: Final = "BroadcastNestedLoopJoin"
+_MERGE: Final = "SortMergeJoin"
+_TYPE: Final = re.compile(r"\], (Inner|Cross|LeftOuter|RightOuter|FullOuter|LeftSemi|LeftAnti|ExistenceJoin)")
+#: Type of a join → sides that a broadcast can take (``canBuildBroadcastLeft`` and ``…Right`` of Spark).
+_BUILDS: Final[Mapping[str, tuple[int, ...]]] = {
+    "Inner": (0, 1), "Cross": (0, 1), "LeftOuter": (1,), "LeftSemi": (1,), "LeftAnti": (1,), "ExistenceJoin": (1,),
+    "RightOuter": (0,),
+}  # fmt: skip
+#: Accumulator → its value, and the number of tasks of the stage that it is of.
+Values = Mapping[int, int]
+
+
+@dataclass(frozen=True)
+class PairJoin:
+    """A join that compares rows in pairs."""
+
+    text: str
+    sides: tuple[RowCount | None, RowCount | None]
+    #: The accumulator of the rows that it gives.
+    result: int
+
+    def ids(self) -> Iterator[int]:
+        """Yield the accumulators that it needs."""
+        yield self.result
+        for side in self.sides:
+            yield from side.ids if side is not None else ()
+
+    def facts(self, values: Values, tasks: Values) -> Iterator[tuple[str, int]]:
+        """Yield (kind, number); nothing where the join has not run."""
+        rows = [side.value(values) if side is not None else None for side in self.sides]
+        if None in rows or (self.text.startswith(_CARTESIAN) and self.result not in values):
+            if (result := values.get(self.result)) is not None:
+                # What it gave is the least that it compared.
+                yield PAIRS, result
+            return
+        left, right = (count or 0 for count in rows)
+        repeats = self._repeats(tasks)
+        yield PAIRS, max(left * right // repeats, values.get(self.result, 0))
+        yield SMALLER_ROWS, max(1, min(left, right) // repeats) if min(left, right) else 0
+
+    def _repeats(self, tasks: Values) -> int:
+        """How often rows are counted too much: a product computes a partition anew for each one of the other side.
+
+        Of one side with a shuffle below it the number of partitions is not known: that of the tasks is its bound.
+        """
+        is_counted_again = any(side is not None and not side.is_shuffled for side in self.sides)
+        return max(1, tasks.get(self.result, 1)) if self.text.startswith(_CARTESIAN) and is_counted_again else 1
+
+
+@dataclass(frozen=True)
+class MergeJoin:
+    """A sort-merge join with a shuffle on both sides, by accumulators of their bytes."""
+
+    text: str
+    sides: tuple[int, int]
+    #: Sides that could be broadcast.
+    builds: tuple[int, ...]
+
+    def ids(self) -> Iterator[int]:
+        """Yield the accumulators that it needs."""
+        yield from self.sides
+
+    def facts(self, values: Values, tasks: Values) -> Iterator[tuple[str, int]]:
+        """Yield (kind, bytes) of the smallest side that can be broadcast, and of the other one."""
+        if any(number not in values for number in self.sides):
+            return
+        small = min(self.builds, key=lambda side: values[self.sides[side]])
+        yield SMALL_SIDE, values[self.sides[small]]
+        yield LARGE_SIDE, values[self.sides[1 - small]]
+
+
+def join_of(node: PlanNode) -> PairJoin | MergeJoin | None:
+    """Return the join that a node is, where it is one that may cost too much."""
+    if len(node.children) != 2:
+        return None
+    left, right = node.children
+    if node.name in (_CARTESIAN, _NESTED):
+        result = metric_ids(node, ROWS)
+        return PairJoin(node.text, (rows_of(left), rows_of(right)), result[0]) if result else None
+    if node.name.startswith(_MERGE) and (match := _TYPE.search(node.text)) is not None:
+        builds = _BUILDS.get(match[1], ())
+        sides = shuffled_bytes(left), shuffled_bytes(right)
+        if builds and sides[0] is not None and sides[1] is not None:
+            return MergeJoin(node.text, (sides[0], sides[1]), builds)
+    return None

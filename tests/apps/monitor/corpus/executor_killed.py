@@ -1,0 +1,31 @@
+"""An executor is killed with exit code 137."""
+
+# finds: container_killed
+
+import os
+import signal
+import time
+
+from pyspark.sql import SparkSession
+
+builder = SparkSession.builder.appName("executor_killed")
+spark = (
+    builder.config("spark.master", "local-cluster[2,1,512]")
+    .config("spark.executor.memory", "512m")
+    .config("spark.executor.cores", "1")
+    .getOrCreate()
+)
+
+
+def work(number, rows):
+    from pyspark import TaskContext
+
+    if number == 1 and TaskContext.get().attemptNumber() == 0:
+        java = next(int(line.split()[1]) for line in open(f"/proc/{os.getppid()}/status") if line.startswith("PPid"))
+        os.kill(java, signal.SIGKILL)
+        time.sleep(30)
+    return rows
+
+
+print(spark.sparkContext.parallelize(range(10), 2).mapPartitionsWithIndex(work).count())
+spark.stop()

@@ -1,0 +1,51 @@
+"""Findings on a corpus of scripts, half of them built to go wrong: precision and recall of each code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench import findings as corpus
+from cmsspark.apps.monitor.findings import CODES
+
+LABELS = corpus.labels()
+#: Codes that take a cluster, or words of YARN, to be seen: their texts are in test_findings.py.
+ON_CLUSTERS = {"driver_unreachable", "executor_too_large", "py4j_object"}
+
+
+def test_half_of_the_scripts_are_healthy_and_every_code_has_a_script() -> None:
+    healthy = [name for name, label in LABELS.items() if label == "nothing"]
+    assert len(LABELS) >= 60 and 0.4 <= len(healthy) / len(LABELS) <= 0.6
+    assert set(LABELS.values()) - {"nothing"} == set(CODES) - ON_CLUSTERS
+
+
+def test_each_finding_is_right_nine_times_in_ten() -> None:
+    scores = corpus.scores({name: corpus.codes(corpus.kept(name)) for name in LABELS}, LABELS)
+    weak = [line for line in corpus.table(scores) if "false in" in line or "missed in" in line]
+    assert all(min(score.precision, score.recall) >= corpus.LEAST for score in scores.values()), weak
+
+
+def test_the_kept_logs_are_small_and_name_nobody() -> None:
+    files = list(corpus.LOGS.iterdir())
+    assert sum(file.stat().st_size for file in files) < 3_000_000
+    for name in LABELS:
+        text = json.dumps([str(line) for line in corpus.find_log(str(corpus.LOGS / f"{name}.zst"))])
+        assert str(corpus.TOP) not in text and f'"{Path.home()}/' not in text
+
+
+def test_a_score_counts_what_is_false_and_what_is_missed() -> None:
+    expected = {"a": "spill", "b": "spill", "c": "nothing", "d": "gc"}
+    scores = corpus.scores({"a": {"spill"}, "b": set(), "c": {"spill"}, "d": {"gc", "spill"}}, expected)
+    assert (scores["spill"].precision, scores["spill"].recall) == (1 / 3, 0.5)
+    assert scores["spill"].false == ["c", "d"] and scores["spill"].missed == ["b"]
+    assert (scores["gc"].precision, scores["gc"].recall) == (1.0, 1.0)
+
+
+@pytest.mark.long
+def test_the_scripts_run_again_give_the_same_findings(tmp_path: Path) -> None:
+    list(corpus.record(LABELS, tmp_path))
+    scores = corpus.scores({name: corpus.codes(corpus.kept(name, tmp_path)) for name in LABELS}, LABELS)
+    weak = [line for line in corpus.table(scores) if "false in" in line or "missed in" in line]
+    assert all(min(score.precision, score.recall) >= corpus.LEAST for score in scores.values()), weak
