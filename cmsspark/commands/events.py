@@ -40,28 +40,38 @@ def command() -> None:
 @click.option(
     "--accept-damaged", "accepted", multiple=True, metavar="FILE", help="Leave this file out where damaged, or `all`."
 )
-@click.option("--tree", default="Delphes", show_default=True, help="The tree in the files.")
+@click.option("--tree", help="The TTree or RNTuple in the files. [default: that of the definition]")
+@click.option(
+    "--definition", metavar="NAME|FILE", help="Needed where the definition of the model has Python functions."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
 def score_command(
     files: tuple[str, ...], model: Path, output: str, stream: str | None, once: bool, every: float,
-    accepted: tuple[str, ...], tree: str, as_json: bool,
+    accepted: tuple[str, ...], tree: str | None, definition: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Score the events of ROOT files: paths, globs, folders, lists (.txt), URLs.
 
-    A row of the result: file, entry, event_hash, probabilities qcd, ttbar and wjets, predicted class. Events that do
+    A row of the result: file, entry, event_hash, weight, a probability for each class, predicted class. Events that do
     not pass the selection have no row.
     """
     if bool(files) == bool(stream):
-        raise UsageError("files to score are wanted, or --stream DIR", next_step="give one of both")
+        raise UsageError("name files to score, or --stream DIR", next_step="give one of both")
     from cmsspark.events.jit import require_events
     from cmsspark.events.models import load
-    from cmsspark.events.score_files import ScoreRequest, check_new, quiet_options, score_files, stream_scores
+    from cmsspark.events.score_files import (
+        ScoreRequest,
+        check_new,
+        definition_of_model,
+        quiet_options,
+        score_files,
+        stream_scores,
+    )
     from cmsspark.runners.session import session
     from cmsspark.storage import LocalFiles, is_local
 
     require_events()
     load(model)  # a damaged model is an error before a JVM starts
-    request = ScoreRequest(model.resolve(), tree, accepted)
+    request = ScoreRequest(model.resolve(), definition_of_model(model, definition, tree), accepted)
     if not stream and is_local(output):
         check_new(LocalFiles(), output)
     spark = session("cmsspark events score", **quiet_options())
@@ -89,27 +99,28 @@ def score_command(
 def evaluate_command(model: Path, sample: Path, part: str, as_json: bool) -> None:
     """Judge a model by a part of a sample, and write metrics, pictures, page and model card into its folder."""
     from cmsspark.errors import InputMissing
-    from cmsspark.events.evaluation import evaluate
-    from cmsspark.events.layout import CLASS_TITLES
+    from cmsspark.events.evaluation import shares
     from cmsspark.events.models import load
     from cmsspark.events.parts import sample_parts
     from cmsspark.events.result_files import write_result
-    from cmsspark.events.scoring import local_predictions
+    from cmsspark.events.scoring import evaluation_of, local_predictions
 
     loaded = load(model)
     parts = sample_parts(sample / part)
     if not parts:
-        raise InputMissing("a part of a sample is wanted", where=sample / part, next_step="run_spark events_sample")
-    evaluation = evaluate(*local_predictions(loaded, parts))
+        raise InputMissing("no events to judge by", where=sample / part, next_step="run_spark events_sample")
+    evaluation = evaluation_of(model, local_predictions(loaded, parts))
     write_result(model, evaluation, {"sample": str(sample)})
     if as_json:
         click.echo(json.dumps(evaluation.as_dict(), indent=1))
         return
     rows = [
-        (name, f"{curve.auc:.4f}", *(f"{100 * share:.1f} %" for share in counts / max(1, counts.sum())))
-        for name, curve, counts in zip(CLASS_TITLES, evaluation.curves, evaluation.confusion, strict=True)
+        (name, f"{curve.auc:.4f}", *(f"{100 * share:.1f} %" for share in of_class))
+        for name, curve, of_class in zip(
+            evaluation.titles, evaluation.curves, shares(evaluation.confusion), strict=True
+        )
     ]
-    echo_table(("true class", "AUC", *(f"as {name}" for name in CLASS_TITLES)), rows, left=(0,))
+    echo_table(("true class", "AUC", *(f"as {name}" for name in evaluation.titles)), rows, left=(0,))
     log(f"AUC {evaluation.auc:.4f}, accuracy {evaluation.accuracy:.4f} on {number_of(evaluation.events, 'event')}")
 
 

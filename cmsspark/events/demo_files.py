@@ -14,10 +14,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from cmsspark.events.layout import CLASSES
-from cmsspark.events.root_files import TREE
+from cmsspark.events.topology import TOPOLOGY
 
 Array = np.ndarray[Any, Any]
+
+CLASSES: Final = TOPOLOGY.class_names
+TREE: Final = "Delphes"
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,10 @@ from typing import Any, Final
 from cmsspark import progress_line
 from cmsspark.errors import UsageError
 from cmsspark.events import prepare, sample, search, train
-from cmsspark.events.demo_files import write_files
+from cmsspark.events.definition import default_definition
+from cmsspark.events.demo_files import CLASSES, write_files
 from cmsspark.events.jit import require_events
-from cmsspark.events.layout import CLASSES
-from cmsspark.events.models import require_xgboost
-from cmsspark.events.root_files import TREE
+from cmsspark.events.models import NETWORKS, require_xgboost
 from cmsspark.events.runs import EventRequest
 from cmsspark.events.score_files import ScoreRequest, score_files
 from cmsspark.storage import is_local, join, local_path
@@ -32,7 +31,7 @@ class DemoOptions:
     folder: Path
     events: int = 3_000
     seed: int = 0
-    kinds: tuple[str, ...] = ("forest", "xgboost")
+    kinds: tuple[str, ...] = ("xgboost", "hlf", "inclusive")
     trials: int = 4
     networks: train.NetworkTrainer | None = None
 
@@ -50,6 +49,10 @@ def run(request: EventRequest, options: DemoOptions) -> list[DemoStep]:
     """Make files, prepare, sample, train, search and score them. The store must be on this host's disk (2)."""
     require_events()
     require_xgboost()
+    if set(options.kinds) & set(NETWORKS):
+        from cmsspark.events.networks import require_jax
+
+        require_jax()
     if not is_local(request.fout):
         raise UsageError("the demo needs a store on this host", found=request.fout, next_step="--fout FOLDER")
     files, scores = options.folder / FILES, options.folder / SCORES
@@ -79,7 +82,7 @@ def run(request: EventRequest, options: DemoOptions) -> list[DemoStep]:
     shutil.rmtree(scores, ignore_errors=True)
     step(
         "score",
-        lambda: score_files(_session(), [str(made[-1])], ScoreRequest(model, TREE), str(scores)),
+        lambda: score_files(_session(), [str(made[-1])], ScoreRequest(model, default_definition()), str(scores)),
         lambda scored: f"{scored.selected:,} of {scored.events:,} events in {scores}",
     )
     return done

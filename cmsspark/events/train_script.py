@@ -18,10 +18,17 @@ from cmsspark.events.networks import KINDS, require_jax
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.argument("sample", type=click.Path(path_type=Path))
 @click.option("--model", type=click.Choice(list(KINDS)), default="hlf", help="Which network.")
-@click.option("--epochs", type=int, default=6, help="Epochs at most.")
-@click.option("--batch", type=int, default=128, help="Events a step and worker.")
-@click.option("--learning-rate", type=float, default=1e-3, help="Learning rate of one worker.")
-@click.option("--patience", type=int, default=3, help="Epochs without a better validation before it stops.")
+@click.option(
+    "--steps",
+    type=int,
+    default=0,
+    show_default="6 epochs; at least 2,000 of hlf, 400 of the others",
+    help="Most steps.",
+)
+@click.option("--epochs", type=int, default=0, show_default="by --steps", help="Most passes over the sample.")
+@click.option("--batch", type=int, default=64, help="Events a step and worker.")
+@click.option("--learning-rate", type=float, default=3e-3, help="Learning rate of one worker.")
+@click.option("--patience", type=int, default=5, help="Validations in a row without improvement before it stops.")
 @click.option("--seed", type=int, default=0, help="Seed of weights, order and dropout.")
 @click.option("--output", type=click.Path(path_type=Path), help="Folder of the result. [default: the launcher's]")
 @click.option("--dry-run", is_flag=True, help="Only check the arguments.")

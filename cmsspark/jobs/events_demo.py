@@ -28,7 +28,13 @@ NAME: Final = "events_demo"
     "--events", type=click.IntRange(100), default=3_000, show_default=True, help="Events of each class that are made."
 )
 @click.option(
-    "--model", "kinds", type=click.Choice(KINDS), multiple=True, default=("forest", "xgboost"), show_default=True
+    "--model",
+    "kinds",
+    type=click.Choice(KINDS),
+    multiple=True,
+    default=("xgboost", "hlf", "inclusive"),
+    show_default=True,
+    help="What to train; may be repeated.",
 )
 @click.option("--trials", type=click.IntRange(1), default=4, show_default=True, help="Trials of the search.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of everything.")

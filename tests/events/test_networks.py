@@ -12,13 +12,13 @@ import pytest
 
 from cmsspark.errors import DataError, InputMissing, UsageError
 from cmsspark.events import network_training, networks
-from cmsspark.events.layout import FEATURES, PARTICLES
 from cmsspark.events.network_checkpoints import Checkpoints, Progress
 from cmsspark.events.network_data import Share
 from cmsspark.events.network_training import Training, World, train
+from tests.events.events import FEATURES, PARTICLES
 from tests.events.samples import events, write_sample
 
-HLF = Training("hlf", epochs=2)
+HLF = Training("hlf", epochs=2, batch=128, learning_rate=1e-3, patience=3)
 
 
 @pytest.fixture(scope="module")
@@ -206,7 +206,7 @@ def test_what_is_no_model_is_refused(text: str, tmp_path: Path) -> None:
         networks.load(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["epochs", "batch", "learning_rate", "patience"])
+@pytest.mark.parametrize("name", ["batch", "learning_rate", "patience"])
 @pytest.mark.parametrize("value", [0, -1, float("nan")])
 def test_a_number_that_cannot_be_is_refused(name: str, value: float) -> None:
     with pytest.raises(UsageError, match="must be above 0"):
@@ -224,6 +224,6 @@ def test_old_checkpoints_go_and_half_written_ones_are_none(tmp_path: Path) -> No
     weights = {"w": np.ones(2, np.float32)}
     for epoch in range(1, 6):
         checkpoints.write(Progress(weights, (np.zeros(1),), weights, epoch, 0.5, 0))
-    (tmp_path / "epoch-000009.part").write_bytes(b"half")
-    assert sorted(path.name for path in tmp_path.glob("*.npz")) == ["epoch-000004.npz", "epoch-000005.npz"]
-    assert checkpoints.latest(Progress(weights, (np.zeros(1),), weights)).epoch == 5
+    (tmp_path / "round-000009.part").write_bytes(b"half")
+    assert sorted(path.name for path in tmp_path.glob("*.npz")) == ["round-000004.npz", "round-000005.npz"]
+    assert checkpoints.latest(Progress(weights, (np.zeros(1),), weights)).round == 5

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cmsspark.events.kernels import CUTS
 from tests.events import plain_features
-from tests.events.events import MUON, event, features
+from tests.events.events import CUTS, MUON, event, features
 
 #: Single precision of what is stored; sums of cones differ by their order.
 TOLERANCE = 3e-5

@@ -22,7 +22,7 @@ KILLED_ONCE = """
 import os, pathlib, signal, sys, threading, time
 if os.environ["RANK"] == "0" and os.environ["CMSSPARK_TRAIN_ATTEMPT"] == "1":
     def kill():
-        while not list(pathlib.Path(os.environ["CMSSPARK_TRAIN_OUTPUT"]).glob("checkpoints/epoch-*.npz")):
+        while not list(pathlib.Path(os.environ["CMSSPARK_TRAIN_OUTPUT"]).glob("checkpoints/round-*.npz")):
             time.sleep(0.005)
         os.kill(os.getpid(), signal.SIGKILL)
     threading.Thread(target=kill, daemon=True).start()
@@ -37,7 +37,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_on(sample: Path, workers: int, **values: Any) -> TrainingRun:
-    arguments = (str(sample), "--model", "hlf", "--epochs", "5")
+    arguments = (str(sample), "--model", "hlf", "--epochs", "5", "--batch", "128", "--learning-rate", "0.001")
     return TrainingRun("hlf", SCRIPT, arguments, workers, **values)
 
 
@@ -72,7 +72,7 @@ def test_training_goes_on_from_the_checkpoint_of_a_killed_worker(sample: Path, t
     run = TrainingRun("hlf", script, (str(sample), "--epochs", "30", "--patience", "30"), 2, retries=1)
     folder, lines = launched(tmp_path, run)
     assert any("was killed by SIGKILL" in line and line.endswith("attempt 2 of 2") for line in lines)
-    assert any("goes on after epoch" in line for line in lines)
+    assert any("goes on after round" in line for line in lines)
     assert accuracy(folder.output / "worker-0/model") > 0.8
 
 
