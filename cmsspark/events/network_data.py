@@ -188,7 +188,7 @@ class Share:
         needed |= set() if self.scalers.mean_weights is None else {"weight"}
         if missing := sorted(needed - set(parquet.schema_arrow.names)):
             raise DataError(
-                f"a {self.kind} network reads the column {missing[0]}", where=file,
+                f"networks of the kind {self.kind} read the column {missing[0]}", where=file,
                 found=f"columns {', '.join(parquet.schema_arrow.names)}",
                 next_step="prepare the events with --low-level" if missing == ["low_level"] else None,
             )  # fmt: skip

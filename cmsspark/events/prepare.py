@@ -130,7 +130,7 @@ def run(request: EventRequest, options: PrepareOptions) -> CurrentTable:
         warnings += [
             f"{column} is not in {number:,} of {len(files):,} files: it has its default there"
             for column, number in _defaults(looked_at).items()
-            if number < len(files)
+            if number < sum(not file.reason for file in looked_at)
         ]
         total = sum(count.file.events for count in counts)
         summary = f"{selected:,} of {total:,} events of {len(files):,} files stored in {staged.folder}"

@@ -15,6 +15,7 @@ import numpy as np
 
 from cmsspark.errors import DataError, InputMissing
 from cmsspark.events.layout import EventLayout
+from cmsspark.events.layout_files import layout_in
 
 Array = np.ndarray[Any, Any]
 
@@ -97,7 +98,12 @@ class Scalers:
             raise InputMissing("no scalers", where=path, next_step="name the folder of a sample") from None
         except ValueError as error:
             raise DataError("these are no scalers", where=path, found=str(error)) from None
-        return cls.of(document, path)
+        scalers, layout = cls.of(document, path), layout_in(Path(folder))
+        sizes = (len(scalers.minimum), 0 if scalers.mean is None else len(scalers.mean))
+        if sizes[0] != layout.hlf_count or sizes[1] not in (0, len(layout.columns)):
+            expected = f"{layout.hlf_count} features and {len(layout.columns)} columns"
+            raise DataError("these are no scalers of these events", where=path, found=f"{sizes}, not {expected}")
+        return scalers
 
 
 @dataclass

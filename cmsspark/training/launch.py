@@ -14,6 +14,7 @@ from cmsspark.readable import readable
 from cmsspark.training.backend import Attempt, Backend, WorkerFailure
 from cmsspark.training.checked_script import check_script
 from cmsspark.training.run_folder import RunFolder, RunState
+from cmsspark.training.shipped_files import check_files
 from cmsspark.training.spec import TrainingRun
 
 #: Files that workers leave which are listed at the end.
@@ -26,7 +27,10 @@ class WorkerFailed(DataError):
 
 def check(run: TrainingRun, backend: Backend) -> str:
     """Everything that can be checked before a run; the text of the script. Starts nothing."""
-    source = check_script(run.script, run.arguments, checks_imports=backend.has_this_python)
+    checks_imports = backend.has_this_python
+    if run.files is not None:
+        check_files(run.files, checks_imports=checks_imports)
+    source = check_script(run.script, run.arguments, checks_imports=checks_imports, files=run.files)
     backend.check(run)
     return source
 

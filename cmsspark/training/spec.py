@@ -45,7 +45,10 @@ class Secret:
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """A run as it was asked for. ``memory``: bytes a worker; ``retries``: further attempts after a failed one."""
+    """A request for a training run. ``memory``: bytes a worker; ``retries``: further attempts after a failed one.
+
+    ``files``: a folder that travels with the script; ``gpus``: of each worker.
+    """
 
     name: str
     script: Path
@@ -58,13 +61,16 @@ class TrainingRun:
     retries: int = 0
     environment: Mapping[str, str] = field(default_factory=dict)
     grace: float = 10.0
+    files: Path | None = None
+    gpus: int = 0
 
     def job(self, rank: int, addresses: list[str], output: str, attempt: int) -> dict[str, Any]:
-        """What :mod:`cmsspark.training.worker` reads, for one worker."""
+        """Return what :mod:`cmsspark.training.worker` reads, for one worker."""
         return {
             "run": self.name, "attempt": attempt, "rank": rank, "addresses": addresses, "output": output,
             "script": str(self.script), "arguments": list(self.arguments), "cpus": self.cpus,
             "environment": dict(self.environment), "grace": self.grace, "secrets_folder": None,
+            "files": None if self.files is None else str(self.files.absolute()),
             "secrets": {secret.name: dict(secret.values or {}) for secret in self.secrets},
         }  # fmt: skip
 
@@ -83,6 +89,11 @@ def run_name(script: Path, given: str | None) -> str:
     stem = re.sub(r"[^a-z0-9]+", "-", script.stem.lower()).strip("-")[:30].strip("-")
     stem = stem if stem and stem[0].isalpha() else f"train-{stem}".rstrip("-")
     return f"{stem}-{uuid.uuid4().hex[:6]}"
+
+
+def is_object_name(text: str) -> bool:
+    """Return whether Kubernetes allows a text as the name of a Secret or a claim."""
+    return _SECRET.fullmatch(text) is not None
 
 
 def memory_of(text: str) -> int:

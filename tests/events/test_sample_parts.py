@@ -21,6 +21,7 @@ from tests.events.events import CLASSES, FEATURES, HLF_COUNT, MATRIX, PARTICLES,
 
 RNG = np.random.default_rng(0)
 HASHES = RNG.integers(0, 2**64, 100_000, dtype=np.uint64)
+ROW = {"hlf": np.ones((1, 14)), "label": [1], "event_hash": HASHES[:1], "weight": [1.0]}
 
 
 def write(folder: Path, number: int, rows: int, *, low_level: bool = False) -> None:
@@ -121,7 +122,7 @@ def test_a_part_has_fixed_lists_and_appears_when_it_is_whole(tmp_path: Path) -> 
     assert file.schema_arrow.field("low_level").type.list_size == MATRIX
     assert [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)] == [500, 500, 100]
     with pytest.raises(RuntimeError), PartWriter(str(tmp_path), 4, event_schema(low_level=False)) as writer:
-        writer.write({"hlf": np.ones((1, 14)), "label": [1], "event_hash": HASHES[:1], "file": ["a"], "entry": [0]})
+        writer.write({**ROW, "file": ["a"], "entry": [0]})
         raise RuntimeError
     with PartWriter(str(tmp_path), 5, event_schema(low_level=False)):
         pass
@@ -133,7 +134,7 @@ def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
         pytest.raises(OutputError, match="a part cannot be written"),
         PartWriter(str(tmp_path / "gone"), 0, event_schema(low_level=False, origin=False)) as writer,
     ):
-        writer.write({"hlf": np.ones((1, 14)), "label": [1], "event_hash": HASHES[:1]})
+        writer.write(ROW)
 
 
 def test_parts_of_failed_tasks_are_removed(tmp_path: Path) -> None:
