@@ -124,6 +124,56 @@ def evaluate_command(model: Path, sample: Path, part: str, as_json: bool) -> Non
     log(f"AUC {evaluation.auc:.4f}, accuracy {evaluation.accuracy:.4f} on {number_of(evaluation.events, 'event')}")
 
 
+@command.command("export")
+@click.option("--model", required=True, type=click.Path(path_type=Path), help="Folder of the model.")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The file, such as model.onnx.")
+def export_command(model: Path, output: Path) -> None:
+    """Write a network as ONNX. Needs cmsspark[onnx]."""
+    from cmsspark.events.onnx_export import export_onnx
+
+    export_onnx(model, output)
+    click.echo(output)
+
+
+@command.command("histograms")
+@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--feature", "features", multiple=True, metavar="NAME", help="Only this feature; repeatable.")
+@click.option("--bins", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Bins of a histogram.")
+@click.option("--range", "ranges", multiple=True, metavar="NAME=LOW:HIGH", help="The range of a feature; repeatable.")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Folder for pictures and file.")
+def histograms_command(
+    folder: Path, features: tuple[str, ...], bins: int, ranges: tuple[str, ...], output: Path
+) -> None:
+    """Draw histograms of features by class with their weights, and write them into histograms.root.
+
+    FOLDER has parts of events: train of a sample, or events of a run of events_prepare.
+    """
+    from cmsspark.errors import InputMissing
+    from cmsspark.events.histograms import fill_histograms, write_histograms
+    from cmsspark.events.jit import require_events
+    from cmsspark.events.parts import sample_parts
+
+    require_events("hist")
+    if not sample_parts(folder):
+        raise InputMissing("no parts of events", where=folder, next_step="name train of a sample, or events of a run")
+    limits = dict(map(_range_of, ranges))
+    paths = write_histograms(folder, output, fill_histograms(folder, features, bins, limits))
+    log(f"{number_of(len(paths) - 1, 'picture')} and {paths[0].name}")
+    click.echo(output)
+
+
+def _range_of(text: str) -> tuple[str, tuple[float, float]]:
+    name, _, limits = text.partition("=")
+    low, _, high = limits.partition(":")
+    try:
+        limit = (float(low), float(high))
+    except ValueError:
+        limit = (0.0, 0.0)
+    if not name or not float("-inf") < limit[0] < limit[1] < float("inf"):
+        raise UsageError("--range has the form NAME=LOW:HIGH", found=repr(text), next_step="--range MET=0:200")
+    return name, limit
+
+
 @command.command("cutflow")
 @click.option("--date", "day", type=DayType(), help="The day that names the result. [default: the newest]")
 @click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON.")

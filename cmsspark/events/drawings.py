@@ -84,11 +84,12 @@ def score_distribution(evaluation: Evaluation, label: int) -> Chart:
 def learning_curves(history: Sequence[Mapping[str, float]]) -> Chart:
     """Loss by epoch or round; ``history``: rows with ``train_loss`` and ``validation_loss``."""
     names = ("train_loss", "validation_loss")
+    marks = [f"{len(history) * place / 4:g}" for place in range(5)]
     values = {name: np.array([row.get(name, np.nan) for row in history], float) for name in names}
     finite = np.concatenate([series[np.isfinite(series)] for series in values.values()])
     low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
     span = high - low or 1.0
-    parts = [_axes("epochs or rounds", "loss", [f"{low + span * tick / 4:.3g}" for tick in range(5)], len(history))]
+    parts = [_axes("epochs or rounds", "loss", [f"{low + span * tick / 4:.3g}" for tick in range(5)], marks)]
     for place, (name, series) in enumerate(values.items()):
         known = np.isfinite(series)
         if known.any():
@@ -98,10 +99,34 @@ def learning_curves(history: Sequence[Mapping[str, float]]) -> Chart:
     return Chart("".join(parts), _HEIGHT + 52, f"Loss over {len(history)} epochs or rounds: {high:.3g} to {low:.3g}")
 
 
+def histogram(name: str, edges: Array, series: Mapping[str, tuple[Array, Array]]) -> Chart:
+    """Draw sums of weights by bin, which may be negative; ``series``: by title, values and errors."""
+    tops = np.concatenate([values + errors for values, errors in series.values()])
+    bottoms = np.concatenate([values - errors for values, errors in series.values()])
+    low, high = min(0.0, float(bottoms.min())), max(float(tops.max()), 1e-300)
+    span = high - low
+    ticks = [f"{low + span * tick / 4:.3g}" for tick in range(5)]
+    first, last = float(edges[0]), float(edges[-1])
+    marks = [f"{first + (last - first) * place / 4:.4g}" for place in range(5)]
+    parts = [_axes(name, "sum of weights", ticks, marks)]
+    places = (edges - first) / (last - first)
+    middles = (places[1:] + places[:-1]) / 2
+    for place, (title, (values, errors)) in enumerate(series.items()):
+        heights = (values - low) / span
+        parts.append(_line(np.repeat(places, 2)[1:-1], np.repeat(heights, 2), place))
+        for middle, height, error in zip(middles, heights, errors / span, strict=True):
+            if error > 0:
+                parts.append(_line(np.array([middle, middle]), np.array([height - error, height + error]), place, 1))
+        parts.append(_legend_line(title, place, *_legend_place(place)))
+    said = "; ".join(f"{title} {values.sum():.4g}" for title, (values, _) in series.items())
+    return Chart("".join(parts), _HEIGHT + 52, f"{name}, sums of weights: {said}")
+
+
 def _axes(
-    across: str, up: str, ticks: Sequence[str] = ("0", "25 %", "50 %", "75 %", "100 %"), last: float = 1.0
-) -> str:
-    """The frame with its ticks; ``last``: the number at the right end, where the left one is 0."""
+    across: str, up: str, ticks: Sequence[str] = ("0", "25 %", "50 %", "75 %", "100 %"),
+    marks: Sequence[str] = ("0", "0.25", "0.5", "0.75", "1"),
+) -> str:  # fmt: skip
+    """Draw the frame with its ticks, and the marks below it from left to right."""
     bottom = _TOP + _HEIGHT
     parts = [f'<rect x="{_LEFT}" y="{_TOP}" width="{_PLOT}" height="{_HEIGHT}" fill="none" stroke="#9aa5b1"/>']
     for place, text in enumerate(ticks):
@@ -110,9 +135,9 @@ def _axes(
         parts.append(
             f'<line x1="{_LEFT}" x2="{_LEFT + _PLOT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#9aa5b1" opacity=".3"/>'
         )
-    for place in range(5):
+    for place, text in enumerate(marks):
         x = _LEFT + _PLOT * place / 4
-        parts.append(f'<text class="soft mid" x="{x:.1f}" y="{bottom + 16}">{last * place / 4:g}</text>')
+        parts.append(f'<text class="soft mid" x="{x:.1f}" y="{bottom + 16}">{escape(text)}</text>')
     parts.append(f'<text class="soft mid" x="{_LEFT + _PLOT / 2:.0f}" y="{bottom + 36}">{escape(across)}</text>')
     middle = _TOP + _HEIGHT / 2
     parts.append(f'<text class="soft mid" transform="translate(9 {middle:.0f}) rotate(-90)">{escape(up)}</text>')
@@ -126,11 +151,11 @@ def _diagonal() -> str:
     )
 
 
-def _line(across: Array, up: Array, place: int) -> str:
+def _line(across: Array, up: Array, place: int, width: int = 2) -> str:
     points = " ".join(
         f"{_LEFT + _PLOT * x:.1f},{_TOP + _HEIGHT * (1 - y):.1f}" for x, y in zip(across, up, strict=True)
     )
-    return f'<polyline points="{points}" fill="none" {_stroke(place)} stroke-width="2"/>'
+    return f'<polyline points="{points}" fill="none" {_stroke(place)} stroke-width="{width}"/>'
 
 
 def _legend_line(name: str, place: int, x: float, y: float) -> str:

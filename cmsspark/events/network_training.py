@@ -60,11 +60,11 @@ class World:
         return cls(int(environ["JAX_PROCESS_ID"]), workers, environ["JAX_COORDINATOR_ADDRESS"])
 
     def join(self) -> None:
-        """Meet the other workers; gradients travel by gloo. Call it before anything else of JAX."""
+        """Meet the other workers; gradients travel by gloo, between GPUs by NCCL. Call it before all else of JAX."""
         import jax
 
-        jax.config.update("jax_platforms", "cpu")
         if self.workers > 1:
+            # Of gradients on processors; GPUs have their own.
             jax.config.update("jax_cpu_collectives_implementation", "gloo")
             jax.distributed.initialize(self.coordinator, self.workers, self.rank, heartbeat_timeout_seconds=60)
 
@@ -128,16 +128,17 @@ class Training:
 
 def train(
     sample: str | Path, output: str | Path, training: Training, world: World | None = None,
-    log: Callable[[str], None] | None = None,
+    log: Callable[[str], None] | None = None, metrics: Callable[[Mapping[str, Any]], None] | None = None,
 ) -> Network:  # fmt: skip
     """Train a network on ``sample/train`` and store it in ``output/model``; every worker returns it.
 
     ``output`` also gets ``training_log.jsonl`` and ``checkpoints/``, all from worker 0. Where it has checkpoints of
-    the same training, that goes on. Raises UsageError (2), DataError (65), InputMissing (66).
+    the same training, that goes on. ``metrics`` takes the numbers of each round. Raises UsageError (2), DataError (65),
+    InputMissing (66).
     """
     require_jax()
     world = world or World()
-    loop = _Loop(Path(sample), Path(output), training, world, log or (lambda text: None))
+    loop = _Loop(Path(sample), Path(output), training, world, log or (lambda text: None), metrics)
     return loop.run()
 
 
@@ -145,15 +146,19 @@ class _Loop:
     """One training: its compiled functions, and what is done in an epoch."""
 
     def __init__(
-        self, sample: Path, output: Path, training: Training, world: World, log: Callable[[str], None]
-    ) -> None:
+        self, sample: Path, output: Path, training: Training, world: World, log: Callable[[str], None],
+        metrics: Callable[[Mapping[str, Any]], None] | None = None,
+    ) -> None:  # fmt: skip
         import jax
         from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
         self._training, self._world, self._log, self._output = training, world, log, output
+        self._metrics = metrics
         self._share = Share(sample, training.model, world.rank, world.workers)
-        devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
-        self._mesh = Mesh(np.array(devices[: world.workers]), ("worker",))
+        # One device of each worker: a GPU where JAX finds one.
+        devices = sorted(jax.devices(), key=lambda device: (-device.process_index, -device.id))
+        first = {device.process_index: device for device in devices}
+        self._mesh = Mesh(np.array([first[process] for process in sorted(first)]), ("worker",))
         self._split = NamedSharding(self._mesh, PartitionSpec("worker"))
         counts = self._gathered([self._share.train_count, self._share.validation_count, self._share.longest_sequence()])
         steps = int(counts[:, 0].min()) // training.batch
@@ -194,6 +199,8 @@ class _Loop:
                 checkpoints.write(progress)
                 with open(self._output / LOG_FILE, "a", encoding="utf-8") as stream:
                     stream.write(json.dumps(line) + "\n")
+            if self._metrics is not None:
+                self._metrics(line)
             shown = {name: f"{value:,.4g}" if isinstance(value, float) else value for name, value in line.items()}
             self._log(" ".join(f"{name}={value}" for name, value in shown.items()))
         parameters = {
