@@ -39,7 +39,7 @@ def export_onnx(folder: Path, output: Path) -> None:
         raise UsageError(
             "models as ONNX need onnx", found="not installed", next_step="pip install 'cmsspark[onnx]'"
         ) from None
-    model = _Graph(load(folder)).model()  # type: ignore[arg-type]  # a network by its kind
+    model = _Graph(load(folder)).model()
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         onnx.save(model, str(output))
