@@ -103,7 +103,7 @@ class Training:
 
         Example:
             >>> Training("hlf").rounds(steps_of_epoch=36)
-            (19, 3, 108)
+            (19, 3, 105)
             >>> Training("hlf", epochs=5).rounds(steps_of_epoch=36)
             (5, 1, 36)
         """
@@ -111,8 +111,9 @@ class Training:
             return self.epochs, 1, steps_of_epoch
         budget = self.steps or max(DEFAULT_EPOCHS * steps_of_epoch, DEFAULT_STEPS[self.model])
         epochs = -(-min(ROUND_STEPS, budget) // steps_of_epoch)
-        steps = min(budget, epochs * steps_of_epoch)
-        return -(-budget // steps), epochs, steps
+        # Rounds of equal size within the budget; each begins with another epoch.
+        rounds = -(-budget // (epochs * steps_of_epoch))
+        return rounds, epochs, budget // rounds
 
     def rate(self, workers: int, steps: int) -> Any:
         """The learning rate by step, as optax takes it."""
