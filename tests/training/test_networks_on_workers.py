@@ -14,7 +14,17 @@ from cmsspark.training.launch import WorkerFailed, brought_back
 from cmsspark.training.spark_backend import SparkBackend
 from cmsspark.training.spec import TrainingRun
 from tests.events.samples import events, write_sample
-from tests.training.scripts import FAILS, HELLO, LEAVES_ORPHANS, children, is_running, launched, run_of
+from tests.training.scripts import (
+    FAILS,
+    HELLO,
+    LEAVES_ORPHANS,
+    USES_FILES,
+    children,
+    is_running,
+    launched,
+    run_of,
+    with_files,
+)
 
 SCRIPT = Path(__file__).resolve().parents[2] / "etc/training/train_events.py"
 #: Kills worker 1 in its first attempt, once there is a checkpoint.
@@ -81,6 +91,12 @@ def test_spark_gives_workers_what_processes_get_and_brings_their_output_back(spa
     folder, lines = launched(tmp_path, run, SparkBackend(session=spark))
     assert sum('"argv": ["--x", "$(y)"]' in line for line in lines) == 2
     assert (folder.output / "worker-1/model.txt").read_text() == "model of 1"
+
+
+def test_files_travel_to_tasks_of_spark(spark: Any, tmp_path: Path) -> None:
+    run = run_of(tmp_path, USES_FILES, workers=2, backend="spark", files=with_files(tmp_path / "files"))
+    _, lines = launched(tmp_path, run, SparkBackend(session=spark))
+    assert sum("helped by data 7" in line for line in lines) == 2
 
 
 def test_a_failed_worker_ends_the_barrier_stage_at_once_and_a_retry_has_its_output(spark: Any, tmp_path: Path) -> None:
