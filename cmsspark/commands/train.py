@@ -207,6 +207,8 @@ def _show_plan(run: TrainingRun, backend: Backend, source: str) -> None:
 
     addresses = [f"HOST{rank}:PORT{rank}" for rank in range(run.workers)]
     environment = worker_environment(run.job(0, addresses, "OUTPUT", 1)) | dict(run.environment)
+    if run.files is not None:
+        environment["CMSSPARK_TRAIN_FILES"] = str(run.files)
     click.echo(f"{run.name}: {run.workers} workers on {run.backend}, each with {run.cpus} cores")
     _note_memory(run)
     click.echo(f"  python {run.script} {' '.join(run.arguments)}".rstrip())
