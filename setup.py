@@ -140,14 +140,19 @@ setup(
         "monitor": ["psutil>=6"],  # processes of runs; 0.3 MB
         "cache": ["numba>=0.61"],  # compiles the replays of caches; 210 MB
         # ROOT files, compiled features, boosted trees, pictures; 330 MB, of them uproot and awkward 18.
-        "events": ["uproot>=5.6", "awkward>=2.8", "numba>=0.61", "xgboost-cpu>=3", "resvg-py>=0.3"],
+        "events": ["uproot>=5.6", "awkward>=2.8", "numba>=0.61", "xgboost-cpu>=3", "resvg-py>=0.3", "hist>=2.8"],
         "training": ["jax>=0.10", "optax>=0.2.8"],  # the networks of events; 390 MB
+        "tensorboard": ["tensorboardX>=2.6"],  # metrics of networks for TensorBoard; 4 MB
+        "onnx": ["onnx>=1.17"],  # networks as ONNX; 34 MB
         "hdfs": ["hdfs-native>=0.14"],  # executors read logs on HDFS without the JVM; 6 MB
         "k8s": ["kubernetes>=34"],  # training on Kubernetes; 150 MB
         "test": [
             "hdfs-native>=0.14",
             "uproot>=5.6",
             "awkward>=2.8",
+            "hist>=2.8",
+            "tensorboardX>=2.6",
+            "onnx>=1.17",
             "jax>=0.10",
             "optax>=0.2.8",
             "kubernetes>=34",

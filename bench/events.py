@@ -19,11 +19,12 @@ from typing import Any
 import numpy as np
 
 from bench.peers import events_higher_order
+from cmsspark.apps.events.definition import default_definition
 from cmsspark.apps.events.demo_files import MODELS, make_events, write_tree
-from cmsspark.apps.events.layout import HLF_COUNT, MATRIX
 from cmsspark.apps.events.parts import matrix_of, sample_parts
 from cmsspark.apps.events.prepare_task import PrepareTask, RangeResult, run_tasks
 from cmsspark.apps.events.root_files import EntryRange, bytes_of
+from cmsspark.apps.events.topology import TOPOLOGY
 
 CORES = 2
 #: How often each file is read for features without the matrix.
@@ -51,7 +52,8 @@ def fused(spark: Any, ranges: list[EntryRange], folder: Path, *, low_level: bool
     folder.mkdir(exist_ok=True)
     for path in folder.iterdir():
         path.unlink()
-    task = PrepareTask(tuple(ranges), "Delphes", str(folder), low_level)
+    layout = TOPOLOGY if low_level else TOPOLOGY.without_matrix()
+    task = PrepareTask(tuple(ranges), default_definition(), layout, str(folder))
     return [RangeResult.of(text) for text in run_tasks(spark, task, len(ranges), bytes_of(ranges), "preparing")]
 
 
@@ -82,7 +84,7 @@ def difference(spark: Any, folder: Path, written: Path) -> tuple[int, float]:
         table = pq.read_table(part)
         if not table["file"][0].as_py().endswith("qcd.root"):
             continue
-        hlf, matrix = matrix_of(table["hlf"], HLF_COUNT), matrix_of(table["low_level"], MATRIX)
+        hlf, matrix = matrix_of(table["hlf"], TOPOLOGY.hlf_count), matrix_of(table["low_level"], TOPOLOGY.matrix)
         for place, entry in enumerate(table["entry"].to_pylist()):
             if entry in theirs:
                 compared += 1

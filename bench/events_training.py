@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from cmsspark.apps.events.layout import BATCH_ROWS, HLF_COUNT, MATRIX, PARTICLES, event_schema
+from cmsspark.apps.events.layout import BATCH_ROWS
 from cmsspark.apps.events.parts import PartWriter
 from cmsspark.apps.events.scalers import Moments
+from cmsspark.apps.events.topology import TOPOLOGY
 from cmsspark.apps.training.launch import launch
 from cmsspark.apps.training.local_backend import LocalBackend
 from cmsspark.apps.training.run_folder import RunFolder
@@ -31,22 +32,23 @@ WORKERS = (1, 2)
 
 def make_sample(folder: Path, events: int, particles: int) -> None:
     """A sample of random numbers; ``particles`` rows of each matrix are filled, without any there is no matrix."""
-    draw, moments = np.random.default_rng(0), Moments()
+    layout = TOPOLOGY if particles else TOPOLOGY.without_matrix()
+    draw, moments = np.random.default_rng(0), Moments.empty(layout)
     (folder / "train").mkdir(parents=True)
-    schema = event_schema(low_level=bool(particles), origin=False)
+    schema = layout.schema(origin=False)
     for number in range(8):
         with PartWriter(str(folder / "train"), number, schema) as writer:
             for start in range(0, events // 8, BATCH_ROWS):
                 count = min(BATCH_ROWS, events // 8 - start)
                 label = draw.integers(0, 3, count).astype(np.int8)
-                hlf = draw.normal(size=(count, HLF_COUNT)).astype(np.float32) + label[:, None]
-                columns: dict[str, Any] = {"hlf": hlf, "label": label}
+                hlf = draw.normal(size=(count, layout.hlf_count)).astype(np.float32) + label[:, None]
+                columns: dict[str, Any] = {"hlf": hlf, "label": label, "weight": np.ones(count)}
                 columns["event_hash"] = draw.integers(0, 2**63, count).astype(np.uint64)
                 matrix = None
                 if particles:
-                    matrix = np.zeros((count, PARTICLES, MATRIX // PARTICLES), np.float32)
+                    matrix = np.zeros((count, *layout.shape), np.float32)
                     matrix[:, :particles] = draw.normal(size=(count, particles, matrix.shape[2]))
-                    columns["low_level"] = matrix.reshape(count, MATRIX)
+                    columns["low_level"] = matrix.reshape(count, layout.matrix)
                 moments.add(hlf, matrix)
                 writer.write(columns)
     scalers = moments.scalers(low_level=bool(particles)).as_dict()

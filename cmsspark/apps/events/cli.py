@@ -40,28 +40,38 @@ def command() -> None:
 @click.option(
     "--accept-damaged", "accepted", multiple=True, metavar="FILE", help="Leave this file out where damaged, or `all`."
 )
-@click.option("--tree", default="Delphes", show_default=True, help="The tree in the files.")
+@click.option("--tree", help="The TTree or RNTuple in the files. [default: that of the definition]")
+@click.option(
+    "--definition", metavar="NAME|FILE", help="Needed where the definition of the model has Python functions."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
 def score_command(
     files: tuple[str, ...], model: Path, output: str, stream: str | None, once: bool, every: float,
-    accepted: tuple[str, ...], tree: str, as_json: bool,
+    accepted: tuple[str, ...], tree: str | None, definition: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Score the events of ROOT files: paths, globs, folders, lists (.txt), URLs.
 
-    A row of the result: file, entry, event_hash, probabilities qcd, ttbar and wjets, predicted class. Events that do
+    A row of the result: file, entry, event_hash, weight, a probability for each class, predicted class. Events that do
     not pass the selection have no row.
     """
     if bool(files) == bool(stream):
-        raise UsageError("files to score are wanted, or --stream DIR", next_step="give one of both")
+        raise UsageError("name files to score, or --stream DIR", next_step="give one of both")
     from cmsspark.apps.events.jit import require_events
     from cmsspark.apps.events.models import load
-    from cmsspark.apps.events.score_files import ScoreRequest, check_new, quiet_options, score_files, stream_scores
+    from cmsspark.apps.events.score_files import (
+        ScoreRequest,
+        check_new,
+        definition_of_model,
+        quiet_options,
+        score_files,
+        stream_scores,
+    )
     from cmsspark.engines.session import session
     from cmsspark.filesystems.storage import LocalFiles, is_local
 
     require_events()
     load(model)  # a damaged model is an error before a JVM starts
-    request = ScoreRequest(model.resolve(), tree, accepted)
+    request = ScoreRequest(model.resolve(), definition_of_model(model, definition, tree), accepted)
     if not stream and is_local(output):
         check_new(LocalFiles(), output)
     spark = session("cmsspark events score", **quiet_options())
@@ -88,29 +98,80 @@ def score_command(
 @click.option("--json", "as_json", is_flag=True, help="Print the metrics as JSON.")
 def evaluate_command(model: Path, sample: Path, part: str, as_json: bool) -> None:
     """Judge a model by a part of a sample, and write metrics, pictures, page and model card into its folder."""
-    from cmsspark.apps.events.evaluation import evaluate
-    from cmsspark.apps.events.layout import CLASS_TITLES
+    from cmsspark.apps.events.evaluation import shares
     from cmsspark.apps.events.models import load
     from cmsspark.apps.events.parts import sample_parts
     from cmsspark.apps.events.result_files import write_result
-    from cmsspark.apps.events.scoring import local_predictions
+    from cmsspark.apps.events.scoring import evaluation_of, local_predictions
     from cmsspark.base.errors import InputMissing
 
     loaded = load(model)
     parts = sample_parts(sample / part)
     if not parts:
-        raise InputMissing("a part of a sample is wanted", where=sample / part, next_step="run_spark events_sample")
-    evaluation = evaluate(*local_predictions(loaded, parts))
+        raise InputMissing("no events to judge by", where=sample / part, next_step="run_spark events_sample")
+    evaluation = evaluation_of(model, local_predictions(loaded, parts))
     write_result(model, evaluation, {"sample": str(sample)})
     if as_json:
         click.echo(json.dumps(evaluation.as_dict(), indent=1))
         return
     rows = [
-        (name, f"{curve.auc:.4f}", *(f"{100 * share:.1f} %" for share in counts / max(1, counts.sum())))
-        for name, curve, counts in zip(CLASS_TITLES, evaluation.curves, evaluation.confusion, strict=True)
+        (name, f"{curve.auc:.4f}", *(f"{100 * share:.1f} %" for share in of_class))
+        for name, curve, of_class in zip(
+            evaluation.titles, evaluation.curves, shares(evaluation.confusion), strict=True
+        )
     ]
-    echo_table(("true class", "AUC", *(f"as {name}" for name in CLASS_TITLES)), rows, left=(0,))
+    echo_table(("true class", "AUC", *(f"as {name}" for name in evaluation.titles)), rows, left=(0,))
     log(f"AUC {evaluation.auc:.4f}, accuracy {evaluation.accuracy:.4f} on {number_of(evaluation.events, 'event')}")
+
+
+@command.command("export")
+@click.option("--model", required=True, type=click.Path(path_type=Path), help="Folder of the model.")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The file, such as model.onnx.")
+def export_command(model: Path, output: Path) -> None:
+    """Write a network as ONNX. Needs cmsspark[onnx]."""
+    from cmsspark.apps.events.onnx_export import export_onnx
+
+    export_onnx(model, output)
+    click.echo(output)
+
+
+@command.command("histograms")
+@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--feature", "features", multiple=True, metavar="NAME", help="Only this feature; repeatable.")
+@click.option("--bins", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Bins of a histogram.")
+@click.option("--range", "ranges", multiple=True, metavar="NAME=LOW:HIGH", help="The range of a feature; repeatable.")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Folder for pictures and file.")
+def histograms_command(
+    folder: Path, features: tuple[str, ...], bins: int, ranges: tuple[str, ...], output: Path
+) -> None:
+    """Draw histograms of features by class with their weights, and write them into histograms.root.
+
+    FOLDER has parts of events: train of a sample, or events of a run of events_prepare.
+    """
+    from cmsspark.apps.events.histograms import fill_histograms, write_histograms
+    from cmsspark.apps.events.jit import require_events
+    from cmsspark.apps.events.parts import sample_parts
+    from cmsspark.base.errors import InputMissing
+
+    require_events("hist")
+    if not sample_parts(folder):
+        raise InputMissing("no parts of events", where=folder, next_step="name train of a sample, or events of a run")
+    limits = dict(map(_range_of, ranges))
+    paths = write_histograms(folder, output, fill_histograms(folder, features, bins, limits))
+    log(f"{number_of(len(paths) - 1, 'picture')} and {paths[0].name}")
+    click.echo(output)
+
+
+def _range_of(text: str) -> tuple[str, tuple[float, float]]:
+    name, _, limits = text.partition("=")
+    low, _, high = limits.partition(":")
+    try:
+        limit = (float(low), float(high))
+    except ValueError:
+        limit = (0.0, 0.0)
+    if not name or not float("-inf") < limit[0] < limit[1] < float("inf"):
+        raise UsageError("--range has the form NAME=LOW:HIGH", found=repr(text), next_step="--range MET=0:200")
+    return name, limit
 
 
 @command.command("cutflow")

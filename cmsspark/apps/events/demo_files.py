@@ -14,10 +14,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from cmsspark.apps.events.layout import CLASSES
-from cmsspark.apps.events.root_files import TREE
+from cmsspark.apps.events.topology import TOPOLOGY
 
 Array = np.ndarray[Any, Any]
+
+CLASSES: Final = TOPOLOGY.class_names
+TREE: Final = "Delphes"
 
 
 @dataclass(frozen=True)

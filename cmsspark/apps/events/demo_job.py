@@ -28,21 +28,32 @@ NAME: Final = "events_demo"
     "--events", type=click.IntRange(100), default=3_000, show_default=True, help="Events of each class that are made."
 )
 @click.option(
-    "--model", "kinds", type=click.Choice(KINDS), multiple=True, default=("forest", "xgboost"), show_default=True
+    "--model",
+    "kinds",
+    type=click.Choice(KINDS),
+    multiple=True,
+    default=("xgboost", "hlf", "inclusive"),
+    show_default=True,
+    help="What to train; may be repeated.",
 )
+@click.option(
+    "--steps", type=click.IntRange(1), default=200, show_default=True,
+    help="Most steps of a network: fewer than events_train takes, as the inclusive one takes 0.1 s for each.",
+)  # fmt: skip
 @click.option("--trials", type=click.IntRange(1), default=4, show_default=True, help="Trials of the search.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of everything.")
 @event_options
 def command(
-    request: EventRequest, as_json: bool, folder: Path, events: int, kinds: tuple[str, ...], trials: int, seed: int
-) -> None:
+    request: EventRequest, as_json: bool, folder: Path, events: int, kinds: tuple[str, ...], steps: int,
+    trials: int, seed: int,
+) -> None:  # fmt: skip
     from cmsspark.apps.events import demo_run
 
-    networks = BarrierTrainer(request.settings.state_dir / "training", 1)
+    networks = BarrierTrainer(request.settings.state_dir / "training", 1, ("--steps", str(steps)))
     options = demo_run.DemoOptions(folder.absolute(), events, seed, kinds, trials, networks)
-    steps = demo_run.run(request, options)
+    done = demo_run.run(request, options)
     if as_json:
-        click.echo(json.dumps([vars(step) for step in steps], indent=1))
+        click.echo(json.dumps([vars(step) for step in done], indent=1))
         return
-    rows = [(step.name, step.result, f"{step.seconds:.1f} s") for step in steps]
+    rows = [(step.name, step.result, f"{step.seconds:.1f} s") for step in done]
     echo_table(("step", "result", "time"), rows, left=(0, 1))

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from cmsspark.apps.events import prepare, sample, search, train
-from cmsspark.apps.events.demo_files import write_files
+from cmsspark.apps.events.definition import default_definition
+from cmsspark.apps.events.demo_files import CLASSES, write_files
 from cmsspark.apps.events.jit import require_events
-from cmsspark.apps.events.layout import CLASSES
-from cmsspark.apps.events.models import require_xgboost
-from cmsspark.apps.events.root_files import TREE
+from cmsspark.apps.events.models import NETWORKS, require_xgboost
 from cmsspark.apps.events.runs import EventRequest
 from cmsspark.apps.events.score_files import ScoreRequest, score_files
 from cmsspark.base.errors import UsageError
@@ -32,7 +31,7 @@ class DemoOptions:
     folder: Path
     events: int = 3_000
     seed: int = 0
-    kinds: tuple[str, ...] = ("forest", "xgboost")
+    kinds: tuple[str, ...] = ("xgboost", "hlf", "inclusive")
     trials: int = 4
     networks: train.NetworkTrainer | None = None
 
@@ -50,6 +49,10 @@ def run(request: EventRequest, options: DemoOptions) -> list[DemoStep]:
     """Make files, prepare, sample, train, search and score them. The store must be on this host's disk (2)."""
     require_events()
     require_xgboost()
+    if set(options.kinds) & set(NETWORKS):
+        from cmsspark.apps.events.networks import require_jax
+
+        require_jax()
     if not is_local(request.fout):
         raise UsageError("the demo needs a store on this host", found=request.fout, next_step="--fout FOLDER")
     files, scores = options.folder / FILES, options.folder / SCORES
@@ -79,7 +82,7 @@ def run(request: EventRequest, options: DemoOptions) -> list[DemoStep]:
     shutil.rmtree(scores, ignore_errors=True)
     step(
         "score",
-        lambda: score_files(_session(), [str(made[-1])], ScoreRequest(model, TREE), str(scores)),
+        lambda: score_files(_session(), [str(made[-1])], ScoreRequest(model, default_definition()), str(scores)),
         lambda scored: f"{scored.selected:,} of {scored.events:,} events in {scores}",
     )
     return done

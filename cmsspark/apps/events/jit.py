@@ -14,10 +14,11 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 PACKAGES: Final = ("uproot", "awkward", "numba")
 
 
-def jit(function: Function) -> Function:
+def jit(function: Function, *, cache: bool = True) -> Function:
     """Compile at the first call. The machine code is kept beside the source, or in the user's cache folder.
 
-    Without numba the function stays as it is, some hundred times slower: tests compare both.
+    ``cache``: false for functions without a file. Without numba the function stays as it is, some hundred times slower:
+    tests compare both.
     """
     try:
         from numba import njit
@@ -25,7 +26,7 @@ def jit(function: Function) -> Function:
         return function
     compiled: Any
     try:
-        compiled = njit(cache=True, nogil=True)(function)
+        compiled = njit(cache=cache, nogil=True)(function)
     except RuntimeError:
         # Code that travels in a zip has no folder for it: each process compiles its own.
         compiled = njit(nogil=True)(function)

@@ -12,23 +12,35 @@ from typing import Any, Final
 import numpy as np
 
 from cmsspark.apps.events.jit import jit
-from cmsspark.apps.events.layout import CHARGED_ROWS, NEUTRAL_ROWS, PHOTON_ROWS
+from cmsspark.apps.events.topology import CHARGED_ROWS, NEUTRAL_ROWS, PHOTON_ROWS
 
 Array = np.ndarray[Any, Any]
 
+#: The collections and their columns, in the order of :func:`fill`.
+KERNEL_COLUMNS: Final = {
+    "Electron": ("PT", "Eta", "Phi", "Charge"),
+    "MuonTight": ("PT", "Eta", "Phi", "Charge"),
+    "EFlowTrack": ("PT", "Eta", "Phi", "Charge", "X", "Y", "Z"),
+    "EFlowPhoton": ("ET", "Eta", "Phi"),
+    "EFlowNeutralHadron": ("ET", "Eta", "Phi"),
+    "Jet": ("PT", "Eta", "BTag"),
+    "MissingET": ("MET", "Phi"),
+}
 #: What became of an event: the cuts in their order, then the selected ones.
-CUTS: Final = ("not_finite", "no_met", "no_lepton", "not_isolated", "several_leptons", "selected")
+KERNEL_CUTS: Final = ("not_finite", "no_met", "no_lepton", "not_isolated", "several_leptons", "selected")
 _NOT_FINITE, _NO_MET, _NO_LEPTON, _NOT_ISOLATED, _SEVERAL, SELECTED = range(6)
-
-LEPTON_PT_GEV: Final = 23.0
-MAX_ISOLATION: Final = 0.45
-CONE: Final = 0.3
+#: The limits of the selection and of features, in the order of :func:`fill`: GeV, and rad of the cone.
+LIMITS: Final = {
+    "lepton_pt": 23.0,
+    "isolation": 0.45,
+    "cone": 0.3,
+    "track_pt": 0.5,
+    "tower_et": 1.0,
+    "jet_pt": 30.0,
+    "jet_eta": 2.6,
+}
 #: A track this near to a lepton is the lepton's own.
 OWN_TRACK: Final = 1e-4
-TRACK_PT_GEV: Final = 0.5
-TOWER_ET_GEV: Final = 1.0
-JET_PT_GEV: Final = 30.0
-JET_ETA: Final = 2.6
 _TWO_PI: Final = 2 * math.pi
 
 
@@ -70,22 +82,22 @@ def _candidates(rows: Array, start: int, stop: int, least: float) -> Array:
 
 
 @jit
-def _cone_sum(eta: float, phi: float, by_eta: Array, itself: int, veto2: float) -> float:
+def _cone_sum(eta: float, phi: float, by_eta: Array, itself: int, veto2: float, cone: float) -> float:
     """Sum of the transverse momenta of :func:`_candidates` within the cone, without ``itself`` and what is so near."""
     low, high = 0, len(by_eta)
     while low < high:
         middle = (low + high) // 2
-        if by_eta[middle, 0] < eta - CONE:
+        if by_eta[middle, 0] < eta - cone:
             low = middle + 1
         else:
             high = middle
     total = 0.0
     for place in range(low, len(by_eta)):
-        if by_eta[place, 0] > eta + CONE:
+        if by_eta[place, 0] > eta + cone:
             break
         if by_eta[place, 3] != itself:
             distance2 = _distance2(eta, phi, by_eta[place, 0], by_eta[place, 1])
-            if veto2 < distance2 < CONE * CONE:
+            if veto2 < distance2 < cone * cone:
                 total += by_eta[place, 2]
     return total
 
@@ -123,22 +135,22 @@ def _is_finite(rows: Array, start: int, stop: int) -> bool:
 
 @jit
 def _count_isolated(
-    leptons: Array, start: int, stop: int, tracks: Array, photons: Array, neutrals: Array, best: Array
+    leptons: Array, start: int, stop: int, tracks: Array, photons: Array, neutrals: Array, best: Array, limits: Array
 ) -> tuple[int, int]:
-    """How many leptons pass the cut on pT, and how many are isolated. ``best``: number and isolations of the last.
+    """Count the leptons that pass the cut on pT, and the isolated ones. ``best``: number and isolations of the last.
 
     ``tracks``, ``photons``, ``neutrals``: their :func:`_candidates`.
     """
     hard, isolated = 0, 0
     for number in range(start, stop):
         pt, eta, phi = leptons[number, 0], leptons[number, 1], leptons[number, 2]
-        if pt < LEPTON_PT_GEV:
+        if pt < limits[0]:
             continue
         hard += 1
-        charged = _cone_sum(eta, phi, tracks, -1, OWN_TRACK**2) / pt
-        gamma = _cone_sum(eta, phi, photons, -1, -1.0) / pt
-        neutral = _cone_sum(eta, phi, neutrals, -1, -1.0) / pt
-        if charged + gamma + neutral < MAX_ISOLATION:
+        charged = _cone_sum(eta, phi, tracks, -1, OWN_TRACK**2, limits[2]) / pt
+        gamma = _cone_sum(eta, phi, photons, -1, -1.0, limits[2]) / pt
+        neutral = _cone_sum(eta, phi, neutrals, -1, -1.0, limits[2]) / pt
+        if charged + gamma + neutral < limits[1]:
             isolated += 1
             best[0], best[1], best[2], best[3] = number, charged, gamma, neutral
     return hard, isolated
@@ -155,11 +167,13 @@ def _cut_of(hard: int, isolated: int) -> int:
 
 
 @jit
-def _fill_hlf(row: Array, lepton: Array, isolation: Array, is_electron: bool, met: Array, jets: Array) -> None:
-    """The fourteen high-level features of an event."""
+def _fill_hlf(
+    row: Array, lepton: Array, isolation: Array, is_electron: bool, met: Array, jets: Array, limits: Array
+) -> None:
+    """Fill the fourteen high-level features of an event."""
     total, count, b_count = 0.0, 0, 0
     for number in range(len(jets)):
-        if jets[number, 0] > JET_PT_GEV and abs(jets[number, 1]) < JET_ETA:
+        if jets[number, 0] > limits[5] and abs(jets[number, 1]) < limits[6]:
             total += jets[number, 0]
             count += 1
             if jets[number, 2] != 0:
@@ -179,9 +193,9 @@ def _fill_hlf(row: Array, lepton: Array, isolation: Array, is_electron: bool, me
 @jit
 def _fill_matrix(
     matrix: Array, lepton: Array, hlf: Array, tracks: Array, photons: Array, neutrals: Array,
-    charged: Array, gammas: Array, hadrons: Array,
+    charged: Array, gammas: Array, hadrons: Array, cone: float,
 ) -> bool:  # fmt: skip
-    """The rows of an event: lepton, charged particles, photons, neutral hadrons. ``matrix`` is zero before.
+    """Fill the rows of an event: lepton, charged particles, photons, neutral hadrons. ``matrix`` is zero before.
 
     False where a value is beyond single precision.
 
@@ -210,9 +224,9 @@ def _fill_matrix(
             _momentum(row, pt, eta, wrapped(phi))
             if group == 0:
                 row[7], row[8], row[9], row[18] = rows[number, 4], rows[number, 5], rows[number, 6], rows[number, 3]
-            row[10] = _cone_sum(eta, phi, charged, number if group == 0 else -1, -1.0) / pt
-            row[11] = _cone_sum(eta, phi, gammas, number if group == 1 else -1, -1.0) / pt
-            row[12] = _cone_sum(eta, phi, hadrons, number if group == 2 else -1, -1.0) / pt
+            row[10] = _cone_sum(eta, phi, charged, number if group == 0 else -1, -1.0, cone) / pt
+            row[11] = _cone_sum(eta, phi, gammas, number if group == 1 else -1, -1.0, cone) / pt
+            row[12] = _cone_sum(eta, phi, hadrons, number if group == 2 else -1, -1.0, cone) / pt
             row[flag] = 1.0
         if not _is_finite(matrix, first, first + len(chosen)):
             return False
@@ -223,13 +237,13 @@ def _fill_matrix(
 def fill(
     electrons: Array, electron_ends: Array, muons: Array, muon_ends: Array, tracks: Array, track_ends: Array,
     photons: Array, photon_ends: Array, neutrals: Array, neutral_ends: Array, jets: Array, jet_ends: Array,
-    mets: Array, met_ends: Array, hlf: Array, matrices: Array, outcome: Array,
+    mets: Array, met_ends: Array, limits: Array, hlf: Array, matrices: Array, outcome: Array,
 ) -> int:  # fmt: skip
     """Fill ``hlf`` and ``matrices`` with the selected events, ``outcome`` with the cut of every event; their number.
 
     Collections are ``(particles, columns)`` in double precision, with ``(events + 1)`` offsets: electrons and muons pT,
     η, φ, charge; tracks pT, η, φ, charge, x, y, z; photons and neutral hadrons ET, η, φ; jets pT, η, b tag; MET, φ.
-    ``matrices`` has no rows where they are not wanted.
+    ``limits``: those of :data:`LIMITS`. ``matrices`` has no rows where no matrix is asked for.
     """
     selected = 0
     best, muon = np.zeros(4), np.zeros(4)
@@ -247,22 +261,24 @@ def fill(
         if met_ends[event] == met_ends[event + 1]:
             outcome[event] = _NO_MET
             continue
-        charged = _candidates(tracks, t0, t1, TRACK_PT_GEV)
-        gammas = _candidates(photons, p0, p1, TOWER_ET_GEV)
-        hadrons = _candidates(neutrals, n0, n1, TOWER_ET_GEV)
-        of_electrons = _count_isolated(electrons, e0, e1, charged, gammas, hadrons, best)
-        of_muons = _count_isolated(muons, m0, m1, charged, gammas, hadrons, muon)
+        charged = _candidates(tracks, t0, t1, limits[3])
+        gammas = _candidates(photons, p0, p1, limits[4])
+        hadrons = _candidates(neutrals, n0, n1, limits[4])
+        of_electrons = _count_isolated(electrons, e0, e1, charged, gammas, hadrons, best, limits)
+        of_muons = _count_isolated(muons, m0, m1, charged, gammas, hadrons, muon, limits)
         outcome[event] = _cut_of(of_electrons[0] + of_muons[0], of_electrons[1] + of_muons[1])
         if outcome[event] == SELECTED:
             is_electron = of_electrons[1] == 1
             isolation = best if is_electron else muon
             lepton = (electrons if is_electron else muons)[int(isolation[0])]
             row = hlf[selected : selected + 1]
-            _fill_hlf(row[0], lepton, isolation, is_electron, mets[met_ends[event]], jets[j0:j1])
+            _fill_hlf(row[0], lepton, isolation, is_electron, mets[met_ends[event]], jets[j0:j1], limits)
             is_good = _is_finite(row, 0, 1)
             if len(matrices) > 0:
                 matrix = matrices[selected]
-                is_good &= _fill_matrix(matrix, lepton, row[0], tracks, photons, neutrals, charged, gammas, hadrons)
+                is_good &= _fill_matrix(
+                    matrix, lepton, row[0], tracks, photons, neutrals, charged, gammas, hadrons, limits[2]
+                )
                 if not is_good:
                     matrix[:] = 0
             if is_good:

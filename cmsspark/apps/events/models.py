@@ -11,7 +11,8 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from cmsspark.apps.events.layout import CLASSES, HLF
+from cmsspark.apps.events.layout import EventLayout
+from cmsspark.apps.events.layout_files import SCHEMA_FILE, layout_in
 from cmsspark.apps.events.scalers import SCALERS_FILE
 from cmsspark.apps.events.trees import TREES_FILE, Trees
 from cmsspark.base.errors import DataError, InputMissing, UsageError
@@ -37,10 +38,12 @@ ABOUT: Final[Mapping[str, str]] = {**TREE_KINDS, **NETWORKS}
 
 
 class Model(Protocol):
-    """A classifier of events. ``predict`` takes unscaled features and returns probabilities ``(n, 3)``."""
+    """A classifier of events. ``predict`` takes unscaled features and returns probabilities ``(n, classes)``."""
 
     @property
     def kind(self) -> str: ...
+    @property
+    def layout(self) -> EventLayout: ...
     @property
     def needs_low_level(self) -> bool: ...
     def predict(self, hlf: Array, low_level: Array | None) -> Array: ...
@@ -52,10 +55,11 @@ class ForestModel:
 
     kind: str
     trees: Trees
+    layout: EventLayout
     needs_low_level: bool = False
 
     def predict(self, hlf: Array, low_level: Array | None = None) -> Array:
-        """Probabilities of events."""
+        """Return the probabilities of events."""
         return self.trees.predict(hlf)
 
 
@@ -65,13 +69,14 @@ class XgboostModel:
 
     booster: Any
     rounds: int
+    layout: EventLayout
     kind: str = "xgboost"
     needs_low_level: bool = False
 
     def predict(self, hlf: Array, low_level: Array | None = None) -> Array:
-        """Probabilities of events."""
+        """Return the probabilities of events."""
         if not len(hlf):
-            return np.zeros((0, len(CLASSES)), np.float32)
+            return np.zeros((0, len(self.layout.classes)), np.float32)
         rows = np.ascontiguousarray(hlf, np.float32)
         return np.asarray(self.booster.inplace_predict(rows, iteration_range=(0, self.rounds)), np.float32)
 
@@ -110,7 +115,7 @@ def load(folder: str | Path) -> Model:
 
         return networks.load(folder)
     if kind != "xgboost":
-        return ForestModel(kind, Trees.load(Path(folder, TREES_FILE)))
+        return ForestModel(kind, Trees.load(Path(folder, TREES_FILE)), layout_in(Path(folder)))
     xgboost = require_xgboost()
     path = Path(folder, BOOSTER_FILE)
     booster = xgboost.Booster()
@@ -118,7 +123,7 @@ def load(folder: str | Path) -> Model:
         booster.load_model(path)
     except xgboost.core.XGBoostError as error:
         raise DataError("the trees of a model cannot be read", where=path, found=str(error).splitlines()[0]) from None
-    return XgboostModel(booster, int(document["parameters"]["rounds_used"]))
+    return XgboostModel(booster, int(document["parameters"]["rounds_used"]), layout_in(Path(folder)))
 
 
 def require_xgboost() -> Any:
@@ -135,14 +140,14 @@ def require_xgboost() -> Any:
 def write_model(
     folder: Path, model: ForestModel | XgboostModel, parameters: Mapping[str, Any], seed: int, sample: Path
 ) -> None:
-    """Write a model into a folder: ``model.json``, its trees, and a copy of the scalers in the folder of the sample."""
+    """Write a model into a folder: ``model.json``, its trees, and copies of the sample's scalers and schema."""
     more = {"rounds_used": model.rounds} if isinstance(model, XgboostModel) else {}
     document = {
         "format_version": FORMAT_VERSION,
         "kind": model.kind,
         "inputs": ["hlf"],
-        "features": list(HLF),
-        "classes": list(CLASSES),
+        "features": list(model.layout.feature_names),
+        "classes": list(model.layout.class_names),
         "parameters": {**parameters, **more},
         "seed": seed,
     }
@@ -152,4 +157,11 @@ def write_model(
         model.booster.save_model(folder / BOOSTER_FILE)
     else:
         model.trees.save(folder / TREES_FILE)
+    copy_layout(sample, folder)
     shutil.copyfile(sample / SCALERS_FILE, folder / SCALERS_FILE)
+
+
+def copy_layout(sample: Path, folder: Path) -> None:
+    """Copy the description of a sample's events into the folder of a model; those of old versions have none."""
+    if (sample / SCHEMA_FILE).is_file():
+        shutil.copyfile(sample / SCHEMA_FILE, folder / SCHEMA_FILE)

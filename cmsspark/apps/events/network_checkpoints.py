@@ -1,4 +1,4 @@
-"""Checkpoints of a training: where it stands after an epoch, in one file that is written whole or not at all."""
+"""Checkpoints of a training: where it stands after a round, in one file that is written whole or not at all."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ import numpy as np
 
 from cmsspark.base.errors import UsageError
 
-_NAME: Final = re.compile(r"epoch-(\d{6})\.npz")
+_NAME: Final = re.compile(r"round-(\d{6})\.npz")
 #: Checkpoints that are kept: the last, and one in case it is damaged.
 KEPT: Final = 2
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a training stands: weights, the optimizer's state, the best weights so far, the last epoch that is done.
+    """Where a training stands: weights, the optimizer's state, the best weights so far, the last round that is done.
 
-    ``waited``: epochs since the best one.
+    ``waited``: rounds since the best one.
     """
 
     weights: Any
     optimizer: Any
     best: Any
-    epoch: int = 0
+    round: int = 0
     best_loss: float = float("inf")
     waited: int = 0
 
     def tree(self) -> dict[str, Any]:
         """All of it as arrays."""
-        numbers = np.array([self.epoch, self.waited], np.int32), np.array(self.best_loss, np.float32)
+        numbers = np.array([self.round, self.waited], np.int32), np.array(self.best_loss, np.float32)
         return {"weights": self.weights, "optimizer": self.optimizer, "best": self.best, "numbers": numbers}
 
     @classmethod
     def of(cls, tree: dict[str, Any]) -> Progress:
         """What :meth:`tree` made."""
-        (epoch, waited), best_loss = tree["numbers"]
-        return cls(tree["weights"], tree["optimizer"], tree["best"], int(epoch), float(best_loss), int(waited))
+        (round_number, waited), best_loss = tree["numbers"]
+        return cls(tree["weights"], tree["optimizer"], tree["best"], int(round_number), float(best_loss), int(waited))
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Checkpoints:
 
         self.folder.mkdir(parents=True, exist_ok=True)
         leaves = jax.tree.leaves(progress.tree())
-        path = self.folder / f"epoch-{progress.epoch:06d}.npz"
+        path = self.folder / f"round-{progress.round:06d}.npz"
         aside = path.with_suffix(".part")
         with open(aside, "wb") as stream:
             described = np.frombuffer(json.dumps(self.description, sort_keys=True).encode(), np.uint8)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from cmsspark.apps.events.layout import CLASSES, FEATURES, HLF_COUNT, MATRIX, PARTICLES
+from cmsspark.apps.events.layout_files import layout_in
 from cmsspark.apps.events.networks import needs_low_level, sequence_length, sequences_of
 from cmsspark.apps.events.scalers import Scalers
 from cmsspark.base.errors import DataError, InputMissing
@@ -30,22 +30,27 @@ VALIDATION_SHARE: Final = 10
 GROUPS_AT_ONCE: Final = 2
 
 
+#: The columns of :class:`Rows`.
+COLUMNS: Final = ("hlf", "sequence", "label", "weight")
+
+
 @dataclass(frozen=True)
 class Rows:
-    """Events of a share: scaled ``hlf`` ``(n, 14)``, ``sequence`` ``(n, length, 19)``, ``label`` ``(n,)``."""
+    """Events of a share: scaled ``hlf`` ``(n, features)``, ``sequence`` ``(n, length, columns)``, labels, weights."""
 
     hlf: Array
     sequence: Array
     label: Array
+    weight: Array
 
     def take(self, rows: Array | slice) -> Rows:
         """Some of the events."""
-        return Rows(self.hlf[rows], self.sequence[rows], self.label[rows])
+        return Rows(self.hlf[rows], self.sequence[rows], self.label[rows], self.weight[rows])
 
     @staticmethod
     def joined(parts: list[Rows]) -> Rows:
         """The events of several parts, in order."""
-        columns = [np.concatenate([getattr(part, name) for part in parts]) for name in ("hlf", "sequence", "label")]
+        columns = [np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS]
         return Rows(*columns)
 
 
@@ -69,11 +74,11 @@ class Share:
     _kept: Rows | None = None
 
     def __post_init__(self) -> None:
-        self.scalers = Scalers.load(self.folder)
+        self.scalers, self.layout = Scalers.load(self.folder), layout_in(self.folder)
         files = sorted((self.folder / "train").glob("part-*.parquet"))
         if not files:
             raise InputMissing(
-                "a sample of events is wanted", where=self.folder / "train", found="no part-*.parquet",
+                "no sample of events", where=self.folder / "train", found="no part-*.parquet",
                 next_step="name the folder that events_sample made (train, test, scalers.json)",
             )  # fmt: skip
         groups = [(file, i) for file in files for i in range(self._open(file).num_row_groups)]
@@ -138,20 +143,21 @@ class Share:
         file, group = self._groups[number]
         chosen = _is_validation(self._hashes[number]) == is_validation
         label = self._column(file, group, "label")[chosen]
-        if len(label) and not (label.min() >= 0 and label.max() < len(CLASSES)):
-            raise DataError(
-                f"labels from 0 to {len(CLASSES) - 1} are wanted", where=file, found=f"{set(label.tolist())}"
-            )
-        hlf = self._column(file, group, "hlf").reshape(-1, HLF_COUNT)[chosen]
+        if len(label) and not (label.min() >= 0 and label.max() < (count := len(self.layout.classes))):
+            raise DataError(f"labels are 0 to {count - 1}", where=file, found=f"{set(label.tolist())}")
+        hlf = self._column(file, group, "hlf").reshape(-1, self.layout.hlf_count)[chosen]
         if not np.isfinite(hlf).all():
-            raise DataError("finite numbers are wanted in the column hlf", where=file, found="infinite, or no number")
-        sequence = np.zeros((len(label), self.length, FEATURES), np.float32)
+            raise DataError("the column hlf has finite numbers", where=file, found="infinite, or no number")
+        sequence = np.zeros((len(label), self.length, len(self.layout.columns)), np.float32)
         if needs_low_level(self.kind):
-            sequence = sequences_of(self.scalers, self._matrices(file, group)[chosen], self.length)
-        return Rows(self.scalers.hlf(hlf), sequence, label.astype(np.int32))
+            sequence = sequences_of(self.scalers, self._matrices(file, group)[chosen], self.layout, self.length)
+        weight = np.ones(len(label))
+        if self.scalers.mean_weights is not None:
+            weight = self.scalers.weights(label, self._column(file, group, "weight")[chosen])
+        return Rows(self.scalers.hlf(hlf), sequence, label.astype(np.int32), weight.astype(np.float32))
 
     def _matrices(self, file: Path, group: int) -> Array:
-        return self._column(file, group, "low_level").reshape(-1, PARTICLES, FEATURES)
+        return self._column(file, group, "low_level").reshape(-1, *self.layout.shape)
 
     def _column(self, file: Path, group: int, name: str) -> Array:
         """This worker's values of a column of a row group; lists as one row for each event."""
@@ -161,7 +167,7 @@ class Share:
             column = self._open(file).read_row_group(group, [name]).column(name).combine_chunks()
             if column.null_count:
                 raise DataError(f"no event may lack the column {name}", where=file, found=f"{column.null_count} nulls")
-            width = {"hlf": HLF_COUNT, "low_level": MATRIX}.get(name)
+            width = {"hlf": self.layout.hlf_count, "low_level": self.layout.matrix}.get(name)
             values = column.to_numpy(zero_copy_only=False) if width is None else column.flatten().to_numpy()
             values = values if width is None else values.reshape(len(column), width)
         except (pa.ArrowInvalid, OSError, ValueError) as error:
@@ -178,10 +184,11 @@ class Share:
             parquet = pq.ParquetFile(file)
         except (pa.ArrowInvalid, OSError) as error:
             raise DataError("a part of a sample is damaged", where=file, found=str(error)[:200]) from None
-        wanted = {"hlf", "label", "event_hash", *(("low_level",) if needs_low_level(self.kind) else ())}
-        if missing := sorted(wanted - set(parquet.schema_arrow.names)):
+        needed = {"hlf", "label", "event_hash", *(("low_level",) if needs_low_level(self.kind) else ())}
+        needed |= set() if self.scalers.mean_weights is None else {"weight"}
+        if missing := sorted(needed - set(parquet.schema_arrow.names)):
             raise DataError(
-                f"the column {missing[0]} is wanted for a {self.kind} network", where=file,
+                f"networks of the kind {self.kind} read the column {missing[0]}", where=file,
                 found=f"columns {', '.join(parquet.schema_arrow.names)}",
                 next_step="prepare the events with --low-level" if missing == ["low_level"] else None,
             )  # fmt: skip

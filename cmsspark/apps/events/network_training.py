@@ -1,9 +1,10 @@
 """Training of the networks, data-parallel over workers: each has the same weights and a share of the events.
 
 A step takes the mean of the gradients of all workers' batches, so all keep equal weights. The learning rate is that of
-one worker times their number, approached over the first steps and then lowered by a cosine. Each epoch ends with a
-validation, a line in ``training_log.jsonl`` and a checkpoint, from which a killed training goes on. Training stops
-early where the validation no longer gets better; the best epoch's weights are the model.
+one worker times their number, approached over the first steps and then lowered by a cosine. A round is an epoch, or as
+many of a small sample as make :data:`ROUND_STEPS` steps. It ends with a validation, a line in ``training_log.jsonl``
+and a checkpoint, from which a killed training continues. Training stops early where the validation does not improve for
+some rounds; the weights of the best round are the model.
 """
 
 from __future__ import annotations
@@ -14,15 +15,14 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from cmsspark.apps.events.layout import FEATURES, HLF_COUNT
 from cmsspark.apps.events.network_checkpoints import Checkpoints, Progress
-from cmsspark.apps.events.network_data import Rows, Share
+from cmsspark.apps.events.network_data import COLUMNS, Rows, Share
 from cmsspark.apps.events.networks import KINDS, Network, initial_weights, logits, needs_low_level, require_jax
 from cmsspark.base.errors import DataError, UsageError
 
@@ -30,6 +30,13 @@ Array = Any
 LOG_FILE: Final = "training_log.jsonl"
 #: Steps that are compiled into one call: small networks would spend their time between calls.
 STEPS_AT_ONCE: Final = {"hlf": 50, "sequence": 1, "inclusive": 1}
+#: Steps that a round has at least, where the budget is in steps: validation after fewer is mostly noise.
+ROUND_STEPS: Final = 100
+#: The budget without --steps and --epochs: so many passes over the sample, and at least so many steps.
+DEFAULT_EPOCHS: Final = 6
+DEFAULT_STEPS: Final = {"hlf": 2_000, "sequence": 400, "inclusive": 400}
+#: Gradients of a larger norm are scaled down to it: single batches would throw recurrent networks back.
+MAX_GRADIENT: Final = 1.0
 #: The share of all steps in which the learning rate rises to that of all workers.
 WARM_UP: Final = 0.05
 #: The share of the learning rate that is left at the end.
@@ -53,11 +60,11 @@ class World:
         return cls(int(environ["JAX_PROCESS_ID"]), workers, environ["JAX_COORDINATOR_ADDRESS"])
 
     def join(self) -> None:
-        """Meet the other workers; gradients travel by gloo. Call it before anything else of JAX."""
+        """Meet the other workers; gradients travel by gloo, between GPUs by NCCL. Call it before all else of JAX."""
         import jax
 
-        jax.config.update("jax_platforms", "cpu")
         if self.workers > 1:
+            # Of gradients on processors; GPUs have their own.
             jax.config.update("jax_cpu_collectives_implementation", "gloo")
             jax.distributed.initialize(self.coordinator, self.workers, self.rank, heartbeat_timeout_seconds=60)
 
@@ -66,22 +73,47 @@ class World:
 class Training:
     """How a network is trained. ``batch``: events a step and worker. ``learning_rate``: that of one worker.
 
-    ``patience``: epochs without a better validation before it stops.
+    ``steps`` or ``epochs`` is the budget; 0 and 0: six epochs, and at least
+    :data:`DEFAULT_STEPS`. ``patience``: rounds without a
+    better validation before it stops.
     """
 
     model: str
-    epochs: int = 6
-    batch: int = 128
-    learning_rate: float = 1e-3
-    patience: int = 3
+    steps: int = 0
+    epochs: int = 0
+    batch: int = 64
+    learning_rate: float = 3e-3
+    patience: int = 5
     seed: int = 0
 
     def __post_init__(self) -> None:
         if self.model not in KINDS:
             raise UsageError(f"the model is one of {', '.join(KINDS)}", found=repr(self.model))
-        for name in ("epochs", "batch", "learning_rate", "patience"):
+        for name in ("batch", "learning_rate", "patience"):
             if not getattr(self, name) > 0:
                 raise UsageError(f"--{name.replace('_', '-')} must be above 0", found=str(getattr(self, name)))
+        for name in ("steps", "epochs"):
+            if not getattr(self, name) >= 0:
+                raise UsageError(f"--{name} must not be negative", found=str(getattr(self, name)))
+        if self.steps and self.epochs:
+            raise UsageError("--steps and --epochs are both the budget: give one of them")
+
+    def rounds(self, steps_of_epoch: int) -> tuple[int, int, int]:
+        """The number of rounds, the epochs of a round, and the steps of a round.
+
+        Example:
+            >>> Training("hlf").rounds(steps_of_epoch=36)
+            (19, 3, 105)
+            >>> Training("hlf", epochs=5).rounds(steps_of_epoch=36)
+            (5, 1, 36)
+        """
+        if self.epochs:
+            return self.epochs, 1, steps_of_epoch
+        budget = self.steps or max(DEFAULT_EPOCHS * steps_of_epoch, DEFAULT_STEPS[self.model])
+        epochs = -(-min(ROUND_STEPS, budget) // steps_of_epoch)
+        # Rounds of equal size within the budget; each begins with another epoch.
+        rounds = -(-budget // (epochs * steps_of_epoch))
+        return rounds, epochs, budget // rounds
 
     def rate(self, workers: int, steps: int) -> Any:
         """The learning rate by step, as optax takes it."""
@@ -97,16 +129,17 @@ class Training:
 
 def train(
     sample: str | Path, output: str | Path, training: Training, world: World | None = None,
-    log: Callable[[str], None] | None = None,
+    log: Callable[[str], None] | None = None, metrics: Callable[[Mapping[str, Any]], None] | None = None,
 ) -> Network:  # fmt: skip
     """Train a network on ``sample/train`` and store it in ``output/model``; every worker returns it.
 
     ``output`` also gets ``training_log.jsonl`` and ``checkpoints/``, all from worker 0. Where it has checkpoints of
-    the same training, that goes on. Raises UsageError (2), DataError (65), InputMissing (66).
+    the same training, that goes on. ``metrics`` takes the numbers of each round. Raises UsageError (2), DataError (65),
+    InputMissing (66).
     """
     require_jax()
     world = world or World()
-    loop = _Loop(Path(sample), Path(output), training, world, log or (lambda text: None))
+    loop = _Loop(Path(sample), Path(output), training, world, log or (lambda text: None), metrics)
     return loop.run()
 
 
@@ -114,20 +147,25 @@ class _Loop:
     """One training: its compiled functions, and what is done in an epoch."""
 
     def __init__(
-        self, sample: Path, output: Path, training: Training, world: World, log: Callable[[str], None]
-    ) -> None:
+        self, sample: Path, output: Path, training: Training, world: World, log: Callable[[str], None],
+        metrics: Callable[[Mapping[str, Any]], None] | None = None,
+    ) -> None:  # fmt: skip
         import jax
         from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
         self._training, self._world, self._log, self._output = training, world, log, output
+        self._metrics = metrics
         self._share = Share(sample, training.model, world.rank, world.workers)
-        devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
-        self._mesh = Mesh(np.array(devices[: world.workers]), ("worker",))
+        # One device of each worker: a GPU where JAX finds one.
+        devices = sorted(jax.devices(), key=lambda device: (-device.process_index, -device.id))
+        first = {device.process_index: device for device in devices}
+        self._mesh = Mesh(np.array([first[process] for process in sorted(first)]), ("worker",))
         self._split = NamedSharding(self._mesh, PartitionSpec("worker"))
         counts = self._gathered([self._share.train_count, self._share.validation_count, self._share.longest_sequence()])
         steps = int(counts[:, 0].min()) // training.batch
+        self._rounds, self._epochs, steps = training.rounds(steps) if steps else (0, 0, 0)
         # Calls of equal size: each other size would be compiled, which takes seconds. The few events that are left out
-        # are others in each epoch.
+        # are others in each round.
         calls = max(1, steps // STEPS_AT_ONCE[training.model])
         self._steps_at_once = steps // calls
         self._steps = calls * self._steps_at_once
@@ -147,36 +185,46 @@ class _Loop:
         return int(self._gathered([len(self._share._groups)]).max()) if needs_low_level(self._training.model) else 0
 
     def run(self) -> Network:
-        """All epochs that are left, then the model."""
+        """Run the remaining rounds, and return the model."""
         training, world = self._training, self._world
-        weights = initial_weights(training.model, training.seed)
+        weights = initial_weights(training.model, training.seed, self._share.layout)
         start = Progress(weights, self._optimizer.init(weights), best=weights)
         description = {**asdict(training), "workers": world.workers, "events": [int(count) for count in self.events]}
         checkpoints = Checkpoints(self._output / "checkpoints", description) if world.rank == 0 else None
         progress = self._shared(checkpoints.latest(start) if checkpoints else start)
-        if progress.epoch:
-            self._log(f"goes on after epoch {progress.epoch}")
-        while progress.epoch < training.epochs and progress.waited < training.patience:
-            progress, line = self._epoch(progress)
+        if progress.round:
+            self._log(f"goes on after round {progress.round}")
+        while progress.round < self._rounds and progress.waited < training.patience:
+            progress, line = self._round(progress)
             if world.rank == 0 and checkpoints is not None:
                 checkpoints.write(progress)
                 with open(self._output / LOG_FILE, "a", encoding="utf-8") as stream:
                     stream.write(json.dumps(line) + "\n")
+            if self._metrics is not None:
+                self._metrics(line)
             shown = {name: f"{value:,.4g}" if isinstance(value, float) else value for name, value in line.items()}
             self._log(" ".join(f"{name}={value}" for name, value in shown.items()))
-        parameters = {**description, "epochs_done": progress.epoch, "best_validation_loss": progress.best_loss}
-        network = Network(training.model, progress.best, self._share.scalers, parameters, training.seed)
+        parameters = {
+            **description,
+            "steps_done": progress.round * self._steps,
+            "best_validation_loss": progress.best_loss,
+        }
+        network = Network(
+            training.model, progress.best, self._share.scalers, parameters, training.seed, self._share.layout
+        )
         if world.rank == 0:
             network.save(self._output / "model")
         return network
 
-    def _epoch(self, before: Progress) -> tuple[Progress, dict[str, Any]]:
-        """One epoch of training and its validation; the line for the log."""
+    def _round(self, before: Progress) -> tuple[Progress, dict[str, Any]]:
+        """Train one round and validate it; return the line for the log, too."""
         import jax
 
-        began, training, number = time.perf_counter(), self._training, before.epoch + 1
+        began, training, number = time.perf_counter(), self._training, before.round + 1
         weights, state, losses = self._everywhere(before.weights), self._everywhere(before.optimizer), []
-        batches = islice(self._share.batches(training.batch, training.seed, number), self._steps)
+        epochs = range(before.round * self._epochs + 1, number * self._epochs + 1)
+        every = (self._share.batches(training.batch, training.seed, epoch) for epoch in epochs)
+        batches = islice(chain.from_iterable(every), self._steps)
         done = (number - 1) * self._steps
         while chunk := list(islice(batches, self._steps_at_once)):
             arrays = [self._global(np.stack(column)) for column in _columns(chunk)]
@@ -189,7 +237,7 @@ class _Loop:
         if not (math.isfinite(train_loss) and math.isfinite(validation_loss)):
             raise DataError(
                 "the loss is no number any more",
-                where=f"epoch {number}",
+                where=f"round {number}",
                 next_step="train with a smaller --learning-rate",
             )
         better = validation_loss < before.best_loss
@@ -198,7 +246,9 @@ class _Loop:
             number, min(validation_loss, before.best_loss), 0 if better else before.waited + 1,
         )  # fmt: skip
         line = {
-            "epoch": number,
+            "round": number,
+            "epoch": number * self._epochs,
+            "step": done,
             "loss": round(train_loss, 6),
             "validation_loss": round(validation_loss, 6),
             "validation_accuracy": round(accuracy, 6),
@@ -211,7 +261,7 @@ class _Loop:
     def _validate(self, weights: Any) -> tuple[float, float]:
         """Mean loss and accuracy over the events that all workers keep for validation."""
         size, sums = self._training.batch, np.zeros(3)
-        for rows in _filled(self._share.validation(size), self._validation_steps, size, self._share.length):
+        for rows in _filled(self._share, self._validation_steps, size):
             sums += np.asarray(self._judge(weights, *(self._global(column) for column in rows)))
         return float(sums[0] / sums[2]), float(sums[1] / sums[2])
 
@@ -224,13 +274,13 @@ class _Loop:
         from jax.sharding import PartitionSpec
 
         kind, key = self._training.model, jax.random.key(self._training.seed)
-        self._rate = self._training.rate(self._world.workers, self._steps * self._training.epochs)
-        self._optimizer = optimizer = optax.adam(self._rate)
+        self._rate = self._training.rate(self._world.workers, self._steps * self._rounds)
+        self._optimizer = optimizer = optax.chain(optax.clip_by_global_norm(MAX_GRADIENT), optax.adam(self._rate))
         whole, split = PartitionSpec(), PartitionSpec("worker")
 
         def loss_of(weights: Any, rows: tuple[Array, ...], drop: Array) -> Array:
             scores = logits(kind, weights, rows[0], rows[1], drop)
-            return optax.softmax_cross_entropy_with_integer_labels(scores, rows[2]).mean()
+            return (optax.softmax_cross_entropy_with_integer_labels(scores, rows[2]) * rows[3]).mean()
 
         def steps(weights: Any, state: Any, first: Array, *columns: Array) -> tuple[Any, Any, Array]:
             def step(carry: tuple[Any, Any, Array], rows: tuple[Array, ...]) -> tuple[tuple[Any, Any, Array], Array]:
@@ -246,16 +296,16 @@ class _Loop:
             carry, losses = jax.lax.scan(step, (weights, state, first), tuple(column[0] for column in columns))
             return carry[0], carry[1], losses.mean()
 
-        def judge(weights: Any, hlf: Array, sequence: Array, label: Array, counts: Array) -> Array:
+        def judge(weights: Any, hlf: Array, sequence: Array, label: Array, weight: Array) -> Array:
             scores = logits(kind, weights, hlf[0], sequence[0])
             losses = optax.softmax_cross_entropy_with_integer_labels(scores, label[0])
             hits = (scores.argmax(axis=-1) == label[0]).astype(jnp.float32)
             return jax.lax.psum(
-                jnp.stack([(column * counts[0]).sum() for column in (losses, hits, hits * 0 + 1)]), "worker"
+                jnp.stack([(column * weight[0]).sum() for column in (losses, hits, hits * 0 + 1)]), "worker"
             )
 
         options = {"mesh": self._mesh, "check_vma": False}
-        inputs = (whole, whole, whole, split, split, split)
+        inputs = (whole, whole, whole, *(split,) * 4)
         self._train_steps = jax.jit(jax.shard_map(steps, in_specs=inputs, out_specs=(whole, whole, whole), **options))
         self._judge = jax.jit(jax.shard_map(judge, in_specs=(whole, *(split,) * 4), out_specs=whole, **options))
 
@@ -290,17 +340,21 @@ class _Loop:
         return Progress.of(multihost_utils.broadcast_one_to_all(progress.tree()))
 
 
-def _columns(batches: list[Rows]) -> tuple[list[Array], list[Array], list[Array]]:
-    return [rows.hlf for rows in batches], [rows.sequence for rows in batches], [rows.label for rows in batches]
+def _columns(batches: list[Rows]) -> list[list[Array]]:
+    return [[getattr(rows, name) for rows in batches] for name in COLUMNS]
 
 
-def _filled(batches: Iterator[Rows], count: int, size: int, length: int) -> Iterator[tuple[Array, ...]]:
-    """``count`` batches of ``size`` events, filled with events that count nothing: all workers take as many steps."""
+def _filled(share: Share, count: int, size: int) -> Iterator[tuple[Array, ...]]:
+    """Return ``count`` batches of ``size`` validation events for all workers, filled with events of weight 0."""
+    batches, layout = share.validation(size), share.layout
     empty = Rows(
-        np.zeros((0, HLF_COUNT), np.float32), np.zeros((0, length, FEATURES), np.float32), np.zeros(0, np.int32)
+        np.zeros((0, layout.hlf_count), np.float32),
+        np.zeros((0, share.length, len(layout.columns)), np.float32),
+        np.zeros(0, np.int32),
+        np.zeros(0, np.float32),
     )
     for _ in range(count):
         rows = next(batches, empty)
         lacks = size - len(rows.label)
-        columns = (rows.hlf, rows.sequence, rows.label, np.ones(len(rows.label), np.float32))
+        columns = (rows.hlf, rows.sequence, rows.label, rows.weight)
         yield tuple(np.pad(column, ((0, lacks), *(((0, 0),) * (column.ndim - 1)))) for column in columns)

@@ -1,8 +1,8 @@
 """The three networks of events in JAX: ``hlf``, ``sequence`` and ``inclusive``. Needs the extra ``cmsspark[training]``.
 
-``hlf``: 14 high-level features → 50 → 20 → 10 (ReLU) → 3 classes. ``sequence``: a GRU of width 50 over the particles by
-falling ΔR from the lepton → 3 classes. ``inclusive``: the state of that GRU, dropout, beside the scaled high-level
-features → 25 (ReLU) → 3 classes. A network is a dict of float32 arrays; all functions here are pure.
+``hlf``: high-level features → 50 → 20 → 10 (ReLU) → classes. ``sequence``: a GRU of width 50 over the particles, of
+Delphes by falling ΔR from the lepton → classes. ``inclusive``: the state of that GRU, dropout, beside the scaled
+high-level features → 25 (ReLU) → classes. A network is a dict of float32 arrays; all functions here are pure.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from cmsspark.apps.events.layout import CLASSES, FEATURES, HLF_COUNT, PARTICLES
+from cmsspark.apps.events.layout import DELTA_R, EventLayout
+from cmsspark.apps.events.layout_files import SCHEMA_FILE, layout_in
 from cmsspark.apps.events.scalers import Scalers
-from cmsspark.apps.events.sequences import by_falling_delta_r
+from cmsspark.apps.events.sequences import by_falling_delta_r, padding_last
+from cmsspark.apps.events.topology import TOPOLOGY
 from cmsspark.base.errors import DataError, InputMissing, UsageError
 
 #: Each kind with what it reads.
@@ -58,9 +60,12 @@ def needs_low_level(kind: str) -> bool:
     return "low_level" in KINDS[kind]
 
 
-def initial_weights(kind: str, seed: int) -> Weights:
-    """Weights to begin with, as numpy arrays: the same for the same seed. Glorot's uniform distribution, biases 0."""
-    draw = np.random.default_rng(seed)
+def initial_weights(kind: str, seed: int, layout: EventLayout = TOPOLOGY) -> Weights:
+    """Return weights to begin with, as numpy arrays: the same for the same seed.
+
+    They have Glorot's uniform distribution; biases are 0.
+    """
+    draw, classes = np.random.default_rng(seed), len(layout.classes)
 
     def dense(name: str, wide: int, out: int) -> Weights:
         limit = np.sqrt(6.0 / (wide + out))
@@ -68,28 +73,25 @@ def initial_weights(kind: str, seed: int) -> Weights:
         return {f"{name}/weight": drawn, f"{name}/bias": np.zeros(out, np.float32)}
 
     if kind == "hlf":
-        widths = (HLF_COUNT, *HIDDEN)
+        widths = (layout.hlf_count, *HIDDEN)
         layers = [dense(f"dense{i}", *pair) for i, pair in enumerate(pairwise(widths))]
-        return {
-            name: value for layer in (*layers, dense("out", HIDDEN[-1], len(CLASSES))) for name, value in layer.items()
-        }
-    weights = dense("gru", FEATURES, 3 * GRU_WIDTH)
+        return {name: value for layer in (*layers, dense("out", HIDDEN[-1], classes)) for name, value in layer.items()}
+    weights = dense("gru", len(layout.columns), 3 * GRU_WIDTH)
     # Orthogonal matrices keep the state's size over hundreds of steps.
     blocks = [np.linalg.qr(draw.normal(size=(GRU_WIDTH, GRU_WIDTH)))[0] for _ in range(3)]
     weights["gru/state"] = np.concatenate(blocks, axis=1).astype(np.float32)
     weights["gru/state_bias"] = np.zeros(3 * GRU_WIDTH, np.float32)
     if kind == "sequence":
-        return weights | dense("out", GRU_WIDTH, len(CLASSES))
-    return (
-        weights | dense("dense", GRU_WIDTH + HLF_COUNT, INCLUSIVE_WIDTH) | dense("out", INCLUSIVE_WIDTH, len(CLASSES))
-    )
+        return weights | dense("out", GRU_WIDTH, classes)
+    wide = GRU_WIDTH + layout.hlf_count
+    return weights | dense("dense", wide, INCLUSIVE_WIDTH) | dense("out", INCLUSIVE_WIDTH, classes)
 
 
 def logits(kind: str, weights: Weights, hlf: Array, sequence: Array, dropout_key: Array = None) -> Array:
-    """Unnormalised scores ``(n, 3)`` of events.
+    """Return unnormalised scores ``(n, classes)`` of events.
 
-    ``hlf``: scaled features ``(n, 14)``. ``sequence``: scaled particles ``(n, length, 19)``, by falling ΔR, padding
-    last as zeros; any array for the kind ``hlf``. ``dropout_key``: a key of JAX while training, None afterwards.
+    ``hlf``: scaled features ``(n, features)``. ``sequence``: scaled particles ``(n, length, columns)``, padding last as
+    zeros; any array for the kind ``hlf``. ``dropout_key``: a key of JAX while training, None afterwards.
     """
     import jax
     import jax.numpy as jnp
@@ -135,21 +137,21 @@ def _gru(weights: Weights, sequence: Array) -> Array:
     return state
 
 
-def sequences_of(scalers: Scalers, low_level: Array, length: int | None = None) -> Array:
-    """Unscaled matrices ``(n, 801, 19)`` as :func:`logits` reads them: ordered, scaled, cut where only padding is left.
-
-    ``length``: cut there instead.
+def sequences_of(scalers: Scalers, low_level: Array, layout: EventLayout, length: int | None = None) -> Array:
+    """Return unscaled matrices ``(n, rows, columns)`` as :func:`logits` reads them: ordered, scaled, cut where only
+    padding is left. ``length``: cut there instead.
     """
-    ordered = by_falling_delta_r(np.asarray(low_level, np.float32))
+    order = by_falling_delta_r if layout.sequence == DELTA_R else padding_last
+    ordered = order(np.asarray(low_level, np.float32), layout)
     if length is None:
         length = sequence_length(ordered)
     return scalers.low_level(ordered[:, :length])
 
 
 def sequence_length(low_level: Array) -> int:
-    """The largest number of particles of an event, rounded up to a multiple of 64, at most 801."""
+    """Return the largest number of particles of an event, rounded up to a multiple of 64, at most that of rows."""
     most = int(low_level.any(axis=-1).sum(axis=1).max()) if len(low_level) else 1
-    return min(PARTICLES, max(1, -(-most // LENGTH_STEP)) * LENGTH_STEP)
+    return min(int(low_level.shape[1]), max(1, -(-most // LENGTH_STEP)) * LENGTH_STEP)
 
 
 @cache
@@ -169,6 +171,7 @@ class Network:
     scalers: Scalers
     parameters: dict[str, Any]
     seed: int = 0
+    layout: EventLayout = TOPOLOGY
 
     @property
     def needs_low_level(self) -> bool:
@@ -176,19 +179,19 @@ class Network:
         return needs_low_level(self.kind)
 
     def predict(self, hlf: Array, low_level: Array | None = None) -> Array:
-        """Probabilities ``(n, 3)`` in float32 of events with **unscaled** ``hlf`` ``(n, 14)`` and ``low_level``
-        ``(n, 801, 19)``. Raises DataError (65) where the matrix is wanted and None.
+        """Return probabilities ``(n, classes)`` in float32 of events with **unscaled** ``hlf`` ``(n, features)`` and
+        ``low_level`` ``(n, rows, columns)``. Raises DataError (65) where the network reads the matrix, and it is None.
         """
         if self.needs_low_level and low_level is None:
             raise DataError(f"a {self.kind} network reads the matrix of particles", found="events without it")
         probabilities = _probabilities(self.kind)
-        parts = [np.zeros((0, len(CLASSES)), np.float32)]
+        parts = [np.zeros((0, len(self.layout.classes)), np.float32)]
         for start in range(0, len(hlf), PREDICT_ROWS):
             rows = slice(start, start + PREDICT_ROWS)
             features = self.scalers.hlf(hlf[rows])
-            sequence = np.zeros((len(features), 1, FEATURES), np.float32)
+            sequence = np.zeros((len(features), 1, len(self.layout.columns)), np.float32)
             if self.needs_low_level and low_level is not None:
-                sequence = sequences_of(self.scalers, low_level[rows])
+                sequence = sequences_of(self.scalers, low_level[rows], self.layout)
             # Filled up to one size: each new shape would be compiled.
             missing = PREDICT_ROWS - len(features) if len(hlf) > PREDICT_ROWS else 0
             padded = [np.pad(part, ((0, missing), *(((0, 0),) * (part.ndim - 1)))) for part in (features, sequence)]
@@ -206,6 +209,8 @@ class Network:
             "parameters": self.parameters,
             "seed": self.seed,
         }
+        schema = json.dumps(self.layout.document(origin=False), indent=1) + "\n"
+        (target / SCHEMA_FILE).write_text(schema, encoding="utf-8")
         (target / "scalers.json").write_text(json.dumps(self.scalers.as_dict(), indent=1) + "\n", encoding="utf-8")
         arrays: Any = {name: np.asarray(value) for name, value in self.weights.items()}
         np.savez(target / WEIGHTS_FILE, **arrays)
@@ -223,12 +228,15 @@ def load(folder: str | Path) -> Network:
         with open(path / WEIGHTS_FILE, "rb") as stream, np.load(stream, allow_pickle=False) as stored:
             weights = {name: stored[name] for name in stored.files}
     except FileNotFoundError as error:
-        raise InputMissing("a model is wanted", where=error.filename, next_step="name the folder of a model") from None
+        raise InputMissing("no model", where=error.filename, next_step="name the folder of a model") from None
     except (KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
         raise DataError("this is no network", where=path, found=str(error)) from None
     if kind not in KINDS:
-        raise DataError(f"a network of {', '.join(KINDS)} is wanted", where=path / MODEL_FILE, found=repr(kind))
-    wanted = {name: value.shape for name, value in initial_weights(kind, 0).items()}
-    if {name: value.shape for name, value in weights.items()} != wanted:
+        raise DataError(
+            f"the kind of a network is one of {', '.join(KINDS)}", where=path / MODEL_FILE, found=repr(kind)
+        )
+    layout = layout_in(path)
+    shapes = {name: value.shape for name, value in initial_weights(kind, 0, layout).items()}
+    if {name: value.shape for name, value in weights.items()} != shapes:
         raise DataError(f"the weights are not those of a {kind} network", where=path / WEIGHTS_FILE)
-    return Network(kind, weights, Scalers.load(path), dict(parameters), int(seed))
+    return Network(kind, weights, Scalers.load(path), dict(parameters), int(seed), layout)

@@ -163,6 +163,14 @@ def keep_only(files: Files, folder: str, names: Iterable[str]) -> int:
     return size
 
 
+def weights_of(columns: pa.Table) -> Array:
+    """Return the weights of events; those of older versions have none, and count once."""
+    if "weight" in columns.column_names:
+        weights: Array = columns.column("weight").to_numpy()
+        return weights
+    return np.ones(columns.num_rows)
+
+
 def sample_parts(folder: str | Path) -> list[str]:
     """The parts of a folder on this host, in the order of their names."""
     return sorted(str(path) for path in Path(local_path(str(folder))).glob("part-*.parquet"))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import resource
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
-from cmsspark.apps.events.features import Collection, batches_of
-from cmsspark.apps.events.kernels import CUTS
-from cmsspark.apps.events.layout import event_schema
+from cmsspark.apps.events.chunks import Chunk
+from cmsspark.apps.events.definition import Definition
+from cmsspark.apps.events.layout import EventLayout
 from cmsspark.apps.events.parts import PartWriter
 from cmsspark.apps.events.root_files import EntryRange, EventFile, InspectedFile, inspect, read_range, reason_of
 from cmsspark.apps.events.task_counts import task_count
@@ -27,7 +27,7 @@ RESULT: Final = "result string"
 
 @dataclass(frozen=True)
 class RangeResult:
-    """What became of an entry range. ``cuts``: its events by :data:`cmsspark.apps.events.kernels.CUTS`.
+    """What became of an entry range. ``cuts``: its events by the cuts of the definition.
 
     ``reason``: why it could not be read, then there is no part; ``memory``: the worker's peak so far, in bytes.
     """
@@ -35,7 +35,7 @@ class RangeResult:
     number: int
     part: str = ""
     rows: int = 0
-    cuts: tuple[int, ...] = field(default_factory=lambda: (0,) * len(CUTS))
+    cuts: tuple[int, ...] = ()
     reason: str = ""
     memory: int = 0
 
@@ -51,11 +51,11 @@ class InspectTask:
     """For each id of the batches the file of that number: its :class:`InspectedFile` as JSON."""
 
     files: tuple[EventFile, ...]
-    tree: str
+    definition: Definition
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return rows_of(
-            json.dumps([n, *asdict(inspect(self.files[n], self.tree)).values()]) for n in numbers_of(batches)
+            json.dumps([n, *asdict(inspect(self.files[n], self.definition)).values()]) for n in numbers_of(batches)
         )
 
 
@@ -64,22 +64,22 @@ class PrepareTask:
     """For each id of the batches the entry range of that number: its events as a part in ``folder``."""
 
     ranges: tuple[EntryRange, ...]
-    tree: str
+    definition: Definition
+    layout: EventLayout
     folder: str
-    low_level: bool
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return rows_of(json.dumps(asdict(self._prepare(number))) for number in numbers_of(batches))
 
     def _prepare(self, number: int) -> RangeResult:
         part = self.ranges[number]
-        collections = read_or_reason(part, self.tree)
-        if isinstance(collections, str):
-            return RangeResult(number, reason=collections)
-        cuts = np.zeros(len(CUTS), np.int64)
-        with PartWriter(self.folder, number, event_schema(low_level=self.low_level)) as writer:
-            for start, features in batches_of(collections, low_level=self.low_level):
-                cuts += features.cuts()
+        chunk = read_or_reason(part, self.definition)
+        if isinstance(chunk, str):
+            return RangeResult(number, reason=chunk)
+        cuts = np.zeros(len(self.definition.cuts), np.int64)
+        with PartWriter(self.folder, number, self.layout.schema()) as writer:
+            for start, features in chunk.batches(low_level=self.layout.has_matrix):
+                cuts += np.bincount(features.outcome, minlength=len(cuts))
                 count = len(features.hlf)
                 writer.write(
                     {
@@ -87,6 +87,7 @@ class PrepareTask:
                         "low_level": features.low_level,
                         "label": np.full(count, -1 if part.label is None else part.label, np.int8),
                         "event_hash": features.hashes(),
+                        "weight": features.weights,
                         "file": [part.path] * count,
                         "entry": features.entries + (part.start + start),
                     }
@@ -97,14 +98,14 @@ class PrepareTask:
 
 def inspected(text: str) -> tuple[int, InspectedFile]:
     """The number and the result of a row of :class:`InspectTask`."""
-    number, *values = json.loads(text)
-    return number, InspectedFile(*values)
+    number, path, label, events, size, reason, defaulted = json.loads(text)
+    return number, InspectedFile(path, label, events, size, reason, tuple(defaulted))
 
 
-def read_or_reason(part: EntryRange, tree: str) -> dict[str, Collection] | str:
-    """The collections of an entry range, or why it cannot be read: a damaged range never ends its task."""
+def read_or_reason(part: EntryRange, definition: Definition) -> Chunk | str:
+    """Return the events of an entry range, or why it cannot be read: a damaged range never ends its task."""
     try:
-        return read_range(part, tree)
+        return read_range(part, definition)
     except MemoryError:
         raise
     except Exception as error:
@@ -148,7 +149,7 @@ def run_tasks(spark: SparkSession, task: Any, count: int, size: int, what: str) 
     return [row["result"] for row in rows]
 
 
-def inspect_files(spark: SparkSession, files: Sequence[EventFile], tree: str) -> list[InspectedFile]:
+def inspect_files(spark: SparkSession, files: Sequence[EventFile], definition: Definition) -> list[InspectedFile]:
     """Look into files of events, in tasks; in their order."""
-    texts = run_tasks(spark, InspectTask(tuple(files), tree), len(files), 0, "opening files of events")
+    texts = run_tasks(spark, InspectTask(tuple(files), definition), len(files), 0, "opening files of events")
     return [file for _, file in sorted((inspected(text) for text in texts), key=lambda pair: pair[0])]

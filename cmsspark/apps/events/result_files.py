@@ -11,7 +11,7 @@ from typing import Any, Final
 from cmsspark import __version__
 from cmsspark.apps.events import drawings
 from cmsspark.apps.events.evaluation import Evaluation
-from cmsspark.apps.events.layout import CLASS_TITLES, CLASSES
+from cmsspark.apps.events.layout_files import layout_in
 from cmsspark.apps.events.models import ABOUT, read_description
 from cmsspark.base import clock
 from cmsspark.base.errors import OutputError
@@ -24,7 +24,7 @@ PAGE_FILE: Final = "report.html"
 CARD_FILE: Final = "model_card.md"
 HISTORY_FILE: Final = "history.json"
 _USE: Final = (
-    "Classifies simulated collision events that pass the selection of docs/events.md into QCD, ttbar and W+jets.",
+    "Classifies collision events that pass the selection of the definition {definition} into {classes}.",
     "It says nothing of events outside of the selection, of other classes, or of data that are simulated otherwise.",
     "Scores are probabilities for classes of equal size, as in the sample; elsewhere weight them by the true shares.",
 )
@@ -40,12 +40,14 @@ def write_result(folder: Path, evaluation: Evaluation, facts: Mapping[str, str])
     title = f"Classifier of events: {description['kind']}"
     pictures = _pictures(evaluation, history)
     card = _card(description, evaluation, facts)
+    definition = (layout_in(folder).definition or {}).get("name", "delphes")
+    uses = [text.format(definition=definition, classes=", ".join(evaluation.titles)) for text in _USE]
     try:
         (folder / METRICS_FILE).write_text(json.dumps(evaluation.as_dict(), indent=1) + "\n", encoding="utf-8")
         for name, (heading, about, chart) in pictures.items():
             (folder / f"{name}.png").write_bytes(png(standalone(chart, heading, about)))
-        (folder / CARD_FILE).write_text(_card_text(title, card), encoding="utf-8")
-        (folder / PAGE_FILE).write_text(_page(title, card, evaluation, pictures), encoding="utf-8")
+        (folder / CARD_FILE).write_text(_card_text(title, card, uses), encoding="utf-8")
+        (folder / PAGE_FILE).write_text(_page(title, card, evaluation, pictures, uses), encoding="utf-8")
     except OSError as error:
         raise OutputError("the result of a model cannot be written", where=folder, found=error.strerror) from None
 
@@ -67,14 +69,14 @@ def _history(folder: Path) -> list[dict[str, float]]:
 def _pictures(evaluation: Evaluation, history: Sequence[Mapping[str, float]]) -> dict[str, tuple[str, str, Chart]]:
     """By the name of a file: heading, what it shows, and the chart."""
     pictures = {
-        "roc": ("ROC curves", "Each class against the two others, on the part test.", drawings.roc(evaluation)),
+        "roc": ("ROC curves", "Each class against all others, on the part test.", drawings.roc(evaluation)),
         "confusion": (
             "Confusion matrix",
             "Each row is a true class; its events by their most probable class.",
             drawings.confusion(evaluation),
         ),
     }
-    for label, (name, title) in enumerate(zip(CLASSES, CLASS_TITLES, strict=True)):
+    for label, (name, title) in enumerate(evaluation.classes):
         about = "How probable the model finds the class, for events of each true class; logarithmic."
         chart = drawings.score_distribution(evaluation, label)
         pictures[f"scores_{name}"] = (f"Probability of {title}", about, chart)
@@ -86,7 +88,9 @@ def _pictures(evaluation: Evaluation, history: Sequence[Mapping[str, float]]) ->
 
 def _card(description: Mapping[str, Any], evaluation: Evaluation, facts: Mapping[str, str]) -> dict[str, str]:
     parameters = ", ".join(f"{name} {value}" for name, value in description.get("parameters", {}).items())
-    areas = ", ".join(f"{name} {curve.auc:.4f}" for name, curve in zip(CLASS_TITLES, evaluation.curves, strict=True))
+    areas = ", ".join(
+        f"{name} {curve.auc:.4f}" for name, curve in zip(evaluation.titles, evaluation.curves, strict=True)
+    )
     return {
         "model": f"{description['kind']}: {ABOUT[description['kind']]}",
         "reads": ", ".join(description.get("inputs", [])),
@@ -102,29 +106,32 @@ def _card(description: Mapping[str, Any], evaluation: Evaluation, facts: Mapping
     }
 
 
-def _card_text(title: str, card: Mapping[str, str]) -> str:
+def _card_text(title: str, card: Mapping[str, str], uses: Sequence[str]) -> str:
     lines = [f"# {title}", "", "| | |", "| --- | --- |", *(f"| {name} | {text} |" for name, text in card.items())]
-    return "\n".join([*lines, "", "## Use", "", *(f"- {text}" for text in _USE)]) + "\n"
+    return "\n".join([*lines, "", "## Use", "", *(f"- {text}" for text in uses)]) + "\n"
 
 
 def _page(
-    title: str, card: Mapping[str, str], evaluation: Evaluation, pictures: Mapping[str, tuple[str, str, Chart]]
-) -> str:
+    title: str, card: Mapping[str, str], evaluation: Evaluation, pictures: Mapping[str, tuple[str, str, Chart]],
+    uses: Sequence[str],
+) -> str:  # fmt: skip
     rows = "".join(
         f"<tr><th scope='row'>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in card.items()
     )
     areas = "".join(
-        f"<tr><td>{escape(name)}</td><td class='n'>{curve.auc:.4f}</td><td class='n'>{int(count):,}</td></tr>"
-        for name, curve, count in zip(CLASS_TITLES, evaluation.curves, evaluation.confusion.sum(axis=1), strict=True)
+        f"<tr><td>{escape(name)}</td><td class='n'>{curve.auc:.4f}</td><td class='n'>{count:,.10g}</td></tr>"
+        for name, curve, count in zip(
+            evaluation.titles, evaluation.curves, evaluation.confusion.sum(axis=1), strict=True
+        )
     )
     figures = "".join(
         f"<figure><h2>{escape(heading)}</h2>{chart.svg()}<figcaption>{escape(about)}</figcaption></figure>"
         for heading, about, chart in pictures.values()
     )
-    uses = "".join(f"<li>{escape(text)}</li>" for text in _USE)
+    items = "".join(f"<li>{escape(text)}</li>" for text in uses)
     return document(
         title,
         f"<h1>{escape(title)}</h1><table><tbody>{rows}</tbody></table>"
         f"<h2>Classes</h2><table><thead><tr><th>class</th><th>AUC</th><th>events</th></tr></thead><tbody>{areas}</tbody>"
-        f"</table><h2>Use</h2><ul>{uses}</ul>{figures}",
+        f"</table><h2>Use</h2><ul>{items}</ul>{figures}",
     )

@@ -1,4 +1,4 @@
-"""ROOT files with trees of Delphes: which files are named, what is in them, and the events of an entry range."""
+"""ROOT files of events, with a TTree or RNTuple: which files are named, what is in them, and their entry ranges."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from cmsspark.apps.events.features import BRANCHES, Collection, columns_of
-from cmsspark.apps.events.layout import CLASSES
+from cmsspark.apps.events.branches import plan_branches
+from cmsspark.apps.events.chunks import Chunk
+from cmsspark.apps.events.definition import Definition
 from cmsspark.base.errors import CmssparkError, DataError, InputMissing, NotAllowed, UsageError
 from cmsspark.filesystems.storage import is_local, local_path
 
@@ -22,8 +23,8 @@ from cmsspark.filesystems.storage import is_local, local_path
 RANGE_EVENTS: Final = 10_000
 #: Bytes of the branches of an event, in memory.
 EVENT_BYTES: Final = 12_000
-TREE: Final = "Delphes"
 _TREE_KINDS: Final = ("TTree", "TNtuple", "TNtupleD", "TChain")
+_NTUPLE_KINDS: Final = ("ROOT::RNTuple", "ROOT::Experimental::RNTuple")
 _REMOTE: Final = ("root", "http", "https", "s3")
 #: Those that can list folders.
 _LISTED: Final = ("root", "s3")
@@ -40,13 +41,17 @@ class EventFile:
 
 @dataclass(frozen=True)
 class InspectedFile:
-    """What a look into a file shows: its number of events, its bytes, or why it cannot be read."""
+    """What a look into a file shows: its number of events, its bytes, or why it cannot be read.
+
+    ``defaulted``: the columns that the file lacks, and that get their default.
+    """
 
     path: str
     label: int | None
     events: int
     size: int | None = None
     reason: str = ""
+    defaulted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -59,26 +64,34 @@ class EntryRange:
     stop: int
 
 
-def files_of_inputs(inputs: Sequence[str]) -> list[EventFile]:
-    """The files of options ``CLASS=FILES``, without repeats, each class in the order of names.
+def split_input(text: str) -> tuple[str, str]:
+    """Return class and files of ``CLASS=FILES``. Raises UsageError (2)."""
+    name, equals, pattern = text.partition("=")
+    if not equals or not name.strip():
+        raise UsageError("--input has the form CLASS=FILES", found=repr(text), next_step="--input 'qcd=data/qcd*.root'")
+    return name.strip(), pattern.strip()
+
+
+def files_of_inputs(inputs: Sequence[str], classes: Sequence[str]) -> list[EventFile]:
+    """Return the files of options ``CLASS=FILES``, without repeats, each class in the order of names.
 
     FILES is a file, a glob, a folder, a list of files (``.txt``, one a line) or a URL such as ``root://``. Raises
     UsageError (2) for an unknown class or a file that two classes have, InputMissing (66) where there is no file.
     """
     files: dict[str, EventFile] = {}
+    names = {name.lower(): name for name in classes}
     for text in inputs:
-        name, equals, pattern = text.partition("=")
-        key = _CLASS_NAMES.get(name.strip().lower(), name.strip().lower())
-        if not equals or key not in CLASSES:
+        given, pattern = split_input(text)
+        key = names.get(given.lower(), names.get(_CLASS_NAMES.get(given.lower(), "")))
+        if key is None:
             raise UsageError(
-                f"--input is CLASS=FILES, not {text!r}",
-                found=f"the classes are {', '.join(CLASSES)}",
-                next_step="--input 'qcd=data/qcd*.root'",
-            )
-        label = CLASSES.index(key)
-        for path in paths_of(pattern.strip()):
+                f"there is no class {given}", where=f"--input {text}", found=f"the classes are {', '.join(classes)}",
+                next_step="--classes A,B names other classes",
+            )  # fmt: skip
+        label = list(classes).index(key)
+        for path in paths_of(pattern):
             if files.setdefault(path, EventFile(path, label)).label != label:
-                other = CLASSES[files[path].label or 0]
+                other = list(classes)[files[path].label or 0]
                 raise UsageError(f"a file has one class, not {other} and {key}", where=path)
     return sorted(files.values(), key=lambda file: (file.label, file.path))
 
@@ -164,23 +177,23 @@ def _remote_paths(scheme: str, url: str) -> list[str]:
     return found
 
 
-def inspect(file: EventFile, tree_name: str) -> InspectedFile:
+def inspect(file: EventFile, definition: Definition) -> InspectedFile:
     """Look into a file: its entries and branches. What is wrong with it is the ``reason``; nothing is raised."""
     size = None
     try:
         if is_local(file.path):
             size = os.path.getsize(local_path(file.path))
-        with open_tree(file.path, tree_name) as tree:
-            missing = missing_branches(tree.keys())
+        with open_tree(file.path, definition.spec.tree) as tree:
+            plan = plan_branches(tree.keys(), definition)
             entries, end = int(tree.num_entries), int(tree.file.fEND)
             if size is None:
                 size = tree.file.source.num_bytes
     except Exception as error:
         return InspectedFile(file.path, file.label, 0, size, reason_of(error))
-    reason = f"branches are missing: {', '.join(missing)}" if missing else ""
+    reason = f"branches are missing: {', '.join(plan.missing)}" if plan.missing else ""
     if size is not None and size < end:
         reason = f"truncated: {size:,} of {end:,} bytes"
-    return InspectedFile(file.path, file.label, entries, size, reason)
+    return InspectedFile(file.path, file.label, entries, size, reason, plan.defaulted)
 
 
 def ranges_of(files: Iterable[InspectedFile], events: int) -> list[EntryRange]:
@@ -200,41 +213,20 @@ def bytes_of(ranges: Iterable[EntryRange]) -> int:
     return EVENT_BYTES * sum(part.stop - part.start for part in ranges)
 
 
-def read_range(part: EntryRange, tree_name: str) -> dict[str, Collection]:
-    """The collections of the events of a range. Raises what uproot raises, DataError (65) for branches that differ."""
-    with open_tree(part.path, tree_name) as tree:
-        names = branch_names(tree.keys())
-        flat = [name for columns in names.values() for name in columns.values()]
-        arrays = tree.arrays(flat, entry_start=part.start, entry_stop=part.stop, how=dict)
-    collections = columns_of(
-        {name: {column: arrays[branch] for column, branch in columns.items()} for name, columns in names.items()}
-    )
-    for name, collection in collections.items():
-        if len(collection.offsets) - 1 != part.stop - part.start:
-            raise DataError(f"{name} has another number of events than the tree", where=part.path)
-    return collections
-
-
-def branch_names(keys: Iterable[str]) -> dict[str, dict[str, str]]:
-    """By collection and column, the branch of a tree. Keys of split branches look like ``Jet/Jet.PT``."""
-    known = {key.rpartition("/")[2]: key for key in keys}
-    return {
-        collection: {
-            choices[0]: next(
-                (known[branch] for name in choices if (branch := f"{collection}.{name}") in known),
-                f"{collection}.{choices[0]}",
-            )
-            for choices in columns
-        }
-        for collection, columns in BRANCHES.items()
-    }
-
-
-def missing_branches(keys: Iterable[str]) -> list[str]:
-    """The branches that a tree with these keys lacks."""
-    known = list(keys)
-    names = branch_names(known)
-    return [branch for columns in names.values() for branch in columns.values() if branch not in known]
+def read_range(part: EntryRange, definition: Definition) -> Chunk:
+    """Return the events of a range. Raises what uproot raises, DataError (65) for branches that miss or differ."""
+    size = part.stop - part.start
+    with open_tree(part.path, definition.spec.tree) as tree:
+        plan = plan_branches(tree.keys(), definition)
+        if plan.missing:
+            raise DataError("branches are missing", where=part.path, found=", ".join(plan.missing))
+        bounds = {"entry_start": part.start, "entry_stop": part.stop}
+        if tree.classname in _NTUPLE_KINDS:
+            # By field: together uproot returns those of a collection as records.
+            arrays = {key: tree[key].array(**bounds) for key in plan.keys()}  # noqa: SIM118  # a method
+        else:
+            arrays = tree.arrays(plan.keys(), how=dict, **bounds)
+    return Chunk.from_arrays(definition, plan, arrays, size)
 
 
 def reason_of(error: BaseException) -> str:
@@ -260,7 +252,7 @@ def open_tree(path: str, name: str) -> Iterator[Any]:
     # Names of files may have colons, which mean something to uproot and fsspec.
     with uproot.open({local_path(path) if is_local(path) else path: None}, **options) as file:
         kinds: Mapping[str, str] = file.classnames(cycle=False)
-        if kinds.get(name) not in _TREE_KINDS:
+        if kinds.get(name) not in (*_TREE_KINDS, *_NTUPLE_KINDS):
             shown = ", ".join(f"{key} ({kind})" for key, kind in sorted(kinds.items())[:5])
-            raise DataError(f"a tree {name} is wanted", where=path, found=f"the file has {shown or 'nothing'}")
+            raise DataError(f"there is no tree {name}", where=path, found=f"the file has {shown or 'nothing'}")
         yield file[name]

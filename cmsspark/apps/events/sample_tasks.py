@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from cmsspark.apps.events.layout import FEATURES, HLF_COUNT, MATRIX, PARTICLES, event_schema
-from cmsspark.apps.events.parts import PartWriter, file_system, matrix_of
+from cmsspark.apps.events.layout import EventLayout
+from cmsspark.apps.events.parts import PartWriter, file_system, matrix_of, weights_of
 from cmsspark.apps.events.prepare_task import numbers_of, rows_of
 from cmsspark.apps.events.scalers import Moments
 from cmsspark.base.errors import DataError
@@ -28,7 +28,9 @@ TEST: Final = "test"
 #: Keys are below this number: random, the same for the same event and seed.
 KEY_BITS: Final = 63
 KEYS_SCHEMA: Final = "key bigint, label tinyint, is_test boolean"
-ROWS_SCHEMA: Final = "part int, key bigint, label tinyint, event_hash bigint, hlf binary, low_level binary"
+ROWS_SCHEMA: Final = (
+    "part int, key bigint, label tinyint, event_hash bigint, weight double, hlf binary, low_level binary"
+)
 #: Makes the split independent of every seed of a shuffle.
 _SPLIT_SEED: Final = 0x5EED_0F_5917
 
@@ -89,12 +91,12 @@ class ChosenTask:
     test_fraction: float
     last_keys: dict[tuple[bool, int], int]
     counts: tuple[int, int]
-    low_level: bool
+    layout: EventLayout
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        names = ["hlf", "label", "event_hash", *(["low_level"] if self.low_level else [])]
+        names = ["hlf", "label", "event_hash", *(["low_level"] if self.layout.has_matrix else [])]
         for number in numbers_of(batches):
-            for columns in row_groups(self.parts[number], names):
+            for columns in row_groups(self.parts[number], names, optional=("weight",)):
                 yield self._rows(columns)
 
     def _rows(self, columns: pa.Table) -> pa.RecordBatch:
@@ -114,12 +116,13 @@ class ChosenTask:
                 pa.array(keys[places]),
                 pa.array(labels[places]),
                 pa.array(hashes[places].view(np.int64)),
-                _as_bytes(matrix_of(features.column("hlf"), HLF_COUNT)),
-                _as_bytes(matrix_of(features.column("low_level"), MATRIX))
-                if self.low_level
+                pa.array(weights_of(features)),
+                _as_bytes(matrix_of(features.column("hlf"), self.layout.hlf_count)),
+                _as_bytes(matrix_of(features.column("low_level"), self.layout.matrix))
+                if self.layout.has_matrix
                 else pa.nulls(len(places), pa.binary()),
             ],
-            ["part", "key", "label", "event_hash", "hlf", "low_level"],
+            ["part", "key", "label", "event_hash", "weight", "hlf", "low_level"],
         )
 
 
@@ -127,12 +130,12 @@ class ChosenTask:
 class WriteTask:
     """Writes rows, sorted by part and key, to parts; an event that is there twice is written once.
 
-    A row of the result is a JSON object: the part's number, name and events by class, and its moments.
+    A row of the result is a JSON object: the part's number, name, events and sum of weights by class, and its moments.
     """
 
     folders: tuple[str, str]
     counts: tuple[int, int]
-    low_level: bool
+    layout: EventLayout
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return rows_of(self._results(batches))
@@ -157,17 +160,17 @@ class WriteTask:
     def _open(self, number: int) -> _OpenPart:
         is_train = number < self.counts[0]
         place = number if is_train else number - self.counts[0]
-        schema = event_schema(low_level=self.low_level, origin=False)
-        writer = PartWriter(self.folders[0 if is_train else 1], place, schema)
-        return _OpenPart(number, writer, Moments() if is_train else None, self.low_level)
+        writer = PartWriter(self.folders[0 if is_train else 1], place, self.layout.schema(origin=False))
+        return _OpenPart(number, writer, Moments.empty(self.layout) if is_train else None, self.layout)
 
 
 class _OpenPart:
     """A part that is being written."""
 
-    def __init__(self, number: int, writer: PartWriter, moments: Moments | None, low_level: bool) -> None:
-        self.number, self.writer, self.moments, self.low_level = number, writer, moments, low_level
-        self.labels = np.zeros(3, np.int64)
+    def __init__(self, number: int, writer: PartWriter, moments: Moments | None, layout: EventLayout) -> None:
+        self.number, self.writer, self.moments, self.layout = number, writer, moments, layout
+        self.labels = np.zeros(len(layout.classes), np.int64)
+        self.weights = np.zeros(len(layout.classes))
         self._last_key = -1
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -175,20 +178,29 @@ class _OpenPart:
         is_new = np.diff(keys, prepend=self._last_key) != 0
         self._last_key = int(keys[-1])
         rows = batch.filter(is_new) if not is_new.all() else batch
-        hlf = _from_bytes(rows.column("hlf"), HLF_COUNT)
-        low_level = _from_bytes(rows.column("low_level"), MATRIX) if self.low_level else None
-        labels = rows.column("label").to_numpy()
-        self.labels += np.bincount(labels, minlength=3)
+        layout = self.layout
+        hlf = _from_bytes(rows.column("hlf"), layout.hlf_count)
+        low_level = _from_bytes(rows.column("low_level"), layout.matrix) if layout.has_matrix else None
+        labels, weights = rows.column("label").to_numpy(), rows.column("weight").to_numpy()
+        self.labels += np.bincount(labels, minlength=len(self.labels))
+        self.weights += np.bincount(labels, weights, minlength=len(self.labels))
         hashes = rows.column("event_hash").to_numpy().view(np.uint64)
-        self.writer.write({"hlf": hlf, "low_level": low_level, "label": labels, "event_hash": hashes})
+        columns = {"hlf": hlf, "low_level": low_level, "label": labels, "event_hash": hashes, "weight": weights}
+        self.writer.write(columns)
         if self.moments is not None:
-            self.moments.add(hlf, None if low_level is None else low_level.reshape(-1, PARTICLES, FEATURES))
+            self.moments.add(hlf, None if low_level is None else low_level.reshape(-1, *layout.shape))
 
     def close(self) -> str:
         self.writer.__exit__(None, None, None)
         moments = self.moments.as_dict() if self.moments is not None and self.writer.rows else None
         return json.dumps(
-            {"number": self.number, "part": self.writer.name, "labels": self.labels.tolist(), "moments": moments}
+            {
+                "number": self.number,
+                "part": self.writer.name,
+                "labels": self.labels.tolist(),
+                "weights": self.weights.tolist(),
+                "moments": moments,
+            }
         )
 
 
@@ -197,8 +209,11 @@ def part_of(keys: Array, count: int) -> Array:
     return (keys.astype(np.float64) / 2.0**KEY_BITS * count).astype(np.int64).clip(0, count - 1)
 
 
-def row_groups(part: str, columns: list[str]) -> Iterator[pa.Table]:
-    """The row groups of a part, one after another. Raises DataError (65) where it lacks a column."""
+def row_groups(part: str, columns: list[str], optional: tuple[str, ...] = ()) -> Iterator[pa.Table]:
+    """Return the row groups of a part, one after another. Raises DataError (65) where it lacks a column.
+
+    ``optional``: columns that are read where there are such.
+    """
     import pyarrow.parquet as pq
 
     system, path = file_system(part)
@@ -211,8 +226,9 @@ def row_groups(part: str, columns: list[str]) -> Iterator[pa.Table]:
                 found=f"no {', '.join(missing)}",
                 next_step="run_spark events_prepare --low-level, then events_sample",
             )
+        names = [*columns, *(name for name in optional if name in file.schema_arrow.names)]
         for number in range(file.num_row_groups):
-            yield file.read_row_group(number, columns=columns)
+            yield file.read_row_group(number, columns=names)
 
 
 def _as_bytes(rows: Array) -> pa.Array:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cmsspark.apps.events import sample
+from cmsspark.apps.events.layout_files import SCHEMA_FILE
 from cmsspark.apps.events.runs import folder_of, latest_run
 from cmsspark.apps.events.sample_tasks import TEST, TRAIN
 from cmsspark.apps.events.scalers import SCALERS_FILE
@@ -61,7 +62,9 @@ def on_this_host(files: Files, folder: str, parts: Sequence[str]) -> Iterator[Pa
         yield Path(local_path(folder))
         return
     with tempfile.TemporaryDirectory(prefix="cmsspark-sample-") as aside:
-        files.fetch(join(folder, SCALERS_FILE), Path(aside, SCALERS_FILE))
+        for name in (SCALERS_FILE, SCHEMA_FILE):
+            if files.stat(join(folder, name)) is not None:
+                files.fetch(join(folder, name), Path(aside, name))
         for part in parts:
             Path(aside, part).mkdir()
             for entry in parts_of(files, join(folder, part)):

@@ -7,13 +7,14 @@ changes.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Self
 
 import numpy as np
 
-from cmsspark.apps.events.layout import FEATURES, HLF_COUNT
+from cmsspark.apps.events.layout import EventLayout
+from cmsspark.apps.events.layout_files import layout_in
 from cmsspark.base.errors import DataError, InputMissing
 
 Array = np.ndarray[Any, Any]
@@ -23,26 +24,36 @@ SCALERS_FILE: Final = "scalers.json"
 
 @dataclass(frozen=True)
 class Scalers:
-    """The scalers of a sample. ``mean`` and ``std`` are None without the matrix of particles."""
+    """The scalers of a sample. ``mean`` and ``std`` are None without the matrix of particles.
+
+    ``mean_weights``: the mean weight of the events of each class; None where events have no weights.
+    """
 
     minimum: Array
     maximum: Array
     mean: Array | None = None
     std: Array | None = None
+    mean_weights: Array | None = None
+
+    def weights(self, labels: Array, weights: Array) -> Array:
+        """Return weights whose mean is 1 in each class, so that classes of a sample have equal sums."""
+        if self.mean_weights is None:
+            return np.ones(len(labels))
+        return np.asarray(weights / self.mean_weights[labels])
 
     def hlf(self, values: Array) -> Array:
-        """High-level features ``(n, 14)`` scaled so that those of ``train`` are in [0, 1], as float32."""
+        """Return high-level features ``(n, features)`` scaled so that those of ``train`` are in [0, 1], as float32."""
         span = self.maximum - self.minimum
         scaled = (np.asarray(values, np.float64) - self.minimum) / np.where(span > 0, span, 1.0)
         return np.where(span > 0, scaled, 0.0).astype(np.float32)
 
     def low_level(self, values: Array) -> Array:
-        """Matrices ``(n, 801, 19)`` with mean 0 and deviation 1 over particles, as float32; padding stays 0.
+        """Return matrices ``(n, rows, columns)`` with mean 0 and deviation 1 over particles, in single precision.
 
-        Raises DataError (65) where the sample had no matrices.
+        Padding stays 0. Raises DataError (65) where the sample had no matrices.
         """
         if self.mean is None or self.std is None:
-            raise DataError("scalers of particles are wanted", found="a sample without --low-level")
+            raise DataError("these scalers are not for particles", found="a sample without --low-level")
         values = np.asarray(values, np.float32)
         std = np.where(self.std > 0, self.std, 1.0).astype(np.float32)
         scaled = (values - self.mean.astype(np.float32)) / std
@@ -51,12 +62,13 @@ class Scalers:
         return scaled
 
     def as_dict(self) -> dict[str, Any]:
-        """The content of ``scalers.json``."""
+        """Return the content of ``scalers.json``."""
         low_level = None
         if self.mean is not None and self.std is not None:
             low_level = {"mean": self.mean.tolist(), "std": self.std.tolist()}
         hlf = {"minimum": self.minimum.tolist(), "maximum": self.maximum.tolist()}
-        return {"format_version": 1, "hlf": hlf, "low_level": low_level}
+        means = None if self.mean_weights is None else self.mean_weights.tolist()
+        return {"format_version": 1, "hlf": hlf, "low_level": low_level, "mean_weights": means}
 
     @classmethod
     def of(cls, document: dict[str, Any], where: object = None) -> Self:
@@ -64,15 +76,17 @@ class Scalers:
         try:
             hlf, low_level = document["hlf"], document["low_level"]
             parts = [np.asarray(hlf["minimum"], np.float64), np.asarray(hlf["maximum"], np.float64)]
-            sizes = [HLF_COUNT, HLF_COUNT]
+            sizes = [parts[0].size, parts[0].size]
             if low_level is not None:
                 parts += [np.asarray(low_level["mean"], np.float64), np.asarray(low_level["std"], np.float64)]
-                sizes += [FEATURES, FEATURES]
+                sizes += [parts[2].size, parts[2].size]
             if [part.shape for part in parts] != [(size,) for size in sizes]:
-                raise ValueError(f"lists of {sizes} numbers are wanted")
+                raise ValueError(f"the lists have not {sizes} numbers")
+            means = document.get("mean_weights")
+            mean_weights = None if means is None else np.asarray(means, np.float64)
         except (KeyError, TypeError, ValueError) as error:
             raise DataError("these are no scalers", where=where, found=str(error)) from None
-        return cls(*parts)
+        return cls(*parts) if mean_weights is None else replace(cls(*parts), mean_weights=mean_weights)
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
@@ -81,25 +95,36 @@ class Scalers:
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            raise InputMissing("scalers are wanted", where=path, next_step="name the folder of a sample") from None
+            raise InputMissing("no scalers", where=path, next_step="name the folder of a sample") from None
         except ValueError as error:
             raise DataError("these are no scalers", where=path, found=str(error)) from None
-        return cls.of(document, path)
+        scalers, layout = cls.of(document, path), layout_in(Path(folder))
+        sizes = (len(scalers.minimum), 0 if scalers.mean is None else len(scalers.mean))
+        if sizes[0] != layout.hlf_count or sizes[1] not in (0, len(layout.columns)):
+            expected = f"{layout.hlf_count} features and {len(layout.columns)} columns"
+            raise DataError("these are no scalers of these events", where=path, found=f"{sizes}, not {expected}")
+        return scalers
 
 
 @dataclass
 class Moments:
     """Sums over the events of a part; those of several parts add up to the scalers of all."""
 
-    minimum: Array = field(default_factory=lambda: np.full(HLF_COUNT, np.inf))
-    maximum: Array = field(default_factory=lambda: np.full(HLF_COUNT, -np.inf))
-    count: int = 0
-    mean: Array = field(default_factory=lambda: np.zeros(FEATURES))
+    minimum: Array
+    maximum: Array
+    mean: Array
     #: Sums of squared differences from the mean.
-    squares: Array = field(default_factory=lambda: np.zeros(FEATURES))
+    squares: Array
+    count: int = 0
+
+    @classmethod
+    def empty(cls, layout: EventLayout) -> Self:
+        """Return the sums over no event."""
+        features, columns = layout.hlf_count, len(layout.columns)
+        return cls(np.full(features, np.inf), np.full(features, -np.inf), np.zeros(columns), np.zeros(columns))
 
     def add(self, hlf: Array, low_level: Array | None) -> None:
-        """Add events: ``(n, 14)`` and ``(n, 801, 19)`` or None."""
+        """Add events: ``(n, features)`` and ``(n, rows, columns)`` or None."""
         if len(hlf):
             self.minimum = np.minimum(self.minimum, hlf.min(axis=0))
             self.maximum = np.maximum(self.maximum, hlf.max(axis=0))

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
+from cmsspark.apps.events.definition import Definition, load_definition
+from cmsspark.apps.events.layout_files import layout_in
 from cmsspark.apps.events.parts import file_system, keep_only
-from cmsspark.apps.events.prepare import check_damaged
+from cmsspark.apps.events.prepare import check_damaged, with_tree
 from cmsspark.apps.events.prepare_task import RangeResult, inspect_files, run_tasks
 from cmsspark.apps.events.root_files import RANGE_EVENTS, EventFile, InspectedFile, bytes_of, paths_of, ranges_of
 from cmsspark.apps.events.scoring import ScoreFilesTask, scores_schema
@@ -33,12 +35,34 @@ QUARANTINE: Final = "quarantine.jsonl"
 
 @dataclass(frozen=True)
 class ScoreRequest:
-    """How to score: the folder of the model on this host, the tree, and damaged files that are left out."""
+    """How to score: the folder of the model on this host, its definition, and damaged files that are left out."""
 
     model: Path
-    tree: str
+    definition: Definition
     accepted: Sequence[str] = ()
     range_events: int = RANGE_EVENTS
+
+
+def definition_of_model(model: Path, name: str | None, tree: str | None) -> Definition:
+    """Return the definition that a model learned from, or the one that is named, which must have the same features.
+
+    Raises DataError (65), UsageError (2) for another definition, or a model that needs it named.
+    """
+    layout = layout_in(model)
+    if name is None and layout.definition is None:
+        name = "delphes"
+    if name is None:
+        return with_tree(Definition.from_document(layout.definition, model), tree)
+    definition = load_definition(name)
+    stored = layout.definition or definition.document()
+    named = definition.document()
+    if (stored["spec"], stored["python_sha256"]) != (named["spec"], named["python_sha256"]):
+        raise UsageError(
+            "the definition is not the one that the model learned from", where=name,
+            found=f"the model has {stored['name']}",
+            next_step="name the same file as for events_prepare, unchanged",
+        )  # fmt: skip
+    return with_tree(definition, tree)
 
 
 @dataclass(frozen=True)
@@ -85,7 +109,7 @@ def _score(
     """
     from cmsspark.engines.broadcast_files import ship
 
-    seen = inspect_files(spark, [EventFile(path, None) for path in paths], request.tree)
+    seen = inspect_files(spark, [EventFile(path, None) for path in paths], request.definition)
     check([file for file in seen if file.reason])
     ranges = tuple(ranges_of([file for file in seen if not file.reason], request.range_events))
     output = os.path.abspath(local_path(output)) if is_local(output) else output.rstrip("/")
@@ -95,7 +119,7 @@ def _score(
     store.delete(aside)
     store.make_dirs(aside)
     try:
-        task = ScoreFilesTask(ranges, request.tree, ship(spark, request.model), aside)
+        task = ScoreFilesTask(ranges, request.definition, ship(spark, request.model), aside)
         texts = run_tasks(spark, task, len(ranges), bytes_of(ranges), "scoring events")
         results = [RangeResult.of(text) for text in texts]
         failed = {ranges[result.number].path: result.reason for result in results if result.reason}
@@ -105,7 +129,7 @@ def _score(
         kept = [result for result in results if result.part and ranges[result.number].path not in failed]
         keep_only(store, aside, [result.part for result in kept])
         if not kept:
-            _write_empty(aside)
+            _write_empty(aside, request.model)
         if not _is_new(store, output):
             # A batch that was written, but not noted by Spark, runs again.
             store.delete(output)
@@ -115,12 +139,14 @@ def _score(
     return Scored(sum(file.events for file in seen), sum(result.rows for result in kept), tuple(bad))
 
 
-def _write_empty(folder: str) -> None:
-    """A part without rows: readers find the columns."""
+def _write_empty(folder: str, model: Path) -> None:
+    """Write a part without rows: readers find the columns."""
     import pyarrow.parquet as pq
 
     system, path = file_system(folder)
-    pq.write_table(scores_schema().empty_table(), f"{path}/part-000000.snappy.parquet", filesystem=system)
+    pq.write_table(
+        scores_schema(layout_in(model)).empty_table(), f"{path}/part-000000.snappy.parquet", filesystem=system
+    )
 
 
 def stream_scores(

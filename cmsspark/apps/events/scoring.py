@@ -6,17 +6,21 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from cmsspark.apps.events.features import EventFeatures, batches_of
-from cmsspark.apps.events.layout import BATCH_ROWS, CLASSES, FEATURES, HLF_COUNT, MATRIX, PARTICLES
+from cmsspark.apps.events.definition import Definition
+from cmsspark.apps.events.evaluation import Evaluation, evaluate
+from cmsspark.apps.events.features import EventFeatures
+from cmsspark.apps.events.layout import BATCH_ROWS, EventLayout
+from cmsspark.apps.events.layout_files import layout_in
 from cmsspark.apps.events.models import Model, load
-from cmsspark.apps.events.parts import PartWriter, matrix_of
+from cmsspark.apps.events.parts import PartWriter, matrix_of, weights_of
 from cmsspark.apps.events.prepare_task import RangeResult, numbers_of, peak_memory, read_or_reason, rows_of
 from cmsspark.apps.events.root_files import EntryRange
 from cmsspark.apps.events.sample_tasks import row_groups
+from cmsspark.apps.events.scalers import Scalers
 from cmsspark.apps.events.task_counts import task_count
 from cmsspark.base.errors import DataError
 from cmsspark.filesystems.storage import Entry
@@ -27,12 +31,20 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-LABELLED_SCHEMA: Final = "label tinyint, qcd float, ttbar float, wjets float"
+LABELLED_SCHEMA: Final = "label tinyint, weight double, probabilities array<float>"
+
+
+class Judged(NamedTuple):
+    """Events with known classes and their scores: ``(n)``, ``(n)`` and ``(n, classes)``."""
+
+    labels: Array
+    weights: Array
+    probabilities: Array
 
 
 @dataclass(frozen=True)
 class ScorePartsTask:
-    """For each id of the batches the part of that number: labels and probabilities of its events."""
+    """For each id of the batches the part of that number: labels, weights and probabilities of its events."""
 
     parts: tuple[str, ...]
     model: str
@@ -42,16 +54,20 @@ class ScorePartsTask:
 
         model = load_shipped(self.model)
         for number in numbers_of(batches):
-            for labels, scores in scored_part(model, self.parts[number]):
-                yield pa.RecordBatch.from_arrays([pa.array(labels), *_score_columns(scores)], ["label", *CLASSES])
+            for labels, weights, scores in scored_part(model, self.parts[number]):
+                ends = pa.array(np.arange(len(scores) + 1, dtype=np.int32) * scores.shape[1])
+                flat = pa.array(np.ascontiguousarray(scores, np.float32).reshape(-1))
+                probabilities = pa.ListArray.from_arrays(ends, flat)
+                columns = [pa.array(labels), pa.array(weights), probabilities]
+                yield pa.RecordBatch.from_arrays(columns, ["label", "weight", "probabilities"])
 
 
-def scores_schema() -> pa.Schema:
-    """The Arrow schema of scores: a row for each selected event."""
+def scores_schema(layout: EventLayout) -> pa.Schema:
+    """Return the Arrow schema of scores: a row for each selected event."""
     import pyarrow as pa
 
-    fields = [("file", pa.string()), ("entry", pa.int64()), ("event_hash", pa.int64())]
-    fields += [(name, pa.float32()) for name in CLASSES]
+    fields = [("file", pa.string()), ("entry", pa.int64()), ("event_hash", pa.int64()), ("weight", pa.float64())]
+    fields += [(name, pa.float32()) for name in layout.class_names]
     return pa.schema([*fields, ("predicted", pa.string())])
 
 
@@ -63,7 +79,7 @@ class ScoreFilesTask:
     """
 
     ranges: tuple[EntryRange, ...]
-    tree: str
+    definition: Definition
     model: str
     folder: str
 
@@ -73,33 +89,30 @@ class ScoreFilesTask:
 
     def _score(self, model: Model, number: int) -> RangeResult:
         part = self.ranges[number]
-        collections = read_or_reason(part, self.tree)
-        if isinstance(collections, str):
-            return RangeResult(number, reason=collections)
-        with PartWriter(self.folder, number, scores_schema()) as writer:
+        chunk = read_or_reason(part, self.definition)
+        if isinstance(chunk, str):
+            return RangeResult(number, reason=chunk)
+        with PartWriter(self.folder, number, scores_schema(model.layout)) as writer:
             scored = [
-                _scored(part, start, features, model.predict(features.hlf, features.low_level))
-                for start, features in batches_of(collections, low_level=model.needs_low_level)
+                _scored(part, start, features, model.predict(features.hlf, features.low_level), model.layout)
+                for start, features in chunk.batches(low_level=model.needs_low_level)
             ]
             # An event takes some 100 bytes: those of a range are one row group.
             writer.write({name: np.concatenate([batch[name] for batch in scored]) for name in writer.schema.names})
         return RangeResult(number, writer.name if writer.rows else "", writer.rows, memory=peak_memory())
 
 
-def _scored(part: EntryRange, start: int, features: EventFeatures, scores: Array) -> dict[str, Array]:
+def _scored(
+    part: EntryRange, start: int, features: EventFeatures, scores: Array, layout: EventLayout
+) -> dict[str, Array]:
     return {
         "file": np.full(len(scores), part.path, object),
         "entry": features.entries + (part.start + start),
         "event_hash": features.hashes().view(np.int64),
-        **{name: scores[:, place].astype(np.float32) for place, name in enumerate(CLASSES)},
-        "predicted": np.array(CLASSES, object)[scores.argmax(axis=1)],
+        "weight": features.weights,
+        **{name: scores[:, place].astype(np.float32) for place, name in enumerate(layout.class_names)},
+        "predicted": np.array(layout.class_names, object)[scores.argmax(axis=1)],
     }
-
-
-def _score_columns(scores: Array) -> list[pa.Array]:
-    import pyarrow as pa
-
-    return [pa.array(np.ascontiguousarray(scores[:, place], np.float32)) for place in range(len(CLASSES))]
 
 
 def load_shipped(model: str) -> Model:
@@ -109,14 +122,14 @@ def load_shipped(model: str) -> Model:
     return load(local_folder(model))
 
 
-def predictions(spark: SparkSession, model_folder: Path, parts: Sequence[Entry]) -> tuple[Array, Array]:
-    """Labels ``(n)`` and probabilities ``(n, 3)`` of the events of some parts, scored in Spark's tasks."""
+def predictions(spark: SparkSession, model_folder: Path, parts: Sequence[Entry]) -> Judged:
+    """Return labels, weights and probabilities of the events of some parts, scored in Spark's tasks."""
     from cmsspark.engines.broadcast_files import ship
     from cmsspark.engines.session import cause_of
     from cmsspark.engines.spark_progress import spark_progress
 
     if not parts:
-        raise DataError("parts of events are wanted, to judge by", found="none")
+        raise DataError("there are no events to judge by")
     task = ScorePartsTask(tuple(part.path for part in parts), ship(spark, model_folder))
     tasks = task_count(spark, len(parts), sum(part.size for part in parts))
     try:
@@ -124,25 +137,39 @@ def predictions(spark: SparkSession, model_folder: Path, parts: Sequence[Entry])
             rows = spark.range(0, len(parts), 1, tasks).mapInArrow(task, LABELLED_SCHEMA).toPandas()
     except Exception as error:
         raise cause_of(error) from None
-    return rows["label"].to_numpy(np.int64), rows[list(CLASSES)].to_numpy(np.float32)
+    labels = rows["label"].to_numpy(np.int64)
+    probabilities = np.concatenate(list(rows["probabilities"])).reshape(len(labels), -1)
+    return Judged(labels, rows["weight"].to_numpy(np.float64), probabilities)
 
 
-def local_predictions(model: Model, parts: Sequence[str]) -> tuple[Array, Array]:
-    """As :func:`predictions`, in this process."""
+def judge(spark: SparkSession, model_folder: Path, parts: Sequence[Entry]) -> Evaluation:
+    """Return how good a model is on the events of some parts."""
+    return evaluation_of(model_folder, predictions(spark, model_folder, parts))
+
+
+def evaluation_of(model_folder: Path, judged: Judged) -> Evaluation:
+    """Return how good a model is, by its scores; weights are scaled so that classes have equal sums."""
+    weights = Scalers.load(model_folder).weights(judged.labels, judged.weights)
+    return evaluate(judged.labels, judged.probabilities, layout_in(model_folder).classes, weights)
+
+
+def local_predictions(model: Model, parts: Sequence[str]) -> Judged:
+    """Return the same as :func:`predictions`, in this process."""
     rows = [row for part in parts for row in scored_part(model, part)]
     if not rows:
-        raise DataError("parts of events are wanted, to judge by", found="none")
-    return np.concatenate([labels for labels, _ in rows]), np.concatenate([scores for _, scores in rows])
+        raise DataError("there are no events to judge by")
+    return Judged(*(np.concatenate([row[place] for row in rows]) for place in range(3)))
 
 
-def scored_part(model: Model, part: str) -> Iterator[tuple[Array, Array]]:
-    """Labels and probabilities of the events of a part, in batches of at most 500."""
+def scored_part(model: Model, part: str) -> Iterator[tuple[Array, Array, Array]]:
+    """Return labels, weights and probabilities of the events of a part, in batches of at most 500."""
+    layout = model.layout
     names = ["label", "hlf", *(["low_level"] if model.needs_low_level else [])]
-    for rows in row_groups(part, names):
+    for rows in row_groups(part, names, optional=("weight",)):
         for start in range(0, rows.num_rows, BATCH_ROWS):
             batch = rows.slice(start, BATCH_ROWS)
             low_level = None
             if model.needs_low_level:
-                low_level = matrix_of(batch.column("low_level"), MATRIX).reshape(-1, PARTICLES, FEATURES)
-            scores = model.predict(matrix_of(batch.column("hlf"), HLF_COUNT), low_level)
-            yield batch.column("label").to_numpy(), scores
+                low_level = matrix_of(batch.column("low_level"), layout.matrix).reshape(-1, *layout.shape)
+            scores = model.predict(matrix_of(batch.column("hlf"), layout.hlf_count), low_level)
+            yield batch.column("label").to_numpy(), weights_of(batch), scores

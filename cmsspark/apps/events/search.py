@@ -26,8 +26,9 @@ from cmsspark.apps.events.result_files import write_history, write_result
 from cmsspark.apps.events.runs import EventRequest, event_run, finish
 from cmsspark.apps.events.sample_tasks import TEST, TRAIN
 from cmsspark.apps.events.sample_use import StoredSample, find_sample, on_this_host, put_folder
-from cmsspark.apps.events.scoring import predictions
-from cmsspark.apps.events.small_sample import read_events
+from cmsspark.apps.events.scalers import Scalers
+from cmsspark.apps.events.scoring import judge
+from cmsspark.apps.events.small_sample import Events, read_events
 from cmsspark.apps.events.tree_training import PARAMETERS, fit_xgboost, validation_start
 from cmsspark.base import dates
 from cmsspark.base.errors import UsageError
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from cmsspark.store.results import CurrentTable
-
-Array = np.ndarray[Any, Any]
 
 NAME: Final = "events_search"
 TABLE: Final = "event_search"
@@ -101,7 +100,7 @@ class TrialResult:
 
 @dataclass(frozen=True)
 class TrialTask:
-    """Trains one model in a task; ``events`` is broadcast: features and labels."""
+    """Trains one model in a task; ``events`` is broadcast: events and scalers."""
 
     parameters: dict[str, float]
     seed: int
@@ -114,11 +113,12 @@ class TrialTask:
         import time
 
         began = time.monotonic()
-        hlf, labels = self.events.value
+        events, scalers = self.events.value
         # A task has one core.
-        model, history = fit_xgboost(hlf, labels, self.parameters, self.seed, 1)
-        start = validation_start(len(labels))
-        judged = evaluate(labels[start:], model.predict(hlf[start:]))
+        model, history = fit_xgboost(events, scalers, self.parameters, self.seed, 1)
+        start = validation_start(len(events.labels))
+        weights = scalers.weights(events.labels, events.weights)[start:]
+        judged = evaluate(events.labels[start:], model.predict(events.hlf[start:]), events.layout.classes, weights)
         seconds = round(time.monotonic() - began, 2)
         result = TrialResult(self.parameters, judged.auc, judged.accuracy, judged.log_loss, model.rounds, seconds)
         return result.text() if history else ""
@@ -158,15 +158,15 @@ def run(request: EventRequest, options: SearchOptions) -> CurrentTable:
     with event_run(request, NAME) as (run_context, store, spark), run_context.staged(store) as staged:
         sample = find_sample(store, request.fout, request.day)
         with on_this_host(store, sample.folder, (TRAIN,)) as local, tempfile.TemporaryDirectory() as aside:
-            hlf, _, labels = read_events(local / TRAIN, limit=options.events)
+            events, scalers = read_events(local / TRAIN, limit=options.events), Scalers.load(local)
             trials = _Trials(store, staged.interval_folder, sample, options)
-            results = trials.run(spark, wanted, (hlf, labels), run_context.log)
+            results = trials.run(spark, wanted, (events, scalers), run_context.log)
             best = max(results, key=lambda result: (result.auc, json.dumps(result.parameters, sort_keys=True)))
             folder = Path(aside, FOLDER)
-            model, history = fit_xgboost(hlf, labels, best.parameters, options.seed, 0)
+            model, history = fit_xgboost(events, scalers, best.parameters, options.seed, 0)
             write_model(folder, model, best.parameters, options.seed, local)
             write_history(folder, history)
-            evaluation = evaluate(*predictions(spark, folder, sample.parts(store, TEST)))
+            evaluation = judge(spark, folder, sample.parts(store, TEST))
             facts = {**sample.facts(), "search": f"the best of {len(results)} trials by AUC of a validation part"}
             write_result(folder, evaluation, facts)
             put_folder(store, folder, join(staged.folder, FOLDER))
@@ -190,7 +190,7 @@ class _Trials:
         self._lock = threading.Lock()
 
     def run(
-        self, spark: SparkSession, wanted: Sequence[dict[str, float]], events: tuple[Array, Array],
+        self, spark: SparkSession, wanted: Sequence[dict[str, float]], events: tuple[Events, Scalers],
         log: Callable[[str], None],
     ) -> list[TrialResult]:  # fmt: skip
         """The results of all trials, in their order; each trial is a Spark job with one task."""

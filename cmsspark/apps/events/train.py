@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from cmsspark.apps.events.evaluation import Evaluation, evaluate
-from cmsspark.apps.events.layout import CLASSES
+from cmsspark.apps.events.evaluation import Evaluation
+from cmsspark.apps.events.layout_files import layout_in
 from cmsspark.apps.events.models import NETWORKS, ForestModel, read_description, write_model
 from cmsspark.apps.events.result_files import write_history, write_result
 from cmsspark.apps.events.runs import EventRequest, event_run, finish
 from cmsspark.apps.events.sample_tasks import TEST, TRAIN
 from cmsspark.apps.events.sample_use import StoredSample, find_sample, on_this_host, put_folder
-from cmsspark.apps.events.scoring import predictions
+from cmsspark.apps.events.scalers import Scalers
+from cmsspark.apps.events.scoring import judge
 from cmsspark.apps.events.small_sample import read_events
 from cmsspark.apps.events.tree_training import fit_xgboost, parameters_of, train_with_spark, vectors
 from cmsspark.base import dates
@@ -84,7 +85,7 @@ def run(request: EventRequest, options: TrainOptions) -> CurrentTable:
             began = time.monotonic()
             train_model(spark, store, staged, sample, kind, folder, options)
             seconds = time.monotonic() - began
-            evaluation = evaluate(*predictions(spark, folder, sample.parts(store, TEST)))
+            evaluation = judge(spark, folder, sample.parts(store, TEST))
             write_result(folder, evaluation, sample.facts())
             put_folder(store, folder, join(staged.folder, FOLDER, kind))
             trained.append(TrainedModel(kind, folder, evaluation, seconds))
@@ -106,22 +107,22 @@ def train_model(
     parameters = parameters_of(kind, options.parameters)
     if kind == "xgboost":
         with on_this_host(store, sample.folder, (TRAIN,)) as local:
-            hlf, _, labels = read_events(local / TRAIN)
-            model, history = fit_xgboost(hlf, labels, parameters, options.seed, 0)
+            model, history = fit_xgboost(read_events(local / TRAIN), Scalers.load(local), parameters, options.seed, 0)
             write_model(folder, model, parameters, options.seed, local)
             write_history(folder, history)
         return
     from cmsspark.store.results import spark_location
 
-    rows = vectors(spark, join(sample.folder, TRAIN)).persist()
-    scratch = join(staged.folder, f"_{kind}")
-    try:
-        trees = train_with_spark(spark, kind, rows, spark_location(scratch), parameters, options.seed)
-    finally:
-        rows.unpersist()
-        store.delete(scratch)
     with on_this_host(store, sample.folder, ()) as local:
-        write_model(folder, ForestModel(kind, trees), parameters, options.seed, local)
+        layout = layout_in(local)
+        rows = vectors(spark, join(sample.folder, TRAIN), Scalers.load(local)).persist()
+        scratch, classes = join(staged.folder, f"_{kind}"), len(layout.classes)
+        try:
+            trees = train_with_spark(spark, kind, rows, spark_location(scratch), parameters, options.seed, classes)
+        finally:
+            rows.unpersist()
+            store.delete(scratch)
+        write_model(folder, ForestModel(kind, trees, layout), parameters, options.seed, local)
 
 
 def _train_network(spark: SparkSession, sample: StoredSample, kind: str, folder: Path, options: TrainOptions) -> None:
@@ -159,7 +160,7 @@ def _table(trained: Sequence[TrainedModel], sample: StoredSample, request: Event
                 "train_count": sample.counts[TRAIN],
                 "test_count": judged.events,
                 "auc": judged.auc,
-                **{f"auc_{name}": curve.auc for name, curve in zip(CLASSES, judged.curves, strict=True)},
+                "auc_by_class": json.dumps(judged.auc_by_class),
                 "accuracy": judged.accuracy,
                 "log_loss": judged.log_loss,
                 "train_seconds": round(model.seconds, 1),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from cmsspark.apps.events.runs import EventRequest, event_options
-from cmsspark.base.errors import NotReady
+from cmsspark.base.errors import NotReady, UsageError
 from cmsspark.base.resources import resource
 from cmsspark.base.text import progress_line
 from cmsspark.cli.job_output import print_outcome
@@ -42,10 +42,16 @@ _SCRIPT: Final = "etc/training/train_events.py"
 )
 @click.option("--set", "parameters", multiple=True, metavar="NAME=VALUE", help="A parameter of trees, such as depth=6.")
 @click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Networks: workers at once.")
-@click.option("--epochs", type=click.IntRange(1), default=6, show_default=True, help="Networks: epochs at most.")
-@click.option("--batch", type=click.IntRange(1), default=128, show_default=True, help="Networks: events of a step.")
 @click.option(
-    "--learning-rate", type=click.FloatRange(0, min_open=True), default=1e-3, show_default=True,
+    "--steps", type=click.IntRange(1), show_default="6 epochs; at least 2,000 of hlf, 400 of the others",
+    help="Networks: most steps; training stops early where the validation does not improve.",
+)  # fmt: skip
+@click.option(
+    "--epochs", type=click.IntRange(1), show_default="by --steps", help="Networks: most passes over the sample."
+)
+@click.option("--batch", type=click.IntRange(1), default=64, show_default=True, help="Networks: events of a step.")
+@click.option(
+    "--learning-rate", type=click.FloatRange(0, min_open=True), default=3e-3, show_default=True,
     help="Networks: that of one worker.",
 )  # fmt: skip
 @click.option("--retries", type=click.IntRange(0), default=1, show_default=True, help="Networks: after a lost worker.")
@@ -53,11 +59,14 @@ _SCRIPT: Final = "etc/training/train_events.py"
 @event_options
 def command(
     request: EventRequest, as_json: bool, kinds: tuple[str, ...], parameters: tuple[str, ...], seed: int, workers: int,
-    epochs: int, batch: int, learning_rate: float, retries: int,
+    steps: int | None, epochs: int | None, batch: int, learning_rate: float, retries: int,
 ) -> None:  # fmt: skip
     from cmsspark.apps.events import train
 
-    arguments = ("--epochs", str(epochs), "--batch", str(batch), "--learning-rate", str(learning_rate))
+    if steps and epochs:
+        raise UsageError("--steps and --epochs are both the budget", next_step="give one of them")
+    values = {"--steps": steps, "--epochs": epochs, "--batch": batch, "--learning-rate": learning_rate}
+    arguments = tuple(word for name, value in values.items() if value for word in (name, str(value)))
     networks = BarrierTrainer(request.settings.state_dir / "training", workers, arguments, retries)
     options = train.TrainOptions(kinds, parameters, seed, networks)
     print_outcome(NAME, request.day, as_json, lambda: train.run(request, options), train.FOLDER)

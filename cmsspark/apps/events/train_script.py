@@ -11,6 +11,7 @@ import click
 
 from cmsspark.apps.events.network_training import Training, World, train
 from cmsspark.apps.events.networks import KINDS, require_jax
+from cmsspark.apps.events.tensorboard import TensorBoardMetrics, require_tensorboard
 from cmsspark.base import errors
 from cmsspark.base.errors import InputMissing
 
@@ -18,25 +19,40 @@ from cmsspark.base.errors import InputMissing
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.argument("sample", type=click.Path(path_type=Path))
 @click.option("--model", type=click.Choice(list(KINDS)), default="hlf", help="Which network.")
-@click.option("--epochs", type=int, default=6, help="Epochs at most.")
-@click.option("--batch", type=int, default=128, help="Events a step and worker.")
-@click.option("--learning-rate", type=float, default=1e-3, help="Learning rate of one worker.")
-@click.option("--patience", type=int, default=3, help="Epochs without a better validation before it stops.")
+@click.option(
+    "--steps",
+    type=int,
+    default=0,
+    show_default="6 epochs; at least 2,000 of hlf, 400 of the others",
+    help="Most steps.",
+)
+@click.option("--epochs", type=int, default=0, show_default="by --steps", help="Most passes over the sample.")
+@click.option("--batch", type=int, default=64, help="Events a step and worker.")
+@click.option("--learning-rate", type=float, default=3e-3, help="Learning rate of one worker.")
+@click.option("--patience", type=int, default=5, help="Validations in a row without improvement before it stops.")
 @click.option("--seed", type=int, default=0, help="Seed of weights, order and dropout.")
 @click.option("--output", type=click.Path(path_type=Path), help="Folder of the result. [default: the launcher's]")
+@click.option("--tensorboard", is_flag=True, help="Also write OUTPUT/tensorboard; needs cmsspark[tensorboard].")
 @click.option("--dry-run", is_flag=True, help="Only check the arguments.")
-def command(sample: Path, output: Path | None, dry_run: bool, **values: object) -> None:
+def command(sample: Path, output: Path | None, dry_run: bool, tensorboard: bool, **values: object) -> None:
     """Train a network on the folder SAMPLE, which events_sample made. The model comes into OUTPUT/model."""
     training = Training(**values)  # type: ignore[arg-type]  # click converted them
     require_jax()
+    if tensorboard:
+        require_tensorboard()
     if not (sample / "train").is_dir():
-        raise InputMissing("a sample of events is wanted", where=sample / "train", next_step="run events_sample.py")
+        raise InputMissing("no sample of events", where=sample / "train", next_step="run events_sample.py")
     if dry_run:
         return
     world = World.of()
     world.join()
     target = output or Path(os.environ.get("CMSSPARK_TRAIN_OUTPUT", "output"))
-    train(sample, target, training, world, lambda text: print(text, flush=True))  # noqa: T201  # a worker's log
+    metrics = None if not tensorboard or world.rank else TensorBoardMetrics(target / "tensorboard")
+    try:
+        train(sample, target, training, world, lambda text: print(text, flush=True), metrics)  # noqa: T201  # a log
+    finally:
+        if metrics is not None:
+            metrics.close()
 
 
 def main() -> NoReturn:

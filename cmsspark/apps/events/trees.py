@@ -40,7 +40,7 @@ class Trees:
     values: Array
 
     def predict(self, hlf: Array) -> Array:
-        """Probabilities ``(n, 3)`` of events, from unscaled features ``(n, 14)``."""
+        """Return probabilities ``(n, classes)`` of events, from unscaled features ``(n, features)``."""
         sums = np.zeros((len(hlf), self.values.shape[1]))
         rows = np.ascontiguousarray(hlf, np.float64)
         _add_trees(

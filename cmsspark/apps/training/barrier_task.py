@@ -1,8 +1,8 @@
 """A worker in a barrier task of Spark: what runs on executors, which need not have this package.
 
-It imports the standard library and pyspark only, and is pickled by value. It holds a port, sends it to all workers by
-the barrier, and runs the worker program, whose frames it sends to the driver over a connection. When that connection
-ends, because the driver stopped the run or is gone, the worker ends, too.
+It imports the standard library, pyspark and ``ports`` only, and is pickled by value with the latter. It chooses a port,
+sends it to all workers by the barrier, and runs the worker program, whose frames it sends to the driver over a
+connection. When that connection ends, because the driver stopped the run or is gone, the worker ends, too.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
+from cmsspark.apps.training.ports import free_addresses
+
 #: Bytes of an archive in one frame.
 CHUNK = 3 * 2**16
 
@@ -30,7 +32,7 @@ def run_worker(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Run the worker of this barrier task; gives one row with its rank and exit code.
 
     ``plan``: ``job`` without rank and addresses, ``worker`` (the program's text), ``script_text``, ``driver`` (host,
-    port), ``token``, ``restore`` (rank → archive of the output of an attempt before).
+    port), ``token``, ``restore`` (rank → archive of the output of an attempt before), ``files`` (an archive).
     """
     from pyspark import BarrierTaskContext
 
@@ -39,24 +41,24 @@ def run_worker(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if context.attemptNumber() > 0:
         # Retries are the launcher's: only it knows whether they are wanted, and reports them.
         raise RuntimeError("cmsspark train: Spark may not start a worker again")
-    held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     folder = tempfile.mkdtemp(prefix="cmsspark-train-")
     link = socket.create_connection(tuple(plan["driver"]), 30)
     try:
         link.settimeout(None)
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         host = context.getTaskInfos()[rank].address.rpartition(":")[0] or context.getTaskInfos()[rank].address
         with suppress(OSError):
             host = socket.gethostbyname(host)
-        held.bind(("", 0))
-        addresses = context.allGather(f"{host}:{held.getsockname()[1]}")
+        port = free_addresses(1, "")[0].rpartition(":")[2]
+        addresses = context.allGather(f"{host}:{port}")
+        gpus = context.resources().get("gpu")
+        if gpus is not None:
+            devices = {"CUDA_VISIBLE_DEVICES": ",".join(gpus.addresses)}
+            plan["job"]["environment"] = {**devices, **plan["job"]["environment"]}
         _send(link, {"token": plan["token"], "rank": rank})
         code = _run(plan, rank, list(addresses), folder, link)
         yield {"rank": rank, "code": code}
     finally:
         link.close()
-        held.close()
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -71,7 +73,11 @@ def _run(plan: dict[str, Any], rank: int, addresses: list[str], folder: str, lin
         with open(os.path.join(folder, name), "w", encoding="utf-8") as stream:
             stream.write(text)
     script = os.path.join(folder, plan["script_name"])
-    job = {**plan["job"], "rank": rank, "addresses": addresses, "output": output, "script": script}
+    job = {**plan["job"], "rank": rank, "addresses": addresses, "output": output, "script": script, "files": None}
+    if plan["files"]:
+        job["files"] = os.path.join(folder, "files")
+        os.mkdir(job["files"])
+        unpack(plan["files"], job["files"])
     program = [sys.executable, os.path.join(folder, "worker.py"), str(os.getpid())]
     process = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
     assert process.stdin is not None and process.stdout is not None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from cmsspark.apps.training.script_check import missing_imports
+from cmsspark.apps.training.worker import files_environment
 from cmsspark.base.errors import DataError, InputMissing, NotAllowed, UsageError
 
 #: Seconds that a script's own ``--dry-run`` may take.
@@ -19,8 +20,8 @@ MAX_BYTES: Final = 900_000
 _LAST_LINES: Final = 5
 
 
-def check_script(script: Path, arguments: tuple[str, ...], *, checks_imports: bool) -> str:
-    """The text of a script that can be started with these arguments.
+def check_script(script: Path, arguments: tuple[str, ...], *, checks_imports: bool, files: Path | None = None) -> str:
+    """Return the text of a script that can be started with these arguments.
 
     ``checks_imports`` is false where workers have another Python, in an image. A script that knows ``--dry-run`` is run
     with it here, and must end with 0. Raises InputMissing (66), NotAllowed (77), DataError (65) for what is no script,
@@ -34,7 +35,8 @@ def check_script(script: Path, arguments: tuple[str, ...], *, checks_imports: bo
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
         raise DataError("the script does not compile", where=f"{script}{line}", found=reason) from None
     if checks_imports:
-        missing = missing_imports(source, str(script.absolute().parent))
+        folders = [str(script.absolute().parent), *([str(files.absolute())] if files else [])]
+        missing = missing_imports(source, *folders)
         if missing:
             names = ", ".join(f"{name} (line {line})" for name, line in missing)
             first = missing[0][0].partition(".")[0]
@@ -43,7 +45,7 @@ def check_script(script: Path, arguments: tuple[str, ...], *, checks_imports: bo
                 next_step=f"install them for {sys.executable}, for example: {sys.executable} -m pip install {first}",
             )  # fmt: skip
         if knows_dry_run(source):
-            _dry_run(script, arguments)
+            _dry_run(script, arguments, files)
     return source
 
 
@@ -56,12 +58,12 @@ def _read(script: Path) -> str:
     try:
         if not script.is_file():
             found = "a folder" if script.is_dir() else "no such file" if not script.exists() else "no regular file"
-            raise InputMissing("the Python script cannot be read", where=script, found=found)
+            raise InputMissing("no Python script", where=script, found=found)
         content = script.read_bytes()
     except PermissionError as error:
         raise NotAllowed("the script cannot be read", where=script, found=error.strerror) from None
     except OSError as error:
-        raise InputMissing("the Python script cannot be read", where=str(script)[:200], found=error.strerror) from None
+        raise InputMissing("no Python script", where=str(script)[:200], found=error.strerror) from None
     if len(content) > MAX_BYTES:
         raise DataError(f"a script has at most {MAX_BYTES:,} bytes", where=script, found=f"{len(content):,} bytes")
     try:
@@ -70,10 +72,12 @@ def _read(script: Path) -> str:
         raise DataError("a script must be UTF-8 text", where=script, found=f"byte {error.start} is not UTF-8") from None
 
 
-def _dry_run(script: Path, arguments: tuple[str, ...]) -> None:
+def _dry_run(script: Path, arguments: tuple[str, ...], files: Path | None) -> None:
     """Run the script with ``--dry-run``. Raises UsageError (2) with its last lines where it refuses its arguments."""
     command = [sys.executable, str(script.absolute()), *arguments, "--dry-run"]
     environ = {**os.environ, "COLUMNS": "120"}
+    if files is not None:
+        environ |= files_environment(str(files.absolute()), environ)
     try:
         ended = subprocess.run(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environ,

@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 _BACKENDS: Final = ("local", "spark", "k8s")
 #: Seconds that `train stop` waits for the launcher.
 _STOP_SECONDS: Final = 60
+#: Options whose values have other names.
+_FLAGS: Final = {
+    "confs": "conf", "kube_context": "context", "volumes": "volume", "selectors": "node-selector",
+    "pull_secrets": "pull-secret",
+}  # fmt: skip
 _settings = click.option("--settings", "settings_file", metavar="FILE", help="Settings file.")
 
 
@@ -65,6 +70,18 @@ def command() -> None:
 @click.option("--namespace", help="Kubernetes: namespace. [default: that of the context]")
 @click.option("--context", "kube_context", help="Kubernetes: context of the kubeconfig. [default: the current one]")
 @click.option("--claim", help="Kubernetes: PersistentVolumeClaim for the output, so that retries go on.")
+@click.option(
+    "--files", type=click.Path(path_type=Path), help="Folder that travels with the script: modules and small files."
+)
+@click.option("--gpus", type=click.IntRange(0, 64), default=0, show_default=True, help="GPUs of a worker.")
+@click.option("--volume", "volumes", multiple=True, metavar="CLAIM:/FOLDER[:ro]", help="Kubernetes: a claim to mount.")
+@click.option("--node-selector", "selectors", multiple=True, metavar="KEY=VALUE", help="Kubernetes: nodes to run on.")
+@click.option(
+    "--pull-secret", "pull_secrets", multiple=True, metavar="NAME", help="Kubernetes: Secret of the registry."
+)
+@click.option(
+    "--pod-template", type=click.Path(path_type=Path), help="Kubernetes: a Pod that workers' pods begin with."
+)
 @click.option(
     "--max-hours", type=click.FloatRange(0.01, 720), default=24.0, show_default=True, help="Kubernetes: limit."
 )
@@ -116,11 +133,16 @@ def _run_of(script: Path, arguments: tuple[str, ...], state_dir: Path, options: 
     from cmsspark.settings.redaction import redacted_words
 
     backend = options["backend"]
-    others = {"spark": ("master", "confs"), "k8s": ("image", "namespace", "kube_context", "claim")}
+    others = {
+        "spark": ("master", "confs"),
+        "k8s": (
+            "image", "namespace", "kube_context", "claim", "volumes", "selectors", "pull_secrets", "pod_template"
+        ),
+    }  # fmt: skip
     for other, names in others.items():
         given = [name for name in names if options[name]]
         if given and other != backend:
-            flag = {"confs": "conf", "kube_context": "context"}.get(given[0], given[0])
+            flag = _FLAGS.get(given[0], given[0]).replace("_", "-")
             raise UsageError(f"--{flag} is for --on {other}", found=f"--on {backend}")
     secrets = tuple(secret_of(text, state_dir / "secrets", backend) for text in options["secrets"])
     if len({secret.name for secret in secrets}) < len(secrets):
@@ -137,6 +159,8 @@ def _run_of(script: Path, arguments: tuple[str, ...], state_dir: Path, options: 
         memory=memory_of(options["memory"]),
         retries=options["retries"],
         environment=_pairs(options["variables"], "--env"),
+        files=options["files"],
+        gpus=options["gpus"],
     )
 
 
@@ -161,10 +185,19 @@ def _backend_of(run: TrainingRun, options: dict[str, Any]) -> Backend:
         from cmsspark.apps.training.spark_backend import SparkBackend
 
         return SparkBackend(options["master"], _pairs(options["confs"], "--conf"))
-    from cmsspark.apps.training.k8s_backend import K8sBackend
+    from cmsspark.apps.training.k8s_backend import K8sBackend, read_template, volume_of
 
-    seconds = int(options["max_hours"] * 3600)
-    return K8sBackend(options["image"] or "", options["namespace"], options["kube_context"], options["claim"], seconds)
+    return K8sBackend(
+        options["image"] or "",
+        options["namespace"],
+        options["kube_context"],
+        options["claim"],
+        int(options["max_hours"] * 3600),
+        volumes=tuple(map(volume_of, options["volumes"])),
+        node_selector=_pairs(options["selectors"], "--node-selector"),
+        pull_secrets=options["pull_secrets"],
+        template=read_template(options["pod_template"]) if options["pod_template"] else {},
+    )
 
 
 def _show_plan(run: TrainingRun, backend: Backend, source: str) -> None:
@@ -177,6 +210,8 @@ def _show_plan(run: TrainingRun, backend: Backend, source: str) -> None:
 
     addresses = [f"HOST{rank}:PORT{rank}" for rank in range(run.workers)]
     environment = worker_environment(run.job(0, addresses, "OUTPUT", 1)) | dict(run.environment)
+    if run.files is not None:
+        environment["CMSSPARK_TRAIN_FILES"] = str(run.files)
     click.echo(f"{run.name}: {run.workers} workers on {run.backend}, each with {run.cpus} cores")
     _note_memory(run)
     click.echo(f"  python {run.script} {' '.join(run.shown_arguments)}".rstrip())

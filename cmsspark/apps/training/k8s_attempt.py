@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 from cmsspark.apps.training import k8s_manifests as manifests
 from cmsspark.apps.training.backend import Attempt, WorkerFailure, reason_of
-from cmsspark.apps.training.k8s_errors import ApiAway, api_errors, translated
+from cmsspark.apps.training.k8s_errors import ApiAway, api_errors, message_of, translated
 from cmsspark.apps.training.k8s_output import PodOutput
 from cmsspark.apps.training.k8s_pods import failure_of, is_ready, rank_of, waits_for_config, why_pending
 from cmsspark.apps.training.spec import TrainingRun
@@ -73,11 +73,28 @@ class JobAttempt:
         """Make all objects, or have the API server check all of them first."""
         backend, run, number = self._backend, self._run, self._attempt.number
         source = run.script.read_text(encoding="utf-8-sig")
+        if dry_run:
+            self._check_admission()
         # The Job comes first, so that it owns all others: its pods wait for them, or end at its deadline.
         job = self._put(manifests.job(run, backend.cluster(), number), dry_run=dry_run)
         owners = [] if dry_run else [manifests.owner(self._name, job.metadata.uid)]
         for made in backend.owned(run, number, source, self._token, owners):
             self._put(made, dry_run=dry_run)
+
+    def _check_admission(self) -> None:
+        """Have the API server admit a pod: a Job is taken whose pods are refused, which only events tell later."""
+        from kubernetes.client.exceptions import ApiException
+
+        template = manifests.pod_template(self._run, self._backend.cluster(), self._attempt.number)
+        metadata = {**template["metadata"], "name": f"{self._name}-check"}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
+        with api_errors(f"admitting the pods of {self._name} in {self._namespace}", self._where):
+            try:
+                self._core.create_namespaced_pod(self._namespace, pod, dry_run="All", _request_timeout=_TIMEOUT)
+            except ApiException as error:
+                # A role of an earlier version: the Job's own events tell what admission says.
+                if error.status != 403 or "cannot create resource" not in message_of(error):
+                    raise
 
     def _put(self, made: Any, *, dry_run: bool) -> Any:
         """Create one object and note how it is deleted; the API server's answer."""

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
 from cmsspark.apps.training import k8s_manifests as manifests
+from cmsspark.apps.training import pod_worker
 from cmsspark.apps.training.backend import Attempt, WorkerFailure
 from cmsspark.apps.training.k8s_attempt import JobAttempt
 from cmsspark.apps.training.k8s_errors import api_errors, require_client
-from cmsspark.apps.training.spec import TrainingRun
-from cmsspark.base.errors import InputMissing, UsageError
+from cmsspark.apps.training.shipped_files import K8S_BYTES, pack_files
+from cmsspark.apps.training.spec import TrainingRun, is_object_name
+from cmsspark.base.errors import InputMissing, SettingsError, UsageError
 
 #: Seconds between two looks at the pods, and until all pods have to run.
 _POLL_SECONDS: Final = 1.0
@@ -31,16 +35,25 @@ class K8sBackend:
     context: str | None = None
     claim: str | None = None
     max_seconds: int = 86_400
+    volumes: tuple[manifests.Volume, ...] = ()
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    pull_secrets: tuple[str, ...] = ()
+    template: Mapping[str, Any] = field(default_factory=dict)
     start_seconds: float = _START_SECONDS
     poll_seconds: float = _POLL_SECONDS
     api: Any = None
     has_this_python: bool = False
 
     def check(self, run: TrainingRun) -> None:
-        """Raises UsageError (2) without an image or the client. The cluster is not asked."""
+        """Raises UsageError (2) without an image or the client, DataError (65) for too large files.
+
+        The cluster is not asked.
+        """
         require_client()
         if not self.image or any(letter.isspace() for letter in self.image):
             raise UsageError("--on k8s needs --image", found=repr(self.image), next_step="--image registry/image:tag")
+        if run.files is not None:
+            pack_files(run.files, K8S_BYTES)
 
     def yaml(self, run: TrainingRun, source: str) -> str:
         """The manifests of a run as YAML; values of secrets are ``***``."""
@@ -59,7 +72,10 @@ class K8sBackend:
 
     def cluster(self) -> manifests.Cluster:
         """The site's part of the manifests."""
-        return manifests.Cluster(self.image, self.namespace or "default", self.claim, self.max_seconds)
+        return manifests.Cluster(
+            self.image, self.namespace or "default", self.claim, self.max_seconds, self.volumes, self.node_selector,
+            self.pull_secrets, self.template,
+        )  # fmt: skip
 
     def owned(self, run: TrainingRun, number: int, source: str, token: str, owners: list[Any]) -> list[Any]:
         """The objects of an attempt beside its Job."""
@@ -118,6 +134,34 @@ class K8sBackend:
                 where="KUBECONFIG, or ~/.kube/config",
                 found=str(error)[:300],
             ) from None
+
+
+def volume_of(text: str) -> manifests.Volume:
+    """Return the volume ``CLAIM:/folder`` or ``CLAIM:/folder:ro``. Raises UsageError (2)."""
+    claim, _, rest = text.partition(":")
+    path, _, mode = rest.partition(":")
+    if not is_object_name(claim) or not path.startswith("/") or path == "/" or mode not in ("", "ro"):
+        raise UsageError("--volume has the form CLAIM:/FOLDER or CLAIM:/FOLDER:ro", found=repr(text))
+    if path.rstrip("/") == str(pod_worker.FOLDER) or path.startswith(f"{pod_worker.FOLDER}/"):
+        raise UsageError(f"--volume: {pod_worker.FOLDER} is the launcher's folder", found=repr(text))
+    return manifests.Volume(claim, path, mode == "ro")
+
+
+def read_template(path: Path) -> dict[str, Any]:
+    """Return a Pod from a YAML file. Raises InputMissing (66), SettingsError (78) for what is no Pod."""
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputMissing("the pod template cannot be read", where=path, found=error.strerror) from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise SettingsError("the pod template is not YAML", where=path, found=str(error)[:300]) from None
+    is_pod = isinstance(document, dict) and document.get("kind") == "Pod" and isinstance(document.get("spec"), dict)
+    if not is_pod or not isinstance(document.get("metadata", {}), dict):
+        raise SettingsError(
+            "a pod template has `kind: Pod` and a spec", where=path, found=str(document)[:100],
+            next_step="its container `worker` is merged with that of the launcher",
+        )  # fmt: skip
+    return {"metadata": document.get("metadata") or {}, "spec": document["spec"]}
 
 
 def _plain(made: Any) -> dict[str, Any]:

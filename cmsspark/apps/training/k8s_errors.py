@@ -9,6 +9,12 @@ from contextlib import contextmanager
 from cmsspark.base.errors import CmssparkError, InputMissing, NotAllowed, NotReady, SettingsError, UsageError
 from cmsspark.settings.secrets import safe_text
 
+#: What is in refusals by admission, which have the status of a missing right.
+_ADMISSION = (
+    "violates PodSecurity", "admission webhook", "denied the request", "usage per Container", "usage per Pod",
+    "ValidatingAdmissionPolicy", "must specify", "PriorityClass",
+)  # fmt: skip
+
 
 class ApiAway(NotReady):
     """The API server does not answer, or not now (75)."""
@@ -34,7 +40,7 @@ def api_errors(what: str, where: str) -> Iterator[None]:
     try:
         yield
     except ApiException as error:
-        raise translated(error.status or 0, _message(error), what, where) from None
+        raise translated(error.status or 0, message_of(error), what, where) from None
     except (urllib3.exceptions.HTTPError, OSError) as error:
         raise ApiAway(
             "the API server does not answer", where=where, found=safe_text(str(error)),
@@ -42,7 +48,8 @@ def api_errors(what: str, where: str) -> Iterator[None]:
         ) from None  # fmt: skip
 
 
-def _message(error: Exception) -> str:
+def message_of(error: Exception) -> str:
+    """Return what the API server says, or the client's own reason."""
     body = getattr(error, "body", None)
     try:
         return safe_text(str(json.loads(body or "")["message"]), limit=600)
@@ -59,10 +66,16 @@ def translated(status: int, message: str, what: str, where: str) -> CmssparkErro
             found=message,
             next_step="renew the kubeconfig's token",
         )
-    if status == 403 and "exceeded quota" in message:
+    if status == 403 and ("exceeded quota" in message or "status unknown for quota" in message):
         return NotReady(
             f"{what}: the quota of the namespace is used up", where=where, found=message,
             next_step="take fewer or smaller workers, or wait until others end",
+        )  # fmt: skip
+    if status == 403 and any(sign in message for sign in _ADMISSION):
+        # Said of a limit, of pod security, or by a webhook: no role would help.
+        return SettingsError(
+            f"{what}: admission refuses it", where=where, found=message,
+            next_step="change --cpus, --memory or --pod-template as the message says, or ask the administrators",
         )  # fmt: skip
     if status == 403:
         return NotAllowed(

@@ -7,12 +7,15 @@ so nothing stays where the launcher is lost.
 
 from __future__ import annotations
 
+import base64
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from cmsspark.apps.training import pod_worker, script_check, worker
+from cmsspark.apps.training.shipped_files import K8S_BYTES, pack_files
 from cmsspark.apps.training.spec import TrainingRun
 
 #: The port of each worker's framework, and of the program that serves its output. A pod has an address of its own.
@@ -23,18 +26,37 @@ TTL_SECONDS: Final = 3600
 #: Seconds that a pod waits for the launcher to fetch its output.
 SERVE_SECONDS: Final = 1800
 SCRIPT: Final = "script.py"
+GPU: Final = "nvidia.com/gpu"
+#: The user of pods where a template names none.
+USER: Final = {"runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 1000}
 RUN_LABEL: Final = "cmsspark.cern.ch/run"
 _LABELS: Final = {"app.kubernetes.io/name": "cmsspark", "app.kubernetes.io/managed-by": "cmsspark-train"}
 
 
 @dataclass(frozen=True)
+class Volume:
+    """A PersistentVolumeClaim that the namespace has, and its folder in pods."""
+
+    claim: str
+    path: str
+    read_only: bool = False
+
+
+@dataclass(frozen=True)
 class Cluster:
-    """What a site sets: the image of the workers, the namespace, a claim for the output, and a limit of time."""
+    """What a site sets: the image of the workers, the namespace, a claim for the output, and a limit of time.
+
+    ``volumes``: claims with the folder of each in pods; ``template``: a Pod to which ours is added.
+    """
 
     image: str
     namespace: str
     claim: str | None = None
     max_seconds: int = 86_400
+    volumes: tuple[Volume, ...] = ()
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    pull_secrets: tuple[str, ...] = ()
+    template: Mapping[str, Any] = field(default_factory=dict)
 
 
 def labels(run: TrainingRun) -> dict[str, str]:
@@ -59,9 +81,7 @@ def job(run: TrainingRun, cluster: Cluster, attempt: int) -> Any:
     from kubernetes import client
 
     name = object_name(run, attempt)
-    template = client.V1PodTemplateSpec(
-        metadata=client.V1ObjectMeta(labels=labels(run)), spec=_pod(run, cluster, attempt, name)
-    )
+    template = pod_template(run, cluster, attempt)
     spec = client.V1JobSpec(
         completions=run.workers,
         parallelism=run.workers,
@@ -76,7 +96,34 @@ def job(run: TrainingRun, cluster: Cluster, attempt: int) -> Any:
     return client.V1Job(api_version="batch/v1", kind="Job", metadata=metadata, spec=spec)
 
 
-def _pod(run: TrainingRun, cluster: Cluster, attempt: int, name: str) -> Any:
+def pod_template(run: TrainingRun, cluster: Cluster, attempt: int) -> dict[str, Any]:
+    """Return metadata and spec of the pods: ours, added to those of the site's template."""
+    from kubernetes import client
+
+    spec = _pod(run, cluster, object_name(run, attempt))
+    own: dict[str, Any] = client.ApiClient().sanitize_for_serialization(spec)
+    security = cluster.template.get("spec", {}).get("securityContext") or {}
+    # An image's own user is often root, which restricted namespaces refuse; a template may have another user.
+    own["securityContext"] = {**USER, **security, **own["securityContext"]}
+    whole: dict[str, Any] = merged(cluster.template, {"metadata": {"labels": labels(run)}, "spec": own})
+    return {"metadata": whole["metadata"], "spec": whole["spec"]}
+
+
+def merged(template: Any, own: Any) -> Any:
+    """Return ``own`` added to a template: mappings by key, lists of named things by name; else ours stands."""
+    if isinstance(template, Mapping) and isinstance(own, Mapping):
+        both = {name: merged(template[name], own[name]) for name in own if name in template}
+        return {**template, **own, **both}
+    if not (isinstance(template, list) and isinstance(own, list)):
+        return own
+    if not all(isinstance(each, Mapping) and "name" in each for each in (*template, *own)):
+        return [*template, *(each for each in own if each not in template)]
+    by_name = {each["name"]: each for each in template}
+    changed = {each["name"]: merged(by_name[each["name"]], each) if each["name"] in by_name else each for each in own}
+    return [*(changed.pop(each["name"], each) for each in template), *changed.values()]
+
+
+def _pod(run: TrainingRun, cluster: Cluster, name: str) -> Any:
     from kubernetes import client
 
     folder = str(pod_worker.FOLDER)
@@ -84,12 +131,21 @@ def _pod(run: TrainingRun, cluster: Cluster, attempt: int, name: str) -> Any:
         client.V1Volume(name="job", config_map=client.V1ConfigMapVolumeSource(name=name)),
         client.V1Volume(name="token", secret=client.V1SecretVolumeSource(secret_name=name, default_mode=0o440)),
         _output_volume(cluster),
+        client.V1Volume(name="files", empty_dir=client.V1EmptyDirVolumeSource()),
     ]
     mounts = [
         client.V1VolumeMount(name="job", mount_path=f"{folder}/job", read_only=True),
         client.V1VolumeMount(name="token", mount_path=f"{folder}/token", read_only=True, sub_path=None),
         client.V1VolumeMount(name="output", mount_path=f"{folder}/output"),
+        client.V1VolumeMount(name="files", mount_path=f"{folder}/files"),
     ]
+    for number, volume in enumerate(cluster.volumes):
+        claim = client.V1PersistentVolumeClaimVolumeSource(claim_name=volume.claim, read_only=volume.read_only)
+        volumes.append(client.V1Volume(name=f"volume-{number}", persistent_volume_claim=claim))
+        mount = client.V1VolumeMount(
+            name=f"volume-{number}", mount_path=volume.path, read_only=volume.read_only or None
+        )
+        mounts.append(mount)
     for number, secret in enumerate(run.secrets):
         source = client.V1SecretVolumeSource(
             secret_name=secret.name if secret.values is None else secret_name(name, number), default_mode=0o440
@@ -105,6 +161,12 @@ def _pod(run: TrainingRun, cluster: Cluster, attempt: int, name: str) -> Any:
         automount_service_account_token=False,
         enable_service_links=False,
         termination_grace_period_seconds=int(run.grace) + 20,
+        node_selector=dict(cluster.node_selector) or None,
+        image_pull_secrets=[client.V1LocalObjectReference(name=name) for name in cluster.pull_secrets] or None,
+        # What the restricted pod security standard asks for.
+        security_context=client.V1PodSecurityContext(
+            run_as_non_root=True, seccomp_profile=client.V1SeccompProfile(type="RuntimeDefault")
+        ),
         containers=[_container(run, cluster, mounts)],
         volumes=volumes,
     )
@@ -114,12 +176,16 @@ def _container(run: TrainingRun, cluster: Cluster, mounts: list[Any]) -> Any:
     from kubernetes import client
 
     resources = {"cpu": str(run.cpus), "memory": str(run.memory)}
+    if run.gpus:
+        resources[GPU] = str(run.gpus)
+    # Users without an entry in the image's /etc/passwd have neither a name nor a home.
+    variables = {"PYTHONDONTWRITEBYTECODE": "1", "TZ": "UTC", "HOME": f"{pod_worker.FOLDER}/files", "USER": "cmsspark"}
     ready = client.V1HTTPGetAction(path="/ready", port=SERVE_PORT)
     return client.V1Container(
         name="worker",
         image=cluster.image,
         command=["python3", f"{pod_worker.FOLDER}/job/pod_worker.py"],
-        env=[client.V1EnvVar(name="PYTHONDONTWRITEBYTECODE", value="1"), client.V1EnvVar(name="TZ", value="UTC")],
+        env=[client.V1EnvVar(name=name, value=value) for name, value in variables.items()],
         # Requests equal to limits: such pods are evicted last.
         resources=client.V1ResourceRequirements(requests=resources, limits=resources),
         ports=[client.V1ContainerPort(container_port=port) for port in (WORKER_PORT, SERVE_PORT)],
@@ -177,13 +243,20 @@ def config_map(run: TrainingRun, cluster: Cluster, attempt: int, source: str, ow
     name = object_name(run, attempt)
     addresses = [f"{name}-{rank}.{name}.{cluster.namespace}.svc:{WORKER_PORT}" for rank in range(run.workers)]
     document = run.job(0, addresses, "", attempt) | {
-        "script": SCRIPT, "secrets": {}, "port": SERVE_PORT, "serve_seconds": SERVE_SECONDS,
+        "script": SCRIPT, "files": None, "secrets": {}, "port": SERVE_PORT, "serve_seconds": SERVE_SECONDS,
     }  # fmt: skip
     programs = {Path(str(module.__file__)).name: module for module in (pod_worker, worker, script_check)}
     data = {file: Path(str(module.__file__)).read_text(encoding="utf-8") for file, module in programs.items()}
     data |= {SCRIPT: source, "job.json": json.dumps(document)}
+    # In pods the files are where the archive is unpacked.
+    binary = None
+    if run.files is not None:
+        content = pack_files(run.files, K8S_BYTES)
+        binary = {pod_worker.FILES: base64.b64encode(content).decode()}
     metadata = client.V1ObjectMeta(name=name, namespace=cluster.namespace, labels=labels(run), owner_references=owners)
-    return client.V1ConfigMap(api_version="v1", kind="ConfigMap", metadata=metadata, data=data, immutable=True)
+    return client.V1ConfigMap(
+        api_version="v1", kind="ConfigMap", metadata=metadata, data=data, binary_data=binary, immutable=True
+    )
 
 
 def service(run: TrainingRun, cluster: Cluster, attempt: int, owners: list[Any]) -> Any:

@@ -60,7 +60,8 @@ def why_pending(pod: Any) -> str | None:
 
 def _container_state(pod: Any) -> Any:
     statuses = pod.status.container_statuses or []
-    return statuses[0].state if statuses else None
+    # A template may add other containers.
+    return next((status.state for status in statuses if status.name == "worker"), None)
 
 
 def _terminated(terminated: Any) -> str:

@@ -11,6 +11,7 @@ from typing import Final, TextIO
 from cmsspark.apps.training.backend import Attempt, Backend, WorkerFailure
 from cmsspark.apps.training.checked_script import check_script
 from cmsspark.apps.training.run_folder import RunFolder, RunState
+from cmsspark.apps.training.shipped_files import check_files
 from cmsspark.apps.training.spec import TrainingRun
 from cmsspark.base import clock, signals
 from cmsspark.base.errors import CmssparkError, DataError
@@ -26,7 +27,10 @@ class WorkerFailed(DataError):
 
 def check(run: TrainingRun, backend: Backend) -> str:
     """Everything that can be checked before a run; the text of the script. Starts nothing."""
-    source = check_script(run.script, run.arguments, checks_imports=backend.has_this_python)
+    checks_imports = backend.has_this_python
+    if run.files is not None:
+        check_files(run.files, checks_imports=checks_imports)
+    source = check_script(run.script, run.arguments, checks_imports=checks_imports, files=run.files)
     backend.check(run)
     return source
 

@@ -14,7 +14,7 @@ from typing import IO, Any, Final
 
 from cmsspark.apps.training import worker
 from cmsspark.apps.training.backend import Attempt, WorkerFailure, reason_of
-from cmsspark.apps.training.ports import reserved_addresses
+from cmsspark.apps.training.ports import free_addresses
 from cmsspark.apps.training.spec import TrainingRun
 from cmsspark.base.errors import DataError
 
@@ -38,11 +38,17 @@ class LocalBackend:
         """As :meth:`Backend.attempt`."""
         run = attempt.run
         processes: list[_Process] = []
-        with reserved_addresses(run.workers) as addresses, selectors.DefaultSelector() as selector:
+        addresses = free_addresses(run.workers)
+        with selectors.DefaultSelector() as selector:
             try:
                 for rank in range(run.workers):
                     attempt.on_state(rank, "pending")
                     job = run.job(rank, addresses, str(attempt.folder(rank).absolute()), attempt.number)
+                    if run.gpus:
+                        devices = range(rank * run.gpus, (rank + 1) * run.gpus)
+                        job["environment"] = {
+                            "CUDA_VISIBLE_DEVICES": ",".join(map(str, devices)), **job["environment"],
+                        }  # fmt: skip
                     process = _Process(rank, job)
                     processes.append(process)
                     selector.register(process.stdout, selectors.EVENT_READ, process)

@@ -27,6 +27,8 @@ else:
 
 #: Where the ConfigMap, the secrets and the output are in a pod.
 FOLDER: Final = Path("/cmsspark")
+#: The archive of --files in the ConfigMap.
+FILES: Final = "files.tar.gz"
 TOKEN_HEADER: Final = "X-Cmsspark-Token"  # noqa: S105  # the name of a header
 #: What ends a script that imports what its image lacks.
 MISSING_IMPORT: Final = 78
@@ -108,6 +110,11 @@ def main(folder: Path = FOLDER, environ: Mapping[str, str] = os.environ) -> int:
     job["secrets_folder"] = str(folder / "secrets")
     job["output"] = f"{folder}/output/{job['run']}/worker-{job['rank']}"
     job["script"] = str(folder / "job" / job["script"])
+    archive = folder / "job" / FILES
+    if archive.is_file():
+        job["files"] = str(folder / "files")
+        with tarfile.open(archive, mode="r:gz") as packed:
+            packed.extractall(job["files"], filter="data")
     os.makedirs(job["output"], exist_ok=True)
     token = (folder / "token" / "token").read_text(encoding="utf-8").strip()
     result = Result(Path(job["output"]), token)
@@ -121,7 +128,8 @@ def main(folder: Path = FOLDER, environ: Mapping[str, str] = os.environ) -> int:
             sys.stdout.write(frame["line"] + "\n")
             sys.stdout.flush()
 
-    missing = script_check.missing_imports(Path(job["script"]).read_text(encoding="utf-8"), str(folder / "job"))
+    folders = [str(folder / "job"), *([job["files"]] if job.get("files") else [])]
+    missing = script_check.missing_imports(Path(job["script"]).read_text(encoding="utf-8"), *folders)
     if missing:
         names = ", ".join(f"{name} (line {line})" for name, line in missing)
         emit({"line": f"cmsspark: the image lacks modules that the script imports: {names}"})

@@ -1,32 +1,45 @@
-"""Ports for workers, without a race between choosing one and binding it."""
+"""Ports for workers that any framework can bind: below those that the kernel gives to connections."""
 
 from __future__ import annotations
 
+import random
 import socket
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, suppress
+from typing import Final
+
+#: The lowest port that is chosen; well-known services are below.
+LOWEST: Final = 15_000
+_TRIES: Final = 200
 
 
-def reserved(host: str) -> socket.socket:
-    """A socket that holds a free port of ``host`` until it is closed.
+def free_addresses(count: int, host: str = "127.0.0.1") -> list[str]:
+    """Return ``host:port`` of ports that are free now.
 
-    It does not listen, and shares its address: a server of this user that sets SO_REUSEADDR or SO_REUSEPORT, as
-    those of gRPC and PyTorch do, can bind the port and listen, and nobody else is given it meanwhile.
+    The kernel gives none of them to a connection, or to a server that asks for any port, so they stay free until the
+    framework binds them. Nothing holds them, as a server without SO_REUSEADDR could not bind them then.
     """
-    held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        held.bind((host, 0))
-    except BaseException:
-        held.close()
-        raise
-    return held
-
-
-@contextmanager
-def reserved_addresses(count: int, host: str = "127.0.0.1") -> Iterator[list[str]]:
-    """``host:port`` of ``count`` ports that are held inside."""
     with ExitStack() as stack:
-        sockets = [stack.enter_context(reserved(host)) for _ in range(count)]
-        yield [f"{host}:{held.getsockname()[1]}" for held in sockets]
+        sockets = [stack.enter_context(_bound(host)) for _ in range(count)]
+        return [f"{host}:{bound.getsockname()[1]}" for bound in sockets]
+
+
+def _bound(host: str) -> socket.socket:
+    ports = range(LOWEST, _first_of_kernel())
+    for _ in range(_TRIES if ports else 0):
+        bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        with suppress(OSError):
+            bound.bind((host, random.choice(ports)))  # noqa: S311  # no secret
+            return bound
+        bound.close()
+    bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    bound.bind((host, 0))
+    return bound
+
+
+def _first_of_kernel() -> int:
+    """Return the first port that the kernel gives to connections."""
+    try:
+        with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as stream:
+            return int(stream.read().split()[0])
+    except (OSError, ValueError):
+        return 32_768

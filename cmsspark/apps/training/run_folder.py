@@ -44,7 +44,7 @@ class RunRecord(msgspec.Struct, frozen=True):
 
 
 class RunState(msgspec.Struct):
-    """How a run stands: ``running``, ``done``, ``failed``, ``stopped``; ``lost`` where its launcher is gone."""
+    """How a run and its workers stand: ``running``, ``done``, ``failed``, ``stopped``; ``lost`` without a launcher."""
 
     state: str = "running"
     attempt: int = 1
@@ -118,10 +118,14 @@ class RunFolder:
         return self.path / "logs" / f"worker-{rank}.log"
 
     def state(self) -> RunState:
-        """How the run stands; ``lost`` where it runs no more without having ended."""
+        """Return how the run stands; ``lost`` where its launcher is gone and did not say how it ended."""
         state = self._read("state.json", RunState)
         if state.state == "running" and not self.is_launcher_alive():
-            state.state = "lost"
+            # It may have ended since the first look.
+            state = self._read("state.json", RunState)
+        if state.state == "running" and not self.is_launcher_alive():
+            state.state, state.reason = "lost", "its launcher is gone"
+            state.workers = [now if now not in ("pending", "running") else "lost" for now in state.workers]
         return state
 
     def write_state(self, state: RunState) -> None:

@@ -39,10 +39,13 @@ def _is_optional(handler: ast.ExceptHandler) -> bool:
     return handler.type is None or any(name in ast.unparse(handler.type) for name in _OPTIONAL)
 
 
-def missing_imports(source: str, folder: str) -> list[tuple[str, int]]:
-    """The modules of :func:`imports_of` that this Python does not find, in order; ``folder`` is the script's."""
+def missing_imports(source: str, *folders: str) -> list[tuple[str, int]]:
+    """Return the modules of :func:`imports_of` that this Python does not find, in order.
+
+    ``folders``: that of the script, and others on its path.
+    """
     found = []
-    path = [folder, *sys.path]
+    path = [*folders, *sys.path]
     for name, line in dict(reversed(list(imports_of(ast.parse(source))))).items():
         if not _is_found(name, path):
             found.append((name, line))

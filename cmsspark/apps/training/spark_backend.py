@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from cmsspark.apps.training import barrier_task, worker
+from cmsspark.apps.training import barrier_task, ports, worker
 from cmsspark.apps.training.backend import Attempt, WorkerFailure, reason_of
+from cmsspark.apps.training.shipped_files import SPARK_BYTES, pack_files
 from cmsspark.apps.training.spec import TrainingRun
 from cmsspark.base.errors import CmssparkError, NotReady, UsageError
 from cmsspark.base.resources import resource
@@ -47,7 +48,9 @@ class SparkBackend:
         return self.session is not None or (self.master or "local").startswith("local")
 
     def check(self, run: TrainingRun) -> None:
-        """Raises UsageError (2) where pyspark has no barrier for so many workers."""
+        """Raises UsageError (2) where the master has too few cores, DataError (65) for too large files."""
+        if run.files is not None:
+            pack_files(run.files, SPARK_BYTES)
         if self.master and self.master.startswith("local[") and self.master[6:-1].split(",")[0].isdigit():
             cores = int(self.master[6:-1].split(",")[0])
             if cores < run.workers * run.cpus:
@@ -97,6 +100,9 @@ class SparkBackend:
             executor = {"instances": str(run.workers), "cores": str(run.cpus), "memory": "1g"}
             # Workers are processes beside the JVM.
             executor["memoryOverhead"] = f"{megabytes}m"
+            if run.gpus:
+                executor["resource.gpu.amount"] = str(run.gpus)
+                options["spark.task.resource.gpu.amount"] = str(run.gpus)
             options |= {f"spark.executor.{name}": value for name, value in executor.items()}
         # A cluster's executors have to reach this host.
         every = "0.0.0.0"  # noqa: S104  # executors on other hosts connect to it
@@ -189,7 +195,7 @@ class _Drive:
     def _check_started(self, deadline: float) -> None:
         if time.monotonic() > deadline and len(self._links) < self._attempt.run.workers:
             raise NotReady(
-                f"{self._attempt.run.workers} workers do not fit at once", where=self._context.master,
+                f"{self._attempt.run.workers} workers must run at once", where=self._context.master,
                 found=f"{len(self._links)} started within {self._start_seconds:.0f} s",
                 next_step="take fewer workers or smaller ones, or wait until the cluster has room",
             )  # fmt: skip
@@ -217,7 +223,8 @@ class _Drive:
         from pyspark import cloudpickle
 
         run = self._attempt.run
-        cloudpickle.register_pickle_by_value(barrier_task)
+        for module in (barrier_task, ports):
+            cloudpickle.register_pickle_by_value(module)
         plan = {
             "job": run.job(0, [""] * run.workers, "", self._attempt.number),
             "worker": Path(worker.__file__).read_text(encoding="utf-8"),
@@ -228,6 +235,7 @@ class _Drive:
             "driver": self._address,
             "token": self._token,
             "restore": self._restored(),
+            "files": b"" if run.files is None else pack_files(run.files, SPARK_BYTES),
         }
         try:
             self._context.setJobGroup(self._group, f"cmsspark train {run.name}", interruptOnCancel=True)

@@ -45,8 +45,10 @@ class Secret:
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """A request for a training run. ``shown_arguments``: those of the script without secrets, for records and messages.
-    ``memory``: bytes a worker; ``retries``: further attempts after a failed one.
+    """A request for a training run. ``memory``: bytes a worker; ``retries``: further attempts after a failed one.
+
+    ``files``: a folder that travels with the script; ``gpus``: of each worker. ``shown_arguments``: those of the script
+    without secrets, for records and messages.
     """
 
     name: str
@@ -61,6 +63,8 @@ class TrainingRun:
     environment: Mapping[str, str] = field(default_factory=dict)
     grace: float = 10.0
     shown_arguments: tuple[str, ...] = ()
+    files: Path | None = None
+    gpus: int = 0
 
     def job(self, rank: int, addresses: list[str], output: str, attempt: int) -> dict[str, Any]:
         """Return what :mod:`cmsspark.apps.training.worker` reads, for one worker."""
@@ -68,6 +72,7 @@ class TrainingRun:
             "run": self.name, "attempt": attempt, "rank": rank, "addresses": addresses, "output": output,
             "script": str(self.script), "arguments": list(self.arguments), "cpus": self.cpus,
             "environment": dict(self.environment), "grace": self.grace, "secrets_folder": None,
+            "files": None if self.files is None else str(self.files.absolute()),
             "secrets": {secret.name: dict(secret.values or {}) for secret in self.secrets},
         }  # fmt: skip
 
@@ -86,6 +91,11 @@ def run_name(script: Path, given: str | None) -> str:
     stem = re.sub(r"[^a-z0-9]+", "-", script.stem.lower()).strip("-")[:30].strip("-")
     stem = stem if stem and stem[0].isalpha() else f"train-{stem}".rstrip("-")
     return f"{stem}-{uuid.uuid4().hex[:6]}"
+
+
+def is_object_name(text: str) -> bool:
+    """Return whether Kubernetes allows a text as the name of a Secret or a claim."""
+    return _SECRET.fullmatch(text) is not None
 
 
 def memory_of(text: str) -> int:

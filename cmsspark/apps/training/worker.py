@@ -5,7 +5,8 @@ pods need not have this package: this file is sent to them, so it imports the st
 
 A *job* describes one worker (JSON): ``rank``, ``addresses`` (``host:port`` of all workers), ``script``, ``arguments``,
 ``output`` (a folder), ``run``, ``attempt``, ``cpus``, ``environment`` (of the user), ``secrets`` (name → key → value),
-``secrets_folder`` (where they are files, too, or null), ``grace`` (seconds between SIGTERM and SIGKILL).
+``secrets_folder`` (where they are files, too, or null), ``files`` (the folder of --files, or null), ``grace`` (seconds
+between SIGTERM and SIGKILL).
 """
 
 from __future__ import annotations
@@ -68,6 +69,12 @@ def worker_environment(job: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
+def files_environment(folder: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables by which a script finds the files that travel with it: they can be imported, too."""
+    path = [folder, *([environ["PYTHONPATH"]] if environ.get("PYTHONPATH") else [])]
+    return {"CMSSPARK_TRAIN_FILES": folder, "PYTHONPATH": os.pathsep.join(path)}
+
+
 def secret_values(secrets: Mapping[str, Mapping[str, str]]) -> list[str]:
     """The texts that no log may contain: the values and their lines, the longest first."""
     values = {value.strip() for keys in secrets.values() for value in keys.values()}
@@ -113,6 +120,8 @@ class Script:
             environment |= {name: value.removesuffix("\n") for name, value in usable.items() if "\0" not in value}
         if job.get("secrets_folder"):
             environment["CMSSPARK_TRAIN_SECRETS"] = str(job["secrets_folder"])
+        if job.get("files"):
+            environment |= files_environment(job["files"], environment)
         os.makedirs(job["output"], exist_ok=True)
         # Orphans of the script become children of this process, which ends them.
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

@@ -8,7 +8,15 @@ from typing import Any
 import awkward as ak
 import numpy as np
 
-from cmsspark.apps.events.features import BRANCHES, Collection, EventFeatures, columns_of, features_of
+from cmsspark.apps.events.definition import default_definition
+from cmsspark.apps.events.features import Collection, EventFeatures, columns_of, features_of
+from cmsspark.apps.events.kernels import KERNEL_COLUMNS
+from cmsspark.apps.events.topology import TOPOLOGY
+
+DELPHES = default_definition()
+CUTS = DELPHES.cuts
+CLASSES, HLF, LOW_LEVEL = TOPOLOGY.class_names, TOPOLOGY.feature_names, TOPOLOGY.columns
+HLF_COUNT, MATRIX, PARTICLES, FEATURES = TOPOLOGY.hlf_count, TOPOLOGY.matrix, *TOPOLOGY.shape
 
 #: An event of nothing but an isolated muon and missing energy.
 MUON: dict[str, list[tuple[float, ...]]] = {
@@ -26,14 +34,19 @@ def event(**collections: Sequence[tuple[float, ...]]) -> dict[str, list[tuple[fl
 def collections_of(events: Sequence[Mapping[str, Sequence[tuple[float, ...]]]]) -> dict[str, Collection]:
     """Collections of some events; a collection that an event does not name is empty."""
     arrays: dict[str, dict[str, Any]] = {}
-    for name, columns in BRANCHES.items():
+    for name, columns in KERNEL_COLUMNS.items():
         rows = [event.get(name, ()) for event in events]
         counts = [len(of_event) for of_event in rows]
         flat = np.array([row for of_event in rows for row in of_event], np.float32).reshape(-1, len(columns))
-        arrays[name] = {choices[0]: ak.unflatten(flat[:, place], counts) for place, choices in enumerate(columns)}
+        arrays[name] = {column: ak.unflatten(flat[:, place], counts) for place, column in enumerate(columns)}
     return columns_of(arrays)
 
 
 def features(*events: Mapping[str, Sequence[tuple[float, ...]]], low_level: bool = True) -> EventFeatures:
     """The features of some events."""
     return features_of(collections_of(events), low_level=low_level)
+
+
+def event_schema(*, low_level: bool, origin: bool = True) -> Any:
+    """The Arrow schema of events of Delphes."""
+    return (TOPOLOGY if low_level else TOPOLOGY.without_matrix()).schema(origin=origin)

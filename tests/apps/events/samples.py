@@ -10,8 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cmsspark.apps.events.layout import FEATURES, HLF_COUNT, LOW_LEVEL, PARTICLES, event_schema
 from cmsspark.apps.events.scalers import Moments
+from cmsspark.apps.events.topology import TOPOLOGY
+from tests.apps.events.events import FEATURES, HLF_COUNT, LOW_LEVEL, PARTICLES, event_schema
 
 Array = np.ndarray[Any, Any]
 
@@ -38,14 +39,14 @@ def write_sample(
     folder: Path, count: int, *, seed: int = 1, particles: int = 0, groups: int = 8, parts: int = 2
 ) -> Path:
     """A folder as ``events_sample`` writes it; returns it."""
-    moments = Moments()
+    moments = Moments.empty(TOPOLOGY)
     for name, rows in (("train", count), ("test", count // 4)):
         (folder / name).mkdir(parents=True, exist_ok=True)
         for part in range(parts):
             hlf, low_level, label, hashes = events(rows // parts, seed + 100 * part + (name == "test"), particles)
             if name == "train":
                 moments.add(hlf, low_level)
-            columns = {"hlf": hlf, "label": label, "event_hash": hashes}
+            columns = {"hlf": hlf, "label": label, "event_hash": hashes, "weight": np.ones(len(label))}
             if low_level is not None:
                 columns["low_level"] = low_level.reshape(len(label), -1)
             schema = event_schema(low_level=bool(particles), origin=False)

@@ -10,9 +10,9 @@ import pytest
 
 from cmsspark.apps.events import prepare, sample, score_files, task_counts, train
 from cmsspark.apps.events.demo_files import write_files
-from cmsspark.apps.events.layout import CLASSES
 from cmsspark.apps.events.runs import EventRequest
 from cmsspark.apps.events.task_counts import OPEN_BYTES, TASK_BYTES, task_count
+from tests.apps.events.events import CLASSES, DELPHES
 from tests.apps.events.test_jobs import request_in
 from tests.apps.usage.test_spark_costs import Jobs, jobs_of
 
@@ -69,7 +69,7 @@ def test_each_job_reads_many_small_files_in_a_task_for_each_core(
     found = jobs_of(spark, lambda: train.run(request, train.TrainOptions(("xgboost",))))
     assert tasks_of(found) == [[2]]
     (model,) = tmp_path.glob("store/events_train/*/runs/*/models/xgboost")
-    scoring = score_files.ScoreRequest(model, "Delphes")
+    scoring = score_files.ScoreRequest(model, DELPHES)
     output = str(tmp_path / "scores")
     found = jobs_of(spark, lambda: score_files.score_files(spark, [str(files)], scoring, output))
     assert tasks_of(found) == [[2], [2]]

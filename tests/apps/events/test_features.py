@@ -14,12 +14,10 @@ from bench.peers import events_higher_order
 from cmsspark.apps.events import kernels
 from cmsspark.apps.events.demo_files import MODELS, make_events, write_tree
 from cmsspark.apps.events.features import columns_of, features_of
-from cmsspark.apps.events.kernels import CUTS
-from cmsspark.apps.events.layout import HLF, LOW_LEVEL
 from cmsspark.apps.events.root_files import EntryRange, read_range
 from cmsspark.apps.events.sequences import by_falling_delta_r
 from cmsspark.base.errors import DataError
-from tests.apps.events.events import MUON, event, features
+from tests.apps.events.events import CUTS, DELPHES, HLF, LOW_LEVEL, MUON, event, features
 
 #: Both ways compute in double precision and store single: they differ by rounding, the sums of cones by their order.
 TOLERANCE = 3e-5
@@ -164,7 +162,7 @@ def test_the_features_are_those_of_higher_order_functions(spark: Any, tmp_path: 
     made = {name: ak.concatenate([events[name] for events in of_classes]) for name in of_classes[0]}
     write_tree(tmp_path / "events.root", made)
     events_higher_order.write_parquet(made, str(tmp_path / "events.parquet"))
-    ours = features_of(read_range(EntryRange(str(tmp_path / "events.root"), 0, 0, 90), "Delphes"), low_level=True)
+    ours = read_range(EntryRange(str(tmp_path / "events.root"), 0, 0, 90), DELPHES).features(low_level=True)
     rows = spark.read.parquet(str(tmp_path / "events.parquet"))
     cuts = events_higher_order.with_leptons(rows).select("number", "cut").orderBy("number").collect()
     assert [row["cut"] for row in cuts] == [CUTS[number] for number in ours.outcome]

@@ -8,14 +8,18 @@ from typing import Any
 
 import awkward as ak
 import numpy as np
+from click.testing import CliRunner
 
+from cmsspark.apps.events import networks
 from cmsspark.apps.events.demo_files import MODELS, make_events
 from cmsspark.apps.events.evaluation import evaluate
 from cmsspark.apps.events.features import columns_of, features_of
-from cmsspark.apps.events.layout import BATCH_ROWS, HLF_COUNT, MATRIX, event_schema
-from cmsspark.apps.events.network_training import Training, train
+from cmsspark.apps.events.layout import BATCH_ROWS
 from cmsspark.apps.events.parts import PartWriter
 from cmsspark.apps.events.scalers import Moments
+from cmsspark.apps.events.topology import TOPOLOGY
+from cmsspark.apps.events.train_script import command
+from tests.apps.events.events import HLF_COUNT, MATRIX, event_schema
 
 #: Of each class, before the selection.
 EVENTS = 1_500
@@ -25,7 +29,7 @@ TO_LEARN = 2_600
 
 def made_events() -> dict[str, Any]:
     """Features, labels and hashes of selected events of all classes, shuffled."""
-    columns: dict[str, list[Any]] = {"hlf": [], "low_level": [], "label": [], "event_hash": []}
+    columns: dict[str, list[Any]] = {"hlf": [], "low_level": [], "label": [], "event_hash": [], "weight": []}
     for label, model in enumerate(MODELS.values()):
         made = make_events(model, EVENTS, np.random.default_rng([7, label]))
         found = features_of(
@@ -41,13 +45,14 @@ def made_events() -> dict[str, Any]:
         columns["low_level"].append(found.low_level)
         columns["label"].append(np.full(len(found.hlf), label, np.int8))
         columns["event_hash"].append(found.hashes())
+        columns["weight"].append(found.weights)
     order = np.random.default_rng(0).permutation(sum(map(len, columns["label"])))
     return {name: np.concatenate(parts)[order] for name, parts in columns.items()}
 
 
 def write_part(folder: Path, events: dict[str, Any]) -> None:
     """The first events as the part ``train`` of a sample, with its scalers."""
-    moments = Moments()
+    moments = Moments.empty(TOPOLOGY)
     moments.add(events["hlf"][:TO_LEARN], events["low_level"][:TO_LEARN])
     (folder / "train").mkdir(parents=True)
     (folder / "scalers.json").write_text(json.dumps(moments.scalers(low_level=True).as_dict()), encoding="utf-8")
@@ -62,12 +67,15 @@ def test_the_inclusive_network_beats_high_level_features_alone_which_separate_mo
     assert events["hlf"].shape[1] == HLF_COUNT and len(events["label"]) > TO_LEARN + 900
     write_part(tmp_path / "sample", events)
     judged = {}
-    for kind, epochs in (("hlf", 40), ("inclusive", 6)):
-        training = Training(kind, epochs=epochs, batch=64, learning_rate=3e-3, patience=10)
-        network = train(tmp_path / "sample", tmp_path / kind, training)
+    for kind in ("hlf", "inclusive"):
+        # As docs/training.md starts it, but for the output.
+        arguments = [str(tmp_path / "sample"), "--model", kind, "--output", str(tmp_path / kind)]
+        ended = CliRunner().invoke(command, arguments)
+        assert ended.exit_code == 0, ended.output
+        network = networks.load(tmp_path / kind / "model")
         scores = network.predict(events["hlf"][TO_LEARN:], events["low_level"][TO_LEARN:])
-        judged[kind] = evaluate(events["label"][TO_LEARN:], scores)
-    # Measured: 0.92 and 0.95. Separable, but not trivially so.
+        judged[kind] = evaluate(events["label"][TO_LEARN:], scores, TOPOLOGY.classes)
+    # Measured: 0.92 and 0.96. Separable, but not trivially so.
     assert 0.90 < judged["hlf"].auc < 0.99
-    assert judged["inclusive"].auc > judged["hlf"].auc + 0.01
+    assert judged["inclusive"].auc > judged["hlf"].auc + 0.02
     assert judged["inclusive"].accuracy > judged["hlf"].accuracy

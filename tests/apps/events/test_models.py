@@ -13,21 +13,25 @@ from click.testing import CliRunner
 from cmsspark.apps.events import jit, search
 from cmsspark.apps.events.cli import command
 from cmsspark.apps.events.evaluation import evaluate, roc_curve
-from cmsspark.apps.events.layout import HLF_COUNT, event_schema
 from cmsspark.apps.events.models import ABOUT, ForestModel, load, read_description, write_model
 from cmsspark.apps.events.parts import PartWriter
 from cmsspark.apps.events.runs import EventRequest, event_run
 from cmsspark.apps.events.scalers import Scalers
+from cmsspark.apps.events.small_sample import Events
+from cmsspark.apps.events.topology import TOPOLOGY
 from cmsspark.apps.events.train_job import KINDS
 from cmsspark.apps.events.tree_training import fit_xgboost, parameters_of, train_with_spark, vectors
 from cmsspark.base.errors import DataError, InputMissing, SettingsError, UsageError
 from cmsspark.engines import session
 from cmsspark.settings.settings import Settings
+from tests.apps.events.events import HLF_COUNT, event_schema
 
 RNG = np.random.default_rng(5)
 LABELS = np.arange(600) % 3
 #: Classes that the first two features separate, mostly.
 HLF = (RNG.normal(size=(600, HLF_COUNT)) + np.eye(3, HLF_COUNT)[LABELS] * 2.5).astype(np.float32)
+EVENTS = Events(TOPOLOGY.without_matrix(), HLF, None, LABELS, np.ones(600))
+SCALERS = Scalers(HLF.min(axis=0).astype(float), HLF.max(axis=0).astype(float))
 
 
 @pytest.fixture
@@ -36,7 +40,9 @@ def sample(tmp_path: Path) -> Path:
     for part in ("train", "test"):
         (folder / part).mkdir(parents=True)
         with PartWriter(str(folder / part), 0, event_schema(low_level=False, origin=False)) as writer:
-            writer.write({"hlf": HLF, "label": LABELS, "event_hash": np.arange(600, dtype=np.uint64)})
+            writer.write(
+                {"hlf": HLF, "label": LABELS, "event_hash": np.arange(600, dtype=np.uint64), "weight": np.ones(600)}
+            )
     scalers = Scalers(HLF.min(axis=0).astype(float), HLF.max(axis=0).astype(float))
     (folder / "scalers.json").write_text(json.dumps(scalers.as_dict()))
     return folder
@@ -55,24 +61,24 @@ def test_the_area_is_the_share_of_pairs_in_the_right_order() -> None:
 
 def test_a_judgement_by_hand() -> None:
     scores = np.array([[0.8, 0.1, 0.1], [0.3, 0.6, 0.1], [0.5, 0.1, 0.4], [0.6, 0.3, 0.1]])
-    judged = evaluate(np.array([0, 1, 2, 1]), scores)
+    judged = evaluate(np.array([0, 1, 2, 1]), scores, TOPOLOGY.classes)
     assert judged.confusion.tolist() == [[1, 0, 0], [1, 1, 0], [1, 0, 0]]
     assert (judged.accuracy, judged.diagonal) == (0.5, pytest.approx((1 + 0.5 + 0) / 3))
     assert judged.log_loss == pytest.approx(-np.log([0.8, 0.6, 0.4, 0.3]).mean())
     assert judged.as_dict()["auc_by_class"]["qcd"] == 1 and judged.scores.sum() == 12
     with pytest.raises(DataError, match="all classes") as raised:
-        evaluate(np.array([0, 1]), scores[:2])
+        evaluate(np.array([0, 1]), scores[:2], TOPOLOGY.classes)
     assert raised.value.found == "1 qcd, 1 ttbar, 0 wjets"
     with pytest.raises(DataError, match="finite"):
-        evaluate(np.array([0, 1, 2, 1]), np.where(scores == 0.8, np.nan, scores))
+        evaluate(np.array([0, 1, 2, 1]), np.where(scores == 0.8, np.nan, scores), TOPOLOGY.classes)
 
 
 def test_trees_as_arrays_give_the_probabilities_of_spark(sample: Path, spark: Any, tmp_path: Path) -> None:
     from pyspark.ml.classification import RandomForestClassifier
 
-    rows = vectors(spark, str(sample / "train"))
+    rows = vectors(spark, str(sample / "train"), Scalers.load(sample))
     parameters = {"trees": 7, "depth": 4, "rate": 0.3}
-    ours = train_with_spark(spark, "forest", rows, f"file://{tmp_path}/scratch", parameters, 3)
+    ours = train_with_spark(spark, "forest", rows, f"file://{tmp_path}/scratch", parameters, 3, 3)
     theirs = RandomForestClassifier(numTrees=7, maxDepth=4, seed=3).fit(rows).transform(rows).collect()
     hlf = np.array([row["features"].toArray() for row in theirs], np.float32)
     assert ours.predict(hlf) == pytest.approx(np.array([row["probability"].toArray() for row in theirs]), abs=1e-6)
@@ -85,14 +91,14 @@ def test_trees_as_arrays_give_the_probabilities_of_spark(sample: Path, spark: An
 
 def test_boosting_stops_where_it_no_longer_helps_and_a_seed_is_a_model(sample: Path, tmp_path: Path) -> None:
     parameters = parameters_of("xgboost", ("depth=3", "rate=0.5", "subsample=0.7"))
-    model, history = fit_xgboost(HLF, LABELS, parameters, 4, 1)
+    model, history = fit_xgboost(EVENTS, SCALERS, parameters, 4, 1)
     assert model.rounds < len(history) < 300
     write_model(tmp_path / "model", model, parameters, 4, sample)
-    again, _ = fit_xgboost(HLF, LABELS, parameters, 4, 1)
-    other, _ = fit_xgboost(HLF, LABELS, parameters, 5, 1)
+    again, _ = fit_xgboost(EVENTS, SCALERS, parameters, 4, 1)
+    other, _ = fit_xgboost(EVENTS, SCALERS, parameters, 5, 1)
     scores = load(tmp_path / "model").predict(HLF, None)
     assert np.array_equal(scores, again.predict(HLF)) and not np.array_equal(scores, other.predict(HLF))
-    assert evaluate(LABELS, scores).auc > 0.95
+    assert evaluate(LABELS, scores, TOPOLOGY.classes).auc > 0.95
 
 
 @pytest.mark.parametrize("text", ["depth", "depth=x", "deepness=3", "depth=0", "rate=-1"])
@@ -123,7 +129,7 @@ def test_trials_are_the_same_for_the_same_seed_and_inside_their_ranges() -> None
 
 def test_evaluate_writes_the_result_beside_a_model(sample: Path, tmp_path: Path) -> None:
     parameters = parameters_of("xgboost", ("trees=20",))
-    write_model(tmp_path / "model", fit_xgboost(HLF, LABELS, parameters, 0, 1)[0], parameters, 0, sample)
+    write_model(tmp_path / "model", fit_xgboost(EVENTS, SCALERS, parameters, 0, 1)[0], parameters, 0, sample)
     ended = CliRunner().invoke(command, ["evaluate", "--model", f"{tmp_path}/model", "--sample", str(sample)])
     assert ended.exit_code == 0, ended.output
     assert "true class" in ended.stdout and "W+jets" in ended.stdout

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from cmsspark.apps.events import network_training, networks
-from cmsspark.apps.events.layout import FEATURES, PARTICLES
 from cmsspark.apps.events.network_checkpoints import Checkpoints, Progress
 from cmsspark.apps.events.network_data import Share
 from cmsspark.apps.events.network_training import Training, World, train
 from cmsspark.base.errors import DataError, InputMissing, UsageError
+from tests.apps.events.events import FEATURES, PARTICLES
 from tests.apps.events.samples import events, write_sample
 
-HLF = Training("hlf", epochs=2)
+HLF = Training("hlf", epochs=2, batch=128, learning_rate=1e-3, patience=3)
 
 
 @pytest.fixture(scope="module")
@@ -89,14 +89,14 @@ def test_a_killed_training_goes_on_to_the_model_that_it_would_have_made(sample: 
     whole = train(sample, tmp_path / "whole", training)
 
     def killed(text: str) -> None:
-        if text.startswith("epoch=2 "):
+        if text.startswith("round=2 "):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         train(sample, tmp_path / "killed", training, log=killed)
     lines: list[str] = []
     resumed = train(sample, tmp_path / "killed", training, log=lines.append)
-    assert lines[0] == "goes on after epoch 2" and len(lines) == 3
+    assert lines[0] == "goes on after round 2" and len(lines) == 3
     assert equal(whole.weights, resumed.weights)
     logged = [json.loads(line) for line in (tmp_path / "killed/training_log.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in logged] == [1, 2, 3, 4]
@@ -108,7 +108,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(sample: Path, tm
     newest.write_bytes(newest.read_bytes()[:500])
     lines: list[str] = []
     assert equal(train(sample, tmp_path, replace(HLF, epochs=3), log=lines.append).weights, whole.weights)
-    assert lines[0] == "goes on after epoch 2"
+    assert lines[0] == "goes on after round 2"
 
 
 def test_checkpoints_of_another_training_are_refused(sample: Path, tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_batches_of_an_epoch_are_shuffled_anew_and_the_same_again(with_particles
 def test_what_is_no_sample_is_refused_with_its_reason(sample: Path, with_particles: Path, tmp_path: Path) -> None:
     with pytest.raises(InputMissing, match="scalers"):
         train(tmp_path, tmp_path, HLF)
-    with pytest.raises(DataError, match="low_level is wanted") as error:
+    with pytest.raises(DataError, match="read the column low_level") as error:
         train(sample, tmp_path, Training("inclusive"))
     assert error.value.next_step == "prepare the events with --low-level"
     with pytest.raises(DataError, match="needs a batch"):
@@ -206,7 +206,7 @@ def test_what_is_no_model_is_refused(text: str, tmp_path: Path) -> None:
         networks.load(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["epochs", "batch", "learning_rate", "patience"])
+@pytest.mark.parametrize("name", ["batch", "learning_rate", "patience"])
 @pytest.mark.parametrize("value", [0, -1, float("nan")])
 def test_a_number_that_cannot_be_is_refused(name: str, value: float) -> None:
     with pytest.raises(UsageError, match="must be above 0"):
@@ -224,6 +224,6 @@ def test_old_checkpoints_go_and_half_written_ones_are_none(tmp_path: Path) -> No
     weights = {"w": np.ones(2, np.float32)}
     for epoch in range(1, 6):
         checkpoints.write(Progress(weights, (np.zeros(1),), weights, epoch, 0.5, 0))
-    (tmp_path / "epoch-000009.part").write_bytes(b"half")
-    assert sorted(path.name for path in tmp_path.glob("*.npz")) == ["epoch-000004.npz", "epoch-000005.npz"]
-    assert checkpoints.latest(Progress(weights, (np.zeros(1),), weights)).epoch == 5
+    (tmp_path / "round-000009.part").write_bytes(b"half")
+    assert sorted(path.name for path in tmp_path.glob("*.npz")) == ["round-000004.npz", "round-000005.npz"]
+    assert checkpoints.latest(Progress(weights, (np.zeros(1),), weights)).round == 5

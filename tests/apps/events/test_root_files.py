@@ -14,11 +14,9 @@ from fsspec.implementations.local import LocalFileSystem
 
 from cmsspark.apps.events import prepare
 from cmsspark.apps.events.demo_files import MODELS, make_events, write_files, write_tree
-from cmsspark.apps.events.kernels import CUTS
-from cmsspark.apps.events.prepare import check_damaged, counts_of, cutflow, cutflow_table
+from cmsspark.apps.events.prepare import check_damaged, counts_of, cutflow, cutflow_table, with_tree
 from cmsspark.apps.events.prepare_task import RangeResult
 from cmsspark.apps.events.root_files import (
-    TREE,
     EntryRange,
     EventFile,
     InspectedFile,
@@ -29,6 +27,7 @@ from cmsspark.apps.events.root_files import (
     read_range,
 )
 from cmsspark.base.errors import DataError, InputMissing, UsageError
+from tests.apps.events.events import CLASSES, CUTS, DELPHES
 
 
 @pytest.fixture(scope="module")
@@ -51,15 +50,15 @@ def test_a_list_names_files_of_its_own_folder(made: Path) -> None:
 
 
 def test_inputs_have_a_class(made: Path) -> None:
-    files = files_of_inputs([f"W+jets={made}/wjets*", f"QCD={made}/qcd*", f"qcd={made}/qcd_000.root"])
+    files = files_of_inputs([f"W+jets={made}/wjets*", f"QCD={made}/qcd*", f"qcd={made}/qcd_000.root"], CLASSES)
     assert [(Path(file.path).name, file.label) for file in files] == [("qcd_000.root", 0), ("wjets_000.root", 2)]
-    for wrong, found in (("data/*.root", "not 'data/"), ("higgs=a.root", "not 'higgs=")):
+    for wrong, found in (("data/*.root", "'data/"), ("higgs=a.root", "no class higgs")):
         with pytest.raises(UsageError, match=found):
-            files_of_inputs([wrong])
+            files_of_inputs([wrong], CLASSES)
     with pytest.raises(UsageError, match="one class, not qcd and ttbar"):
-        files_of_inputs([f"qcd={made}/qcd*", f"ttbar={made}/*"])
+        files_of_inputs([f"qcd={made}/qcd*", f"ttbar={made}/*"], CLASSES)
     with pytest.raises(InputMissing, match="files of events are wanted"):
-        files_of_inputs([f"qcd={made}/nothing*.root"])
+        files_of_inputs([f"qcd={made}/nothing*.root"], CLASSES)
 
 
 def test_a_remote_file_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,11 +113,11 @@ def test_globs_and_folders_over_xrootd_name_their_files(
         with pytest.raises(InputMissing) as caught:
             paths_of(f"{host}/*.root")
     assert caught.value.found == "Unable to locate credentials"
-    whole = inspect(EventFile(f"{host}/qcd_000.root", 0), TREE)
+    whole = inspect(EventFile(f"{host}/qcd_000.root", 0), DELPHES)
     size = (made / "qcd_000.root").stat().st_size
     assert (whole.reason, whole.size) == ("", size) and whole.events > 0
     (tmp_path / "ev" / "cut.root").write_bytes((made / "qcd_000.root").read_bytes()[: size * 9 // 10])
-    cut = inspect(EventFile(f"{host}/cut.root", 0), TREE)
+    cut = inspect(EventFile(f"{host}/cut.root", 0), DELPHES)
     assert cut.reason == f"truncated: {size * 9 // 10:,} of {size:,} bytes"
 
 
@@ -132,18 +131,14 @@ def test_damaged_files_and_missing_branches_are_named(made: Path, tmp_path: Path
     lacking = {name: rows for name, rows in events.items() if name != "MuonTight"}
     lacking["Jet"] = ak.zip({"PT": events["Jet"]["PT"], "Eta": events["Jet"]["Eta"]})
     write_tree(tmp_path / "lacking.root", lacking)
-    reasons = {
-        path.stem: inspect(EventFile(str(path), 0), "Delphes").reason for path in sorted(tmp_path.glob("*.root"))
-    }
-    assert reasons["lacking"] == (
-        "branches are missing: MuonTight.PT, MuonTight.Eta, MuonTight.Phi, MuonTight.Charge, Jet.BTag"
-    )
-    assert reasons["tree"] == "a tree Delphes is wanted (the file has Events (TTree))"
+    reasons = {path.stem: inspect(EventFile(str(path), 0), DELPHES).reason for path in sorted(tmp_path.glob("*.root"))}
+    assert reasons["lacking"] == ("branches are missing: MuonTight or Muon.PT|Eta|Phi|Charge, Jet.BTag")
+    assert reasons["tree"] == "there is no tree Delphes (the file has Events (TTree))"
     assert reasons["cut"] == f"truncated: {len(whole) // 3:,} of {len(whole):,} bytes"
     assert "expected Chunk" in reasons["empty"] and "not a ROOT file" in reasons["text"]
-    assert inspect(EventFile(str(tmp_path / "gone.root"), 0), "Delphes").reason
-    assert inspect(EventFile(str(made / "qcd_000.root"), 0), "Delphes") == InspectedFile(
-        str(made / "qcd_000.root"), 0, 40, len(whole), ""
+    assert inspect(EventFile(str(tmp_path / "gone.root"), 0), DELPHES).reason
+    assert inspect(EventFile(str(made / "qcd_000.root"), 0), DELPHES) == InspectedFile(
+        str(made / "qcd_000.root"), 0, 40, len(whole), "", ("weight",)
     )
 
 
@@ -156,8 +151,8 @@ def test_entry_ranges_are_of_equal_size_and_leave_nothing_out() -> None:
 
 def test_ranges_of_a_file_are_the_file(made: Path) -> None:
     path = str(made / "ttbar_000.root")
-    whole = read_range(EntryRange(path, 1, 0, 40), "Delphes")
-    parts = [read_range(EntryRange(path, 1, *edges), "Delphes") for edges in ((0, 13), (13, 40))]
+    whole = read_range(EntryRange(path, 1, 0, 40), DELPHES).kernel
+    parts = [read_range(EntryRange(path, 1, *edges), DELPHES).kernel for edges in ((0, 13), (13, 40))]
     for name, collection in whole.items():
         assert np.array_equal(np.concatenate([part[name].values for part in parts]), collection.values)
         counts = [np.diff(part[name].offsets) for part in parts]
@@ -175,7 +170,7 @@ def test_the_cuts_add_up_to_the_events_of_each_file_and_class() -> None:
         RangeResult(1, "q", 3, cuts(3, 1)),
         RangeResult(2, reason="torn late"),
     ]
-    counts = counts_of(files, ["a", "a", "b"], results)
+    counts = counts_of(files, ["a", "a", "b"], results, CUTS, CLASSES)
     flow = cutflow(counts)
     assert flow["qcd"] | {"files": 0} == {
         "files": 0, "quarantined_files": 1, "events": 17, "damaged": 7, "not_finite": 0, "no_met": 0, "no_lepton": 3,
@@ -192,7 +187,7 @@ def test_the_cuts_add_up_to_the_events_of_each_file_and_class() -> None:
 
 def test_cuts_that_do_not_add_up_are_an_error() -> None:
     with pytest.raises(DataError, match="add up"):
-        counts_of([InspectedFile("a", 0, 10)], ["a"], [RangeResult(0, "p", 4, cuts(4, 2))])
+        counts_of([InspectedFile("a", 0, 10)], ["a"], [RangeResult(0, "p", 4, cuts(4, 2))], CUTS, CLASSES)
 
 
 def test_damaged_files_are_refused_unless_they_are_accepted() -> None:
@@ -220,7 +215,7 @@ def test_what_is_no_list_of_numbers_is_refused(tmp_path: Path) -> None:
         )  # fmt: skip
         file["Delphes"].extend({**events, "MissingET.MET": ["7"] * 4, "MissingET.Phi": np.zeros(4, np.float32)})
     with pytest.raises(DataError, match=r"MissingET\.MET is a number") as raised:
-        read_range(EntryRange(str(tmp_path / "text.root"), 0, 0, 4), "Delphes")
+        read_range(EntryRange(str(tmp_path / "text.root"), 0, 0, 4), DELPHES)
     assert raised.value.found == "4 * string"
 
 
@@ -239,7 +234,7 @@ def test_any_packing_and_precision_gives_the_same_events(
         file.mktree("Delphes", {name: rows.type.content for name, rows in other.items()})
         file["Delphes"].extend(other)
     first, second = (
-        read_range(EntryRange(str(path), 0, 0, 40), "Delphes")
+        read_range(EntryRange(str(path), 0, 0, 40), DELPHES).kernel
         for path in (made / "qcd_000.root", tmp_path / "other.root")
     )
     for name, collection in first.items():
@@ -252,13 +247,13 @@ def test_the_tree_is_named_with_its_folder_and_is_a_tree(tmp_path: Path) -> None
 
     events = make_events(MODELS["qcd"], 5, np.random.default_rng(0))
     write_tree(tmp_path / "inside.root", events, tree="day/Delphes")
-    path = str(tmp_path / "inside.root")
-    assert inspect(EventFile(path, 0), "day/Delphes").events == 5
-    assert len(read_range(EntryRange(path, 0, 1, 5), "day/Delphes")["Jet"].offsets) == 5
-    assert "day (TDirectory), day/Delphes (TTree)" in inspect(EventFile(path, 0), "Delphes").reason
+    path, inside = str(tmp_path / "inside.root"), with_tree(DELPHES, "day/Delphes")
+    assert inspect(EventFile(path, 0), inside).events == 5
+    assert len(read_range(EntryRange(path, 0, 1, 5), inside).kernel["Jet"].offsets) == 5
+    assert "day (TDirectory), day/Delphes (TTree)" in inspect(EventFile(path, 0), DELPHES).reason
     with uproot.recreate(tmp_path / "histogram.root") as file:
         file["Delphes"] = np.histogram([1.0, 2.0])
-    assert "Delphes (TH1D)" in inspect(EventFile(str(tmp_path / "histogram.root"), 0), "Delphes").reason
+    assert "Delphes (TH1D)" in inspect(EventFile(str(tmp_path / "histogram.root"), 0), DELPHES).reason
 
 
 @pytest.mark.parametrize("name", ["Ü 日本 b#c%20?;.root", "a::b.root", "a:b.root:Delphes", "a*b[x].root"])
@@ -266,8 +261,8 @@ def test_names_of_files_may_have_any_letters(made: Path, tmp_path: Path, name: s
     path = tmp_path / name
     path.write_bytes((made / "qcd_000.root").read_bytes())
     assert paths_of(str(path)) == [str(path)]
-    assert inspect(EventFile(str(path), 0), "Delphes").events == 40
-    assert len(read_range(EntryRange(str(path), 0, 0, 7), "Delphes")["Jet"].offsets) == 8
+    assert inspect(EventFile(str(path), 0), DELPHES).events == 40
+    assert len(read_range(EntryRange(str(path), 0, 0, 7), DELPHES).kernel["Jet"].offsets) == 8
 
 
 def test_the_newest_cycle_of_a_tree_is_read_and_an_empty_tree_has_no_range(tmp_path: Path) -> None:
@@ -275,7 +270,7 @@ def test_the_newest_cycle_of_a_tree_is_read_and_an_empty_tree_has_no_range(tmp_p
 
     events = make_events(MODELS["qcd"], 9, np.random.default_rng(0))
     write_tree(tmp_path / "empty.root", {name: rows[:0] for name, rows in events.items()})
-    empty = inspect(EventFile(str(tmp_path / "empty.root"), 0), "Delphes")
+    empty = inspect(EventFile(str(tmp_path / "empty.root"), 0), DELPHES)
     assert (empty.events, empty.reason, ranges_of([empty], 5)) == (0, "", [])
     with uproot.recreate(tmp_path / "cycles.root") as file:
         for count in (3, 9):
@@ -283,22 +278,22 @@ def test_the_newest_cycle_of_a_tree_is_read_and_an_empty_tree_has_no_range(tmp_p
             file.mktree("Delphes", {name: rows.type.content for name, rows in flat.items()})
             file["Delphes"].extend(flat)
         assert file.keys() == ["Delphes;1", "Delphes;2"]
-    assert inspect(EventFile(str(tmp_path / "cycles.root"), 0), "Delphes").events == 9
+    assert inspect(EventFile(str(tmp_path / "cycles.root"), 0), DELPHES).events == 9
 
 
 def test_bytes_that_change_in_a_file_are_never_read_as_other_events(made: Path, tmp_path: Path) -> None:
     whole = (made / "qcd_000.root").read_bytes()
-    wanted = read_range(EntryRange(str(made / "qcd_000.root"), 0, 0, 40), "Delphes")
+    wanted = read_range(EntryRange(str(made / "qcd_000.root"), 0, 0, 40), DELPHES).kernel
     path, outcomes, draw = tmp_path / "changed.root", set(), np.random.default_rng(0)
     for _ in range(30):
         start = int(draw.integers(100, len(whole) - 48))
         path.write_bytes(whole[:start] + bytes(draw.integers(0, 256, 48, dtype=np.uint8)) + whole[start + 48 :])
-        file = inspect(EventFile(str(path), 0), "Delphes")
+        file = inspect(EventFile(str(path), 0), DELPHES)
         if file.reason:
             outcomes.add("refused")
             continue
         try:
-            found = read_range(EntryRange(str(path), 0, 0, 40), "Delphes")
+            found = read_range(EntryRange(str(path), 0, 0, 40), DELPHES).kernel
         except Exception:
             outcomes.add("damaged")
             continue

@@ -9,17 +9,19 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from cmsspark.apps.events.layout import FEATURES, HLF_COUNT, MATRIX, PARTICLES, event_schema
 from cmsspark.apps.events.parts import PartWriter, keep_only
 from cmsspark.apps.events.sample import SampleOptions, chosen_counts, last_bin
 from cmsspark.apps.events.sample_tasks import _as_bytes, _from_bytes, is_test, keys_of, part_of
 from cmsspark.apps.events.scalers import Moments, Scalers
 from cmsspark.apps.events.small_sample import read_events, write_small
+from cmsspark.apps.events.topology import TOPOLOGY
 from cmsspark.base.errors import DataError, InputMissing, OutputError
 from cmsspark.filesystems.storage import LocalFiles
+from tests.apps.events.events import CLASSES, FEATURES, HLF_COUNT, MATRIX, PARTICLES, event_schema
 
 RNG = np.random.default_rng(0)
 HASHES = RNG.integers(0, 2**64, 100_000, dtype=np.uint64)
+ROW = {"hlf": np.ones((1, 14)), "label": [1], "event_hash": HASHES[:1], "weight": [1.0]}
 
 
 def write(folder: Path, number: int, rows: int, *, low_level: bool = False) -> None:
@@ -29,6 +31,7 @@ def write(folder: Path, number: int, rows: int, *, low_level: bool = False) -> N
         "low_level": RNG.normal(size=(rows, MATRIX)),
         "label": np.arange(rows) % 3,
         "event_hash": HASHES[:rows],
+        "weight": np.ones(rows),
     }
     with PartWriter(str(folder), number, event_schema(low_level=low_level, origin=False)) as writer:
         writer.write({name: columns[name] for name in writer.schema.names})
@@ -56,11 +59,11 @@ def test_parts_are_ranges_of_keys_of_equal_size() -> None:
 
 def test_as_many_events_of_each_class_as_the_smallest_has() -> None:
     available = {(False, 0): 90, (False, 1): 50, (False, 2): 70, (True, 0): 20, (True, 1): 30, (True, 2): 25}
-    assert chosen_counts(available, SampleOptions()) == {False: 50, True: 20}
-    assert chosen_counts(available, SampleOptions(per_class=40)) == {False: 40, True: 10}
-    assert chosen_counts(available, SampleOptions(per_class=999)) == {False: 50, True: 20}
+    assert chosen_counts(available, SampleOptions(), CLASSES) == {False: 50, True: 20}
+    assert chosen_counts(available, SampleOptions(per_class=40), CLASSES) == {False: 40, True: 10}
+    assert chosen_counts(available, SampleOptions(per_class=999), CLASSES) == {False: 50, True: 20}
     with pytest.raises(DataError, match="none of test ttbar"):
-        chosen_counts({**available, (True, 1): 0}, SampleOptions())
+        chosen_counts({**available, (True, 1): 0}, SampleOptions(), CLASSES)
 
 
 def test_the_last_chosen_key_is_found_by_bins() -> None:
@@ -82,9 +85,9 @@ def test_scalers_of_parts_are_those_of_all_and_padding_stays_zero() -> None:
     low_level = np.zeros((50, PARTICLES, FEATURES), np.float32)
     low_level[:, :20] = RNG.normal(100, 3, (50, 20, FEATURES))
     low_level[:, :20, 3] = 7
-    whole = Moments()
+    whole = Moments.empty(TOPOLOGY)
     for part in (slice(0, 10), slice(10, 11), slice(11, 50)):
-        other = Moments()
+        other = Moments.empty(TOPOLOGY)
         other.add(hlf[part], low_level[part])
         whole.merge(Moments.of(json.loads(json.dumps(other.as_dict()))))
     scalers = whole.scalers(low_level=True)
@@ -119,7 +122,7 @@ def test_a_part_has_fixed_lists_and_appears_when_it_is_whole(tmp_path: Path) -> 
     assert file.schema_arrow.field("low_level").type.list_size == MATRIX
     assert [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)] == [500, 500, 100]
     with pytest.raises(RuntimeError), PartWriter(str(tmp_path), 4, event_schema(low_level=False)) as writer:
-        writer.write({"hlf": np.ones((1, 14)), "label": [1], "event_hash": HASHES[:1], "file": ["a"], "entry": [0]})
+        writer.write({**ROW, "file": ["a"], "entry": [0]})
         raise RuntimeError
     with PartWriter(str(tmp_path), 5, event_schema(low_level=False)):
         pass
@@ -131,7 +134,7 @@ def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
         pytest.raises(OutputError, match="a part cannot be written"),
         PartWriter(str(tmp_path / "gone"), 0, event_schema(low_level=False, origin=False)) as writer,
     ):
-        writer.write({"hlf": np.ones((1, 14)), "label": [1], "event_hash": HASHES[:1]})
+        writer.write(ROW)
 
 
 def test_parts_of_failed_tasks_are_removed(tmp_path: Path) -> None:
@@ -148,13 +151,14 @@ def test_parts_of_failed_tasks_are_removed(tmp_path: Path) -> None:
 def test_small_samples_are_the_first_of_each_class(tmp_path: Path) -> None:
     for number in range(2):
         write(tmp_path / "train", number, 30, low_level=True)
-    entry = write_small(LocalFiles(), str(tmp_path / "train"), 12, True)
+    entry = write_small(LocalFiles(), str(tmp_path / "train"), 12, TOPOLOGY)
     assert entry["rows"] == 36
-    hlf, low_level, labels = read_events(tmp_path / "small_train", low_level=True)
+    small = read_events(tmp_path / "small_train", low_level=True)
+    hlf, low_level, labels = small.hlf, small.low_level, small.labels
     whole = read_events(tmp_path / "train", low_level=True)
     assert np.bincount(labels).tolist() == [12, 12, 12] and low_level is not None
-    assert np.array_equal(hlf, whole[0][:36]) and low_level.shape == (36, PARTICLES, FEATURES)
-    assert len(read_events(tmp_path / "train", limit=7)[0]) == 7
+    assert np.array_equal(hlf, whole.hlf[:36]) and low_level.shape == (36, PARTICLES, FEATURES)
+    assert len(read_events(tmp_path / "train", limit=7).labels) == 7
 
 
 def test_events_without_the_matrix_say_so(tmp_path: Path) -> None:

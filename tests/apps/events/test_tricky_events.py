@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cmsspark.apps.events.kernels import CUTS
 from tests.apps.events import plain_features
-from tests.apps.events.events import MUON, event, features
+from tests.apps.events.events import CUTS, MUON, event, features
 
 #: Single precision of what is stored; sums of cones differ by their order.
 TOLERANCE = 3e-5

@@ -166,14 +166,16 @@ def _mount(cluster: Cluster, pod: Any, folder: Path) -> None:
         for _ in range(200):
             try:
                 if volume.config_map:
-                    data = cluster.core.read_namespaced_config_map(volume.config_map.name, cluster.namespace).data
+                    stored = cluster.core.read_namespaced_config_map(volume.config_map.name, cluster.namespace)
+                    data = {name: text.encode() for name, text in stored.data.items()}
+                    data |= {name: base64.b64decode(text) for name, text in (stored.binary_data or {}).items()}
                 elif volume.secret:
                     stored = cluster.core.read_namespaced_secret(volume.secret.secret_name, cluster.namespace).data
-                    data = {name: base64.b64decode(value).decode() for name, value in stored.items()}
+                    data = {name: base64.b64decode(value) for name, value in stored.items()}
                 else:
                     data = {}
                 break
             except Exception:
                 time.sleep(0.05)
-        for name, text in data.items():
-            (target / name).write_text(text)
+        for name, content in data.items():
+            (target / name).write_bytes(content)

@@ -41,6 +41,22 @@ if "wait" in sys.argv:
     time.sleep(600)
 """
 
+#: Imports a module of --files, which reads a file beside it.
+USES_FILES = "import own.helper\nprint('helped by', own.helper.text())"
+
+
+def with_files(folder: Path) -> Path:
+    """A folder for --files: a package that reads a file of data; caches and hidden files stay behind."""
+    (folder / "own" / "__pycache__").mkdir(parents=True)
+    (folder / "own/__init__.py").write_text("")
+    text = "import os\ndef text():\n    return open(os.environ['CMSSPARK_TRAIN_FILES'] + '/data/x.txt').read()\n"
+    (folder / "own/helper.py").write_text(text)
+    (folder / "own/__pycache__/a.pyc").write_bytes(b"x")
+    (folder / "data").mkdir()
+    (folder / "data/x.txt").write_text("data 7")
+    (folder / ".hidden.py").write_text("(")
+    return folder
+
 
 def run_of(folder: Path, text: str, **values: Any) -> TrainingRun:
     """A run of a script with this text."""

@@ -11,6 +11,7 @@ from cmsspark.apps.training.checked_script import MAX_BYTES, check_script
 from cmsspark.apps.training.script_check import missing_imports
 from cmsspark.apps.training.spec import memory_of, run_name, secret_of
 from cmsspark.base.errors import CmssparkError, DataError, InputMissing, NotAllowed, UsageError
+from tests.apps.training.scripts import with_files
 
 
 def check(folder: Path, text: str | bytes, *arguments: str) -> str:
@@ -33,7 +34,7 @@ def test_what_is_no_text_or_too_large_is_refused(tmp_path: Path, content: bytes)
 
 def test_a_script_that_is_not_there_is_66(tmp_path: Path) -> None:
     for path in (tmp_path / "no.py", tmp_path, tmp_path / ("x" * 300), Path("/dev/null")):
-        with pytest.raises(InputMissing, match="Python script cannot be read"):
+        with pytest.raises(InputMissing, match="no Python script"):
             check_script(path, (), checks_imports=True)
 
 
@@ -152,3 +153,28 @@ def test_keys_that_are_no_names_and_empty_folders_are_refused(tmp_path: Path) ->
     (tmp_path / "empty/a b").touch(0o600)
     with pytest.raises(UsageError, match="a key of a secret"):
         secret_of("empty", tmp_path, "local")
+
+
+def test_files_that_cannot_travel_are_refused_before_anything_starts(tmp_path: Path) -> None:
+    from cmsspark.apps.training.shipped_files import check_files, files_in, pack_files
+
+    folder = with_files(tmp_path / "files")
+    check_files(folder, checks_imports=True)
+    names = ["data/x.txt", "own/__init__.py", "own/helper.py"]
+    assert [str(path.relative_to(folder)) for path in files_in(folder)] == names
+    assert pack_files(folder, 10_000) == pack_files(folder, 10_000)
+    with pytest.raises(DataError, match="at most 100 bytes"):
+        pack_files(folder, 100)
+    with pytest.raises(InputMissing, match="no folder"):
+        check_files(tmp_path / "none", checks_imports=True)
+    (folder / "bad.py").write_text("import own.helper, no_such_module_here")
+    with pytest.raises(UsageError, match="no_such_module_here"):
+        check_files(folder, checks_imports=True)
+    check_files(folder, checks_imports=False)
+    (folder / "bad.py").write_text("x = (")
+    with pytest.raises(DataError, match=r"bad\.py, line 1"):
+        check_files(folder, checks_imports=False)
+    (folder / "bad.py").unlink()
+    (folder / "link").symlink_to("/etc/hostname")
+    with pytest.raises(DataError, match="link out of the folder"):
+        check_files(folder, checks_imports=False)

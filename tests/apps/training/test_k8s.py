@@ -13,13 +13,13 @@ import pytest
 import yaml
 
 from cmsspark.apps.training import k8s_manifests as manifests
-from cmsspark.apps.training.k8s_backend import K8sBackend
+from cmsspark.apps.training.k8s_backend import K8sBackend, volume_of
 from cmsspark.apps.training.launch import WorkerFailed
 from cmsspark.apps.training.run_folder import RunFolder
 from cmsspark.apps.training.spec import Secret, TrainingRun
 from cmsspark.base.errors import CmssparkError, NotAllowed, NotReady, SettingsError, UsageError
 from tests.apps.training.cluster import Cluster, Fate, container, key, really_runs, runs
-from tests.apps.training.scripts import launched, run_of
+from tests.apps.training.scripts import USES_FILES, launched, run_of, with_files
 from tests.kubernetes import NOBODY, Kubelet, KubeServer
 from tests.ports import free_port
 
@@ -360,3 +360,90 @@ def test_workers_go_on_while_the_api_server_is_away(
     with cluster:
         lines = run_to_end(cluster, tmp_path)
     assert any("does not answer" in line and "trying again" in line for line in lines)
+
+
+@pytest.fixture
+def restricted(kube: KubeServer, namespace: str) -> str:
+    """A namespace that enforces the restricted pod security standard."""
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    kube.core().create_namespace({"metadata": {"name": namespace, "labels": labels}})
+    return namespace
+
+
+def create(kube: KubeServer, text: str) -> list[dict[str, Any]]:
+    """Have the API server check manifests, and a pod of the Job; returns them."""
+    from kubernetes import utils
+
+    documents = list(yaml.safe_load_all(text))
+    for document in documents:
+        utils.create_from_dict(kube.api(), document, dry_run="All")
+    job = documents[0]
+    template = job["spec"]["template"]
+    pod = {"metadata": {**template["metadata"], "name": "check"}, "spec": template["spec"]}
+    kube.core().create_namespaced_pod(job["metadata"]["namespace"], pod, dry_run="All")
+    return documents
+
+
+def test_a_restricted_namespace_takes_the_pods_with_all_that_a_run_can_have(
+    kube: KubeServer, restricted: str, tmp_path: Path
+) -> None:
+    template = {
+        "metadata": {"annotations": {"team": "hep"}},
+        "spec": {
+            "tolerations": [{"key": "gpu", "operator": "Exists"}],
+            "securityContext": {"runAsUser": 2000},
+            "containers": [
+                {
+                    "name": "worker",
+                    "env": [{"name": "A", "value": "1"}],
+                    "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+                }
+            ],
+            "volumes": [{"name": "tmp", "emptyDir": {}}],
+        },
+    }
+    options: dict[str, Any] = {
+        "volumes": (volume_of("data:/data:ro"), volume_of("scratch:/scratch")), "node_selector": {"pool": "gpu"},
+        "pull_secrets": ("registry",), "template": template, "claim": "output",
+    }  # fmt: skip
+    run = run_of(tmp_path, USES_FILES, workers=2, backend="k8s", files=with_files(tmp_path / "files"), gpus=1)
+    job = create(kube, backend(kube, restricted, **options).yaml(run, USES_FILES))[0]
+    pod = job["spec"]["template"]["spec"]
+    container = pod["containers"][0]
+    assert len(pod["containers"]) == 1 and container["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    assert pod["securityContext"]["runAsUser"] == 2000 and pod["securityContext"]["runAsNonRoot"] is True
+    assert {"A", "HOME", "TZ"} <= {each["name"] for each in container["env"]}
+    assert {"/tmp", "/data", "/scratch", "/cmsspark/output"} <= {
+        each["mountPath"] for each in container["volumeMounts"]
+    }
+    assert pod["nodeSelector"] == {"pool": "gpu"} and pod["imagePullSecrets"] == [{"name": "registry"}]
+    assert job["spec"]["template"]["metadata"]["annotations"] == {"team": "hep"}
+
+
+def test_pods_that_admission_refuses_are_told_before_anything_is_made(
+    kube: KubeServer, restricted: str, tmp_path: Path
+) -> None:
+    template = {"metadata": {}, "spec": {"hostNetwork": True, "containers": []}}
+    with pytest.raises(SettingsError, match="admission refuses it") as error:
+        launched(tmp_path, run_of(tmp_path, "pass"), backend(kube, restricted, template=template))
+    assert "host namespaces" in str(error.value)
+    limits = {"limits": [{"type": "Container", "max": {"memory": "1Gi"}}]}
+    kube.core().create_namespaced_limit_range(restricted, {"metadata": {"name": "small"}, "spec": limits})
+    with pytest.raises(SettingsError, match="admission refuses it") as error:
+        launched(tmp_path / "b", run_of(tmp_path, "pass"), backend(kube, restricted))
+    assert "maximum memory usage per Container is 1Gi" in str(error.value)
+    quota = {"hard": {"limits.cpu": "0", "requests.cpu": "0"}}
+    kube.core().delete_namespaced_limit_range("small", restricted)
+    kube.core().create_namespaced_resource_quota(restricted, {"metadata": {"name": "q"}, "spec": quota})
+    kube.core().patch_namespaced_resource_quota_status("q", restricted, {"status": {**quota, "used": quota["hard"]}})
+    with pytest.raises(NotReady, match="quota of the namespace is used up") as error:
+        launched(tmp_path / "c", run_of(tmp_path, "pass"), backend(kube, restricted))
+    assert "limits.cpu" in str(error.value)
+    assert kube.core().list_namespaced_secret(restricted).items == []
+
+
+def test_files_of_a_run_are_in_its_pod(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.fate = really_runs(tmp_path / "pod")
+    with cluster:
+        lines = run_to_end(cluster, tmp_path, USES_FILES, files=with_files(tmp_path / "files"))
+    assert "worker 0 | helped by data 7" in lines

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -14,9 +15,20 @@ import pytest
 
 from cmsspark.apps.training import worker
 from cmsspark.apps.training.launch import WorkerFailed, brought_back
-from cmsspark.apps.training.run_folder import RunFolder
+from cmsspark.apps.training.run_folder import RunFolder, RunState
 from cmsspark.apps.training.spec import Secret
-from tests.apps.training.scripts import FAILS, HELLO, LEAVES_ORPHANS, children, is_running, launched, run_of, with_path
+from tests.apps.training.scripts import (
+    FAILS,
+    HELLO,
+    LEAVES_ORPHANS,
+    USES_FILES,
+    children,
+    is_running,
+    launched,
+    run_of,
+    with_files,
+    with_path,
+)
 
 
 def test_each_worker_gets_its_rank_and_the_addresses_of_all(tmp_path: Path) -> None:
@@ -189,18 +201,41 @@ def test_what_is_no_text_and_lines_without_end_are_passed_on(tmp_path: Path) -> 
     assert folder.worker_log(0).read_text().endswith("100%\n")
 
 
-def test_ports_are_held_until_workers_bind_them() -> None:
+def test_a_framework_can_bind_its_port_with_any_options_and_the_kernel_gives_it_to_nobody_else() -> None:
     import socket
 
-    from cmsspark.apps.training.ports import reserved_addresses
+    from cmsspark.apps.training.ports import free_addresses
 
-    with reserved_addresses(20) as addresses:
-        assert len(set(addresses)) == 20
-        host, _, port = addresses[0].rpartition(":")
-        with socket.socket() as other, pytest.raises(OSError, match="in use"):
-            other.bind((host, int(port)))
-        with socket.socket() as own:
-            own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            own.bind((host, int(port)))
-            own.listen()
+    addresses = free_addresses(20)
+    assert len(set(addresses)) == 20
+    with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as stream:
+        first = int(stream.read().split()[0])
+    for address in addresses:
+        host, _, port = address.rpartition(":")
+        assert int(port) < first or first < 16_000
+        with socket.socket() as plain:
+            plain.bind((host, int(port)))
+            plain.listen()
             socket.create_connection((host, int(port)), 5).close()
+
+
+def test_files_travel_with_the_script_and_can_be_imported(tmp_path: Path) -> None:
+    files = with_files(tmp_path / "files")
+    folder, lines = launched(tmp_path, run_of(tmp_path, USES_FILES, files=files))
+    assert "worker 0 | helped by data 7" in lines and folder.state().state == "done"
+
+
+def test_gpus_of_workers_on_one_host_are_different_ones(tmp_path: Path) -> None:
+    text = "import os; print('gpus', os.environ['CUDA_VISIBLE_DEVICES'])"
+    _, lines = launched(tmp_path, run_of(tmp_path, text, workers=2, gpus=2))
+    assert {line for line in lines if "gpus" in line} == {"worker 0 | gpus 0,1", "worker 1 | gpus 2,3"}
+
+
+def test_a_run_and_its_workers_are_lost_with_their_launcher(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, run_of(tmp_path, "", workers=2))
+    folder.write_state(RunState(workers=["running", "done"]))
+    assert folder.state().state == "running"
+    record = folder.path / "run.json"
+    record.write_text(re.sub(r'"process_began": \d+', '"process_began": 1', record.read_text()))
+    state = folder.state()
+    assert (state.state, state.reason, state.workers) == ("lost", "its launcher is gone", ["lost", "done"])

@@ -14,7 +14,17 @@ from cmsspark.apps.training.spark_backend import SparkBackend
 from cmsspark.apps.training.spec import TrainingRun
 from cmsspark.base.errors import UsageError
 from tests.apps.events.samples import events, write_sample
-from tests.apps.training.scripts import FAILS, HELLO, LEAVES_ORPHANS, children, is_running, launched, run_of
+from tests.apps.training.scripts import (
+    FAILS,
+    HELLO,
+    LEAVES_ORPHANS,
+    USES_FILES,
+    children,
+    is_running,
+    launched,
+    run_of,
+    with_files,
+)
 
 SCRIPT = Path(__file__).resolve().parents[3] / "etc/training/train_events.py"
 #: Kills worker 1 in its first attempt, once there is a checkpoint.
@@ -22,7 +32,7 @@ KILLED_ONCE = """
 import os, pathlib, signal, sys, threading, time
 if os.environ["RANK"] == "0" and os.environ["CMSSPARK_TRAIN_ATTEMPT"] == "1":
     def kill():
-        while not list(pathlib.Path(os.environ["CMSSPARK_TRAIN_OUTPUT"]).glob("checkpoints/epoch-*.npz")):
+        while not list(pathlib.Path(os.environ["CMSSPARK_TRAIN_OUTPUT"]).glob("checkpoints/round-*.npz")):
             time.sleep(0.005)
         os.kill(os.getpid(), signal.SIGKILL)
     threading.Thread(target=kill, daemon=True).start()
@@ -37,7 +47,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_on(sample: Path, workers: int, **values: Any) -> TrainingRun:
-    arguments = (str(sample), "--model", "hlf", "--epochs", "5")
+    arguments = (str(sample), "--model", "hlf", "--epochs", "5", "--batch", "128", "--learning-rate", "0.001")
     return TrainingRun("hlf", SCRIPT, arguments, workers, **values)
 
 
@@ -72,7 +82,7 @@ def test_training_goes_on_from_the_checkpoint_of_a_killed_worker(sample: Path, t
     run = TrainingRun("hlf", script, (str(sample), "--epochs", "30", "--patience", "30"), 2, retries=1)
     folder, lines = launched(tmp_path, run)
     assert any("was killed by SIGKILL" in line and line.endswith("attempt 2 of 2") for line in lines)
-    assert any("goes on after epoch" in line for line in lines)
+    assert any("goes on after round" in line for line in lines)
     assert accuracy(folder.output / "worker-0/model") > 0.8
 
 
@@ -81,6 +91,12 @@ def test_spark_gives_workers_what_processes_get_and_brings_their_output_back(spa
     folder, lines = launched(tmp_path, run, SparkBackend(session=spark))
     assert sum('"argv": ["--x", "$(y)"]' in line for line in lines) == 2
     assert (folder.output / "worker-1/model.txt").read_text() == "model of 1"
+
+
+def test_files_travel_to_tasks_of_spark(spark: Any, tmp_path: Path) -> None:
+    run = run_of(tmp_path, USES_FILES, workers=2, backend="spark", files=with_files(tmp_path / "files"))
+    _, lines = launched(tmp_path, run, SparkBackend(session=spark))
+    assert sum("helped by data 7" in line for line in lines) == 2
 
 
 def test_a_failed_worker_ends_the_barrier_stage_at_once_and_a_retry_has_its_output(spark: Any, tmp_path: Path) -> None:

@@ -30,6 +30,16 @@ def test_the_api_server_takes_every_object_of_etc_k8s(kube: KubeServer, file: Pa
     assert {"Role", "RoleBinding"} <= {document["kind"] for document in documents}
 
 
+def test_a_restricted_namespace_takes_the_pod_of_the_daily_run(kube: KubeServer) -> None:
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    kube.core().create_namespace({"metadata": {"name": "daily-restricted", "labels": labels}})
+    documents = list(yaml.safe_load_all((TOP / "etc/k8s/daily.yaml").read_text(encoding="utf-8")))
+    cron = next(document for document in documents if document["kind"] == "CronJob")
+    spec = cron["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    pod = {"metadata": {"name": "daily"}, "spec": spec}
+    kube.core().create_namespaced_pod("daily-restricted", pod, dry_run="All")
+
+
 def test_a_wrong_object_is_refused(kube: KubeServer) -> None:
     from kubernetes import utils
 

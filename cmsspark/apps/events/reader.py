@@ -1,0 +1,174 @@
+"""Samples for training scripts in any framework: batches of numpy arrays, and thin adapters for PyTorch and TensorFlow.
+
+Neither framework is a requirement of this package: each is imported when its adapter is called.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cmsspark.apps.events.layout import EventLayout
+from cmsspark.apps.events.layout_files import layout_in
+from cmsspark.apps.events.parts import matrix_of, sample_parts, weights_of
+from cmsspark.apps.events.sample_tasks import row_groups
+from cmsspark.apps.events.scalers import Scalers
+from cmsspark.base.errors import DataError, InputMissing, UsageError
+
+Array = np.ndarray[Any, Any]
+Batch = dict[str, Array]
+
+
+@dataclass(frozen=True)
+class SampleReader:
+    """The events of a part of a sample, such as ``SAMPLE/train``, in batches of scaled features.
+
+    A batch has ``hlf`` ``(n, features)``, with ``low_level`` also ``low_level`` ``(n, rows, columns)``, ``label`` and
+    ``weight``, whose mean is 1 in each class. Worker ``rank`` of ``workers`` reads each n-th event; without numbers
+    those of the launcher's variables are taken. Raises InputMissing (66), DataError (65), UsageError (2).
+    """
+
+    folder: Path
+    batch: int = 128
+    low_level: bool = False
+    seed: int = 0
+    rank: int | None = None
+    workers: int | None = None
+
+    def __post_init__(self) -> None:
+        if not sample_parts(self.folder):
+            raise InputMissing("no parts of events", where=self.folder, next_step="name SAMPLE/train of events_sample")
+        if self.batch < 1 or not 0 <= self.place < self.count:
+            raise UsageError(
+                "a batch has an event or more, and a rank is below the number of workers",
+                found=f"batch {self.batch}, rank {self.place} of {self.count}",
+            )
+        if self.low_level and not self.layout.has_matrix:
+            raise DataError(
+                "these events have no matrix of particles", where=self.folder, next_step="events_prepare --low-level"
+            )
+
+    @property
+    def layout(self) -> EventLayout:
+        """What the columns are: names of features and classes."""
+        return layout_in(Path(self.folder).parent)
+
+    @property
+    def place(self) -> int:
+        """The number of this worker."""
+        return int(os.environ.get("CMSSPARK_TRAIN_RANK", "0")) if self.rank is None else self.rank
+
+    @property
+    def count(self) -> int:
+        """The number of workers."""
+        return int(os.environ.get("WORLD_SIZE", "1")) if self.workers is None else self.workers
+
+    def epoch(self, number: int = 0) -> Iterator[Batch]:
+        """Return the batches of an epoch: each event of this worker once, in an order by seed and number.
+
+        The last batch may be smaller. Events are shuffled within a row group, whose order is that of the epoch.
+        """
+        scalers = Scalers.load(Path(self.folder).parent)
+        draw = np.random.default_rng((self.seed, number))
+        rest: list[Batch] = []
+        seen = _Seen()
+        waiting = 0
+        for part in draw.permutation(sample_parts(self.folder)):
+            for rows in self._groups(str(part), scalers, draw, seen):
+                rest.append(rows)
+                waiting += len(rows["label"])
+                if waiting >= self.batch:
+                    whole = _joined(rest)
+                    stop = waiting - waiting % self.batch
+                    yield from (_slice(whole, start, start + self.batch) for start in range(0, stop, self.batch))
+                    rest, waiting = [_slice(whole, stop, waiting)], waiting - stop
+        if waiting:
+            yield _joined(rest)
+
+    def _groups(self, part: str, scalers: Scalers, draw: np.random.Generator, seen: _Seen) -> Iterator[Batch]:
+        layout = self.layout
+        names = ["hlf", "label", *(["low_level"] if self.low_level else [])]
+        for rows in row_groups(part, names, optional=("weight",)):
+            # Of all events of the epoch each n-th, so that shares differ by one at most.
+            order = draw.permutation(rows.num_rows)[(self.place - seen.events) % self.count :: self.count]
+            seen.events += rows.num_rows
+            label = rows.column("label").to_numpy()[order].astype(np.int64)
+            batch = {"hlf": scalers.hlf(matrix_of(rows.column("hlf"), layout.hlf_count)[order]), "label": label}
+            if self.low_level:
+                matrix = matrix_of(rows.column("low_level"), layout.matrix)[order].reshape(-1, *layout.shape)
+                batch["low_level"] = scalers.low_level(matrix)
+            batch["weight"] = scalers.weights(label, weights_of(rows)[order]).astype(np.float32)
+            yield batch
+
+
+@dataclass
+class _Seen:
+    """How many events of an epoch were passed, those of other workers included."""
+
+    events: int = 0
+
+
+def _joined(parts: list[Batch]) -> Batch:
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _slice(batch: Batch, start: int, stop: int) -> Batch:
+    return {name: column[start:stop] for name, column in batch.items()}
+
+
+def torch_dataset(reader: SampleReader) -> Any:
+    """Return an IterableDataset of PyTorch: each iteration is the next epoch, each item a batch of tensors.
+
+    Give it to a DataLoader with ``batch_size=None``. Raises UsageError (2) where PyTorch is not installed.
+    """
+    try:
+        import torch
+        from torch.utils.data import IterableDataset
+    except ImportError:
+        raise _not_installed("torch", "PyTorch") from None
+
+    class Dataset(IterableDataset):  # type: ignore[misc]  # it has no types here
+        """The batches of one epoch after another."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self._epochs = count()
+
+        def __iter__(self) -> Iterator[dict[str, Any]]:
+            for batch in reader.epoch(next(self._epochs)):
+                yield {name: torch.from_numpy(np.ascontiguousarray(column)) for name, column in batch.items()}
+
+    return Dataset()
+
+
+def tensorflow_dataset(reader: SampleReader) -> Any:
+    """Return a tf.data.Dataset of ``(features, label, weight)``: each iteration is the next epoch, as Keras takes it.
+
+    Raises UsageError (2) where TensorFlow is not installed.
+    """
+    try:
+        import tensorflow as tf
+    except ImportError:
+        raise _not_installed("tensorflow", "TensorFlow") from None
+    layout, epochs = reader.layout, count()
+
+    def batches() -> Iterator[tuple[dict[str, Array], Array, Array]]:
+        for batch in reader.epoch(next(epochs)):
+            label, weight = batch.pop("label"), batch.pop("weight")
+            yield batch, label, weight
+
+    features = {"hlf": tf.TensorSpec((None, layout.hlf_count), tf.float32)}
+    if reader.low_level:
+        features["low_level"] = tf.TensorSpec((None, *layout.shape), tf.float32)
+    signature = (features, tf.TensorSpec((None,), tf.int64), tf.TensorSpec((None,), tf.float32))
+    return tf.data.Dataset.from_generator(batches, output_signature=signature)
+
+
+def _not_installed(module: str, name: str) -> UsageError:
+    return UsageError(f"this reader needs {name}", found=f"no module {module}", next_step=f"pip install {module}")

@@ -1,0 +1,89 @@
+"""``--files DIR``: the folder that travels with a script, checked here and packed into one archive."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from cmsspark.apps.training.script_check import missing_imports
+from cmsspark.base.errors import DataError, InputMissing, NotAllowed, UsageError
+
+#: Bytes of the archive: in a ConfigMap, which holds 1 MiB as base64 with all else, and in tasks of Spark.
+K8S_BYTES: Final = 500_000
+SPARK_BYTES: Final = 64 * 2**20
+_LEFT_OUT: Final = ("__pycache__", ".git")
+
+
+def check_files(folder: Path, *, checks_imports: bool) -> None:
+    """Check that a folder can travel: its Python files compile, and what they import is installed or in it.
+
+    Raises InputMissing (66), NotAllowed (77), DataError (65), UsageError (2) for missing modules.
+    """
+    if not folder.is_dir():
+        raise InputMissing("--files is no folder", where=folder, next_step="name a folder with what the script needs")
+    for path in files_in(folder):
+        if path.suffix != ".py":
+            continue
+        try:
+            source = path.read_text(encoding="utf-8-sig")
+            compile(source, str(path), "exec", dont_inherit=True)
+        except PermissionError as error:
+            raise NotAllowed("a file of --files cannot be read", where=path, found=error.strerror) from None
+        except (SyntaxError, ValueError) as error:
+            line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+            raise DataError("a file of --files does not compile", where=f"{path}{line}", found=str(error)) from None
+        if checks_imports and (missing := missing_imports(source, str(folder), str(path.parent))):
+            names = ", ".join(f"{name} (line {number})" for name, number in missing)
+            raise UsageError(
+                "a file of --files imports modules that are not installed", where=path, found=names,
+                next_step="put them into the folder, or install them",
+            )  # fmt: skip
+
+
+def files_in(folder: Path) -> Iterator[Path]:
+    """Return the files of a folder, sorted, without caches and hidden ones.
+
+    Raises DataError (65) for links that leave the folder, and for what is no file.
+    """
+    top = folder.resolve()
+    for base, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if name not in _LEFT_OUT and not name.startswith("."))
+        for name in sorted(names):
+            path = Path(base, name)
+            if name.startswith("."):
+                continue
+            if not path.is_file() or not path.resolve().is_relative_to(top):
+                raise DataError(
+                    "--files holds regular files", where=path, found="a link out of the folder, or no file",
+                    next_step="copy the file into the folder",
+                )  # fmt: skip
+            yield path
+
+
+def pack_files(folder: Path, most: int) -> bytes:
+    """Return a folder as an archive, the same bytes for the same files. Raises DataError (65) above ``most`` bytes."""
+    stream = io.BytesIO()
+    with (
+        gzip.GzipFile(fileobj=stream, mode="wb", compresslevel=6, mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w", dereference=True) as archive,
+    ):
+        for path in files_in(folder):
+            info = archive.gettarinfo(path, str(path.relative_to(folder)))
+            info.mtime, info.uid, info.gid, info.uname, info.gname = 0, 0, 0, "", ""
+            try:
+                with open(path, "rb") as source:
+                    archive.addfile(info, source)
+            except PermissionError as error:
+                raise NotAllowed("a file of --files cannot be read", where=path, found=error.strerror) from None
+    content = stream.getvalue()
+    if len(content) > most:
+        raise DataError(
+            f"--files has at most {most:,} bytes, compressed", where=folder, found=f"{len(content):,} bytes",
+            next_step="put data on a volume (--volume CLAIM:/data), and large packages into the image",
+        )  # fmt: skip
+    return content
