@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import date
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -17,13 +17,17 @@ from flask import Flask, Response, abort, current_app, redirect, render_template
 from werkzeug.exceptions import HTTPException
 
 from cmsspark import clock
-from cmsspark.dashboard import downloads, registry, search, security, table_html, widgets
+from cmsspark.dashboard import downloads, registry, search, security, table_html, table_order, widgets
 from cmsspark.dashboard.keeper import Keeper
 from cmsspark.dashboard.page_request import PageRequest, Parameters
 from cmsspark.dashboard.pages import runs as runs_page
+from cmsspark.dashboard.pages import sql as sql_page
+from cmsspark.dashboard.query_process import QueryPool
 from cmsspark.dashboard.rollups import RollupsDamagedError
 from cmsspark.dashboard.security import Guard
+from cmsspark.dashboard.selection import FILTERS, NO_PART
 from cmsspark.dashboard.shortage import Shortage, shortage_of
+from cmsspark.dashboard.widgets import Content, Control, Note
 from cmsspark.errors import CmssparkError, DataError, InputMissing, NotAllowed, NotReady, UsageError
 from cmsspark.query.database import Database
 from cmsspark.readable import readable
@@ -37,6 +41,8 @@ _STATUS: Final[tuple[tuple[type[CmssparkError], int], ...]] = (
     (DataError, 503),
 )
 HOME: Final = "popularity"
+#: Parameters that the navigation keeps beside the filters.
+_KEPT: Final = ("from", "to", "step")
 #: Pages that are made at once.
 _AT_ONCE: Final = threading.BoundedSemaphore(max(2, os.cpu_count() or 2))
 
@@ -54,6 +60,11 @@ class Services:
     prefix: str = ""
     skipped: Callable[[], Mapping[tuple[date, str], str]] = dict
 
+    @cached_property
+    def queries(self) -> QueryPool:
+        """What runs people's queries."""
+        return QueryPool(self.database.fout)
+
 
 def create_app(services: Services) -> Flask:
     """The WSGI application."""
@@ -62,15 +73,17 @@ def create_app(services: Services) -> Flask:
     app.config["MAX_CONTENT_LENGTH"] = 4_096
     app.jinja_env.globals.update(
         table_rows=table_html.table_rows, formatted=widgets.formatted, exact=widgets.exact, shown=widgets.shown,
-        kind_of=_kind_of,
+        kind_of=_kind_of, is_text=table_html.is_text,
         navigation=registry.navigation, prefix=services.prefix, version=_static_version(), to_second=clock.to_second,
     )  # fmt: skip
+    app.jinja_env.filters["display"] = lambda text: widgets.shown("" if text == NO_PART else text)
     app.before_request(partial(_check, services))
     app.after_request(_add_headers)
     app.add_url_rule("/", view_func=lambda: redirect(f"{services.prefix}/{HOME}"), endpoint="home")
     app.add_url_rule("/health", view_func=lambda: Response("ok\n", mimetype="text/plain"), endpoint="health")
     app.add_url_rule("/token", view_func=partial(_take_token, services), methods=["POST"], endpoint="token")
     app.add_url_rule("/datasets.json", view_func=partial(_datasets, services), endpoint="datasets")
+    app.add_url_rule("/words.json", view_func=partial(_words, services), endpoint="words")
     app.add_url_rule("/<page>", view_func=partial(_page, services), endpoint="page")
     report = partial(runs_page.report, services.database)
     app.add_url_rule("/runs/<job>/<interval>/<run>/report", view_func=report, endpoint="report")
@@ -143,11 +156,12 @@ def _add_headers(answer: Response) -> Response:
 
 
 def _page_request(services: Services, name: str) -> PageRequest:
-    doubled = [key for key, values in request.args.lists() if len(values) > 1 and key != "token"]
+    doubled = [key for key, values in request.args.lists() if len(values) > 1 and key not in ("token", *FILTERS)]
     if doubled:
         names = ", ".join(doubled)[:200]
-        raise UsageError("an address has each parameter once", found=f"more than once: {names}")
-    parameters = Parameters({key: value for key, value in request.args.items() if key != "token"})
+        raise UsageError("an address has each parameter once, but for filters", found=f"more than once: {names}")
+    lists = {key: tuple(values) for key, values in request.args.lists() if key != "token"}
+    parameters = Parameters({key: values if len(values) > 1 else values[0] for key, values in lists.items()})
     # A foreign page may link here, but its link must not start a query.
     is_cross_site = request.headers.get("Sec-Fetch-Site") in ("cross-site", "same-site")
     return PageRequest(
@@ -159,6 +173,8 @@ def _page_request(services: Services, name: str) -> PageRequest:
         services.prefix,
         is_cross_site,
         services.skipped,
+        services.queries,
+        request.environ.get("waitress.client_disconnected", lambda: False),
     )
 
 
@@ -175,9 +191,10 @@ def _page(services: Services, page: str) -> Any:
             content = definition.view(asked)
     else:
         content = definition.view(asked)
+    content = table_order.arranged(content, asked.parameters)
     download = asked.parameters.get("download")
     if download:
-        return downloads.answer(content, download, asked.parameters.get("format", "csv"))
+        return downloads.answer(content, download, asked.parameters.get("format", "csv"), asked.file_stem)
     rollups = asked.snapshot if services.keeper.is_loaded else None
     content = replace(content, notes=[*content.notes, *asked.unread_notes(content)])
     return render_template("page.html", content=content, asked=asked, rollups=rollups, **_common(services, page))
@@ -185,13 +202,19 @@ def _page(services: Services, page: str) -> Any:
 
 def _common(services: Services, page: str = "") -> dict[str, Any]:
     definition = registry.page(page) if page else None
-    return {"page": page, "definition": definition, "freshness": services.keeper.freshness}
+    kept = {key: request.args.getlist(key) for key in (*_KEPT, *FILTERS) if request.args.get(key)}
+    query = f"?{urlencode(kept, doseq=True)}" if kept else ""
+    return {"page": page, "definition": definition, "freshness": services.keeper.freshness, "kept_query": query}
 
 
 def _datasets(services: Services) -> Response:
     asked = _page_request(services, "datasets.json")
     found = search.suggestions(asked) if asked.snapshot.days else []
     return Response(json.dumps(found), mimetype="application/json")
+
+
+def _words(services: Services) -> Response:
+    return Response(json.dumps(sql_page.words(_page_request(services, "sql"))), mimetype="application/json")
 
 
 def _login_page(services: Services, problem: str) -> Response:
@@ -201,7 +224,10 @@ def _login_page(services: Services, problem: str) -> Response:
 def _error_page(
     services: Services, status: int, title: str, text: str, facts: Mapping[str, str] | None = None
 ) -> Response:
-    page = render_template("error.html", title=title, text=text, facts=facts or {}, page="", freshness=None)
+    is_building = status == 503 and services.keeper.freshness.is_building
+    page = render_template(
+        "error.html", title=title, text=text, facts=facts or {}, page="", freshness=None, is_building=is_building
+    )
     return Response(page, status=status)
 
 
@@ -217,14 +243,56 @@ def _failed(services: Services, error: Exception) -> Any:
         services.keeper.check_files()
     if isinstance(error, CmssparkError):
         status = next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
-        labels = (("where", error.where), ("found", error.found), ("next", error.next_step))
-        facts = {label: readable(str(value)) for label, value in labels if value is not None}
-        answer = _error_page(services, status, readable(error.wanted), "", facts)
+        answer = _with_form(services, error, status) or _plain_error(services, error, status)
         if isinstance(error, NotReady):
             answer.headers["Retry-After"] = "5"
         return answer
     current_app.logger.error("a page failed", exc_info=error)
     return _error_page(services, 500, "This page failed: a bug in cmsspark.", type(error).__name__)
+
+
+def _facts(error: CmssparkError) -> dict[str, str]:
+    labels = (("where", error.where), ("found", error.found), ("next", error.next_step))
+    return {label: readable(str(value)) for label, value in labels if value is not None}
+
+
+def _title(error: CmssparkError) -> str:
+    text = readable(error.wanted)
+    return text[:1].upper() + text[1:]
+
+
+def _plain_error(services: Services, error: CmssparkError, status: int) -> Response:
+    return _error_page(services, status, _title(error), "", _facts(error))
+
+
+def _with_form(services: Services, error: CmssparkError, status: int) -> Response | None:
+    """Return the error above the page's form, with what was chosen in it; None where there is no such form.
+
+    The form is that of the page without parameters: those of the address are wrong.
+    """
+    page = request.path.strip("/")
+    if page not in registry.PAGES or status not in (400, 404) or request.args.get("download"):
+        return None
+    asked = replace(_page_request(services, page), parameters=Parameters({}))
+    try:
+        content = registry.page(page).view(asked)
+    except CmssparkError:
+        return None
+    notes = [Note(f"{label}: {value}") for label, value in _facts(error).items()]
+    controls = [_as_asked(control) for control in content.controls]
+    content = Content(_title(error), [], "", controls, notes, content.button)
+    text = render_template("page.html", content=content, asked=asked, rollups=None, **_common(services, page))
+    return Response(text, status=status)
+
+
+def _as_asked(control: Control) -> Control:
+    """Return a field of the form with the value of the address."""
+    values = request.args.getlist(control.name)
+    if not values or control.kind == "links":
+        return control
+    if control.kind == "many":
+        return replace(control, chosen=values)
+    return replace(control, value=values[0])
 
 
 def _kind_of(item: object) -> str:

@@ -82,19 +82,21 @@ def datasets(snapshot: Snapshot, chosen: Selection, measure: str) -> DatasetRank
 
     def make() -> DatasetRanking:
         counted = "job_count" if chosen.is_of_jobs or measure in OF_JOBS else "nacc"
-        found = _sums_of_datasets(snapshot, chosen, list(dict.fromkeys((counted, measure))))
+        is_of_users = measure == "users"
+        found = _sums_of_datasets(snapshot, chosen, list(dict.fromkeys((counted, counted if is_of_users else measure))))
+        if is_of_users:
+            found["users"] = _users_of_all(snapshot, chosen)
         is_there = found[counted][1] | found[measure][1]
         for column in ("data_tier", "campaign"):
-            value = chosen.value(column)
-            if value is not None:
-                is_there &= snapshot.datasets.is_of(column, value)
+            if values := chosen.values(column):
+                is_there &= np.logical_or.reduce([snapshot.datasets.is_of(column, value) for value in values])
         codes = np.flatnonzero(is_there)
-        values, has_value = (part[codes] for part in found[measure])
+        amounts, has_value = (part[codes] for part in found[measure])
         # Names are in order, so their numbers decide between equal values.
         order = (
-            codes[np.lexsort((codes, np.negative(np.where(has_value, values, -1))))]
-            if values.dtype != object
-            else codes[sorted(range(len(codes)), key=lambda n: (not has_value[n], -int(values[n]), codes[n]))]
+            codes[np.lexsort((codes, np.negative(np.where(has_value, amounts, -1))))]
+            if amounts.dtype != object
+            else codes[sorted(range(len(codes)), key=lambda n: (not has_value[n], -int(amounts[n]), codes[n]))]
         )
         return DatasetRanking(
             snapshot, chosen, measure, order, _taken(found[counted], order), _taken(found[measure], order)
@@ -125,7 +127,7 @@ def _sums_of_datasets(
     Data tier and campaign of the selection follow from the name: the caller chooses by it.
     """
     inside, cut = snapshot.split(chosen.first, chosen.last)
-    filters = {name: value for name, value in chosen.filters if name in ("stream", "site_tier")}
+    filters = {name: chosen.values(name) for name in ("stream", "site_tier") if chosen.values(name)}
     found = snapshot.datasets.sums(inside, columns, filters, subset)
     if not cut:
         return found
@@ -180,9 +182,8 @@ def users_of_datasets(snapshot: Snapshot, chosen: Selection, names: Sequence[str
         inside, cut = snapshot.split(chosen.first, chosen.last)
         codes = [snapshot.datasets.positions[name] for name in names]
         filters: dict[str, Sequence[str]] = {"stream": chosen.streams_of_users}
-        tier = chosen.value("site_tier")
-        if tier is not None:
-            filters["site_tier"] = (tier,)
+        if tiers := chosen.values("site_tier"):
+            filters["site_tier"] = tiers
         segments = [snapshot.datasets.segments[number] for number in inside]
         ids = [snapshot.user_tables["tier_users"][number].global_ids for number in inside]
         is_wanted = [one.wanted_pairs(filters) for one in segments]
@@ -200,6 +201,21 @@ def users_of_datasets(snapshot: Snapshot, chosen: Selection, names: Sequence[str
         return counts
 
     return snapshot.cached(("users_of_datasets", chosen, tuple(names)), make)
+
+
+def _users_of_all(snapshot: Snapshot, chosen: Selection) -> Sums:
+    """The distinct users of every dataset of the selection; nothing where its days have two pseudonym keys."""
+    names = snapshot.datasets.names
+    counts, is_there = np.zeros(len(names), np.int64), np.zeros(len(names), np.bool_)
+    if len(snapshot.keys_of(chosen.first, chosen.last)) > 1:
+        return counts, is_there
+    # Datasets without any use in the selection are not asked for.
+    sums = _sums_of_datasets(snapshot, chosen, ("nacc", "job_count"))
+    codes = np.flatnonzero(sums["job_count" if chosen.is_of_jobs else "nacc"][1])
+    users = users_of_datasets(snapshot, chosen, [names[code] for code in codes])
+    counts[codes] = [count or 0 for count in users]
+    is_there[codes] = True
+    return counts, is_there
 
 
 def _users_of_days(

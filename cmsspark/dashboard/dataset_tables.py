@@ -101,22 +101,22 @@ class SegmentDatasets:
                 self._columns[name] = found
         return found
 
-    def chosen(self, filters: Mapping[str, str], subset: Numbers | None) -> Any:
-        """The rows whose stream and site tier are the wanted ones, and whose dataset is in the subset: all, or their
-        positions.
+    def chosen(self, filters: Mapping[str, Sequence[str]], subset: Numbers | None) -> Any:
+        """Return the rows with one of the streams and site tiers of the filters, and a dataset of the subset: all, or
+        their positions.
         """
         conditions = [
-            (self.column(column), names.index(filters[column]) if filters[column] in names else len(names))
+            (self.column(column), np.array([name in filters[column] for name in names], np.bool_))
             for column, names in (("stream", self.about.streams), ("site_tier", self.about.site_tiers))
             if column in filters
         ]
         if subset is None:
             if not conditions:
                 return slice(None)
-            return np.flatnonzero(np.logical_and.reduce([column == value for column, value in conditions]))
+            return np.flatnonzero(np.logical_and.reduce([is_chosen[column] for column, is_chosen in conditions]))
         rows = self._rows_of(self.places[subset])
-        for column, value in conditions:
-            rows = rows[column[rows] == value]
+        for column, is_chosen in conditions:
+            rows = rows[is_chosen[column[rows]]]
         return rows
 
     def bounds(self, places: npt.NDArray[Any]) -> tuple[Numbers, Numbers]:
@@ -182,7 +182,11 @@ class DatasetTables:
         return found
 
     def sums(
-        self, segments: Sequence[int], columns: Sequence[str], filters: Mapping[str, str], subset: Numbers | None = None
+        self,
+        segments: Sequence[int],
+        columns: Sequence[str],
+        filters: Mapping[str, Sequence[str]],
+        subset: Numbers | None = None,
     ) -> dict[str, Sums]:
         """Sums of whole segments by dataset: column → values and whether there are any, by the dataset's number."""
         found = {name: self.empty(name) for name in columns}

@@ -124,8 +124,8 @@ def _rows(
     if code is None:
         return []
     streams = chosen.streams_of_users if file == "dataset_users" else None
-    if streams is None and chosen.value("stream") is not None:
-        streams = (str(chosen.value("stream")),)
+    if streams is None:
+        streams = chosen.values("stream") or None
     found = []
     for number, segment in enumerate(snapshot.segments):
         own = snapshot.datasets.segments[number]

@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Final
 
-import waitress
-from waitress.server import BaseWSGIServer, MultiSocketServer
-
 from cmsspark.dashboard import security
 from cmsspark.dashboard.app import HOME, Services, create_app
 from cmsspark.dashboard.keeper import Keeper
+from cmsspark.dashboard.rollup_process import RollupProcess
 from cmsspark.dashboard.security import Guard
+from cmsspark.dashboard.sockets import DeadlineServer, make_server
 from cmsspark.errors import NotAllowed, UsageError
 from cmsspark.memory import share_freed
 from cmsspark.query.database import Database
 from cmsspark.signals import interruptible
 
-#: Seconds after which a connection without a request is closed.
-_IDLE_S: Final = 60
 #: Seconds between two looks at the store.
-_EVERY_S: Final = 5.0
+_EVERY_S: Final = 2.0
+#: Seconds after a signal at which the process ends, whatever its threads do: libraries cannot be interrupted.
+_END_S: Final = 2.5
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Options:
     prefix: str = ""
     names: tuple[str, ...] = ()
     token: str | None = None
-    threads: int = 8
+    threads: int = 16
     skipped: Callable[[], Mapping[tuple[date, str], str]] = dict
 
 
@@ -49,7 +50,7 @@ class Server:
     """A running dashboard: its address and how to end it."""
 
     services: Services
-    wsgi: MultiSocketServer | BaseWSGIServer
+    wsgi: DeadlineServer
     databases: tuple[Database, ...]
     host: str
     port: int
@@ -67,6 +68,7 @@ class Server:
 
     def close(self) -> None:
         """End the server and what it started."""
+        self.services.queries.close()
         self.wsgi.close()
         self.services.keeper.stop()
         for database in self.databases:
@@ -84,19 +86,9 @@ def open_server(store: str, state_dir: Path, cache_dir: Path, options: Options, 
     # Pages and people's queries see no table with a row for each person; the rollups read the days of partials.
     database = Database(store, is_private=False, memory="250MB", threads=2, max_age_s=2)
     days = Database(store, is_private=True, memory="100MB", threads=1)
-    keeper = Keeper(days, cache_dir, every_s=_EVERY_S, log=log)
+    keeper = Keeper(days, cache_dir, every_s=_EVERY_S, log=log, builder=RollupProcess())
     services = Services(keeper, database, state_dir, guard, options.prefix, options.skipped)
-    wsgi = waitress.create_server(
-        create_app(services),
-        sockets=[listening],
-        threads=options.threads,
-        channel_timeout=_IDLE_S,
-        max_request_header_size=32_768,
-        max_request_body_size=65_536,
-        ident="",
-        clear_untrusted_proxy_headers=False,
-        _start=True,
-    )
+    wsgi = make_server(create_app(services), listening, options.threads)
     keeper.start()
     return Server(services, wsgi, (database, days), options.host, port)
 
@@ -121,10 +113,16 @@ def serve(store: str, folders: tuple[Path, Path], options: Options, echo: Callab
         with interruptible():
             server.run()
     except KeyboardInterrupt:
-        pass
+        threading.Thread(target=_end_soon, daemon=True).start()
     finally:
         server.close()
     echo("ended")
+
+
+def _end_soon() -> None:
+    """End the process after some time, where it does not end by itself."""
+    time.sleep(_END_S)
+    os._exit(0)
 
 
 def _own_names(token: str | None) -> set[str]:

@@ -27,11 +27,11 @@ from cmsspark.dashboard.widgets import (
     shown,
     si,
 )
-from cmsspark.errors import CmssparkError
+from cmsspark.errors import CmssparkError, InputMissing
 
 _USE: Final = (
     Column("nacc", "Accesses", "count"),
-    Column("remote_nacc", "Remote", "count", "remote accesses; – where no log records it"),
+    Column("remote_share", "Remote", "share", "remote accesses among those whose log records it"),
     Column("read_bytes", "Read", "bytes", "by accesses"),
     Column("job_count", "Jobs", "count", "jobs are not accesses"),
     Column("cpu_ms", "CPU hours", "ms", "of jobs"),
@@ -59,6 +59,11 @@ def view(request: PageRequest) -> Content:
     used = dataset_use.use_of(request.snapshot, chosen, name)
     replicas, facts = _replicas(request, used, name, notes), _facts(request, name, notes)
     if used.last_access is None:
+        if not replicas.rows and not facts:
+            raise InputMissing(
+                f"no access, job, replica or entry of DBS is stored for {shown(name)}",
+                next_step="type a part of its name to find it",
+            )
         notes.append(Note(f"No stored access or job has read {shown(name)}."))
     measures = measures_of(request.snapshot)
     return Content(
@@ -127,11 +132,13 @@ def _history(request: PageRequest, used: DatasetUse, chosen: Selection, measure:
 
 def _by(request: PageRequest, rows: list[tuple[Any, ...]], name: str, heading: str) -> Table:
     columns = _shown(request, _USE)
-    positions = [1 + SUMS.index(column.name) for column in columns]
     shown_rows = []
     for row in rows:
-        first: Any = Cell(row[0], request.link("sites", site=row[0])) if name == "site" else row[0]
-        shown_rows.append((first, *(None if row[n] is None else int(row[n]) for n in positions)))
+        first: Any = Cell(row[0], request.site_link(row[0])) if name == "site" else row[0]
+        sums = {key: None if value is None else int(value) for key, value in zip(SUMS, row[1:], strict=True)}
+        known, remote = sums["remote_known_nacc"], sums["remote_nacc"]
+        sums["remote_share"] = remote / known if remote is not None and known else None  # type: ignore[assignment]
+        shown_rows.append((first, *(sums[column.name] for column in columns)))
     columns = (Column(f"{name}_name" if name == "site" else name, heading), *columns)
     return Table(
         f"by_{name}", columns, shown_rows, f"Accesses by {heading.lower()}", empty="Not read in this period.", bars=1
@@ -166,7 +173,7 @@ def _replicas(request: PageRequest, used: DatasetUse, name: str, notes: list[Not
             empty = "No replicas are stored: run_spark dbs_phedex --date DAY"
     except CmssparkError as error:
         notes.append(Note(f"The replicas cannot be read: {' '.join(error.text().split())}", "bad"))
-    linked = [(Cell(row[0], request.link("sites", site=row[0])), *row[1:]) for row in rows]
+    linked = [(Cell(row[0], request.site_link(row[0])), *row[1:]) for row in rows]
     return Table("replicas", columns, linked, caption, empty=empty, bars=2)
 
 

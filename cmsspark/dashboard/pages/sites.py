@@ -71,11 +71,7 @@ def view(request: PageRequest) -> Content:
 
 
 def _overview(request: PageRequest, chosen: Selection, sites: list[tuple[Any, ...]]) -> Table:
-    period = {"from": chosen.first, "to": chosen.last}
-    rows = [
-        (Cell(row[0], request.link("sites", site=row[0], **period)), *_values(request, row[1:-1]), row[-1])
-        for row in sites
-    ]
+    rows = [(Cell(row[0], request.site_link(row[0])), *_values(request, row[1:-1]), row[-1]) for row in sites]
     users = Column("distinct_users", "Users", "count", "distinct people of the whole period, each once at each site")
     columns = (Column("site_name", "Site"), *_columns(request), users)
     return Table("sites", columns, rows, "Accesses by site, as the logs name it", bars=1)
@@ -154,11 +150,7 @@ def _datasets(request: PageRequest, chosen: Selection, site: str) -> Table:
     rows = site_use.top_datasets(request.snapshot, chosen, site)
     columns = (Column("dataset_name", "Dataset"), *_columns(request))
     limit = number_parameter(request.parameters, "top", 20, 1, 500)
-    period = {"from": chosen.first, "to": chosen.last}
-    made = [
-        (Cell(row[0], request.link("dataset", name=row[0], **period)), *_values(request, row[1:]))
-        for row in rows[:limit]
-    ]
+    made = [(Cell(row[0], request.dataset_link(row[0])), *_values(request, row[1:])) for row in rows[:limit]]
 
     def download() -> Any:
         import pyarrow as pa
@@ -193,7 +185,7 @@ def _unused(request: PageRequest, site: str, weeks: int, kind: str, notes: list[
         Column("nacc_elsewhere", "Accesses elsewhere", "count", "accesses at other or unknown sites in the same weeks"),
         Column("jobs_elsewhere", "Jobs elsewhere", "count", "jobs at other or unknown sites in the same weeks"),
     )
-    made = [(Cell(row[0], request.link("dataset", name=row[0])), *row[1:]) for row in rows]
+    made = [(Cell(row[0], request.dataset_link(row[0])), *row[1:]) for row in rows]
     table = Table(
         "unused",
         columns,
