@@ -41,6 +41,8 @@ _STATUS: Final[tuple[tuple[type[CmssparkError], int], ...]] = (
     (DataError, 503),
 )
 HOME: Final = "popularity"
+#: Parameters that take several values.
+_SEVERAL: Final = (*FILTERS, "columns")
 #: Parameters that the navigation keeps beside the filters.
 _KEPT: Final = ("from", "to", "step")
 #: Pages that are made at once.
@@ -156,10 +158,12 @@ def _add_headers(answer: Response) -> Response:
 
 
 def _page_request(services: Services, name: str) -> PageRequest:
-    doubled = [key for key, values in request.args.lists() if len(values) > 1 and key not in ("token", *FILTERS)]
+    doubled = [key for key, values in request.args.lists() if len(values) > 1 and key not in ("token", *_SEVERAL)]
     if doubled:
         names = ", ".join(doubled)[:200]
-        raise UsageError("an address has each parameter once, but for filters", found=f"more than once: {names}")
+        raise UsageError(
+            "an address has each parameter once, but for filters and columns", found=f"more than once: {names}"
+        )
     lists = {key: tuple(values) for key, values in request.args.lists() if key != "token"}
     parameters = Parameters({key: values if len(values) > 1 else values[0] for key, values in lists.items()})
     # A foreign page may link here, but its link must not start a query.

@@ -141,11 +141,19 @@ class SegmentDatasets:
         ]
         return np.array(wanted, np.bool_)
 
-    def users(self, place: int, is_wanted: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
-        """The people of a dataset in the wanted pairs of stream and site tier; one may be there several times."""
+    def users(self, places: npt.NDArray[Any], is_wanted: npt.NDArray[np.bool_]) -> tuple[Numbers, npt.NDArray[Any]]:
+        """Return the people of some datasets in the wanted pairs of stream and site tier: for each the position of its
+        dataset in ``places`` (-1: not in this segment), and its number. One may be there several times.
+        """
         offsets, users, pairs = self._people
-        begin, end = offsets[place], offsets[place + 1]
-        return users[begin:end][is_wanted[pairs[begin:end]]]
+        there = np.flatnonzero(places >= 0)
+        begin = offsets[places[there]]
+        lengths = offsets[places[there] + 1] - begin
+        rows = np.repeat(there, lengths)
+        # One after another, the ranges that begin at ``begin``.
+        at = np.arange(len(rows)) + np.repeat(begin - (np.cumsum(lengths) - lengths), lengths)
+        is_chosen = is_wanted[pairs[at]]
+        return rows[is_chosen], users[at[is_chosen]]
 
     @cached_property
     def _people(self) -> tuple[Numbers, npt.NDArray[Any], npt.NDArray[np.uint16]]:
@@ -211,6 +219,13 @@ class DatasetTables:
         kind: Any = object if column in self.wide else np.int64
         values = np.zeros(len(self.names), kind)
         return values, np.zeros(len(self.names), np.bool_)
+
+    def last_days(self, codes: Numbers) -> Numbers:
+        """The last day of each dataset, as days since 1970; ``NULL`` where nothing read it."""
+        newest = np.full(len(self.names), NULL, np.int64)
+        for one in self.segments:
+            np.maximum.at(newest, one.codes[one.dataset], one.column("last_day").astype(np.int64))
+        return newest[codes]
 
     def last_day(self, code: int) -> int | None:
         """The last day on which an access or a job read a dataset, as days since 1970; None where none did."""

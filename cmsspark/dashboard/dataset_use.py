@@ -161,6 +161,23 @@ def last_access(snapshot: Snapshot, name: str) -> date | None:
     return None if day is None else day_of(day)
 
 
+def last_at_sites(snapshot: Snapshot, name: str) -> dict[str, date]:
+    """Return the last stored day on which an access or a job read the dataset at each site."""
+
+    def make() -> dict[str, date]:
+        every = Selection(snapshot.days[0], snapshot.days[-1])
+        last: dict[str, date] = {}
+        for _, rows in _rows(snapshot, every, name, "detail", ("day", "site_name", "nacc", "job_count")):
+            read = rows.filter((pc.field("nacc") > 0) | (pc.field("job_count") > 0))
+            for site, day in zip(read["site_name"].to_pylist(), read["day"].to_pylist(), strict=True):
+                last[site] = max(day, last.get(site, day))
+        return last
+
+    import pyarrow.compute as pc
+
+    return snapshot.cached(("last_at_sites", name), make)
+
+
 def _users(snapshot: Snapshot, chosen: Selection, name: str) -> tuple[list[int | None], int | None]:
     """The distinct users of each step of the period, and of all of it."""
     buckets = chosen.buckets()

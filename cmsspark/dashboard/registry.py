@@ -16,6 +16,8 @@ from cmsspark.dashboard.page_request import PageDefinition
 
 PAGES: Final[Mapping[str, str]] = {
     "popularity": "cmsspark.dashboard.pages.popularity",
+    "compare": "cmsspark.dashboard.pages.compare",
+    "datasets": "cmsspark.dashboard.pages.datasets",
     "dataset": "cmsspark.dashboard.pages.dataset",
     "sites": "cmsspark.dashboard.pages.sites",
     "data": "cmsspark.dashboard.pages.data",

@@ -24,6 +24,9 @@ from cmsspark.memory import share_freed
 from cmsspark.query.database import Database
 from cmsspark.signals import interruptible
 
+_EVERYONE: Final = (
+    "Everyone with this address can read all pages. Use TLS, as by a proxy, outside of a trusted network."
+)
 #: Seconds between two looks at the store.
 _EVERY_S: Final = 2.0
 #: Seconds after a signal at which the process ends, whatever its threads do: libraries cannot be interrupted.
@@ -103,19 +106,21 @@ def serve(store: str, folders: tuple[Path, Path], options: Options, echo: Callab
             with lock:
                 echo(text)
 
-    server = open_server(store, *folders, options, log)
     logging.getLogger("waitress").setLevel(logging.ERROR)
-    echo(f"dashboard of {store}: {server.address}")
-    if server.services.guard.token and options.host != "127.0.0.1":
-        echo("Everyone with this address can read all pages. Use TLS, as by a proxy, outside of a trusted network.")
-    echo("Ctrl-C ends it.")
+    server = None
     try:
         with interruptible():
+            server = open_server(store, *folders, options, log)
+            echo(f"dashboard of {store}: {server.address}")
+            if server.services.guard.token and options.host != "127.0.0.1":
+                echo(_EVERYONE)
+            echo("Ctrl-C ends it.")
             server.run()
     except KeyboardInterrupt:
         threading.Thread(target=_end_soon, daemon=True).start()
     finally:
-        server.close()
+        if server is not None:
+            server.close()
     echo("ended")
 
 

@@ -31,18 +31,22 @@ def name_html(name: str) -> Markup:
     return Markup(f'<span class="name" title="{title}"><span>{begin}</span><span>{end}</span></span>')  # noqa: S704
 
 
+def _class(column: Column) -> str:
+    return "" if not is_text(column) else "text day" if column.kind == "day" else "text"
+
+
 def _row(table: Table, row: Any) -> Markup:
     cells = []
     for number, (cell, column) in enumerate(zip(row, table.columns, strict=True)):
         value = _value(cell, column)
         if number == 0:
-            cells.append(f'<th scope="row" class="{"text" if is_text(column) else ""}">{value}</th>')
+            cells.append(f'<th scope="row" class="{_class(column)}">{value}</th>')
         elif table.bars == number:
             length = f'<rect width="{table.share(row)}%" height="100%"/>'
             bar = f'<svg class="bar" aria-hidden="true" width="100%" height="100%">{length}</svg>'
             cells.append(f'<td class="barred">{bar}<span>{value}</span></td>')
         else:
-            cells.append(f'<td class="{"text" if is_text(column) else ""}">{value}</td>')
+            cells.append(f'<td class="{_class(column)}">{value}</td>')
     return Markup(f"<tr>{''.join(cells)}</tr>")  # noqa: S704 (each value is escaped)
 
 

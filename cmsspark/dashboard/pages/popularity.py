@@ -60,7 +60,9 @@ def view(request: PageRequest) -> Content:
     measure = measure_of(request, chosen, notes)
     group = choice_parameter(request.parameters, "by", [*_GROUPS, "none"], "stream")
     by = None if group == "none" else group
-    mode = choice_parameter(request.parameters, "mode", list(MODES), "sum")
+    # A read can have a record in two streams: their sums say nothing, so they are lines beside each other.
+    is_overlapping = by == "stream" and not chosen.values("stream")
+    mode = choice_parameter(request.parameters, "mode", list(MODES), "line" if is_overlapping else "sum")
     text = text_parameter(request.parameters, "q")
     controls = [
         *request.period_controls(chosen),
@@ -74,15 +76,17 @@ def view(request: PageRequest) -> Content:
         nothing = Note("Nothing was read in this period with these filters. Choose another period or fewer filters.")
         return Content("Popularity", [Section("Nothing was read", [nothing])], about, controls, notes)
     series = use.series(request.snapshot, chosen, measure, by)
-    if not chosen.values("stream"):
-        notes.append(Note(f"{_STREAMS_NOTE} {_JOBS_NOTE}" if request.snapshot.has_jobs else _STREAMS_NOTE))
     chart = in_mode(chart_of("over_time", series, measure, chosen, by or "all"), mode)
     search_field = Search("q", "Find datasets in this table", text, "datasets.json", "parts of a name, * for any")
     return Content(
         "Popularity",
         [
             Section("In total", [_figures(request, chosen, ranking)]),
-            Section(f"{MEASURES[measure][0]} over time" + (f" by {_GROUPS[by].lower()}" if by else ""), [chart]),
+            Section(
+                f"{MEASURES[measure][0]} over time" + (f" by {_GROUPS[by].lower()}" if by else ""),
+                [chart],
+                _about_streams(request) if not chosen.values("stream") else "",
+            ),
             Section(
                 "Most used datasets",
                 [search_field, _top(request, chosen, ranking, measure, text)],
@@ -109,6 +113,10 @@ def _figures(request: PageRequest, chosen: Selection, ranking: DatasetRanking) -
         read = sums["job_read_bytes"]
         figures.append(count_figure("Jobs", sums["job_count"], "" if read is None else f"read {si(read, 'B')}"))
     return Figures([*figures, cpu_figure(sums["cpu_ms"])])
+
+
+def _about_streams(request: PageRequest) -> str:
+    return f"{_STREAMS_NOTE} {_JOBS_NOTE}" if request.snapshot.has_jobs else _STREAMS_NOTE
 
 
 def _people(chosen: Selection, users: int | None) -> str:

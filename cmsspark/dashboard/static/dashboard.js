@@ -72,7 +72,7 @@
       options: {
         animation: false, responsive: true, maintainAspectRatio: false, interaction: { mode: "index", intersect: false },
         scales: {
-          x: { title: title(data.xTitle), ticks: { color: text, maxRotation: 0, autoSkipPadding: 14, minRotation: 0, callback(value) { return short(this.getLabelForValue(value)); } }, grid: { display: false } },
+          x: { title: title(data.xTitle), ticks: { color: text, maxRotation: 0, autoSkipPadding: 22, minRotation: 0, callback(value) { return short(this.getLabelForValue(value)); } }, grid: { display: false } },
           y: {
             type: data.logY ? "logarithmic" : "linear", beginAtZero: !data.logY, stacked, title: title(data.unit ? `${data.yTitle} (${data.unit})` : data.yTitle), grid: { color: grid },
             max: data.unit === "%" ? 100 : undefined, ticks: { color: text, callback: (value) => si(value, data.unit) },
@@ -158,12 +158,12 @@
       if (!(answer.headers.get("Content-Type") || "").startsWith("text/html")) { window.location.assign(address); return; }
       const page = new DOMParser().parseFromString(text, "text/html");
       const fresh = page.getElementById("main");
-      const nav = page.querySelector("nav");
+      const nav = page.querySelector("header nav");
       if (!fresh || !nav) { window.location.assign(address); return; }
       const key = (one) => one.querySelector("[id]")?.id || one.querySelector("summary").textContent.trim().slice(0, 40);
       const open = new Map([...main.querySelectorAll("details")].map((one) => [key(one), one.open]));
       main.replaceWith(document.adoptNode(fresh));
-      document.querySelector("nav").replaceWith(document.adoptNode(nav));
+      document.querySelector("header nav").replaceWith(document.adoptNode(nav));
       [...fresh.querySelectorAll("details:not(.filters)")].forEach((one) => { one.open = open.get(key(one)) || one.open; });
       document.title = page.title;
       if (push) window.history.pushState({}, "", address);
