@@ -232,6 +232,11 @@ def bytes_figure(label: str, size: int | None) -> Figure:
     )
 
 
+def jobs_figure(count: int | None, size: int | None) -> Figure:
+    """Return the figure of a number of jobs and what they read."""
+    return count_figure("Jobs", count, "" if size is None else f"read {si(size, 'B')} ({size:,} B)")
+
+
 def cpu_figure(milliseconds: int | None) -> Figure:
     """CPU time, which the logs of jobs have."""
     if milliseconds is None:

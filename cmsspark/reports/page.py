@@ -59,21 +59,6 @@ def document(title: str, body: str) -> str:
     return _PAGE.format(title=escape(title), style=read_text("etc/report.css"), body=body)
 
 
-def index_page(groups: Sequence[tuple[str, Sequence[tuple[str, str, str]]]], store: str, made: str) -> str:
-    """The index of a site: under each heading (title, path, fault) of its pages; a page with a fault has no path."""
-    body = ["<h1>What CMS reads: stored days, weeks and months</h1>", f"<p>from {_text(store)}, made {_text(made)}</p>"]
-    for heading, entries in groups:
-        items = "".join(
-            f'<li><a href="{escape(path)}">{_text(title)}</a></li>'
-            if path
-            else f"<li>{_text(title)} {_badge('bad', 'damaged')} <small>{_text(fault)}</small></li>"
-            for title, path, fault in entries
-        )
-        body.append(_section(heading, "", f"<ul>{items}</ul>"))
-    title = "What CMS reads"
-    return _PAGE.format(title=title, style=read_text("etc/report.css"), body="\n".join(body))
-
-
 def _run_of(report: Mapping[str, Any]) -> str:
     return f"{report.get('job')} of {report.get('period') or report.get('day')}"
 

@@ -24,6 +24,7 @@ from cmsspark.dashboard.widgets import (
     bytes_figure,
     count_figure,
     cpu_figure,
+    jobs_figure,
     shown,
     si,
 )
@@ -110,8 +111,7 @@ def _figures(request: PageRequest, used: DatasetUse, chosen: Selection) -> Figur
         bytes_figure("Bytes read", sums["read_bytes"]),
     ]
     if request.snapshot.has_jobs:
-        read = sums["job_read_bytes"]
-        figures.append(count_figure("Jobs", sums["job_count"], "" if read is None else f"read {si(read, 'B')}"))
+        figures.append(jobs_figure(sums["job_count"], sums["job_read_bytes"]))
     return Figures([*figures, cpu_figure(sums["cpu_ms"])])
 
 

@@ -26,8 +26,8 @@ from cmsspark.dashboard.widgets import (
     bytes_figure,
     count_figure,
     cpu_figure,
+    jobs_figure,
     shown,
-    si,
 )
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def view(request: PageRequest) -> Content:
     ]
     about = f"{chosen.first} to {chosen.last}: which datasets are used, and how much."
     ranking = dataset_ranking.datasets(request.snapshot, chosen, measure)
-    if not len(ranking):
+    if not len(ranking) and not request.parameters.get("download"):
         nothing = Note("Nothing was read in this period with these filters. Choose another period or fewer filters.")
         return Content("Popularity", [Section("Nothing was read", [nothing])], about, controls, notes)
     series = use.series(request.snapshot, chosen, measure, by)
@@ -110,8 +110,7 @@ def _figures(request: PageRequest, chosen: Selection, ranking: DatasetRanking) -
         bytes_figure("Bytes read", sums["read_bytes"]),
     ]
     if request.snapshot.has_jobs:
-        read = sums["job_read_bytes"]
-        figures.append(count_figure("Jobs", sums["job_count"], "" if read is None else f"read {si(read, 'B')}"))
+        figures.append(jobs_figure(sums["job_count"], sums["job_read_bytes"]))
     return Figures([*figures, cpu_figure(sums["cpu_ms"])])
 
 
