@@ -12,6 +12,7 @@ from typing import Final
 from cmsspark.dashboard import segment_build
 from cmsspark.dashboard.child_process import Child, answered
 from cmsspark.dashboard.segment_build import SegmentIndex
+from cmsspark.memory import share_freed
 from cmsspark.query.stored_parts import StoredInterval
 
 #: Pages come first where both need the processors.
@@ -45,6 +46,7 @@ class RollupProcess:
 
 def _serve(pipe: Connection) -> None:
     os.nice(_NICE)
+    share_freed()
     with suppress(EOFError, OSError):
         while True:
             values = pipe.recv()

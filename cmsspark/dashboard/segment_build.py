@@ -38,6 +38,8 @@ _LOOKUP_COMPRESSION: Final = "lz4_raw"
 #: Files of up to so many rows, which days of the newest month have, get small groups: there are many such files, and a
 #: page reads a group of each. What the server keeps of each group would be too much for those of whole months.
 _SMALL_ROWS, _SMALL_GROUP = 400_000, 2_048
+#: DuckDB's memory while a segment is built; sorting what is more goes to disk.
+_MEMORY: Final = "250MB"
 _SUMS: Final = """
     CAST(sum(nacc) AS HUGEINT) AS nacc,
     CAST(sum(remote_nacc) AS HUGEINT) AS remote_nacc,
@@ -153,7 +155,7 @@ def file_digest(path: Path) -> str:
 
 def _config(folder: Path, threads: int) -> dict[str, Any]:
     return {
-        "memory_limit": "500MB",
+        "memory_limit": _MEMORY,
         "threads": threads,
         "temp_directory": str(folder / "spill"),
         "preserve_insertion_order": "false",
