@@ -17,7 +17,7 @@ from flask import Flask, Response, abort, current_app, redirect, render_template
 from werkzeug.exceptions import HTTPException
 
 from cmsspark import clock
-from cmsspark.dashboard import downloads, registry, search, security, table_html, table_order, widgets
+from cmsspark.dashboard import downloads, error_forms, registry, search, security, table_html, table_order, widgets
 from cmsspark.dashboard.keeper import Keeper
 from cmsspark.dashboard.page_request import PageRequest, Parameters
 from cmsspark.dashboard.pages import runs as runs_page
@@ -27,10 +27,8 @@ from cmsspark.dashboard.rollups import RollupsDamagedError
 from cmsspark.dashboard.security import Guard
 from cmsspark.dashboard.selection import FILTERS, NO_PART
 from cmsspark.dashboard.shortage import Shortage, shortage_of
-from cmsspark.dashboard.widgets import Content, Control, Note
 from cmsspark.errors import CmssparkError, DataError, InputMissing, NotAllowed, NotReady, UsageError
 from cmsspark.query.database import Database
-from cmsspark.readable import readable
 
 #: Error class → status of the answer.
 _STATUS: Final[tuple[tuple[type[CmssparkError], int], ...]] = (
@@ -247,7 +245,9 @@ def _failed(services: Services, error: Exception) -> Any:
         services.keeper.check_files()
     if isinstance(error, CmssparkError):
         status = next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
-        answer = _with_form(services, error, status) or _plain_error(services, error, status)
+        answer = _with_form(services, error, status)
+        if answer is None:
+            answer = _error_page(services, status, error_forms.title(error), "", error_forms.facts(error))
         if isinstance(error, NotReady):
             answer.headers["Retry-After"] = "5"
         return answer
@@ -255,48 +255,19 @@ def _failed(services: Services, error: Exception) -> Any:
     return _error_page(services, 500, "This page failed: a bug in cmsspark.", type(error).__name__)
 
 
-def _facts(error: CmssparkError) -> dict[str, str]:
-    labels = (("where", error.where), ("found", error.found), ("next", error.next_step))
-    return {label: readable(str(value)) for label, value in labels if value is not None}
-
-
-def _title(error: CmssparkError) -> str:
-    text = readable(error.wanted)
-    return text[:1].upper() + text[1:]
-
-
-def _plain_error(services: Services, error: CmssparkError, status: int) -> Response:
-    return _error_page(services, status, _title(error), "", _facts(error))
-
-
 def _with_form(services: Services, error: CmssparkError, status: int) -> Response | None:
-    """Return the error above the page's form, with what was chosen in it; None where there is no such form.
-
-    The form is that of the page without parameters: those of the address are wrong.
-    """
+    """Return the error above the page's form, with what was chosen in it; None where there is no such form."""
     page = request.path.strip("/")
     if page not in registry.PAGES or status not in (400, 404) or request.args.get("download"):
         return None
+    # The parameters of the address are wrong: the form is that of the page without them.
     asked = replace(_page_request(services, page), parameters=Parameters({}))
     try:
-        content = registry.page(page).view(asked)
+        content = error_forms.content_of(registry.page(page).view(asked), error, request.args)
     except CmssparkError:
         return None
-    notes = [Note(f"{label}: {value}") for label, value in _facts(error).items()]
-    controls = [_as_asked(control) for control in content.controls]
-    content = Content(_title(error), [], "", controls, notes, content.button)
     text = render_template("page.html", content=content, asked=asked, rollups=None, **_common(services, page))
     return Response(text, status=status)
-
-
-def _as_asked(control: Control) -> Control:
-    """Return a field of the form with the value of the address."""
-    values = request.args.getlist(control.name)
-    if not values or control.kind == "links":
-        return control
-    if control.kind == "many":
-        return replace(control, chosen=values)
-    return replace(control, value=values[0])
 
 
 def _kind_of(item: object) -> str:

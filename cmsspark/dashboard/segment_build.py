@@ -38,7 +38,7 @@ _LOOKUP_COMPRESSION: Final = "lz4_raw"
 #: Files of up to so many rows, which days of the newest month have, get small groups: there are many such files, and a
 #: page reads a group of each. What the server keeps of each group would be too much for those of whole months.
 _SMALL_ROWS, _SMALL_GROUP = 400_000, 2_048
-#: DuckDB's memory while a segment is built; sorting what is more goes to disk.
+#: DuckDB's memory while a segment is built; what is more goes to disk.
 _MEMORY: Final = "250MB"
 _SUMS: Final = """
     CAST(sum(nacc) AS HUGEINT) AS nacc,
@@ -76,7 +76,6 @@ BIT_FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "campaign_users": ("day", "stream", "campaign"),
     "site_users": ("day", "stream", "site_name"),
 }
-
 #: All files of a segment beside its index.
 FILES: Final = frozenset(
     (

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from cmsspark.dashboard.run_measures import RunView, by_role
+from cmsspark.dashboard.tables import without_noughts
 from cmsspark.dashboard.widgets import Chart, Column, Figure, Figures, Table, si
 from cmsspark.store.process_samples import ProcessSample
 from cmsspark.store.run_metrics import ExecutorEntry, RunMetrics, StageEntry
@@ -144,7 +145,8 @@ def executors(run: RunMetrics) -> Table:
         )
         for one in run.executors
     ]  # fmt: skip
-    return Table("executors", columns, rows, "Executors and driver", limit=_SHOWN, empty="No executor is known.")
+    table = Table("executors", columns, rows, "Executors and driver", limit=_SHOWN, empty="No executor is known.")
+    return without_noughts(table, first=4)
 
 
 def time_components(run: RunMetrics) -> Table:
@@ -178,9 +180,9 @@ def stages(run: RunMetrics) -> Table:
     )  # fmt: skip
     ordered = sorted(run.stages, key=lambda one: -(one.duration_ms or 0))
     rows = [_stage_row(run, one) for one in ordered]
-    return Table(
-        "stages", columns, rows, "Stages, the longest first", limit=_SHOWN, bars=3, empty="There was no stage."
-    )
+    caption = "Stages, the longest first"
+    table = Table("stages", columns, rows, caption, limit=_SHOWN, bars=3, empty="There was no stage.")
+    return without_noughts(table, first=4)
 
 
 def _stage_row(run: RunMetrics, one: StageEntry) -> tuple[object, ...]:

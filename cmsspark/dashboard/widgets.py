@@ -43,12 +43,14 @@ class Chart:
     is_log_x: bool = False
     note: str = ""
     table: Table | None = None
-    is_log_y: bool = False
-    marker: str = ""
+    x_values: Sequence[float] = ()
+    target: float | None = None
 
     @property
     def as_json(self) -> str:
-        """What the script draws: ``marker`` is the label at which it draws a line."""
+        """What the script draws. ``x_values``: where each label stands on a scale, which may be logarithmic; without
+        them labels are as far from each other. ``target``: the value at which it draws a line.
+        """
         return json.dumps(
             {
                 "kind": self.kind,
@@ -63,8 +65,8 @@ class Chart:
                 "xTitle": self.x_title,
                 "yTitle": self.y_title,
                 "logX": self.is_log_x,
-                "logY": self.is_log_y,
-                "marker": self.marker,
+                "x": list(self.x_values),
+                "target": self.target,
             },
             ensure_ascii=True,
         )

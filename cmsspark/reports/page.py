@@ -207,10 +207,16 @@ def _trends(report: Mapping[str, Any]) -> str:
         trends.append(
             f'<div><div class="head"><span class="stream">{_text(stream["stream"])}</span>{badge}</div>'
             f"{_chart(days, reads, usual.get('read'))}"
-            f'<div class="days"><span>{_text(days[0]["day"])}</span><span>{_text(days[-1]["day"])}</span></div>'
+            f'<div class="days">{"".join(f"<span>{_text(day)}</span>" for day in _marked(days))}</div>'
             f"<small>{about}</small></div>"
         )
     return f'<div class="trends">{"".join(trends)}</div>'
+
+
+def _marked(days: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the days below a trend, as far from each other: the first, the last, and some between them."""
+    count = next((count for count in (4, 3, 2) if len(days) > 4 * count and (len(days) - 1) % count == 0), 1)
+    return [days[number * (len(days) - 1) // count]["day"] for number in range(count + 1)]
 
 
 def _chart(days: Sequence[Mapping[str, Any]], reads: Sequence[int], usual: float | None) -> str:

@@ -9,8 +9,7 @@ from typing import Any, Final
 
 from flask import Response, abort
 
-from cmsspark.dashboard import run_index, security
-from cmsspark.dashboard.downloads import arrow_of
+from cmsspark.dashboard import run_index, run_tables, security
 from cmsspark.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.dashboard.run_index import RunIndex
 from cmsspark.dashboard.selection import choice_parameter, day_parameter
@@ -29,7 +28,6 @@ from cmsspark.dashboard.widgets import (
 )
 from cmsspark.errors import NotReady, UsageError
 from cmsspark.query.database import Database
-from cmsspark.reports.day_report import BINS, counts
 from cmsspark.store.day_states import WORDS
 from cmsspark.store.run_history import Run
 
@@ -85,12 +83,14 @@ def view(request: PageRequest) -> Content:
             *_attention(request, index, jobs),
             Section(
                 "Where every record went",
-                [_reconciliation(index)],
+                [run_tables.reconciliation(index)],
                 "Each record of data_aggregation is in one bin: docs/counting.md.",
             ),
-            Section("Publishing", [_publishing(index)], "As the run history of this account knows it."),
+            Section("Publishing", [run_tables.publishing(index)], "As the run history of this account knows it."),
             Section(
-                "Drift", [_drift(index)], "Fields of logs that differ from their schema, in a sample of each file."
+                "Drift",
+                [run_tables.drift(index)],
+                "Fields of logs that differ from their schema, in a sample of each file.",
             ),
         ],
         f"{days[0]} to {days[-1]}",
@@ -183,104 +183,6 @@ def _back(request: PageRequest) -> list[Control]:
     return [Control(name, name, request.parameters.get(name, ""), kind="hidden") for name in ("from", "to")]
 
 
-def _reconciliation(index: RunIndex) -> Table:
-    columns = (
-        Column("day", "Day"), Column("stream", "Stream"), Column("is_reconciled", "Adds up", "yes"),
-        Column("matched_share", "Matched", "share"), Column("read", "Records read", "count"),
-        Column("unmatched", "Not matched", "count", "user and group files, temporary files, not in DBS, no name"),
-        Column("left_out", "Other bins", "count", "malformed, another day, write only, jobs that do not count"),
-        Column("malformed", "of them malformed", "count"),
-    )  # fmt: skip
-    rows, details = [], []
-    for (day, job), run in sorted(index.current.items(), key=lambda entry: entry[0], reverse=True):
-        if job == "data_aggregation":
-            for stream, bins in run.details.reconciliation.items():
-                rows.append((day.isoformat(), stream, *_merged(bins)))
-                details.append((day.isoformat(), stream, *_bins(bins)))
-
-    def every_bin() -> Any:
-        return arrow_of(Table("reconciliation", _bin_columns(Column("day", "Day")), details, ""))
-
-    return Table(
-        "reconciliation",
-        columns,
-        rows,
-        "Records of each stream and day; the downloads have every bin",
-        every_bin,
-        limit=_SHOWN,
-        empty="No run of this period has a reconciliation.",
-    )
-
-
-def _bin_columns(*first: Column) -> list[Column]:
-    columns = [*first, Column("stream", "Stream"), Column("is_reconciled", "Adds up", "yes")]
-    columns += [Column("matched_share", "Matched", "share"), Column("read", "Records read", "count")]
-    return columns + [Column(name, label[0].upper() + label[1:], "count") for name, label in BINS.items()]
-
-
-def _merged(bins: dict[str, Any]) -> tuple[Any, ...]:
-    """The verdict, the share that matched, records read, not matched, in other bins, and malformed."""
-    is_reconciled, share, read, *values = _bins(bins)
-    flat = dict(zip(BINS, values, strict=True))
-    unmatched = sum(flat[name] or 0 for name in bins.get("unmatched") or ())
-    return is_reconciled, share, read, unmatched, read - unmatched - (flat["matched"] or 0), flat["malformed"]
-
-
-def _bins(bins: dict[str, Any]) -> tuple[Any, ...]:
-    flat = counts(bins)
-    read = bins["read"]
-    share = flat["matched"] / read if read else None
-    # Streams of accesses and of jobs have different bins.
-    return (sum(flat.values()) == read, share, read, *(flat.get(name) for name in BINS))
-
-
-def _publishing(index: RunIndex) -> Table:
-    columns = (
-        Column("day", "Day"), Column("table", "Table"), Column("destination", "Destination"),
-        Column("confirmed", "Confirmed", "count"), Column("waiting", "Waiting", "count"),
-        Column("refused", "Refused", "count"), Column("at_ms", "At", "instant"), Column("run", "Run"),
-    )  # fmt: skip
-    rows = [
-        (
-            one.day.isoformat(),
-            one.table,
-            one.destination,
-            one.confirmed,
-            one.waiting,
-            one.refused,
-            one.at_ms,
-            one.stored_run,
-        )
-        for one in sorted(index.published, key=lambda one: (one.day, one.at_ms), reverse=True)
-    ]
-    return Table(
-        "publishing",
-        columns,
-        rows,
-        "Documents by day and table",
-        empty="Nothing of this period was published: cmsspark publish --date DAY",
-    )
-
-
-def _drift(index: RunIndex) -> Table:
-    columns = (
-        Column("stream", "Stream"), Column("field", "Field"), Column("form", "Format"), Column("change", "Change"),
-        Column("day_count", "Days", "count"), Column("last_day", "Last day"),
-        Column("records", "Records of samples", "count"),
-    )  # fmt: skip
-    found: dict[tuple[str, str, str, str], tuple[int, date, int]] = {}
-    for (day, _), run in index.current.items():
-        for stream, entries in run.details.drift.items():
-            for entry in entries:
-                key = (stream, str(entry.get("field")), str(entry.get("form")), str(entry.get("change")))
-                count, newest, records = found.get(key, (0, day, 0))
-                found[key] = (count + 1, max(newest, day), records + int(entry.get("records") or 0))
-    rows = [(*key, count, newest.isoformat(), records) for key, (count, newest, records) in sorted(found.items())]
-    return Table(
-        "drift", columns, rows, "Differences between logs and schemas", empty="No field differed from its schema."
-    )
-
-
 def _one(request: PageRequest, index: RunIndex, job: str, day: date) -> Content:
     runs = [run for run in index.runs if run.job == job and run.day == day]
     current = index.current.get((day, job))
@@ -330,10 +232,10 @@ def _details(run: Run) -> list[Section]:
     sections.append(Section("Tables", [Table("tables", columns, tables, "What the current run stored")]))
     bins = run.details.reconciliation
     if bins:
-        rows = [(stream, *_bins(counts)) for stream, counts in bins.items()]
+        rows = [(stream, *run_tables.bin_values(counts)) for stream, counts in bins.items()]
         # Bins that no stream of the day has say nothing.
-        used = [n for n, column in enumerate(_bin_columns()) if n < _FIXED or any(row[n] for row in rows)]
-        heads = [_bin_columns()[n] for n in used]
+        used = [n for n, column in enumerate(run_tables.bin_columns()) if n < _FIXED or any(row[n] for row in rows)]
+        heads = [run_tables.bin_columns()[n] for n in used]
         table = Table(
             "bins", heads, [tuple(row[n] for n in used) for row in rows], "Records by bin; empty bins are left out"
         )

@@ -28,31 +28,43 @@
     return data.series.map((one, number) => {
       const line = colour(`--c${one.colour}`);
       return {
-        label: one.name, data: one.values, borderColor: line, backgroundColor: stacked ? `${line}b3` : line,
+        label: one.name, data: data.x.length ? one.values.map((y, n) => ({ x: data.x[n], y })) : one.values, borderColor: line, backgroundColor: stacked ? `${line}b3` : line,
         borderWidth: stacked ? 1 : 2, borderDash: stacked ? [] : DASHES[number % 8], fill: stacked ? (number ? "-1" : "origin") : false, spanGaps: false,
         pointStyle: POINTS[number % 8], pointRadius: data.labels.length > 60 ? 0 : 2.5, pointHoverRadius: 5, tension: 0,
       };
     });
   }
 
-  // A vertical line at one label, such as the size that a cache should have.
-  const marker = {
-    id: "marker",
+  // A horizontal line at the value that is aimed at.
+  const target = {
+    id: "target",
     afterDatasetsDraw(chart, _, options) {
-      const at = options.label ? chart.data.labels.indexOf(options.label) : -1;
-      if (at < 0) return;
-      const x = chart.scales.x.getPixelForValue(at);
+      if (typeof options.value !== "number") return;
+      const y = chart.scales.y.getPixelForValue(options.value);
       const { ctx, chartArea } = chart;
       ctx.save();
       ctx.strokeStyle = options.color;
       ctx.setLineDash([6, 4]);
       ctx.beginPath();
-      ctx.moveTo(x, chartArea.top);
-      ctx.lineTo(x, chartArea.bottom);
+      ctx.moveTo(chartArea.left, y);
+      ctx.lineTo(chartArea.right, y);
       ctx.stroke();
       ctx.restore();
     },
   };
+
+  // The horizontal axis: labels one after another, or values on a scale with the labels of the data.
+  function axis(data, text, title) {
+    const shared = { title: title(data.xTitle), grid: { display: false } };
+    const ticks = { color: text, maxRotation: 0, autoSkipPadding: 22, minRotation: 0 };
+    if (!data.x.length) return { ...shared, ticks: { ...ticks, callback(value) { return short(this.getLabelForValue(value)); } } };
+    const labels = new Map(data.x.map((value, number) => [value, data.labels[number]]));
+    return {
+      ...shared, type: data.logX ? "logarithmic" : "linear", min: Math.min(...data.x), max: Math.max(...data.x),
+      ticks: { ...ticks, callback: (value) => labels.get(value) },
+      afterBuildTicks(scale) { scale.ticks = data.x.map((value) => ({ value })); },
+    };
+  }
 
   function total(items, unit) {
     const values = items.map((one) => one.raw).filter((value) => value !== null);
@@ -67,24 +79,24 @@
     const title = (words) => ({ display: true, text: words, color: text });
     charts.push(new Chart(figure.querySelector("canvas"), {
       type: data.kind === "bar" ? "bar" : "line",
-      plugins: [marker],
+      plugins: [target],
       data: { labels: data.labels, datasets: datasets(data) },
       options: {
         animation: false, responsive: true, maintainAspectRatio: false, interaction: { mode: "index", intersect: false },
         scales: {
-          x: { title: title(data.xTitle), ticks: { color: text, maxRotation: 0, autoSkipPadding: 22, minRotation: 0, callback(value) { return short(this.getLabelForValue(value)); } }, grid: { display: false } },
+          x: axis(data, text, title),
           y: {
-            type: data.logY ? "logarithmic" : "linear", beginAtZero: !data.logY, stacked, title: title(data.unit ? `${data.yTitle} (${data.unit})` : data.yTitle), grid: { color: grid },
+            beginAtZero: true, stacked, title: title(data.unit ? `${data.yTitle} (${data.unit})` : data.yTitle), grid: { color: grid },
             max: data.unit === "%" ? 100 : undefined, ticks: { color: text, callback: (value) => si(value, data.unit) },
           },
         },
         plugins: {
           legend: { display: data.series.length > 1, position: "bottom", labels: { color: text, usePointStyle: true, boxHeight: 7 } },
-          marker: { label: data.marker, color: text },
+          target: { value: data.target, color: text },
           tooltip: {
-            itemSort: (a, b) => b.raw - a.raw,
+            itemSort: (a, b) => b.parsed.y - a.parsed.y,
             callbacks: {
-              label: (one) => ` ${one.dataset.label}: ${exact(one.raw, data.unit)}`,
+              label: (one) => ` ${one.dataset.label}: ${exact(one.parsed.y, data.unit)}`,
               footer: (items) => (data.kind === "stack" ? total(items, data.unit) : ""),
             },
           },
