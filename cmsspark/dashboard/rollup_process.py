@@ -11,7 +11,7 @@ from typing import Final
 
 from cmsspark.dashboard import segment_build
 from cmsspark.dashboard.child_process import Child, answered
-from cmsspark.dashboard.segment_build import SegmentIndex
+from cmsspark.dashboard.segment_index import SegmentIndex
 from cmsspark.memory import share_freed
 from cmsspark.query.stored_parts import StoredInterval
 

@@ -21,7 +21,7 @@ from typing import Final
 
 from cmsspark.dashboard import segment_build
 from cmsspark.dashboard.coded_rows import TABLE
-from cmsspark.dashboard.segment_build import SegmentIndex
+from cmsspark.dashboard.segment_index import SegmentIndex
 from cmsspark.dashboard.shortage import shortage_of
 from cmsspark.errors import CmssparkError, NotReady, OutputError
 from cmsspark.plurals import number_of
@@ -102,7 +102,7 @@ class Rollups:
         database: Database,
         cache: Path,
         log: Callable[[str], None],
-        threads: int = 2,
+        threads: int = 1,
         build: Build = segment_build.build,
     ) -> None:
         self._build = build

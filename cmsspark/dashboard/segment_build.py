@@ -18,6 +18,9 @@ import numpy as np
 
 from cmsspark.dashboard import segment_arrays
 from cmsspark.dashboard.coded_rows import NAMED, Names, write_coded
+from cmsspark.dashboard.segment_index import INDEX, SegmentIndex
+from cmsspark.dashboard.segment_index import file_digest as file_digest
+from cmsspark.dashboard.segment_index import read_index as read_index
 from cmsspark.errors import OutputError
 from cmsspark.names import DERIVED
 from cmsspark.query.stored_parts import StoredInterval
@@ -28,7 +31,6 @@ if TYPE_CHECKING:
 
 #: Version of the files below; segments of another version are built anew.
 VERSION: Final = 3
-INDEX: Final = "segment.json"
 _ROW_GROUP: Final = 30_720
 #: Files in which pages look up single datasets, with the rows of a group: a few are read for each.
 LOOKUP_FILES: Final = ("detail", "dataset_users")
@@ -41,14 +43,14 @@ _SMALL_ROWS, _SMALL_GROUP = 400_000, 2_048
 #: DuckDB's memory while a segment is built; what is more goes to disk.
 _MEMORY: Final = "250MB"
 _SUMS: Final = """
-    CAST(sum(nacc) AS HUGEINT) AS nacc,
-    CAST(sum(remote_nacc) AS HUGEINT) AS remote_nacc,
-    CAST(sum(CASE WHEN remote_nacc IS NOT NULL THEN nacc END) AS HUGEINT) AS remote_known_nacc,
-    CAST(sum(read_bytes) AS HUGEINT) AS read_bytes,
-    CAST(sum(job_count) AS HUGEINT) AS job_count,
-    CAST(sum(job_read_bytes) AS HUGEINT) AS job_read_bytes,
-    CAST(sum(cpu_ms) AS HUGEINT) AS cpu_ms,
-    CAST(sum(wc_ms) AS HUGEINT) AS wc_ms
+    sum(nacc) AS nacc,
+    sum(remote_nacc) AS remote_nacc,
+    sum(CASE WHEN remote_nacc IS NOT NULL THEN nacc END) AS remote_known_nacc,
+    sum(read_bytes) AS read_bytes,
+    sum(job_count) AS job_count,
+    sum(job_read_bytes) AS job_read_bytes,
+    sum(cpu_ms) AS cpu_ms,
+    sum(wc_ms) AS wc_ms
 """
 #: The additive columns of every rollup: integers, null where nothing of the group has a value. The first four are of
 #: accesses, the next two of jobs.
@@ -84,17 +86,6 @@ FILES: Final = frozenset(
         *(segment_arrays.SUMS_FILE, segment_arrays.PEOPLE_FILE, segment_arrays.NAMES_FILE),
     )
 )
-
-
-class SegmentIndex(msgspec.Struct, frozen=True):
-    """``segment.json``: the run of each day, the pseudonym keys of each day, and size and digest of each file."""
-
-    version: int
-    store: str
-    runs: dict[str, str]
-    keys: dict[str, list[str]]
-    rows: int
-    files: dict[str, tuple[int, str]]
 
 
 def derived(column: str) -> str:
@@ -136,22 +127,6 @@ def build(days: Sequence[StoredInterval], store: str, folder: Path, threads: int
     return index
 
 
-def read_index(folder: Path) -> SegmentIndex:
-    """The index of a segment. Raises ValueError or OSError where there is none that can be read."""
-    return msgspec.json.decode((folder / INDEX).read_bytes(), type=SegmentIndex)
-
-
-def file_digest(path: Path) -> str:
-    """The digest of a file's content."""
-    import xxhash
-
-    digest = xxhash.xxh3_64()
-    with open(path, "rb") as stream:
-        while chunk := stream.read(1 << 22):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
 def _config(folder: Path, threads: int) -> dict[str, Any]:
     return {
         "memory_limit": _MEMORY,
@@ -169,6 +144,7 @@ def _build(con: duckdb.DuckDBPyConnection, days: Sequence[StoredInterval], store
     con.execute(
         f"CREATE VIEW partials AS SELECT * REPLACE (DATE '1970-01-01' + day AS day) FROM read_parquet('{coded}')"
     )
+    _sum_up(con)
     _write_dataset_sums(con, folder)
     segment_arrays.write_people(con, folder, len(names.of["dataset_name"]))
     for name, keys in SUM_FILES.items():
@@ -185,6 +161,7 @@ def _build(con: duckdb.DuckDBPyConnection, days: Sequence[StoredInterval], store
         [str(folder / "users.parquet")],
     )
     keys_of_days = _keys(con)
+    con.execute("DROP TABLE sums")
     con.execute("DROP VIEW partials")
     shutil.rmtree(folder / "coded")
     return SegmentIndex(
@@ -198,6 +175,26 @@ def _build(con: duckdb.DuckDBPyConnection, days: Sequence[StoredInterval], store
             for path in sorted((*folder.glob("*.parquet"), *folder.glob("*.arrow")))
         },
     )
+
+
+def _sum_up(con: duckdb.DuckDBPyConnection) -> None:
+    """Make the table ``sums``: the partials without their users, from which all files of sums are made.
+
+    Sums have 64 bits where the sum of all rows fits, and so each other one.
+    """
+    totals = con.execute(f"SELECT {_SUMS} FROM partials").fetchall()[0]
+    kinds = ("HUGEINT" if (total or 0) >= 1 << 63 else "BIGINT" for total in totals)
+    narrow = ", ".join(f"CAST({name} AS {kind}) AS {name}" for name, kind in zip(SUMS, kinds, strict=True))
+    names = ", ".join(dict.fromkeys(key for keys in SUM_FILES.values() for key in keys))
+    con.execute(
+        f"CREATE TABLE sums AS SELECT {names}, {narrow} FROM (SELECT {names}, {_SUMS} FROM partials GROUP BY ALL)"
+    )
+
+
+def _total(con: duckdb.DuckDBPyConnection) -> str:
+    """Return the sums of ``sums`` in SQL, of the types that its columns have."""
+    kinds = {row[0]: row[1] for row in con.execute("DESCRIBE sums").fetchall()}
+    return ", ".join(f"CAST(sum({name}) AS {kinds[name]}) AS {name}" for name in SUMS)
 
 
 def _keys(con: duckdb.DuckDBPyConnection) -> dict[str, list[str]]:
@@ -224,14 +221,14 @@ def _with_names(keys: Sequence[str], values: Sequence[str]) -> str:
 def _write_sums(con: duckdb.DuckDBPyConnection, path: Path, keys: Sequence[str], *, with_last_day: bool) -> None:
     """One file of sums: a row for each combination of the keys."""
     last = "max(day) AS last_day, " if with_last_day else ""
-    con.execute(f"CREATE TEMP TABLE result AS SELECT {', '.join(keys)}, {last}{_SUMS} FROM partials GROUP BY ALL")
+    con.execute(f"CREATE TEMP TABLE result AS SELECT {', '.join(keys)}, {last}{_total(con)} FROM sums GROUP BY ALL")
     _copy(con, _with_names(keys, [*(["last_day"] if with_last_day else []), *_narrow(con)]), path)
 
 
 def _write_dataset_sums(con: duckdb.DuckDBPyConnection, folder: Path) -> None:
     last = "max(day) FILTER (WHERE nacc > 0 OR job_count > 0) AS last_day"
     keys = "dataset_name, stream, site_tier"
-    con.execute(f"CREATE TEMP TABLE result AS SELECT {keys}, {last}, {_SUMS} FROM partials GROUP BY ALL")
+    con.execute(f"CREATE TEMP TABLE result AS SELECT {keys}, {last}, {_total(con)} FROM sums GROUP BY ALL")
     sums = ", ".join(f"sum({name})" for name in SUMS)
     segment_arrays.write_sums(con, folder, sums, list(zip(SUMS, _kinds(con, has_short=True), strict=True)))
     con.execute("DROP TABLE result")
