@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import date
 from typing import Any, Final
 
+from cmsspark.dashboard import site_use
 from cmsspark.dashboard.page_request import PageRequest
 from cmsspark.dashboard.snapshot import Snapshot
 from cmsspark.dashboard.widgets import Cell, Column, Figure, Section, Table, shown, si
@@ -33,7 +33,7 @@ def ages(snapshot: Snapshot, database: Database, site: str, kind: str) -> list[A
     days = database.days("dbs_phedex")
     if not days:
         return []
-    last = snapshot.cached(("last_at_site", site), lambda: _last_days(snapshot, site))
+    last = site_use.last_days(snapshot, site)
     replicas = database.query(
         "SELECT dataset_name, present_bytes FROM dbs_phedex "
         "WHERE day = ? AND site_name = ? AND kind = ? AND present_bytes > 0",
@@ -48,17 +48,6 @@ def ages(snapshot: Snapshot, database: Database, site: str, kind: str) -> list[A
         ]  # fmt: skip
         found.append(Age(weeks, sum(unread), len(unread)))
     return found
-
-
-def _last_days(snapshot: Snapshot, site: str) -> dict[str, date]:
-    """Return the last stored day on which each dataset was read at a site."""
-    files = [segment.file("site_datasets") for segment in snapshot.segments]
-    rows = snapshot.query(
-        "SELECT dataset_name, max(last_day) FROM read_parquet(?, union_by_name = true) "
-        "WHERE site_name = ? AND (nacc > 0 OR job_count > 0) GROUP BY 1",
-        [files, site],
-    )
-    return dict(rows)
 
 
 def age_figures(found: list[Age]) -> list[Figure]:

@@ -20,7 +20,7 @@ HEADER_S, IDLE_S, READ_S = 10.0, 20.0, 60.0
 #: Connections at once, and file descriptors that are left for files.
 _CONNECTIONS, _FILES = 1_000, 256
 #: Seconds that requests which are being answered have at the end.
-_END_S: Final = 1
+_END_S: Final = 0.5
 
 
 class Connection(HTTPChannel):  # type: ignore[misc]
@@ -79,7 +79,7 @@ class DeadlineServer(TcpWSGIServer):  # type: ignore[misc]
                 channel.drop()
 
     def run(self) -> None:
-        """Serve until KeyboardInterrupt; requests that are being answered then have a second."""
+        """Serve until KeyboardInterrupt; requests that are being answered then have half a second."""
         try:
             self.asyncore.loop(timeout=1, map=self._map, use_poll=True)
         finally:
@@ -87,7 +87,7 @@ class DeadlineServer(TcpWSGIServer):  # type: ignore[misc]
 
     def close(self) -> None:
         """Close the listening socket and all connections."""
-        self.task_dispatcher.shutdown(timeout=_END_S)
+        self.task_dispatcher.shutdown(timeout=0)
         for channel in list(self.active_channels.values()):
             channel.drop()
         super().close()

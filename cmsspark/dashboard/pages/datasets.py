@@ -63,7 +63,12 @@ def view(request: PageRequest) -> Content:
     names = _chosen_columns(request)
     notes = request.use_notes(chosen)
     tests = [_test(part) for part in text.split(",") if part.strip()]
-    rows = [row for row in _rows(request, chosen, notes) if all(test(row) for test in tests)]
+    rows = _rows(request, chosen, notes)
+    # Counting the users of all datasets takes a second: only where they decide what is shown.
+    asked = f"{text} {request.parameters.get('sort', '')}"
+    if "distinct_users" in asked or (request.parameters.get("download") and "distinct_users" in names):
+        rows = _with_users(request, chosen, rows)
+    rows = [row for row in rows if all(test(row) for test in tests)]
     choices = [(column.name, column.heading) for column in COLUMNS[1:]]
     controls = [
         *request.period_controls(chosen, with_step=False),
@@ -73,7 +78,7 @@ def view(request: PageRequest) -> Content:
     ]
     return Content(
         "Datasets",
-        [Section("All datasets", [_table(request, rows, [_BY_NAME[name] for name in names])], _HELP)],
+        [Section("All datasets", [_table(request, chosen, rows, [_BY_NAME[name] for name in names])], _HELP)],
         f"{chosen.first} to {chosen.last}: use of the period beside size, replicas and last access.",
         controls,
         notes,
@@ -115,13 +120,11 @@ def _uses(request: PageRequest, chosen: Selection) -> dict[str, Row]:
     codes = np.array(list(dict.fromkeys(code for ranking in rankings for code in ranking.codes.tolist())), np.int64)
     names = [snapshot.datasets.names[code] for code in codes]
     sums = dataset_ranking.sums_of(snapshot, chosen, codes)
-    users = dataset_ranking.users_of_datasets(snapshot, chosen, names)
     last = snapshot.datasets.last_days(codes)
     return {
         name: {
             **{column: sums[column][number] for column in _SUMS},
             "data_tier": part_of("data_tier", name), "campaign": part_of("campaign", name),
-            "distinct_users": users[number],
             "last_day": None if last[number] < 0 else day_of(last[number]),
         }
         for number, name in enumerate(names)
@@ -196,8 +199,17 @@ def _value(column: Column, text: str) -> Any:
     return number * 3_600_000 if column.kind == "ms" else number
 
 
-def _table(request: PageRequest, rows: Sequence[Row], columns: Sequence[Column]) -> Table:
+def _with_users(request: PageRequest, chosen: Selection, rows: Sequence[Row]) -> list[Row]:
+    """Return the rows with their distinct users; None of a dataset without any use in the selection."""
+    used = [row["dataset_name"] for row in rows if "nacc" in row and "distinct_users" not in row]
+    users = dict(zip(used, dataset_ranking.users_of_datasets(request.snapshot, chosen, used), strict=True))
+    return [{"distinct_users": users.get(row["dataset_name"]), **row} for row in rows]
+
+
+def _table(request: PageRequest, chosen: Selection, rows: Sequence[Row], columns: Sequence[Column]) -> Table:
     def cells(part: Sequence[Row]) -> list[tuple[Any, ...]]:
+        if any(column.name == "distinct_users" for column in columns):
+            part = _with_users(request, chosen, part)
         return [
             (Cell(row["dataset_name"], request.dataset_link(row["dataset_name"])),
              *(row.get(column.name) for column in columns[1:]))
