@@ -21,7 +21,7 @@ from cmsspark.pipeline.output_files import write_file
 from cmsspark.pipeline.run_report import page_of_run
 from cmsspark.pipeline.stored_columns import files_of
 from cmsspark.readable import encodable
-from cmsspark.reports.site_index import Entry, Verdict, site_index, verdict_of
+from cmsspark.reports.site_index import SiteEntry, Verdict, site_index, verdict_of
 from cmsspark.storage import Files
 from cmsspark.store import contents, results
 
@@ -35,7 +35,7 @@ class SitePage:
     """One page of the site: its day or period, its entry on the first page, and the error where it cannot be made."""
 
     interval: Interval
-    entry: Entry
+    entry: SiteEntry
     fault: str = ""
 
 
@@ -81,14 +81,14 @@ def _job_pages(files: Files, store: str, job: Job, out: Path) -> Iterator[SitePa
             if isinstance(error, OutputError):
                 raise
             fault = f"{error.wanted}: {error.found}" if error.found else error.wanted
-            yield SitePage(interval, Entry(title, "", Verdict("bad", "damaged", fault)), fault)
+            yield SitePage(interval, SiteEntry(title, "", Verdict("bad", "damaged", fault)), fault)
             continue
-        yield SitePage(interval, Entry(title, path, verdict_of(current.manifest)))
+        yield SitePage(interval, SiteEntry(title, path, verdict_of(current.manifest)))
 
 
-def _groups(pages: Sequence[SitePage]) -> list[tuple[str, list[Entry]]]:
+def _groups(pages: Sequence[SitePage]) -> list[tuple[str, list[SiteEntry]]]:
     """Return the pages of periods under their headings."""
-    kinds: dict[str, list[Entry]] = {"Months": [], "Weeks": [], "Other ranges": []}
+    kinds: dict[str, list[SiteEntry]] = {"Months": [], "Weeks": [], "Other ranges": []}
     for page in pages:
         when = page.interval
         if isinstance(when, Period):

@@ -155,7 +155,8 @@ def _add_headers(answer: Response) -> Response:
     return answer
 
 
-def _page_request(services: Services, name: str) -> PageRequest:
+def _parameters() -> Parameters:
+    """The parameters of the address. Raises UsageError (2) where one that takes one value has several."""
     doubled = [key for key, values in request.args.lists() if len(values) > 1 and key not in ("token", *_SEVERAL)]
     if doubled:
         names = ", ".join(doubled)[:200]
@@ -163,12 +164,16 @@ def _page_request(services: Services, name: str) -> PageRequest:
             "an address has each parameter once, but for filters and columns", found=f"more than once: {names}"
         )
     lists = {key: tuple(values) for key, values in request.args.lists() if key != "token"}
-    parameters = Parameters({key: values if len(values) > 1 else values[0] for key, values in lists.items()})
+    return Parameters({key: values if len(values) > 1 else values[0] for key, values in lists.items()})
+
+
+def _page_request(services: Services, name: str, parameters: Parameters | None = None) -> PageRequest:
+    """The request for a page, by default with the parameters of the address."""
     # A foreign page may link here, but its link must not start a query.
     is_cross_site = request.headers.get("Sec-Fetch-Site") in ("cross-site", "same-site")
     return PageRequest(
         name,
-        parameters,
+        _parameters() if parameters is None else parameters,
         services.keeper.snapshot,
         services.database,
         services.state_dir,
@@ -260,9 +265,9 @@ def _with_form(services: Services, error: CmssparkError, status: int) -> Respons
     page = request.path.strip("/")
     if page not in registry.PAGES or status not in (400, 404) or request.args.get("download"):
         return None
-    # The parameters of the address are wrong: the form is that of the page without them.
-    asked = replace(_page_request(services, page), parameters=Parameters({}))
     try:
+        # The parameters of the address are wrong: the form is that of the page without them.
+        asked = _page_request(services, page, Parameters({}))
         content = error_forms.content_of(registry.page(page).view(asked), error, request.args)
     except CmssparkError:
         return None

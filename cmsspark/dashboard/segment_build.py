@@ -43,14 +43,14 @@ _SMALL_ROWS, _SMALL_GROUP = 400_000, 2_048
 #: DuckDB's memory while a segment is built; what is more goes to disk.
 _MEMORY: Final = "250MB"
 _SUMS: Final = """
-    sum(nacc) AS nacc,
-    sum(remote_nacc) AS remote_nacc,
-    sum(CASE WHEN remote_nacc IS NOT NULL THEN nacc END) AS remote_known_nacc,
-    sum(read_bytes) AS read_bytes,
-    sum(job_count) AS job_count,
-    sum(job_read_bytes) AS job_read_bytes,
-    sum(cpu_ms) AS cpu_ms,
-    sum(wc_ms) AS wc_ms
+    CAST(sum(nacc) AS HUGEINT) AS nacc,
+    CAST(sum(remote_nacc) AS HUGEINT) AS remote_nacc,
+    CAST(sum(CASE WHEN remote_nacc IS NOT NULL THEN nacc END) AS HUGEINT) AS remote_known_nacc,
+    CAST(sum(read_bytes) AS HUGEINT) AS read_bytes,
+    CAST(sum(job_count) AS HUGEINT) AS job_count,
+    CAST(sum(job_read_bytes) AS HUGEINT) AS job_read_bytes,
+    CAST(sum(cpu_ms) AS HUGEINT) AS cpu_ms,
+    CAST(sum(wc_ms) AS HUGEINT) AS wc_ms
 """
 #: The additive columns of every rollup: integers, null where nothing of the group has a value. The first four are of
 #: accesses, the next two of jobs.
@@ -144,7 +144,6 @@ def _build(con: duckdb.DuckDBPyConnection, days: Sequence[StoredInterval], store
     con.execute(
         f"CREATE VIEW partials AS SELECT * REPLACE (DATE '1970-01-01' + day AS day) FROM read_parquet('{coded}')"
     )
-    _sum_up(con)
     _write_dataset_sums(con, folder)
     segment_arrays.write_people(con, folder, len(names.of["dataset_name"]))
     for name, keys in SUM_FILES.items():
@@ -161,7 +160,6 @@ def _build(con: duckdb.DuckDBPyConnection, days: Sequence[StoredInterval], store
         [str(folder / "users.parquet")],
     )
     keys_of_days = _keys(con)
-    con.execute("DROP TABLE sums")
     con.execute("DROP VIEW partials")
     shutil.rmtree(folder / "coded")
     return SegmentIndex(
@@ -175,26 +173,6 @@ def _build(con: duckdb.DuckDBPyConnection, days: Sequence[StoredInterval], store
             for path in sorted((*folder.glob("*.parquet"), *folder.glob("*.arrow")))
         },
     )
-
-
-def _sum_up(con: duckdb.DuckDBPyConnection) -> None:
-    """Make the table ``sums``: the partials without their users, from which all files of sums are made.
-
-    Sums have 64 bits where the sum of all rows fits, and so each other one.
-    """
-    totals = con.execute(f"SELECT {_SUMS} FROM partials").fetchall()[0]
-    kinds = ("HUGEINT" if (total or 0) >= 1 << 63 else "BIGINT" for total in totals)
-    narrow = ", ".join(f"CAST({name} AS {kind}) AS {name}" for name, kind in zip(SUMS, kinds, strict=True))
-    names = ", ".join(dict.fromkeys(key for keys in SUM_FILES.values() for key in keys))
-    con.execute(
-        f"CREATE TABLE sums AS SELECT {names}, {narrow} FROM (SELECT {names}, {_SUMS} FROM partials GROUP BY ALL)"
-    )
-
-
-def _total(con: duckdb.DuckDBPyConnection) -> str:
-    """Return the sums of ``sums`` in SQL, of the types that its columns have."""
-    kinds = {row[0]: row[1] for row in con.execute("DESCRIBE sums").fetchall()}
-    return ", ".join(f"CAST(sum({name}) AS {kinds[name]}) AS {name}" for name in SUMS)
 
 
 def _keys(con: duckdb.DuckDBPyConnection) -> dict[str, list[str]]:
@@ -221,14 +199,14 @@ def _with_names(keys: Sequence[str], values: Sequence[str]) -> str:
 def _write_sums(con: duckdb.DuckDBPyConnection, path: Path, keys: Sequence[str], *, with_last_day: bool) -> None:
     """One file of sums: a row for each combination of the keys."""
     last = "max(day) AS last_day, " if with_last_day else ""
-    con.execute(f"CREATE TEMP TABLE result AS SELECT {', '.join(keys)}, {last}{_total(con)} FROM sums GROUP BY ALL")
+    con.execute(f"CREATE TEMP TABLE result AS SELECT {', '.join(keys)}, {last}{_SUMS} FROM partials GROUP BY ALL")
     _copy(con, _with_names(keys, [*(["last_day"] if with_last_day else []), *_narrow(con)]), path)
 
 
 def _write_dataset_sums(con: duckdb.DuckDBPyConnection, folder: Path) -> None:
     last = "max(day) FILTER (WHERE nacc > 0 OR job_count > 0) AS last_day"
     keys = "dataset_name, stream, site_tier"
-    con.execute(f"CREATE TEMP TABLE result AS SELECT {keys}, {last}, {_total(con)} FROM sums GROUP BY ALL")
+    con.execute(f"CREATE TEMP TABLE result AS SELECT {keys}, {last}, {_SUMS} FROM partials GROUP BY ALL")
     sums = ", ".join(f"sum({name})" for name in SUMS)
     segment_arrays.write_sums(con, folder, sums, list(zip(SUMS, _kinds(con, has_short=True), strict=True)))
     con.execute("DROP TABLE result")

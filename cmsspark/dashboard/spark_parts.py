@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from cmsspark.dashboard.run_measures import RunView, by_role
-from cmsspark.dashboard.tables import without_noughts
+from cmsspark.dashboard.table_order import without_noughts
 from cmsspark.dashboard.widgets import Chart, Column, Figure, Figures, Table, si
 from cmsspark.store.process_samples import ProcessSample
 from cmsspark.store.run_metrics import ExecutorEntry, RunMetrics, StageEntry

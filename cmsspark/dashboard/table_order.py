@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+from cmsspark.dashboard.downloads import rows_of
 from cmsspark.dashboard.widgets import Chart, Content, Fold, Order, Table
 from cmsspark.errors import UsageError
 
@@ -46,3 +48,16 @@ def _table(table: Table, sort: str, page: str) -> Table:
             raise UsageError(f"the table {table.name} has pages from 1 to {table.page_count:,}", found=number[:40])
         order = replace(order, page=int(number))
     return replace(table, order=order)
+
+
+def without_noughts(table: Table, *, first: int = 1) -> Table:
+    """Return a table without the columns that have nothing but 0 or no value, from column ``first`` on. Its downloads
+    have all columns.
+    """
+
+    used = [n for n in range(len(table.columns)) if n < first or any(row[n] for row in table.rows)]
+    bars = used.index(table.bars) if table.bars in used else None
+    rows = [tuple(row[n] for n in used) for row in table.rows]
+    return replace(
+        table, columns=[table.columns[n] for n in used], rows=rows, bars=bars, download=partial(rows_of, table)
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -126,22 +126,6 @@ class Table:
         assert self.bars is not None
         values = (row[self.bars] for row in (*self.rows, *self.visible))
         return max((value for value in values if value is not None), default=0)
-
-
-def without_noughts(table: Table, *, first: int = 1) -> Table:
-    """Return a table without the columns that have nothing but 0 or no value, from column ``first`` on. Its downloads
-    have all columns.
-    """
-
-    def download() -> pa.Table:
-        from cmsspark.dashboard.downloads import rows_of
-
-        return rows_of(table)
-
-    used = [n for n in range(len(table.columns)) if n < first or any(row[n] for row in table.rows)]
-    bars = used.index(table.bars) if table.bars in used else None
-    rows = [tuple(row[n] for n in used) for row in table.rows]
-    return replace(table, columns=[table.columns[n] for n in used], rows=rows, bars=bars, download=download)
 
 
 def _sort_key(value: Any) -> Any:

@@ -36,7 +36,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Entry:
+class SiteEntry:
     """A day or period of the site: its title, the path of its page (empty where there is none), and the verdict."""
 
     title: str
@@ -65,7 +65,9 @@ def verdict_of(manifest: Manifest) -> Verdict:
     return Verdict("good", "complete", "; ".join(facts) or "stored", read, matched)
 
 
-def site_index(days: dict[date, Entry], periods: Sequence[tuple[str, Sequence[Entry]]], store: str, made: str) -> str:
+def site_index(
+    days: dict[date, SiteEntry], periods: Sequence[tuple[str, Sequence[SiteEntry]]], store: str, made: str
+) -> str:
     """Return the first page. ``periods``: heading → its entries."""
     body = [f"<h1>{_TITLE}</h1>", f"<p>from {_text(store)}, made {_text(made)}</p>"]
     if days:
@@ -74,7 +76,7 @@ def site_index(days: dict[date, Entry], periods: Sequence[tuple[str, Sequence[En
     return document("What CMS reads", "\n".join(body))
 
 
-def _facts(days: dict[date, Entry]) -> str:
+def _facts(days: dict[date, SiteEntry]) -> str:
     first, last = min(days), max(days)
     missing = _missing(days)
     kinds = [entry.verdict for entry in days.values()]
@@ -92,13 +94,13 @@ def _facts(days: dict[date, Entry]) -> str:
     return f'<div class="facts">{"".join(map(_fact, facts))}</div>'
 
 
-def _missing(days: dict[date, Entry]) -> list[date]:
+def _missing(days: dict[date, SiteEntry]) -> list[date]:
     first, last = min(days), max(days)
     every = (first + timedelta(days=number) for number in range((last - first).days + 1))
     return [day for day in every if day not in days]
 
 
-def _calendar(days: dict[date, Entry]) -> str:
+def _calendar(days: dict[date, SiteEntry]) -> str:
     months = sorted({(day.year, day.month) for day in (*days, *_missing(days))}, reverse=True)
     missing = frozenset(_missing(days))
     grids = "".join(_month(year, month, days, missing) for year, month in months)
@@ -108,7 +110,7 @@ def _calendar(days: dict[date, Entry]) -> str:
     return f'<section><h2>Days</h2><p>{about}</p><div class="months">{grids}</div></section>'
 
 
-def _month(year: int, month: int, days: dict[date, Entry], missing: frozenset[date]) -> str:
+def _month(year: int, month: int, days: dict[date, SiteEntry], missing: frozenset[date]) -> str:
     heads = "".join(f'<th scope="col">{name}</th>' for name in _WEEKDAYS)
     weeks = "".join(
         f"<tr>{''.join(_cell(date(year, month, number) if number else None, days, missing) for number in week)}</tr>"
@@ -120,7 +122,7 @@ def _month(year: int, month: int, days: dict[date, Entry], missing: frozenset[da
     )
 
 
-def _cell(day: date | None, days: dict[date, Entry], missing: frozenset[date]) -> str:
+def _cell(day: date | None, days: dict[date, SiteEntry], missing: frozenset[date]) -> str:
     if day is None:
         return "<td></td>"
     entry = days.get(day)
@@ -136,11 +138,11 @@ def _cell(day: date | None, days: dict[date, Entry], missing: frozenset[date]) -
     return f'<td class="{verdict.kind}"><a href="{escape(entry.path)}" title="{title}">{inside}</a></td>'
 
 
-def _list(entries: Sequence[Entry]) -> str:
+def _list(entries: Sequence[SiteEntry]) -> str:
     return f"<ul>{''.join(_items(entries))}</ul>"
 
 
-def _items(entries: Sequence[Entry]) -> Iterator[str]:
+def _items(entries: Sequence[SiteEntry]) -> Iterator[str]:
     for entry in entries:
         badge = f'<span class="badge {entry.verdict.kind}">{_text(entry.verdict.word)}</span>'
         title = f'<a href="{escape(entry.path)}">{_text(entry.title)}</a>' if entry.path else _text(entry.title)

@@ -32,7 +32,7 @@ def opened(page: Any, dashboard: Running, address: str) -> Any:
 def choose(page: Any, name: str, value: str) -> None:
     """Tick a value of a filter that takes several."""
     page.click(f"#v-{name}")
-    page.locator(f'input[name="{name}"][value="{value}"]').check()
+    page.locator(f'.choices input[name="{name}"][value="{value}"]').check()
 
 
 @pytest.mark.parametrize("address", PAGES)
@@ -61,7 +61,7 @@ def test_a_filter_changes_the_address_and_back_returns(page: Any, dashboard: Run
     after = page.locator("dl.figures b").first.inner_text()
     assert after != before
     assert page.evaluate("document.activeElement.value") == "crab"
-    page.locator('input[name="stream"][value="aaa"]').check()  # the list is still open
+    page.locator('.choices input[value="aaa"]').check()  # the list is still open
     page.wait_for_url("**stream=aaa&stream=crab**")
     page.wait_for_selector("#v-stream:text('aaa, crab')")
     page.go_back()
@@ -169,8 +169,7 @@ def test_a_query_completes_names_of_tables_and_columns(page: Any, dashboard: Run
     page.wait_for_selector(".completions button:text-is('data_aggregation')")
     page.keyboard.press("Tab")
     assert page.input_value("#c-q") == "SELECT * FROM data_aggregation"
-    page.get_by_text("data_aggregation", exact=True).first.click()
-    page.keyboard.press("Escape")
+    page.locator("details.fold > summary", has_text="data_aggregation").first.click()
     assert page.locator("details.fold[open] [data-insert='nacc']").is_visible()
 
 

@@ -171,7 +171,8 @@ def test_hostile_names_are_text(dashboard: Running, page: str, name: str) -> Non
     "query",
     [
         "from=2026-13-01", "from='; DROP TABLE cube", "from=2026-01-15&to=2026-01-01", "step=year",
-        "measure=1;select", "by=user", "page=datasets.-1", "page=datasets.1e9", "sort=datasets.user", "mode=pie", "from=0001-01-01&to=9999-12-31",
+        "measure=1;select", "by=user", "page=datasets.-1", "page=datasets.1e9", "sort=datasets.user", "mode=pie",
+        "from=0001-01-01&to=9999-12-31",
         "q=" + "a" * 2_000, "download=datasets&format=exe", "download=../x",
     ],
 )  # fmt: skip

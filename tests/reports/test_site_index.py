@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cmsspark.manifests import Manifest
-from cmsspark.reports.site_index import Entry, Verdict, site_index, verdict_of
+from cmsspark.reports.site_index import SiteEntry, Verdict, site_index, verdict_of
 
 
 def manifest(**facts: Any) -> Manifest:
@@ -39,7 +39,7 @@ def test_the_verdict_is_that_of_the_worst_fact(facts: dict[str, Any], kind: str,
 def test_records_that_nobody_counted_are_unknown_and_not_zero() -> None:
     assert verdict_of(manifest(reconciliation={})).read is None
     page = site_index(
-        {date(2026, 1, 5): Entry("a day", "days/a.html", verdict_of(manifest(reconciliation={})))}, [], "", ""
+        {date(2026, 1, 5): SiteEntry("a day", "days/a.html", verdict_of(manifest(reconciliation={})))}, [], "", ""
     )
     assert "records read" not in page and "<b>5</b><span></span>" in page
 
@@ -47,10 +47,10 @@ def test_records_that_nobody_counted_are_unknown_and_not_zero() -> None:
 def test_days_stand_in_months_and_missing_ones_are_named() -> None:
     good = verdict_of(manifest())
     days = {
-        date(2025, 12, 30): Entry("<b>", "days/1.html", good),
-        date(2026, 1, 2): Entry("x", "", Verdict("bad", "damaged", "<i>")),
+        date(2025, 12, 30): SiteEntry("<b>", "days/1.html", good),
+        date(2026, 1, 2): SiteEntry("x", "", Verdict("bad", "damaged", "<i>")),
     }
-    page = site_index(days, [("Weeks", [Entry("week 1", "periods/w.html", good)])], "/store", "now")
+    page = site_index(days, [("Weeks", [SiteEntry("week 1", "periods/w.html", good)])], "/store", "now")
     assert page.index("January 2026") < page.index("December 2025")
     assert "days missing: 2025-12-31 to 2026-01-01" in page or "2025-12-31" in page
     assert page.count(">missing<") == 2
