@@ -13,7 +13,7 @@ Kind = Literal["text", "dataset", "insert", "count", "bytes", "ms", "share", "ch
 NOTHING: Final = "–"
 _PREFIXES: Final = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
 #: Characters of the end of a long name that are always shown, and of names that are never shortened.
-_TAIL, _SHORT = 26, 40
+_TAIL, _SHORT = 22, 30
 
 
 def si(value: float | None, unit: str = "", digits: int = 3) -> str:

@@ -30,7 +30,7 @@ _EVERYONE: Final = (
 #: Seconds between two looks at the store.
 _EVERY_S: Final = 2.0
 #: Seconds after a signal at which the process ends, whatever its threads do: libraries cannot be interrupted.
-_END_S: Final = 1.5
+_END_S: Final = 0.5
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,8 @@ _KINDS: Final[Mapping[str, Kind]] = {
 #: What rows are shown: the parameter's value → its label.
 _SHOW: Final = {"all": "all", "new": "new: only in this period", "gone": "gone: only in the other", "both": "in both"}
 _PAGE: Final = 20
+#: Days of the period where the address names none.
+_DAYS: Final = 30
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ class _Row:
 def view(request: PageRequest) -> Content:
     """The page for two periods, a measure and a grouping. Raises UsageError (2) for a period that ends too early."""
     chosen = request.selection()
+    if not request.parameters.get("from") and not request.parameters.get("to"):
+        chosen = replace(chosen, first=chosen.last - timedelta(days=_DAYS - 1))
     other = _other(request, chosen)
     measures = {name: label for name, (label, _, _) in MEASURES.items() if name in _KINDS}
     if not request.snapshot.has_jobs:
@@ -101,7 +105,7 @@ def _rows(request: PageRequest, chosen: Selection, other: Selection, measure: st
         kind = "both" if name in now and name in before else "new" if name in now else "gone"
         values = now.get(name, missing[0]), before.get(name, missing[1])
         rows.append(_Row(name, *values, kind if all(are_stored) else ""))
-    return sorted(rows, key=lambda row: (row.difference is None, -abs(row.difference or 0), row.name))
+    return sorted(rows, key=lambda row: (-abs(row.difference or 0), -(row.now or row.before or 0), row.name))
 
 
 def _is_stored(request: PageRequest, chosen: Selection) -> bool:
@@ -131,9 +135,9 @@ def _figures(rows: list[_Row], measure: str, group: str) -> Figures:
         change = formatted(now / before - 1, "change") if before else "–"
         figures.append(Figure("Change", change, formatted(now - before, _KINDS[measure])))
     noun = _GROUPS[group].lower()
-    for kind in ("new", "gone"):
+    for kind in ("new", "gone") if any(row.kind for row in rows) else ():
         count = sum(row.kind == kind for row in rows)
-        figures.append(Figure(f"{kind.capitalize()}: {noun}s", f"{count:,}", f"of {len(rows):,}"))
+        figures.append(Figure(f"{kind.capitalize()} {noun}s", f"{count:,}", f"of {len(rows):,}"))
     return Figures(figures)
 
 
@@ -161,7 +165,7 @@ def _table(request: PageRequest, shown_rows: list[_Row], rows: list[_Row], measu
             row.difference / row.before if row.difference is not None and row.before else None,
             row.now / totals[0] if row.now is not None and totals[0] else None,
             row.before / totals[1] if row.before is not None and totals[1] else None,
-            row.kind,
+            row.kind or None,
         )
         for row in shown_rows
     ]  # fmt: skip
