@@ -8,10 +8,13 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Final
+
+import duckdb
 
 from cmsspark.dashboard import security
 from cmsspark.dashboard.app import HOME, Services, create_app
@@ -75,7 +78,9 @@ class Server:
         self.wsgi.close()
         self.services.keeper.stop()
         for database in self.databases:
-            database.close()
+            # A page that is still being made keeps its database until the process ends.
+            with suppress(duckdb.Error):
+                database.close()
 
 
 def open_server(store: str, state_dir: Path, cache_dir: Path, options: Options, log: Callable[[str], None]) -> Server:

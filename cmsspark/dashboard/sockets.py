@@ -57,8 +57,10 @@ class Connection(HTTPChannel):  # type: ignore[misc]
     def drop(self) -> None:
         """Close the connection; the loop then removes it, also where the client does not read."""
         self.will_close = True
-        with suppress(OSError):
-            self.socket.shutdown(socket.SHUT_RDWR)
+        # The loop may have closed it meanwhile.
+        if (own := self.socket) is not None:
+            with suppress(OSError):
+                own.shutdown(socket.SHUT_RDWR)
 
 
 class DeadlineServer(TcpWSGIServer):  # type: ignore[misc]
@@ -87,7 +89,7 @@ class DeadlineServer(TcpWSGIServer):  # type: ignore[misc]
 
     def close(self) -> None:
         """Close the listening socket and all connections."""
-        self.task_dispatcher.shutdown(timeout=0)
+        self.task_dispatcher.shutdown(timeout=_END_S)
         for channel in list(self.active_channels.values()):
             channel.drop()
         super().close()

@@ -10,6 +10,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -58,7 +59,8 @@ def get(running: Running, path: str) -> tuple[int, str]:
 
 def connect(running: Running, content: bytes = b"") -> socket.socket:
     client = socket.create_connection(("127.0.0.1", running.server.port), timeout=30)
-    client.sendall(content)
+    with suppress(OSError):  # the server may have closed it to make room
+        client.sendall(content)
     return client
 
 
