@@ -104,7 +104,7 @@ def open_server(store: str, state_dir: Path, cache_dir: Path, options: Options, 
 def serve(store: str, folders: tuple[Path, Path], options: Options, echo: Callable[[str], None], verbose: bool) -> None:
     """Serve until Ctrl-C or SIGTERM. ``folders``: the state directory and the cache directory."""
     share_freed()
-    lock = threading.Lock()
+    lock, is_ended = threading.Lock(), threading.Lock()
 
     def log(text: str) -> None:
         if verbose or text.startswith(("rollups of", "the rollups")):
@@ -122,16 +122,19 @@ def serve(store: str, folders: tuple[Path, Path], options: Options, echo: Callab
             echo("Ctrl-C ends it.")
             server.run()
     except KeyboardInterrupt:
-        threading.Thread(target=_end_soon, daemon=True).start()
+        threading.Thread(target=_end_soon, args=(is_ended, echo), daemon=True).start()
     finally:
         if server is not None:
             server.close()
-    echo("ended")
+    if is_ended.acquire(blocking=False):
+        echo("ended")
 
 
-def _end_soon() -> None:
+def _end_soon(is_ended: threading.Lock, echo: Callable[[str], None]) -> None:
     """End the process after some time, where it does not end by itself."""
     time.sleep(_END_S)
+    if is_ended.acquire(blocking=False):
+        echo("ended")
     os._exit(0)
 
 
