@@ -160,6 +160,7 @@ setup(
             "numba>=0.61",
             "ipykernel>=6.29",
             "nbclient>=0.10",
+            "grafana-foundation-sdk>=1769699998!10.1.0",  # checks dashboards by Grafana's own schema
             "playwright>=1.50",  # drives the distribution's Chromium
             "resvg-py>=0.3",
             "duckdb>=2.0",

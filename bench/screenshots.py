@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from bench.dashboard import CHROMIUM, drawn, server
+from bench.dashboard import CHROMIUM, server
 
 REPO = Path(__file__).resolve().parents[1]
 #: Name of the picture, path of the page, width, height and theme.
@@ -34,7 +34,7 @@ async def shoot(address: str, target: Path) -> None:
             page: Any = await browser.new_page(viewport=window, color_scheme=theme, locale="en-GB")
             page.set_default_timeout(300_000)
             await page.goto(address + path)
-            await drawn(page)
+            await page.wait_for_selector("html[data-drawn]", state="attached")
             content = await page.screenshot()
             (target / f"{name}.png").write_bytes(content)
             print(f"{target / name}.png: {(target / f'{name}.png').stat().st_size / 1000:.0f} kB")

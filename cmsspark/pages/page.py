@@ -59,21 +59,6 @@ def document(title: str, body: str) -> str:
     return _PAGE.format(title=escape(title), style=read_text("etc/report.css"), body=body)
 
 
-def index_page(groups: Sequence[tuple[str, Sequence[tuple[str, str, str]]]], store: str, made: str) -> str:
-    """The index of a site: under each heading (title, path, fault) of its pages; a page with a fault has no path."""
-    body = ["<h1>What CMS reads: stored days, weeks and months</h1>", f"<p>from {_text(store)}, made {_text(made)}</p>"]
-    for heading, entries in groups:
-        items = "".join(
-            f'<li><a href="{escape(path)}">{_text(title)}</a></li>'
-            if path
-            else f"<li>{_text(title)} {_badge('bad', 'damaged')} <small>{_text(fault)}</small></li>"
-            for title, path, fault in entries
-        )
-        body.append(_section(heading, "", f"<ul>{items}</ul>"))
-    title = "What CMS reads"
-    return _PAGE.format(title=title, style=read_text("etc/report.css"), body="\n".join(body))
-
-
 def _run_of(report: Mapping[str, Any]) -> str:
     return f"{report.get('job')} of {report.get('period') or report.get('day')}"
 
@@ -222,10 +207,16 @@ def _trends(report: Mapping[str, Any]) -> str:
         trends.append(
             f'<div><div class="head"><span class="stream">{_text(stream["stream"])}</span>{badge}</div>'
             f"{_chart(days, reads, usual.get('read'))}"
-            f'<div class="days"><span>{_text(days[0]["day"])}</span><span>{_text(days[-1]["day"])}</span></div>'
+            f'<div class="days">{"".join(f"<span>{_text(day)}</span>" for day in _marked(days))}</div>'
             f"<small>{about}</small></div>"
         )
     return f'<div class="trends">{"".join(trends)}</div>'
+
+
+def _marked(days: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the days below a trend, as far from each other: the first, the last, and some between them."""
+    count = next((count for count in (4, 3, 2) if len(days) > 4 * count and (len(days) - 1) % count == 0), 1)
+    return [days[number * (len(days) - 1) // count]["day"] for number in range(count + 1)]
 
 
 def _chart(days: Sequence[Mapping[str, Any]], reads: Sequence[int], usual: float | None) -> str:

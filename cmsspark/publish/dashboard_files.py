@@ -17,7 +17,7 @@ from cmsspark.base.resources import resource
 from cmsspark.publish.document_schemas import COMPLETENESS, document_schema, published_tables
 from cmsspark.publish.grafana import grafana_dashboard
 from cmsspark.publish.grafana_spark import spark_dashboard
-from cmsspark.publish.panels import DASHBOARDS
+from cmsspark.publish.panels import DASHBOARDS, PLACEMENTS, Placement
 from cmsspark.publish.search_dashboards import index_pattern, saved_objects
 
 #: The indices of our documents, as MONIT names them: monit_prod_PRODUCER_agg_TYPE-DAY.
@@ -28,14 +28,18 @@ _TYPES: Final = {"string": "keyword", "integer": "long", "number": "double", "bo
 _LONGEST_TERM: Final = 8_191
 
 
-def index_template() -> dict[str, Any]:
-    """The index template: a type for every field of every document that we publish.
+def index_template(placement: Placement = PLACEMENTS[""]) -> dict[str, Any]:
+    """Return the index template: a type for every field of every document that we publish, where it is placed.
 
     Raises ValueError where two kinds of documents have a field of one name and different types.
     """
     properties: dict[str, Any] = {}
     for name in (*published_tables(), COMPLETENESS):
         _add(properties, _mapping(document_schema(name)), name)
+    if placement.prefix:
+        payload = {name: mapping for name, mapping in properties.items() if name != "metadata"}
+        properties = {placement.prefix.rstrip("."): {"properties": dict(sorted(payload.items()))},
+                      "metadata": properties["metadata"]}  # fmt: skip
     return {
         "index_patterns": [INDICES],
         "priority": 100,
@@ -71,14 +75,16 @@ def _add(properties: dict[str, Any], more: Mapping[str, Any], table: str) -> Non
 
 
 def generated_dashboards() -> dict[str, str]:
-    """File name → text of every file in ``etc/dashboards``."""
-    texts = {"index-template.json": _json(index_template())}
-    texts["grafana-spark.json"] = _json(spark_dashboard())
-    for dashboard in DASHBOARDS:
-        texts[f"grafana-{dashboard.name}.json"] = _json(grafana_dashboard(dashboard))
-        objects = [index_pattern(INDICES), *saved_objects(dashboard)]
-        lines = [json.dumps(entry, ensure_ascii=False, sort_keys=True) for entry in objects]
-        texts[f"opensearch-{dashboard.name}.ndjson"] = "".join(f"{line}\n" for line in lines)
+    """Return the text of every file in ``etc/dashboards`` by its path there; those of MONIT are in ``monit/``."""
+    texts = {"grafana-spark.json": _json(spark_dashboard())}
+    for folder, placement in PLACEMENTS.items():
+        before = f"{folder}/" if folder else ""
+        texts[f"{before}index-template.json"] = _json(index_template(placement))
+        for dashboard in DASHBOARDS:
+            texts[f"{before}grafana-{dashboard.name}.json"] = _json(grafana_dashboard(dashboard, placement))
+            objects = [index_pattern(INDICES, placement), *saved_objects(dashboard, placement)]
+            lines = [json.dumps(entry, ensure_ascii=False, sort_keys=True) for entry in objects]
+            texts[f"{before}opensearch-{dashboard.name}.ndjson"] = "".join(f"{line}\n" for line in lines)
     return texts
 
 
@@ -104,6 +110,7 @@ def main(arguments: Sequence[str]) -> int:
         return 1 if names else 0
     texts = generated_dashboards()
     for name in names:
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(texts[name], encoding="utf-8")
         sys.stdout.write(f"wrote {_FOLDER}/{name}\n")
     return 0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from cmsspark.publish.panels import DocumentDashboard, Panel
+from cmsspark.publish.document_schemas import document_schema
+from cmsspark.publish.panels import DocumentDashboard, Panel, Placement
 
 #: Plug-in and variable of the data source.
 _SOURCE: Final = {"type": "grafana-opensearch-datasource", "uid": "${source}"}
@@ -12,18 +13,25 @@ _COLUMNS: Final = 24
 #: The group of documents without a field, such as a data tier.
 NO_VALUE: Final = "none"
 _KINDS: Final = {"stat": "stat", "bars": "timeseries", "lines": "timeseries", "table": "table"}
+#: After a field's name: every document, also one without the field.
+_EVERY: Final = "* OR *:*"
+#: Least values that a reader chooses from.
+_LEAST: Final = (2, 5, 10, 50, 100)
+#: Metric → the name that Grafana gives its column.
+_COLUMN_OF: Final = {"sum": "Sum", "avg": "Average", "max": "Max"}
 _DAILY: Final = {"interval": "1d", "min_doc_count": "1", "timeZone": "utc", "trimEdges": "0"}
 
 
-def grafana_dashboard(dashboard: DocumentDashboard) -> dict[str, Any]:
-    """The dashboard as Grafana imports it."""
+def grafana_dashboard(dashboard: DocumentDashboard, placement: Placement) -> dict[str, Any]:
+    """Return the dashboard as Grafana imports it, for documents whose fields are placed so."""
     panels: list[dict[str, Any]] = []
     x = y = row = 0
     for number, panel in enumerate(dashboard.panels, 1):
         width, height = panel.size
         if x + width > _COLUMNS:
             x, y, row = 0, y + row, 0
-        panels.append(_panel(panel, number, _query(dashboard, panel), {"h": height, "w": width, "x": x, "y": y}))
+        query = _query(dashboard, panel, placement)
+        panels.append(_panel(panel, number, query, {"h": height, "w": width, "x": x, "y": y}, placement))
         x, row = x + width, max(row, height)
     return {
         "uid": f"cmsspark-{dashboard.name}",
@@ -35,17 +43,23 @@ def grafana_dashboard(dashboard: DocumentDashboard) -> dict[str, Any]:
         "editable": True,
         "timezone": "utc",
         "time": {"from": "now-30d/d", "to": "now"},
-        "templating": {"list": [_source_variable(), *(_variable(dashboard, name) for name in dashboard.filters)]},
+        "templating": {
+            "list": [
+                _source_variable(),
+                *(_variable(dashboard, name, placement) for name in dashboard.filters),
+                *(_least_variable(name) for name in dashboard.least),
+            ]
+        },
         "panels": panels,
     }
 
 
-def _query(dashboard: DocumentDashboard, panel: Panel) -> str:
-    parts = [dashboard.query_of(panel), *(f"{name}:${name}" for name in dashboard.filters)]
-    return " AND ".join(parts)
+def _query(dashboard: DocumentDashboard, panel: Panel, placement: Placement) -> str:
+    filters = [f"({placement.field(name)}:${name})" for name in (*dashboard.filters, *dashboard.least)]
+    return " AND ".join([dashboard.query_of(panel, placement), *filters])
 
 
-def _panel(panel: Panel, number: int, query: str, place: dict[str, int]) -> dict[str, Any]:
+def _panel(panel: Panel, number: int, query: str, place: dict[str, int], placement: Placement) -> dict[str, Any]:
     is_stacked = panel.kind == "bars" and len(panel.sums) == 1
     custom = {
         "drawStyle": "bars" if panel.kind == "bars" else "line",
@@ -59,7 +73,7 @@ def _panel(panel: Panel, number: int, query: str, place: dict[str, int]) -> dict
         "datasource": dict(_SOURCE),
         "gridPos": place,
         "fieldConfig": {"defaults": {"unit": panel.unit}, "overrides": []},
-        "targets": [_target(panel, query)],
+        "targets": [_target(panel, query, placement)],
     }
     if made["type"] == "timeseries":
         made["fieldConfig"]["defaults"]["custom"] = custom
@@ -68,7 +82,8 @@ def _panel(panel: Panel, number: int, query: str, place: dict[str, int]) -> dict
         made["options"] = {"reduceOptions": {"calcs": ["sum"]}, "graphMode": "area"}
     else:
         made["fieldConfig"]["overrides"] = [
-            _renamed(f"Sum {field}" if len(panel.sums) > 1 else "Sum", heading) for field, heading in panel.sums.items()
+            _renamed(_COLUMN_OF[panel.metric] + (f" {placement.field(field)}" if len(panel.sums) > 1 else ""), heading)
+            for field, heading in panel.sums.items()
         ]
     return made
 
@@ -77,24 +92,32 @@ def _renamed(column: str, heading: str) -> dict[str, Any]:
     return {"matcher": {"id": "byName", "options": column}, "properties": [{"id": "displayName", "value": heading}]}
 
 
-def _target(panel: Panel, query: str) -> dict[str, Any]:
-    """The query of a panel. A stat adds up its days."""
-    metrics = [{"id": str(number), "type": "sum", "field": field} for number, field in enumerate(panel.sums, 1)]
+def _target(panel: Panel, query: str, placement: Placement) -> dict[str, Any]:
+    """Return the query of a panel. A stat adds up its days."""
+    metrics = [
+        {"id": str(number), "type": panel.metric, "field": placement.field(field)}
+        for number, field in enumerate(panel.sums, 1)
+    ]
     settings = {"order": "desc", "orderBy": "1", "min_doc_count": "1", "missing": NO_VALUE}
     first = len(metrics) + 1
     buckets: list[dict[str, Any]] = [
-        {"id": str(first + number), "type": "terms", "field": field, "settings": {**settings, "size": str(size)}}
+        {
+            "id": str(first + number),
+            "type": "terms",
+            "field": placement.field(field),
+            "settings": {**settings, "size": str(size)},
+        }
         for number, (field, size) in enumerate(panel.by)
     ]
     if panel.is_daily or panel.kind == "stat":
         identity = str(first + len(buckets))
-        buckets.append({"id": identity, "type": "date_histogram", "field": "timestamp", "settings": dict(_DAILY)})
+        buckets.append({"id": identity, "type": "date_histogram", "field": placement.time, "settings": dict(_DAILY)})
     return {
         "refId": "A",
         "datasource": dict(_SOURCE),
         "query": query,
         "queryType": "lucene",
-        "timeField": "timestamp",
+        "timeField": placement.time,
         "metrics": metrics,
         "bucketAggs": buckets,
     }
@@ -104,16 +127,34 @@ def _source_variable() -> dict[str, Any]:
     return {"name": "source", "label": "data source", "type": "datasource", "query": _SOURCE["type"], "hide": 0}
 
 
-def _variable(dashboard: DocumentDashboard, field: str) -> dict[str, Any]:
+def _variable(dashboard: DocumentDashboard, field: str, placement: Placement) -> dict[str, Any]:
+    """Return the variable of a filter. Its documents may lack the field: All has these, too."""
+    name = placement.field(field)
+    is_required = field in document_schema(dashboard.type)["required"]
     return {
         "name": field,
         "label": field.replace("_", " "),
         "type": "query",
         "datasource": dict(_SOURCE),
-        "query": f'{{"find": "terms", "field": "{field}", "query": "metadata.type:{dashboard.type}", "size": 500}}',
+        "query": f'{{"find": "terms", "field": "{name}", "query": "metadata.type:{dashboard.type}", "size": 1000}}',
         "refresh": 2,
         "includeAll": True,
-        "allValue": "*",
+        "allValue": "*" if is_required else _EVERY,
         "multi": True,
         "current": {"text": ["All"], "value": ["$__all"]},
+    }
+
+
+def _least_variable(field: str) -> dict[str, Any]:
+    """Return the variable of a field's least value. Without a choice documents without the field are there, too."""
+    choices = {"any": _EVERY, **{f"{number} or more": f">={number}" for number in _LEAST}}
+    return {
+        "name": field,
+        "label": field.replace("_", " "),
+        "type": "custom",
+        "query": ", ".join(f"{label} : {value}" for label, value in choices.items()),
+        "options": [{"text": label, "value": value, "selected": value == _EVERY} for label, value in choices.items()],
+        "current": {"text": "any", "value": _EVERY},
+        "multi": False,
+        "includeAll": False,
     }

@@ -1,11 +1,14 @@
 """The panels of MONIT's dashboards: which sums of which documents they show, for Grafana and OpenSearch alike.
 
 ``etc/dashboards/`` has the dashboards as those programs import them; :mod:`cmsspark.publish.dashboard_files` writes
-them from this description. Distinct users are in no panel: users of rows and days must not be added.
+them from this description. Distinct users of rows and days must not be added: panels show the largest of a row. Bytes
+of replicas must not be added over days, as they are the same replicas.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,12 +16,35 @@ from cmsspark.publish.completeness import SUFFIX
 from cmsspark.sources.registry import STREAMS, STREAMS_BY_NAME, STREAMS_OF_JOBS
 
 #: Filters at the top of a dashboard, on fields that all its documents have.
-_USE_FILTERS: Final = ("stream", "site_tier", "app")
+_USE_FILTERS: Final = ("stream", "site_tier", "site_name", "app", "data_tier", "dataset_name")
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a document's fields stand in an index: what their names begin with, and the field of the time."""
+
+    prefix: str
+    time: str
+
+    def field(self, name: str) -> str:
+        """Return the name of a field in the index. Metadata stand at the same place everywhere."""
+        return name if name.startswith("metadata.") else f"{self.prefix}{name}"
+
+
+#: Name of a folder below ``etc/dashboards`` (empty: that itself) → how documents are stored: as we send them, or as
+#: MONIT stores them, with the payload below ``data``.
+PLACEMENTS: Final[Mapping[str, Placement]] = {
+    "": Placement("", "timestamp"),
+    "monit": Placement("data.", "metadata.timestamp"),
+}
+#: A field of a condition in Lucene's syntax.
+_FIELD: Final = re.compile(r"\b([a-z_.]+):")
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One panel. ``kind``: stat, bars, lines or table. ``sums``: fields that are added up, with their headings.
+    """One panel. ``kind``: stat, bars, lines or table. ``sums``: fields that are added up, with their headings; with
+    another ``metric`` (avg, max) their mean or largest value.
 
     ``by``: fields to group by, each with its maximum number of groups, the largest first. ``is_daily``: also by day.
     ``unit``: of Grafana. ``size``: width and height in Grafana's grid of 24 columns. ``only``: a condition in Lucene's
@@ -33,11 +59,15 @@ class Panel:
     unit: str = "short"
     size: tuple[int, int] = (12, 9)
     only: str = ""
+    metric: str = "sum"
 
 
 @dataclass(frozen=True)
 class DocumentDashboard:
-    """A dashboard on documents of one type: the file's name, the title, its panels and the fields to filter by."""
+    """A dashboard on documents of one type: the file's name, the title, its panels and the fields to filter by.
+
+    ``least``: fields of which a reader sets the least value.
+    """
 
     name: str
     title: str
@@ -45,10 +75,12 @@ class DocumentDashboard:
     type: str
     panels: tuple[Panel, ...]
     filters: tuple[str, ...] = ()
+    least: tuple[str, ...] = ()
 
-    def query_of(self, panel: Panel) -> str:
-        """The documents of a panel, without the filters that a reader chooses, in Lucene's syntax."""
-        return f"metadata.type:{self.type}" + (f" AND {panel.only}" if panel.only else "")
+    def query_of(self, panel: Panel, placement: Placement) -> str:
+        """Return the documents of a panel, without the filters that a reader chooses, in Lucene's syntax."""
+        only = _FIELD.sub(lambda match: f"{placement.field(match[1])}:", panel.only)
+        return f"metadata.type:{self.type}" + (f" AND {only}" if only else "")
 
 
 _STAT: Final = (4, 4)
@@ -115,8 +147,18 @@ POPULARITY: Final = DocumentDashboard(
             size=(24, 11),
             only=_ACCESSES,
         ),
+        Panel(
+            "Datasets by their users of one site and application, at most",
+            "table",
+            {"distinct_users": "users of a row, at most"},
+            (("dataset_name", 50),),
+            size=(24, 11),
+            only=_ACCESSES,
+            metric="max",
+        ),
     ),
     _USE_FILTERS,
+    ("distinct_users",),
 )
 DATA_AT_SITES: Final = DocumentDashboard(
     "data-at-sites",
@@ -129,14 +171,15 @@ DATA_AT_SITES: Final = DocumentDashboard(
         Panel("Bytes a day by data tier", "lines", {"replica_bytes": "bytes"}, (("data_tier", 50),), True, "decbytes"),
         Panel("Files a day by site tier", "lines", {"replica_file_count": "files"}, (("site_tier", 10),), True),
         Panel(
-            "By data tier, site tier and kind, summed over the days shown",
+            "By data tier, site tier and kind, mean of the days shown",
             "table",
             {"replica_bytes": "bytes", "replica_file_count": "files", "replica_events": "events of replicas"},
             (("data_tier", 50), ("site_tier", 10), ("kind", 5)),
             size=(24, 12),
+            metric="avg",
         ),
     ),
-    ("kind",),
+    ("site_tier", "data_tier", "kind"),
 )
 COMPLETENESS: Final = DocumentDashboard(
     "completeness",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from cmsspark.publish.panels import DocumentDashboard, Panel
+from cmsspark.publish.panels import DocumentDashboard, Panel, Placement
 
 INDEX_PATTERN: Final = "cmsspark-documents"
 #: The version of OpenSearch Dashboards whose form the objects have.
@@ -15,31 +15,76 @@ _KINDS: Final = {"stat": "metric", "bars": "histogram", "lines": "line", "table"
 _COLUMNS: Final = 48
 
 
-def index_pattern(title: str) -> dict[str, Any]:
-    """The saved object of the indices."""
+def index_pattern(title: str, placement: Placement) -> dict[str, Any]:
+    """Return the saved object of the indices."""
     return {
         "type": "index-pattern",
         "id": INDEX_PATTERN,
-        "attributes": {"title": title, "timeFieldName": "timestamp"},
+        "attributes": {"title": title, "timeFieldName": placement.time},
         "references": [],
     }
 
 
-def saved_objects(dashboard: DocumentDashboard) -> list[dict[str, Any]]:
-    """The dashboard and its visualizations."""
-    visualizations = [_visualization(dashboard, panel, number) for number, panel in enumerate(dashboard.panels, 1)]
-    return [*visualizations, _dashboard(dashboard, visualizations)]
+def saved_objects(dashboard: DocumentDashboard, placement: Placement) -> list[dict[str, Any]]:
+    """Return the dashboard, its visualizations, and the controls of its filters."""
+    visualizations = [
+        _visualization(dashboard, panel, number, placement) for number, panel in enumerate(dashboard.panels, 1)
+    ]
+    controls = [_controls(dashboard, placement)] if dashboard.filters else []
+    return [*controls, *visualizations, _dashboard(dashboard, visualizations, controls)]
 
 
 def _identity(dashboard: DocumentDashboard, number: int | None = None) -> str:
     return f"cmsspark-{dashboard.name}" + (f"-{number}" if number else "")
 
 
-def _visualization(dashboard: DocumentDashboard, panel: Panel, number: int) -> dict[str, Any]:
+def _controls(dashboard: DocumentDashboard, placement: Placement) -> dict[str, Any]:
+    """Return the fields of the filters, and of the least values, as a visualization."""
+    identity = f"{_identity(dashboard)}-controls"
+    controls: list[dict[str, Any]] = []
+    references = []
+    for number, name in enumerate((*dashboard.filters, *dashboard.least)):
+        reference = f"control_{number}_index_pattern"
+        options: dict[str, Any] = {"decimalPlaces": 0, "step": 1}
+        if name in dashboard.filters:
+            options = {"type": "terms", "multiselect": True, "dynamicOptions": True, "size": 100, "order": "desc"}
+        controls.append(
+            {
+                "id": str(number), "type": "list" if name in dashboard.filters else "range",
+                "fieldName": placement.field(name), "label": name.replace("_", " "), "parent": "",
+                "indexPatternRefName": reference, "options": options,
+            }
+        )  # fmt: skip
+        references.append({"name": reference, "type": "index-pattern", "id": INDEX_PATTERN})
+    parameters = {"controls": controls, "updateFiltersOnChange": True, "useTimeFilter": False, "pinFilters": False}
+    state = {"title": "Filters", "type": "input_control_vis", "params": parameters, "aggs": []}
+    return {
+        "type": "visualization",
+        "id": identity,
+        "attributes": {
+            "title": f"{dashboard.title}: filters",
+            "description": "",
+            "visState": json.dumps(state),
+            "uiStateJSON": "{}",
+            "version": 1,
+            "kibanaSavedObjectMeta": {
+                "searchSourceJSON": json.dumps({"query": {"query": "", "language": "lucene"}, "filter": []})
+            },
+        },
+        "references": references,
+    }
+
+
+def _visualization(dashboard: DocumentDashboard, panel: Panel, number: int, placement: Placement) -> dict[str, Any]:
     kind = _KINDS[panel.kind]
-    state = {"title": panel.title, "type": kind, "params": _parameters(kind, panel), "aggs": _aggregations(panel)}
+    state = {
+        "title": panel.title,
+        "type": kind,
+        "params": _parameters(kind, panel),
+        "aggs": _aggregations(panel, placement),
+    }
     search = {
-        "query": {"query": dashboard.query_of(panel), "language": "lucene"},
+        "query": {"query": dashboard.query_of(panel, placement), "language": "lucene"},
         "filter": [],
         "indexRefName": "kibanaSavedObjectMeta.searchSourceJSON.index",
     }
@@ -58,14 +103,14 @@ def _visualization(dashboard: DocumentDashboard, panel: Panel, number: int) -> d
     }
 
 
-def _aggregations(panel: Panel) -> list[dict[str, Any]]:
+def _aggregations(panel: Panel, placement: Placement) -> list[dict[str, Any]]:
     made: list[dict[str, Any]] = [
-        {"id": str(number), "enabled": True, "type": "sum", "schema": "metric",
-         "params": {"field": field, "customLabel": heading}}
+        {"id": str(number), "enabled": True, "type": panel.metric, "schema": "metric",
+         "params": {"field": placement.field(field), "customLabel": heading}}
         for number, (field, heading) in enumerate(panel.sums.items(), 1)
     ]  # fmt: skip
     if panel.is_daily:
-        parameters = {"field": "timestamp", "interval": "d", "min_doc_count": 1, "drop_partials": False}
+        parameters = {"field": placement.time, "interval": "d", "min_doc_count": 1, "drop_partials": False}
         made.append(_bucket(made, "date_histogram", "segment", parameters))
     for field, size in panel.by:
         schema = "group" if panel.is_daily else "bucket"
@@ -76,7 +121,7 @@ def _aggregations(panel: Panel) -> list[dict[str, Any]]:
             "missingBucket": True,
             "missingBucketLabel": "none",
         }
-        made.append(_bucket(made, "terms", schema, {"field": field, "size": size, **order}))
+        made.append(_bucket(made, "terms", schema, {"field": placement.field(field), "size": size, **order}))
     return made
 
 
@@ -88,7 +133,9 @@ def _parameters(kind: str, panel: Panel) -> dict[str, Any]:
     if kind == "metric":
         return {"metric": {"style": {"fontSize": 36}, "labels": {"show": True}}, "type": "metric", "addTooltip": True}
     if kind == "table":
-        return {"perPage": 20, "showTotal": True, "totalFunc": "sum", "showPartialRows": False}
+        # Largest values and means do not add up.
+        is_sum = panel.metric == "sum"
+        return {"perPage": 20, "showTotal": is_sum, "totalFunc": "sum", "showPartialRows": False}
     category = {
         "id": "CategoryAxis-1",
         "type": "category",
@@ -114,12 +161,17 @@ def _parameters(kind: str, panel: Panel) -> dict[str, Any]:
     }
 
 
-def _dashboard(dashboard: DocumentDashboard, visualizations: list[dict[str, Any]]) -> dict[str, Any]:
+def _dashboard(
+    dashboard: DocumentDashboard, visualizations: list[dict[str, Any]], controls: list[dict[str, Any]]
+) -> dict[str, Any]:
     panels: list[dict[str, Any]] = []
     references: list[dict[str, str]] = []
     x = y = row = 0
-    for number, (panel, made) in enumerate(zip(dashboard.panels, visualizations, strict=True), 1):
-        width, height = panel.size[0] * 2, panel.size[1] * 2
+    sizes = [
+        *((_COLUMNS, 8) for _ in controls),
+        *((2 * panel.size[0], 2 * panel.size[1]) for panel in dashboard.panels),
+    ]
+    for number, ((width, height), made) in enumerate(zip(sizes, [*controls, *visualizations], strict=True), 1):
         if x + width > _COLUMNS:
             x, y, row = 0, y + row, 0
         place = {"x": x, "y": y, "w": width, "h": height, "i": str(number)}

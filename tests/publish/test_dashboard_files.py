@@ -20,7 +20,7 @@ from cmsspark.publish.completeness import DaySummary, completeness
 from cmsspark.publish.dashboard_files import generated_dashboards, index_template, stale_dashboards
 from cmsspark.publish.document_schemas import document_schema
 from cmsspark.publish.documents import DocumentSpec, documents
-from cmsspark.publish.panels import DASHBOARDS
+from cmsspark.publish.panels import DASHBOARDS, PLACEMENTS
 from cmsspark.sources.registry import ACCESS_STREAMS, STREAMS_OF_JOBS
 from cmsspark.store import results
 from cmsspark.store.query.database import Database
@@ -37,7 +37,8 @@ Document = dict[str, Any]
 
 def test_the_files_are_as_they_are_generated_now(tmp_path: Path) -> None:
     assert stale_dashboards(FOLDER) == []
-    assert {path.name for path in FOLDER.iterdir()} == set(generated_dashboards())
+    files = {str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*") if path.is_file()}
+    assert files == set(generated_dashboards())
     assert stale_dashboards(tmp_path) == sorted(generated_dashboards())
 
 
@@ -63,7 +64,7 @@ def test_panels_use_fields_of_the_documents_only(dashboard: Any) -> None:
             for part in field.split("."):
                 found = found["properties"][part]
             assert found["type"] in (("integer", "number") if field in panel.sums else ("string",)), field
-    assert set(dashboard.filters) <= set(document_schema(name)["required"])
+    assert {*dashboard.filters, *dashboard.least} <= set(properties)
 
 
 @pytest.fixture(scope="module")
@@ -110,21 +111,38 @@ def published(store: str) -> dict[str, list[Document]]:
     return dict(made)
 
 
+def as_stored(body: Document, folder: str) -> Document:
+    """A document as an index has it: as it is sent, or with its payload below ``data``, as MONIT stores it."""
+    if not folder:
+        return body
+    return {"data": {name: value for name, value in body.items() if name != "metadata"}, "metadata": body["metadata"]}
+
+
 @pytest.fixture(scope="module")
 def node(opensearch: OpenSearch, published: dict[str, list[Document]]) -> Iterator[OpenSearch]:
-    """The node with our template and all documents, in indices named as MONIT names them."""
-    opensearch.request("PUT", "/_index_template/cmsspark", json.loads((FOLDER / "index-template.json").read_text()))
+    """The node with our templates and all documents in both placements, in indices named as MONIT names them."""
     indices = []
-    for kind, made in published.items():
-        for day in days(3):
-            index = f"monit_prod_{PRODUCER}_agg_{kind}-{day}"
-            chosen = [(body["metadata"]["_id"], body) for body in made if body["timestamp"] == start_ms(day)]
-            assert opensearch.put(index, chosen) == len(chosen) > 0
-            indices.append(index)
+    for folder in PLACEMENTS:
+        template = json.loads((FOLDER / folder / "index-template.json").read_text())
+        template["index_patterns"] = [indices_of(folder)]
+        opensearch.request("PUT", f"/_index_template/cmsspark{folder}", template)
+        for kind, made in published.items():
+            for day in days(3):
+                index = f"{indices_of(folder)[:-1]}{kind}-{day}"
+                own = [body for body in made if body["timestamp"] == start_ms(day)]
+                chosen = [(body["metadata"]["_id"], as_stored(body, folder)) for body in own]
+                assert opensearch.put(index, chosen) == len(chosen) > 0
+                indices.append(index)
     yield opensearch
     for index in indices:
         opensearch.request("DELETE", f"/{index}")
-    opensearch.request("DELETE", "/_index_template/cmsspark")
+    for folder in PLACEMENTS:
+        opensearch.request("DELETE", f"/_index_template/cmsspark{folder}")
+
+
+def indices_of(folder: str) -> str:
+    """The indices of a placement."""
+    return f"monit_prod_{PRODUCER}{folder}_agg_*"
 
 
 def test_the_template_gives_every_field_its_type(node: OpenSearch, published: dict[str, list[Document]]) -> None:
@@ -139,12 +157,15 @@ def test_the_template_gives_every_field_its_type(node: OpenSearch, published: di
         node.put(f"monit_prod_{PRODUCER}_agg_data_aggregation-{FIRST}", [("wrong", wrong)])
 
 
-def search(node: OpenSearch, query: str, aggregations: dict[str, Any]) -> Any:
+def search(node: OpenSearch, folder: str, query: str, aggregations: dict[str, Any]) -> Any:
     """The aggregations of a query over the three days, as both programs ask for them."""
     between = {"gte": start_ms(FIRST), "lt": start_ms(FIRST + timedelta(days=3)), "format": "epoch_millis"}
-    filters = [{"range": {"timestamp": between}}, {"query_string": {"query": query, "analyze_wildcard": True}}]
+    filters = [
+        {"range": {PLACEMENTS[folder].time: between}},
+        {"query_string": {"query": query, "analyze_wildcard": True}},
+    ]
     body = {"size": 0, "query": {"bool": {"filter": filters}}, "aggs": aggregations}
-    return node.request("POST", f"/{dashboard_files.INDICES}/_search", body)["aggregations"]
+    return node.request("POST", f"/{indices_of(folder)}/_search", body)["aggregations"]
 
 
 def nested(buckets: list[tuple[str, dict[str, Any]]], metrics: dict[str, Any]) -> dict[str, Any]:
@@ -159,6 +180,7 @@ def nested(buckets: list[tuple[str, dict[str, Any]]], metrics: dict[str, Any]) -
 
 def fitting(query: str, published: dict[str, list[Document]]) -> list[Document]:
     """The documents that a query is to find while every filter is at All."""
+    query = query.replace("data.stream", "stream")
     (kind,) = re.findall(r"metadata\.type:(\w+)", query)
     jobs = f"stream:({' OR '.join(STREAMS_OF_JOBS)})"
     made = published[kind]
@@ -176,6 +198,17 @@ def test_no_panel_of_accesses_has_jobs() -> None:
                 assert panel.only == (condition if is_of_jobs else f"NOT {condition}"), panel.title
 
 
+def test_no_panel_adds_up_users_or_bytes_of_replicas_over_days() -> None:
+    for dashboard in DASHBOARDS:
+        for panel in dashboard.panels:
+            if "distinct_users" in panel.sums:
+                assert panel.metric == "max", panel.title
+            if any(field.startswith("replica_") for field in panel.sums):
+                # All keys of a row beside the day: the mean is over days.
+                keys = {name for name, _ in panel.by}
+                assert panel.is_daily or (panel.metric == "avg" and keys == {"data_tier", "site_tier", "kind"})
+
+
 def groups(answer: Any, buckets: list[str], sums: list[str]) -> Groups:
     """(keys of the buckets) → the sums."""
     if not buckets:
@@ -188,20 +221,21 @@ def groups(answer: Any, buckets: list[str], sums: list[str]) -> Groups:
 
 def value_at(body: Document, field: str) -> Any:
     found: Any = body
-    for part in field.split("."):
+    for part in field.removeprefix("data.").split("."):
         found = found.get(part) if isinstance(found, dict) else None
     return found
 
 
-def summed(made: list[Document], keys: list[str], sums: list[str]) -> Groups:
-    """What a panel must show of these documents."""
-    found: dict[tuple[Any, ...], list[float]] = {}
+def summed(made: list[Document], keys: list[str], fields: list[str], metric: str) -> Groups:
+    """What a panel must show of these documents: sums, means or largest values."""
+    found: dict[tuple[Any, ...], list[list[float]]] = {}
     for body in made:
         key = tuple("none" if value_at(body, name) is None else value_at(body, name) for name in keys)
-        values = found.setdefault(key, [0.0] * len(sums))
-        for number, field in enumerate(sums):
-            values[number] += value_at(body, field) or 0
-    return {key: tuple(values) for key, values in found.items()}
+        values = found.setdefault(key, [[] for _ in fields])
+        for number, field in enumerate(fields):
+            values[number] += [value] if (value := value_at(body, field)) is not None else []
+    of = {"sum": sum, "max": max, "avg": lambda numbers: sum(numbers) / len(numbers)}[metric]
+    return {key: tuple(of(own) if own else 0 for own in values) for key, values in found.items()}
 
 
 def check(shown: Groups, wanted: Groups, limit: int | None) -> None:
@@ -222,18 +256,37 @@ def check(shown: Groups, wanted: Groups, limit: int | None) -> None:
 def grafana_panels() -> list[Any]:
     found = []
     # Those of Spark's metrics ask an InfluxDB: tests/apps/monitor runs them.
-    for path in sorted(set(FOLDER.glob("grafana-*.json")) - {FOLDER / "grafana-spark.json"}):
-        document = json.loads(path.read_text(encoding="utf-8"))
-        found += [pytest.param(panel, id=f"{path.stem}: {panel['title']}") for panel in document["panels"]]
+    for folder in PLACEMENTS:
+        for path in sorted(set((FOLDER / folder).glob("grafana-*.json")) - {FOLDER / "grafana-spark.json"}):
+            document = json.loads(path.read_text(encoding="utf-8"))
+            found += [
+                pytest.param(folder, document, panel, id=f"{folder} {path.stem}: {panel['title']}")
+                for panel in document["panels"]
+            ]
     return found
 
 
-@pytest.mark.parametrize("panel", grafana_panels())
+def filled(document: dict[str, Any], query: str, **chosen: list[str]) -> str:
+    """A query with the values of its variables as Grafana fills them in: All, the least, or quoted names."""
+    for variable in document["templating"]["list"]:
+        text = variable.get("allValue") or variable.get("current", {}).get("value", "")
+        if variable["name"] in chosen:
+            text = "(" + " OR ".join(f'"{value}"' for value in chosen[variable["name"]]) + ")"
+        query = re.sub(rf"\${variable['name']}\b", lambda _, text=text: text, query)  # type: ignore[misc]
+    assert "$" not in query
+    return query
+
+
+@pytest.mark.parametrize(("folder", "document", "panel"), grafana_panels())
 def test_every_panel_of_grafana_shows_the_stores_sums(
-    node: OpenSearch, published: dict[str, list[Document]], panel: dict[str, Any]
+    node: OpenSearch,
+    published: dict[str, list[Document]],
+    folder: str,
+    document: dict[str, Any],
+    panel: dict[str, Any],
 ) -> None:
     (target,) = panel["targets"]
-    query = re.sub(r"\$\w+", "*", target["query"])  # every filter is at All
+    query = filled(document, target["query"])
     buckets = []
     for bucket in target["bucketAggs"]:
         settings = bucket["settings"]
@@ -246,10 +299,12 @@ def test_every_panel_of_grafana_shows_the_stores_sums(
                                        "min_doc_count": 1, "time_zone": "UTC"}}  # fmt: skip
         buckets.append((bucket["id"], made))
     metrics = {entry["id"]: {entry["type"]: {"field": entry["field"]}} for entry in target["metrics"]}
-    answer = search(node, query, nested(buckets, metrics))
+    answer = search(node, folder, query, nested(buckets, metrics))
+    assert target["timeField"] == PLACEMENTS[folder].time
     keys, sums = [bucket["field"] for bucket in target["bucketAggs"]], [entry["field"] for entry in target["metrics"]]
     sizes = [int(bucket["settings"]["size"]) for bucket in target["bucketAggs"] if bucket["type"] == "terms"]
-    wanted = summed(fitting(query, published), keys, sums)
+    (metric,) = {kind for entry in metrics.values() for kind in entry}
+    wanted = summed(fitting(query, published), keys, sums, metric)
     check(
         groups(answer, [identity for identity, _ in buckets], list(metrics)),
         wanted,
@@ -257,23 +312,75 @@ def test_every_panel_of_grafana_shows_the_stores_sums(
     )
 
 
+@pytest.mark.parametrize("folder", PLACEMENTS)
+def test_variables_choose_datasets_sites_tiers_and_users(
+    node: OpenSearch, published: dict[str, list[Document]], folder: str
+) -> None:
+    document = json.loads((FOLDER / folder / "grafana-popularity.json").read_text(encoding="utf-8"))
+    target = document["panels"][0]["targets"][0]
+    every = [body for body in published["data_aggregation"] if body["stream"] in ACCESS_STREAMS]
+    body = next(one for one in every if one.get("data_tier"))
+    metrics = {"1": {"sum": {"field": PLACEMENTS[folder].field("nacc")}}}
+    for names in (("dataset_name",), ("site_name", "data_tier"), ("site_tier", "stream", "app")):
+        query = filled(document, target["query"], **{name: [str(body[name])] for name in names})
+        answer = search(node, folder, query, metrics)
+        expected = sum(one["nacc"] for one in every if all(one.get(name) == body[name] for name in names))
+        assert answer["1"]["value"] == expected > 0, names
+    query = filled(document, target["query"].replace("$distinct_users", ">=2"))
+    expected = sum(one["nacc"] for one in every if one.get("distinct_users", 0) >= 2)
+    assert 0 < expected < sum(one["nacc"] for one in every)
+    assert search(node, folder, query, metrics)["1"]["value"] == expected
+
+
+@pytest.mark.parametrize(
+    "path", sorted(FOLDER.rglob("grafana-*.json")), ids=lambda path: f"{path.parent.name}/{path.stem}"
+)
+def test_grafanas_own_schema_takes_the_files(path: Path) -> None:
+    """The SDK keeps what the schema has: nothing that it does not know may be lost."""
+    dashboard = pytest.importorskip("grafana_foundation_sdk.models.dashboard")
+    encoder = pytest.importorskip("grafana_foundation_sdk.cog.encoder")
+    document = json.loads(path.read_text(encoding="utf-8"))
+    read = json.loads(encoder.JSONEncoder().encode(dashboard.Dashboard.from_json(document)))
+    lost = sorted(_lost(document, read))
+    assert not lost
+
+
+def _lost(document: Any, read: Any, at: str = "") -> Iterator[str]:
+    """The paths of values that another document does not have."""
+    if isinstance(document, dict):
+        for name, value in document.items():
+            # Queries, also those of annotations, and options of panels have schemas of their plug-ins.
+            if name in ("targets", "options", "custom", "annotations"):
+                continue
+            if not isinstance(read, dict) or name not in read:
+                yield f"{at}.{name}"
+            else:
+                yield from _lost(value, read[name], f"{at}.{name}")
+    elif isinstance(document, list):
+        for number, value in enumerate(document):
+            yield from _lost(value, read[number], f"{at}[{number}]")
+    elif document != read:
+        yield f"{at}: {document!r} is {read!r}"
+
+
 def search_panels() -> list[Any]:
     found = []
-    for path in sorted(FOLDER.glob("opensearch-*.ndjson")):
+    for path in sorted(path for folder in PLACEMENTS for path in (FOLDER / folder).glob("opensearch-*.ndjson")):
+        folder = "" if path.parent == FOLDER else path.parent.name
         objects = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         identities = {entry["id"] for entry in objects}
         assert all(reference["id"] in identities for entry in objects for reference in entry["references"])
         found += [
-            pytest.param(entry, id=f"{path.stem}: {entry['attributes']['title']}")
+            pytest.param(folder, entry, id=f"{folder} {path.stem}: {entry['attributes']['title']}")
             for entry in objects
-            if entry["type"] == "visualization"
+            if entry["type"] == "visualization" and not entry["id"].endswith("-controls")
         ]
     return found
 
 
-@pytest.mark.parametrize("entry", search_panels())
+@pytest.mark.parametrize(("folder", "entry"), search_panels())
 def test_every_panel_of_opensearch_dashboards_shows_the_stores_sums(
-    node: OpenSearch, published: dict[str, list[Document]], entry: dict[str, Any]
+    node: OpenSearch, published: dict[str, list[Document]], folder: str, entry: dict[str, Any]
 ) -> None:
     state = json.loads(entry["attributes"]["visState"])
     source = json.loads(entry["attributes"]["kibanaSavedObjectMeta"]["searchSourceJSON"])
@@ -295,8 +402,9 @@ def test_every_panel_of_opensearch_dashboards_shows_the_stores_sums(
             histogram = {"field": parameters["field"], "calendar_interval": f"1{parameters['interval']}"}
             buckets.append((made["id"], {"date_histogram": {**histogram, "min_doc_count": 1}}))
     query = source["query"]["query"]
-    answer = search(node, query, nested(buckets, metrics))
-    wanted = summed(fitting(query, published), keys, sums)
+    answer = search(node, folder, query, nested(buckets, metrics))
+    (metric,) = {kind for entry in metrics.values() for kind in entry}
+    wanted = summed(fitting(query, published), keys, sums, metric)
     check(
         groups(answer, [identity for identity, _ in buckets], list(metrics)),
         wanted,

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import date
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -16,16 +16,18 @@ from urllib.parse import urlencode
 from flask import Flask, Response, abort, current_app, redirect, render_template, request
 from werkzeug.exceptions import HTTPException
 
-from cmsspark.apps.dashboard import downloads, registry, search, security, table_html, widgets
+from cmsspark.apps.dashboard import downloads, error_forms, registry, search, security, table_html, table_order, widgets
 from cmsspark.apps.dashboard.keeper import Keeper
 from cmsspark.apps.dashboard.page_request import PageRequest, Parameters
 from cmsspark.apps.dashboard.pages import runs as runs_page
+from cmsspark.apps.dashboard.pages import sql as sql_page
+from cmsspark.apps.dashboard.query_process import QueryPool
 from cmsspark.apps.dashboard.rollups import RollupsDamagedError
 from cmsspark.apps.dashboard.security import Guard
+from cmsspark.apps.dashboard.selection import FILTERS, NO_PART
 from cmsspark.apps.dashboard.shortage import Shortage, shortage_of
 from cmsspark.base import clock
 from cmsspark.base.errors import CmssparkError, DataError, InputMissing, NotAllowed, NotReady, UsageError
-from cmsspark.base.text.readable import readable
 from cmsspark.store.query.database import Database
 
 #: Error class → status of the answer.
@@ -37,6 +39,10 @@ _STATUS: Final[tuple[tuple[type[CmssparkError], int], ...]] = (
     (DataError, 503),
 )
 HOME: Final = "popularity"
+#: Parameters that take several values.
+_SEVERAL: Final = (*FILTERS, "columns")
+#: Parameters that the navigation keeps beside the filters.
+_KEPT: Final = ("from", "to", "step")
 #: Pages that are made at once.
 _AT_ONCE: Final = threading.BoundedSemaphore(max(2, os.cpu_count() or 2))
 
@@ -54,6 +60,11 @@ class Services:
     prefix: str = ""
     skipped: Callable[[], Mapping[tuple[date, str], str]] = dict
 
+    @cached_property
+    def queries(self) -> QueryPool:
+        """What runs people's queries."""
+        return QueryPool(self.database.fout)
+
 
 def create_app(services: Services) -> Flask:
     """The WSGI application."""
@@ -62,15 +73,17 @@ def create_app(services: Services) -> Flask:
     app.config["MAX_CONTENT_LENGTH"] = 4_096
     app.jinja_env.globals.update(
         table_rows=table_html.table_rows, formatted=widgets.formatted, exact=widgets.exact, shown=widgets.shown,
-        kind_of=_kind_of,
+        kind_of=_kind_of, is_text=table_html.is_text,
         navigation=registry.navigation, prefix=services.prefix, version=_static_version(), to_second=clock.to_second,
     )  # fmt: skip
+    app.jinja_env.filters["display"] = lambda text: widgets.shown("" if text == NO_PART else text)
     app.before_request(partial(_check, services))
     app.after_request(_add_headers)
     app.add_url_rule("/", view_func=lambda: redirect(f"{services.prefix}/{HOME}"), endpoint="home")
     app.add_url_rule("/health", view_func=lambda: Response("ok\n", mimetype="text/plain"), endpoint="health")
     app.add_url_rule("/token", view_func=partial(_take_token, services), methods=["POST"], endpoint="token")
     app.add_url_rule("/datasets.json", view_func=partial(_datasets, services), endpoint="datasets")
+    app.add_url_rule("/words.json", view_func=partial(_words, services), endpoint="words")
     app.add_url_rule("/<page>", view_func=partial(_page, services), endpoint="page")
     report = partial(runs_page.report, services.database)
     app.add_url_rule("/runs/<job>/<interval>/<run>/report", view_func=report, endpoint="report")
@@ -142,23 +155,33 @@ def _add_headers(answer: Response) -> Response:
     return answer
 
 
-def _page_request(services: Services, name: str) -> PageRequest:
-    doubled = [key for key, values in request.args.lists() if len(values) > 1 and key != "token"]
+def _parameters() -> Parameters:
+    """The parameters of the address. Raises UsageError (2) where one that takes one value has several."""
+    doubled = [key for key, values in request.args.lists() if len(values) > 1 and key not in ("token", *_SEVERAL)]
     if doubled:
         names = ", ".join(doubled)[:200]
-        raise UsageError("an address has each parameter once", found=f"more than once: {names}")
-    parameters = Parameters({key: value for key, value in request.args.items() if key != "token"})
+        raise UsageError(
+            "an address has each parameter once, but for filters and columns", found=f"more than once: {names}"
+        )
+    lists = {key: tuple(values) for key, values in request.args.lists() if key != "token"}
+    return Parameters({key: values if len(values) > 1 else values[0] for key, values in lists.items()})
+
+
+def _page_request(services: Services, name: str, parameters: Parameters | None = None) -> PageRequest:
+    """The request for a page, by default with the parameters of the address."""
     # A foreign page may link here, but its link must not start a query.
     is_cross_site = request.headers.get("Sec-Fetch-Site") in ("cross-site", "same-site")
     return PageRequest(
         name,
-        parameters,
+        _parameters() if parameters is None else parameters,
         services.keeper.snapshot,
         services.database,
         services.state_dir,
         services.prefix,
         is_cross_site,
         services.skipped,
+        services.queries,
+        request.environ.get("waitress.client_disconnected", lambda: False),
     )
 
 
@@ -175,9 +198,10 @@ def _page(services: Services, page: str) -> Any:
             content = definition.view(asked)
     else:
         content = definition.view(asked)
+    content = table_order.arranged(content, asked.parameters)
     download = asked.parameters.get("download")
     if download:
-        return downloads.answer(content, download, asked.parameters.get("format", "csv"))
+        return downloads.answer(content, download, asked.parameters.get("format", "csv"), asked.file_stem)
     rollups = asked.snapshot if services.keeper.is_loaded else None
     content = replace(content, notes=[*content.notes, *asked.unread_notes(content)])
     return render_template("page.html", content=content, asked=asked, rollups=rollups, **_common(services, page))
@@ -185,13 +209,19 @@ def _page(services: Services, page: str) -> Any:
 
 def _common(services: Services, page: str = "") -> dict[str, Any]:
     definition = registry.page(page) if page else None
-    return {"page": page, "definition": definition, "freshness": services.keeper.freshness}
+    kept = {key: request.args.getlist(key) for key in (*_KEPT, *FILTERS) if request.args.get(key)}
+    query = f"?{urlencode(kept, doseq=True)}" if kept else ""
+    return {"page": page, "definition": definition, "freshness": services.keeper.freshness, "kept_query": query}
 
 
 def _datasets(services: Services) -> Response:
     asked = _page_request(services, "datasets.json")
     found = search.suggestions(asked) if asked.snapshot.days else []
     return Response(json.dumps(found), mimetype="application/json")
+
+
+def _words(services: Services) -> Response:
+    return Response(json.dumps(sql_page.words(_page_request(services, "sql"))), mimetype="application/json")
 
 
 def _login_page(services: Services, problem: str) -> Response:
@@ -201,7 +231,10 @@ def _login_page(services: Services, problem: str) -> Response:
 def _error_page(
     services: Services, status: int, title: str, text: str, facts: Mapping[str, str] | None = None
 ) -> Response:
-    page = render_template("error.html", title=title, text=text, facts=facts or {}, page="", freshness=None)
+    is_building = status == 503 and services.keeper.freshness.is_building
+    page = render_template(
+        "error.html", title=title, text=text, facts=facts or {}, page="", freshness=None, is_building=is_building
+    )
     return Response(page, status=status)
 
 
@@ -217,14 +250,29 @@ def _failed(services: Services, error: Exception) -> Any:
         services.keeper.check_files()
     if isinstance(error, CmssparkError):
         status = next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
-        labels = (("where", error.where), ("found", error.found), ("next", error.next_step))
-        facts = {label: readable(str(value)) for label, value in labels if value is not None}
-        answer = _error_page(services, status, readable(error.wanted), "", facts)
+        answer = _with_form(services, error, status)
+        if answer is None:
+            answer = _error_page(services, status, error_forms.title(error), "", error_forms.facts(error))
         if isinstance(error, NotReady):
             answer.headers["Retry-After"] = "5"
         return answer
     current_app.logger.error("a page failed", exc_info=error)
     return _error_page(services, 500, "This page failed: a bug in cmsspark.", type(error).__name__)
+
+
+def _with_form(services: Services, error: CmssparkError, status: int) -> Response | None:
+    """Return the error above the page's form, with what was chosen in it; None where there is no such form."""
+    page = request.path.strip("/")
+    if page not in registry.PAGES or status not in (400, 404) or request.args.get("download"):
+        return None
+    try:
+        # The parameters of the address are wrong: the form is that of the page without them.
+        asked = _page_request(services, page, Parameters({}))
+        content = error_forms.content_of(registry.page(page).view(asked), error, request.args)
+    except CmssparkError:
+        return None
+    text = render_template("page.html", content=content, asked=asked, rollups=None, **_common(services, page))
+    return Response(text, status=status)
 
 
 def _kind_of(item: object) -> str:

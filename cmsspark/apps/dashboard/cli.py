@@ -34,7 +34,7 @@ _NEEDS_EXTRA: Final = "pip install 'cmsspark[dashboard]'"
     metavar="FILE",
     help="The token in its first line. [default: a new one, where one is needed]",
 )
-@click.option("--threads", type=click.IntRange(1, 64), default=8, show_default=True, help="Requests at once.")
+@click.option("--threads", type=click.IntRange(1, 64), default=16, show_default=True, help="Requests at once.")
 @click.option("--verbose", is_flag=True, help="Print what is being built.")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 @store_options

@@ -39,11 +39,22 @@ class Names:
 
     def __init__(self) -> None:
         self.of: dict[str, dict[str, int]] = {name: {} for name in (*NAMED, "user")}
+        #: Derived column → (text → the number of its part): days have mostly the same names.
+        self._parts: dict[str, dict[str, int]] = {name: {} for names in DERIVATIONS.values() for name in names}
 
     def codes(self, column: str, texts: Sequence[str]) -> npt.NDArray[np.uint32]:
         """The number of each text."""
         known = self.of[column]
         return np.array([known.setdefault(text, len(known)) for text in texts], np.uint32)
+
+    def part_codes(self, column: str, texts: Sequence[str]) -> npt.NDArray[np.uint32]:
+        """Return the number of each text's derived column."""
+        known = self._parts[column]
+        for text in texts:
+            if text not in known:
+                part = part_of(column, text)
+                known[text] = self.of[column].setdefault(part, len(self.of[column]))
+        return np.array([known[text] for text in texts], np.uint32)
 
     def register(self, con: duckdb.DuckDBPyConnection) -> None:
         """Make a table of each column's names: ``code``, ``name``, and ``place`` in the order of names."""
@@ -87,8 +98,7 @@ def write_coded(one: StoredInterval, names: Names, folder: Path) -> int:
             _taken(names.codes(name, texts), indices), mask=own.is_null().to_numpy(zero_copy_only=False)
         )
         for derivation in DERIVATIONS.get(name, ()):
-            parts = names.codes(derivation, [part_of(derivation, text) for text in texts])
-            columns[derivation] = pa.array(_taken(parts, indices))
+            columns[derivation] = pa.array(_taken(names.part_codes(derivation, texts), indices))
     columns |= _counts(rows)
     for name, column in (("cpu_ms", "cpu_time"), ("wc_ms", "wc_time")):
         columns[name] = milliseconds(rows[column])

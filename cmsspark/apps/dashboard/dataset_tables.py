@@ -101,22 +101,22 @@ class SegmentDatasets:
                 self._columns[name] = found
         return found
 
-    def chosen(self, filters: Mapping[str, str], subset: Numbers | None) -> Any:
-        """The rows whose stream and site tier are the wanted ones, and whose dataset is in the subset: all, or their
-        positions.
+    def chosen(self, filters: Mapping[str, Sequence[str]], subset: Numbers | None) -> Any:
+        """Return the rows with one of the streams and site tiers of the filters, and a dataset of the subset: all, or
+        their positions.
         """
         conditions = [
-            (self.column(column), names.index(filters[column]) if filters[column] in names else len(names))
+            (self.column(column), np.array([name in filters[column] for name in names], np.bool_))
             for column, names in (("stream", self.about.streams), ("site_tier", self.about.site_tiers))
             if column in filters
         ]
         if subset is None:
             if not conditions:
                 return slice(None)
-            return np.flatnonzero(np.logical_and.reduce([column == value for column, value in conditions]))
+            return np.flatnonzero(np.logical_and.reduce([is_chosen[column] for column, is_chosen in conditions]))
         rows = self._rows_of(self.places[subset])
-        for column, value in conditions:
-            rows = rows[column[rows] == value]
+        for column, is_chosen in conditions:
+            rows = rows[is_chosen[column[rows]]]
         return rows
 
     def bounds(self, places: npt.NDArray[Any]) -> tuple[Numbers, Numbers]:
@@ -141,11 +141,19 @@ class SegmentDatasets:
         ]
         return np.array(wanted, np.bool_)
 
-    def users(self, place: int, is_wanted: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
-        """The people of a dataset in the wanted pairs of stream and site tier; one may be there several times."""
+    def users(self, places: npt.NDArray[Any], is_wanted: npt.NDArray[np.bool_]) -> tuple[Numbers, npt.NDArray[Any]]:
+        """Return the people of some datasets in the wanted pairs of stream and site tier: for each the position of its
+        dataset in ``places`` (-1: not in this segment), and its number. One may be there several times.
+        """
         offsets, users, pairs = self._people
-        begin, end = offsets[place], offsets[place + 1]
-        return users[begin:end][is_wanted[pairs[begin:end]]]
+        there = np.flatnonzero(places >= 0)
+        begin = offsets[places[there]]
+        lengths = offsets[places[there] + 1] - begin
+        rows = np.repeat(there, lengths)
+        # One after another, the ranges that begin at ``begin``.
+        at = np.arange(len(rows)) + np.repeat(begin - (np.cumsum(lengths) - lengths), lengths)
+        is_chosen = is_wanted[pairs[at]]
+        return rows[is_chosen], users[at[is_chosen]]
 
     @cached_property
     def _people(self) -> tuple[Numbers, npt.NDArray[Any], npt.NDArray[np.uint16]]:
@@ -182,7 +190,11 @@ class DatasetTables:
         return found
 
     def sums(
-        self, segments: Sequence[int], columns: Sequence[str], filters: Mapping[str, str], subset: Numbers | None = None
+        self,
+        segments: Sequence[int],
+        columns: Sequence[str],
+        filters: Mapping[str, Sequence[str]],
+        subset: Numbers | None = None,
     ) -> dict[str, Sums]:
         """Sums of whole segments by dataset: column → values and whether there are any, by the dataset's number."""
         found = {name: self.empty(name) for name in columns}
@@ -207,6 +219,13 @@ class DatasetTables:
         kind: Any = object if column in self.wide else np.int64
         values = np.zeros(len(self.names), kind)
         return values, np.zeros(len(self.names), np.bool_)
+
+    def last_days(self, codes: Numbers) -> Numbers:
+        """The last day of each dataset, as days since 1970; ``NULL`` where nothing read it."""
+        newest = np.full(len(self.names), NULL, np.int64)
+        for one in self.segments:
+            np.maximum.at(newest, one.codes[one.dataset], one.column("last_day").astype(np.int64))
+        return newest[codes]
 
     def last_day(self, code: int) -> int | None:
         """The last day on which an access or a job read a dataset, as days since 1970; None where none did."""

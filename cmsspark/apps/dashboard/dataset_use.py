@@ -124,8 +124,8 @@ def _rows(
     if code is None:
         return []
     streams = chosen.streams_of_users if file == "dataset_users" else None
-    if streams is None and chosen.value("stream") is not None:
-        streams = (str(chosen.value("stream")),)
+    if streams is None:
+        streams = chosen.values("stream") or None
     found = []
     for number, segment in enumerate(snapshot.segments):
         own = snapshot.datasets.segments[number]
@@ -159,6 +159,23 @@ def last_access(snapshot: Snapshot, name: str) -> date | None:
     code = snapshot.datasets.positions.get(name)
     day = None if code is None else snapshot.datasets.last_day(code)
     return None if day is None else day_of(day)
+
+
+def last_at_sites(snapshot: Snapshot, name: str) -> dict[str, date]:
+    """Return the last stored day on which an access or a job read the dataset at each site."""
+
+    def make() -> dict[str, date]:
+        every = Selection(snapshot.days[0], snapshot.days[-1])
+        last: dict[str, date] = {}
+        for _, rows in _rows(snapshot, every, name, "detail", ("day", "site_name", "nacc", "job_count")):
+            read = rows.filter((pc.field("nacc") > 0) | (pc.field("job_count") > 0))
+            for site, day in zip(read["site_name"].to_pylist(), read["day"].to_pylist(), strict=True):
+                last[site] = max(day, last.get(site, day))
+        return last
+
+    import pyarrow.compute as pc
+
+    return snapshot.cached(("last_at_sites", name), make)
 
 
 def _users(snapshot: Snapshot, chosen: Selection, name: str) -> tuple[list[int | None], int | None]:

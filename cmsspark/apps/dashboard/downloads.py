@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from flask import Response
 
-from cmsspark.apps.dashboard.widgets import Chart, Content, HeatMap, Table
+from cmsspark.apps.dashboard import chart_svg
+from cmsspark.apps.dashboard.widgets import Chart, Content, Fold, HeatMap, Table
 from cmsspark.base.errors import InputMissing, UsageError
 from cmsspark.store.query.cell_values import text_of, values_of
 
@@ -21,8 +22,12 @@ FORMATS: Final = {"csv": "text/csv; charset=utf-8", "parquet": "application/vnd.
 _FORMULA: Final = re.compile(r"^\s*[=+\-@\t\r]")
 
 
-def answer(content: Content, name: str, fmt: str) -> Response:
-    """The table of that name. Raises UsageError (2) for another format, InputMissing (66) for another name."""
+def answer(content: Content, name: str, fmt: str, stem: str = "cmsspark") -> Response:
+    """The table or picture of that name, in a file whose name begins with ``stem``. Raises UsageError (2) for another
+    format, InputMissing (66) for another name.
+    """
+    if fmt == "svg":
+        return chart_svg.answer(content, name, stem)
     if fmt not in FORMATS:
         raise UsageError("a download must be csv or parquet", found=repr(fmt[:40]))
     tables = {item.name: item for item in downloadable(content)}
@@ -30,17 +35,23 @@ def answer(content: Content, name: str, fmt: str) -> Response:
         raise InputMissing("there is no such table on this page", found=", ".join(tables) or "none")
     rows = rows_of(tables[name])
     body = as_csv(rows) if fmt == "csv" else as_parquet(rows)
-    headers = {"Content-Disposition": f'attachment; filename="cmsspark-{name}.{fmt}"'}
+    headers = {"Content-Disposition": f'attachment; filename="{stem}-{name}.{fmt}"'}
     return Response(body, headers=headers, content_type=FORMATS[fmt])
 
 
 def downloadable(content: Content) -> Iterator[Table | HeatMap]:
     """The tables of a page, also those of charts."""
     for section in content.sections:
-        for item in section.items:
-            found = item.table if isinstance(item, Chart) else item
-            if isinstance(found, Table | HeatMap):
-                yield found
+        yield from _downloadable(section.items)
+
+
+def _downloadable(items: Sequence[Any]) -> Iterator[Table | HeatMap]:
+    for item in items:
+        found = item.table if isinstance(item, Chart) else item
+        if isinstance(found, Table | HeatMap):
+            yield found
+        elif isinstance(found, Fold):
+            yield from _downloadable(found.items)
 
 
 def rows_of(table: Table | HeatMap) -> pa.Table:
@@ -61,7 +72,15 @@ def arrow_of(table: Table) -> pa.Table:
     """The shown rows of a table as Arrow, with the names and types of its columns."""
     import pyarrow as pa
 
-    kinds: dict[str, Any] = {"text": pa.string(), "share": pa.float64(), "day": pa.string(), "yes": pa.bool_()}
+    kinds: dict[str, Any] = {
+        "text": pa.string(),
+        "dataset": pa.string(),
+        "insert": pa.string(),
+        "share": pa.float64(),
+        "change": pa.float64(),
+        "day": pa.string(),
+        "yes": pa.bool_(),
+    }
     columns = []
     for number, column in enumerate(table.columns):
         values = [_value(row[number]) for row in table.rows]

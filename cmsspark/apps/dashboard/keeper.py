@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from cmsspark.apps.dashboard import segment_build
 from cmsspark.apps.dashboard import snapshot as snapshots
+from cmsspark.apps.dashboard.rollup_process import RollupProcess
 from cmsspark.apps.dashboard.rollups import Rollups, RollupState
 from cmsspark.apps.dashboard.shortage import shortage_of
 from cmsspark.apps.dashboard.snapshot import Snapshot
@@ -17,26 +21,39 @@ from cmsspark.base.memory import trim
 from cmsspark.base.periods import spans
 from cmsspark.store.query.database import Database
 
+#: Seconds for the thread to end, and between two loads of what is finished while the rest is built, at least.
+_END_S, _LOAD_EVERY_S = 1.0, 5.0
+
 
 @dataclass(frozen=True)
 class Freshness:
     """Whether the pages hold what the store holds. ``looked_ms``: when the store was looked at last, UTC ms.
 
-    ``behind``: a sentence where they do not. ``progress``: what is being built.
+    ``behind``: a sentence where they do not. ``progress``: what is being built. ``is_building``: whether the pages will
+    have more in some seconds.
     """
 
     looked_ms: int
     behind: str = ""
     progress: str = ""
+    is_building: bool = False
 
 
 class Keeper:
     """Holds the current snapshot. :meth:`start` begins a thread; :meth:`stop` ends it."""
 
     def __init__(
-        self, database: Database, cache: Path, *, every_s: float = 5.0, log: Callable[[str], None] = lambda text: None
+        self,
+        database: Database,
+        cache: Path,
+        *,
+        every_s: float = 2.0,
+        log: Callable[[str], None] = lambda text: None,
+        builder: RollupProcess | None = None,
     ) -> None:
-        self._rollups = Rollups(database, cache, self._progress)
+        """``builder``: builds segments in a process of its own; without one they are built in this process."""
+        self._builder = builder
+        self._rollups = Rollups(database, cache, self._progress, build=builder or segment_build.build)
         self._log = log
         self._every_s = every_s
         self._snapshot: Snapshot | None = None
@@ -45,6 +62,7 @@ class Keeper:
         self._is_over = threading.Event()
         self._is_loaded = threading.Event()
         self._is_in_doubt = False
+        self._loads = _Loads()
         self._thread = threading.Thread(target=self._run, name="rollups", daemon=True)
 
     def start(self) -> None:
@@ -55,8 +73,10 @@ class Keeper:
         """End the thread; a segment that is being built is dropped when the process ends."""
         self._is_over.set()
         self._wake.set()
+        if self._builder is not None:
+            self._builder.close()
         if self._thread.is_alive():
-            self._thread.join(timeout=30)
+            self._thread.join(timeout=_END_S)
         if self._snapshot is not None:
             self._snapshot.con.close()
             self._snapshot = None
@@ -115,11 +135,28 @@ class Keeper:
             text = (
                 f"newer results of {spans(changed)} are being added" if changed else "reasons of partial days changed"
             )
-            self._freshness = Freshness(clock.now_ms(), behind=text)
-        state = self._rollups.refresh()
+            self._freshness = Freshness(clock.now_ms(), behind=text, is_building=True)
+        building = _Building()
+        state = self._rollups.refresh(lambda state: self._offer(state, building))
+        if self._builder is not None:
+            self._builder.close()
         self._load(state)
+        self._freshness = Freshness(clock.now_ms())
+        self._is_loaded.set()
         self._rollups.remove_old(state)
         trim()
+
+    def _offer(self, state: RollupState, building: _Building) -> None:
+        """Say how far building is. Show what is finished, where no complete snapshot is there meanwhile."""
+        if self._is_over.is_set():
+            raise NotReady("the dashboard ends")
+        progress = building.text(len(state.runs), len(state.pending))
+        current = self._snapshot
+        if current is None or current.state.pending:
+            if state.segments and self._loads.is_due():
+                with self._loads.timed():
+                    self._load(state)
+            self._freshness = Freshness(clock.now_ms(), progress if self._snapshot else "", progress, is_building=True)
 
     def _load(self, state: RollupState) -> None:
         import duckdb
@@ -133,8 +170,6 @@ class Keeper:
             if shortage := shortage_of(error):
                 raise shortage from error
             raise NotReady("files of the rollups are gone", found=str(error)[:200]) from None
-        self._freshness = Freshness(clock.now_ms())
-        self._is_loaded.set()
 
     @staticmethod
     def _partial(stored: dict) -> dict:  # type: ignore[type-arg]
@@ -145,6 +180,8 @@ class Keeper:
             try:
                 self.refresh()
             except Exception as error:  # a thread that ends would leave pages stale without a word
+                if self._is_over.is_set():
+                    return
                 ours = as_ours(error)
                 text = " ".join((ours.text() if ours else f"{type(error).__name__}: {error}"[:200]).split())
                 self._freshness = Freshness(clock.now_ms(), behind=f"the newest results could not be added: {text}")
@@ -153,5 +190,46 @@ class Keeper:
             self._wake.clear()
 
     def _progress(self, text: str) -> None:
-        self._freshness = Freshness(clock.now_ms(), self._freshness.behind, text)
+        now = self._freshness
+        self._freshness = Freshness(
+            clock.now_ms(), now.behind, now.progress if now.is_building else text, now.is_building
+        )
         self._log(text)
+
+
+class _Building:
+    """How far the building of segments is."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._days_before: int | None = None
+
+    def text(self, done: int, pending: int) -> str:
+        """Return a clause with days done and in all, and the time left where it can be estimated."""
+        if self._days_before is None:
+            self._days_before = done
+        built = done - self._days_before
+        left = ""
+        if built:
+            seconds = (time.monotonic() - self._began) / built * pending
+            left = f"; about {seconds / 60:.0f} min left" if seconds >= 90 else f"; about {max(1, seconds):.0f} s left"
+        return f"{done:,} of {done + pending:,} days are summed up for these pages{left}"
+
+
+class _Loads:
+    """Says when to load what is finished: at once, and then so seldom that building goes on."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+
+    def is_due(self) -> bool:
+        """Whether to load now."""
+        return time.monotonic() >= self._next
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Measure a load: the next one is due after five times its time."""
+        began = time.monotonic()
+        yield
+        now = time.monotonic()
+        self._next = now + max(_LOAD_EVERY_S, 5 * (now - began))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -12,26 +13,34 @@ from typing import Any, Final, Protocol
 from urllib.parse import quote, urlencode
 
 from cmsspark.apps.dashboard import selection, widgets
+from cmsspark.apps.dashboard.query_process import QueryPool
 from cmsspark.apps.dashboard.selection import FILTERS, NO_PART, STEPS, Selection
 from cmsspark.apps.dashboard.snapshot import Snapshot
-from cmsspark.apps.dashboard.widgets import Content, Control, Note, shown
+from cmsspark.apps.dashboard.table_html import is_text
+from cmsspark.apps.dashboard.widgets import Column, Content, Control, Note, Table, shown
 from cmsspark.base.periods import spans
 from cmsspark.store.query.database import Database
 
 #: Parameters that other pages leave in an address. A page that does not use them shows the same numbers.
 _WITHOUT_HARM: Final = frozenset(
-    ("from", "to", "step", "measure", "q", "name", "site", "weeks", "kind", "download", "format")
+    ("from", "to", "step", "measure", "q", "name", "site", "weeks", "kind", "download", "format", "sort", "page")
 )
 
 
-class Parameters(Mapping[str, str]):
-    """The parameters of an address. :attr:`unread`: those that have a value and were never read by ``get``."""
+#: What file names are better without.
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9.+-]+")
 
-    def __init__(self, values: Mapping[str, str]) -> None:
+
+class Parameters(Mapping[str, Any]):
+    """The parameters of an address: a text, or a tuple of texts of a filter. :attr:`unread`: those that have a value
+    and were never read by ``get``.
+    """
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = dict(values)
         self._read: set[str] = set()
 
-    def __getitem__(self, name: str) -> str:
+    def __getitem__(self, name: str) -> Any:
         return self._values[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -79,13 +88,21 @@ class PageRequest:
     """
 
     name: str
-    parameters: Mapping[str, str]
+    parameters: Mapping[str, Any]
     take_snapshot: Callable[[], Snapshot]
     database: Database
     state_dir: Path
     prefix: str = ""
     is_cross_site: bool = False
     skipped: Callable[[], Mapping[tuple[date, str], str]] = dict
+    query_pool: QueryPool | None = None
+    is_gone: Callable[[], bool] = lambda: False
+
+    @property
+    def queries(self) -> QueryPool:
+        """What runs people's queries."""
+        assert self.query_pool is not None
+        return self.query_pool
 
     @cached_property
     def snapshot(self) -> Snapshot:
@@ -97,24 +114,77 @@ class PageRequest:
         """The parts of pages, for rooms that do not import this one."""
         return widgets
 
-    def selection(self) -> Selection:
+    @cached_property
+    def chosen(self) -> Selection:
         """The period and filters. Raises UsageError (2) for wrong ones."""
         return selection.selection_of(self.parameters, self.snapshot.days)
 
-    def link(self, page: str, **parameters: Any) -> str:
+    def selection(self) -> Selection:
+        """The period and filters. Raises UsageError (2) for wrong ones."""
+        return self.chosen
+
+    def link(self, page: str, /, **parameters: Any) -> str:
         """The address of a page. Parameters that are None or empty are left out."""
-        kept = {name: str(value) for name, value in parameters.items() if value not in (None, "")}
-        return f"{self.prefix}/{quote(page)}" + (f"?{urlencode(kept)}" if kept else "")
+        kept = {name: value for name, value in parameters.items() if value not in (None, "", ())}
+        return f"{self.prefix}/{quote(page)}" + (f"?{urlencode(kept, doseq=True)}" if kept else "")
+
+    @property
+    def path(self) -> str:
+        """The path of this page."""
+        return f"{self.prefix}/{quote(self.name)}"
+
+    @property
+    def file_stem(self) -> str:
+        """What the names of its downloads begin with: the page, what it is about, and the period."""
+        words = [self.name, *(str(self.parameters.get(key) or "") for key in ("name", "site", "day"))]
+        used: Selection | None = self.__dict__.get("chosen")
+        ends = [used.first.isoformat(), used.last.isoformat()] if used is not None else []
+        text = "-".join(word for word in ("cmsspark", *words, *ends) if word)
+        return _UNSAFE.sub("_", text)[:120]
+
+    def dataset_link(self, name: str | None) -> str:
+        """The address of a dataset's page, with the period, steps and streams of this page."""
+        return self.link("dataset", name=name, **self._period)
+
+    def site_link(self, name: str | None) -> str:
+        """The address of a site's page, with the period, steps and streams of this page."""
+        return self.link("sites", site=name, **self._period)
+
+    @property
+    def _period(self) -> dict[str, Any]:
+        return {key: self.parameters.get(key) for key in ("from", "to", "step", "stream")}
+
+    def others(self, *names: str) -> list[tuple[str, str]]:
+        """The parameters of the address without some, and without the page of a table, for a form of its own."""
+        return [
+            (name, text)
+            for name, value in self.parameters.items()
+            for text in ((value,) if isinstance(value, str) else value)
+            if name not in (*names, "page", "download", "format")
+        ]
+
+    def sorted_by(self, table: Table, column: Column) -> str:
+        """The address that sorts a table by a column: numbers begin with the largest, a second time turns it round."""
+        is_down = not is_text(column)
+        if table.order.column == column.name:
+            is_down = not table.order.is_descending
+        return self.here(sort=f"{table.name}.{'-' if is_down else ''}{column.name}", page=None)
 
     def here(self, **changes: Any) -> str:
         """The address of this page with some parameters changed."""
         return self.link(self.name, **{**self.parameters, **changes})
 
     def period_controls(self, chosen: Selection, *, with_step: bool = True) -> list[Control]:
-        """The form's fields for the period."""
+        """The form's fields for the period, and links to usual ones."""
         days = self.snapshot.days
         limits = (days[0].isoformat(), days[-1].isoformat())
+        presets = [
+            (self.here(**{"from": first, "to": last, "step": None, "page": None}), label)
+            for label, first, last in selection.presets(days)
+        ]
+        current = next((label for label, *ends in selection.presets(days) if ends == [chosen.first, chosen.last]), "")
         controls = [
+            Control("presets", "Usual periods", current, presets, "links"),
             Control("from", "From", chosen.first.isoformat(), kind="date", limits=limits),
             Control("to", "To (included)", chosen.last.isoformat(), kind="date", limits=limits),
         ]
@@ -124,16 +194,17 @@ class PageRequest:
         return controls
 
     def filter_controls(self, chosen: Selection, names: Sequence[str] = tuple(FILTERS)) -> list[Control]:
-        """The form's fields for the filters."""
+        """The form's fields for the filters, each of which takes several values."""
         controls = []
         for name in names:
-            value = chosen.value(name)
-            current = "" if value is None else value or NO_PART
-            values = list(self.snapshot.names[name])
-            if value is not None and value not in values:
-                values.insert(0, value)
-            choices = [("", "all"), *((one or NO_PART, shown(one)) for one in values)]
-            controls.append(Control(name, FILTERS[name], current, choices))
+            values = chosen.values(name)
+            options = [
+                *(value for value in values if value not in self.snapshot.names[name]),
+                *self.snapshot.names[name],
+            ]
+            choices = [(one or NO_PART, shown(one)) for one in options]
+            picked = [value or NO_PART for value in values]
+            controls.append(Control(name, FILTERS[name], "", choices, "many", chosen=picked))
         return controls
 
     def unread_notes(self, content: Content) -> list[Note]:
@@ -154,8 +225,12 @@ class PageRequest:
         stored = set(self.snapshot.days)
         state = self.snapshot.state
         wanted = [date.fromordinal(n) for n in range(chosen.first.toordinal(), chosen.last.toordinal() + 1)]
-        missing = [day for day in wanted if day not in stored and day not in state.faults]
+        pending = [day for day in wanted if day in state.pending]
+        missing = [day for day in wanted if day not in stored and day not in state.faults and day not in state.pending]
         notes = []
+        if pending:
+            text = f"{len(pending):,} of {len(wanted):,} days are not in these numbers yet: {spans(pending)}."
+            notes.append(Note(f"{text} They are being summed up.", "warn"))
         if missing:
             text = f"{len(missing):,} of {len(wanted):,} days are not stored: {spans(missing)}."
             notes.append(Note(f"{text} To count them: cmsspark daily --from {missing[0]} --to {missing[-1]}", "warn"))

@@ -16,6 +16,8 @@ from cmsspark.apps.dashboard.page_request import PageDefinition
 
 PAGES: Final[Mapping[str, str]] = {
     "popularity": "cmsspark.apps.dashboard.pages.popularity",
+    "compare": "cmsspark.apps.dashboard.pages.compare",
+    "datasets": "cmsspark.apps.dashboard.pages.datasets",
     "dataset": "cmsspark.apps.dashboard.pages.dataset",
     "sites": "cmsspark.apps.dashboard.pages.sites",
     "data": "cmsspark.apps.dashboard.pages.data",

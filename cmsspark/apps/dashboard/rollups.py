@@ -21,7 +21,7 @@ from typing import Final
 
 from cmsspark.apps.dashboard import segment_build
 from cmsspark.apps.dashboard.coded_rows import TABLE
-from cmsspark.apps.dashboard.segment_build import SegmentIndex
+from cmsspark.apps.dashboard.segment_index import SegmentIndex
 from cmsspark.apps.dashboard.shortage import shortage_of
 from cmsspark.base.errors import CmssparkError, NotReady, OutputError
 from cmsspark.base.text.plurals import number_of
@@ -74,13 +74,14 @@ class Segment:
 @dataclass(frozen=True)
 class RollupState:
     """What a refresh found: the segments, the stored days that cannot be read with the reason, why days are partial,
-    and the streams that each day counted.
+    and the streams that each day counted. ``pending``: stored days whose segments are still to be built.
     """
 
     segments: tuple[Segment, ...]
     faults: Mapping[date, str] = field(default_factory=dict)
     partial: Mapping[date, str] = field(default_factory=dict)
     streams: Mapping[date, tuple[str, ...]] = field(default_factory=dict)
+    pending: frozenset[date] = frozenset()
 
     @property
     def runs(self) -> dict[date, str]:
@@ -88,10 +89,24 @@ class RollupState:
         return {date.fromisoformat(day): run for one in self.segments for day, run in one.index.runs.items()}
 
 
-class Rollups:
-    """The rollups of a local store in the folder ``cache``. ``log`` takes a line of progress."""
+#: Builds the segment of some stored days of a store in a folder, with some threads.
+Build = Callable[[Sequence[StoredInterval], str, Path, int], SegmentIndex]
 
-    def __init__(self, database: Database, cache: Path, log: Callable[[str], None], threads: int = 2) -> None:
+
+class Rollups:
+    """The rollups of a local store in the folder ``cache``. ``log`` takes a line of progress, ``build`` builds a
+    segment as :func:`segment_build.build` does.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        cache: Path,
+        log: Callable[[str], None],
+        threads: int = 1,
+        build: Build = segment_build.build,
+    ) -> None:
+        self._build = build
         self._database = database
         self.store = store = str(Path(local_path(database.fout)).resolve())
         self.folder = cache / "dashboard" / hashlib.sha256(store.encode()).hexdigest()[:_DIGEST]
@@ -101,10 +116,11 @@ class Rollups:
         #: Runs that could not be read, with the reason: they are not tried at every refresh.
         self._unreadable: dict[tuple[date, str], str] = {}
 
-    def refresh(self) -> RollupState:
-        """Build what is missing. Days that cannot be read are left out, each with its reason.
+    def refresh(self, offer: Callable[[RollupState], None] = lambda state: None) -> RollupState:
+        """Build what is missing, the newest days first. Days that cannot be read are left out, each with its reason.
 
-        Raises OutputError (73) where the cache cannot be written.
+        ``offer`` gets the state before each segment that is built. Raises OutputError (73) where the cache cannot be
+        written.
         """
         stored = self.stored()
         faults = {day: _text(one.fault) for day, one in stored.items() if one.fault is not None}
@@ -113,13 +129,16 @@ class Rollups:
         }
         days = {day: one for day, one in stored.items() if day not in faults}
         partial = {day: one.partial_reason for day, one in days.items() if one.partial_reason}
-        groups = segments_of(sorted(days))
-        segments: list[Segment] = []
-        for name, members in groups.items():
-            segment = self._segment(name, [days[day] for day in members], faults)
-            if segment is not None:
-                segments.append(segment)
-        return RollupState(tuple(segments), faults, partial, {day: stored.streams for day, stored in days.items()})
+        streams = {day: interval.streams for day, interval in days.items()}
+        groups = {name: [days[day] for day in members] for name, members in segments_of(sorted(days)).items()}
+        segments = {name: self._existing(self._folder_of(name, members), members) for name, members in groups.items()}
+        missing = [name for name, segment in segments.items() if segment is None]
+        while missing:
+            pending = frozenset(one.first_day for name in missing for one in groups[name])
+            offer(_state(segments, dict(faults), partial, streams, pending))
+            name = missing.pop()
+            segments[name] = self._segment(name, groups[name], faults)
+        return _state(segments, faults, partial, streams)
 
     def remove_old(self, state: RollupState) -> None:
         """Remove segments that the state does not use, and what killed builds left."""
@@ -149,18 +168,21 @@ class Rollups:
         intervals = self._database.stored(TABLE)
         return {one.interval: one for one in intervals if isinstance(one.interval, date)}
 
+    def _folder_of(self, name: str, days: Sequence[StoredInterval]) -> Path:
+        """Return the folder of a segment, whose name has a digest of its days and runs."""
+        runs = json.dumps([[str(one.interval), one.run] for one in days])
+        return self.folder / f"{name}.{hashlib.sha256(runs.encode()).hexdigest()[:_DIGEST]}"
+
     def _segment(self, name: str, days: list[StoredInterval], faults: dict[date, str]) -> Segment | None:
+        """Build a segment, or return it where it is there; without the days that cannot be read."""
         if not days:
             return None
-        digest = hashlib.sha256(json.dumps([[str(one.interval), one.run] for one in days]).encode()).hexdigest()[
-            :_DIGEST
-        ]
-        folder = self.folder / f"{name}.{digest}"
+        folder = self._folder_of(name, days)
         if segment := self._existing(folder, days):
             return segment
         self._log(f"rollups of {name}: {number_of(len(days), 'day')}")
         try:
-            index = segment_build.build(days, self.store, folder, self._threads)
+            index = self._build(days, self.store, folder, self._threads)
         except OutputError:
             raise
         except CmssparkError as error:
@@ -178,7 +200,7 @@ class Rollups:
         for one in days:
             scratch = self.folder / f".building-{one.interval}-check"
             try:
-                segment_build.build([one], self.store, scratch, self._threads)
+                self._build([one], self.store, scratch, self._threads)
                 readable.append(one)
             except OutputError:
                 raise
@@ -223,6 +245,17 @@ class Rollups:
         if is_same:
             self._verified.add(folder.name)
         return is_same
+
+
+def _state(
+    segments: Mapping[str, Segment | None],
+    faults: Mapping[date, str],
+    partial: Mapping[date, str],
+    streams: Mapping[date, tuple[str, ...]],
+    pending: frozenset[date] = frozenset(),
+) -> RollupState:
+    built = tuple(segment for segment in segments.values() if segment is not None)
+    return RollupState(built, faults, partial, streams, pending)
 
 
 def segments_of(days: Sequence[date]) -> dict[str, list[date]]:

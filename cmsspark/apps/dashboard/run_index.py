@@ -116,6 +116,9 @@ def read_index(
                 if run.stored_run not in names:
                     runs.append(run)
     runs.sort(key=lambda run: (run.began_ms, run.run), reverse=True)
+    # Documents of another store's runs are not this store's; those of a run that only the store knows are.
+    own = {run.stored_run for run in runs}
+    published = [entry for entry in published if entry.stored_run in own]
     why = _why(skipped, days, notes)
     jobs = [name for name in JOBS if any(run.job == name for run in runs) or any(job == name for _, job in why)]
     cells = table(days, jobs, runs, published)
@@ -177,5 +180,4 @@ def _history(store: str, state_dir: Path, days: list[date], notes: list[str]) ->
         return [], []
     own = Path(local_path(store)).resolve()
     runs = [run for run in runs if not run.details.period and Path(local_path(run.store)).resolve() == own]
-    stored = {run.stored_run for run in runs}
-    return runs, [entry for entry in published if entry.stored_run in stored]
+    return runs, published

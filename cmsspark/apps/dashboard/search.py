@@ -33,8 +33,7 @@ def suggestions(request: PageRequest) -> list[dict[str, Any]]:
     names, sums = _ranked(request.snapshot)
     found = matching(names, text_parameter(request.parameters, "q"))[:_SUGGESTIONS]
     return [
-        {"name": names[number], "nacc": sums[number], "href": request.link("dataset", name=names[number])}
-        for number in found
+        {"name": names[number], "nacc": sums[number], "href": request.dataset_link(names[number])} for number in found
     ]
 
 

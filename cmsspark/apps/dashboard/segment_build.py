@@ -18,6 +18,9 @@ import numpy as np
 
 from cmsspark.apps.dashboard import segment_arrays
 from cmsspark.apps.dashboard.coded_rows import NAMED, Names, write_coded
+from cmsspark.apps.dashboard.segment_index import INDEX, SegmentIndex
+from cmsspark.apps.dashboard.segment_index import file_digest as file_digest
+from cmsspark.apps.dashboard.segment_index import read_index as read_index
 from cmsspark.base.errors import OutputError
 from cmsspark.base.names import DERIVED
 from cmsspark.store.query.stored_parts import StoredInterval
@@ -28,7 +31,6 @@ if TYPE_CHECKING:
 
 #: Version of the files below; segments of another version are built anew.
 VERSION: Final = 3
-INDEX: Final = "segment.json"
 _ROW_GROUP: Final = 30_720
 #: Files in which pages look up single datasets, with the rows of a group: a few are read for each.
 LOOKUP_FILES: Final = ("detail", "dataset_users")
@@ -38,6 +40,8 @@ _LOOKUP_COMPRESSION: Final = "lz4_raw"
 #: Files of up to so many rows, which days of the newest month have, get small groups: there are many such files, and a
 #: page reads a group of each. What the server keeps of each group would be too much for those of whole months.
 _SMALL_ROWS, _SMALL_GROUP = 400_000, 2_048
+#: DuckDB's memory while a segment is built; what is more goes to disk.
+_MEMORY: Final = "250MB"
 _SUMS: Final = """
     CAST(sum(nacc) AS HUGEINT) AS nacc,
     CAST(sum(remote_nacc) AS HUGEINT) AS remote_nacc,
@@ -74,7 +78,6 @@ BIT_FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "campaign_users": ("day", "stream", "campaign"),
     "site_users": ("day", "stream", "site_name"),
 }
-
 #: All files of a segment beside its index.
 FILES: Final = frozenset(
     (
@@ -83,17 +86,6 @@ FILES: Final = frozenset(
         *(segment_arrays.SUMS_FILE, segment_arrays.PEOPLE_FILE, segment_arrays.NAMES_FILE),
     )
 )
-
-
-class SegmentIndex(msgspec.Struct, frozen=True):
-    """``segment.json``: the run of each day, the pseudonym keys of each day, and size and digest of each file."""
-
-    version: int
-    store: str
-    runs: dict[str, str]
-    keys: dict[str, list[str]]
-    rows: int
-    files: dict[str, tuple[int, str]]
 
 
 def derived(column: str) -> str:
@@ -135,25 +127,9 @@ def build(days: Sequence[StoredInterval], store: str, folder: Path, threads: int
     return index
 
 
-def read_index(folder: Path) -> SegmentIndex:
-    """The index of a segment. Raises ValueError or OSError where there is none that can be read."""
-    return msgspec.json.decode((folder / INDEX).read_bytes(), type=SegmentIndex)
-
-
-def file_digest(path: Path) -> str:
-    """The digest of a file's content."""
-    import xxhash
-
-    digest = xxhash.xxh3_64()
-    with open(path, "rb") as stream:
-        while chunk := stream.read(1 << 22):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
 def _config(folder: Path, threads: int) -> dict[str, Any]:
     return {
-        "memory_limit": "500MB",
+        "memory_limit": _MEMORY,
         "threads": threads,
         "temp_directory": str(folder / "spill"),
         "preserve_insertion_order": "false",

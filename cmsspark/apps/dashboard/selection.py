@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
-from typing import Final
+from typing import Any, Final
 
 from cmsspark.base import dates
 from cmsspark.base.errors import UsageError
@@ -33,7 +33,8 @@ _MAX_TEXT: Final = 1_000
 class Selection:
     """Days from ``first`` to ``last`` (both included) and the accesses that the page is about.
 
-    ``filters``: column → value, of ``FILTERS``; ``step``: day, week or month.
+    ``filters``: (column of ``FILTERS``, value); a column with several values takes each of them. ``step``: day, week or
+    month.
     """
 
     first: date
@@ -45,22 +46,29 @@ class Selection:
         """The condition in SQL on those of the columns that are filtered, and its parameters."""
         conditions = ["day BETWEEN ? AND ?"] if days_too else ["true"]
         parameters: list[object] = [self.first, self.last] if days_too else []
-        for name, value in self.filters:
-            if name in columns:
-                conditions.append(f"{name} = ?")
-                parameters.append(value)
+        for name in columns:
+            if values := self.values(name):
+                conditions.append(f"{name} IN ({', '.join('?' * len(values))})")
+                parameters += values
         return " AND ".join(conditions), parameters
 
     @property
     def is_of_jobs(self) -> bool:
-        """Whether the only stream that it has counts jobs, not accesses."""
-        return self.value("stream") in STREAMS_OF_JOBS
+        """Whether all its streams count jobs, not accesses."""
+        streams = self.values("stream")
+        return bool(streams) and all(name in STREAMS_OF_JOBS for name in streams)
 
     @property
     def streams_of_users(self) -> tuple[str, ...]:
-        """The streams whose users are counted: the chosen one, else those of accesses. Users of jobs are others."""
-        stream = self.value("stream")
-        return ACCESS_STREAMS if stream is None else (stream,)
+        """The streams whose users are counted: those of accesses that it has, or those of jobs where it has no other.
+        Users of jobs are others.
+        """
+        streams = self.values("stream")
+        return (
+            streams
+            if self.is_of_jobs
+            else tuple(name for name in streams or ACCESS_STREAMS if name not in STREAMS_OF_JOBS)
+        )
 
     def where_users(self, columns: Sequence[str], *, days_too: bool = True) -> tuple[str, list[object]]:
         """As :meth:`where`, for sets of users with the column ``stream``."""
@@ -69,8 +77,13 @@ class Selection:
         return f"{where} AND stream IN ({', '.join('?' * len(streams))})", [*parameters, *streams]
 
     def value(self, column: str) -> str | None:
-        """The value that a column is filtered to; None for all."""
-        return dict(self.filters).get(column)
+        """The only value that a column is filtered to; None for all and for several."""
+        values = self.values(column)
+        return values[0] if len(values) == 1 else None
+
+    def values(self, column: str) -> tuple[str, ...]:
+        """The values that a column is filtered to; none for all."""
+        return tuple(value for name, value in self.filters if name == column)
 
     def bucket_of(self, day: date) -> date:
         """The first day of the day's step."""
@@ -121,6 +134,14 @@ def day_parameter(parameters: Mapping[str, str], name: str, default: date) -> da
     return dates.parse_day(text) if text else default
 
 
+def presets(stored: Sequence[date]) -> list[tuple[str, date, date]]:
+    """Return usual periods up to the newest stored day: label, first and last day."""
+    newest = stored[-1]
+    lengths = (("Last week", 7), ("Month", 30), ("Quarter", 91), ("Year", 365))
+    periods = [(label, newest - timedelta(days=count - 1), newest) for label, count in lengths]
+    return [*periods, ("All days", stored[0], newest)]
+
+
 def selection_of(parameters: Mapping[str, str], stored: Sequence[date]) -> Selection:
     """The period and filters of an address, for a store that holds these days.
 
@@ -135,7 +156,7 @@ def selection_of(parameters: Mapping[str, str], stored: Sequence[date]) -> Selec
         raise UsageError(f"the period begins on {first} and ends before it, on {last}", next_step="exchange them")
     if (last - first).days >= 3_660:
         raise UsageError("a period has ten years at most", found=f"{first} to {last}")
-    filters = tuple((name, value) for name in FILTERS if (value := _filter(parameters, name)) is not None)
+    filters = tuple((name, value) for name in FILTERS for value in _filter(parameters, name))
     return Selection(first, last, filters, _step(parameters, (last - first).days + 1))
 
 
@@ -145,12 +166,11 @@ def _months_before(day: date, months: int) -> date:
     return date(number // 12, number % 12 + 1, 1)
 
 
-def _filter(parameters: Mapping[str, str], name: str) -> str | None:
-    """None for all; ``-`` stands for names without that part."""
-    text = text_parameter(parameters, name)
-    if not text:
-        return None
-    return "" if text == NO_PART else text
+def _filter(parameters: Mapping[str, Any], name: str) -> list[str]:
+    """The values of a filter, each once; none for all. ``-`` stands for names without that part."""
+    found = parameters.get(name) or ()
+    texts = [text_parameter({name: text}, name) for text in ((found,) if isinstance(found, str) else found)]
+    return ["" if text == NO_PART else text for text in sorted(set(texts)) if text]
 
 
 #: What stands in the address and on the page for a name that has no such part.

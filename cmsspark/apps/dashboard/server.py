@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Final
 
-import waitress
-from waitress.server import BaseWSGIServer, MultiSocketServer
+import duckdb
 
 from cmsspark.apps.dashboard import security
 from cmsspark.apps.dashboard.app import HOME, Services, create_app
 from cmsspark.apps.dashboard.keeper import Keeper
+from cmsspark.apps.dashboard.rollup_process import RollupProcess
 from cmsspark.apps.dashboard.security import Guard
+from cmsspark.apps.dashboard.sockets import DeadlineServer, make_server
 from cmsspark.base.errors import NotAllowed, UsageError
 from cmsspark.base.memory import share_freed
 from cmsspark.base.signals import interruptible
 from cmsspark.store.query.database import Database
 
-#: Seconds after which a connection without a request is closed.
-_IDLE_S: Final = 60
 #: Seconds between two looks at the store.
-_EVERY_S: Final = 5.0
+_EVERY_S: Final = 2.0
+#: Seconds after a signal at which the process ends, whatever its threads do: libraries cannot be interrupted.
+_END_S: Final = 0.5
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,7 @@ class Options:
     prefix: str = ""
     names: tuple[str, ...] = ()
     token: str | None = None
-    threads: int = 8
+    threads: int = 16
     skipped: Callable[[], Mapping[tuple[date, str], str]] = dict
 
 
@@ -49,7 +53,7 @@ class Server:
     """A running dashboard: its address and how to end it."""
 
     services: Services
-    wsgi: MultiSocketServer | BaseWSGIServer
+    wsgi: DeadlineServer
     databases: tuple[Database, ...]
     host: str
     port: int
@@ -68,10 +72,13 @@ class Server:
 
     def close(self) -> None:
         """End the server and what it started."""
+        self.services.queries.close()
         self.wsgi.close()
         self.services.keeper.stop()
         for database in self.databases:
-            database.close()
+            # A page that is still being made keeps its database until the process ends.
+            with suppress(duckdb.Error):
+                database.close()
 
 
 def open_server(store: str, state_dir: Path, cache_dir: Path, options: Options, log: Callable[[str], None]) -> Server:
@@ -86,19 +93,9 @@ def open_server(store: str, state_dir: Path, cache_dir: Path, options: Options, 
     # Pages and people's queries see no table with a row for each person; the rollups read the days of partials.
     database = Database(store, is_private=False, memory="250MB", threads=2, max_age_s=2)
     days = Database(store, is_private=True, memory="100MB", threads=1)
-    keeper = Keeper(days, cache_dir, every_s=_EVERY_S, log=log)
+    keeper = Keeper(days, cache_dir, every_s=_EVERY_S, log=log, builder=RollupProcess())
     services = Services(keeper, database, state_dir, guard, options.prefix, options.skipped)
-    wsgi = waitress.create_server(
-        create_app(services),
-        sockets=[listening],
-        threads=options.threads,
-        channel_timeout=_IDLE_S,
-        max_request_header_size=32_768,
-        max_request_body_size=65_536,
-        ident="",
-        clear_untrusted_proxy_headers=False,
-        _start=True,
-    )
+    wsgi = make_server(create_app(services), listening, options.threads)
     keeper.start()
     return Server(services, wsgi, (database, days), options.host, port, has_own_token)
 
@@ -106,28 +103,39 @@ def open_server(store: str, state_dir: Path, cache_dir: Path, options: Options, 
 def serve(store: str, folders: tuple[Path, Path], options: Options, echo: Callable[[str], None], verbose: bool) -> None:
     """Serve until Ctrl-C or SIGTERM. ``folders``: the state directory and the cache directory."""
     share_freed()
-    lock = threading.Lock()
+    lock, is_ended = threading.Lock(), threading.Lock()
 
     def log(text: str) -> None:
         if verbose or text.startswith(("rollups of", "the rollups")):
             with lock:
                 echo(text)
 
-    server = open_server(store, *folders, options, log)
     logging.getLogger("waitress").setLevel(logging.ERROR)
-    echo(f"dashboard of {store}: {server.address}")
-    if server.services.guard.token and options.host != "127.0.0.1":
-        key = "this address" if server.has_own_token else "the token"
-        echo(f"Everyone with {key} can read all pages. Use TLS, as by a proxy, outside of a trusted network.")
-    echo("Ctrl-C ends it.")
+    server = None
     try:
         with interruptible():
+            server = open_server(store, *folders, options, log)
+            echo(f"dashboard of {store}: {server.address}")
+            if server.services.guard.token and options.host != "127.0.0.1":
+                key = "this address" if server.has_own_token else "the token"
+                echo(f"Everyone with {key} can read all pages. Use TLS, as by a proxy, outside of a trusted network.")
+            echo("Ctrl-C ends it.")
             server.run()
     except KeyboardInterrupt:
-        pass
+        threading.Thread(target=_end_soon, args=(is_ended, echo), daemon=True).start()
     finally:
-        server.close()
-    echo("ended")
+        if server is not None:
+            server.close()
+    if is_ended.acquire(blocking=False):
+        echo("ended")
+
+
+def _end_soon(is_ended: threading.Lock, echo: Callable[[str], None]) -> None:
+    """End the process after some time, where it does not end by itself."""
+    time.sleep(_END_S)
+    if is_ended.acquire(blocking=False):
+        echo("ended")
+    os._exit(0)
 
 
 def _own_names(token: str | None) -> set[str]:

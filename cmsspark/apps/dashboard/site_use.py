@@ -18,7 +18,7 @@ from cmsspark.store.query.database import Database
 
 _SUMS: Final = ", ".join(f"sum({name}) AS {name}" for name in SUMS)
 #: Groups of a site's accesses: the column of ``site_days``.
-GROUPS: Final = ("data_tier", "app", "stream")
+GROUPS: Final = ("data_tier", "app")
 #: The most accesses first, then the most jobs.
 _LARGEST: Final = "ORDER BY nacc DESC NULLS LAST, job_count DESC NULLS LAST, 1"
 
@@ -52,18 +52,38 @@ def by_group(snapshot: Snapshot, chosen: Selection, site: str, column: str) -> l
     """(value of one of ``GROUPS``, sums …) of a site, the most accesses first."""
 
     def make() -> list[tuple[Any, ...]]:
-        assert column in GROUPS
         files = snapshot.files("site_days", chosen.first, chosen.last)
         where, parameters = chosen.where(("stream",))
         if not files:
             return []
+        # The files are read once for all groups.
+        sets = ", ".join(f"({name})" for name in GROUPS)
+        marks = ", ".join(f"grouping({name})" for name in GROUPS)
         return snapshot.query(
-            f"SELECT {column}, {_SUMS} FROM read_parquet(?, union_by_name = true) WHERE site_name = ? AND {where} "
-            f"GROUP BY 1 {_LARGEST}",
+            f"SELECT {marks}, coalesce({', '.join(GROUPS)}), {_SUMS} FROM read_parquet(?, union_by_name = true) "
+            f"WHERE site_name = ? AND {where} GROUP BY GROUPING SETS ({sets}) "
+            f"ORDER BY nacc DESC NULLS LAST, job_count DESC NULLS LAST, {len(GROUPS) + 1}",
             [files, site, *parameters],
         )
 
-    return snapshot.cached(("site_by", chosen, site, column), make)
+    at = GROUPS.index(column)
+    rows = snapshot.cached(("site_by", chosen, site), make)
+    return [row[len(GROUPS) :] for row in rows if row[at] == 0]
+
+
+def last_days(snapshot: Snapshot, site: str) -> dict[str, date]:
+    """Return the last stored day on which an access or a job read each dataset at a site."""
+
+    def make() -> dict[str, date]:
+        files = [segment.file("site_datasets") for segment in snapshot.segments]
+        rows = snapshot.query(
+            "SELECT dataset_name, max(last_day) FROM read_parquet(?, union_by_name = true) "
+            "WHERE site_name = ? AND (nacc > 0 OR job_count > 0) GROUP BY 1",
+            [files, site],
+        )
+        return dict(rows)
+
+    return snapshot.cached(("last_days", site), make)
 
 
 def top_datasets(snapshot: Snapshot, chosen: Selection, site: str) -> list[tuple[Any, ...]]:
@@ -133,20 +153,9 @@ def _read_lately(
 ) -> tuple[set[str], dict[str, tuple[int, int]]]:
     """The datasets that were read at the site in the window; and the accesses and jobs of these names elsewhere."""
 
-    def make() -> set[str]:
-        first, last = window(snapshot, weeks)
-        # The newest segment's last days are the window's: a day of a segment's last access is enough.
-        files = snapshot.files("site_datasets", first, last)
-        rows = snapshot.query(
-            "SELECT DISTINCT dataset_name FROM read_parquet(?, union_by_name = true) "
-            "WHERE site_name = ? AND last_day >= ? AND (nacc > 0 OR job_count > 0)",
-            [files, site, first],
-        )
-        return {row[0] for row in rows}
-
-    read = snapshot.cached(("read_lately", site, weeks), make)
-    wanted = [name for name in names if name not in read]
     first, last = window(snapshot, weeks)
+    read = {name for name, day in last_days(snapshot, site).items() if day >= first}
+    wanted = [name for name in names if name not in read]
     elsewhere = snapshot.cached(("uses", first, last), lambda: _uses(snapshot, first, last))
     return read, {name: elsewhere[name] for name in wanted if name in elsewhere}
 

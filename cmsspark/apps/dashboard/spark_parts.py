@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from cmsspark.apps.dashboard.run_measures import RunView, by_role
+from cmsspark.apps.dashboard.table_order import without_noughts
 from cmsspark.apps.dashboard.widgets import Chart, Column, Figure, Figures, Table, si
 from cmsspark.store.process_samples import ProcessSample
 from cmsspark.store.run_metrics import ExecutorEntry, RunMetrics, StageEntry
@@ -147,19 +148,8 @@ def executors(run: RunMetrics) -> Table:
         )
         for one in run.executors
     ]  # fmt: skip
-    used, values = with_values(columns, rows)
-    return Table("executors", used, values, "Executors and driver", limit=_SHOWN, empty="No executor is known.")
-
-
-def with_values(
-    columns: Sequence[Column], rows: Sequence[tuple[object, ...]]
-) -> tuple[tuple[Column, ...], list[tuple[object, ...]]]:
-    """Return columns and rows without the columns that have nothing but zeros and blanks; the first one stays."""
-    used = [not number or not rows or any(row[number] for row in rows) for number in range(len(columns))]
-    return (
-        tuple(column for column, is_used in zip(columns, used, strict=True) if is_used),
-        [tuple(value for value, is_used in zip(row, used, strict=True) if is_used) for row in rows],
-    )
+    table = Table("executors", columns, rows, "Executors and driver", limit=_SHOWN, empty="No executor is known.")
+    return without_noughts(table)
 
 
 def time_components(run: RunMetrics) -> Table:
@@ -192,10 +182,10 @@ def stages(run: RunMetrics) -> Table:
         Column("failure", "Failure"),
     )  # fmt: skip
     ordered = sorted(run.stages, key=lambda one: -(one.duration_ms or 0))
-    bars = "seconds"
-    used, rows = with_values(columns, [_stage_row(run, one) for one in ordered])
-    bar = next((number for number, column in enumerate(used) if column.name == bars), None)
-    return Table("stages", used, rows, "Stages, the longest first", limit=_SHOWN, bars=bar, empty="There was no stage.")
+    rows = [_stage_row(run, one) for one in ordered]
+    caption = "Stages, the longest first"
+    table = Table("stages", columns, rows, caption, limit=_SHOWN, bars=3, empty="There was no stage.")
+    return without_noughts(table)
 
 
 def _stage_row(run: RunMetrics, one: StageEntry) -> tuple[object, ...]:
@@ -256,17 +246,9 @@ def process_tree(view: RunView) -> Table:
                                             "write_bytes", "fds")),
             next((one.long_command for one in own if one.long_command), "")[:300],
         ))  # fmt: skip
-    used, shown = with_values(columns, rows)
-    bar = next((number for number, column in enumerate(used) if column.name == "rss"), None)
-    return Table(
-        "processes",
-        columns,
-        shown,
-        "Processes and their peaks",
-        limit=_SHOWN,
-        bars=bar,
-        empty="No process was watched.",
-    )
+    bar = next(number for number, column in enumerate(columns) if column.name == "rss")
+    caption, empty = "Processes and their peaks", "No process was watched."
+    return without_noughts(Table("processes", columns, rows, caption, limit=_SHOWN, bars=bar, empty=empty))
 
 
 def _in_order(processes: Sequence[list[ProcessSample]]) -> list[tuple[int, list[ProcessSample]]]:

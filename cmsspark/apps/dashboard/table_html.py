@@ -6,14 +6,33 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from cmsspark.apps.dashboard.widgets import NOTHING, Cell, Column, Table, exact, formatted, shown
+from cmsspark.apps.dashboard.formats import NOTHING, exact, formatted, halves, shown
+from cmsspark.apps.dashboard.widgets import Cell, Column, Table
 
-_TEXTS = ("text", "day", "yes")
+_TEXTS = ("text", "dataset", "insert", "day", "yes")
+#: The column of names that are shortened in the middle, in every table.
+_DATASET = "dataset_name"
 
 
 def table_rows(table: Table) -> Markup:
-    """The visible rows, all texts escaped."""
+    """Return the visible rows, all texts escaped."""
     return Markup("\n").join(_row(table, row) for row in table.visible)
+
+
+def is_text(column: Column) -> bool:
+    """Whether a column is aligned to the left."""
+    return column.kind in _TEXTS
+
+
+def name_html(name: str) -> Markup:
+    """Return a name of which narrow windows show the beginning and the end; the whole name is its title."""
+    begin, end = (escape(part) for part in halves(shown(name)))
+    title = escape(shown(name))
+    return Markup(f'<span class="name" title="{title}"><span>{begin}</span><span>{end}</span></span>')  # noqa: S704
+
+
+def _class(column: Column) -> str:
+    return "" if not is_text(column) else "text day" if column.kind == "day" else "text"
 
 
 def _row(table: Table, row: Any) -> Markup:
@@ -21,19 +40,28 @@ def _row(table: Table, row: Any) -> Markup:
     for number, (cell, column) in enumerate(zip(row, table.columns, strict=True)):
         value = _value(cell, column)
         if number == 0:
-            cells.append(f'<th scope="row" class="{"text" if column.kind == "text" else ""}">{value}</th>')
-            continue
-        bar = ""
-        if table.bars == number:
-            length = f'<rect width="{table.share(row)}%" height="5" rx="2"/>'
-            bar = f'<svg class="bar" aria-hidden="true" width="100%" height="5">{length}</svg>'
-        cells.append(f'<td class="{"text" if column.kind in _TEXTS else ""}">{value}{bar}</td>')
+            cells.append(f'<th scope="row" class="{_class(column)}">{value}</th>')
+        elif table.bars == number:
+            length = f'<rect width="{table.share(row)}%" height="100%"/>'
+            bar = f'<svg class="bar" aria-hidden="true" width="100%" height="100%">{length}</svg>'
+            cells.append(f'<td class="barred">{bar}<span>{value}</span></td>')
+        else:
+            cells.append(f'<td class="{_class(column)}">{value}</td>')
     return Markup(f"<tr>{''.join(cells)}</tr>")  # noqa: S704 (each value is escaped)
 
 
 def _value(cell: Any, column: Column) -> str:
-    if isinstance(cell, Cell):
-        return NOTHING if cell.text is None else f'<a href="{escape(cell.href)}">{escape(shown(cell.text))}</a>'
-    text = escape(formatted(cell, column.kind))
-    more = exact(cell, column.kind)
-    return f'<span title="{escape(more)}">{text}</span>' if more else str(text)
+    text = cell.text if isinstance(cell, Cell) else cell
+    if text is not None and (column.name == _DATASET or column.kind == "dataset"):
+        html = str(name_html(str(text)))
+    elif column.kind == "insert":
+        word = escape(shown(text))
+        button = f'<button type="button" class="insert" data-insert="{word}" hidden>insert</button>'
+        html = f"{word} {button}"
+    elif isinstance(cell, Cell):
+        html = NOTHING if text is None else str(escape(shown(text)))
+    else:
+        more = exact(cell, column.kind)
+        html = str(escape(formatted(cell, column.kind)))
+        return f'<span title="{escape(more)}">{html}</span>' if more else html
+    return f'<a href="{escape(cell.href)}">{html}</a>' if isinstance(cell, Cell) and text is not None else html

@@ -26,8 +26,10 @@ MEASURES: Final[Mapping[str, tuple[str, str, float]]] = {
 }
 #: Measures of jobs, which are not accesses.
 OF_JOBS: Final = ("job_count", "job_read_bytes")
-#: Groups that a chart shows by name; the rest is one more group.
-SHOWN: Final = 7
+#: Groups that a chart shows by name, and those with at least this share of the sum; the rest is one more group.
+SHOWN, SHOWN_SHARE = 7, 0.01
+#: Groups that are always shown by name.
+ALWAYS: Final = ("NANOAOD", "NANOAODSIM")
 OTHER: Final = "other"
 
 
@@ -136,11 +138,22 @@ def partial_steps(snapshot: Snapshot, chosen: Selection) -> frozenset[date]:
 
 def _with_others(by_group: dict[str, list[int | None]]) -> dict[str, list[int | None]]:
     ordered = sorted(by_group, key=lambda name: (-total(by_group[name]), name))
-    shown = {name: by_group[name] for name in ordered[:SHOWN]}
-    rest = [by_group[name] for name in ordered[SHOWN:]]
+    named = named_groups({name: total(by_group[name]) for name in ordered})
+    shown = {name: by_group[name] for name in named}
+    rest = [by_group[name] for name in ordered if name not in named]
     if rest:
         shown[OTHER] = [added(values) for values in zip(*rest, strict=True)]
     return shown
+
+
+def named_groups(sums: Mapping[str, int]) -> list[str]:
+    """Return the groups that a chart shows by name, of groups with their sums, the largest first."""
+    least = SHOWN_SHARE * sum(sums.values())
+    return [
+        name
+        for number, (name, size) in enumerate(sums.items())
+        if number < SHOWN or (size >= least and size) or name in ALWAYS
+    ]
 
 
 def users_by(snapshot: Snapshot, chosen: Selection, group: str | None, *, whole_period: bool = False) -> Series:
@@ -191,7 +204,7 @@ def users_by(snapshot: Snapshot, chosen: Selection, group: str | None, *, whole_
 
 def codes_of_users(snapshot: Snapshot, chosen: Selection) -> dict[str, list[int]]:
     """Column → numbers of the values that a selection has, for sets of users."""
-    codes = {name: [snapshot.code(name, value)] for name, value in chosen.filters}
+    codes = {name: [snapshot.code(name, value) for value in chosen.values(name)] for name, _ in chosen.filters}
     return {**codes, "stream": [snapshot.code("stream", name) for name in chosen.streams_of_users]}
 
 
@@ -210,11 +223,10 @@ def _largest(snapshot: Snapshot, chosen: Selection, column: str) -> list[str]:
     where, parameters = chosen.where(list(FILTERS))
     counted = "job_count" if chosen.is_of_jobs else "nacc"
     rows = snapshot.query(
-        f"SELECT {column}::VARCHAR, sum({counted}) FROM cube WHERE {where} GROUP BY 1 "
-        f"ORDER BY 2 DESC NULLS LAST, 1 LIMIT {SHOWN}",
+        f"SELECT {column}::VARCHAR, sum({counted}) FROM cube WHERE {where} GROUP BY 1 ORDER BY 2 DESC NULLS LAST, 1",
         parameters,
     )
-    return [row[0] for row in rows]
+    return named_groups({name: int(count or 0) for name, count in rows})
 
 
 def _mixed(snapshot: Snapshot, chosen: Selection, buckets: Sequence[date]) -> list[bool]:

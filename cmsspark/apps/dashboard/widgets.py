@@ -2,83 +2,27 @@
 
 from __future__ import annotations
 
+import calendar
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal
+from datetime import date
+from typing import TYPE_CHECKING, Any, Literal
 
-from cmsspark.base.clock import to_second
-from cmsspark.base.text.plurals import number_of
-from cmsspark.base.text.readable import readable
+from cmsspark.apps.dashboard.colours import colours
+from cmsspark.apps.dashboard.formats import NOTHING as NOTHING
+from cmsspark.apps.dashboard.formats import Kind as Kind
+from cmsspark.apps.dashboard.formats import exact as exact
+from cmsspark.apps.dashboard.formats import formatted as formatted
+from cmsspark.apps.dashboard.formats import shown as shown
+from cmsspark.apps.dashboard.formats import si as si
+from cmsspark.apps.dashboard.tables import Cell as Cell
+from cmsspark.apps.dashboard.tables import Column as Column
+from cmsspark.apps.dashboard.tables import Order as Order
+from cmsspark.apps.dashboard.tables import Table as Table
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-#: How a value is shown. ``ms`` are milliseconds of CPU or wall-clock time, ``instant`` UTC ms since 1970.
-Kind = Literal["text", "count", "bytes", "ms", "share", "day", "instant", "yes"]
-NOTHING: Final = "–"
-_PREFIXES: Final = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of a table: its name in downloads, its heading, and the kind of its values."""
-
-    name: str
-    heading: str
-    kind: Kind = "text"
-    about: str = ""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A text with a link."""
-
-    text: str | None
-    href: str
-
-
-@dataclass(frozen=True)
-class Table:
-    """Rows under headings. ``name`` is that of its download; ``download`` makes all its rows, exact values, as Arrow.
-
-    ``row_count``: of all rows, where ``rows`` has only some. ``limit``: the rows that the page shows at most. ``bars``:
-    the position of the column that is drawn as bars.
-    """
-
-    name: str
-    columns: Sequence[Column]
-    rows: Sequence[Sequence[Any]]
-    caption: str
-    download: Callable[[], pa.Table] | None = None
-    row_count: int | None = None
-    empty: str = "Nothing was found."
-    bars: int | None = None
-    limit: int | None = None
-
-    @property
-    def visible(self) -> Sequence[Sequence[Any]]:
-        """The rows that the page shows."""
-        return self.rows[: self.limit]
-
-    @property
-    def shown(self) -> str:
-        """How many of its rows are shown."""
-        count = len(self.rows) if self.row_count is None else self.row_count
-        if count > len(self.visible):
-            return f"{len(self.visible):,} of {count:,} rows; the downloads have all"
-        return number_of(count, "row")
-
-    def share(self, row: Sequence[Any]) -> int:
-        """The length of a row's bar in percent of the largest."""
-        assert self.bars is not None
-        return round(100 * (row[self.bars] or 0) / self._largest) if self._largest else 0
-
-    @cached_property
-    def _largest(self) -> Any:
-        assert self.bars is not None
-        return max((value for row in self.rows if (value := row[self.bars]) is not None), default=0)
 
 
 @dataclass(frozen=True)
@@ -99,20 +43,30 @@ class Chart:
     is_log_x: bool = False
     note: str = ""
     table: Table | None = None
+    x_values: Sequence[float] = ()
+    target: float | None = None
 
     @property
     def as_json(self) -> str:
-        """What the script draws."""
+        """What the script draws. ``x_values``: where each label stands on a scale, which may be logarithmic; without
+        them labels are as far from each other. ``target``: the value at which it draws a line.
+        """
         return json.dumps(
             {
                 "kind": self.kind,
                 "title": self.title,
                 "labels": list(self.labels),
-                "series": [{"name": shown(name), "values": list(values)} for name, values in self.series.items()],
+                "name": self.name,
+                "series": [
+                    {"name": shown(name), "values": list(values), "colour": colour}
+                    for (name, values), colour in zip(self.series.items(), colours(list(self.series)), strict=True)
+                ],
                 "unit": self.unit,
                 "xTitle": self.x_title,
                 "yTitle": self.y_title,
                 "logX": self.is_log_x,
+                "x": list(self.x_values),
+                "target": self.target,
             },
             ensure_ascii=True,
         )
@@ -167,12 +121,46 @@ class Figures:
 
 @dataclass(frozen=True)
 class Calendar:
-    """Rows of days by columns of jobs: a word for each, with its colour class, a title and a link."""
+    """Months as grids of days. ``days``: day → (word, its colour class, a title, a link). ``legend``: (word, class,
+    meaning).
+    """
 
-    columns: Sequence[str]
-    rows: Sequence[tuple[str, Sequence[tuple[str, str, str, str]]]]
+    days: Mapping[date, tuple[str, str, str, str]]
     caption: str
     legend: Sequence[tuple[str, str, str]] = ()
+
+    @property
+    def months(self) -> list[tuple[str, list[list[date | None]]]]:
+        """The newest month first: its name, and its weeks from Monday, None for days of other months."""
+        grids = []
+        for year, month in sorted({(day.year, day.month) for day in self.days}, reverse=True):
+            weeks = [
+                [date(year, month, number) if number else None for number in week]
+                for week in calendar.monthcalendar(year, month)
+            ]
+            grids.append((f"{calendar.month_name[month]} {year}", weeks))
+        return grids
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Parts of a page behind a summary, closed at first. ``note`` stands beside the summary."""
+
+    title: str
+    items: Sequence[Any]
+    note: str = ""
+    is_open: bool = False
+
+
+@dataclass(frozen=True)
+class Search:
+    """A field of its own form, which stands at what it searches. All other choices of the page stay."""
+
+    name: str
+    label: str
+    value: str
+    suggestions: str = ""
+    placeholder: str = ""
 
 
 @dataclass(frozen=True)
@@ -185,16 +173,30 @@ class Note:
 
 @dataclass(frozen=True)
 class Control:
-    """A field of the page's form: a choice, a day, a text or a number."""
+    """A field of the page's form: a choice, some choices (``many``), a day, a text, a number, or links that set others.
+
+    ``chosen``: the values of ``many``. ``completions``: the address of the words that an area completes.
+    """
 
     name: str
     label: str
     value: str
     choices: Sequence[tuple[str, str]] | None = None
-    kind: Literal["select", "date", "search", "text", "area", "number", "hidden"] = "select"
+    kind: Literal["select", "many", "date", "search", "text", "area", "number", "hidden", "links"] = "select"
     suggestions: str = ""
     wide: bool = False
     limits: tuple[str, str] = ("", "")
+    chosen: Sequence[str] = ()
+    completions: str = ""
+
+    @property
+    def chip(self) -> str:
+        """The choice in a few words, where it is one; else nothing."""
+        if self.kind == "many":
+            return f"{self.label}: {', '.join(map(shown, self.chosen))}" if self.chosen else ""
+        if self.kind in ("hidden", "links", "area") or not self.value:
+            return ""
+        return f"{self.label}: {dict(self.choices or ()).get(self.value, shown(self.value))}"
 
 
 @dataclass(frozen=True)
@@ -220,30 +222,21 @@ class Content:
     button: str = "Show"
 
 
-def si(value: float | None, unit: str = "", digits: int = 3) -> str:
-    """A number with an SI prefix: ``1.23 PB``, ``45.6 M``; exact below 1,000."""
-    if value is None:
-        return NOTHING
-    power = 0
-    number = float(value)
-    while abs(number) >= 999.5 and power < len(_PREFIXES) - 1:
-        number /= 1000
-        power += 1
-    if power == 0:
-        text = f"{value:,}" if isinstance(value, int) else f"{number:,.3g}"
-    else:
-        text = f"{number:.{max(0, digits - len(str(int(abs(number)))))}f}"
-    return f"{text} {_PREFIXES[power]}{unit}".strip()
-
-
-def count_figure(label: str, count: int | None) -> Figure:
-    """A number of things."""
-    return Figure(label, si(count), f"{count:,}" if count is not None else "")
+def count_figure(label: str, count: int | None, note: str = "") -> Figure:
+    """Return the figure of a number of things."""
+    return Figure(label, si(count), f"{count:,}" if count is not None and count >= 1000 else "", note)
 
 
 def bytes_figure(label: str, size: int | None) -> Figure:
     """A volume."""
-    return Figure(label, si(size, "B"), f"{size:,} B" if size is not None else "no stream here logs bytes")
+    return Figure(
+        label, si(size, "B"), "no stream here logs bytes" if size is None else f"{size:,} B" if size >= 1000 else ""
+    )
+
+
+def jobs_figure(count: int | None, size: int | None) -> Figure:
+    """Return the figure of a number of jobs and what they read."""
+    return count_figure("Jobs", count, "" if size is None else f"read {si(size, 'B')} ({size:,} B)")
 
 
 def cpu_figure(milliseconds: int | None) -> Figure:
@@ -251,36 +244,3 @@ def cpu_figure(milliseconds: int | None) -> Figure:
     if milliseconds is None:
         return Figure("CPU hours", NOTHING, "no stream here logs CPU")
     return Figure("CPU hours", si(milliseconds / 3_600_000), f"{milliseconds / 1000:,.3f} s, of jobs")
-
-
-def shown(text: object) -> str:
-    """A name as it is shown: control characters escaped, ``(none)`` for an empty one."""
-    return readable(str(text), lines=False) if text not in (None, "") else "(none)"
-
-
-def formatted(value: Any, kind: Kind) -> str:
-    """A value as text."""
-    if value is None:
-        return NOTHING
-    if kind == "count":
-        return f"{value:,}"
-    if kind == "bytes":
-        return si(int(value), "B")
-    if kind == "ms":
-        return f"{value / 3_600_000:,.1f}"
-    if kind == "share":
-        return f"{value:.1%}" if value >= 0.001 or not value else "<0.1%"
-    if kind == "instant":
-        return f"{to_second(int(value))} UTC"
-    if kind == "yes":
-        return "yes" if value else "no"
-    return shown(value)
-
-
-def exact(value: Any, kind: Kind) -> str:
-    """The exact value, where the text rounds it; else nothing."""
-    if kind == "bytes" and value is not None and value >= 1000:
-        return f"{int(value):,} B"
-    if kind == "ms" and value is not None:
-        return f"{value / 1000:,.3f} s"
-    return ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import date
 from html import escape
 from pathlib import Path
 from typing import Final
@@ -18,7 +19,7 @@ from cmsspark.cli.options import settings_of, store_of, store_options
 from cmsspark.cli.output_files import write_file
 from cmsspark.filesystems.storage import Files
 from cmsspark.pages import use_pictures
-from cmsspark.pages.page import index_page
+from cmsspark.pages.site_index import SiteEntry, Verdict, site_index, verdict_of
 from cmsspark.run.run_report import page_of_run
 from cmsspark.store import contents, results
 from cmsspark.store.job_index import JOBS, Job
@@ -31,11 +32,10 @@ _MARKER: Final = "<!-- cmsspark run {run} -->"
 
 @dataclass(frozen=True)
 class SitePage:
-    """One page of the site: what it is about, its path below the site, and the error where it cannot be made."""
+    """One page of the site: its day or period, its entry on the first page, and the error where it cannot be made."""
 
     interval: Interval
-    title: str
-    path: str
+    entry: SiteEntry
     fault: str = ""
 
 
@@ -43,7 +43,8 @@ class SitePage:
 @click.option("-o", "--out", metavar="DIR", required=True, help="Folder of the site; pages of before are kept.")
 @store_options
 def command(out: str, fout: str | None, settings_file: str | None) -> None:
-    """Write a static web site to DIR: an index, and a page for each stored day, week, month and range.
+    """Write a static web site to DIR: a calendar with numbers and verdicts, and a page for each stored day, week, month
+    and range.
 
     A page is written again only where its run is another one. The site needs no server program: any web folder does.
     """
@@ -54,10 +55,12 @@ def command(out: str, fout: str | None, settings_file: str | None) -> None:
     if not pages:
         next_step = "run_spark data_aggregation --date DAY"
         raise InputMissing("no day is stored", where=store, next_step=next_step)
-    _write(Path(out) / "index.html", index_page(_groups(pages), store, clock.to_minute(clock.now_ms())))
+    days = {page.interval: page.entry for page in pages if isinstance(page.interval, date)}
+    made = clock.to_minute(clock.now_ms())
+    _write(Path(out) / "index.html", site_index(days, _groups(pages), store, made))
     for page in pages:
         if page.fault:
-            click.echo(f"warning: {page.title}: {page.fault}", err=True)
+            click.echo(f"warning: {page.entry.title}: {page.fault}", err=True)
     click.echo(Path(out) / "index.html")
 
 
@@ -77,21 +80,20 @@ def _job_pages(files: Files, store: str, job: Job, out: Path) -> Iterator[SitePa
         except CmssparkError as error:
             if isinstance(error, OutputError):
                 raise
-            yield SitePage(interval, title, "", f"{error.wanted}: {error.found}" if error.found else error.wanted)
+            fault = f"{error.wanted}: {error.found}" if error.found else error.wanted
+            yield SitePage(interval, SiteEntry(title, "", Verdict("bad", "damaged", fault)), fault)
             continue
-        yield SitePage(interval, title, path)
+        yield SitePage(interval, SiteEntry(title, path, verdict_of(current.manifest)))
 
 
-def _groups(pages: Sequence[SitePage]) -> list[tuple[str, list[tuple[str, str, str]]]]:
-    """The pages under their headings: (name, path, fault) each."""
-    kinds: dict[str, list[tuple[str, str, str]]] = {"Months": [], "Weeks": [], "Other ranges": [], "Days": []}
+def _groups(pages: Sequence[SitePage]) -> list[tuple[str, list[SiteEntry]]]:
+    """Return the pages of periods under their headings."""
+    kinds: dict[str, list[SiteEntry]] = {"Months": [], "Weeks": [], "Other ranges": []}
     for page in pages:
         when = page.interval
-        kind = "Days"
         if isinstance(when, Period):
-            kind = "Weeks" if when.is_week else "Months" if when.is_month else "Other ranges"
-        kinds[kind].append((page.title, page.path, page.fault))
-    return [(kind, entries) for kind, entries in kinds.items() if entries]
+            kinds["Weeks" if when.is_week else "Months" if when.is_month else "Other ranges"].append(page.entry)
+    return list(kinds.items())
 
 
 def _is_made(path: Path, marker: str) -> bool:

@@ -53,13 +53,13 @@ def test_a_skipped_day_is_shown_with_its_reason(store: Path, tmp_path: Path) -> 
 
     with serving(store, tmp_path, skipped=skipped) as running:
         page = text_of(running.base)
-        assert page.count("skipped</a>") == 1 and "the &lt;b&gt;disk&lt;/b&gt; was gone" in page
+        assert page.count("<span>skipped</span>") == 1 and "the &lt;b&gt;disk&lt;/b&gt; was gone" in page
         assert "<b>disk</b>" not in page
-        assert "Days that cmsspark daily skips" in page
+        assert "What needs a look" in page
         one = text_of(running.base, f"?job=data_aggregation&day={GAP}")
         assert f"data_aggregation of {GAP} is skipped by" in one and "There is no run of this day." in one
         # A result that is there is shown, as `cmsspark status` does.
-        assert f"data_aggregation of {LAST}: stored" in page
+        assert f"{LAST}: data_aggregation: done" in page
 
 
 def test_without_skipped_days_nothing_is_said_of_them(store: Path, tmp_path: Path) -> None:

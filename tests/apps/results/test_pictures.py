@@ -157,13 +157,13 @@ def test_a_site_has_an_index_and_every_page_and_makes_only_what_changed(tmp_path
     store, out = make_store(tmp_path / "store", 3), tmp_path / "site"
     assert run("site", "-o", str(out), "--fout", store).exception is None
     index = (out / "index.html").read_text()
-    links = re.findall(r'<a href="([^"]+)">([^<]+)</a>', index)
-    assert [link for link, _ in links] == [f"days/{day}.html" for day in reversed(days(3))]
-    assert links[0][1] == "What CMS read on 7 January 2026"
-    for link, title in links:
+    links = re.findall(r'<td class="warn"><a href="([^"]+)" title="([^"]+)"><b>(\d+)</b>', index)
+    assert [(link, number) for link, _, number in links] == [(f"days/{day}.html", str(day.day)) for day in days(3)]
+    assert "January 2026" in index and links[0][1].startswith("2026-01-05: warning; 1 warning")
+    for link, _, number in links:
         page = (out / link).read_text()
-        assert f"<title>{title}</title>" in page and 'href="../index.html"' in page
-    times = {link: (out / link).stat().st_mtime_ns for link, _ in links}
+        assert f"<title>What CMS read on {number} January 2026</title>" in page and 'href="../index.html"' in page
+    times = {link: (out / link).stat().st_mtime_ns for link, *_ in links}
     store_day(HISTORY, store, KEY.key_id, FIRST)
     (damaged,) = (Path(store) / "data_aggregation" / "2026-01-06").glob("runs/*/manifest.json")
     damaged.write_text("{")

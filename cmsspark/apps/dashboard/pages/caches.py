@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.apps.dashboard.selection import choice_parameter
+from cmsspark.apps.dashboard.site_storage import TARGET
 from cmsspark.apps.dashboard.widgets import (
     Chart,
     Column,
@@ -85,7 +86,9 @@ def _figures(rows: list[tuple[Any, ...]]) -> Figures:
 
 
 def _chart(found: Any) -> Chart:
-    shares = sorted({row[1] for row in found.rows})
+    capacities = {row[1]: row[2] for row in found.rows}
+    shares = sorted(capacities)
+    sizes = [capacities[share] for share in shares]
     missed = {(row[0], row[1]): round(100 * row[3], 1) for row in found.rows}
     bound = {row[1]: round(100 * row[5], 1) for row in found.rows}
     policies = sorted({row[0] for row in found.rows})
@@ -93,9 +96,9 @@ def _chart(found: Any) -> Chart:
     shown_rows = [(*row[:4], "–" if row[4] is None else f"{row[4]:+.1%}", *row[5:9]) for row in found.rows]
     table = Table("caches", _COLUMNS, shown_rows, "Misses by size and policy", lambda: found.table)
     return Chart(
-        "misses", "Bytes missed by the size of the cache", "line", [f"{share:.0%}" for share in shares],
-        {**series, "bound": [bound[share] for share in shares]}, "%", "Cache, of all bytes", "Bytes missed",
-        table=table,
+        "misses", "Bytes missed by the size of the cache", "line", [si(size, "B") for size in sizes],
+        {**series, "bound": [bound[share] for share in shares]}, "%", "Size of the cache", "Bytes missed",
+        is_log_x=True, table=table, x_values=sizes, target=100 * TARGET,
     )  # fmt: skip
 
 

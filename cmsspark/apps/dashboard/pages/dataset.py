@@ -24,14 +24,16 @@ from cmsspark.apps.dashboard.widgets import (
     bytes_figure,
     count_figure,
     cpu_figure,
+    jobs_figure,
     shown,
     si,
 )
-from cmsspark.base.errors import CmssparkError
+from cmsspark.base.errors import CmssparkError, InputMissing
+from cmsspark.base.text.plurals import number_of
 
 _USE: Final = (
     Column("nacc", "Accesses", "count"),
-    Column("remote_nacc", "Remote", "count", "remote accesses; – where no log records it"),
+    Column("remote_share", "Remote", "share", "remote accesses among those whose log records it"),
     Column("read_bytes", "Read", "bytes", "by accesses"),
     Column("job_count", "Jobs", "count", "jobs are not accesses"),
     Column("cpu_ms", "CPU hours", "ms", "of jobs"),
@@ -58,16 +60,23 @@ def view(request: PageRequest) -> Content:
     measure = measure_of(request, chosen, notes)
     used = dataset_use.use_of(request.snapshot, chosen, name)
     replicas, facts = _replicas(request, used, name, notes), _facts(request, name, notes)
+    about = [*_holdings(replicas), *_of_dbs(facts), *_forecast(request, name, notes)]
     if used.last_access is None:
+        if not replicas.rows and not facts:
+            raise InputMissing(
+                f"no access, job, replica or entry of DBS is stored for {shown(name)}",
+                next_step="type a part of its name to find it",
+            )
         notes.append(Note(f"No stored access or job has read {shown(name)}."))
     measures = measures_of(request.snapshot)
     return Content(
         shown(name),
         [
-            Section("In total", [_figures(request, used, chosen, facts)]),
+            Section("In total", [_figures(request, used, chosen)]),
+            *([Section("What it is", [Figures(about)])] if about else []),
             Section(f"{MEASURES[measure][0]} over time", [_history(request, used, chosen, measure)]),
-            Section("Where it is read", [_by(request, used.by_site, "site", "Site")], is_half=True),
-            Section("With what", [_by(request, used.by_app, "app", "Application")], is_half=True),
+            Section("Where it is read", [_by(request, name, used.by_site, "site", "Site")]),
+            Section("With what", [_by(request, name, used.by_app, "app", "Application")]),
             Section("Replicas beside accesses", [replicas]),
         ],
         f"{chosen.first} to {chosen.last}",
@@ -91,29 +100,59 @@ def _search(request: PageRequest) -> Content:
     return Content("Dataset", [Section("Most used datasets", [table])], "Choose a dataset.", [control], button="Search")
 
 
-def _figures(request: PageRequest, used: DatasetUse, chosen: Selection, facts: dict[str, Any]) -> Figures:
+def _figures(request: PageRequest, used: DatasetUse, chosen: Selection) -> Figures:
     sums = dict(zip(SUMS, used.totals, strict=True))
     accesses = use.known_count(request.snapshot, chosen, sums["nacc"])
     last = used.last_access
+    about = "or last job, on any stored day" if request.snapshot.has_jobs else "on any stored day"
     figures = [
+        Figure("Last access", last.isoformat() if last else "none", about),
         count_figure("Accesses", None if chosen.is_of_jobs else accesses),
-        Figure("Distinct users", si(used.all_users), "of jobs" if chosen.is_of_jobs else "each person once"),
+        count_figure("Distinct users", used.all_users, "of jobs" if chosen.is_of_jobs else "each person once"),
         bytes_figure("Bytes read", sums["read_bytes"]),
     ]
     if request.snapshot.has_jobs:
-        figures.append(count_figure("Jobs", sums["job_count"]))
-        figures.append(bytes_figure("Bytes read by jobs", sums["job_read_bytes"]))
-    figures.append(cpu_figure(sums["cpu_ms"]))
-    about = "or last job, on any stored day" if request.snapshot.has_jobs else "on any stored day"
-    figures.append(Figure("Last access", last.isoformat() if last else "none", about))
-    if facts:
-        size, events = facts["dataset_bytes"], facts["events"]
-        figures += [
-            Figure("Size in DBS", si(size, "B"), f"{size:,} B" if size is not None else ""),
-            Figure("Events", si(events), f"{events:,}" if events is not None else ""),
-            Figure("State in DBS", shown(facts["access_type"]), f"as of {facts['day']}"),
-        ]
-    return Figures(figures)
+        figures.append(jobs_figure(sums["job_count"], sums["job_read_bytes"]))
+    return Figures([*figures, cpu_figure(sums["cpu_ms"])])
+
+
+def _holdings(replicas: Table) -> list[Figure]:
+    """Return how much of the dataset lies on each kind of storage, and at how many sites."""
+    kinds: dict[str, list[int]] = {}
+    for row in replicas.rows:
+        kinds.setdefault(row[1], []).append(row[2] or 0)
+    return [
+        Figure(f"On {kind}", si(sum(sizes), "B"), f"{sum(sizes):,} B", number_of(len(sizes), "site"))
+        for kind, sizes in sorted(kinds.items())
+    ]
+
+
+def _of_dbs(facts: dict[str, Any]) -> list[Figure]:
+    if not facts:
+        return []
+    size, events = facts["dataset_bytes"], facts["events"]
+    return [
+        Figure("Size in DBS", si(size, "B"), f"{size:,} B" if size is not None else ""),
+        count_figure("Events", events),
+        Figure("State in DBS", shown(facts["access_type"]), f"as of {facts['day']}"),
+    ]
+
+
+def _forecast(request: PageRequest, name: str, notes: list[Note]) -> list[Figure]:
+    """Return the probability that the dataset will be popular, by the newest stored forecast."""
+    try:
+        days = request.database.days("popularity_forecast")
+        if not days:
+            return []
+        rows = request.database.query(
+            "SELECT probability, rank FROM popularity_forecast WHERE day = ? AND dataset_name = ?", [days[-1], name]
+        ).rows
+    except CmssparkError as error:
+        notes.append(Note(f"The forecast cannot be read: {' '.join(error.text().split())}", "bad"))
+        return []
+    if not rows:
+        return [Figure("Forecast", "–", f"not in the forecast from {days[-1]} on")]
+    return [Figure("Forecast: popular", f"{rows[0][0]:.1%}", f"from {days[-1]} on", f"rank {rows[0][1]:,}")]
 
 
 def _history(request: PageRequest, used: DatasetUse, chosen: Selection, measure: str) -> Any:
@@ -129,13 +168,19 @@ def _history(request: PageRequest, used: DatasetUse, chosen: Selection, measure:
     )
 
 
-def _by(request: PageRequest, rows: list[tuple[Any, ...]], name: str, heading: str) -> Table:
+def _by(request: PageRequest, dataset: str, rows: list[tuple[Any, ...]], name: str, heading: str) -> Table:
     columns = _shown(request, _USE)
-    positions = [1 + SUMS.index(column.name) for column in columns]
-    shown_rows = []
+    last_days = dataset_use.last_at_sites(request.snapshot, dataset) if name == "site" else {}
+    shown_rows: list[tuple[Any, ...]] = []
     for row in rows:
-        first: Any = Cell(row[0], request.link("sites", site=row[0])) if name == "site" else row[0]
-        shown_rows.append((first, *(None if row[n] is None else int(row[n]) for n in positions)))
+        first: Any = Cell(row[0], request.site_link(row[0])) if name == "site" else row[0]
+        sums = {key: None if value is None else int(value) for key, value in zip(SUMS, row[1:], strict=True)}
+        known, remote = sums["remote_known_nacc"], sums["remote_nacc"]
+        sums["remote_share"] = remote / known if remote is not None and known else None  # type: ignore[assignment]
+        last = (str(last_days.get(row[0], "")) or None,) if name == "site" else ()
+        shown_rows.append((first, *(sums[column.name] for column in columns), *last))
+    if name == "site":
+        columns = (*columns, Column("last_day", "Last read", "day", "the last stored day with an access or job there"))
     columns = (Column(f"{name}_name" if name == "site" else name, heading), *columns)
     return Table(
         f"by_{name}", columns, shown_rows, f"Accesses by {heading.lower()}", empty="Not read in this period.", bars=1
@@ -170,7 +215,7 @@ def _replicas(request: PageRequest, used: DatasetUse, name: str, notes: list[Not
             empty = "No replicas are stored: run_spark dbs_phedex --date DAY"
     except CmssparkError as error:
         notes.append(Note(f"The replicas cannot be read: {' '.join(error.text().split())}", "bad"))
-    linked = [(Cell(row[0], request.link("sites", site=row[0])), *row[1:]) for row in rows]
+    linked = [(Cell(row[0], request.site_link(row[0])), *row[1:]) for row in rows]
     return Table("replicas", columns, linked, caption, empty=empty, bars=2)
 
 

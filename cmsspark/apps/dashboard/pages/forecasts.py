@@ -144,7 +144,7 @@ def _datasets(request: PageRequest, chosen: _Chosen) -> Section:
         Figure("Popular means", means, label or "accesses in the week"),
         Figure("Model", shown(model)),
     ])  # fmt: skip
-    rows = [(row[0], Cell(row[1], request.link("dataset", name=row[1])), *row[2:]) for row in found.rows]
+    rows = [(row[0], Cell(row[1], request.dataset_link(row[1])), *row[2:]) for row in found.rows]
 
     def everything() -> Any:
         return request.database.query(f"SELECT {names} FROM {table} {where} ORDER BY rank", values).table

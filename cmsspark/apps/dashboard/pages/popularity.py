@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark.apps.dashboard import dataset_ranking, search, use
+from cmsspark.apps.dashboard.chart_modes import MODES, in_mode
 from cmsspark.apps.dashboard.dataset_ranking import DatasetRanking
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
-from cmsspark.apps.dashboard.selection import FILTERS, Selection, choice_parameter, number_parameter, text_parameter
+from cmsspark.apps.dashboard.selection import FILTERS, Selection, choice_parameter, text_parameter
 from cmsspark.apps.dashboard.series_parts import chart_of, measure_controls, measure_of
 from cmsspark.apps.dashboard.use import MEASURES, OF_JOBS
 from cmsspark.apps.dashboard.widgets import (
@@ -16,15 +18,16 @@ from cmsspark.apps.dashboard.widgets import (
     Column,
     Content,
     Control,
-    Figure,
     Figures,
     Note,
+    Search,
     Section,
     Table,
     bytes_figure,
     count_figure,
     cpu_figure,
-    si,
+    jobs_figure,
+    shown,
 )
 
 if TYPE_CHECKING:
@@ -42,6 +45,8 @@ _COLUMNS: Final = (
     Column("job_read_bytes", "Read by jobs", "bytes"),
     Column("cpu_ms", "CPU hours", "ms", "of jobs"),
 )
+#: Datasets of a page of the table.
+_PAGE: Final = 20
 _STREAMS_NOTE: Final = (
     "Accesses are log records of all streams. One read can have a record in two streams, so choose a stream to compare."
 )
@@ -55,30 +60,42 @@ def view(request: PageRequest) -> Content:
     measure = measure_of(request, chosen, notes)
     group = choice_parameter(request.parameters, "by", [*_GROUPS, "none"], "stream")
     by = None if group == "none" else group
-    series = use.series(request.snapshot, chosen, measure, by)
-    ranked = measure if measure != "users" else "job_count" if chosen.is_of_jobs else "nacc"
-    ranking = dataset_ranking.datasets(request.snapshot, chosen, ranked)
-    if chosen.value("stream") is None:
-        notes.append(Note(f"{_STREAMS_NOTE} {_JOBS_NOTE}" if request.snapshot.has_jobs else _STREAMS_NOTE))
+    # A read can have a record in two streams: their sums say nothing, so they are lines beside each other.
+    is_overlapping = by == "stream" and not chosen.values("stream")
+    mode = choice_parameter(request.parameters, "mode", list(MODES), "line" if is_overlapping else "sum")
     text = text_parameter(request.parameters, "q")
+    controls = [
+        *request.period_controls(chosen),
+        *request.filter_controls(chosen),
+        *measure_controls(request, measure, group, _GROUPS),
+        Control("mode", "Draw", mode, list(MODES.items())),
+    ]
+    about = f"{chosen.first} to {chosen.last}: which datasets are used, and how much."
+    ranking = dataset_ranking.datasets(request.snapshot, chosen, measure)
+    if not len(ranking) and not request.parameters.get("download"):
+        nothing = Note("Nothing was read in this period with these filters. Choose another period or fewer filters.")
+        return Content("Popularity", [Section("Nothing was read", [nothing])], about, controls, notes)
+    series = use.series(request.snapshot, chosen, measure, by)
+    chart = in_mode(chart_of("over_time", series, measure, chosen, by or "all"), mode)
+    search_field = Search("q", "Find datasets in this table", text, "datasets.json", "parts of a name, * for any")
     return Content(
         "Popularity",
         [
             Section("In total", [_figures(request, chosen, ranking)]),
             Section(
                 f"{MEASURES[measure][0]} over time" + (f" by {_GROUPS[by].lower()}" if by else ""),
-                [chart_of("over_time", series, measure, chosen, by or "all")],
+                [chart],
+                _about_streams(request) if not chosen.values("stream") else "",
             ),
-            Section("Most used datasets", [_top(request, chosen, ranking, ranked, text)], _about_top(ranked, text)),
-            Section("How concentrated use is", _concentration(ranking, ranked)),
+            Section(
+                "Most used datasets",
+                [search_field, _top(request, chosen, ranking, measure, text)],
+                _about_top(measure, text),
+            ),
+            *([Section("How concentrated use is", _concentration(ranking, measure))] if measure != "users" else []),
         ],
-        f"{chosen.first} to {chosen.last}: which datasets are used, and how much.",
-        [
-            *request.period_controls(chosen),
-            *request.filter_controls(chosen),
-            *measure_controls(request, measure, group, _GROUPS),
-            Control("q", "Find datasets", text, kind="search", suggestions="datasets.json", wide=True),
-        ],
+        about,
+        controls,
         notes,
     )
 
@@ -88,52 +105,87 @@ def _figures(request: PageRequest, chosen: Selection, ranking: DatasetRanking) -
     users = sums["users"]
     figures = [
         count_figure("Accesses", sums["nacc"]),
-        Figure("Distinct users", si(users), _people(chosen, users)),
-        Figure("Datasets", si(ranking.used), f"{ranking.used:,}"),
+        count_figure("Distinct users", users, _people(chosen, users)),
+        count_figure("Datasets", ranking.used),
         bytes_figure("Bytes read", sums["read_bytes"]),
     ]
     if request.snapshot.has_jobs:
-        figures.append(count_figure("Jobs", sums["job_count"]))
-        figures.append(bytes_figure("Bytes read by jobs", sums["job_read_bytes"]))
+        figures.append(jobs_figure(sums["job_count"], sums["job_read_bytes"]))
     return Figures([*figures, cpu_figure(sums["cpu_ms"])])
+
+
+def _about_streams(request: PageRequest) -> str:
+    return f"{_STREAMS_NOTE} {_JOBS_NOTE}" if request.snapshot.has_jobs else _STREAMS_NOTE
 
 
 def _people(chosen: Selection, users: int | None) -> str:
     if users is None:
-        return "two pseudonym keys"
+        return "not known over two pseudonym keys"
     return "of jobs, each person once" if chosen.is_of_jobs else "each person once"
 
 
 def _about_top(measure: str, text: str) -> str:
     about = f"Ordered by {MEASURES[measure][0].lower()}."
-    return f"{about} Names that contain: {text}" if text else about
+    return f"{about} Names that contain: {shown(text)}" if text else about
 
 
 def _top(request: PageRequest, chosen: Selection, ranking: DatasetRanking, measure: str, text: str) -> Table:
-    limit = number_parameter(request.parameters, "top", 20, 1, 500)
     positions = search.matching(ranking.names(), text) if text.strip() else list(range(len(ranking)))
-    names = ranking.names(positions[:limit])
-    users = dataset_ranking.users_of_datasets(request.snapshot, chosen, names)
-    sums = ranking.sums(names)
     columns = _COLUMNS if request.snapshot.has_jobs else [one for one in _COLUMNS if one.name not in OF_JOBS]
     counted = "job_count" if chosen.is_of_jobs or measure in OF_JOBS else "nacc"
-    period = {"from": chosen.first, "to": chosen.last}
-    rows = []
-    for number, (name, count) in enumerate(zip(names, users, strict=True)):
-        link = Cell(name, request.link("dataset", name=name, **period))
-        own = {column: values[number] for column, values in sums.items()}
-        shown_values = _values(own, count, counted, ranking.total)
-        rows.append((link, *(shown_values[column.name] for column in columns[1:])))
+
+    def values_of(chosen_positions: Sequence[int]) -> list[tuple[Any, ...]]:
+        names = ranking.names(chosen_positions)
+        users = dataset_ranking.users_of_datasets(request.snapshot, chosen, names)
+        sums = ranking.sums(names)
+        rows = []
+        for number, (name, count) in enumerate(zip(names, users, strict=True)):
+            own = _values({column: values[number] for column, values in sums.items()}, count, counted, ranking.total)
+            rows.append((Cell(name, request.dataset_link(name)), *(own[column.name] for column in columns[1:])))
+        return rows
+
+    def load(column: str, is_descending: bool, first: int, count: int) -> list[tuple[Any, ...]]:
+        ordered = _ordered(request, chosen, ranking, positions, (column, is_descending))
+        return values_of(ordered[first : first + count])
+
     return Table(
         "datasets",
         columns,
-        rows,
+        values_of(positions[:_PAGE]),
         "Datasets with their use in the chosen period",
         lambda: _download(request, chosen, ranking, positions),
         len(positions),
-        f"No dataset of this selection has {text!r} in its name." if text else "Nothing was read in this selection.",
-        bars=[column.name for column in columns].index(measure),
+        f"No dataset of this selection has {shown(text)!r} in its name.",
+        bars=[column.name for column in columns].index({"users": "distinct_users"}.get(measure, measure)),
+        limit=_PAGE,
+        load=load,
     )
+
+
+def _ordered(
+    request: PageRequest, chosen: Selection, ranking: DatasetRanking, positions: list[int], order: tuple[str, bool]
+) -> list[int]:
+    """Return the positions in the order of a column; datasets without a value are last."""
+    column, is_descending = order
+    if not column:
+        return positions
+    if column == "dataset_name":
+        return sorted(positions, key=ranking.names().__getitem__, reverse=is_descending)
+    measure = {"share": "job_count" if chosen.is_of_jobs else "nacc", "distinct_users": "users"}.get(column, column)
+    values: list[Any]
+    if measure == "remote_share":
+        sums = ranking.sums(ranking.names())
+        values = [
+            None if remote is None or not known else remote / known
+            for remote, known in zip(sums["remote_nacc"], sums["remote_known_nacc"], strict=True)
+        ]
+    else:
+        other = dataset_ranking.datasets(request.snapshot, chosen, measure)
+        by_code = dict(zip(other.codes.tolist(), other.values, strict=True))
+        values = [by_code.get(code) for code in ranking.codes.tolist()]
+    filled = [position for position in positions if values[position] is not None]
+    empty = [position for position in positions if values[position] is None]
+    return [*sorted(filled, key=lambda position: values[position], reverse=is_descending), *empty]
 
 
 def _values(sums: dict[str, int | None], users: int | None, counted: str, total: int) -> dict[str, Any]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from datetime import date, timedelta
 from typing import Any, Final
 
 from flask import Response, abort
 
-from cmsspark.apps.dashboard import run_index, security
+from cmsspark.apps.dashboard import run_index, run_tables, security
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.apps.dashboard.run_index import RunIndex
 from cmsspark.apps.dashboard.selection import choice_parameter, day_parameter
@@ -26,7 +27,6 @@ from cmsspark.apps.dashboard.widgets import (
     shown,
 )
 from cmsspark.base.errors import NotReady, UsageError
-from cmsspark.pages.day_report import BINS, counts
 from cmsspark.store.day_states import WORDS
 from cmsspark.store.query.database import Database
 from cmsspark.store.run_history import Run
@@ -35,160 +35,152 @@ from cmsspark.store.run_history import Run
 _DAYS, _MOST = 35, 400
 #: Rows of the reconciliation that the page shows.
 _SHOWN: Final = 40
+#: An absolute path of this host, or of a file system with a scheme.
+_PATH: Final = re.compile(
+    r"(?:[a-z0-9]+://|(?<![\w/.]))/(?:home|root|tmp|var|srv|opt|usr|mnt|data|eos|afs|cvmfs|scratch|work|user|project|build)"
+    r"(?:/[^/\s:,;'\"()]+){2,}"
+)
+#: Words of days, the worst first.
+_ORDER: Final = (
+    *("failed", "lost", "kept", "interrupted", "waiting", "partial", "sending", "running", "skipped"),
+    *("done", "published", "-"),
+)
+#: Columns of bins before those that may be empty.
+_FIXED: Final = 4
 _CLASSES: Final = {"green": "good", "yellow": "warn", "blue": "info", "red": "bad", "white": "none"}
 
 
 def view(request: PageRequest) -> Content:
-    """The calendar of a period, or one day of one job."""
+    """The calendar of a period, the jobs of one day, or one day of one job."""
     store = request.database.fout
     stored = run_index.stored_job_days(store)
     if not stored:
         return Content(
             "Runs", [], notes=[Note("No run is stored. Run: cmsspark daily, or run_spark data_aggregation --date DAY")]
         )
-    last = day_parameter(request.parameters, "to", stored[-1])
-    default = date.fromordinal(max(1, last.toordinal() - _DAYS + 1))
-    first = day_parameter(request.parameters, "from", default)
-    if not 0 <= (last - first).days < _MOST:
-        raise UsageError(f"the page shows at most {_MOST} days, in order", found=f"{first} to {last}")
-    days = [first + timedelta(days=number) for number in range((last - first).days + 1)]
+    notes: list[Note] = []
+    days = _days(request, stored, notes)
     index = run_index.read_index(store, request.state_dir, days, request.skipped)
-    job = request.parameters.get("job", "")
-    if job:
-        return _one(
-            request,
-            index,
-            choice_parameter(request.parameters, "job", index.jobs, ""),
-            day_parameter(request.parameters, "day", last),
-        )
+    notes += [Note(shown(text), "warn") for text in index.notes]
+    job, day = request.parameters.get("job", ""), request.parameters.get("day", "")
+    if job and day:
+        name = choice_parameter(request.parameters, "job", index.jobs, "")
+        return _one(request, index, name, day_parameter(request.parameters, "day", days[-1]))
+    if day:
+        return _of_day(request, index, day_parameter(request.parameters, "day", days[-1]))
+    name = choice_parameter(request.parameters, "job", ["", *index.jobs], "")
+    jobs = [name] if name else index.jobs
+    options = [("", "all: the worst of each day"), *((one, one) for one in index.jobs)]
     controls = [
-        Control("from", "From", first.isoformat(), kind="date"),
-        Control("to", "To (included)", last.isoformat(), kind="date"),
+        Control("from", "From", days[0].isoformat(), kind="date"),
+        Control("to", "To (included)", days[-1].isoformat(), kind="date"),
+        Control("job", "Job", name, options),
     ]
-    notes = [Note(shown(text), "warn") for text in index.notes]
     return Content(
         "Runs",
         [
-            Section("In total", [_figures(index)]),
-            Section("Days and jobs", [_calendar(request, index, days), *_skipped(index)]),
+            Section("Each day", [_figures(index, jobs), _calendar(request, index, days, jobs)]),
+            *_attention(request, index, jobs),
             Section(
                 "Where every record went",
-                [_reconciliation(index)],
+                [run_tables.reconciliation(index)],
                 "Each record of data_aggregation is in one bin: docs/counting.md.",
             ),
-            Section("Publishing", [_publishing(index)], "As the run history of this account knows it."),
+            Section("Publishing", [run_tables.publishing(index)], "As the run history of this account knows it."),
             Section(
-                "Drift", [_drift(index)], "Fields of logs that differ from their schema, in a sample of each file."
+                "Drift",
+                [run_tables.drift(index)],
+                "Fields of logs that differ from their schema, in a sample of each file.",
             ),
         ],
-        f"{first} to {last}",
+        f"{days[0]} to {days[-1]}",
         controls,
         notes,
     )
 
 
-def _figures(index: RunIndex) -> Figures:
-    words = Counter(cell.word for cell in index.cells.values() if cell.word != "-")
-    figures = [Figure(word, f"{count:,}", WORDS[word][1]) for word, count in words.most_common()]
-    return Figures(figures or [Figure("runs", "0", "in this period")])
+def _days(request: PageRequest, stored: list[date], notes: list[Note]) -> list[date]:
+    """Return the days of the address, the last ones of a longer period."""
+    last = day_parameter(request.parameters, "to", stored[-1])
+    default = date.fromordinal(max(1, last.toordinal() - _DAYS + 1))
+    first = day_parameter(request.parameters, "from", default)
+    if first > last:
+        raise UsageError(f"the period begins on {first} and ends before it, on {last}", next_step="exchange them")
+    if (last - first).days >= _MOST:
+        first = last - timedelta(days=_MOST - 1)
+        notes.append(Note(f"This page shows {_MOST} days at most: those up to {last}.", "warn"))
+    asked = request.parameters.get("day", "")
+    if asked:
+        day = day_parameter(request.parameters, "day", last)
+        first, last = (day, day) if not first <= day <= last else (first, last)
+    return [first + timedelta(days=number) for number in range((last - first).days + 1)]
 
 
-def _calendar(request: PageRequest, index: RunIndex, days: list[date]) -> Calendar:
-    rows = []
-    for day in reversed(days):
-        cells = []
-        for job in index.jobs:
-            cell = index.cells[day, job]
-            colour, about = WORDS[cell.word]
-            about = index.skipped.get((day, job), about)
-            word = cell.word + (f" ({cell.refused:,} refused)" if cell.refused else "")
-            href = "" if cell.word == "-" else request.here(job=job, day=day)
-            cells.append((word, _CLASSES[colour], f"{job} of {day}: {shown(about)}", href))
-        rows.append((day.isoformat(), cells))
-    used = {cell.word for cell in index.cells.values()}
-    legend = [(word, _CLASSES[colour], about) for word, (colour, about) in WORDS.items() if word in used]
-    return Calendar(index.jobs, rows, "The state of each day of each job", legend)
+def _figures(index: RunIndex, jobs: list[str]) -> Figures:
+    words = Counter(cell.word for (_, job), cell in index.cells.items() if cell.word != "-" and job in jobs)
+    figures = [Figure(word.capitalize(), f"{count:,}", WORDS[word][1]) for word, count in words.most_common(5)]
+    return Figures(figures or [Figure("Runs", "0", "in this period")])
 
 
-def _skipped(index: RunIndex) -> list[Table]:
-    """The skipped days of the calendar with their reasons, the newest first."""
-    rows = [(day.isoformat(), job, shown(text)) for (day, job), text in sorted(index.skipped.items(), reverse=True)]
-    columns = (Column("day", "Day"), Column("job", "Job"), Column("reason", "Reason"))
-    return [Table("skipped", columns, rows, "Days that cmsspark daily skips")] if rows else []
-
-
-def _reconciliation(index: RunIndex) -> Table:
-    columns = [Column("day", "Day"), Column("stream", "Stream"), Column("read", "Records read", "count")]
-    columns += [Column(name, label[0].upper() + label[1:], "count") for name, label in BINS.items()]
-    columns += [Column("matched_share", "Matched", "share"), Column("is_reconciled", "Adds up", "yes")]
-    rows = []
-    for (day, job), run in sorted(index.current.items(), key=lambda entry: entry[0], reverse=True):
-        if job == "data_aggregation":
-            for stream, bins in run.details.reconciliation.items():
-                rows.append((day.isoformat(), stream, *_bins(bins)))
-    return Table(
-        "reconciliation",
-        columns,
-        rows,
-        "Records of each stream and day by bin",
-        limit=_SHOWN,
-        empty="No run of this period has a reconciliation.",
-    )
-
-
-def _bins(bins: dict[str, Any]) -> tuple[Any, ...]:
-    flat = counts(bins)
-    read = bins["read"]
-    share = flat["matched"] / read if read else None
-    # Streams of accesses and of jobs have different bins.
-    return (read, *(flat.get(name) for name in BINS), share, sum(flat.values()) == read)
-
-
-def _publishing(index: RunIndex) -> Table:
-    columns = (
-        Column("day", "Day"), Column("table", "Table"), Column("destination", "Destination"),
-        Column("confirmed", "Confirmed", "count"), Column("waiting", "Waiting", "count"),
-        Column("refused", "Refused", "count"), Column("at_ms", "At", "instant"), Column("run", "Run"),
-    )  # fmt: skip
-    rows = [
-        (
-            one.day.isoformat(),
-            one.table,
-            one.destination,
-            one.confirmed,
-            one.waiting,
-            one.refused,
-            one.at_ms,
-            one.stored_run,
+def _calendar(request: PageRequest, index: RunIndex, days: list[date], jobs: list[str]) -> Calendar:
+    cells = {}
+    for day in days:
+        states = [(job, index.cells[day, job]) for job in jobs if (day, job) in index.cells]
+        worst = min((cell for _, cell in states), key=lambda cell: _ORDER.index(cell.word), default=None)
+        if worst is None or worst.word == "-":
+            cells[day] = ("–", "none", f"{day}: never run", "")
+            continue
+        about = "; ".join(
+            f"{job}: {index.skipped.get((day, job), cell.word)}"
+            + (f", {cell.refused:,} refused" if cell.refused else "")
+            for job, cell in states
+            if cell.word != "-"
         )
-        for one in sorted(index.published, key=lambda one: (one.day, one.at_ms), reverse=True)
-    ]
-    return Table(
-        "publishing",
-        columns,
-        rows,
-        "Documents by day and table",
-        empty="Nothing of this period was published: cmsspark publish --date DAY",
-    )
+        href = request.here(day=day, job=jobs[0] if len(jobs) == 1 else None)
+        kind = "bad" if any(cell.refused for _, cell in states) else _CLASSES[WORDS[worst.word][0]]
+        cells[day] = (worst.word, kind, f"{day}: {shown(about)}", href)
+    used = {cell[0] for cell in cells.values()}
+    legend = [(word, _CLASSES[colour], about) for word, (colour, about) in WORDS.items() if word in used]
+    return Calendar(cells, "The state of each day", legend)
 
 
-def _drift(index: RunIndex) -> Table:
+def _attention(request: PageRequest, index: RunIndex, jobs: list[str]) -> list[Section]:
+    """Days and jobs that are not simply stored, the newest first."""
+    rows = []
+    for (day, job), cell in sorted(index.cells.items(), reverse=True):
+        if (job in jobs and cell.word not in ("-", "done", "published")) or cell.refused:
+            about = index.skipped.get((day, job), WORDS[cell.word][1])
+            link = Cell(day.isoformat(), request.here(job=job, day=day))
+            rows.append((link, cell.word, job, shown(about), cell.refused or None))
     columns = (
-        Column("stream", "Stream"), Column("field", "Field"), Column("form", "Format"), Column("change", "Change"),
-        Column("day_count", "Days", "count"), Column("last_day", "Last day"),
-        Column("records", "Records of samples", "count"),
+        Column("day", "Day"), Column("state", "State"), Column("job", "Job"), Column("about", "Why"),
+        Column("refused", "Refused documents", "count"),
     )  # fmt: skip
-    found: dict[tuple[str, str, str, str], tuple[int, date, int]] = {}
-    for (day, _), run in index.current.items():
-        for stream, entries in run.details.drift.items():
-            for entry in entries:
-                key = (stream, str(entry.get("field")), str(entry.get("form")), str(entry.get("change")))
-                count, newest, records = found.get(key, (0, day, 0))
-                found[key] = (count + 1, max(newest, day), records + int(entry.get("records") or 0))
-    rows = [(*key, count, newest.isoformat(), records) for key, (count, newest, records) in sorted(found.items())]
-    return Table(
-        "drift", columns, rows, "Differences between logs and schemas", empty="No field differed from its schema."
-    )
+    table = Table("attention", columns, rows, "Days that are not complete", limit=_SHOWN)
+    return [Section("What needs a look", [table])] if rows else []
+
+
+def _of_day(request: PageRequest, index: RunIndex, day: date) -> Content:
+    """All jobs of one day."""
+    rows = []
+    for job in index.jobs:
+        cell, run = index.cells[day, job], index.current.get((day, job))
+        about = index.skipped.get((day, job), WORDS[cell.word][1])
+        link = Cell(job, request.here(job=job, day=day)) if cell.word != "-" else job
+        rows.append(
+            (link, cell.word, shown(about), None if run is None else run.rows, None if run is None else run.run)
+        )
+    columns = (
+        Column("job", "Job"), Column("state", "State"), Column("about", "Meaning"), Column("rows", "Rows", "count"),
+        Column("run", "Current run"),
+    )  # fmt: skip
+    sections = [Section("Jobs", [Table("jobs", columns, rows, f"The jobs of {day}")])]
+    notes = [Note(shown(text), "warn") for text in index.notes]
+    return Content(f"Runs of {day}", sections, "One day", _back(request), notes, "Back to the calendar")
+
+
+def _back(request: PageRequest) -> list[Control]:
+    return [Control(name, name, request.parameters.get(name, ""), kind="hidden") for name in ("from", "to")]
 
 
 def _one(request: PageRequest, index: RunIndex, job: str, day: date) -> Content:
@@ -209,13 +201,11 @@ def _one(request: PageRequest, index: RunIndex, job: str, day: date) -> Content:
     ]
     if current is not None:
         sections += _details(current)
-    back = [Control("from", "From", request.parameters.get("from", ""), kind="hidden")]
-    back.append(Control("to", "To", request.parameters.get("to", ""), kind="hidden"))
     return Content(
         f"{job} of {day}",
         sections,
         "One day of one job",
-        back,
+        _back(request),
         [Note(shown(text), "warn") for text in index.notes],
         "Back to the calendar",
     )
@@ -228,13 +218,13 @@ def _run_row(request: PageRequest, run: Run, current: Run | None) -> tuple[Any, 
     state = run.state.value + (" (current)" if current is not None and current.stored_run == stored else "")
     state += ", partial" if run.is_partial else ""
     seconds = None if run.seconds is None else round(run.seconds)
-    error = (run.error or "").partition("\n")[0]
+    error = without_paths((run.error or "").partition("\n")[0])
     return run.run, state, run.began_ms, seconds, run.rows, Cell("open", href) if page else None, error
 
 
 def _details(run: Run) -> list[Section]:
     sections = []
-    warnings = [Note(shown(text), "warn") for text in run.details.warnings]
+    warnings = [Note(shown(without_paths(text)), "warn") for text in run.details.warnings]
     if warnings:
         sections.append(Section("Warnings", warnings))
     tables = [(name, entry.rows, entry.bytes) for name, entry in run.details.tables.items()]
@@ -242,12 +232,20 @@ def _details(run: Run) -> list[Section]:
     sections.append(Section("Tables", [Table("tables", columns, tables, "What the current run stored")]))
     bins = run.details.reconciliation
     if bins:
-        heads = [Column("stream", "Stream"), Column("read", "Records read", "count")]
-        heads += [Column(name, label[0].upper() + label[1:], "count") for name, label in BINS.items()]
-        heads += [Column("matched_share", "Matched", "share"), Column("is_reconciled", "Adds up", "yes")]
-        rows = [(stream, *_bins(counts)) for stream, counts in bins.items()]
-        sections.append(Section("Where every record went", [Table("bins", heads, rows, "Records by bin")]))
+        rows = [(stream, *run_tables.bin_values(counts)) for stream, counts in bins.items()]
+        # Bins that no stream of the day has say nothing.
+        used = [n for n, column in enumerate(run_tables.bin_columns()) if n < _FIXED or any(row[n] for row in rows)]
+        heads = [run_tables.bin_columns()[n] for n in used]
+        table = Table(
+            "bins", heads, [tuple(row[n] for n in used) for row in rows], "Records by bin; empty bins are left out"
+        )
+        sections.append(Section("Where every record went", [table]))
     return sections
+
+
+def without_paths(text: str) -> str:
+    """Return a text with the last two parts of each absolute path; datasets and files of CMS stay."""
+    return _PATH.sub(lambda path: "…/" + "/".join(path[0].rsplit("/", 2)[1:]), text)
 
 
 def report(database: Database, job: str, interval: str, run: str) -> Response:

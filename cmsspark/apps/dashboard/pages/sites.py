@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
 
-from cmsspark.apps.dashboard import site_use, use
+from cmsspark.apps.dashboard import site_storage, site_use, use
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.apps.dashboard.segment_build import SUMS
 from cmsspark.apps.dashboard.selection import Selection, choice_parameter, number_parameter, text_parameter
@@ -23,14 +24,20 @@ from cmsspark.apps.dashboard.widgets import (
     bytes_figure,
     count_figure,
     cpu_figure,
+    jobs_figure,
     shown,
     si,
 )
+from cmsspark.base.clock import to_second
 from cmsspark.base.errors import CmssparkError
 from cmsspark.base.names import KINDS
 from cmsspark.base.text.plurals import number_of
 
+T = TypeVar("T")
 _WEEKS: Final = 12
+#: Datasets of a page of a table.
+_PAGE: Final = 20
+_ABOUT_AGES: Final = "Replicas of the newest snapshot whose datasets no access and no job read there for so long."
 _SUM_COLUMNS: Final = (
     Column("nacc", "Accesses", "count"),
     Column("remote_share", "Remote", "share", "remote accesses among those in rows whose log records it"),
@@ -71,11 +78,7 @@ def view(request: PageRequest) -> Content:
 
 
 def _overview(request: PageRequest, chosen: Selection, sites: list[tuple[Any, ...]]) -> Table:
-    period = {"from": chosen.first, "to": chosen.last}
-    rows = [
-        (Cell(row[0], request.link("sites", site=row[0], **period)), *_values(request, row[1:-1]), row[-1])
-        for row in sites
-    ]
+    rows = [(Cell(row[0], request.site_link(row[0])), *_values(request, row[1:-1]), row[-1]) for row in sites]
     users = Column("distinct_users", "Users", "count", "distinct people of the whole period, each once at each site")
     columns = (Column("site_name", "Site"), *_columns(request), users)
     return Table("sites", columns, rows, "Accesses by site, as the logs name it", bars=1)
@@ -94,14 +97,18 @@ def _one(request: PageRequest, chosen: Selection, site: str, controls: list[Cont
         Control("weeks", "Unused for weeks", str(weeks), kind="number", limits=("1", "520")),
         Control("kind", "Storage", kind, [(one, one) for one in KINDS]),
     ]
+    forecast = _optional(notes, "The forecast", lambda: site_storage.forecast_section(request, site))
+    storage = _storage(request, site, kind, notes)
     return Content(
         shown(site),
         [
             Section("In total", [_figures(request, chosen, site, tiers)]),
+            *([Section(f"What lies there unread, on {kind}", [Figures(storage)], _ABOUT_AGES)] if storage else []),
+            Section("What is read there", [_datasets(request, chosen, site)]),
             Section("Local and remote accesses over time", [_local_remote(request, chosen, site)], _REMOTE),
             Section("By data tier", [_group_table(request, "data_tier", "Data tier", tiers)], is_half=True),
             Section("By application", [_group_table(request, "app", "Application", apps)], is_half=True),
-            Section("What is read there", [_datasets(request, chosen, site)]),
+            *([forecast] if forecast is not None else []),
             Section(
                 f"Replicas there that nobody read for {number_of(weeks, 'week')}",
                 _unused(request, site, weeks, kind, notes),
@@ -113,6 +120,22 @@ def _one(request: PageRequest, chosen: Selection, site: str, controls: list[Cont
     )
 
 
+def _storage(request: PageRequest, site: str, kind: str, notes: list[Note]) -> list[Figure]:
+    """Return figures of what is unread by age, and of the cache that the site needs."""
+    found = _optional(notes, "The replicas", lambda: site_storage.ages(request.snapshot, request.database, site, kind))
+    cache = _optional(notes, "The comparison of caches", lambda: site_storage.cache_figure(request.database, site))
+    return [*site_storage.age_figures(found or []), *([cache] if cache is not None else [])]
+
+
+def _optional(notes: list[Note], what: str, make: Callable[[], T]) -> T | None:
+    """Return a part of the page; where its table cannot be read, None, and a note says so."""
+    try:
+        return make()
+    except CmssparkError as error:
+        notes.append(Note(f"{what} cannot be read: {' '.join(error.text().split())}", "bad"))
+        return None
+
+
 def _figures(request: PageRequest, chosen: Selection, site: str, tiers: list[tuple[Any, ...]]) -> Figures:
     sums = {name: _sum(row[1 + n] for row in tiers) for n, name in enumerate(SUMS)}
     accesses = use.known_count(request.snapshot, chosen, sums["nacc"])
@@ -121,13 +144,12 @@ def _figures(request: PageRequest, chosen: Selection, site: str, tiers: list[tup
     share = f"{remote / known:.1%}" if remote is not None and known else "–"
     figures = [
         count_figure("Accesses", None if chosen.is_of_jobs else accesses),
-        Figure("Distinct users", si(users), "of jobs" if chosen.is_of_jobs else "each person once"),
+        count_figure("Distinct users", users, "of jobs" if chosen.is_of_jobs else "each person once"),
         Figure("Remote share", share, f"{remote or 0:,} of {known or 0:,}"),
         bytes_figure("Bytes read", sums["read_bytes"]),
     ]
     if request.snapshot.has_jobs:
-        figures.append(count_figure("Jobs", sums["job_count"]))
-        figures.append(bytes_figure("Bytes read by jobs", sums["job_read_bytes"]))
+        figures.append(jobs_figure(sums["job_count"], sums["job_read_bytes"]))
     return Figures([*figures, cpu_figure(sums["cpu_ms"])])
 
 
@@ -158,12 +180,18 @@ def _group_table(request: PageRequest, name: str, heading: str, rows: list[tuple
 def _datasets(request: PageRequest, chosen: Selection, site: str) -> Table:
     rows = site_use.top_datasets(request.snapshot, chosen, site)
     columns = (Column("dataset_name", "Dataset"), *_columns(request))
-    limit = number_parameter(request.parameters, "top", 20, 1, 500)
-    period = {"from": chosen.first, "to": chosen.last}
-    made = [
-        (Cell(row[0], request.link("dataset", name=row[0], **period)), *_values(request, row[1:]))
-        for row in rows[:limit]
-    ]
+
+    def made(part: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        return [(Cell(row[0], request.dataset_link(row[0])), *_values(request, row[1:])) for row in part]
+
+    def load(column: str, is_descending: bool, first: int, count: int) -> list[tuple[Any, ...]]:
+        number = next((n for n, one in enumerate(columns) if one.name == column), None)
+        if number is None:
+            return made(rows[first : first + count])
+        keyed = [(row[0] if number == 0 else _values(request, row[1:])[number - 1], row) for row in rows]
+        filled = sorted((one for one in keyed if one[0] is not None), key=lambda one: one[0], reverse=is_descending)
+        ordered = [*filled, *(one for one in keyed if one[0] is None)]
+        return made([row for _, row in ordered[first : first + count]])
 
     def download() -> Any:
         import pyarrow as pa
@@ -171,7 +199,8 @@ def _datasets(request: PageRequest, chosen: Selection, site: str) -> Table:
         names = ("dataset_name", *SUMS)
         return pa.table([list(column) for column in zip(*rows, strict=True)] or [[]] * len(names), names=list(names))
 
-    return Table("datasets", columns, made, "Datasets that are read at this site", download, len(rows), bars=1)
+    caption = "Datasets that are read at this site"
+    return Table("datasets", columns, made(rows[:_PAGE]), caption, download, len(rows), bars=1, limit=_PAGE, load=load)
 
 
 def _unused(request: PageRequest, site: str, weeks: int, kind: str, notes: list[Note]) -> list[Any]:
@@ -194,19 +223,19 @@ def _unused(request: PageRequest, site: str, weeks: int, kind: str, notes: list[
     columns = (
         Column("dataset_name", "Dataset"),
         Column("present_bytes", "Bytes there", "bytes"),
-        Column("newest_replica_ms", "Newest replica", "instant"),
+        Column("newest_replica_ms", "Newest replica", "day"),
         Column("nacc_elsewhere", "Accesses elsewhere", "count", "accesses at other or unknown sites in the same weeks"),
         Column("jobs_elsewhere", "Jobs elsewhere", "count", "jobs at other or unknown sites in the same weeks"),
     )
-    made = [(Cell(row[0], request.link("dataset", name=row[0])), *row[1:]) for row in rows]
+    made = [(Cell(row[0], request.dataset_link(row[0])), row[1], _day_of(row[2]), *row[3:]) for row in rows]
     table = Table(
         "unused",
         columns,
-        made[:50],
+        made,
         f"Not read there from {first} to {last}",
         lambda: _all(columns, rows),
-        len(rows),
         bars=1,
+        limit=_PAGE,
     )
     missing = [
         n
@@ -217,6 +246,10 @@ def _unused(request: PageRequest, site: str, weeks: int, kind: str, notes: list[
         Note(f"{len(missing):,} of these days are not stored: a dataset may have been read on one of them.", "warn")
     ]
     return [figures, *(warning if missing else []), table]
+
+
+def _day_of(ms: int | None) -> str | None:
+    return None if ms is None else to_second(int(ms))[:10]
 
 
 def _all(columns: tuple[Column, ...], rows: list[tuple[Any, ...]]) -> Any:

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any, Final
 
-from cmsspark.apps.dashboard.memory_limit import memory_limit
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
-from cmsspark.apps.dashboard.widgets import Column, Content, Control, Kind, Note, Section, Table, shown
-from cmsspark.base.errors import CmssparkError, NotReady, UsageError
+from cmsspark.apps.dashboard.query_process import Query
+from cmsspark.apps.dashboard.widgets import Column, Content, Control, Fold, Kind, Note, Section, Table, shown
+from cmsspark.base.errors import CmssparkError, UsageError
+from cmsspark.base.text.plurals import number_of
 from cmsspark.store.query.database import QueryResult
+from cmsspark.store.query.table_views import DAYS
 
-#: Seconds of a query, rows on the page and in a download, characters of a query, queries at once.
-SECONDS, ROWS, DOWNLOADED, CHARACTERS, AT_ONCE = 20.0, 500, 200_000, 8_000, 2
-#: Bytes of a result, as Arrow has it, and of the memory that running queries may take.
+#: Seconds of a query, rows on the page and in a download, characters of a query.
+SECONDS, ROWS, DOWNLOADED, CHARACTERS = 20.0, 500, 200_000, 8_000
+#: Bytes of a result, as Arrow has it.
 BYTES: Final = 100_000_000
-MEMORY: Final = 2 << 30
 _EXAMPLE: Final = (
     "SELECT data_tier, sum(accesses) AS accesses, sum(read_bytes) AS bytes, sum(jobs) AS jobs\n"
     "FROM data_aggregation\nWHERE day = (SELECT max(day) FROM data_aggregation)\n"
     "GROUP BY data_tier ORDER BY accesses DESC NULLS LAST"
 )
-_RUNNING: Final = threading.BoundedSemaphore(AT_ONCE)
 
 
 def view(request: PageRequest) -> Content:
@@ -35,7 +34,8 @@ def view(request: PageRequest) -> Content:
     elif sql:
         is_download = bool(request.parameters.get("download"))
         try:
-            result = _run(request, sql, DOWNLOADED if is_download else ROWS)
+            query = Query(sql, DOWNLOADED if is_download else ROWS, BYTES, SECONDS)
+            result = request.queries.run(query, request.is_gone)
             sections.append(Section("Rows", [_table(request, sql, result)], f"{result.seconds:.2f} s"))
         except CmssparkError as error:
             if is_download:
@@ -43,22 +43,12 @@ def view(request: PageRequest) -> Content:
             notes.append(Note(shown(error.wanted), "bad"))
             for label, value in (("where", error.where), ("found", error.found), ("next", error.next_step)):
                 notes += [Note(f"{label}: {shown(line)}") for line in str(value or "").splitlines() if line.strip()]
-    sections.append(_tables(request))
+    sections += _tables(request)
     limits = f"One query that reads; {SECONDS:g} s, {ROWS:,} rows here and {DOWNLOADED:,} in a download."
-    control = Control("q", "Query", sql or _EXAMPLE, kind="area", wide=True)
+    control = Control("q", "Query", sql or _EXAMPLE, kind="area", wide=True, completions="words.json")
     return Content(
         "SQL", sections, f"{limits} Tables with a row for each person are left out.", [control], notes, "Run"
     )
-
-
-def _run(request: PageRequest, sql: str, rows: int) -> QueryResult:
-    if not _RUNNING.acquire(timeout=SECONDS):
-        raise NotReady("other queries are running", found=f"{AT_ONCE} at once", next_step="run it again later")
-    try:
-        with memory_limit(MEMORY):
-            return request.database.query(sql, max_rows=rows, max_seconds=SECONDS, max_bytes=BYTES)
-    finally:
-        _RUNNING.release()
 
 
 def _table(request: PageRequest, sql: str, result: QueryResult) -> Table:
@@ -72,7 +62,7 @@ def _table(request: PageRequest, sql: str, result: QueryResult) -> Table:
     caption = (
         f"The first {len(rows):,} rows; a download has up to {DOWNLOADED:,}" if result.is_truncated else "All rows"
     )
-    return Table("query", columns, rows, caption, lambda: result.table, empty="The query found no row.")
+    return Table("query", columns, rows, caption, lambda: result.table, empty="The query found no row.", limit=ROWS)
 
 
 def _kind(arrow: str) -> Kind:
@@ -87,14 +77,40 @@ def _value(value: Any, kind: Kind) -> Any:
     return str(value)[:2_000]
 
 
-def _tables(request: PageRequest) -> Section:
-    rows = [
-        (table.name, column.name, column.type, column.about)
-        for table in request.database.tables
-        for column in table.columns
-    ]
-    columns = (Column("table", "Table"), Column("column", "Column"), Column("type", "Type"), Column("about", "Meaning"))
-    return Section("Tables", [Table("tables", columns, rows, "The tables, their columns and units")])
+def words(request: PageRequest) -> list[str]:
+    """Return the words that the form completes: tables and columns, tables with rows first."""
+    tables = request.database.tables
+    days = _days(request)
+    names = sorted((table.name for table in tables), key=lambda name: (name not in days, name))
+    return list(dict.fromkeys([*names, *sorted({column.name for table in tables for column in table.columns})]))
+
+
+def _days(request: PageRequest) -> dict[str, tuple[int, str]]:
+    """Table → the number of its stored days or periods, and the newest."""
+    found = request.database.query(
+        "SELECT table_name, count(*), max(coalesce(period, day::VARCHAR)) FROM stored_days GROUP BY 1"
+    )
+    return {row[0]: (row[1], row[2]) for row in found.rows}
+
+
+def _tables(request: PageRequest) -> list[Section]:
+    days = _days(request)
+    columns = (
+        Column("column", "Column", "insert"), Column("type", "Type"), Column("about", "Meaning")
+    )  # fmt: skip
+    folds: dict[bool, list[Fold]] = {True: [], False: []}
+    for table in request.database.tables:
+        rows = [(column.name, column.type, column.about) for column in table.columns]
+        count, newest = days.get(table.name, (0, ""))
+        note = f"{number_of(count, 'day or period', 'days and periods')}, newest {newest}" if count else ""
+        is_stored = bool(count) or table.name == DAYS
+        content = Table(f"columns_{table.name}", columns, rows, f"Columns of {table.name}", limit=len(rows))
+        folds[is_stored].append(Fold(table.name, [content], note or "all stored days and periods" * is_stored))
+    about = "Open a table to see its columns. As you type, the form completes their names: Tab takes the first."
+    sections = [Section("Stored tables", folds[True], about)]
+    if folds[False]:
+        sections.append(Section("Tables without stored results", [Fold("Show them", folds[False])]))
+    return sections
 
 
 PAGE = PageDefinition("SQL", "One query over the stored tables.", view, needs_use=False, is_quick=False)

@@ -6,9 +6,19 @@ from typing import Final
 
 from cmsspark.apps.dashboard import use
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
-from cmsspark.apps.dashboard.selection import FILTERS, STEPS, choice_parameter
+from cmsspark.apps.dashboard.selection import FILTERS, STEPS, Selection, choice_parameter
 from cmsspark.apps.dashboard.series_parts import chart_of
-from cmsspark.apps.dashboard.widgets import Content, Control, Figure, Figures, Section, count_figure, cpu_figure, si
+from cmsspark.apps.dashboard.widgets import (
+    Column,
+    Content,
+    Control,
+    Figures,
+    Section,
+    Table,
+    count_figure,
+    cpu_figure,
+    shown,
+)
 from cmsspark.sources.registry import STREAMS_BY_NAME
 
 _WITH_TIMES: Final = " and ".join(stream.name for stream in STREAMS_BY_NAME.values() if stream.has_times)
@@ -29,7 +39,7 @@ def view(request: PageRequest) -> Content:
     nobody = (
         "A person is a pseudonym: one name in two certificates counts once. Records without a user are not counted."
     )
-    figures = [Figure("Distinct users", si(sums["users"]), "over the whole period, each person once")]
+    figures = [count_figure("Distinct users", sums["users"], "over the whole period, each person once")]
     if not chosen.is_of_jobs:
         figures.append(count_figure("Accesses", sums["nacc"]))
     if request.snapshot.has_jobs:
@@ -43,7 +53,7 @@ def view(request: PageRequest) -> Content:
             Section(f"Distinct users per {step}", [chart_of("users", users, "users", chosen, by or "all")], nobody),
             Section(
                 f"CPU time per {step} by {_CPU[tier].lower()}",
-                [chart_of("cpu", cpu, "cpu_ms", chosen, tier)],
+                [chart_of("cpu", cpu, "cpu_ms", chosen, tier), _cpu_in_total(request, chosen, tier)],
                 f"CPU time is in the logs of jobs only (the streams {_WITH_TIMES}).",
             ),
         ],
@@ -56,6 +66,20 @@ def view(request: PageRequest) -> Content:
         ],
         request.use_notes(chosen),
     )
+
+
+def _cpu_in_total(request: PageRequest, chosen: Selection, tier: str) -> Table:
+    """CPU time of the whole period by tier, the largest first."""
+    where, parameters = chosen.where(list(FILTERS))
+    rows = request.snapshot.query(
+        f"SELECT {tier}::VARCHAR, sum(cpu_ms) AS cpu FROM cube WHERE {where} GROUP BY 1 HAVING cpu IS NOT NULL "
+        "ORDER BY cpu DESC, 1",
+        parameters,
+    )
+    whole = sum(int(row[1]) for row in rows)
+    columns = (Column(tier, _CPU[tier]), Column("cpu_ms", "CPU hours", "ms"), Column("share", "Share", "share"))
+    cells = [(shown(name), int(cpu), int(cpu) / whole if whole else None) for name, cpu in rows]
+    return Table("cpu_in_total", columns, cells, f"CPU time of the period by {_CPU[tier].lower()}", bars=1, limit=20)
 
 
 PAGE = PageDefinition("Users over time", "How many people read data, and the CPU time by tier.", view)

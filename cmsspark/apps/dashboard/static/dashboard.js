@@ -26,13 +26,49 @@
   function datasets(data) {
     const stacked = data.kind === "stack";
     return data.series.map((one, number) => {
-      const line = colour(`--c${one.name === "other" ? 7 : number % 7}`);
+      const line = colour(`--c${one.colour}`);
       return {
-        label: one.name, data: one.values, borderColor: line, backgroundColor: stacked ? `${line}b3` : line,
+        label: one.name, data: data.x.length ? one.values.map((y, n) => ({ x: data.x[n], y })) : one.values, borderColor: line, backgroundColor: stacked ? `${line}b3` : line,
         borderWidth: stacked ? 1 : 2, borderDash: stacked ? [] : DASHES[number % 8], fill: stacked ? (number ? "-1" : "origin") : false, spanGaps: false,
         pointStyle: POINTS[number % 8], pointRadius: data.labels.length > 60 ? 0 : 2.5, pointHoverRadius: 5, tension: 0,
       };
     });
+  }
+
+  // A horizontal line at the value that is aimed at.
+  const target = {
+    id: "target",
+    afterDatasetsDraw(chart, _, options) {
+      if (typeof options.value !== "number") return;
+      const y = chart.scales.y.getPixelForValue(options.value);
+      const { ctx, chartArea } = chart;
+      ctx.save();
+      ctx.strokeStyle = options.color;
+      ctx.setLineDash([6, 4]);
+      ctx.beginPath();
+      ctx.moveTo(chartArea.left, y);
+      ctx.lineTo(chartArea.right, y);
+      ctx.stroke();
+      ctx.restore();
+    },
+  };
+
+  // The horizontal axis: labels one after another, or values on a scale with the labels of the data.
+  function axis(data, text, title) {
+    const shared = { title: title(data.xTitle), grid: { display: false } };
+    const ticks = { color: text, maxRotation: 0, autoSkipPadding: 22, minRotation: 0 };
+    if (!data.x.length) return { ...shared, ticks: { ...ticks, callback(value) { return short(this.getLabelForValue(value)); } } };
+    const labels = new Map(data.x.map((value, number) => [value, data.labels[number]]));
+    return {
+      ...shared, type: data.logX ? "logarithmic" : "linear", min: Math.min(...data.x), max: Math.max(...data.x),
+      ticks: { ...ticks, callback: (value) => labels.get(value) },
+      afterBuildTicks(scale) { scale.ticks = data.x.map((value) => ({ value })); },
+    };
+  }
+
+  function total(items, unit) {
+    const values = items.map((one) => one.raw).filter((value) => value !== null);
+    return values.length > 1 ? `Total: ${exact(values.reduce((sum, value) => sum + value, 0), unit)}` : "";
   }
 
   function draw(figure) {
@@ -43,11 +79,12 @@
     const title = (words) => ({ display: true, text: words, color: text });
     charts.push(new Chart(figure.querySelector("canvas"), {
       type: data.kind === "bar" ? "bar" : "line",
+      plugins: [target],
       data: { labels: data.labels, datasets: datasets(data) },
       options: {
         animation: false, responsive: true, maintainAspectRatio: false, interaction: { mode: "index", intersect: false },
         scales: {
-          x: { title: title(data.xTitle), ticks: { color: text, maxRotation: 0, autoSkipPadding: 18 }, grid: { display: false } },
+          x: axis(data, text, title),
           y: {
             beginAtZero: true, stacked, title: title(data.unit ? `${data.yTitle} (${data.unit})` : data.yTitle), grid: { color: grid },
             max: data.unit === "%" ? 100 : undefined, ticks: { color: text, callback: (value) => si(value, data.unit) },
@@ -55,15 +92,66 @@
         },
         plugins: {
           legend: { display: data.series.length > 1, position: "bottom", labels: { color: text, usePointStyle: true, boxHeight: 7 } },
-          tooltip: { itemSort: (a, b) => b.raw - a.raw, callbacks: { label: (one) => ` ${one.dataset.label}: ${exact(one.raw, data.unit)}` } },
+          target: { value: data.target, color: text },
+          tooltip: {
+            itemSort: (a, b) => b.parsed.y - a.parsed.y,
+            callbacks: {
+              label: (one) => ` ${one.dataset.label}: ${exact(one.parsed.y, data.unit)}`,
+              footer: (items) => (data.kind === "stack" ? total(items, data.unit) : ""),
+            },
+          },
         },
       },
     }));
   }
 
+  // Long names of an axis keep their beginning and end.
+  function short(label) {
+    const text = String(label);
+    return text.length > 24 ? `${text.slice(0, 11)}…${text.slice(-11)}` : text;
+  }
+
+  // The chart on the page's card colour, as a picture.
+  function picture(chart) {
+    const canvas = document.createElement("canvas");
+    canvas.width = chart.canvas.width;
+    canvas.height = chart.canvas.height;
+    const context = canvas.getContext("2d");
+    context.fillStyle = colour("--card");
+    context.fillRect(0, 0, canvas.width, canvas.height);
+    context.drawImage(chart.canvas, 0, 0);
+    return new Promise((resolve) => { canvas.toBlob(resolve, "image/png"); });
+  }
+
+  async function take(button, name, chart) {
+    const announce = document.getElementById("announce");
+    if (button.dataset.picture === "copy") {
+      await navigator.clipboard.write([new ClipboardItem({ "image/png": picture(chart) })]);
+      announce.textContent = "The picture was copied";
+      return;
+    }
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(await picture(chart));
+    link.download = `${document.title.split(" · ")[0]}-${name}.png`.replace(/[^\w.+-]+/g, "_");
+    link.click();
+    URL.revokeObjectURL(link.href);
+  }
+
+  function offerPictures(figure, chart) {
+    const tools = figure.nextElementSibling;
+    if (!tools || !tools.classList.contains("pictures")) return;
+    tools.querySelectorAll("[data-picture]").forEach((button) => {
+      button.hidden = button.dataset.picture === "copy" && !(navigator.clipboard && window.ClipboardItem);
+      button.onclick = () => take(button, JSON.parse(figure.dataset.chart).name, chart);
+    });
+  }
+
   function drawAll() {
     charts.splice(0).forEach((one) => one.destroy());
-    if (window.Chart) document.querySelectorAll("figure.chart[data-chart]").forEach(draw);
+    if (window.Chart) document.querySelectorAll("figure.chart[data-chart]").forEach((figure) => {
+      draw(figure);
+      offerPictures(figure, charts[charts.length - 1]);
+    });
     document.documentElement.dataset.drawn = String(charts.length);
   }
 
@@ -82,12 +170,13 @@
       if (!(answer.headers.get("Content-Type") || "").startsWith("text/html")) { window.location.assign(address); return; }
       const page = new DOMParser().parseFromString(text, "text/html");
       const fresh = page.getElementById("main");
-      const nav = page.querySelector("nav");
+      const nav = page.querySelector("header nav");
       if (!fresh || !nav) { window.location.assign(address); return; }
-      const open = [...main.querySelectorAll("details")].map((one) => one.open);
+      const key = (one) => one.querySelector("[id]")?.id || one.querySelector("summary").textContent.trim().slice(0, 40);
+      const open = new Map([...main.querySelectorAll("details")].map((one) => [key(one), one.open]));
       main.replaceWith(document.adoptNode(fresh));
-      document.querySelector("nav").replaceWith(document.adoptNode(nav));
-      if (push) [...fresh.querySelectorAll("details")].forEach((one, n) => { one.open = Boolean(open[n]); });
+      document.querySelector("header nav").replaceWith(document.adoptNode(nav));
+      [...fresh.querySelectorAll("details:not(.filters)")].forEach((one) => { one.open = open.get(key(one)) || one.open; });
       document.title = page.title;
       if (push) window.history.pushState({}, "", address);
       shown = window.location.pathname + window.location.search;
@@ -116,10 +205,53 @@
     });
     form.addEventListener("change", (event) => {
       const field = event.target;
-      const isReady = field.tagName === "SELECT" || (["date", "number"].includes(field.type) && field.value && field.validity.valid);
+      const isReady = field.tagName === "SELECT" || field.type === "checkbox" || (["date", "number"].includes(field.type) && field.value && field.validity.valid);
       if (isReady) go(addressOf(form), { focus: field.id });
     });
     form.querySelectorAll("[data-suggest]").forEach(suggest);
+    form.querySelectorAll("[data-complete]").forEach(complete);
+  }
+
+  // Names of tables and columns for the word at the cursor of a query: Tab takes the first.
+  function complete(area) {
+    const list = document.createElement("div");
+    list.className = "links completions";
+    area.after(list);
+    let words = null;
+    const word = () => /[\w$]*$/.exec(area.value.slice(0, area.selectionStart))[0];
+    const put = (text, from) => {
+      area.setRangeText(text, from, area.selectionEnd, "end");
+      list.replaceChildren();
+      area.focus();
+    };
+    const offer = () => {
+      const begun = word().toLowerCase();
+      const found = begun.length < 2 ? [] : words.filter((one) => one.toLowerCase().startsWith(begun) && one.toLowerCase() !== begun);
+      list.replaceChildren(...found.slice(0, 8).map((one) => {
+        const button = document.createElement("button");
+        button.type = "button";
+        button.className = "insert";
+        button.textContent = one;
+        button.addEventListener("click", () => put(one, area.selectionStart - word().length));
+        return button;
+      }));
+    };
+    area.addEventListener("input", async () => {
+      if (!words) {
+        const answer = await fetch(area.dataset.complete, { credentials: "same-origin" }).catch(() => null);
+        words = answer && answer.ok ? await answer.json() : [];
+      }
+      offer();
+    });
+    area.addEventListener("keydown", (event) => {
+      if (event.key === "Tab" && !event.shiftKey && list.firstChild) { event.preventDefault(); list.firstChild.click(); }
+      if (event.key === "Escape") list.replaceChildren();
+      if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); area.form.requestSubmit(); }
+    });
+    document.querySelectorAll("[data-insert]").forEach((button) => {
+      button.hidden = false;
+      button.onclick = () => put(button.dataset.insert, area.selectionStart);
+    });
   }
 
   // A combobox as the ARIA practices describe it: arrows choose, Enter opens, Escape closes.
@@ -184,7 +316,29 @@
     field.addEventListener("blur", close);
   }
 
+  const narrow = window.matchMedia("(max-width: 760px)");
+  let timer = 0;
+
+  // While the server sums up days, the page loads itself again, unless someone is writing in it.
+  function refreshSoon() {
+    window.clearTimeout(timer);
+    const note = document.querySelector("[data-refresh]");
+    if (!note) return;
+    timer = window.setTimeout(() => {
+      const field = document.activeElement;
+      if (field && ["INPUT", "TEXTAREA", "SELECT"].includes(field.tagName)) refreshSoon();
+      else go(window.location.href, { push: false });
+    }, 1000 * Number(note.dataset.refresh));
+  }
+
   function ready() {
+    if (narrow.matches) document.querySelectorAll("details.filters").forEach((one) => { one.open = false; });
+    refreshSoon();
+    document.querySelectorAll("a[data-live]").forEach((link) => link.addEventListener("click", (event) => {
+      if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+      event.preventDefault();
+      go(link.href);
+    }));
     document.querySelectorAll("form[data-live]").forEach(enhance);
     drawAll();
   }
@@ -192,6 +346,13 @@
   // A link to a place on this page is such an event, too: the page stays, and with it the focus.
   window.addEventListener("popstate", () => {
     if (window.location.pathname + window.location.search !== shown) go(window.location.href, { push: false });
+  });
+  // Paper has another width: charts are drawn for it.
+  window.addEventListener("beforeprint", () => charts.forEach((one) => one.resize(700, 250)));
+  window.addEventListener("afterprint", () => charts.forEach((one) => one.resize()));
+  // A list of choices closes when something else is clicked.
+  document.addEventListener("click", (event) => {
+    document.querySelectorAll("details.many[open]").forEach((one) => { if (!one.contains(event.target)) one.open = false; });
   });
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
   ready();

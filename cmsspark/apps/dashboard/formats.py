@@ -1,0 +1,72 @@
+"""Values as the pages show them: SI prefixes, exact numbers, names without control characters."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+from cmsspark.base.clock import to_second
+from cmsspark.base.text.readable import readable
+
+#: How a value is shown. ``ms`` are milliseconds of CPU or wall-clock time, ``instant`` UTC ms since 1970, ``change`` a
+#: difference in percent, ``dataset`` a name that may be shortened in the middle, ``insert`` a word for a query.
+Kind = Literal["text", "dataset", "insert", "count", "bytes", "ms", "share", "change", "day", "instant", "yes"]
+NOTHING: Final = "–"
+_PREFIXES: Final = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
+#: Characters of the end of a long name that are always shown, and of names that are never shortened.
+_TAIL, _SHORT = 22, 30
+
+
+def si(value: float | None, unit: str = "", digits: int = 3) -> str:
+    """A number with an SI prefix: ``1.23 PB``, ``45.6 M``; exact below 1,000."""
+    if value is None:
+        return NOTHING
+    power = 0
+    number = float(value)
+    while abs(number) >= 999.5 and power < len(_PREFIXES) - 1:
+        number /= 1000
+        power += 1
+    if power == 0:
+        text = f"{value:,}" if isinstance(value, int) else f"{number:,.3g}"
+    else:
+        text = f"{number:.{max(0, digits - len(str(int(abs(number)))))}f}"
+    return f"{text} {_PREFIXES[power]}{unit}".strip()
+
+
+def shown(text: object) -> str:
+    """A name as it is shown: control characters escaped, ``(none)`` for an empty one."""
+    return readable(str(text), lines=False) if text not in (None, "") else "(none)"
+
+
+def formatted(value: Any, kind: Kind) -> str:
+    """A value as text."""
+    if value is None:
+        return NOTHING
+    if kind == "count":
+        return f"{value:,}"
+    if kind == "bytes":
+        return si(int(value), "B")
+    if kind == "ms":
+        return f"{value / 3_600_000:,.1f}"
+    if kind == "share":
+        return f"{value:.1%}" if value >= 0.001 or not value else "<0.1%"
+    if kind == "change":
+        return f"{value:+.1%}" if abs(value) < 10 else f"×{value + 1:,.0f}"
+    if kind == "instant":
+        return f"{to_second(int(value))} UTC"
+    if kind == "yes":
+        return "yes" if value else "no"
+    return shown(value)
+
+
+def exact(value: Any, kind: Kind) -> str:
+    """The exact value, where the text rounds it; else nothing."""
+    if kind == "bytes" and value is not None and value >= 1000:
+        return f"{int(value):,} B"
+    if kind == "ms" and value is not None:
+        return f"{value / 1000:,.3f} s"
+    return ""
+
+
+def halves(name: str) -> tuple[str, str]:
+    """Split a long name: its first part may be shortened on the page; its end, with version and tier, is kept."""
+    return (name, "") if len(name) <= _SHORT else (name[:-_TAIL], name[-_TAIL:])

@@ -1,0 +1,198 @@
+"""Compare: two periods beside each other, by dataset, site, tier, campaign or stream; what is new and what is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Final
+
+from cmsspark.apps.dashboard import dataset_ranking, site_use
+from cmsspark.apps.dashboard.formats import Kind
+from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
+from cmsspark.apps.dashboard.segment_build import SUMS
+from cmsspark.apps.dashboard.selection import FILTERS, Selection, choice_parameter, day_parameter
+from cmsspark.apps.dashboard.use import MEASURES, OF_JOBS, whole
+from cmsspark.apps.dashboard.widgets import (
+    Cell,
+    Column,
+    Content,
+    Control,
+    Figure,
+    Figures,
+    Note,
+    Section,
+    Table,
+    formatted,
+)
+from cmsspark.base.errors import UsageError
+
+_GROUPS: Final = {"dataset_name": "Dataset", "site_name": "Site", **FILTERS}
+_KINDS: Final[Mapping[str, Kind]] = {
+    "nacc": "count", "job_count": "count", "read_bytes": "bytes", "job_read_bytes": "bytes", "cpu_ms": "ms",
+}  # fmt: skip
+#: What rows are shown: the parameter's value → its label.
+_SHOW: Final = {"all": "all", "new": "new: only in this period", "gone": "gone: only in the other", "both": "in both"}
+_PAGE: Final = 20
+#: Days of the period where the address names none.
+_DAYS: Final = 30
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A group with its value in both periods, None where nothing is known of it. ``kind``: new, gone, both, or empty
+    where a period has no stored day.
+    """
+
+    name: str
+    now: int | None
+    before: int | None
+    kind: str
+
+    @property
+    def difference(self) -> int | None:
+        return None if self.now is None or self.before is None else self.now - self.before
+
+
+def view(request: PageRequest) -> Content:
+    """The page for two periods, a measure and a grouping. Raises UsageError (2) for a period that ends too early."""
+    chosen = request.selection()
+    if not request.parameters.get("from") and not request.parameters.get("to"):
+        chosen = replace(chosen, first=chosen.last - timedelta(days=_DAYS - 1))
+    other = _other(request, chosen)
+    measures = {name: label for name, (label, _, _) in MEASURES.items() if name in _KINDS}
+    if not request.snapshot.has_jobs:
+        measures = {name: label for name, label in measures.items() if name not in OF_JOBS}
+    measure = choice_parameter(
+        request.parameters, "measure", list(measures), "job_count" if chosen.is_of_jobs else "nacc"
+    )
+    group = choice_parameter(request.parameters, "by", list(_GROUPS), "dataset_name")
+    show = choice_parameter(request.parameters, "show", list(_SHOW), "all")
+    controls = [
+        *request.period_controls(chosen, with_step=False),
+        Control("from2", "Against: from", other.first.isoformat(), kind="date"),
+        Control("to2", "to (included)", other.last.isoformat(), kind="date"),
+        *request.filter_controls(chosen),
+        Control("measure", "Measure", measure, list(measures.items())),
+        Control("by", "By", group, list(_GROUPS.items())),
+        Control("show", "Show", show, list(_SHOW.items())),
+    ]
+    rows = _rows(request, chosen, other, measure, group)
+    about = f"{chosen.first} to {chosen.last} against {other.first} to {other.last}"
+    notes = [*request.use_notes(chosen), *request.use_notes(other)]
+    for one in (chosen, other):
+        if not _is_stored(request, one):
+            notes.append(
+                Note(f"No day from {one.first} to {one.last} is stored: nothing is known of that period.", "warn")
+            )
+    if _length(chosen) != _length(other):
+        notes.append(Note(f"The periods have {_length(chosen):,} and {_length(other):,} days: compare shares.", "warn"))
+    table = _table(request, [row for row in rows if show in ("all", row.kind)], rows, measure, group)
+    sections = [Section("In total", [_figures(rows, measure, group)]), Section(f"By {_GROUPS[group].lower()}", [table])]
+    return Content("Compare periods", sections, about, controls, list(dict.fromkeys(notes)))
+
+
+def _other(request: PageRequest, chosen: Selection) -> Selection:
+    """The period to compare with: by default as many days, right before."""
+    last = day_parameter(request.parameters, "to2", chosen.first - timedelta(days=1))
+    first = day_parameter(request.parameters, "from2", last - timedelta(days=_length(chosen) - 1))
+    if first > last:
+        raise UsageError(f"the other period begins on {first} and ends before it, on {last}")
+    return replace(chosen, first=first, last=last)
+
+
+def _length(chosen: Selection) -> int:
+    return (chosen.last - chosen.first).days + 1
+
+
+def _rows(request: PageRequest, chosen: Selection, other: Selection, measure: str, group: str) -> list[_Row]:
+    """The groups of both periods, the largest change first."""
+    now, before = _values(request, chosen, measure, group), _values(request, other, measure, group)
+    # Without a stored day nothing is known of a period; a group that no record of a stored day has was not used.
+    are_stored = [_is_stored(request, one) for one in (chosen, other)]
+    missing = [0 if measure in ("nacc", "job_count") and is_stored else None for is_stored in are_stored]
+    rows = []
+    for name in now.keys() | before.keys():
+        kind = "both" if name in now and name in before else "new" if name in now else "gone"
+        values = now.get(name, missing[0]), before.get(name, missing[1])
+        rows.append(_Row(name, *values, kind if all(are_stored) else ""))
+    return sorted(rows, key=lambda row: (-abs(row.difference or 0), -(row.now or row.before or 0), row.name))
+
+
+def _is_stored(request: PageRequest, chosen: Selection) -> bool:
+    return any(chosen.first <= day <= chosen.last for day in request.snapshot.days)
+
+
+def _values(request: PageRequest, chosen: Selection, measure: str, group: str) -> dict[str, int | None]:
+    """Group → the measure in a period."""
+    snapshot = request.snapshot
+    if group == "dataset_name":
+        ranking = dataset_ranking.datasets(snapshot, chosen, measure)
+        values = zip(ranking.names(), ranking.values, strict=True)
+        return {name: value for name, value in values if value is not None}
+    if group == "site_name":
+        position = 1 + SUMS.index(measure)
+        return {row[0]: row[position] for row in site_use.all_sites(snapshot, chosen) if row[position] is not None}
+    where, parameters = chosen.where(list(FILTERS))
+    sql = f"SELECT {group}::VARCHAR, sum({measure}) FROM cube WHERE {where} GROUP BY 1"
+    return {name: whole(value) for name, value in snapshot.query(sql, parameters) if value is not None}
+
+
+def _figures(rows: list[_Row], measure: str, group: str) -> Figures:
+    label = MEASURES[measure][0]
+    now, before = _sum(row.now for row in rows), _sum(row.before for row in rows)
+    figures = [_figure(f"{label}, this period", now, measure), _figure(f"{label}, the other", before, measure)]
+    if now is not None and before is not None:
+        change = formatted(now / before - 1, "change") if before else "–"
+        figures.append(Figure("Change", change, formatted(now - before, _KINDS[measure])))
+    noun = _GROUPS[group].lower()
+    for kind in ("new", "gone") if any(row.kind for row in rows) else ():
+        count = sum(row.kind == kind for row in rows)
+        figures.append(Figure(f"{kind.capitalize()} {noun}s", f"{count:,}", f"of {len(rows):,}"))
+    return Figures(figures)
+
+
+def _figure(label: str, value: int | None, measure: str) -> Figure:
+    kind = _KINDS[measure]
+    return Figure(label, formatted(value, kind), f"{value:,} B" if kind == "bytes" and value is not None else "")
+
+
+def _table(request: PageRequest, shown_rows: list[_Row], rows: list[_Row], measure: str, group: str) -> Table:
+    label, kind = MEASURES[measure][0], _KINDS[measure]
+    totals = [_sum(row.now for row in rows), _sum(row.before for row in rows)]
+    columns = (
+        Column(group, _GROUPS[group]),
+        Column("now", label, kind, "in this period"),
+        Column("before", "Other period", kind),
+        Column("difference", "Difference", kind),
+        Column("change", "Change", "change", "of the other period's value; – where that has none"),
+        Column("share_now", "Share", "share", "of all of this period"),
+        Column("share_before", "Share before", "share", "of all of the other period"),
+        Column("is_in", "In", "text"),
+    )
+    cells = [
+        (
+            _link(request, row.name, group), row.now, row.before, row.difference,
+            row.difference / row.before if row.difference is not None and row.before else None,
+            row.now / totals[0] if row.now is not None and totals[0] else None,
+            row.before / totals[1] if row.before is not None and totals[1] else None,
+            row.kind or None,
+        )
+        for row in shown_rows
+    ]  # fmt: skip
+    caption = "The largest difference first"
+    return Table("compare", columns, cells, caption, empty="Nothing of this kind.", bars=1, limit=_PAGE)
+
+
+def _link(request: PageRequest, name: str, group: str) -> Any:
+    if group == "dataset_name":
+        return Cell(name, request.dataset_link(name))
+    return Cell(name, request.site_link(name)) if group == "site_name" else name or None
+
+
+def _sum(values: Any) -> int | None:
+    there = [value for value in values if value is not None]
+    return sum(there) if there else None
+
+
+PAGE = PageDefinition("Compare", "Two periods beside each other: what grew, what is new, what is gone.", view)

@@ -1,0 +1,238 @@
+"""Datasets: all of them with use, size and replicas in one table; any columns, conditions, order and page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from cmsspark.apps.dashboard import dataset_ranking
+from cmsspark.apps.dashboard.coded_rows import part_of
+from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
+from cmsspark.apps.dashboard.selection import Selection, text_parameter
+from cmsspark.apps.dashboard.snapshot import day_of
+from cmsspark.apps.dashboard.widgets import Cell, Column, Content, Control, Note, Section, Table, shown
+from cmsspark.base.errors import CmssparkError, UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_SUMS: Final = ("nacc", "read_bytes", "job_count", "job_read_bytes", "cpu_ms")
+COLUMNS: Final = (
+    Column("dataset_name", "Dataset"),
+    Column("data_tier", "Data tier"),
+    Column("campaign", "Campaign"),
+    Column("nacc", "Accesses", "count"),
+    Column("distinct_users", "Users", "count", "distinct people of the period, each once"),
+    Column("read_bytes", "Read", "bytes", "by accesses"),
+    Column("job_count", "Jobs", "count", "jobs are not accesses"),
+    Column("job_read_bytes", "Read by jobs", "bytes"),
+    Column("cpu_ms", "CPU hours", "ms", "of jobs"),
+    Column("last_day", "Last access", "day", "or last job, on any stored day"),
+    Column("dataset_bytes", "Size", "bytes", "in DBS"),
+    Column("events", "Events", "count", "in DBS"),
+    Column("access_type", "State", "text", "in DBS"),
+    Column("disk_bytes", "On disk", "bytes", "over all sites"),
+    Column("disk_sites", "Disk sites", "count"),
+    Column("tape_bytes", "On tape", "bytes", "over all sites"),
+)
+_SHOWN: Final = (
+    *("dataset_name", "nacc", "distinct_users", "read_bytes", "last_day"),
+    *("dataset_bytes", "disk_bytes", "tape_bytes"),
+)
+_BY_NAME: Final = {column.name: column for column in COLUMNS}
+_CONDITION: Final = re.compile(r"\s*(\w+)\s*(<=|>=|!=|<|>|=|~)\s*(.*?)\s*")
+_NUMBER: Final = re.compile(r"(-?\d+(?:\.\d+)?)\s*([kMGTPE]?)B?")
+_PREFIXES: Final = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
+_PAGE: Final = 25
+_HELP: Final = (
+    "Conditions, with commas between them: nacc<10, disk_bytes>5TB, last_day<2025-06-01, data_tier=NANOAOD|MINIAOD, "
+    "dataset_name~Run2018, events=none. Values of one condition are separated by |; none is a value that is not known."
+)
+#: A row: column → value.
+Row = Mapping[str, Any]
+
+
+def view(request: PageRequest) -> Content:
+    """The page for a period, columns and conditions. Raises UsageError (2) for a condition that cannot be read."""
+    chosen = request.selection()
+    text = text_parameter(request.parameters, "where")
+    names = _chosen_columns(request)
+    notes = request.use_notes(chosen)
+    tests = [_test(part) for part in text.split(",") if part.strip()]
+    rows = _rows(request, chosen, notes)
+    # Counting the users of all datasets takes a second: only where they decide what is shown.
+    asked = f"{text} {request.parameters.get('sort', '')}"
+    if "distinct_users" in asked or (request.parameters.get("download") and "distinct_users" in names):
+        rows = _with_users(request, chosen, rows)
+    rows = [row for row in rows if all(test(row) for test in tests)]
+    choices = [(column.name, column.heading) for column in COLUMNS[1:]]
+    controls = [
+        *request.period_controls(chosen, with_step=False),
+        *request.filter_controls(chosen),
+        Control("columns", "Columns", "", choices, "many", chosen=[name for name in names if name != "dataset_name"]),
+        Control("where", "Conditions", text, kind="search", wide=True),
+    ]
+    return Content(
+        "Datasets",
+        [Section("All datasets", [_table(request, chosen, rows, [_BY_NAME[name] for name in names])], _HELP)],
+        f"{chosen.first} to {chosen.last}: use of the period beside size, replicas and last access.",
+        controls,
+        notes,
+    )
+
+
+def _chosen_columns(request: PageRequest) -> list[str]:
+    asked = request.parameters.get("columns") or ()
+    names = [name for text in ((asked,) if isinstance(asked, str) else asked) for name in text.split(",") if name]
+    unknown = [name for name in names if name not in _BY_NAME]
+    if unknown:
+        raise UsageError(f"there is no column {unknown[0][:80]!r}", found=", ".join(_BY_NAME))
+    return [name for name in _BY_NAME if name == "dataset_name" or name in (names or _SHOWN)]
+
+
+def _rows(request: PageRequest, chosen: Selection, notes: list[Note]) -> list[Row]:
+    """All datasets that are used, in DBS or at a site, the most used first."""
+    snapshot = request.snapshot
+    uses = snapshot.cached(("explore", chosen), lambda: _uses(request, chosen))
+    facts = _facts(request, notes)
+    tiers, campaigns = chosen.values("data_tier"), chosen.values("campaign")
+    rows: list[Row] = [{"dataset_name": name, **own, **facts.get(name, {})} for name, own in uses.items()]
+    is_filtered = bool(chosen.values("stream") or chosen.values("site_tier"))
+    for name in facts.keys() - uses.keys() if not is_filtered else ():
+        parts = {column: part_of(column, name) for column in ("data_tier", "campaign")}
+        if (not tiers or parts["data_tier"] in tiers) and (not campaigns or parts["campaign"] in campaigns):
+            last = snapshot.datasets.positions.get(name)
+            day = None if last is None else snapshot.datasets.last_day(last)
+            rows.append(
+                {"dataset_name": name, **parts, "last_day": None if day is None else day_of(day), **facts[name]}
+            )
+    return rows
+
+
+def _uses(request: PageRequest, chosen: Selection) -> dict[str, Row]:
+    """Dataset → its use in the period."""
+    snapshot = request.snapshot
+    rankings = [dataset_ranking.datasets(snapshot, chosen, measure) for measure in ("nacc", "job_count")]
+    codes = np.array(list(dict.fromkeys(code for ranking in rankings for code in ranking.codes.tolist())), np.int64)
+    names = [snapshot.datasets.names[code] for code in codes]
+    sums = dataset_ranking.sums_of(snapshot, chosen, codes)
+    last = snapshot.datasets.last_days(codes)
+    return {
+        name: {
+            **{column: sums[column][number] for column in _SUMS},
+            "data_tier": part_of("data_tier", name), "campaign": part_of("campaign", name),
+            "last_day": None if last[number] < 0 else day_of(last[number]),
+        }
+        for number, name in enumerate(names)
+    }  # fmt: skip
+
+
+def _facts(request: PageRequest, notes: list[Note]) -> dict[str, dict[str, Any]]:
+    """Dataset → size, events and state in DBS, and its replicas, as the newest stored days have them."""
+    facts: dict[str, dict[str, Any]] = {}
+    queries = {
+        "dbs_events": "SELECT dataset_name, dataset_bytes, events, access_type FROM dbs_events WHERE day = ?",
+        "dbs_phedex": (
+            "SELECT dataset_name, sum(present_bytes) FILTER (kind = 'disk') AS disk_bytes, "
+            "count(DISTINCT site_name) FILTER (kind = 'disk' AND present_bytes > 0) AS disk_sites, "
+            "sum(present_bytes) FILTER (kind = 'tape') AS tape_bytes FROM dbs_phedex WHERE day = ? GROUP BY 1"
+        ),
+    }
+    for table, sql in queries.items():
+        try:
+            days = request.database.days(table)
+            for row in request.database.query(sql, [days[-1]]).dicts if days else ():
+                facts.setdefault(row.pop("dataset_name"), {}).update(row)
+        except CmssparkError as error:
+            notes.append(Note(f"{table} cannot be read: {' '.join(error.text().split())}", "bad"))
+    facts.pop(None, None)  # type: ignore[call-overload]
+    return facts
+
+
+def _test(text: str) -> Callable[[Row], bool]:
+    """Return the test of a condition such as ``nacc<10``. Raises UsageError (2)."""
+    match = _CONDITION.fullmatch(text)
+    if match is None or match[1] not in _BY_NAME or not match[3]:
+        raise UsageError(
+            "a condition is a column, one of < <= = != >= > ~, and a value",
+            found=shown(text[:80]),
+            next_step=f"columns: {', '.join(_BY_NAME)}",
+        )
+    column, operator, values = _BY_NAME[match[1]], match[2], [part.strip() for part in match[3].split("|")]
+    name = column.name
+    if operator == "~":
+        words = [value.lower() for value in values]
+        return lambda row: any(word in str(row.get(name) or "").lower() for word in words)
+    wanted = [_value(column, value) for value in values]
+    if operator in ("=", "!="):
+        return lambda row: (row.get(name) in wanted) == (operator == "=")
+    limit = wanted[0]
+    if limit is None or len(wanted) > 1:
+        raise UsageError(f"{operator} takes one value", found=shown(text[:80]))
+    compare: dict[str, Callable[[Any], bool]] = {
+        "<": lambda value: value < limit, "<=": lambda value: value <= limit,
+        ">": lambda value: value > limit, ">=": lambda value: value >= limit,
+    }  # fmt: skip
+    # What is not known is neither below nor above anything.
+    return lambda row: row.get(name) is not None and compare[operator](row[name])
+
+
+def _value(column: Column, text: str) -> Any:
+    """Return a value of a condition as the column has it; None for ``none``."""
+    if text == "none":
+        return None
+    if column.kind == "day":
+        try:
+            return date.fromisoformat(text)
+        except ValueError:
+            raise UsageError(f"{column.name} is a day, such as 2026-01-15", found=shown(text[:80])) from None
+    if column.kind == "text":
+        return text
+    match = _NUMBER.fullmatch(text)
+    if match is None:
+        raise UsageError(f"{column.name} is a number, such as 10 or 2.5TB", found=shown(text[:80]))
+    number = float(match[1]) * _PREFIXES[match[2]]
+    return number * 3_600_000 if column.kind == "ms" else number
+
+
+def _with_users(request: PageRequest, chosen: Selection, rows: Sequence[Row]) -> list[Row]:
+    """Return the rows with their distinct users; None of a dataset without any use in the selection."""
+    used = [row["dataset_name"] for row in rows if "nacc" in row and "distinct_users" not in row]
+    users = dict(zip(used, dataset_ranking.users_of_datasets(request.snapshot, chosen, used), strict=True))
+    return [{"distinct_users": users.get(row["dataset_name"]), **row} for row in rows]
+
+
+def _table(request: PageRequest, chosen: Selection, rows: Sequence[Row], columns: Sequence[Column]) -> Table:
+    def cells(part: Sequence[Row]) -> list[tuple[Any, ...]]:
+        if any(column.name == "distinct_users" for column in columns):
+            part = _with_users(request, chosen, part)
+        return [
+            (Cell(row["dataset_name"], request.dataset_link(row["dataset_name"])),
+             *(row.get(column.name) for column in columns[1:]))
+            for row in part
+        ]  # fmt: skip
+
+    def load(name: str, is_descending: bool, first: int, count: int) -> list[tuple[Any, ...]]:
+        ordered = list(rows)
+        if name:
+            filled = [row for row in rows if row.get(name) not in (None, "")]
+            filled.sort(key=lambda row: row[name], reverse=is_descending)
+            ordered = [*filled, *(row for row in rows if row.get(name) in (None, ""))]
+        return cells(ordered[first : first + count])
+
+    def download() -> pa.Table:
+        from cmsspark.apps.dashboard.downloads import arrow_of
+
+        every = [tuple(row.get(column.name) for column in columns) for row in rows]
+        return arrow_of(Table("datasets", columns, every, ""))
+
+    caption = "Datasets that are used, in DBS or at a site"
+    empty = "No dataset meets these conditions."
+    return Table("datasets", columns, cells(rows[:_PAGE]), caption, download, len(rows), empty, limit=_PAGE, load=load)
+
+
+PAGE = PageDefinition("Datasets", "All datasets: use, size, replicas and last access, with conditions.", view)

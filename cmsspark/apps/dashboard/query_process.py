@@ -1,0 +1,202 @@
+"""People's queries in processes of their own, each with a memory limit; one that does not end in time is killed.
+
+DuckDB cannot interrupt every function (``levenshtein`` of long texts), and a text of gigabytes is not in its own
+memory limit. Both would stop all pages in the server's process.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any, Final
+
+from cmsspark.apps.dashboard.child_process import LOOK_S, Child, answered
+from cmsspark.apps.dashboard.memory_limit import limit_memory
+from cmsspark.base.errors import NotReady, UsageError
+from cmsspark.store.query.database import Database, QueryResult
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Queries that run at once, that wait for their turn, and the seconds that they wait at most.
+AT_ONCE, WAITING, WAIT_S = 2, 4, 5.0
+#: Bytes that a process may take for queries, beyond those of its libraries.
+MEMORY: Final = 1 << 30
+#: Seconds after which a process without a query ends.
+_IDLE_S: Final = 60.0
+#: Seconds that DuckDB has to interrupt a query before its process is killed.
+_GRACE_S: Final = 0.5
+
+
+@dataclass(frozen=True)
+class Query:
+    """A query with its limits: rows, bytes of the result, and seconds."""
+
+    sql: str
+    max_rows: int
+    max_bytes: int
+    max_seconds: float
+
+
+class QueryPool:
+    """Runs people's queries over the store ``fout``. Its processes start when they are first needed."""
+
+    def __init__(self, fout: str, *, memory: int = MEMORY) -> None:
+        self._start = partial(_QueryProcess, fout, memory)
+        self._idle: list[_QueryProcess] = []
+        self._busy: set[_QueryProcess] = set()
+        self._lock = threading.Lock()
+        self._turns = threading.Semaphore(AT_ONCE)
+        self._waiting = threading.Semaphore(AT_ONCE + WAITING)
+
+    def run(self, query: Query, is_gone: Callable[[], bool] = lambda: False) -> QueryResult:
+        """Return the rows of a query. ``is_gone`` says whether nobody waits for them any more.
+
+        Raises NotReady (75) where too many other queries run or the time is over, UsageError (2) where the query needs
+        more memory than it may use, and the errors of :meth:`Database.query`.
+        """
+        if not self._waiting.acquire(blocking=False):
+            raise _busy()
+        try:
+            self._take_turn(is_gone)
+            try:
+                return self._run(query, is_gone)
+            finally:
+                self._turns.release()
+        finally:
+            self._waiting.release()
+
+    def close(self) -> None:
+        """End all processes; a query that runs fails."""
+        with self._lock:
+            processes = [*self._idle, *self._busy]
+            self._idle.clear()
+        for process in processes:
+            process.kill()
+
+    def _take_turn(self, is_gone: Callable[[], bool]) -> None:
+        end = time.monotonic() + WAIT_S
+        while not self._turns.acquire(timeout=LOOK_S):
+            if time.monotonic() > end or is_gone():
+                raise _busy()
+
+    def _run(self, query: Query, is_gone: Callable[[], bool]) -> QueryResult:
+        with self._lock:
+            process = self._idle.pop() if self._idle else None
+        try:
+            return self._run_in(process or self._start(), query, is_gone)
+        except _IdleEnded:
+            return self._run_in(self._start(), query, is_gone)
+
+    def _run_in(self, process: _QueryProcess, query: Query, is_gone: Callable[[], bool]) -> QueryResult:
+        with self._lock:
+            self._busy.add(process)
+        try:
+            return process.run(query, is_gone)
+        finally:
+            with self._lock:
+                self._busy.discard(process)
+                if process.is_alive:
+                    self._idle.append(process)
+
+
+def _busy() -> NotReady:
+    return NotReady(
+        "other queries are running", found=f"{AT_ONCE} at once, {WAITING} wait", next_step="run it again later"
+    )
+
+
+class _IdleEnded(Exception):
+    """The process ended because nothing was asked, just before it was asked."""
+
+
+class _QueryProcess:
+    """A process that answers one query at a time."""
+
+    def __init__(self, fout: str, memory: int) -> None:
+        self._child = Child(_serve, fout, memory)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can answer a query."""
+        return self._child.is_alive
+
+    def run(self, query: Query, is_gone: Callable[[], bool]) -> QueryResult:
+        """Return the rows; ends the process where it does not answer in time or nobody waits."""
+        child = self._child
+        try:
+            child.receive(is_gone=is_gone)
+            child.pipe.send(query)
+            is_truncated, seconds, content = child.receive(time.monotonic() + query.max_seconds + _GRACE_S, is_gone)
+            return QueryResult(_table_of(content), is_truncated, seconds)
+        except TimeoutError:
+            self.kill()
+            raise NotReady(
+                f"the query took longer than {query.max_seconds:g} s",
+                next_step="ask for fewer days or columns, or for shorter texts",
+            ) from None
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            code = child.exit_code
+            if code == 0:
+                raise _IdleEnded from None
+            self.kill()
+            raise UsageError(
+                "the query needs more memory than it may use",
+                found=f"its process ended with code {code}",
+                next_step="ask for fewer rows or columns, or shorter texts",
+            ) from None
+
+    def kill(self) -> None:
+        """End the process at once."""
+        self._child.kill()
+
+
+def _serve(pipe: Connection, fout: str, memory: int) -> None:
+    """Answer queries until the server is gone or asks nothing for some time."""
+    database = answered(lambda: _open(fout, memory))
+    if isinstance(database, Exception):
+        pipe.send(database)
+        return
+    with database, suppress(EOFError, OSError):
+        while True:
+            pipe.send("ready")
+            if not pipe.poll(_IDLE_S):
+                return
+            query: Query = pipe.recv()
+            pipe.send(answered(lambda query=query: _answer(database, query)))  # type: ignore[misc]
+
+
+def _open(fout: str, memory: int) -> Database:
+    database = Database(fout, is_private=False, memory="250MB", threads=2, max_age_s=2)
+    database.query("SELECT 1")
+    limit_memory(memory)
+    return database
+
+
+def _answer(database: Database, query: Query) -> tuple[bool, float, bytes]:
+    result = database.query(
+        query.sql, max_rows=query.max_rows, max_bytes=query.max_bytes, max_seconds=query.max_seconds
+    )
+    return result.is_truncated, result.seconds, _bytes_of(result.table)
+
+
+def _bytes_of(table: pa.Table) -> bytes:
+    import pyarrow as pa
+
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
+def _table_of(content: bytes) -> Any:
+    import pyarrow as pa
+
+    with pa.ipc.open_stream(content) as reader:
+        return reader.read_all()

@@ -1,0 +1,112 @@
+"""Tables of runs: where every record went, what was published, which fields of logs changed."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Any, Final
+
+from cmsspark.apps.dashboard.downloads import arrow_of
+from cmsspark.apps.dashboard.run_index import RunIndex
+from cmsspark.apps.dashboard.widgets import Column, Table
+from cmsspark.pages.day_report import BINS, counts
+
+#: Rows of a table that the page shows.
+SHOWN: Final = 40
+
+
+def reconciliation(index: RunIndex) -> Table:
+    columns = (
+        Column("day", "Day"), Column("stream", "Stream"), Column("is_reconciled", "Adds up", "yes"),
+        Column("matched_share", "Matched", "share"), Column("read", "Records read", "count"),
+        Column("unmatched", "Not matched", "count", "user and group files, temporary files, not in DBS, no name"),
+        Column("left_out", "Other bins", "count", "malformed, another day, write only, jobs that do not count"),
+        Column("malformed", "of them malformed", "count"),
+    )  # fmt: skip
+    rows, details = [], []
+    for (day, job), run in sorted(index.current.items(), key=lambda entry: entry[0], reverse=True):
+        if job == "data_aggregation":
+            for stream, bins in run.details.reconciliation.items():
+                rows.append((day.isoformat(), stream, *_merged(bins)))
+                details.append((day.isoformat(), stream, *bin_values(bins)))
+
+    def every_bin() -> Any:
+        return arrow_of(Table("reconciliation", bin_columns(Column("day", "Day")), details, ""))
+
+    return Table(
+        "reconciliation",
+        columns,
+        rows,
+        "Records of each stream and day; the downloads have every bin",
+        every_bin,
+        limit=SHOWN,
+        empty="No run of this period has a reconciliation.",
+    )
+
+
+def bin_columns(*first: Column) -> list[Column]:
+    columns = [*first, Column("stream", "Stream"), Column("is_reconciled", "Adds up", "yes")]
+    columns += [Column("matched_share", "Matched", "share"), Column("read", "Records read", "count")]
+    return columns + [Column(name, label[0].upper() + label[1:], "count") for name, label in BINS.items()]
+
+
+def _merged(bins: dict[str, Any]) -> tuple[Any, ...]:
+    """The verdict, the share that matched, records read, not matched, in other bins, and malformed."""
+    is_reconciled, share, read, *values = bin_values(bins)
+    flat = dict(zip(BINS, values, strict=True))
+    unmatched = sum(flat[name] or 0 for name in bins.get("unmatched") or ())
+    return is_reconciled, share, read, unmatched, read - unmatched - (flat["matched"] or 0), flat["malformed"]
+
+
+def bin_values(bins: dict[str, Any]) -> tuple[Any, ...]:
+    flat = counts(bins)
+    read = bins["read"]
+    share = flat["matched"] / read if read else None
+    # Streams of accesses and of jobs have different bins.
+    return (sum(flat.values()) == read, share, read, *(flat.get(name) for name in BINS))
+
+
+def publishing(index: RunIndex) -> Table:
+    columns = (
+        Column("day", "Day"), Column("table", "Table"), Column("destination", "Destination"),
+        Column("confirmed", "Confirmed", "count"), Column("waiting", "Waiting", "count"),
+        Column("refused", "Refused", "count"), Column("at_ms", "At", "instant"), Column("run", "Run"),
+    )  # fmt: skip
+    rows = [
+        (
+            one.day.isoformat(),
+            one.table,
+            one.destination,
+            one.confirmed,
+            one.waiting,
+            one.refused,
+            one.at_ms,
+            one.stored_run,
+        )
+        for one in sorted(index.published, key=lambda one: (one.day, one.at_ms), reverse=True)
+    ]
+    return Table(
+        "publishing",
+        columns,
+        rows,
+        "Documents by day and table",
+        empty="Nothing of this period was published: cmsspark publish --date DAY",
+    )
+
+
+def drift(index: RunIndex) -> Table:
+    columns = (
+        Column("stream", "Stream"), Column("field", "Field"), Column("form", "Format"), Column("change", "Change"),
+        Column("day_count", "Days", "count"), Column("last_day", "Last day"),
+        Column("records", "Records of samples", "count"),
+    )  # fmt: skip
+    found: dict[tuple[str, str, str, str], tuple[int, date, int]] = {}
+    for (day, _), run in index.current.items():
+        for stream, entries in run.details.drift.items():
+            for entry in entries:
+                key = (stream, str(entry.get("field")), str(entry.get("form")), str(entry.get("change")))
+                count, newest, records = found.get(key, (0, day, 0))
+                found[key] = (count + 1, max(newest, day), records + int(entry.get("records") or 0))
+    rows = [(*key, count, newest.isoformat(), records) for key, (count, newest, records) in sorted(found.items())]
+    return Table(
+        "drift", columns, rows, "Differences between logs and schemas", empty="No field differed from its schema."
+    )

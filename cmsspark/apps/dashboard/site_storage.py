@@ -1,0 +1,100 @@
+"""What lies at a site and what it will need: unused volume by age, the size of a cache, the forecast."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cmsspark.apps.dashboard import site_use
+from cmsspark.apps.dashboard.page_request import PageRequest
+from cmsspark.apps.dashboard.snapshot import Snapshot
+from cmsspark.apps.dashboard.widgets import Cell, Column, Figure, Section, Table, shown, si
+from cmsspark.base.text.plurals import number_of
+from cmsspark.store.query.database import Database
+
+#: Weeks without a read at the site, of each age.
+AGES: Final = (4, 12, 26, 52)
+#: Share of requested bytes that a cache may miss.
+TARGET: Final = 0.2
+_FORECASTS: Final = 10
+
+
+@dataclass(frozen=True)
+class Age:
+    """Replicas that nobody read at the site for some weeks: their bytes and datasets."""
+
+    weeks: int
+    bytes: int
+    datasets: int
+
+
+def ages(snapshot: Snapshot, database: Database, site: str, kind: str) -> list[Age]:
+    """Return the replicas at a site by weeks without a read there; no age that is longer than the stored days."""
+    days = database.days("dbs_phedex")
+    if not days:
+        return []
+    last = site_use.last_days(snapshot, site)
+    replicas = database.query(
+        "SELECT dataset_name, present_bytes FROM dbs_phedex "
+        "WHERE day = ? AND site_name = ? AND kind = ? AND present_bytes > 0",
+        [days[-1], site, kind],
+    ).rows
+    newest = snapshot.days[-1]
+    known = (newest - snapshot.days[0]).days + 1
+    found = []
+    for weeks in (weeks for weeks in AGES if 7 * weeks <= known):
+        unread = [
+            size for name, size in replicas if name not in last or (newest - last[name]).days >= 7 * weeks
+        ]  # fmt: skip
+        found.append(Age(weeks, sum(unread), len(unread)))
+    return found
+
+
+def age_figures(found: list[Age]) -> list[Figure]:
+    """Return a figure for each age."""
+    return [
+        Figure(f"Unread for {number_of(age.weeks, 'week')}", si(age.bytes, "B"), f"{age.bytes:,} B",
+               number_of(age.datasets, "dataset"))
+        for age in found
+    ]  # fmt: skip
+
+
+def cache_figure(database: Database, site: str) -> Figure | None:
+    """Return the smallest compared cache that misses no more than ``TARGET`` of the bytes at a site; None where no
+    comparison of the site is stored.
+    """
+    rows = database.query(
+        "SELECT period, policy, capacity_bytes, missed_bytes / requested_bytes AS missed FROM cache_comparison "
+        "WHERE site_name = ? AND requested_bytes > 0 QUALIFY last_day = max(last_day) OVER () "
+        "ORDER BY capacity_bytes, missed, policy",
+        [site],
+    ).rows
+    if not rows:
+        return None
+    label = f"Cache that misses {TARGET:.0%} of bytes"
+    for period, policy, capacity, missed in rows:
+        if missed <= TARGET:
+            return Figure(label, si(capacity, "B"), f"{capacity:,} B", f"{policy}, misses {missed:.1%} in {period}")
+    largest = rows[-1][2]
+    return Figure(label, f"> {si(largest, 'B')}", f"{largest:,} B", f"the largest that was compared, in {rows[-1][0]}")
+
+
+def forecast_section(request: PageRequest, site: str) -> Section | None:
+    """Return the datasets that will probably be popular at a site; None where no forecast of it is stored."""
+    days = request.database.days("popularity_site_forecast")
+    if not days:
+        return None
+    rows = request.database.query(
+        "SELECT dataset_name, probability, last_week_nacc FROM popularity_site_forecast "
+        f"WHERE day = ? AND site_name = ? ORDER BY probability DESC, dataset_name LIMIT {_FORECASTS}",
+        [days[-1], site],
+    ).rows
+    if not rows:
+        return None
+    columns = (
+        Column("dataset_name", "Dataset"), Column("probability", "Popular", "share", "probability to be popular here"),
+        Column("last_week_nacc", "Accesses last week", "count"),
+    )  # fmt: skip
+    linked: list[Any] = [(Cell(row[0], request.dataset_link(row[0])), *row[1:]) for row in rows]
+    table = Table("site_forecast", columns, linked, f"Forecast from {days[-1]} on", bars=1)
+    return Section("What will probably be popular here", [table], f"The forecast of {shown(site)}.")

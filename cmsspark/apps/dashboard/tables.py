@@ -1,0 +1,136 @@
+"""Tables of pages: columns, rows, their order and the page of them that is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+from cmsspark.apps.dashboard.formats import Kind
+from cmsspark.base.text.plurals import number_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Rows that a page shows of a table whose page names no limit.
+PAGE_ROWS: Final = 50
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table: its name in downloads, its heading, and the kind of its values."""
+
+    name: str
+    heading: str
+    kind: Kind = "text"
+    about: str = ""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A text with a link."""
+
+    text: str | None
+    href: str
+
+
+@dataclass(frozen=True)
+class Order:
+    """How the rows of a table are ordered, and which page of them is shown. An empty column leaves them as they are."""
+
+    column: str = ""
+    is_descending: bool = False
+    page: int = 1
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under headings. ``name`` is that of its download; ``download`` makes all its rows, exact values, as Arrow.
+
+    ``row_count``: of all rows, where ``rows`` has only some; ``load`` then makes those of an order: (column, whether
+    descending, first row, number of rows) → rows. ``limit``: the rows of a page. ``bars``: the position of the column
+    that is drawn as bars. ``order``: that of the rows, as the address asks for it.
+    """
+
+    name: str
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Any]]
+    caption: str
+    download: Callable[[], pa.Table] | None = None
+    row_count: int | None = None
+    empty: str = "Nothing was found."
+    bars: int | None = None
+    limit: int | None = None
+    load: Callable[[str, bool, int, int], Sequence[Sequence[Any]]] | None = None
+    order: Order = field(default_factory=Order)
+
+    @property
+    def page_rows(self) -> int:
+        """The rows of a page."""
+        return self.limit or PAGE_ROWS
+
+    @property
+    def count(self) -> int:
+        """The number of all rows."""
+        return len(self.rows) if self.row_count is None else self.row_count
+
+    @property
+    def is_pageable(self) -> bool:
+        """Whether rows that are not shown at first can be shown."""
+        return self.load is not None or self.count == len(self.rows)
+
+    @property
+    def page_count(self) -> int:
+        """The number of pages that can be shown."""
+        return max(1, -(-(self.count if self.is_pageable else len(self.rows)) // self.page_rows))
+
+    @cached_property
+    def visible(self) -> Sequence[Sequence[Any]]:
+        """The rows that the page shows."""
+        first = (self.order.page - 1) * self.page_rows
+        if self.load is not None and (self.order.column or self.order.page > 1):
+            return self.load(self.order.column, self.order.is_descending, first, self.page_rows)
+        return self._ordered[first : first + self.page_rows]
+
+    @cached_property
+    def _ordered(self) -> Sequence[Sequence[Any]]:
+        """The rows in their order; empty cells are last."""
+        number = next((n for n, column in enumerate(self.columns) if column.name == self.order.column), None)
+        if number is None:
+            return self.rows
+        keyed = [(_sort_key(row[number]), row) for row in self.rows]
+        filled = sorted(
+            (entry for entry in keyed if entry[0] is not None), key=lambda entry: entry[0],
+            reverse=self.order.is_descending,
+        )  # fmt: skip
+        return [row for _, row in (*filled, *(entry for entry in keyed if entry[0] is None))]
+
+    @property
+    def shown(self) -> str:
+        """Which of its rows are shown."""
+        if self.count <= len(self.visible):
+            return number_of(self.count, "row")
+        first = (self.order.page - 1) * self.page_rows
+        if first or self.is_pageable:
+            return f"rows {first + 1:,} to {first + len(self.visible):,} of {self.count:,}"
+        return f"{len(self.visible):,} of {self.count:,} rows; the downloads have all"
+
+    def share(self, row: Sequence[Any]) -> int:
+        """The length of a row's bar in percent of the largest."""
+        assert self.bars is not None
+        return round(100 * (row[self.bars] or 0) / self._largest) if self._largest else 0
+
+    @cached_property
+    def _largest(self) -> Any:
+        assert self.bars is not None
+        values = (row[self.bars] for row in (*self.rows, *self.visible))
+        return max((value for value in values if value is not None), default=0)
+
+
+def _sort_key(value: Any) -> Any:
+    """Return what rows are ordered by: a text without case, a number; None for an empty cell."""
+    value = value.text if isinstance(value, Cell) else value
+    if value is None or value == "":
+        return None
+    return (0, value, "") if isinstance(value, int | float) else (1, 0, str(value).casefold())

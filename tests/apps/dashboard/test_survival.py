@@ -1,0 +1,217 @@
+"""The dashboard goes on answering: idle and slow clients, endless and huge queries, a signal, a first build."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import urlencode
+
+import pytest
+
+from cmsspark.apps.dashboard import query_process, segment_build, sockets
+from cmsspark.apps.dashboard.app import Services, create_app
+from cmsspark.apps.dashboard.keeper import Keeper
+from cmsspark.apps.dashboard.query_process import Query, QueryPool
+from cmsspark.apps.dashboard.security import Guard
+from cmsspark.apps.dashboard.segment_build import SegmentIndex
+from cmsspark.base.errors import NotReady, UsageError
+from cmsspark.store.query.database import Database
+from cmsspark.store.query.stored_parts import StoredInterval
+from tests.apps.dashboard import stores
+from tests.apps.dashboard.conftest import Running, serving
+from tests.apps.dashboard.stores import LAST
+
+ENDLESS = "SELECT count(*) FROM range(10000000000) a, range(10000000000) b WHERE a.range % 7 = b.range % 11"
+UNSTOPPABLE = "SELECT levenshtein(repeat('a', 10000000), repeat('b', 10000000))"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of one day of the month before and one of the newest month."""
+    folder = tmp_path_factory.mktemp("survival") / "store"
+    for day in (LAST, LAST.replace(month=1, year=2025)):
+        stores.store_day(folder, day, stores.partial_rows(day, count=30))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pool(store: Path) -> Iterator[QueryPool]:
+    pool = QueryPool(str(store))
+    yield pool
+    pool.close()
+
+
+def get(running: Running, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(running.base + path, timeout=60) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def connect(running: Running, content: bytes = b"") -> socket.socket:
+    client = socket.create_connection(("127.0.0.1", running.server.port), timeout=30)
+    with suppress(OSError):  # the server may have closed it to make room
+        client.sendall(content)
+    return client
+
+
+def test_more_idle_and_dripping_connections_than_there_is_room_for_do_not_stop_pages(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sockets, "_CONNECTIONS", 40)
+    with serving(store, tmp_path) as running:
+        clients = [connect(running, content) for content in (b"", b"GET /health HT") for _ in range(60)]
+        assert get(running, "/health") == (200, "ok\n")
+        for client in clients:
+            client.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: "], ids=["idle", "dripping"])
+def test_a_connection_without_a_complete_request_is_closed_after_its_deadline(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    monkeypatch.setattr(sockets, "HEADER_S", 0.1)
+    monkeypatch.setattr(sockets, "IDLE_S", 0.1)
+    with serving(store, tmp_path) as running, connect(running, content) as client:
+        assert client.recv(1) == b""
+
+
+def test_a_request_that_is_being_answered_has_no_deadline(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sockets, "IDLE_S", 0.1)
+    with serving(store, tmp_path) as running:
+        # The process that answers it takes longer to start.
+        assert ">42<" in get(running, "/sql?" + urlencode({"q": "SELECT 6 * 7"}))[1]
+
+
+def test_a_query_that_cannot_be_interrupted_is_killed_and_the_next_one_answered(pool: QueryPool) -> None:
+    with pytest.raises(NotReady, match=r"longer than 0\.2 s"):
+        pool.run(Query(UNSTOPPABLE, 10, 1_000, 0.2))
+    assert pool.run(Query("SELECT 42", 10, 1_000, 60)).rows == [(42,)]
+
+
+@pytest.mark.parametrize("text", ["repeat('a', 2000000000)", "list(range) FROM range(500000000)"])
+def test_a_query_beyond_the_memory_limit_is_refused_and_the_next_one_answered(pool: QueryPool, text: str) -> None:
+    with pytest.raises(UsageError, match="needs more memory than it may use"):
+        pool.run(Query(f"SELECT {text}", 10, 1_000, 60))
+    assert pool.run(Query("SELECT 42", 10, 1_000, 60)).rows == [(42,)]
+
+
+def test_the_query_of_a_client_that_has_left_makes_room(pool: QueryPool) -> None:
+    for _ in range(query_process.AT_ONCE + query_process.WAITING):
+        with pytest.raises(NotReady):
+            pool.run(Query(ENDLESS, 10, 1_000, 600), is_gone=lambda: True)
+    assert pool.run(Query("SELECT 42", 10, 1_000, 60)).rows == [(42,)]
+
+
+def test_pages_answer_while_more_endless_queries_are_asked_than_run(store: Path, tmp_path: Path) -> None:
+    request = f"GET /sql?{urlencode({'q': ENDLESS})} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+    with serving(store, tmp_path) as running:
+        clients = [connect(running, request) for _ in range(20)]
+        assert get(running, "/popularity")[0] == 200
+        status, text = get(running, "/sql?" + urlencode({"q": "SELECT 6 * 7"}))
+        assert status == 200 and "other queries are running" in text
+        for client in clients:
+            client.close()
+
+
+def test_the_process_of_queries_ends_after_a_time_and_starts_again(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = QueryPool(str(store))
+    assert pool.run(Query("SELECT 1", 1, 1_000, 60)).rows == [(1,)]
+    (process,) = pool._idle
+    process._child.receive()  # it is ready
+    process._child.pipe.close()
+    monkeypatch.setattr(type(process), "is_alive", property(lambda self: True))
+    # The pipe of a process that has ended: another one answers.
+    monkeypatch.setattr(type(process), "run", _fails_once(type(process).run))
+    assert pool.run(Query("SELECT 2", 1, 1_000, 60)).rows == [(2,)]
+    pool.close()
+
+
+def _fails_once(run: object) -> object:
+    calls: list[None] = []
+
+    def wrapped(self: object, *values: object) -> object:
+        calls.append(None)
+        if len(calls) == 1:
+            raise query_process._IdleEnded
+        return run(self, *values)  # type: ignore[operator]
+
+    return wrapped
+
+
+def test_sigterm_ends_the_command_while_a_query_runs(store: Path, tmp_path: Path) -> None:
+    settings = tmp_path / "cmsspark.yaml"
+    settings.write_text(f"cache_dir: {tmp_path}/cache\nstate_dir: {tmp_path}/state\n", encoding="utf-8")
+    words = ["dashboard", "--port", "0", "--fout", str(store), "--settings", str(settings)]
+    call = [sys.executable, "-c", "from cmsspark.main import main; main()", *words]
+    with subprocess.Popen(call, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        line = next(line for line in process.stderr if line.startswith("dashboard of"))
+        port = int(re.findall(r":(\d+)/", line)[0])
+        request = f"GET /sql?{urlencode({'q': UNSTOPPABLE})} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(request)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=60) == 0
+        assert "ended" in process.stderr.read()
+
+
+class Builder:
+    """Builds segments and notes, before each, what a page says then."""
+
+    def __init__(self) -> None:
+        self.keeper: Keeper | None = None
+        self.days: list[list[str]] = []
+        self.said: list[str] = []
+
+    def __call__(self, days: Sequence[StoredInterval], store: str, folder: Path, threads: int) -> SegmentIndex:
+        assert self.keeper is not None
+        self.days.append([str(one.interval) for one in days])
+        self.said.append(self.keeper.freshness.progress)
+        return segment_build.build(days, store, folder, threads)
+
+    def close(self) -> None:
+        pass
+
+
+def test_finished_days_are_shown_while_older_ones_are_built_and_pages_say_how_far_it_is(
+    store: Path, tmp_path: Path
+) -> None:
+    builder = Builder()
+    with Database(str(store)) as database:
+        keeper = Keeper(database, tmp_path / "cache", builder=builder)  # type: ignore[arg-type]
+        builder.keeper = keeper
+        pages = create_app(Services(keeper, database, tmp_path / "state", Guard())).test_client()
+        texts = []
+        build = keeper._rollups._build
+
+        def stop_at_the_second(*values: object) -> SegmentIndex:
+            if len(builder.days) == 1:
+                answer = pages.get("/popularity?from=2025-01-15&to=2026-01-15")
+                texts.append((answer.status_code, answer.text))
+            return build(*values)  # type: ignore[arg-type]
+
+        keeper._rollups._build = stop_at_the_second
+        before = pages.get("/popularity")
+        keeper.refresh()
+        after = pages.get("/popularity?from=2025-01-15&to=2026-01-15").text
+    assert before.status_code == 503
+    assert builder.days == [["2026-01-15"], ["2025-01-15"]]
+    assert builder.said[0].startswith("0 of 2 days") and builder.said[1].startswith("1 of 2 days")
+    ((status, text),) = texts
+    assert status == 200 and "1 of 2 days are summed up" in text and "left" in text and 'data-refresh="' in text
+    assert "1 of 366 days are not in these numbers yet: 2025-01-15" in text
+    assert "summed up" not in after and "not in these numbers" not in after
