@@ -23,7 +23,7 @@ TOP = Path(__file__).resolve().parent.parent
 PACKAGE = "cmsspark"
 SUFFIXES = (".py", ".pyx", ".pxi", ".pxd")
 #: Rooms of a subsystem: each is a namespace of its own.
-SUBSYSTEMS = frozenset({"monitor", "popularity", "placement", "cache", "events", "training", "dashboard"})
+SUBSYSTEMS = frozenset({"monitor", "popularity", "placement", "cache", "events", "training", "dashboard", "apps"})
 LONG_FUNCTION = 60
 #: Names and texts of all streams, in code.
 STREAMS = ("aaa", "eos", "cmssw", "crab")

@@ -34,13 +34,15 @@ class Job:
     file: str = ""
     #: Its results are of weeks, months or other ranges, not of days.
     of_periods: bool = False
+    #: The module of its command, where it is not in ``cmsspark/jobs/``.
+    in_module: str = ""
     #: It reads no day: its --date only names the result, and is today by default.
     is_day_optional: bool = False
 
     @property
     def module(self) -> str:
         """The module of its command. All jobs on log streams share one."""
-        return f"cmsspark.jobs.{'log_job' if self.streams else self.file or self.name}"
+        return self.in_module or f"cmsspark.jobs.{'log_job' if self.streams else self.file or self.name}"
 
     @property
     def public_tables(self) -> tuple[str, ...]:
@@ -125,6 +127,15 @@ def _other_jobs() -> Iterator[Job]:
     yield Job("cache_comparison", about, ("cache_comparison",), of_periods=True)
     about = "Hits, misses and bytes from remote of the XRootD caches of a day, by site"
     yield Job("xcache", about, ("xcache",), needs_spark=False, feed="xcache")
+    cost_jobs = "cmsspark.apps.jobs_cost"
+    about = "What HTCondor's jobs of a day cost: efficiency, core hours and running cores"
+    of_jobs = ("job_efficiency", "core_hours", "running_cores", "job_cost_ids")
+    module = f"{cost_jobs}.job_efficiency"
+    yield Job("job_efficiency", about, of_jobs, of_jobs[1:3], runs_in_processes=True, feed="condor", in_module=module)
+    about = "What the steps of production jobs cost, and how many jobs each agent ran, by WMArchive"
+    tables = ("step_efficiency", "agent_reports", "report_ids")
+    module = f"{cost_jobs}.step_efficiency"
+    yield Job("step_efficiency", about, tables, tables[1:2], runs_in_processes=True, feed="wmarchive", in_module=module)
     for name, about, table in (
         ("events_prepare", "Features of collision events from ROOT files, with a cutflow", "event_cutflow"),
         ("events_sample", "A balanced sample of prepared events, split, with scalers", "event_sample"),

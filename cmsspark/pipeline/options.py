@@ -21,8 +21,8 @@ from cmsspark.sources.registry import DUMPS, STREAMS
 Command = TypeVar("Command", bound=Callable[..., Any])
 #: Help of ``--settings``.
 SETTINGS_HELP: Final = "Settings file. [default: CMSSPARK_SETTINGS, else cmsspark.yaml]"
-#: What ``--source`` may name: streams, dumps, and the caches' records, which are no stream.
-_SOURCES: Final = (*STREAMS, *DUMPS, "xcache")
+#: What ``--source`` may name: streams, dumps, WMArchive and the caches' records, which are no streams.
+_SOURCES: Final = (*STREAMS, *DUMPS, "wmarchive", "xcache")
 #: The help of ``--date``.
 DATE_HELP: Final = "The day (UTC): 20260115, 2026-01-15, yesterday."
 

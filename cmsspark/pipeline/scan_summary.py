@@ -13,7 +13,7 @@ from cmsspark.checks.reconciliation import StreamBins
 from cmsspark.kernel.merge import HAS, QUARANTINE_CUT, QUARANTINE_KEPT_BYTES, SideRow
 from cmsspark.kernel.prefixes import OTHER
 from cmsspark.pipeline.inputs import spellings
-from cmsspark.sources.registry import STREAMS_OF_JOBS
+from cmsspark.sources.registry import FEEDS, STREAMS_OF_JOBS
 from cmsspark.sources.sample import needed_of
 
 #: Prefixes of unmatched files that a manifest names of each stream.
@@ -63,7 +63,8 @@ class ScanSummary:
                 summary.not_kept[stream] += count
             else:
                 binned.append((stream, what, count, detail))
-        summary.bins = reconciliation.from_rows(binned, streams, STREAMS_OF_JOBS)
+        feeds = {name: FEEDS[name].bins for name in streams if name in FEEDS}
+        summary.bins = reconciliation.from_rows(binned, streams, STREAMS_OF_JOBS, feeds)
         summary.damaged.sort(key=lambda damage: str(damage["file"]))
         return summary
 

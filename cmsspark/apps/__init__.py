@@ -1,0 +1,1 @@
+"""The subsystems, each with its jobs, its pages and its commands."""
