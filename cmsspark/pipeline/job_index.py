@@ -13,6 +13,9 @@ from cmsspark.schemas import stored_table
 from cmsspark.sources.registry import JOB_TABLES, STREAMS, STREAMS_BY_NAME
 from cmsspark.spelling import suggestion
 
+#: The package of the jobs on what jobs cost.
+_COST_JOBS = "cmsspark.apps.jobs_cost"
+
 
 @dataclass(frozen=True)
 class Job:
@@ -102,6 +105,14 @@ def _period_jobs() -> Iterator[Job]:
     yield Job("crab_popularity", about, ("crab_popularity",), needs_spark=False, of_periods=True)
     about = "How many people had analysis jobs of CRAB in a week or month"
     yield Job("crab_users", about, ("crab_users",), needs_spark=False, of_periods=True)
+    for feed, names in (
+        ("job_efficiency", ("job_efficiency", "core_hours", "running_cores")),
+        ("step_efficiency", ("step_efficiency", "agent_reports")),
+    ):
+        about = f"A week, a month or any range of the stored days of {feed}"
+        tables = tuple(f"period_{name}" for name in names)
+        name = f"{feed}_period"
+        yield Job(name, about, tables, needs_spark=False, of_periods=True, in_module=f"{_COST_JOBS}.{name}")
 
 
 def _other_jobs() -> Iterator[Job]:
@@ -127,14 +138,13 @@ def _other_jobs() -> Iterator[Job]:
     yield Job("cache_comparison", about, ("cache_comparison",), of_periods=True)
     about = "Hits, misses and bytes from remote of the XRootD caches of a day, by site"
     yield Job("xcache", about, ("xcache",), needs_spark=False, feed="xcache")
-    cost_jobs = "cmsspark.apps.jobs_cost"
     about = "What HTCondor's jobs of a day cost: efficiency, core hours and running cores"
     of_jobs = ("job_efficiency", "core_hours", "running_cores", "job_cost_ids")
-    module = f"{cost_jobs}.job_efficiency"
+    module = f"{_COST_JOBS}.job_efficiency"
     yield Job("job_efficiency", about, of_jobs, of_jobs[1:3], runs_in_processes=True, feed="condor", in_module=module)
     about = "What the steps of production jobs cost, and how many jobs each agent ran, by WMArchive"
     tables = ("step_efficiency", "agent_reports", "report_ids")
-    module = f"{cost_jobs}.step_efficiency"
+    module = f"{_COST_JOBS}.step_efficiency"
     yield Job("step_efficiency", about, tables, tables[1:2], runs_in_processes=True, feed="wmarchive", in_module=module)
     for name, about, table in (
         ("events_prepare", "Features of collision events from ROOT files, with a cutflow", "event_cutflow"),

@@ -27,6 +27,8 @@ MAX_BYTES: Final = 1_000_000
 #: Takes the place of ``distinct_users`` where that is withheld.
 WITHHELD: Final = "is_distinct_users_withheld"
 _USERS: Final = "distinct_users"
+#: The column of the workflow of jobs.
+_WORKFLOW: Final = "workflow"
 #: The tier of datasets that single people make: their names carry accounts.
 _USER_TIER: Final = "USER"
 _NAMES: Final = ("dataset_name", "primary_name", "processing_name")
@@ -160,9 +162,16 @@ def document(spec: DocumentSpec, row: Mapping[str, Any]) -> dict[str, Any]:
     if spec.min_users is not None and 0 < body.get(_USERS, 0) < spec.min_users:
         del body[_USERS]
         body[WITHHELD] = True
+    if _hides_workflow(spec, row):
+        body.pop(_WORKFLOW, None)
     body["timestamp"] = spec.timestamp
     body["metadata"] = spec.metadata(document_id(spec.table.name, spec.period, key))
     return body
+
+
+def _hides_workflow(spec: DocumentSpec, row: Mapping[str, Any]) -> bool:
+    """Return whether a row of analysis jobs is of so few people that its workflow is not named (rule 61)."""
+    return spec.min_users is not None and row.get("type") == "analysis" and row.get(_USERS, 0) < spec.min_users
 
 
 def documents(spec: DocumentSpec, rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -29,7 +29,7 @@ from cmsspark.sources.wmarchive_records import (
     Performance,
     ReportData,
     StepFields,
-    Storage,
+    StorageUse,
     parse_data,
 )
 
@@ -166,7 +166,7 @@ def _without_fields(value: Any) -> Any:
 
 def _step(step: StepFields) -> ReportedStep:
     performance = step.performance or Performance()
-    cpu, storage = performance.cpu or Cpu(), performance.storage or Storage()
+    cpu, storage = performance.cpu or Cpu(), performance.storage or StorageUse()
     memory = performance.memory or MemoryPeaks()
     outputs = [output for output in step.output or () if output is not None]
     has_times = cpu.cpu is not None and cpu.job is not None and cpu.threads is not None

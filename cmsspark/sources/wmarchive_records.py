@@ -38,7 +38,7 @@ class Cpu(msgspec.Struct, gc=False, rename={"streams": "NumberOfStreams", "threa
     job: Hours | None = None
 
 
-class Storage(msgspec.Struct, gc=False, rename="camel"):
+class StorageUse(msgspec.Struct, gc=False, rename="camel"):
     """What a step read and wrote."""
 
     read_total_mb: Hours | None = msgspec.field(default=None, name="readTotalMB")
@@ -58,7 +58,7 @@ class Performance(msgspec.Struct, gc=False):
     """Numbers of a step."""
 
     cpu: Cpu | None = None
-    storage: Storage | None = None
+    storage: StorageUse | None = None
     memory: MemoryPeaks | None = None
 
 
@@ -174,12 +174,12 @@ def _cpu(value: Any, field: str) -> Cpu | None:
     return Cpu(*counts, *(found.last(name, _amount) for name in ("TotalJobCPU", "TotalJobTime")))
 
 
-def _storage(value: Any, field: str) -> Storage | None:
+def _storage(value: Any, field: str) -> StorageUse | None:
     if value is None:
         return None
     found = _NeededFields(value, field)
     sizes = [found.last(name, _amount) for name in ("readTotalMB", "writeTotalMB")]
-    return Storage(*sizes, *(found.last(name, _amount_or_text) for name in ("readTotalSecs", "writeTotalSecs")))
+    return StorageUse(*sizes, *(found.last(name, _amount_or_text) for name in ("readTotalSecs", "writeTotalSecs")))
 
 
 def _memory(value: Any, field: str) -> MemoryPeaks | None:
