@@ -36,23 +36,31 @@ def build(frames: Frames, day: date) -> pl.DataFrame:
 
     from cmsspark.kernel import dump_frames
 
-    rows = month_sums(frames).filter(~pl.col("is_left_out"))
-    summed = dump_frames.in_64_bits(
-        rows.group_by(_KEYS).agg(
-            *(dump_frames.exact_sum(name) for name in ("block_count", "file_count", "events", "bytes")),
-        )
-    )
-    counts = [pl.col(name).fill_null(0) for name in ("file_count", "bytes")]
-    return dump_frames.as_table(summed.with_columns(counts).sort(_KEYS), JOB.name, day)
+    skims = frames["skims"]["word"].to_list()
+    rows = month_sums(frames, frames["without"]["word"].to_list(), skims).filter(~pl.col("is_left_out"))
+    return dump_frames.as_table(summed(rows, _KEYS), JOB.name, day)
 
 
-def month_sums(frames: Frames) -> pl.DataFrame:
-    """The sums of blocks of valid datasets by dataset and month, and whether words in their names leave them out."""
+def summed(rows: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+    """Return the sums of some keys, sorted. Raises DataError (65) where one does not fit 64 bits."""
     import polars as pl
 
     from cmsspark.kernel import dump_frames
 
-    without = frames["without"]["word"].to_list()
+    sums = (dump_frames.exact_sum(name) for name in ("block_count", "file_count", "events", "bytes"))
+    counts = [pl.col(name).fill_null(0) for name in ("file_count", "bytes")]
+    return dump_frames.in_64_bits(rows.group_by(keys).agg(*sums)).with_columns(counts).sort(keys)
+
+
+def month_sums(frames: Frames, without: Sequence[str], skims: Sequence[str] = ()) -> pl.DataFrame:
+    """Return the sums of blocks of valid datasets by dataset and month, and whether their names have a word of
+    ``without``. The data tier of a dataset whose processed name has ``-SKIM-`` is ``TIER/SKIM``, for the first of
+    ``skims`` (rule 59).
+    """
+    import polars as pl
+
+    from cmsspark.kernel import dump_frames
+
     datasets = dump_frames.attributes(frames).filter(pl.col("is_valid"))
     name = pl.col("dataset_name").str.to_lowercase()
     is_left_out = pl.any_horizontal(
@@ -64,8 +72,13 @@ def month_sums(frames: Frames) -> pl.DataFrame:
         .join(datasets.select("dataset_name"), "dataset_name")
     )
     named = dump_frames.with_derived(rows, ("data_tier", "processing_name"))
+    tier = pl.col("data_tier").fill_null("")
+    with_skim = tier
+    for skim in reversed(skims):
+        has_skim = pl.col("processing_name").str.contains(f"-{skim}-", literal=True)
+        with_skim = pl.when(has_skim.fill_null(value=False)).then(tier + f"/{skim}").otherwise(with_skim)
     return named.with_columns(
-        pl.col("data_tier").fill_null(""),
+        with_skim.alias("data_tier"),
         dump_frames.campaign(),
         is_left_out.alias("is_left_out"),
     )
@@ -73,14 +86,24 @@ def month_sums(frames: Frames) -> pl.DataFrame:
 
 def _manifest(frames: Frames) -> dict[str, Any]:
     """How many blocks the words leave out."""
-    left_out = int(month_sums(frames).filter("is_left_out")["block_count"].sum())
-    return {"event_counts": {"without": frames["without"]["word"].to_list(), "blocks_left_out": left_out}}
+    without, skims = (frames[name]["word"].to_list() for name in ("without", "skims"))
+    left_out = int(month_sums(frames, without).filter("is_left_out")["block_count"].sum())
+    return {"event_counts": {"without": without, "skims": skims, "blocks_left_out": left_out}}
 
 
-def _more(words: Sequence[str], *_: Any) -> dict[str, pl.DataFrame]:
+def _more(words: Sequence[str], skims: Sequence[str], *_: Any) -> dict[str, pl.DataFrame]:
     import polars as pl
 
-    return {"without": pl.DataFrame({"word": list(words)}, schema={"word": pl.String})}
+    schema = {"word": pl.String}
+    return {
+        "without": pl.DataFrame({"word": list(words)}, schema=schema),
+        "skims": pl.DataFrame({"word": list(skims)}, schema=schema),
+    }
+
+
+def listed(text: str | None) -> tuple[str, ...]:
+    """Return the names of a list with commas, each once."""
+    return tuple(dict.fromkeys(name.strip() for name in (text or "").split(",") if name.strip()))
 
 
 def configured(options: Mapping[str, Any], settings: Settings) -> DumpJob:
@@ -88,7 +111,7 @@ def configured(options: Mapping[str, Any], settings: Settings) -> DumpJob:
     return replace(
         JOB,
         block_contents="valid" if options["valid_files"] else "all",
-        more=partial(_more, settings.event_counts_without),
+        more=partial(_more, settings.event_counts_without, listed(options.get("skims"))),
     )
 
 
@@ -98,9 +121,12 @@ JOB: Final = DumpJob(
     replicas=False,
     build=build,
     block_contents="all",
-    more=partial(_more, EVENT_COUNTS_WITHOUT),
+    more=partial(_more, EVENT_COUNTS_WITHOUT, ()),
     manifest=_manifest,
-    options=(click.option("--valid-files", is_flag=True, help="Count only files that are valid."),),
+    options=(
+        click.option("--valid-files", is_flag=True, help="Count only files that are valid."),
+        click.option("--skims", metavar="LIST", help="Count datasets whose processed name has -SKIM- as TIER/SKIM."),
+    ),
     configured=configured,
 )
 command = JOB.command()

@@ -74,11 +74,13 @@ def _dump_jobs() -> Iterator[Job]:
         ("rucio_daily", "Files at each storage element of Rucio by dataset: there, new, accessed"),
         ("dataset_last_access", "When each dataset was last used, and which could be deleted"),
         ("event_counts", "Blocks, files, events and bytes by month, data tier and campaign"),
+        ("crsg_event_counts", "Events of the two selections of the C-RSG report, by month and data tier"),
         ("leftovers", "Replicas of datasets that are not valid in DBS, and valid datasets without replicas"),
         ("catalogue_check", "Files, blocks and sizes of Rucio beside those of DBS"),
     ):
         file = "leftover_datasets" if name == "leftovers" else ""
-        yield Job(name, about, (name,), runs_in_processes=True, file=file)
+        module = f"{_COST_JOBS}.{name}" if name == "crsg_event_counts" else ""
+        yield Job(name, about, (name,), runs_in_processes=True, file=file, in_module=module)
     about = "Data volume at the sites of a tier, by data tier"
     yield Job("site_tier_usage", about, ("site_tier_usage",), runs_in_processes=True)
     yield Job("dbs_events", "Events, files and bytes of each dataset", ("dbs_events",), runs_in_processes=True)

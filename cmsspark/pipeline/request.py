@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import TYPE_CHECKING
 
+from cmsspark.pipeline.job_index import JOBS
 from cmsspark.sources.epochs import Epochs
 from cmsspark.sources.folders import DayInput, Dump
 from cmsspark.sources.registry import DUMPS, STREAMS_OF_JOBS
@@ -34,8 +35,9 @@ class JobRequest:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The names of the streams and dumps that the job reads."""
-        return tuple(DUMPS)
+        """The names of the streams, feeds and dumps that the job reads."""
+        job = JOBS.get(self.job)
+        return (job.feed,) if job is not None and job.feed else tuple(DUMPS)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark.errors import CmssparkError, DataError, NotReady, UsageError
-from cmsspark.query import statements
+from cmsspark.query import cost_views, statements
 from cmsspark.query.cell_values import distinct, values_of
 from cmsspark.query.stored_parts import StoredInterval, StoredParts, tables
 from cmsspark.schemas import Table, described_table, stored_table
@@ -106,7 +106,10 @@ class Database:
         statement = statements.checked(sql)
         began = time.monotonic()
         for attempt in range(_ATTEMPTS):
-            self.refresh(statements.mentioned(sql, [*self._tables, DAYS]), force=bool(attempt))
+            names = statements.mentioned(sql, [*self._tables, DAYS, *cost_views.VIEWS])
+            if any(name in cost_views.VIEWS for name in names):
+                names = [*(name for name in names if name not in cost_views.VIEWS), *cost_views.TABLES]
+            self.refresh(names, force=bool(attempt))
             try:
                 rows, is_truncated = self._run(statement, parameters, (max_rows, max_bytes), max_seconds)
             except _FileGone as error:
@@ -184,6 +187,8 @@ class Database:
                 f"CREATE VIEW {schema.name} AS SELECT {columns} FROM read_parquet('{self._system.protocol}://"  # noqa: S608
                 f"{schema.name}/*', hive_partitioning = true, hive_types = {{{types}}}) WHERE {keys[-1]} > '{NO_DAY}'"
             )
+        for name, query in cost_views.VIEWS.items():
+            self._connection.execute(f"CREATE VIEW {name} AS {query}")
         self._system.put_rows(days_schema(), _days_columns([]))
         self._connection.execute(f"CREATE VIEW {DAYS} AS FROM read_parquet('{self._system.protocol}://{DAYS}/*')")
 

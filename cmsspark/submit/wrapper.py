@@ -25,6 +25,7 @@ from cmsspark.submit import (
     class_archive,
     cmsspark_jobs,
     cmsspark_lines,
+    cost_lines,
     latest_date,
     memory_rationale,
     several_days,
@@ -76,6 +77,7 @@ def run_spark(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
 def _parsed(argv: Sequence[str], environ: Mapping[str, str]) -> Request:
     """The request of a command line, today's or one of CMSSpark."""
+    cost_lines.check(argv)
     request = split(argv, signature_of)
     job = built_in(request.job) if request.job is not None else None
     if job is None or request.has("--help"):

@@ -49,10 +49,6 @@ class FeedRequest(JobRequest):
     accept_damaged: tuple[str, ...] = ()
     spark_feed: str = "auto"
 
-    @property
-    def sources(self) -> tuple[str, ...]:
-        return (self.feed.source,)
-
 
 def run(request: FeedRequest, log: Callable[[str], None] | None = None) -> results.CurrentTable:
     """Make the tables of a day and store them; on any failure the previous result stays.
