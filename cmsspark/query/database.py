@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
+    from cmsspark.query.dump_views import DumpTable
     from cmsspark.query.part_system import PartSystem
 
 #: The view of all stored days and periods.
@@ -73,10 +74,12 @@ class Database:
         memory: str | None = None,
         threads: int | None = None,
         max_age_s: float = 0.0,
+        dumps: Sequence[DumpTable] = (),
     ) -> None:
         """``files``: the file system of the store, by default the local disk. ``is_private``: with tables that have a
         row for each person (pseudonyms). ``memory`` such as ``1GB``. ``max_age_s``: how long the list of current runs
-        may be used again. Raises UsageError (2) where DuckDB is not installed.
+        may be used again. ``dumps``: tables of dumps, as views beside those of the store. Raises UsageError (2) where
+        DuckDB is not installed.
         """
         self.fout = fout
         self._files = files or LocalFiles()
@@ -87,6 +90,8 @@ class Database:
         self._lock = threading.Lock()
         self._connection, self._system = _connect(self._files, memory, threads)
         self._create_views()
+        for table in dumps:
+            self._create_dump_view(table)
 
     def query(
         self,
@@ -191,6 +196,13 @@ class Database:
             self._connection.execute(f"CREATE VIEW {name} AS {query}")
         self._system.put_rows(days_schema(), _days_columns([]))
         self._connection.execute(f"CREATE VIEW {DAYS} AS FROM read_parquet('{self._system.protocol}://{DAYS}/*')")
+
+    def _create_dump_view(self, table: DumpTable) -> None:
+        self._system.put_parts(table.view, table.columns, table.parts)
+        self._connection.execute(f"CREATE SCHEMA IF NOT EXISTS {table.schema}")
+        self._connection.execute(
+            f"CREATE VIEW {table.view} AS FROM read_parquet('{self._system.protocol}://{table.view}/*')"
+        )
 
     def _run(
         self,
