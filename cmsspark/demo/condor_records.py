@@ -13,6 +13,7 @@ import numpy as np
 
 from cmsspark.access import JOB_BINS, UNMATCHED_JOB_BINS
 from cmsspark.days import start_ms
+from cmsspark.demo.cost_records import cost_fields
 from cmsspark.demo.people import T2, T3
 from cmsspark.demo.world import World
 
@@ -57,6 +58,7 @@ def condor_lines(
         _shape(data, name, number, world)
         if name == "matched":
             sent.append(data)
+        data = {**data, **cost_fields(data, number)}
         counts[name] += 1
         filler = fillers[number % POOL]
         short = filler[: filler.rindex(",", 0, max(2, len(filler) // 2))] if name == "not_final" else filler
