@@ -18,7 +18,7 @@ from cmsspark.query import output
 
 if TYPE_CHECKING:
     from cmsspark.query.database import Database
-    from cmsspark.query.dump_views import DumpTable
+    from cmsspark.query.dump_views import DumpView
     from cmsspark.settings import Settings
 
 #: Rows that are printed as a table unless --rows says otherwise.
@@ -80,7 +80,7 @@ def command(
             click.echo(output.summary(result), err=True)
 
 
-def _open(store: str, memory: str | None, settings: Settings, tables: Sequence[DumpTable]) -> Database:
+def _open(store: str, memory: str | None, settings: Settings, tables: Sequence[DumpView]) -> Database:
     from cmsspark.pipeline.stored_columns import existing_store, files_of
     from cmsspark.query.database import Database
 
@@ -92,7 +92,7 @@ def _is_day(text: str) -> bool:
     return re.fullmatch(r"\d{8}|\d{4}[-/]\d\d[-/]\d\d|today|yesterday", text) is not None
 
 
-def _dump_tables(text: str, root: str | None, settings: Settings) -> list[DumpTable]:
+def _dump_tables(text: str, root: str | None, settings: Settings) -> list[DumpView]:
     """The tables of the dumps of a day, by default today, with a note on each folder."""
     from cmsspark.pipeline.stored_columns import files_of
     from cmsspark.query.dump_views import find_tables

@@ -170,6 +170,11 @@ def job_options(command: Command) -> Command:
     return date_option(store_options(command))
 
 
+def listed(text: str | None) -> tuple[str, ...]:
+    """Return the names of a list with commas, each once."""
+    return tuple(dict.fromkeys(name.strip() for name in (text or "").split(",") if name.strip()))
+
+
 def store_of(fout: str | None, settings: Settings) -> str:
     """The store: ``--fout`` or the settings'. Raises UsageError (2) where neither names one."""
     chosen = fout or settings.store

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
-    from cmsspark.query.dump_views import DumpTable
+    from cmsspark.query.dump_views import DumpView
     from cmsspark.query.part_system import PartSystem
 
 #: The view of all stored days and periods.
@@ -74,7 +74,7 @@ class Database:
         memory: str | None = None,
         threads: int | None = None,
         max_age_s: float = 0.0,
-        dumps: Sequence[DumpTable] = (),
+        dumps: Sequence[DumpView] = (),
     ) -> None:
         """``files``: the file system of the store, by default the local disk. ``is_private``: with tables that have a
         row for each person (pseudonyms). ``memory`` such as ``1GB``. ``max_age_s``: how long the list of current runs
@@ -197,7 +197,7 @@ class Database:
         self._system.put_rows(days_schema(), _days_columns([]))
         self._connection.execute(f"CREATE VIEW {DAYS} AS FROM read_parquet('{self._system.protocol}://{DAYS}/*')")
 
-    def _create_dump_view(self, table: DumpTable) -> None:
+    def _create_dump_view(self, table: DumpView) -> None:
         self._system.put_parts(table.view, table.columns, table.parts)
         self._connection.execute(f"CREATE SCHEMA IF NOT EXISTS {table.schema}")
         self._connection.execute(

@@ -34,7 +34,7 @@ _IDS: Final = ("ID", "RSE_ID", "RULE_ID")
 
 
 @dataclass(frozen=True)
-class DumpTable:
+class DumpView:
     """A table of a dump as a view: its columns, and what makes the rows of each part file."""
 
     schema: str
@@ -48,12 +48,12 @@ class DumpTable:
         return f"{self.schema}.{self.name}"
 
 
-def find_tables(files: Files, layout: Layout, day: date) -> tuple[list[DumpTable], list[str]]:
+def find_tables(files: Files, layout: Layout, day: date) -> tuple[list[DumpView], list[str]]:
     """Find the tables of the dumps that belong to a day, and notes: the folder of each kind, or why there is none.
 
     Raises InputMissing (66) where there is no dump of any kind.
     """
-    tables: list[DumpTable] = []
+    tables: list[DumpView] = []
     notes: list[str] = []
     for kind, choose in (
         ("dbs", partial(sources.choose_dbs_dump, tables=DUMPS["dbs"].for_streams)),
@@ -76,7 +76,7 @@ def find_tables(files: Files, layout: Layout, day: date) -> tuple[list[DumpTable
     return tables, notes
 
 
-def _tables_of(files: Files, dump: sources.Dump, day: date) -> Iterator[DumpTable]:
+def _tables_of(files: Files, dump: sources.Dump, day: date) -> Iterator[DumpView]:
     """Yield the tables that are in the dump's folder, needed for streams or not."""
     for name in DUMPS[dump.kind].tables:
         listed = dump.tables.get(name)
@@ -92,7 +92,7 @@ def _tables_of(files: Files, dump: sources.Dump, day: date) -> Iterator[DumpTabl
         parts = {
             f"part-{number:05}.parquet": partial(read, files, table, file.path) for number, file in enumerate(listed)
         }
-        yield DumpTable(dump.kind, _VIEWS.get(name, name.lower()), _arrow(table), parts)
+        yield DumpView(dump.kind, _VIEWS.get(name, name.lower()), _arrow(table), parts)
 
 
 def _arrow(table: Table) -> pa.Schema:

@@ -12,8 +12,9 @@ import click
 import msgspec
 
 from cmsspark import config_files
-from cmsspark.jobs import event_counts
+from cmsspark.kernel import event_sums
 from cmsspark.pipeline.dump_day import DumpJob
+from cmsspark.pipeline.options import listed
 from cmsspark.resources import resource
 from cmsspark.settings import Settings
 
@@ -48,15 +49,15 @@ def build(selections: Mapping[str, Selection], frames: Frames, day: date) -> pl.
     parts = []
     for name, selection in selections.items():
         tiers = [*selection.tiers, *(f"{tier}/{skim}" for tier in selection.tiers for skim in selection.skims)]
-        rows = event_counts.month_sums(frames, selection.remove, selection.skims)
+        rows = event_sums.month_sums(frames, selection.remove, selection.skims)
         chosen = rows.filter(~pl.col("is_left_out"), pl.col("data_tier").is_in(tiers))
         parts.append(chosen.with_columns(selection=pl.lit(name)))
-    return dump_frames.as_table(event_counts.summed(pl.concat(parts), _KEYS), JOB.name, day)
+    return dump_frames.as_table(event_sums.summed(pl.concat(parts), _KEYS), JOB.name, day)
 
 
 def configured(options: Mapping[str, Any], settings: Settings) -> DumpJob:
     """Return the job for its options: with any of them one selection of the name ``custom``."""
-    chosen = {name: event_counts.listed(options.get(name)) for name in ("tiers", "skims", "remove")}
+    chosen = {name: listed(options.get(name)) for name in ("tiers", "skims", "remove")}
     selections = load_selections()
     if any(chosen.values()):
         data = selections["data"]
@@ -73,7 +74,7 @@ def configured(options: Mapping[str, Any], settings: Settings) -> DumpJob:
 
 JOB: Final = DumpJob(
     "crsg_event_counts",
-    event_counts.DBS,
+    event_sums.DBS,
     replicas=False,
     build=partial(build, {}),
     block_contents="all",

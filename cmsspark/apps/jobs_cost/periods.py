@@ -22,7 +22,6 @@ from cmsspark.pipeline.run_context import running
 from cmsspark.pipeline.stored_columns import files_of, table_rows
 from cmsspark.plurals import number_of
 from cmsspark.schemas import Table, stored_table
-from cmsspark.sources.condor_costs import HOUR_WINDOWS
 from cmsspark.storage import Files, join
 from cmsspark.store import results
 from cmsspark.store.results import CurrentTable
@@ -177,6 +176,9 @@ def build(days: CostDays, name: str) -> pl.DataFrame:
     summed = _sums(rows, schema)
     if "hour" in schema.keys:
         summed = summed.drop("window_count").join(days.window_counts(), "hour", how="left", validate="m:1")
+        # Not at import: numpy comes with it.
+        from cmsspark.sources.condor_costs import HOUR_WINDOWS
+
         cores = pl.col("core_windows_milli") / (HOUR_WINDOWS * 1000 * len(days.stored))
         summed = summed.with_columns(average_cores=cores)
     added = summed.with_columns(
