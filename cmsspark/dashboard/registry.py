@@ -22,6 +22,8 @@ PAGES: Final[Mapping[str, str]] = {
     "users": "cmsspark.dashboard.pages.users",
     "forecasts": "cmsspark.dashboard.pages.forecasts",
     "caches": "cmsspark.dashboard.pages.caches",
+    "efficiency": "cmsspark.dashboard.pages.efficiency",
+    "hpc": "cmsspark.dashboard.pages.hpc",
     "runs": "cmsspark.dashboard.pages.runs",
     "spark": "cmsspark.dashboard.pages.spark",
     "sql": "cmsspark.dashboard.pages.sql",
