@@ -1,7 +1,7 @@
 """The tables of HTCondor's jobs by DuckDB: ``python -m bench.peers.costs_with_duckdb ROOT DAY OUT THREADS``.
 
-Columns are given, so that nothing is sniffed and only what is needed is read. Records are taken as well-formed and of
-the day: DuckDB bins nothing.
+Columns are given, so that nothing is sniffed and only what is needed is read. Lines that are no JSON are
+left out, and other days; nothing is counted in bins.
 """
 
 from __future__ import annotations
@@ -31,10 +31,12 @@ def statements(files: str, start_ms: int, out: Path) -> list[str]:
     """The queries, which read the logs once."""
     kinds = [f"{name} VARCHAR" for name in _TEXTS] + [f"{name} DOUBLE" for name in _NUMBERS]
     columns = f"{{data: 'STRUCT({', '.join(kinds)})', metadata: 'STRUCT(timestamp BIGINT)'}}"
-    site = "coalesce(nullif(regexp_replace(trim(Site), '_Disk$', ''), ''), 'unknown')"
+    name = "regexp_replace(trim(Site), '_Disk$', '')"
+    site = f"CASE WHEN {name} IS NULL OR lower({name}) IN ('', 'unknown') THEN 'unknown' ELSE {name} END"
     return [
         f"CREATE TABLE records AS SELECT data.*, metadata.timestamp AS stamp FROM read_ndjson('{files}',"
-        f" columns = {columns})",
+        f" columns = {columns}, ignore_errors = true)"
+        f" WHERE metadata.timestamp IS NULL OR metadata.timestamp BETWEEN {start_ms} AND {start_ms + 86_399_999}",
         f"COPY (SELECT site, subsite, type, w // 5 AS hour, sum(cores) AS core_windows_milli, count(*) AS job_windows"
         f" FROM (SELECT {site} AS site, nullif(MachineAttrCMSSubSiteName0, '') AS subsite, lower(Type) AS type,"
         f" (coalesce(RecordTime, stamp)::BIGINT - {start_ms}) // 720000 AS w, GlobalJobId,"
