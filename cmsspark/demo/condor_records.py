@@ -58,7 +58,8 @@ def condor_lines(
         _shape(data, name, number, world)
         if name == "matched":
             sent.append(data)
-        data = {**data, **cost_fields(data, number)}
+        # A job that is sent again keeps what it cost.
+        data = {**cost_fields(data, number), **data}
         counts[name] += 1
         filler = fillers[number % POOL]
         short = filler[: filler.rindex(",", 0, max(2, len(filler) // 2))] if name == "not_final" else filler
