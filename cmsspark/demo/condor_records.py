@@ -56,10 +56,10 @@ def condor_lines(
         elif name == "repeated":
             data = {**sent[number % len(sent)], "CRAB_PostJobStatus": "FINISHED"}
         _shape(data, name, number, world)
-        if name == "matched":
-            sent.append(data)
         # A job that is sent again keeps what it cost.
         data = {**cost_fields(data, number), **data}
+        if name == "matched":
+            sent.append(data)
         counts[name] += 1
         filler = fillers[number % POOL]
         short = filler[: filler.rindex(",", 0, max(2, len(filler) // 2))] if name == "not_final" else filler
