@@ -25,7 +25,7 @@ _TYPES: Final = ("Processing", "Production", "Merge", "LogCollect", "Cleanup")
 def cost_fields(data: Mapping[str, Any], number: int) -> dict[str, Any]:
     """Return the fields of what a job cost, which follow from the others and its number."""
     is_production = data["Type"] == "production"
-    cores = (8 if number % 3 else 4) if is_production else (4 if number % 12 else 1)
+    cores = (8 if number % 3 else 4) if is_production else (1 if number % 13 == 5 else 4)
     wall, site = data["WallClockHr"] or 0.0, str(data["Site"]).removesuffix("_Disk")
     committed = wall if number % 13 else 0.6 * wall
     subsites = _SUBSITES.get(site)
