@@ -1,1 +1,1 @@
-"""Subsystems: each room holds its jobs, commands and pages."""
+"""The subsystems, each with its jobs, its pages and its commands."""

@@ -159,8 +159,10 @@ class AccessBatch:
     content_bytes: int = 0
     write_only: int = 0
     no_lfn: int = 0
-    #: Records of jobs that ended; a stream has either accesses or jobs.
-    jobs: list[EndedJob] = field(default_factory=list)
+    #: Records of jobs that ended (:class:`EndedJob`), or the records of a feed; a stream has either accesses or these.
+    jobs: list[Any] = field(default_factory=list)
+    #: The 12-minute windows of the day with a record, as bits (rule 54).
+    windows: int = 0
     #: Records of jobs by bin: those of ``JOB_BINS`` that a record alone decides.
     job_bins: dict[str, int] = field(default_factory=dict)
     #: Days since 1970 of the records of other days, with their counts.

@@ -22,8 +22,8 @@ from cmsspark.sources.registry import DUMPS, STREAMS
 Command = TypeVar("Command", bound=Callable[..., Any])
 #: Help of ``--settings``.
 SETTINGS_HELP: Final = "Settings file. [default: CMSSPARK_SETTINGS, else cmsspark.yaml]"
-#: What ``--source`` may name: streams, dumps, and the caches' records, which are no stream.
-_SOURCES: Final = (*STREAMS, *DUMPS, "xcache")
+#: What ``--source`` may name: streams, dumps, WMArchive and the caches' records, which are no streams.
+_SOURCES: Final = (*STREAMS, *DUMPS, "wmarchive", "xcache")
 #: The help of ``--date``.
 DATE_HELP: Final = "The day (UTC): 20260115, 2026-01-15, yesterday."
 
@@ -169,6 +169,11 @@ def job_options(command: Command) -> Command:
     ):
         command = option(command)
     return date_option(store_options(command))
+
+
+def listed(text: str | None) -> tuple[str, ...]:
+    """Return the names of a list with commas, each once."""
+    return tuple(dict.fromkeys(name.strip() for name in (text or "").split(",") if name.strip()))
 
 
 def store_of(fout: str | None, settings: Settings) -> str:

@@ -55,6 +55,11 @@ class StreamBins:
         """Empty bins of a stream of jobs."""
         return cls(unmatched=dict.fromkeys(UNMATCHED_JOB_BINS, 0), job_bins=dict.fromkeys(JOB_BINS, 0))
 
+    @classmethod
+    def of_feed(cls, names: Iterable[str]) -> StreamBins:
+        """Return empty bins of a feed, whose records match nothing in DBS; ``names``: its own bins."""
+        return cls(unmatched={}, job_bins=dict.fromkeys(names, 0))
+
     def add(self, name: str, count: int, detail: str | None) -> None:
         """Count ``count`` records in the bin ``name`` of a scan's result."""
         if name in self.unmatched:
@@ -152,12 +157,24 @@ def parse_tolerances(text: str | None, streams: Iterable[str]) -> dict[str, Tole
 
 
 def from_rows(
-    rows: Iterable[tuple[str, str, int, str | None]], streams: Iterable[str], of_jobs: Collection[str] = ()
+    rows: Iterable[tuple[str, str, int, str | None]],
+    streams: Iterable[str],
+    of_jobs: Collection[str] = (),
+    feeds: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, StreamBins]:
-    """Bins by stream from (stream, bin, count, detail) rows of a scan; ``matched`` counts the accesses in the tables,
-    so that the sum of bins also proves that no join lost or multiplied counts. ``of_jobs``: streams of jobs.
+    """Sum (stream, bin, count, detail) rows of a scan by stream; ``matched`` counts the accesses in the tables,
+    so that the sum of bins also proves that no join lost or multiplied counts. ``of_jobs``: streams of jobs;
+    ``feeds``: the bins of feeds.
     """
-    bins = {stream: StreamBins.of_jobs() if stream in of_jobs else StreamBins() for stream in streams}
+    of_feeds = feeds or {}
+    bins = {
+        stream: StreamBins.of_feed(of_feeds[stream])
+        if stream in of_feeds
+        else StreamBins.of_jobs()
+        if stream in of_jobs
+        else StreamBins()
+        for stream in streams
+    }
     for stream, name, count, detail in rows:
         bins[stream].add(name, count, detail)
     return bins
@@ -190,7 +207,7 @@ def check(
                 found="; ".join(examples.get(stream, ())[:5]) or None,
                 next_step="see the records in the quarantine; --max-malformed tolerates more",
             )
-        if counts.read >= NONE_MATCHED_RECORDS and not counts.matched:
+        if counts.unmatched and counts.read >= NONE_MATCHED_RECORDS and not counts.matched:
             raise _none_matched(stream, counts, dump, (prefixes or {}).get(stream, ()))
         out = counts.out_of_day.total()
         if out > OUT_OF_DAY_SHARE * counts.read:

@@ -92,8 +92,9 @@ def scan(
 
 
 def _schema(streams: Sequence[StreamFiles], context: TaskContext) -> str:
-    """The columns of the streams, which are all of accesses or all of jobs."""
-    return spark_schema(JOB_COLUMNS) if streams[0].stream in STREAMS_OF_JOBS else context.schema()
+    """Return the columns of the streams, which are all of accesses, or all of jobs or a feed."""
+    is_of_jobs = context.feed_aggregator is not None or streams[0].stream in STREAMS_OF_JOBS
+    return spark_schema(JOB_COLUMNS) if is_of_jobs else context.schema()
 
 
 def are_passed_whole(streams: Sequence[StreamFiles]) -> bool:

@@ -88,6 +88,9 @@ class TaskContext:
     accepted: frozenset[str] = frozenset()
     #: The merge of jobs, where a stream has any. Tasks do not need it.
     jobs: JobWork | None = None
+    #: Makes the aggregator of a feed, of (its name, whether its files are of the day before); its rows have
+    #: ``kernel.jobs.JOB_COLUMNS``.
+    feed_aggregator: Callable[[str, bool], StreamAggregator] | None = None
 
     def reader(self, task: Task) -> TaskReader:
         """Return a new reader for a task's files."""
@@ -95,6 +98,8 @@ class TaskContext:
 
     def aggregator(self, stream: str, *, is_earlier: bool = False) -> StreamAggregator:
         """Return a new aggregator for the accesses or jobs of a stream. ``is_earlier``: only the ids of jobs."""
+        if self.feed_aggregator is not None:
+            return self.feed_aggregator(stream, is_earlier)
         if stream in STREAMS_OF_JOBS:
             return EarlierJobs(stream) if is_earlier else JobAggregator(stream)
         if self.catalogue is None:

@@ -98,7 +98,8 @@ def bars(rows: Sequence[tuple[str, float]], number: Callable[[float], str] = si,
         y = 34 * index
         parts.append(
             f"<g><title>{_text(name)}: {_text(number(value))}</title>"
-            f'<text class="name" x="0" y="{y + 12}">{_text(_fitting(name, WIDTH - 10 - _width(number(value))))}</text>'
+            f'<text class="name" x="0" y="{y + 12}">'
+            f"{_text(_fitting(name, WIDTH - 10 - text_width(number(value))))}</text>"
             f'<text class="name end" x="{WIDTH}" y="{y + 12}">{_text(number(value))}</text>'
             f'<rect class="track" x="0" y="{y + 17}" width="{WIDTH}" height="9" rx="2"/>'
             f'<rect class="c1" x="0" y="{y + 17}" width="{max(1.0, WIDTH * value / top):.1f}" height="9" rx="2"/></g>'
@@ -108,13 +109,14 @@ def bars(rows: Sequence[tuple[str, float]], number: Callable[[float], str] = si,
 
 
 def stacked_days(
-    days: Sequence[date],
+    days: Sequence[date | str],
     series: Mapping[str, Sequence[float | None]],
     number: Callable[[float], str] = si,
     *,
     what: str,
+    unit: str = "day",
 ) -> Chart:
-    """A column a day, its series stacked; a day without any value is drawn as a gap."""
+    """Return a column a day (or month), its series stacked; a day without any value is drawn as a gap."""
     totals = [_total([values[index] for values in series.values()]) for index in range(len(days))]
     ticks = _ticks(max([total or 0 for total in totals], default=0))
     top, left = ticks[-1], 46
@@ -140,7 +142,7 @@ def stacked_days(
     parts.append(_legend([*series, *gap], 0, _DAYS_HEIGHT + 44, [*kinds, *("gap" for _ in gap)] or SERIES))
     height = _DAYS_HEIGHT + 40 + 20 * -(-(len(series) + len(gap)) // 4)
     known = [total for total in totals if total is not None]
-    said = f"{days[0]} to {days[-1]}, at most {number(max(known, default=0))} a day" if days else "nothing"
+    said = f"{days[0]} to {days[-1]}, at most {number(max(known, default=0))} a {unit}" if days else "nothing"
     return Chart("".join(parts), height, f"{what}: {said}")
 
 
@@ -216,7 +218,7 @@ def _shade(value: float | None, shown: Sequence[float]) -> int:
 
 
 def _column(
-    day: date,
+    day: date | str,
     index: int,
     series: Mapping[str, Sequence[float | None]],
     place: tuple[float, float, float],
@@ -237,7 +239,7 @@ def _column(
     return "".join(parts)
 
 
-def _day_labels(days: Sequence[date], left: float, step: float) -> str:
+def _day_labels(days: Sequence[date | str], left: float, step: float) -> str:
     if not days:
         return ""
     y = _DAYS_HEIGHT + 24
@@ -278,7 +280,7 @@ def _total(values: Sequence[float | None]) -> float | None:
     return sum(known) if known else None
 
 
-def _width(text: str) -> float:
+def text_width(text: str) -> float:
     """The approximate width of a label, in units of the picture."""
     wide = sum(letter.isupper() or ord(letter) > 0x2000 or letter in "mw@%" for letter in text)
     narrow = sum(letter in "ijlrtfI/|.,:;'!()[] -" for letter in text)
@@ -289,8 +291,8 @@ def _fitting(name: str, room: float) -> str:
     """A name of at most the width ``room``; a wider one loses its middle."""
     text = printable(name)
     count = len(text)
-    while _width(text) > room and count > 3:
-        count = min(count - 1, int(count * room / _width(text)) + 1)
+    while text_width(text) > room and count > 3:
+        count = min(count - 1, int(count * room / text_width(text)) + 1)
         text = middle(printable(name), count)
     return text
 

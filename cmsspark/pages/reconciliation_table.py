@@ -7,11 +7,16 @@ from typing import Any, Final
 
 from cmsspark.base.access import JOB_BINS, UNMATCHED_BINS, UNMATCHED_JOB_BINS
 from cmsspark.base.text import terminal
+from cmsspark.sources.registry import FEEDS
 
 #: Bins in the order in which they are shown. A stream of jobs has some of its own, and lacks some of accesses.
 _BINS: Final = tuple(
     dict.fromkeys(
-        ("read", "matched", *UNMATCHED_BINS, "malformed", "out_of_day", "write_only", *UNMATCHED_JOB_BINS, *JOB_BINS)
+        (
+            *("read", "matched", *UNMATCHED_BINS, "malformed", "out_of_day", "write_only"),
+            *(*UNMATCHED_JOB_BINS, *JOB_BINS),
+            *(name for feed in FEEDS.values() for name in feed.bins),
+        )
     )
 )
 

@@ -30,6 +30,8 @@ WITHHELD: Final = "is_distinct_users_withheld"
 #: Beside ``nacc`` in documents of a stream of jobs, which are not accesses.
 JOB_COUNT: Final = "job_count"
 _USERS: Final = "distinct_users"
+#: The column of the workflow of jobs.
+_WORKFLOW: Final = "workflow"
 #: The tier of datasets that single people make: their names carry accounts.
 _USER_TIER: Final = "USER"
 _NAMES: Final = ("dataset_name", "primary_name", "processing_name")
@@ -178,9 +180,16 @@ def document(spec: DocumentSpec, row: Mapping[str, Any]) -> dict[str, Any]:
         body[WITHHELD] = True
     if JOB_COUNT in spec.added and body.get("stream") in STREAMS_OF_JOBS and "nacc" in body:
         body[JOB_COUNT] = body["nacc"]
+    if _hides_workflow(spec, row):
+        body.pop(_WORKFLOW, None)
     body["timestamp"] = spec.timestamp
     body["metadata"] = spec.metadata(document_id(spec.table.name, spec.period, key))
     return body
+
+
+def _hides_workflow(spec: DocumentSpec, row: Mapping[str, Any]) -> bool:
+    """Return whether a row of analysis jobs is of so few people that its workflow is not named (rule 61)."""
+    return spec.min_users is not None and row.get("type") == "analysis" and row.get(_USERS, 0) < spec.min_users
 
 
 def documents(spec: DocumentSpec, rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:

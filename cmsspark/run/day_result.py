@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,10 +22,11 @@ from cmsspark.run import catalogue_snapshots
 from cmsspark.run.file_records import FileNotes, entries, leave_out_damaged, list_records
 from cmsspark.run.provenance import check_unchanged, dumps_summary, input_summary, versions
 from cmsspark.run.quarantine import quarantine
-from cmsspark.run.request import DayRequest, Inputs
+from cmsspark.run.request import DayRequest, Inputs, JobRequest
 from cmsspark.run.run_context import RunContext
 from cmsspark.run.scan_result import ScanResult
 from cmsspark.run.scan_summary import ScanSummary
+from cmsspark.sources.folders import DayInput
 from cmsspark.store import results
 
 
@@ -50,7 +51,7 @@ def outcome_of(
     shuffle join. Raises DataError (65) for a stream of another schema and for a file without a well-formed record.
     """
     summary = ScanSummary.of(result.side_rows(), request.streams, inputs.accepted)
-    quarantine_file, examples = _quarantine(request, result, summary.bins)
+    quarantine_file, examples = quarantine_records(request, result.quarantined(), summary.bins)
     changes, warnings = summary.drift()
     records = {
         source.stream: list_records(source, summary.files.get(source.stream, FileNotes())) for source in inputs.streams
@@ -154,14 +155,15 @@ def _check_not_empty(request: DayRequest, inputs: Inputs, bins: Mapping[str, Str
             )
 
 
-def _quarantine(
-    request: DayRequest, result: ScanResult, bins: Mapping[str, StreamBins]
+def quarantine_records(
+    request: JobRequest, records: Iterable[tuple[str, str]], bins: Mapping[str, StreamBins]
 ) -> tuple[str | None, dict[str, list[str]]]:
-    """Quarantine the malformed records; return the file, and by stream a few examples without values."""
+    """Quarantine malformed records, pairs of a stream and its detail; return the file, and by stream a few examples
+    without values.
+    """
     if not any(stream_bins.malformed for stream_bins in bins.values()):
         return None, {}
     folder = request.settings.state_dir / "quarantine" / request.job / request.day.isoformat()
-    records = result.quarantined()
     try:
         return quarantine(folder, ({"stream": stream, **json.loads(detail)} for stream, detail in records))
     except OSError as error:
@@ -186,7 +188,7 @@ def _manifest(
         "dumps": dumps_summary(inputs.dumps),
         "epochs": inputs.epochs,
         "inputs": [input_summary(source) for source in inputs.streams],
-        "identical_files": _identical(inputs),
+        "identical_files": identical_files(inputs.streams),
         **({"earlier_jobs": {day.stream: day.as_dict() for day in inputs.earlier}} if inputs.earlier else {}),
         **outcome.manifest,
         "versions": versions(),
@@ -195,10 +197,10 @@ def _manifest(
     }
 
 
-def _identical(inputs: Inputs) -> list[list[str]]:
-    """Groups of part files of one stream with the same content (rule 3); all are counted. Local folders only."""
+def identical_files(sources: Iterable[DayInput]) -> list[list[str]]:
+    """Return groups of part files of one stream with the same content (rule 3); all are counted. Local folders only."""
     identical = []
-    for source in inputs.streams:
+    for source in sources:
         by_size: dict[int, list[str]] = {}
         for file in source.files:
             if file.size and is_local(file.path):

@@ -6,6 +6,7 @@ folder has now. Otherwise the logs of the day before are read for their ids. Wit
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,8 @@ class EarlierDay:
     ids: CurrentTable | None = None
     #: Why there is no ``source``.
     missing: str = ""
+    #: The table of the stored ids.
+    table: str = JOB_IDS
 
     @property
     def to_read(self) -> DayInput | None:
@@ -74,10 +77,10 @@ class EarlierDay:
 
         found = [np.zeros(0, np.int64)]
         if self.ids is not None:
-            schema = stored_table(JOB_IDS)
-            rows = [part_rows(files, part, schema, ["id_hash"]) for part in parts_of(files, self.ids, JOB_IDS)]
+            schema = stored_table(self.table)
+            rows = [part_rows(files, part, schema, ["id_hash"]) for part in parts_of(files, self.ids, self.table)]
             found += [buffers.to_numpy(part.column("id_hash"), np.int64) for part in rows]
-            if sum(map(len, found)) != self.ids.manifest.tables[JOB_IDS].rows:
+            if sum(map(len, found)) != self.ids.manifest.tables[self.table].rows:
                 raise DataError(
                     f"the ids of the jobs of {self.day} are not all there",
                     where=self.ids.path,
@@ -86,9 +89,14 @@ class EarlierDay:
         return np.unique(np.concatenate(found))
 
 
-def find_earlier(files: Files, layout: Layout, fout: str, stream: str, day: date) -> EarlierDay:
-    """The day before ``day``. Raises NotReady (75) where its folder is being copied."""
+def find_earlier(
+    files: Files, layout: Layout, fout: str, stream: str, day: date, jobs: Sequence[str] = (), table: str = JOB_IDS
+) -> EarlierDay:
+    """Find the day before ``day``. ``jobs``: those that store the ids of ``stream``, by default the jobs on streams, in
+    ``table``. Raises NotReady (75) where its folder is being copied.
+    """
     before = day - timedelta(days=1)
+    storing = jobs or ("data_aggregation", find_stream(stream).report)
     try:
         # On the first day of the stream's epoch another source has counted the jobs that ended on the day before.
         source = resolve_day(files, layout, stream, before, allow_tmp=True, any_epoch=True)
@@ -99,7 +107,7 @@ def find_earlier(files: Files, layout: Layout, fout: str, stream: str, day: date
         if not _is_folder(files, error.where):
             raise
         return EarlierDay(stream, before, missing=f"its folder has no data ({error.where})")
-    return EarlierDay(stream, before, source, _stored_ids(files, fout, stream, source, before))
+    return EarlierDay(stream, before, source, _stored_ids(files, fout, storing, table, source, before), table=table)
 
 
 def _is_folder(files: Files, path: object) -> bool:
@@ -107,16 +115,18 @@ def _is_folder(files: Files, path: object) -> bool:
     return entry is not None and entry.is_dir
 
 
-def _stored_ids(files: Files, fout: str, stream: str, source: DayInput, day: date) -> CurrentTable | None:
-    """The ids that were stored from the same files; None where there are none."""
-    for job in ("data_aggregation", find_stream(stream).report):
+def _stored_ids(
+    files: Files, fout: str, jobs: Sequence[str], table: str, source: DayInput, day: date
+) -> CurrentTable | None:
+    """Find the ids that were stored from the same files; None where there are none."""
+    for job in jobs:
         try:
-            found = results.current(files, fout, job, JOB_IDS, day) if fout else None
+            found = results.current(files, fout, job, table, day) if fout else None
         except CmssparkError:
             continue
         if found is None:
             continue
         is_same = any(entry == input_summary(source) for entry in found.manifest.document.get("inputs", ()))
-        if is_same and found.manifest.tables[JOB_IDS].schema == stored_table(JOB_IDS).fingerprint():
+        if is_same and found.manifest.tables[table].schema == stored_table(table).fingerprint():
             return found
     return None

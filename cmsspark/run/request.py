@@ -10,6 +10,7 @@ from cmsspark.filesystems.storage import Files
 from cmsspark.sources.epochs import Epochs
 from cmsspark.sources.folders import DayInput, Dump
 from cmsspark.sources.registry import DUMPS, STREAMS_OF_JOBS
+from cmsspark.store.job_index import JOBS
 
 if TYPE_CHECKING:
     from cmsspark.run.earlier_jobs import EarlierDay
@@ -34,8 +35,9 @@ class JobRequest:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The names of the streams and dumps that the job reads."""
-        return tuple(DUMPS)
+        """The names of the streams, feeds and dumps that the job reads."""
+        job = JOBS.get(self.job)
+        return (job.feed,) if job is not None and job.feed else tuple(DUMPS)
 
 
 @dataclass(frozen=True)

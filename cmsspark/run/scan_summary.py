@@ -15,7 +15,7 @@ from cmsspark.counting.reconciliation import StreamBins
 from cmsspark.run.file_records import FileNotes
 from cmsspark.run.inputs import spellings
 from cmsspark.sources.file_counts import FILE
-from cmsspark.sources.registry import STREAMS_OF_JOBS
+from cmsspark.sources.registry import FEEDS, STREAMS_OF_JOBS
 from cmsspark.sources.sample import needed_of
 
 #: Prefixes of unmatched files that a manifest names of each stream.
@@ -69,7 +69,9 @@ class ScanSummary:
                 summary.not_kept[stream] += count
             else:
                 binned.append((stream, what, count, detail))
-        summary.bins = reconciliation.from_rows(binned, streams, STREAMS_OF_JOBS)
+        feeds = {name: FEEDS[name].bins for name in streams if name in FEEDS}
+        summary.bins = reconciliation.from_rows(binned, streams, STREAMS_OF_JOBS, feeds)
+        summary.damaged.sort(key=lambda damage: str(damage["file"]))
         return summary
 
     def drift(self) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:

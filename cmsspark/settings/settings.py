@@ -59,6 +59,7 @@ class SettingsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     environment: str | None = None
     views: str | None = None
     rses: str | None = None
+    hpc_sites: str | None = None
     event_counts_without: list[str] | None = None
     max_line_bytes: _LineBytes | None = None
     sources: dict[str, Any] | None = None
@@ -83,6 +84,7 @@ class Settings:
     that override the profile. ``profile``: default profile of ``run_spark``. ``jars``: folder with a cluster's own jars
     (spark-avro). ``environment``: packed Python environment for executors. ``views``: a file of custom named views.
     ``rses``: a file of exceptions to the sites of Rucio's storage elements, in the form of ``etc/rses.yaml``.
+    ``hpc_sites``: a file that replaces the table of HPC sites, in the form of ``etc/hpc_sites.yaml``.
     ``event_counts_without``: words (case aside); ``event_counts`` leaves out datasets whose names have one of them.
     ``max_line_bytes``: maximum bytes of a log line; a longer line is a malformed record.
     ``monitor``: whether the processes of runs are watched. ``metrics``: where Spark's live metrics go.
@@ -103,6 +105,7 @@ class Settings:
     environment: str | None = None
     views: str | None = None
     rses: str | None = None
+    hpc_sites: str | None = None
     event_counts_without: tuple[str, ...] = EVENT_COUNTS_WITHOUT
     max_line_bytes: int = DEFAULT_LINE_BYTES
     monitor: bool = True
@@ -176,6 +179,7 @@ def load_settings(path: str | None = None, environ: Mapping[str, str] | None = N
         environment=location("environment"),
         views=location("views"),
         rses=location("rses"),
+        hpc_sites=location("hpc_sites"),
         event_counts_without=EVENT_COUNTS_WITHOUT
         if values.event_counts_without is None
         else tuple(values.event_counts_without),

@@ -38,7 +38,8 @@ FINAL: Final = ("Completed", "Removed")
 #: Types that count, in lower case.
 TYPES: Final = ("analysis", "production")
 
-_TEXTS: Final = {
+#: The texts of a record beside its id, by name.
+TEXT_KEYS: Final = {
     "status": "Status",
     "type": "Type",
     "site": "Site",
@@ -51,7 +52,7 @@ _TEXTS: Final = {
 }
 _RENAMED: Final = {
     "job_id": "GlobalJobId",
-    **_TEXTS,
+    **TEXT_KEYS,
     "record_time": "RecordTime",
     "read_bytes": "ChirpCMSSWReadBytes",
     "cpu": "CpuTimeHr",
@@ -96,7 +97,7 @@ class CondorDecoder(JsonDecoder):
     def __init__(self, day: date, apps: Apps, format_name: str = "json") -> None:
         super().__init__(day, apps, format_name)
         self._sites: MemoDict[str | None, str] = MemoDict(job_site, Apps.CACHE_SIZE)
-        keys = JobKeys("GlobalJobId", tuple(_TEXTS.values()), ("CpuTimeHr", "WallClockHr"), "ExitCode",
+        keys = JobKeys("GlobalJobId", tuple(TEXT_KEYS.values()), ("CpuTimeHr", "WallClockHr"), "ExitCode",
                        ("RecordTime", "ChirpCMSSWReadBytes"))  # fmt: skip
         self._fast_lines = fast_job_lines(self.day_number, keys, self._add_fast)
 
@@ -137,15 +138,10 @@ class CondorDecoder(JsonDecoder):
             data.desired_dataset,
             self._sites[data.site],
             job_user(data.user),
-            self._app(data.tool or data.agent, data.workflow),
+            job_app(self.apps.of[data.tool or data.agent], data.workflow),
             data.workflow,
             data.type.lower() == TYPES[0],
         )
-
-    def _app(self, tool: str | None, workflow: str | None) -> str:
-        """The app of a job (rule 33): one that names a CRAB workflow is a CRAB job, whatever its tool says."""
-        app = self.apps.of[tool]
-        return "crab" if workflow and app in ("other", UNKNOWN) else app
 
     def _add_fast(self, rows: list[tuple[Any, ...]], batch: AccessBatch) -> None:
         """Add records that compiled code read: of the day, final, of a type that counts, with a wall-clock time."""
@@ -163,7 +159,7 @@ class CondorDecoder(JsonDecoder):
         values, metadata = parts_of(fields)
         values_of: dict[str, Any] = {}
         for data in objects(values):
-            values_of = {name: last(data, key, text, "data.") for name, key in _TEXTS.items()}
+            values_of = {name: last(data, key, text, "data.") for name, key in TEXT_KEYS.items()}
             values_of["job_id"] = last(data, "GlobalJobId", text, "data.")
             values_of["record_time"] = last(data, "RecordTime", whole, "data.")
             values_of["read_bytes"] = last(data, "ChirpCMSSWReadBytes", long, "data.")
@@ -179,6 +175,11 @@ def job_site(logged: str | None) -> str:
     """The site of a job (rule 33): without outer blanks and one ``_Disk`` at the end; ``unknown`` where it is none."""
     name = (logged or "").strip().removesuffix("_Disk")
     return name if name and name.lower() != UNKNOWN else UNKNOWN
+
+
+def job_app(app: str, workflow: str | None) -> str:
+    """Return the app of a job (rule 33): one that names a CRAB workflow is a CRAB job, whatever its tool says."""
+    return "crab" if workflow and app in ("other", UNKNOWN) else app
 
 
 def job_user(logged: str | None) -> str | None:

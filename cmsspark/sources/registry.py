@@ -54,6 +54,8 @@ class Stream:
     report_aliases: tuple[str, ...] = ()
     counts_jobs: bool = False
     role: str = ""
+    #: The bins of its records besides those that every stream has, where it is a feed.
+    bins: tuple[str, ...] = ()
 
     @property
     def report(self) -> str:
@@ -154,6 +156,25 @@ ACCESS_STREAMS: Final = tuple(stream.name for stream in _STREAMS if not stream.c
 CRAB_PARTIALS, JOB_IDS = "crab_partials", "condor_ids"
 JOB_TABLES: Final = (CRAB_PARTIALS, JOB_IDS)
 
+#: Feeds of records about jobs that are no accesses: tables of their own are made of them.
+FEEDS: Final[Mapping[str, Stream]] = {
+    feed.name: feed
+    for feed in (
+        Stream(
+            "condor_costs",
+            "HTCondor jobs with what they cost",
+            (Format("json", "cmsspark.sources.condor_costs:CostDecoder"),),
+            bins=("not_final", "never_ran", "repeated"),
+        ),
+        Stream(
+            "wmarchive",
+            "WMArchive: framework job reports",
+            (Format("json", "cmsspark.sources.wmarchive:ReportDecoder"),),
+            bins=("failed", "other_type", "repeated", "no_cmsrun"),
+        ),
+    )
+}
+
 #: The one table of a PhEDEx snapshot.
 REPLICAS: Final = "block_replicas"
 
@@ -200,9 +221,9 @@ DUMPS: Final[Mapping[str, DumpKind]] = {
 
 
 def find_stream(name: str) -> Stream:
-    """The stream of that name. Raises UsageError (2) that lists all streams."""
-    if name in STREAMS_BY_NAME:
-        return STREAMS_BY_NAME[name]
+    """Return the stream or feed of that name. Raises UsageError (2) that lists all streams."""
+    if name in STREAMS_BY_NAME or name in FEEDS:
+        return STREAMS_BY_NAME.get(name) or FEEDS[name]
     raise UsageError(f"there is no stream {name!r}", found=", ".join(STREAMS), next_step="name one of these")
 
 

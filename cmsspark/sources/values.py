@@ -28,6 +28,8 @@ Long = Annotated[int, msgspec.Meta(ge=0, le=MAX_LONG)] | Annotated[float, msgspe
 Hours = Annotated[int, msgspec.Meta(ge=0, le=10**12)] | Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 #: A whole number of 64 bits, negative ones too.
 WholeNumber = Annotated[int, msgspec.Meta(ge=-MAX_LONG - 1, le=MAX_LONG)]
+#: 0 or 1.
+Flag = Annotated[int, msgspec.Meta(ge=0, le=1)]
 #: Milliseconds of an hour.
 HOUR_MS: Final = 3_600_000
 #: A number as plain digits; other spellings use the strict parser. (`$` would accept a trailing newline.)
@@ -146,6 +148,14 @@ def signed(value: Any, field: str) -> int | None:
         raise Malformed(f"{field}: expected a whole number, found {kind_of(value)}")
     size = _whole(value.removeprefix("-"), field)
     return max(-MAX_LONG - 1, min(-size if value.startswith("-") else size, MAX_LONG))
+
+
+def flag(value: Any, field: str) -> int | None:
+    """Return 0, 1 or None for null (rule 49). Raises Malformed."""
+    number = whole(value, field)
+    if number is not None and number > 1:
+        raise Malformed(f"{field}: 0 or 1 is expected, found a larger number")
+    return number
 
 
 def _whole(written: str, field: str) -> int:

@@ -10,6 +10,8 @@ from cmsspark.base.schemas import stored_table
 from cmsspark.base.text.spelling import suggestion
 from cmsspark.sources.registry import JOB_TABLES, STREAMS, STREAMS_BY_NAME
 
+#: The package of the jobs on what jobs cost.
+
 
 @dataclass(frozen=True)
 class Job:
@@ -72,13 +74,15 @@ def _dump_jobs() -> Iterator[Job]:
         ("rucio_daily", "Files at each storage element of Rucio by dataset: there, new, accessed"),
         ("dataset_last_access", "When each dataset was last used, and which could be deleted"),
         ("event_counts", "Blocks, files, events and bytes by month, data tier and campaign"),
+        ("crsg_event_counts", "Events of the two selections of the C-RSG report, by month and data tier"),
         ("leftovers", "Replicas of datasets that are not valid in DBS, and valid datasets without replicas"),
         ("catalogue_check", "Files, blocks and sizes of Rucio beside those of DBS"),
         ("site_tier_usage", "Data volume at the sites of a tier, by data tier"),
         ("dbs_events", "Events, files and bytes of each dataset"),
         ("phedex", "The replica snapshot of a day by site and dataset"),
     ):
-        yield Job(name, about, (name,), runs_in_processes=True, location=f"replicas.{name}")
+        subsystem = "jobs_cost" if name == "crsg_event_counts" else "replicas"
+        yield Job(name, about, (name,), runs_in_processes=True, location=f"{subsystem}.{name}")
 
 
 def _period_jobs() -> Iterator[Job]:
@@ -91,6 +95,14 @@ def _period_jobs() -> Iterator[Job]:
         table = "period_aggregation" if name == "period" else name
         location = f"{subsystem}.{name.removeprefix('crab_')}"
         yield Job(name, about, (table,), needs_spark=False, of_periods=True, location=location)
+    for feed, names in (
+        ("job_efficiency", ("job_efficiency", "core_hours", "running_cores")),
+        ("step_efficiency", ("step_efficiency", "agent_reports")),
+    ):
+        about = f"A week, a month or any range of the stored days of {feed}"
+        tables = tuple(f"period_{name}" for name in names)
+        name = f"{feed}_period"
+        yield Job(name, about, tables, needs_spark=False, of_periods=True, location=f"jobs_cost.{name}")
 
 
 def _other_jobs() -> Iterator[Job]:
@@ -113,6 +125,14 @@ def _other_jobs() -> Iterator[Job]:
     yield Job("cache_comparison", about, ("cache_comparison",), of_periods=True, location="cache.comparison_job")
     about = "Hits, misses and bytes from remote of the XRootD caches of a day, by site"
     yield Job("xcache", about, ("xcache",), needs_spark=False, feed="xcache", location="cache.xcache_job")
+    about = "What HTCondor's jobs of a day cost: efficiency, core hours and running cores"
+    of_jobs = ("job_efficiency", "core_hours", "running_cores", "job_cost_ids")
+    at = "jobs_cost.job_efficiency"
+    yield Job("job_efficiency", about, of_jobs, of_jobs[1:3], runs_in_processes=True, feed="condor", location=at)
+    about = "What the steps of production jobs cost, and how many jobs each agent ran, by WMArchive"
+    tables = ("step_efficiency", "agent_reports", "report_ids")
+    at = "jobs_cost.step_efficiency"
+    yield Job("step_efficiency", about, tables, tables[1:2], runs_in_processes=True, feed="wmarchive", location=at)
     for name, about, table in (
         ("events_prepare", "Features of collision events from ROOT files, with a cutflow", "event_cutflow"),
         ("events_sample", "A balanced sample of prepared events, split, with scalers", "event_sample"),

@@ -25,6 +25,7 @@ from cmsspark.store.job_index import JOBS, Job, find_job
 from cmsspark.submit import (
     cmsspark_jobs,
     cmsspark_lines,
+    cost_lines,
     latest_date,
     memory_rationale,
     several_days,
@@ -75,6 +76,7 @@ def run_spark(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
 def _parsed(argv: Sequence[str], environ: Mapping[str, str]) -> Request:
     """The request of a command line, today's or one of CMSSpark."""
+    cost_lines.check(argv)
     request = split(argv, signature_of)
     job = built_in(request.job) if request.job is not None else None
     if job is None or request.has("--help"):

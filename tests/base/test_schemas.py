@@ -49,7 +49,7 @@ def test_every_table_that_a_job_publishes_has_keys() -> None:
     private = [table for table in TABLES if schemas.stored_table(table).is_private]
     of_popularity = ["popularity_features", "popularity_predictions"]
     of_popularity += ["popularity_site_features", "popularity_site_predictions"]
-    assert private == ["condor_ids", "crab_partials", "partials", *of_popularity]
+    assert private == ["condor_ids", "crab_partials", "job_cost_ids", "partials", *of_popularity, "report_ids"]
 
 
 def test_the_report_of_a_stream_is_the_aggregation_by_another_name() -> None:

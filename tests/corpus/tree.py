@@ -34,6 +34,7 @@ class Tree:
             "crab avro": AWG / "jm-data-popularity/avro-snappy" / plain,
             "condor": MONITORING / "condor/raw/metric" / padded,
             "aaa-ng": MONITORING / "cms/raw/aaa-ng" / padded,
+            "wmarchive": MONITORING / "wmarchive/raw/metric" / padded,
         }[form]
         made = self.root / place
         made.mkdir(parents=True, exist_ok=True)

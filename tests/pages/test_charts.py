@@ -86,7 +86,7 @@ def test_a_long_name_does_not_reach_its_number(name: str) -> None:
         if text.get("class") == "name"
     ]  # fmt: skip
     assert label.text is not None and "…" in label.text
-    assert charts._width(label.text) <= WIDTH - charts._width("2.3 E")
+    assert charts.text_width(label.text) <= WIDTH - charts.text_width("2.3 E")
     assert charts._fitting("/ZMM/Run2018A-v1/AOD", WIDTH) == "/ZMM/Run2018A-v1/AOD"
 
 

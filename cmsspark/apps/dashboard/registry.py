@@ -24,6 +24,8 @@ PAGES: Final[Mapping[str, str]] = {
     "users": "cmsspark.apps.dashboard.pages.users",
     "forecasts": "cmsspark.apps.dashboard.pages.forecasts",
     "caches": "cmsspark.apps.dashboard.pages.caches",
+    "efficiency": "cmsspark.apps.dashboard.pages.efficiency",
+    "hpc": "cmsspark.apps.dashboard.pages.hpc",
     "runs": "cmsspark.apps.dashboard.pages.runs",
     "spark": "cmsspark.apps.dashboard.pages.spark",
     "sql": "cmsspark.apps.dashboard.pages.sql",

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from cmsspark.apps.demo.cost_records import cost_fields
 from cmsspark.apps.demo.people import T2, T3
 from cmsspark.apps.demo.world import World
 from cmsspark.base.access import JOB_BINS, UNMATCHED_JOB_BINS
@@ -55,6 +56,8 @@ def condor_lines(
         elif name == "repeated":
             data = {**sent[number % len(sent)], "CRAB_PostJobStatus": "FINISHED"}
         _shape(data, name, number, world)
+        # A job that is sent again keeps what it cost.
+        data = {**cost_fields(data, number), **data}
         if name == "matched":
             sent.append(data)
         counts[name] += 1

@@ -18,6 +18,7 @@ import numpy as np
 from isal import isal_zlib
 
 from cmsspark.apps.demo.activity import STREAMS, Stream
+from cmsspark.apps.demo.cost_records import write_reports
 from cmsspark.apps.demo.logs import CONDOR, Counts, LogLayout, folder_of, pieces, write_piece
 from cmsspark.apps.demo.world import World, make_world
 from cmsspark.apps.demo.write_dumps import TABLES, dbs_folder, write_dbs_table, write_phedex
@@ -32,6 +33,8 @@ from cmsspark.sources.epochs import REPLICAS_ROLE, Epochs
 SHARES: Final[dict[str, float]] = {"aaa": 0.40, "eos": 0.25, "cmssw": 0.225, "crab": 0.125, CONDOR: 0.125}
 #: Records of caches beside them: a small feed, of no stream.
 CACHE_SHARE: Final = 0.01
+#: Reports of WMArchive beside them.
+REPORT_SHARE: Final = 0.01
 
 Progress = Callable[[str], None]
 #: Something to write of a world; what it returns is its own affair.
@@ -123,6 +126,7 @@ def make(
         tasks += _logs(root, today, records, seed, streams or served_streams(today), layout, is_first=today == day)
         if streams is None and _has_caches(today):
             tasks.append(_caches(root, today, round(records * CACHE_SHARE), seed, layout))
+            tasks.append(_reports(root, today, round(records * REPORT_SHARE), seed, layout))
     bins: dict[date, dict[str, Counts]] = {day + timedelta(days=offset): {} for offset in range(days)}
     dumps: dict[str, Path] = {}
     log_bytes = 0
@@ -208,6 +212,13 @@ def _caches(root: Path, day: date, records: int, seed: int, layout: LogLayout) -
     write = partial(write_cache_records, root=root, seed=seed, day=day, records=records, per_part=layout.per_part,
                     compression=layout.gzip)  # fmt: skip
     return f"caches: {records:,} records of {day}", write
+
+
+def _reports(root: Path, day: date, records: int, seed: int, layout: LogLayout) -> tuple[str, Task]:
+    """Return the reports of WMArchive of a day."""
+    write = partial(write_reports, root=root, seed=seed, day=day, records=records, per_part=layout.per_part,
+                    compression=layout.gzip)  # fmt: skip
+    return f"WMArchive: {records:,} reports of {day}", write
 
 
 def _written(world: World, tasks: list[tuple[str, Task]], processes: int, tell: Progress) -> Iterator[Any]:

@@ -23,7 +23,7 @@ def find(table: str, day: Interval, fout: str | None, settings_file: str | None)
     settings = settings_of(settings_file)
     store = store_of(fout, settings)
     files = files_of(store, "cmsspark path", settings)
-    return files, current(files, store, job.name, job.name if table in job.aliases else table, day)
+    return files, current(files, store, job.name, table if table in job.tables else job.name, day)
 
 
 @click.command("path")

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from cmsspark.base.errors import UsageError
+from cmsspark.base.text import progress_line
 from cmsspark.base.text.plurals import number_of
-from cmsspark.cli.options import settings_of, store_of, store_options
+from cmsspark.cli.options import DayType, settings_of, store_of, store_options
 from cmsspark.store.query import output
 
 if TYPE_CHECKING:
     from cmsspark.settings.settings import Settings
     from cmsspark.store.query.database import Database
+    from cmsspark.store.query.dump_views import DumpView
 
 #: Rows that are printed as a table unless --rows says otherwise.
 _SHOWN = 100
@@ -31,22 +35,35 @@ _SHOWN = 100
 @click.option("--rows", type=click.IntRange(1), default=_SHOWN, show_default=True, help="Maximum rows of a table.")
 @click.option("--time-limit", type=click.FloatRange(0.1), metavar="SECONDS", help="Stop a query after SECONDS.")
 @click.option("--memory", metavar="SIZE", help="Memory of a query, such as 2GB. [default: 80 % of this host's]")
+@click.option(
+    "--dumps",
+    is_flag=False,
+    flag_value="",
+    metavar="[DATE]",
+    help="Views of the dumps of DBS, PhEDEx and Rucio that belong to DATE, such as dbs.files. [default: today]",
+)
+@click.option("--root", metavar="URI", help="Root of the dumps' folders. [default: CMSSPARK_ROOT]")
 @store_options
 def command(
     query: str | None, fmt: str | None, out: str | None, file: str | None, rows: int, time_limit: float | None,
-    memory: str | None, fout: str | None, settings_file: str | None,
+    memory: str | None, dumps: str | None, root: str | None, fout: str | None, settings_file: str | None,
 ) -> None:  # fmt: skip
     """Run the SQL statement QUERY over the stored tables, or open a prompt without QUERY.
 
     Each stored table is a view with the current result of all its days; `show tables` lists the views, `describe TABLE`
-    its columns. Queries only read.
+    its columns. Queries only read. With --dumps the tables of dumps are views, too, and no store is needed.
     """
     settings = settings_of(settings_file)
-    store = store_of(fout, settings)
+    if dumps and query is None and not _is_day(dumps):
+        # `--dumps QUERY`: the query took the place of the date.
+        dumps, query = "", dumps
+    store = str(settings.cache_dir / "no-store") if dumps is not None and not (fout or settings.store) else None
+    store = store or store_of(fout, settings)
     text = _query_text(query, file)
     if out:
         output.check_target(out, fmt)
-    with _open(store, memory, settings) as database:
+    tables = () if dumps is None else _dump_tables(dumps, root, settings)
+    with _open(store, memory, settings, tables) as database:
         if text is None:
             from cmsspark.store.query.prompt import Prompt
 
@@ -63,12 +80,30 @@ def command(
             click.echo(output.summary(result), err=True)
 
 
-def _open(store: str, memory: str | None, settings: Settings) -> Database:
+def _open(store: str, memory: str | None, settings: Settings, tables: Sequence[DumpView]) -> Database:
     from cmsspark.store.query.database import Database
     from cmsspark.store.stored_columns import existing_store, files_of
 
-    files = existing_store(files_of(store, "cmsspark sql", settings), store)
-    return Database(store, files=files, memory=memory)
+    files = files_of(store, "cmsspark sql", settings)
+    return Database(store, files=files if tables else existing_store(files, store), memory=memory, dumps=tables)
+
+
+def _is_day(text: str) -> bool:
+    return re.fullmatch(r"\d{8}|\d{4}[-/]\d\d[-/]\d\d|today|yesterday", text) is not None
+
+
+def _dump_tables(text: str, root: str | None, settings: Settings) -> list[DumpView]:
+    """The tables of the dumps of a day, by default today, with a note on each folder."""
+    from cmsspark.sources.layout import Layout
+    from cmsspark.store.query.dump_views import find_tables
+    from cmsspark.store.stored_columns import files_of
+
+    day = DayType().convert(text or "today", None, None)
+    layout = Layout.of(settings, root)
+    tables, notes = find_tables(files_of(layout.locations["dbs"][0].folder, "cmsspark sql", settings), layout, day)
+    for note in notes:
+        progress_line.log(note)
+    return tables
 
 
 def _query_text(query: str | None, file: str | None) -> str | None:

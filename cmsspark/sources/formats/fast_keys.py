@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 from cmsspark.base import dates
 from cmsspark.base.access import AccessBatch
 from cmsspark.base.compiled import compiled
+from cmsspark.sources.fields import as_is
 from cmsspark.sources.formats.chunk import Content
 from cmsspark.sources.formats.fast_json import Numbers
 
@@ -57,6 +58,19 @@ class JobKeys(NamedTuple):
     #: CPU and wall-clock time in hours.
     hours: tuple[str, str]
     exit_code: str
+    longs: tuple[str, ...]
+
+
+class CostKeys(NamedTuple):
+    """The keys of a record of a job with what it cost, in its ``data``."""
+
+    #: The id, status, site, subsite, type, and other texts.
+    texts: tuple[str, ...]
+    #: The cores, the wall-clock time, and other numbers.
+    numbers: tuple[str, ...]
+    #: Two flags and the exit code.
+    wholes: tuple[str, str, str]
+    #: The record's time, and others.
     longs: tuple[str, ...]
 
 
@@ -139,3 +153,29 @@ def fast_job_lines(
             add(rows, batch)
 
     return FastKeyReader(lines, finish, has_accesses=False)
+
+
+def fast_cost_lines(
+    day: int,
+    keys: CostKeys,
+    group: Callable[[tuple[Any, ...]], int],
+    add: Callable[[list[tuple[Any, ...]], int, AccessBatch], None],
+) -> FastKeyReader | None:
+    """Return the reader of jobs with what they cost; None where it is not compiled.
+
+    ``group`` numbers (site, subsite, type, cores) of a running job, as logged; ``add`` takes the records in no bin and
+    the windows of all, as bits.
+    """
+    if _key_reader is None:
+        return None
+    numbers = Numbers([as_is] * 4, group)
+    lines = _key_reader.CostLines(
+        keys.texts, keys.numbers, keys.wholes, keys.longs, False, day, numbers.shared, numbers.group
+    )
+
+    def finish(batch: AccessBatch) -> None:
+        for name, count in lines.bins().items():
+            batch.count_job(name, count)
+        add(lines.ended(), lines.windows(), batch)
+
+    return FastKeyReader(lines, finish, has_accesses=True)

@@ -28,7 +28,7 @@ from cmsspark.sources.formats.line_template import RequiredFields, RequiredField
 from cmsspark.sources.formats.strict_json import Fields
 from cmsspark.sources.values import Long, Malformed, kind_of, normalised_lfns, whole
 
-_BLANK_LINE = re.compile(rb"[ \t]*")
+BLANK_LINE = re.compile(rb"[ \t]*")
 
 #: Errors of msgspec for a line that it rejects.
 REJECTED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -166,7 +166,7 @@ class JsonDecoder(ABC):
         records = []
         for number in range(first, end):
             line = chunk.line(number)
-            if _BLANK_LINE.fullmatch(line):
+            if BLANK_LINE.fullmatch(line):
                 continue
             batch.read += 1
             try:

@@ -13,7 +13,7 @@ from cmsspark.sources.values cimport Text, past_long
 from cmsspark.base.xxh64 cimport Bytes, hash64
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memchr, memcmp, memcpy
 
@@ -22,8 +22,8 @@ include "cmsspark/base/source_digest.pxi"
 include "cmsspark/sources/formats/line_reader.pxi"
 
 cdef enum:
-    KEYS = 24  # needed keys at most
-    TEXT_SLOTS = 16
+    KEYS = 32  # needed keys at most
+    TEXT_SLOTS = 32
     LONG_SLOTS = 8
     BUCKETS = 256
     NO_NAMES = 4
@@ -448,19 +448,126 @@ cdef class JobLines(KeyLines):
 
     cdef int _append(self, Found* found, int64_t timestamp) except -1:
         cdef int place
-        cdef Text text
-        row = []
-        for place in range(self.plain_texts):
-            text = found.texts[place]
-            row.append(None if text.size < 0 else PyUnicode_DecodeUTF8(<const char*>text.at, text.size, NULL))
-        for place in range(self.plain_texts, self.texts):
-            text = found.texts[place]
-            row.append(None if text.size < 0 else PyBytes_FromStringAndSize(<const char*>text.at, text.size))
+        row = _texts_and_spans(found.texts, self.plain_texts, self.texts)
         for place in range(self.longs):
             row.append(None if found.longs[place] < 0 else found.longs[place])
         row.append(None if timestamp < 0 else timestamp)
         self.rows.append(tuple(row))
         return 0
+
+
+cdef class CostLines(KeyLines):
+    """Reads jobs with what they cost: the first texts are id, status, site, subsite and type, the first hours the cores
+    and the wall-clock time, ``wholes`` two flags and the exit code, the first long the record's time.
+
+    Running jobs become rows of columns: the id's hash, the group of ``shared`` texts and cores, the 12-minute window.
+    """
+
+    cdef Keys group_keys
+    cdef int plain_texts, wall, flags
+    cdef list rows
+    cdef int64_t not_final, never_ran
+    cdef uint8_t seen[120]
+
+    def __init__(self, texts, hours, wholes, longs, may_be_flat, day, shared, group):
+        cdef int place
+        if len(texts) < 5 or len(hours) < 2 or len(wholes) != 3 or len(shared) != 4:
+            raise ValueError("five texts, two numbers, three whole numbers and four shared texts are needed")
+        self.group_keys = Keys(shared, group)
+        self.plain_texts = len(texts)
+        self.wall = self.plain_texts + 1
+        self.flags = self.plain_texts + len(hours)
+        self.rows = []
+        self.not_final = self.never_ran = 0
+        for place in range(120):
+            self.seen[place] = 0
+
+    def bins(self):
+        """Return records by bin since the last call."""
+        counts = {"not_final": self.not_final, "never_ran": self.never_ran}
+        self.not_final = self.never_ran = 0
+        return counts
+
+    def windows(self):
+        """Return the windows with a record since the begin, as bits."""
+        return sum(1 << place for place in range(120) if self.seen[place])
+
+    def ended(self):
+        """Return the records in no bin since the last call: texts (str), numbers (bytes), longs, the timestamp."""
+        rows, self.rows = self.rows, []
+        return rows
+
+    cdef bint _count(self, Found* found, int64_t timestamp, Columns columns) except -1:
+        cdef Text* texts = found.texts
+        cdef int64_t time_ms, window
+        # Malformed, as Python says; and names that are normalised as if they were of files.
+        if texts[0].size <= 0 or texts[0].at[0] == b"f" or memchr(texts[0].at, b"/", texts[0].size) != NULL:
+            return False
+        if not (_is_flag(texts[self.flags]) and _is_flag(texts[self.flags + 1])):
+            return False
+        if not self._is_of_day(timestamp):
+            return True
+        time_ms = _in_ms(found.longs[0] if found.longs[0] >= 0 else timestamp)
+        window = time_ms - self.day * 86_400_000
+        if time_ms >= 0 and 0 <= window < 86_400_000:
+            self.seen[window // 720_000] = 1
+            if _is(texts[1], b"Running", 7):
+                self._append_presence(texts, columns, window // 720_000)
+        if not (_is(texts[1], b"Completed", 9) or _is(texts[1], b"Removed", 7)):
+            self.not_final += 1
+        elif _is_zero(texts[self.wall]):
+            self.never_ran += 1
+        else:
+            self._append(found, timestamp)
+        return True
+
+    cdef int _append_presence(self, Text* texts, Columns columns, int64_t window) except -1:
+        cdef Text group_texts[5]
+        cdef Bytes name = NULL
+        cdef int64_t group
+        cdef Py_ssize_t size
+        group_texts[0], group_texts[1], group_texts[2] = texts[0], texts[2], texts[3]
+        group_texts[3], group_texts[4] = texts[4], texts[self.plain_texts]
+        size = self.group_keys.write(group_texts, columns, &name, &group)
+        columns.append(name, size, group, window)
+        return 0
+
+    cdef int _append(self, Found* found, int64_t timestamp) except -1:
+        cdef int place
+        row = _texts_and_spans(found.texts, self.plain_texts, self.texts)
+        for place in range(self.longs):
+            row.append(None if found.longs[place] < 0 else found.longs[place])
+        row.append(None if timestamp < 0 else timestamp)
+        self.rows.append(tuple(row))
+        return 0
+
+
+cdef list _texts_and_spans(Text* texts, int plain_texts, int count):
+    """The first texts as str, the others as bytes."""
+    cdef int place
+    cdef Text text
+    row = []
+    for place in range(plain_texts):
+        text = texts[place]
+        row.append(None if text.size < 0 else PyUnicode_DecodeUTF8(<const char*>text.at, text.size, NULL))
+    for place in range(plain_texts, count):
+        text = texts[place]
+        row.append(None if text.size < 0 else PyBytes_FromStringAndSize(<const char*>text.at, text.size))
+    return row
+
+
+cdef inline int64_t _in_ms(int64_t time) noexcept nogil:
+    """Milliseconds of seconds, milliseconds or microseconds, by size; -1 stays."""
+    if time < 0:
+        return -1
+    if time < 100_000_000_000LL:
+        return time * 1000
+    return time if time < 100_000_000_000_000LL else time // 1000
+
+
+cdef inline bint _is_flag(Text text) noexcept nogil:
+    """Whether a whole number is null, 0 or 1."""
+    return text.size < 0 or (text.size == 1 and (text.at[0] == b"0" or text.at[0] == b"1"))
 
 
 cdef inline Bytes _past_comma(Bytes at, Bytes end, bint* has_more) noexcept nogil:

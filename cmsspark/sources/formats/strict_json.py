@@ -14,11 +14,10 @@ from typing import Any, Final
 from cmsspark.sources.values import Malformed, Nested, Number
 
 # No possessive groups: before Python 3.11.5 (Debian 12 has 3.11.2) they match what they should not.
-_TOKEN = re.compile(
-    r"[ \t\n\r]*(?:([{}\[\],:])"
-    r'|(")'
-    r"|(-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)"
-    r"|(true|false|null))"
+_NUMBER: Final = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
+_TOKEN, _TOKEN_OR_NAN = (
+    re.compile(rf"""[ \t\n\r]*(?:([{{}}\[\],:])|(")|({number})|(true|false|null))""")
+    for number in (_NUMBER, f"{_NUMBER}|NaN")
 )
 _BLANK = re.compile(r"[ \t\n\r]*")
 _LITERALS: Final = {"true": True, "false": False, "null": None}
@@ -34,10 +33,11 @@ _DEEP: Final = (("]", False), ("}", False), ("}", True))
 Fields = dict[str, list[Any]]
 
 
-def parse_object(line: bytes) -> Fields:
-    """The line as one JSON object: its fields, and the fields of the objects directly in it.
+def parse_object(line: bytes, levels: int = 2, *, has_nan: bool = False) -> Fields:
+    """Parse the line as one JSON object: its fields, and those of the objects in it, down to ``levels`` objects.
 
-    What lies deeper is :class:`Nested`. Texts may hold lone surrogates (from bytes that are not UTF-8, or from
+    What lies deeper is :class:`Nested`; so is an array, or with more than two levels a list of values. ``has_nan``: a
+    number may be ``NaN``, as Python writes it. Texts may hold lone surrogates (from bytes that are not UTF-8, or from
     escapes): :func:`text` refuses them in the fields that matter. Raises Malformed.
     """
     source = line.decode("utf-8", "surrogateescape")
@@ -47,8 +47,9 @@ def parse_object(line: bytes) -> Fields:
     stack: list[list[Any]] = []
     deep = bytearray()
     position, want_value, after_open = 0, True, False
+    tokens = _TOKEN_OR_NAN if has_nan else _TOKEN
     while stack or not root:
-        token = _TOKEN.match(source, position)
+        token = tokens.match(source, position)
         if token is None:
             raise Malformed("not a JSON object")
         position = token.end()
@@ -56,7 +57,7 @@ def parse_object(line: bytes) -> Fields:
         top = stack[-1] if stack else None
         closing, has_key = _DEEP[deep[-1]] if deep else (top[0], top[2] is not None) if top else (None, False)
         if mark is not None and mark in "{[" and want_value:
-            _open(mark, root, stack, deep)
+            _open(mark, root, stack, deep, levels)
             want_value, after_open = mark == "[", True
             continue
         if mark is not None and mark in "}]":
@@ -93,16 +94,17 @@ def parse_object(line: bytes) -> Fields:
     return root[0]
 
 
-def _open(mark: str, root: list[Any], stack: list[list[Any]], deep: bytearray) -> None:
+def _open(mark: str, root: list[Any], stack: list[list[Any]], deep: bytearray, levels: int) -> None:
     """Put an object or array into the innermost container, and open it."""
     top = stack[-1] if stack else None
-    if len(stack) == 2:
+    if len(stack) == levels:
         _put(root, top, deep, _OBJECT if mark == "{" else _ARRAY)
         deep.append(_IN_OBJECT if mark == "{" else _IN_ARRAY)
     else:
-        container: Any = {} if mark == "{" else _ARRAY
+        container: Any = {} if mark == "{" else _ARRAY if levels == 2 else []
         _put(root, top, deep, container)
-        stack.append(["}", container, None] if mark == "{" else ["]", None, None])
+        values = container if isinstance(container, list) else None
+        stack.append(["}", container, None] if mark == "{" else ["]", values, None])
 
 
 def _take_key(source: str, position: int, top: list[Any] | None, deep: bytearray) -> int:
@@ -148,6 +150,8 @@ def _put(root: list[Any], top: list[Any] | None, deep: bytearray, value: Any) ->
         top[2] = None
         if fields is not None:
             fields.setdefault(key, []).append(value)
+    elif fields is not None:
+        fields.append(value)
 
 
 def last(fields: Fields, key: str, check: Any, where: str) -> Any:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cmsspark.base.errors import CmssparkError, DataError, NotReady, UsageError
 from cmsspark.base.schemas import Table, stored_table
 from cmsspark.filesystems.storage import Files, LocalFiles, is_local, local_path
-from cmsspark.store.query import statements
+from cmsspark.store.query import cost_views, statements
 from cmsspark.store.query.cell_values import distinct, values_of
 from cmsspark.store.query.descriptions import description
 from cmsspark.store.query.stored_parts import StoredInterval, StoredParts, tables
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
+    from cmsspark.store.query.dump_views import DumpView
     from cmsspark.store.query.part_system import PartSystem
 
 Parameters = Sequence[Any] | Mapping[str, Any]
@@ -76,10 +77,12 @@ class Database:
         memory: str | None = None,
         threads: int | None = None,
         max_age_s: float = 0.0,
+        dumps: Sequence[DumpView] = (),
     ) -> None:
         """``files``: the file system of the store, by default the local disk. ``is_private``: with tables that have a
         row for each person (pseudonyms). ``memory`` such as ``1GB``. ``max_age_s``: how long the list of current runs
-        may be used again. Raises UsageError (2) where DuckDB is not installed.
+        may be used again. ``dumps``: tables of dumps, as views beside those of the store. Raises UsageError (2) where
+        DuckDB is not installed.
         """
         self.fout = fout
         self._files = files or LocalFiles()
@@ -93,6 +96,8 @@ class Database:
         self._lock = threading.Lock()
         self._connection, self._system = _connect(self._files, memory, threads)
         create_views(self._connection, self._system, self._jobs_by_table)
+        for view in dumps:
+            self._create_dump_view(view)
 
     def query(
         self,
@@ -117,7 +122,10 @@ class Database:
             )
         statement = statements.checked(sql)
         for attempt in range(_ATTEMPTS):
-            self.refresh(statements.mentioned(sql, [*self._jobs_by_table, DAYS]), force=bool(attempt))
+            names = statements.mentioned(sql, [*self._jobs_by_table, DAYS, *cost_views.VIEWS])
+            if any(name in cost_views.VIEWS for name in names):
+                names = [*(name for name in names if name not in cost_views.VIEWS), *cost_views.TABLES]
+            self.refresh(names, force=bool(attempt))
             try:
                 rows, is_truncated = self._run(statement, parameters, (max_rows, max_bytes), max_seconds)
             except _FileGone as error:
@@ -217,6 +225,13 @@ class Database:
         for name, jobs in self._jobs_by_table.items():
             for job in jobs:
                 yield from self._parts.of(job, name)
+
+    def _create_dump_view(self, table: DumpView) -> None:
+        self._system.put_parts(table.view, table.columns, table.parts)
+        self._connection.execute(f"CREATE SCHEMA IF NOT EXISTS {table.schema}")
+        self._connection.execute(
+            f"CREATE VIEW {table.view} AS FROM read_parquet('{self._system.protocol}://{table.view}/*')"
+        )
 
     def _run(
         self,

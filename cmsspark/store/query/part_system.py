@@ -14,9 +14,10 @@ import io
 import re
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from functools import partial
 from typing import IO, TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -58,6 +59,8 @@ class _Content:
     part: StoredPart | None = None
     stored: StoredInterval | None = None
     content: bytes | None = None
+    #: Makes the rows of a part of another form.
+    make: Callable[[], pa.Table] | None = None
 
     @property
     def first_part(self) -> StoredPart | None:
@@ -104,6 +107,12 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
         content = _parquet(table_of(schema, columns))
         self._folders[schema.name] = {f"{schema.name}/rows.parquet": _Content(0, content=content)}
 
+    def put_parts(self, table: str, columns: pa.Schema, parts: Mapping[str, Callable[[], pa.Table]]) -> None:
+        """Add a table whose parts are made when they are opened. The first file by name has its types, and no rows."""
+        contents = {f"{table}/columns.parquet": _Content(0, content=_parquet(columns.empty_table()))}
+        contents |= {f"{table}/{name}": _Content(0, make=make) for name, make in parts.items()}
+        self._folders[table] = contents
+
     def part_in(self, text: str) -> StoredPart | None:
         """Return the part whose name stands in an error message of DuckDB; None where none does."""
         match = _NAME.search(text)
@@ -142,7 +151,7 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
         size = content.size
         if content.content is not None:
             size = len(content.content)
-        elif content.stored is not None and content.stored.is_converted:
+        elif content.make is not None or (content.stored is not None and content.stored.is_converted):
             size = self._open(path).seek(0, io.SEEK_END)
         return {"name": path, "size": size, "type": "file"}
 
@@ -170,24 +179,26 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
     def _opened(self, name: str, content: _Content) -> IO[bytes]:
         if content.content is not None:
             return io.BytesIO(content.content)
+        if content.make is not None:
+            return io.BytesIO(self._as_parquet(name, content.make))
         stored = content.stored
         assert stored is not None
         if stored.fault is not None:
             raise stored.fault
         if stored.is_converted:
-            return io.BytesIO(self._as_parquet(name, content, stored))
+            return io.BytesIO(self._as_parquet(name, partial(self._conformed, content, stored)))
         assert content.part is not None
         if is_local(content.part.path):
             check_local(content.part)
             return LocalPart(local_path(content.part.path))  # type: ignore[return-value]
         return RemotePart(self._files, content.part.path, content.size)  # type: ignore[return-value]
 
-    def _as_parquet(self, name: str, content: _Content, stored: StoredInterval) -> bytes:
+    def _as_parquet(self, name: str, make: Callable[[], pa.Table]) -> bytes:
         with self._lock:
             if name in self._converted:
                 self._converted.move_to_end(name)
                 return self._converted[name]
-        converted = _parquet(self._conformed(content, stored))
+        converted = _parquet(make())
         with self._lock:
             self._converted[name] = converted
             while len(self._converted) > 1 and sum(map(len, self._converted.values())) > _KEPT_BYTES:

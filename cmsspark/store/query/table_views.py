@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark.base.schemas import Column, Table, described_table, stored_table
 from cmsspark.store.job_index import Job
+from cmsspark.store.query import cost_views
 from cmsspark.store.query.stored_parts import StoredInterval
 from cmsspark.store.separate_counts import read_schema, sql_expression
 
@@ -52,6 +53,8 @@ def create_views(
         job_columns = [f", '{job.name}' AS job" if len(jobs) > 1 else "" for job in jobs]
         rows = (f'FROM "{job.name}"."{name}" SELECT *{column}' for job, column in zip(jobs, job_columns, strict=True))
         connection.execute(f'CREATE VIEW "{name}" AS {" UNION ALL ".join(rows)}')
+    for name, query in cost_views.VIEWS.items():
+        connection.execute(f"CREATE VIEW {name} AS {query}")
     system.put_rows(days_schema(), days_columns([]))
     connection.execute(f"CREATE VIEW {DAYS} AS FROM read_parquet('{system.protocol}://{DAYS}/*')")
 

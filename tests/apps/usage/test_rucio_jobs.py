@@ -254,7 +254,7 @@ def test_event_counts_of_blocks_by_month(world: Path, settings: Settings, tmp_pa
                     if row["event_count"] is not None:
                         sums[2] = (sums[2] or 0) + row["event_count"]
                     sums[3] += row["file_size"] or 0
-        job = event_counts.configured({"valid_files": only_valid}, settings)
+        job = event_counts.configured({"valid_files": only_valid, "skims": None}, settings)
         rows = stored(job, world, settings, tmp_path / str(only_valid))
         made = {(row["month"], row["data_tier"], row["campaign"]):
                 [row["block_count"], row["file_count"], row["events"], row["bytes"]] for row in rows}  # fmt: skip

@@ -1,0 +1,179 @@
+"""Efficiency: what HTCondor's jobs cost, workflows by wasted core hours, and the sites of a workflow."""
+
+from __future__ import annotations
+
+from datetime import date, timedelta
+from typing import Any, Final
+
+from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
+from cmsspark.apps.dashboard.selection import choice_parameter, day_parameter, text_parameter
+from cmsspark.apps.dashboard.widgets import (
+    Cell,
+    Chart,
+    Column,
+    Content,
+    Control,
+    Figure,
+    Figures,
+    Note,
+    Section,
+    Table,
+    shown,
+)
+from cmsspark.base.errors import UsageError
+
+#: Days without a period in the address, and at most.
+_DAYS, _MOST = 30, 400
+#: Workflows that a page shows.
+_SHOWN: Final = 100
+#: Conditions: the parameter and column, and the label.
+_CONDITIONS: Final = {"type": "Type", "tier": "Tier", "site": "Site"}
+#: Sums of a row. What failed and removed jobs used is wasted, all of it; of ok jobs what their CPU did not use.
+_SUMS: Final = """
+  sum(job_count) AS jobs, sum(core_ms) / 3600000 AS core_hours,
+  sum(CASE outcome WHEN 'ok' THEN core_ms - cpu_ms WHEN 'outlier' THEN 0 ELSE core_ms END) / 3600000 AS wasted,
+  coalesce(sum(core_ms) FILTER (outcome IN ('failed', 'removed')), 0) / 3600000 AS lost,
+  sum(cpu_ms) FILTER (outcome = 'ok') / nullif(sum(core_ms) FILTER (outcome = 'ok'), 0) AS efficiency,
+  sum(cpu_ms) / nullif(sum(committed_core_ms), 0) AS committed_efficiency,
+  sum(committed_wall_ms) / nullif(sum(wall_ms), 0) AS schedule_efficiency
+"""
+_COLUMNS: Final = (
+    Column("jobs", "Jobs", "count"),
+    Column("core_hours", "Core hours", "count", "requested cores × wall-clock hours"),
+    Column("wasted", "Wasted", "count", "core hours that no CPU used, and all of failed and removed jobs"),
+    Column("lost", "Of failed and removed jobs", "count", "core hours of jobs that failed or were evicted for good"),
+    Column(
+        "efficiency", "CPU efficiency", "share", "CPU time of core time, of jobs that did not fail, without outliers"
+    ),
+    Column("committed_efficiency", "Without evictions", "share", "CPU time of the core time of starts that were kept"),
+    Column("schedule_efficiency", "Schedule", "share", "wall-clock time of starts that were kept"),
+)
+
+
+def view(request: PageRequest) -> Content:
+    """The page of a period; with a workflow in the address its sites."""
+    days = request.database.days("job_efficiency")
+    if not days:
+        note = Note("No day of HTCondor's jobs is stored. Run: run_spark job_efficiency --date DAY")
+        return Content("Efficiency", [], notes=[note])
+    first, last = _period(request, days)
+    values = {name: _choices(request, name, first, last) for name in _CONDITIONS}
+    chosen = {name: choice_parameter(request.parameters, name, ["", *found], "") for name, found in values.items()}
+    text = text_parameter(request.parameters, "q")
+    workflow = text_parameter(request.parameters, "workflow")
+    where, parameters = _where(first, last, chosen, text, workflow)
+    controls = [
+        Control("from", "From", first.isoformat(), kind="date"),
+        Control("to", "To (included)", last.isoformat(), kind="date"),
+        *(Control(name, label, chosen[name], [("", "all"), *((one, shown(one)) for one in values[name])])
+          for name, label in _CONDITIONS.items()),
+        Control("q", "Workflow contains", text, kind="text"),
+    ]  # fmt: skip
+    total = request.database.query(f"SELECT {_SUMS} FROM job_efficiency WHERE {where}", parameters).rows[0]
+    sections = [Section("In total", [_figures(total), _by_day(request, where, parameters)])]
+    if workflow:
+        sections.append(Section(f"Sites of {shown(workflow)}", [_ranking(request, "site", where, parameters)]))
+    else:
+        sections.append(Section("Workflows by wasted core hours", [_ranking(request, "workflow", where, parameters)]))
+    sections.append(Section("Outliers", [_outliers(request, where, parameters)], _OUTLIERS))
+    stored = sum(first <= day <= last for day in days)
+    missing = (last - first).days + 1 - stored
+    notes = [Note(f"{missing:,} of the days from {first} to {last} are not stored.", "warn")] if missing else []
+    return Content("Efficiency", sections, f"Jobs of HTCondor that ended, {first} to {last}.", controls, notes)
+
+
+_OUTLIERS: Final = "Jobs with an efficiency of 100 % or more: the wall-clock time of short jobs is logged too small."
+
+
+def _period(request: PageRequest, days: list[date]) -> tuple[date, date]:
+    last = day_parameter(request.parameters, "to", days[-1])
+    first = day_parameter(request.parameters, "from", max(days[0], last - timedelta(days=_DAYS - 1)))
+    if not 0 <= (last - first).days < _MOST:
+        raise UsageError(f"the page shows at most {_MOST} days, in order", found=f"{first} to {last}")
+    return first, last
+
+
+def _choices(request: PageRequest, name: str, first: date, last: date) -> list[str]:
+    query = f"SELECT DISTINCT {name} FROM job_efficiency WHERE day BETWEEN ? AND ? ORDER BY 1"
+    return [row[0] for row in request.database.query(query, [first, last]).rows]
+
+
+def _where(first: date, last: date, chosen: dict[str, str], text: str, workflow: str) -> tuple[str, list[Any]]:
+    conditions, parameters = ["day BETWEEN ? AND ?"], [first, last]
+    values: list[Any] = list(parameters)
+    for name, value in chosen.items():
+        if value:
+            conditions.append(f"{name} = ?")
+            values.append(value)
+    for word in text.split():
+        conditions.append("contains(lower(workflow), lower(?))")
+        values.append(word)
+    if workflow:
+        conditions.append("workflow = ?")
+        values.append(workflow)
+    return " AND ".join(conditions), values
+
+
+def _figures(total: tuple[Any, ...]) -> Figures:
+    jobs, core_hours, wasted, lost, efficiency, *_ = total
+    return Figures([
+        Figure("Jobs", f"{jobs or 0:,}"),
+        Figure("Core hours", f"{core_hours or 0:,.0f}"),
+        Figure("Wasted", f"{wasted or 0:,.0f}", "core hours"),
+        Figure("Of failed and removed jobs", f"{lost or 0:,.0f}", "core hours"),
+        Figure("CPU efficiency", "–" if efficiency is None else f"{efficiency:.1%}", "of jobs that did not fail"),
+    ])  # fmt: skip
+
+
+def _by_day(request: PageRequest, where: str, parameters: list[Any]) -> Chart:
+    query = (
+        "SELECT day, outcome, sum(core_ms) / 3600000 AS core_hours FROM job_efficiency"
+        f" WHERE {where} GROUP BY ALL ORDER BY ALL"
+    )
+    found = request.database.query(query, parameters)
+    days = sorted({row[0] for row in found.rows})
+    hours = {(row[0], row[1]): round(row[2], 1) for row in found.rows}
+    outcomes = [name for name in ("ok", "outlier", "failed", "removed") if any(key[1] == name for key in hours)]
+    series = {name: [hours.get((day, name)) for day in days] for name in outcomes}
+    columns = (Column("day", "Day", "day"), Column("outcome", "Outcome"), Column("core_hours", "Core hours", "count"))
+    rows = [(row[0], row[1], round(row[2])) for row in found.rows]
+    table = Table("outcomes", columns, rows, "Core hours by day and outcome", lambda: found.table)
+    labels = [day.isoformat() for day in days]
+    return Chart("outcomes", "Core hours by outcome", "stack", labels, series, "h", y_title="Core hours", table=table)
+
+
+def _ranking(request: PageRequest, key: str, where: str, parameters: list[Any]) -> Table:
+    query = f"SELECT {key}, {_SUMS} FROM job_efficiency WHERE {where} GROUP BY 1 ORDER BY wasted DESC, 1"
+    found = request.database.query(query, parameters)
+    rows = [(_name(request, key, row[0]), row[1], *map(_whole, row[2:5]), *row[5:]) for row in found.rows]
+    heading = Column(key, "Workflow" if key == "workflow" else "Site")
+    caption = "Workflows, the largest waste first" if key == "workflow" else "Sites, the largest waste first"
+    return Table(f"{key}s", (heading, *_COLUMNS), rows, caption, lambda: found.table, limit=_SHOWN, bars=3)
+
+
+def _name(request: PageRequest, key: str, name: str | None) -> Any:
+    if name is None:
+        return "no workflow"
+    return Cell(shown(name), request.here(workflow=name)) if key == "workflow" else shown(name)
+
+
+def _whole(hours: float | None) -> int | None:
+    return None if hours is None else round(hours)
+
+
+def _outliers(request: PageRequest, where: str, parameters: list[Any]) -> Table:
+    query = (
+        "SELECT workflow, site, sum(job_count) AS jobs, sum(core_ms) / 3600000 AS core_hours,"
+        f" sum(cpu_ms) / nullif(sum(core_ms), 0) AS efficiency FROM job_efficiency WHERE {where}"
+        " AND outcome = 'outlier' GROUP BY ALL ORDER BY jobs DESC, 1, 2"
+    )
+    found = request.database.query(query, parameters)
+    columns = (
+        Column("workflow", "Workflow"), Column("site", "Site"), Column("jobs", "Jobs", "count"),
+        Column("core_hours", "Core hours", "count"), Column("efficiency", "CPU efficiency", "share"),
+    )  # fmt: skip
+    rows = [(shown(row[0] or "no workflow"), shown(row[1]), row[2], round(row[3]), row[4]) for row in found.rows]
+    return Table("outliers", columns, rows, "Outliers, most jobs first", lambda: found.table, limit=_SHOWN)
+
+
+PAGE = PageDefinition("Efficiency", "What jobs cost and wasted.", view, needs_use=False)

@@ -1,0 +1,199 @@
+"""WMArchive's framework job reports: JSON lines (rules 56 to 58 of ``docs/counting.md``).
+
+Every well-formed record leaves the decoder as a :class:`JobReport`, also one that no table of the day counts: the next
+day must know its id.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import msgspec
+
+from cmsspark.base.access import AccessBatch
+from cmsspark.base.schemas import input_table
+from cmsspark.sources.fields import UNKNOWN
+from cmsspark.sources.formats import strict_json
+from cmsspark.sources.formats.chunk import Chunk
+from cmsspark.sources.formats.json_lines import BLANK_LINE, REJECTED, JsonDecoder, parts_of
+from cmsspark.sources.formats.strict_json import Fields
+from cmsspark.sources.record_schema import FormatVersions, RecordSchema
+from cmsspark.sources.values import Malformed
+from cmsspark.sources.wmarchive_records import (
+    NO_NUMBER,
+    ArchivedRecord,
+    Cpu,
+    MemoryPeaks,
+    MetaData,
+    Performance,
+    ReportData,
+    StepFields,
+    StorageUse,
+    parse_data,
+)
+
+#: The types of jobs whose steps count (rule 56).
+JOB_TYPES: Final = ("Production", "Processing", "Merge", "LogCollect", "Harvesting")
+SUCCESS: Final = "success"
+#: Bins that a record alone decides; a report in none of them may count.
+OUT_OF_DAY, FAILED, OTHER_TYPE = "out_of_day", "failed", "other_type"
+#: Objects in objects of a record, down to the deepest needed field, with the lists between them.
+_LEVELS: Final = 7
+
+
+class ReportedStep(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """A step of a job whose name begins with cmsRun; what is unknown is None."""
+
+    name: str
+    site: str
+    era: str | None
+    threads: int | None
+    streams: int | None
+    cpu_ms: int | None
+    job_ms: int | None
+    thread_ms: int | None
+    read_bytes: int | None
+    write_bytes: int | None
+    read_ms: int | None
+    write_ms: int | None
+    rss_mb: float | None
+    vsize_mb: float | None
+    has_failed: bool
+    events: int | None
+
+
+class JobReport(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """A well-formed report. ``bin``: the bin that it alone decides, or empty; ``line``: its bytes without newline."""
+
+    job_id: str
+    bin: str
+    line: bytes
+    host: str
+    has_failed: bool
+    task: str
+    job_type: str
+    step_count: int
+    sites: list[str]
+    steps: list[ReportedStep]
+
+    def rank(self) -> tuple[int, bytes]:
+        """Return the order of the records of one report, of which the last counts: the longest line."""
+        return len(self.line), self.line
+
+
+class ReportDecoder(JsonDecoder):
+    """Decodes WMArchive's lines. Batches have a :class:`JobReport` for each well-formed record."""
+
+    stream = "wmarchive"
+    record_type = ArchivedRecord
+
+    @classmethod
+    def format_versions(cls) -> FormatVersions:
+        """Return the one version; its reports have more fields, of which the schema has those that are needed."""
+        schema = RecordSchema.of("json", input_table("wmarchive/json").columns, is_open=True)
+        return FormatVersions({"json": schema}, lambda data: ("json", data) if isinstance(data, dict) else None)
+
+    def take(self, records: list[Any], batch: AccessBatch) -> None:
+        """Add reports: pairs of a record and its line."""
+        for record, line in records:
+            batch.jobs.append(self._report(record.data, line, batch))
+
+    def _add_at_once(self, chunk: Chunk, first: int, end: int, batch: AccessBatch) -> None:
+        # The length of a line decides which report counts, so each is read alone.
+        self._add_each(chunk, first, end, batch)
+
+    def _add_each(self, chunk: Chunk, first: int, end: int, batch: AccessBatch) -> None:
+        for number in range(first, end):
+            line = chunk.line(number)
+            if BLANK_LINE.fullmatch(line):
+                continue
+            batch.read += 1
+            try:
+                self.take([(self._record(line), line)], batch)
+            except Malformed as error:
+                batch.malformed.append(chunk.quarantined(number, str(error)))
+
+    def _record(self, line: bytes) -> Any:
+        try:
+            return self.decode_line(line)
+        except REJECTED:
+            return self.strict(strict_json.parse_object(line, _LEVELS, has_nan=True))
+
+    def _report(self, data: ReportData, line: bytes, batch: AccessBatch) -> JobReport:
+        meta = data.meta_data or MetaData()
+        steps = [step for step in data.steps or () if step is not None]
+        bin_ = self._bin(data, meta, batch)
+        return JobReport(
+            data.wmaid,
+            bin_,
+            line,
+            meta.host or UNKNOWN,
+            meta.jobstate != SUCCESS,
+            data.task or "",
+            meta.jobtype or "",
+            len(steps),
+            sorted({step.site for step in steps if step.site}),
+            [] if bin_ else [_step(step) for step in steps if (step.name or "").lower().startswith("cmsrun")],
+        )
+
+    def _bin(self, data: ReportData, meta: MetaData, batch: AccessBatch) -> str:
+        """Return the bin that a record alone decides, counted; empty for one that may count (rule 57)."""
+        if data.wmats is not None and self._is_out_of_day(data.wmats, batch):
+            return OUT_OF_DAY
+        if meta.jobstate != SUCCESS:
+            bin_ = FAILED
+        elif meta.jobtype not in JOB_TYPES or data.task is None:
+            bin_ = OTHER_TYPE
+        else:
+            return ""
+        batch.count_job(bin_)
+        return bin_
+
+    def strict(self, fields: Fields) -> Any:
+        """Return the record of a strictly parsed line. Raises Malformed."""
+        values, _ = parts_of({**fields, "metadata": [_without_fields(value) for value in fields.get("metadata", ())]})
+        data: ReportData | None = None
+        for value in values:
+            data = parse_data(value)
+        assert data is not None
+        return ArchivedRecord(data)
+
+
+def _without_fields(value: Any) -> Any:
+    return {} if isinstance(value, dict) else value
+
+
+def _step(step: StepFields) -> ReportedStep:
+    performance = step.performance or Performance()
+    cpu, storage = performance.cpu or Cpu(), performance.storage or StorageUse()
+    memory = performance.memory or MemoryPeaks()
+    outputs = [output for output in step.output or () if output is not None]
+    has_times = cpu.cpu is not None and cpu.job is not None and cpu.threads is not None
+    return ReportedStep(
+        step.name or "",
+        step.site or UNKNOWN,
+        min((output.era for output in outputs if output.era), default=None),
+        _whole(cpu.threads),
+        _whole(cpu.streams),
+        _scaled(cpu.cpu, 1000),
+        _scaled(cpu.job, 1000),
+        _scaled(cpu.job * cpu.threads, 1000) if has_times else None,  # type: ignore[operator]  # both are there
+        _scaled(storage.read_total_mb, 1_000_000),
+        _scaled(storage.write_total_mb, 1_000_000),
+        _scaled(storage.read_total_secs, 1000),
+        _scaled(storage.write_total_secs, 1000),
+        None if memory.rss is None else float(memory.rss),
+        None if memory.vsize is None else float(memory.vsize),
+        step.status not in (None, 0, NO_NUMBER),
+        sum(events) if (events := [int(output.events) for output in outputs if output.events is not None]) else None,
+    )
+
+
+def _whole(number: int | float | None) -> int | None:
+    return None if number is None else int(number)
+
+
+def _scaled(number: int | float | None, factor: int) -> int | None:
+    """Return a number in smaller units, rounded half up; one beyond 64 bits stays beyond."""
+    return None if number is None else min(math.floor(number * factor + 0.5), 2**63)

@@ -1,0 +1,94 @@
+"""The pages Efficiency and HPC over a stored day: their numbers, their conditions, and hostile addresses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cmsspark.apps.dashboard.page_request import PageRequest, Parameters
+from cmsspark.apps.dashboard.pages import efficiency, hpc
+from cmsspark.apps.dashboard.widgets import Chart, Content, Table
+from cmsspark.apps.jobs_cost.feeds import CONDOR
+from cmsspark.base.errors import UsageError
+from cmsspark.store.query.database import Database
+from tests.apps.jobs_cost.cells import count
+from tests.apps.jobs_cost.test_cost_cells import DAY
+from tests.corpus import costs
+from tests.corpus.jobs import job
+from tests.corpus.tree import Tree
+
+NOON = 1_781_524_800_000
+HOSTILE = "<b>W&'\"%"
+
+
+def _record(name: str, **changes: object) -> bytes:
+    values = {"GlobalJobId": name, "Type": "production", "Workflow": HOSTILE, "RecordTime": NOON, "RequestCpus": 4,
+              "WallClockHr": 2.0, "CpuTimeHr": 6.0, "CoreHr": 8.0, "CommittedCoreHr": 8.0,
+              "CommittedWallClockHr": 2.0, "Site": "T3_US_NERSC", "Tier": "T3"}  # fmt: skip
+    return job({**costs.COSTS, **values, **changes}, {"timestamp": NOON})
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Database:
+    root = tmp_path_factory.mktemp("pages")
+    lines = [
+        _record("1"), _record("2", JobFailed=1), _record("3", Workflow="other", Site="T2_CH_CERN"),
+        _record("4", CpuEffOutlier=1, Workflow="short"), _record("5", Status="Running"),
+    ]  # fmt: skip
+    Tree(root, DAY).write_lines("condor", lines, parts=1)
+    done = count(root, DAY, root / "fout", CONDOR)
+    return Database(done.path.split("/job_efficiency/")[0])
+
+
+def _view(database: Database, page: Any, **parameters: str) -> Content:
+    request = PageRequest(page.PAGE.title.lower(), Parameters(parameters), lambda: None, database, Path("/none"))  # type: ignore[arg-type,return-value]
+    content: Content = page.view(request)
+    return content
+
+
+def _table(content: Content, name: str) -> Table:
+    parts = [part for section in content.sections for part in section.items]
+    tables = [part.table if isinstance(part, Chart) else part for part in parts]
+    return next(table for table in tables if isinstance(table, Table) and table.name == name)
+
+
+def test_workflows_come_by_wasted_core_hours_with_a_link_to_their_sites(database: Database) -> None:
+    table = _table(_view(database, efficiency), "workflows")
+    first, other, short = table.rows
+    # 8 - 6 h of the job that is ok, all 8 h of the one that failed.
+    assert first[1:5] == (2, 16, 10, 8)
+    assert first[5] == pytest.approx(0.75)
+    assert "<" not in first[0].href
+    assert other[1:5] == (1, 8, 2, 0)
+    assert short[1:5] == (1, 8, 0, 0)
+    assert short[5] is None
+    sites = _table(_view(database, efficiency, workflow=HOSTILE), "sites")
+    assert [row[:2] for row in sites.rows] == [("T3_US_NERSC", 2)]
+
+
+def test_conditions_and_search_choose_jobs(database: Database) -> None:
+    assert len(_table(_view(database, efficiency, site="T2_CH_CERN"), "workflows").rows) == 1
+    assert len(_table(_view(database, efficiency, q="OTH er"), "workflows").rows) == 1
+    assert not _table(_view(database, efficiency, q="%"), "outliers").rows
+    outliers = _table(_view(database, efficiency), "outliers")
+    assert [row[0] for row in outliers.rows] == ["short"]
+    for wrong in ({"site": "x"}, {"from": "2026-01-01", "to": "2025-01-01"}, {"type": "' OR 1=1"}, {"q": "x" * 2000}):
+        with pytest.raises(UsageError):
+            _view(database, efficiency, **wrong)
+
+
+def test_hpc_has_cores_by_hour_and_core_hours_by_month(database: Database) -> None:
+    content = _view(database, hpc)
+    assert _table(content, "hpc_cores").rows == [("NERSC", 12, 1, 4, 1)]
+    assert _table(content, "hpc_months").rows == [("2026-06", "NERSC", "T3_US_NERSC", 24, 3)]
+    assert any("silent" in note.text for note in content.notes)
+    with pytest.raises(UsageError):
+        _view(database, hpc, hpc="CERN")
+
+
+def test_an_empty_store_says_what_to_run(tmp_path: Path) -> None:
+    for page in (efficiency, hpc):
+        content = _view(Database(str(tmp_path)), page)
+        assert "run_spark job_efficiency" in content.notes[0].text

@@ -1,0 +1,71 @@
+"""CMSSpark's lines on what jobs cost are answered with the lines to type, which are right."""
+
+# ruff: noqa: E501 - lines as they are typed
+from __future__ import annotations
+
+import os
+import shlex
+
+import pytest
+
+from cmsspark.base.errors import UsageError
+from cmsspark.store.job_index import find_job, load_command
+from cmsspark.submit.wrapper import run_spark
+
+LINES = [
+    "hpc_running_cores_and_corehr.py --output_dir out --url_prefix https://example.org/hpc --html_template html_template.html --iterative --iterative_ndays_ago 10",
+    "hpc_running_cores_and_corehr.py --start_date 2025-12-01 --end_date 2026-02-01 --output_dir out --url_prefix https://example.org/hpc --html_template x.html",
+    "condor_hs06coreHrPlot.py --generate_plots --by month --output_folder out/T2 --start_date 2025-01-01 --end_date 2026-01-01",
+    "condor_hs06coreHrPlot.py --generate_plots --by weekofyear --include_re T1_.* --exclude_re ^$ --output_folder out/T1 --start_date 2025-01-01 --end_date 2026-01-01",
+    "wma_agent_count_to_opensearch.py --start_date 2026-01-08 --end_date 2026-01-15 --es_host os --es_secret_file secret --es_index test-wmarchive-agent-count",
+    "src/python/CMSSpark/cpueff_condor_goweb.py --hdfs_out_dir /tmp/u/cpueff --last_n_days 30",
+    "cpueff_stepchain_goweb.py --hdfs_out_dir /tmp/u/cpueff --last_n_days 30 --no-log4j --py-files=x.zip",
+    "condor_cpu_efficiency.py --start_date 2021-01-01 --end_date 2021-02-01 --cms_type production --last_n_days 30 --cpu_eff_outlier 0 --output_folder out",
+    "stepchain_cpu_eff.py --start_date 2021-01-01 --end_date 2021-02-01 --last_n_days 30 --output_folder out",
+    "hpc_at_cms.py --output_folder out --start_date 2021-01-01 --end_date 2021-02-01",
+    "dbs_event_count_plot.py --attributes etc/event_count_attributes.json --output_folder out/F9 --output_format png --generate_csv",
+    "dbs_event_count_plot.py --start_month 2025/11 --output_folder out/F10 --output_format png --tiers RAW,AOD --skims PromptReco,Parking --remove test,Error/",
+]
+
+
+def _answer(line: str) -> tuple[UsageError, list[list[str]]]:
+    with pytest.raises(UsageError) as caught:
+        run_spark(shlex.split(line), os.environ)
+    return caught.value, [shlex.split(text) for text in (caught.value.next_step or "").split("\n")]
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_line_is_answered_with_lines_that_parse(line: str) -> None:
+    _, lines = _answer(line)
+    assert len(lines) >= 2
+    for program, command, *words in lines:
+        assert program in ("run_spark", "cmsspark")
+        if program == "run_spark":
+            options = {name for option in load_command(find_job(command)).params for name in option.opts}
+            assert {word.partition("=")[0] for word in words if word.startswith("--")} <= options, words
+
+
+def test_the_end_of_a_range_is_not_part_of_it() -> None:
+    _, lines = _answer(LINES[7])
+    assert lines[0] == ["run_spark", "job_efficiency", "--date", "20210101..20210131", "--fout", "out"]
+    assert lines[1][2:6] == ["--from", "2021-01-01", "--to", "2021-01-31"]
+    assert "outcome in ('ok') and type in ('production')" in lines[2][2]
+
+
+def test_by_gives_a_line_for_each_month_or_week() -> None:
+    _, lines = _answer(LINES[2])
+    assert [words[3] for words in lines[1:-1]] == [f"2025-{month:02}" for month in range(1, 13)]
+    _, lines = _answer(LINES[3])
+    assert lines[1][2:4] == ["--week", "2025-W01"]
+    assert lines[-2][3] == "2026-W01"
+    assert "regexp_full_match(site, 'T1_.*') and not regexp_full_match(site, '^$')" in lines[-1][2]
+
+
+def test_what_is_not_needed_is_said_and_wrong_values_are_refused() -> None:
+    error, _ = _answer(LINES[0])
+    assert "--iterative is not needed" in str(error.found)
+    assert "--url_prefix" in str(error.found)
+    for line in ("hpc_at_cms.py --start_date", "hpc_at_cms.py --start_date 2026-02-30", "hpc_at_cms.py --last_n_days x",
+                 "hpc_at_cms.py --start_date 2026-01-02 --end_date 2026-01-01"):  # fmt: skip
+        with pytest.raises(UsageError):
+            run_spark(shlex.split(line), os.environ)
