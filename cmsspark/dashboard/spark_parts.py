@@ -192,9 +192,8 @@ def stages(run: RunMetrics) -> Table:
         Column("failure", "Failure"),
     )  # fmt: skip
     ordered = sorted(run.stages, key=lambda one: -(one.duration_ms or 0))
-    bars = "seconds"
     used, rows = with_values(columns, [_stage_row(run, one) for one in ordered])
-    bar = next((number for number, column in enumerate(used) if column.name == bars), None)
+    bar = next((number for number, column in enumerate(used) if column.name == "seconds"), None)
     return Table("stages", used, rows, "Stages, the longest first", limit=_SHOWN, bars=bar, empty="There was no stage.")
 
 
@@ -260,7 +259,7 @@ def process_tree(view: RunView) -> Table:
     bar = next((number for number, column in enumerate(used) if column.name == "rss"), None)
     return Table(
         "processes",
-        columns,
+        used,
         shown,
         "Processes and their peaks",
         limit=_SHOWN,
