@@ -73,7 +73,13 @@ class StoredForecast:
             lines.append(
                 f"it found {percent(own['tpr'])} of the popular datasets, and {percent(own['tnr'])} of the others"
             )
-        return lines
+        return lines + self._baseline_warnings()
+
+    def _baseline_warnings(self) -> list[str]:
+        from cmsspark.popularity.baselines import warnings
+
+        judged = self.quality.filter(stratum="all").to_dicts()
+        return [f"warning: {text}" for text in warnings(judged, str(self.rows["model"][0]))]
 
     def summary(self) -> dict[str, Any]:
         """The forecast and its quality as JSON."""

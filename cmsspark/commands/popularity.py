@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-_COMPARED: Final = ("persistence", "average", "blend")
+_COMPARED: Final = ("average", "blend")
 
 
 @click.group("popularity", cls=CommandGroup)
@@ -94,7 +94,9 @@ def _series(
 @command.command("evaluate")
 @_series_options
 @_by_site
-@click.option("--model", "models", multiple=True, help=f"Model; repeatable. [default: {', '.join(_COMPARED)}]")
+@click.option(
+    "--model", "models", multiple=True, help=f"Beside baselines; repeatable. [default: {', '.join(_COMPARED)}]"
+)
 @click.option("--last", type=click.IntRange(1), help="Only the last so many weeks.")
 @_seed
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with strata and intervals.")
@@ -103,10 +105,13 @@ def evaluate_command(
     top_bytes: int | None, horizon: int, **source: Any,
 ) -> None:  # fmt: skip
     """Predict each past week from what was known on its Monday, and compare with what happened."""
+    from cmsspark.popularity.baselines import warnings, with_baselines
     from cmsspark.popularity.evaluate import evaluate
 
-    series = _series(**source)
-    rows = evaluate(series, label_of(threshold, users, top_bytes, horizon), models or _COMPARED, weeks=last, seed=seed)
+    series, compared = _series(**source), with_baselines(models or _COMPARED)
+    rows = evaluate(series, label_of(threshold, users, top_bytes, horizon), compared, weeks=last, seed=seed)
+    for text in (text for name in compared for text in warnings(rows, name)):
+        click.echo(f"warning: {text}", err=True)
     if as_json:
         click.echo(json.dumps([{**row, "week": str(row["week"])} for row in rows], indent=1))
         return
@@ -166,7 +171,8 @@ def predict_command(
             next_step="choose another --date",
         )
     scores, raw = _scores(series, number, model, label_of(threshold, users, top_bytes, horizon), seed)
-    order = np.argsort(-scores, kind="stable")
+    # NaN, of datasets that have not entered, is last.
+    order = np.argsort(-scores, kind="stable")[: int((~np.isnan(scores)).sum())]
     rows = [
         {
             "rank": place + 1,
@@ -194,7 +200,7 @@ def predict_command(
 def _scores(series: Series, number: int, model: str, label: Label, seed: int) -> tuple[Array, Array]:
     """(calibrated, raw) probabilities by a saved model, or one that learns from the days before."""
     from cmsspark.popularity import saved
-    from cmsspark.popularity.fitting import fit
+    from cmsspark.popularity.fitting import fit, of_population
     from cmsspark.popularity.models import MODELS
     from cmsspark.popularity.training import Weeks
 
@@ -205,7 +211,7 @@ def _scores(series: Series, number: int, model: str, label: Label, seed: int) ->
         return loaded.predict(Weeks(past, loaded.label), number)
     weeks = Weeks(past, label)
     fitted = fit(weeks, number, model, seed=seed)
-    raw = fitted.raw(weeks.rows(number))
+    raw = of_population(weeks, number, fitted.raw)
     return fitted.calibrated(raw), raw
 
 
@@ -226,12 +232,15 @@ def train_command(
     The card says how good such a model was on the last weeks, each predicted from the days before it.
     """
     from cmsspark.popularity import saved
+    from cmsspark.popularity.baselines import warnings, with_baselines
     from cmsspark.popularity.evaluate import evaluate
     from cmsspark.popularity.training import Weeks
 
     series = _series(**source)
     label = label_of(threshold, users, top_bytes, horizon)
-    metrics = evaluate(series, label, ("persistence", model), weeks=last, seed=seed)
+    metrics = evaluate(series, label, with_baselines([model]), weeks=last, seed=seed)
+    for text in warnings(metrics, model):
+        click.echo(f"warning: {text}", err=True)
     weeks = Weeks(series, label)
     place = saved.save(output, weeks, saved.train(weeks, model, seed=seed), metrics, seed)
     if as_json:
@@ -290,13 +299,14 @@ def report_command(
     **source: Any,
 ) -> None:
     """Write a page with a model card, weekly numbers, reliability and gain."""
+    from cmsspark.popularity.baselines import with_baselines
     from cmsspark.popularity.evaluate import evaluated_days, forecasts, judged
     from cmsspark.popularity.report import evaluation_page
     from cmsspark.popularity.training import Weeks
 
     series = _series(**source)
     label = label_of(threshold, users, top_bytes, horizon)
-    made = forecasts(Weeks(series, label), evaluated_days(series, label, last), ("persistence", model), seed=seed)
+    made = forecasts(Weeks(series, label), evaluated_days(series, label, last), with_baselines([model]), seed=seed)
     rows = [judged(series, label, forecast) for forecast in made]
     write_text(output, evaluation_page(series, label, model, made, rows, seed))
     click.echo(output)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from cmsspark.periods import start_ms
+from cmsspark.popularity.baselines import with_baselines
 from cmsspark.popularity.evaluate import forecasts, judged, strata
-from cmsspark.popularity.fitting import fit
+from cmsspark.popularity.fitting import fit, of_population
 from cmsspark.popularity.series import Series
 from cmsspark.popularity.training import FIRST_DAY, Label, Weeks
 from cmsspark.schemas import stored_table
@@ -33,16 +34,17 @@ def predictions(weeks: Weeks, day: date, model_name: str, *, seed: int = 0) -> p
     """
     number = len(weeks.series.days)
     fitted = fit(weeks, number, model_name, seed=seed)
-    raw = fitted.raw(weeks.rows(number))
+    raw = of_population(weeks, number, fitted.raw)
     return predictions_of(weeks, day, model_name, raw, fitted.calibrated(raw))
 
 
 def predictions_of(weeks: Weeks, day: date, model_name: str, raw: Array, probability: Array) -> pl.DataFrame:
-    """The same from probabilities that there are."""
+    """Return the same from probabilities that there are; NaN for datasets that have not entered, which have no row."""
     import polars as pl
 
-    series = weeks.series
-    number = len(series.days)
+    number = len(weeks.series.days)
+    entered = np.nonzero(~np.isnan(raw))[0]
+    series, raw, probability = weeks.series.only(entered), raw[entered], probability[entered]
     names = np.empty(len(series.datasets), object)
     for stratum, where in strata(series, number).items():
         names[where] = stratum
@@ -81,7 +83,7 @@ def quality(weeks: Weeks, day: date, model_name: str, count: int, *, seed: int =
     series, label = weeks.series, weeks.label
     starts = [len(series.days) - label.days - 7 * back for back in range(count)]
     starts = sorted(start for start in starts if start >= FIRST_DAY + label.days)
-    made = forecasts(weeks, starts, (model_name, _BASELINE), seed=seed) if starts else []
+    made = forecasts(weeks, starts, with_baselines([model_name]), seed=seed) if starts else []
     return quality_rows([judged(series, label, forecast) for forecast in made], day, table_name("quality", series))
 
 

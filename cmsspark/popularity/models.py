@@ -9,7 +9,8 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from cmsspark.errors import UsageError
-from cmsspark.popularity.training import Label, Training, first_by_bytes
+from cmsspark.popularity.baselines import Persistence, measure_of
+from cmsspark.popularity.training import Label, Training
 
 Array = np.ndarray[Any, Any]
 
@@ -118,49 +119,6 @@ class Logistic:
         return np.concatenate([standard, np.ones((len(rows), 1))], axis=1)
 
 
-class Persistence:
-    """What was popular in the last weeks will be, by the same rule; weeks: the longest window of the features that the
-    horizon holds (1, 2, 4, 8 or 26 weeks; for bytes and users 1 or 4), the threshold in its share.
-    """
-
-    def __init__(self, label: Label) -> None:
-        self._label = label
-
-    def fit(self, training: Training, seed: int) -> None:
-        label, columns = self._label, training.columns
-        if label.top_bytes is not None:
-            name, _ = _window("bytes", label, columns)
-            self._saved: dict[str, Any] = {"column": columns.index(name), "top": label.top_bytes}
-            return
-        name, share = _window("accesses", label, columns)
-        self._saved = {"column": columns.index(name), "least": float(np.log1p(label.threshold * share))}
-        if label.users is not None:
-            users, share = _window("users", label, columns)
-            self._saved |= {"users": columns.index(users), "least_users": float(np.log1p(label.users * share))}
-
-    def predict(self, rows: Array) -> Array:
-        saved = self._saved
-        values = rows[:, saved["column"]]
-        if "top" in saved:
-            return first_by_bytes(values, saved["top"])
-        is_popular = values > saved["least"]
-        if "users" in saved:
-            is_popular &= rows[:, saved["users"]] > saved["least_users"]
-        return np.asarray(is_popular, float)
-
-    def save(self) -> dict[str, Any]:
-        return self._saved
-
-    def load(self, saved: Mapping[str, Any]) -> None:
-        self._saved = dict(saved)
-
-
-def _window(measure: str, label: Label, columns: Sequence[str]) -> tuple[str, float]:
-    """The column of the longest window within the horizon, and its share of it."""
-    days = max(days for days in (7, 14, 28, 56, 182) if days <= label.days and f"{measure}_{days}d" in columns)
-    return f"{measure}_{days}d", days / label.days
-
-
 class Trees:
     """Gradient boosting, or a random forest, by xgboost. ``half_life``: days after which a row counts half."""
 
@@ -246,6 +204,8 @@ def _on_spark(kind: str) -> Callable[[Label, Mapping[str, Any]], Model]:
 
 MODELS: Final[dict[str, Callable[[Label, Mapping[str, Any]], Model]]] = {
     "persistence": lambda label, options: Persistence(label),
+    "last-week": lambda label, options: Logistic([f"{measure_of(label)}_7d"]),
+    "decayed": lambda label, options: Logistic([f"{measure_of(label)}_decayed"]),
     "average": lambda label, options: Logistic(_AVERAGE),
     "logistic": lambda label, options: _logistic(options),
     "forest": lambda label, options: _forest(options),
@@ -257,6 +217,8 @@ MODELS: Final[dict[str, Callable[[Label, Mapping[str, Any]], Model]]] = {
 }
 ABOUT: Final = {
     "persistence": "popular last week, popular next week",
+    "last-week": "by the accesses, or bytes, of the last week",
+    "decayed": "by the mean accesses, or bytes, of the last days, half the weight for each two days",
     "average": "logistic regression on accesses of the last 1, 3, 7 and 14 days",
     "logistic": "logistic regression on all features",
     "forest": "random forest (xgboost)",

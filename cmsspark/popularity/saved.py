@@ -22,7 +22,7 @@ import numpy as np
 
 from cmsspark.errors import DataError, InputMissing, OutputError, UsageError
 from cmsspark.popularity.features import BASE_COLUMNS, STORE_COLUMNS
-from cmsspark.popularity.fitting import Fitted, fit
+from cmsspark.popularity.fitting import Fitted, fit, of_population
 from cmsspark.popularity.models import ABOUT, make_model
 from cmsspark.popularity.training import Label, Training, Weeks
 from cmsspark.storage import Files, is_local, join, local_path
@@ -56,7 +56,8 @@ class Saved:
         return _label(self.card)
 
     def predict(self, weeks: Weeks, day: int) -> tuple[Array, Array]:
-        """(calibrated, raw) probabilities of the datasets of ``weeks`` on that day, float64 [datasets].
+        """Return (calibrated, raw) probabilities of the datasets of ``weeks`` on that day, float64 [datasets]; NaN for
+        datasets that have not entered.
 
         Raises DataError (65) where the model has learned from that day or a later one, or from other features,
         UsageError (2) where it is of datasets and the series of datasets at sites, or the other way round.
@@ -77,7 +78,8 @@ class Saved:
                 where=self.location or self.folder,
                 next_step="choose a later --date, or an older version of the model",
             )
-        raw = self.fitted.raw(aligned(weeks.rows(day), weeks.columns, self.card["columns"]))
+        columns = self.card["columns"]
+        raw = of_population(weeks, day, lambda rows: self.fitted.raw(aligned(rows, weeks.columns, columns)))
         return self.fitted.calibrated(raw), raw
 
 
