@@ -20,7 +20,7 @@ _LEAST_SLOPE: Final = 0.2
 #: Probabilities nearer to 0 and 1 are calibrated as these.
 _LEAST: Final = 1e-9
 #: Rows that a model of shuffled labels learns from at most.
-_SHUFFLED_ROWS: Final = 5_000
+_SHUFFLED_ROWS: Final = 2_000
 #: Past weeks, predicted and over, that a calibration is fitted and judged on.
 CALIBRATION_WEEKS: Final = 3
 #: A calibration is used where it lowers the squared error of each week that it was not fitted on by this share.

@@ -21,6 +21,8 @@ Array = np.ndarray[Any, Any]
 #: the weeks of synthetic worlds, 0.02 and 0.58 in those of the real series, leaks from 0.7 on in the second.
 _ALONE: Final = 0.1
 _BESIDE: Final = 0.55
+#: Datasets of a day that columns are checked on at most.
+_MOST_ROWS: Final = 5_000
 #: Fewer rows say nothing about a column.
 _LEAST_ROWS: Final = 20
 #: Average precision of shuffled labels may lie this far above the share of positives.
@@ -132,7 +134,9 @@ def check_columns(weeks: Weeks, days: Sequence[int]) -> None:
     """
     weekly, past, columns = [], [], []
     for day in days:
-        entered = weeks.until(day).population(day)
+        entered = np.nonzero(weeks.until(day).population(day))[0]
+        if len(entered) > _MOST_ROWS:
+            entered = np.sort(np.random.default_rng(day).choice(entered, _MOST_ROWS, replace=False))
         series = weeks.series.until(day)
         weekly.append(_ranks(weeks.series.accesses[day : day + weeks.label.days, entered].sum(0)))
         past.append(np.apply_along_axis(_ranks, 0, _past_columns(series)[entered]))

@@ -17,7 +17,7 @@ Array = np.ndarray[Any, Any]
 #: Days of history before the first row that is learned from.
 FIRST_DAY: Final = 7
 #: Rows that are learned from at most: above, days are left out, then inactive datasets are sampled.
-MOST_ROWS: Final = 60_000
+MOST_ROWS: Final = 40_000
 #: Rows of features that are kept for later weeks at most: of 130 columns, 0.4 GB.
 _MOST_SHARED: Final = 400_000
 #: A dataset without an access in so many days is inactive.
@@ -121,7 +121,9 @@ class Training:
 
 @dataclass
 class Shared:
-    """What the weeks of one series share: features of days, and raw forecasts."""
+    """What the weeks of one series share: the weeks as known on days, features of days, and raw forecasts."""
+
+    until: dict[int, Weeks] = field(default_factory=dict)
 
     rows: dict[tuple[int, tuple[str, ...]], tuple[list[str], Array]] = field(default_factory=dict)
     raw: dict[tuple[Any, ...], Array] = field(default_factory=dict)
@@ -145,7 +147,11 @@ class Weeks:
 
     def until(self, day: int) -> Weeks:
         """Return the weeks as known on that day: no row, no dataset and no table of it or of later days."""
-        return self if day >= len(self.series.days) else replace(self, series=self.series.until(day))
+        if day >= len(self.series.days):
+            return self
+        if day not in self.shared.until:
+            self.shared.until[day] = replace(self, series=self.series.until(day))
+        return self.shared.until[day]
 
     def population(self, day: int) -> Array:
         """Return bool [datasets]: those that had entered before that day."""
