@@ -84,6 +84,9 @@ class Persistence:
             is_popular &= rows[:, saved["users"]] > saved["least_users"]
         return np.asarray(is_popular, float)
 
+    def contributions(self, rows: Array) -> None:
+        return None
+
     def save(self) -> dict[str, Any]:
         return self._saved
 

@@ -39,11 +39,15 @@ _FOREST: Final = {
 class Model(Protocol):
     """``fit``, then ``predict(rows)``: float64 probabilities, one a row. ``save`` gives what ``load`` takes, as JSON.
 
+    ``contributions(rows)``: by how much each column moved the logarithm of the odds, [rows, columns]; None where the
+    model cannot say.
+
     ``fit`` gets ``training``: its columns' names, labels, how many datasets each row stands for, ages of rows in days.
     """
 
     def fit(self, training: Training, seed: int) -> None: ...
     def predict(self, rows: Array) -> Array: ...
+    def contributions(self, rows: Array) -> Array | None: ...
     def save(self) -> dict[str, Any]: ...
     def load(self, saved: Mapping[str, Any]) -> None: ...
 
@@ -106,6 +110,11 @@ class Logistic:
     def predict(self, rows: Array) -> Array:
         return sigmoid(self._standard(rows) @ self._weights)
 
+    def contributions(self, rows: Array) -> Array:
+        moved = np.zeros(rows.shape)
+        moved[:, self._chosen] = self._standard(rows)[:, :-1] * self._weights[:-1]
+        return moved
+
     def save(self) -> dict[str, Any]:
         numbers = {"mean": self._mean, "spread": self._spread, "weights": self._weights}
         return {"columns": self._chosen, **{name: values.tolist() for name, values in numbers.items()}}
@@ -126,7 +135,7 @@ class Trees:
         self._options, self._rounds, self._half_life = options, rounds, half_life
 
     def fit(self, training: Training, seed: int) -> None:
-        xgboost = _xgboost()
+        xgboost = load_xgboost()
         rows, labels = training.rows, training.labels
         weights = training.weights * np.exp2(-training.ages() / self._half_life)
         options = {
@@ -140,13 +149,18 @@ class Trees:
         self._trees = xgboost.train(options, xgboost.DMatrix(rows, labels, weight=weights), self._rounds)
 
     def predict(self, rows: Array) -> Array:
-        return np.asarray(self._trees.predict(_xgboost().DMatrix(rows)), float)
+        return np.asarray(self._trees.predict(load_xgboost().DMatrix(rows)), float)
+
+    def contributions(self, rows: Array) -> Array:
+        # The paths through the trees, without the average over orders of columns, which takes minutes for forests.
+        matrix = load_xgboost().DMatrix(rows)
+        return np.asarray(self._trees.predict(matrix, pred_contribs=True, approx_contribs=True)[:, :-1], float)
 
     def save(self) -> dict[str, Any]:
         return {"trees": json.loads(self._trees.save_raw("json"))}
 
     def load(self, saved: Mapping[str, Any]) -> None:
-        self._trees = _xgboost().Booster(model_file=bytearray(json.dumps(saved["trees"]).encode()))
+        self._trees = load_xgboost().Booster(model_file=bytearray(json.dumps(saved["trees"]).encode()))
 
 
 class Blend:
@@ -161,6 +175,10 @@ class Blend:
 
     def predict(self, rows: Array) -> Array:
         return np.asarray(np.mean([model.predict(rows) for model in self._models], axis=0))
+
+    def contributions(self, rows: Array) -> Array | None:
+        moved = [part for model in self._models if (part := model.contributions(rows)) is not None]
+        return np.asarray(np.mean(moved, axis=0)) if moved else None
 
     def save(self) -> dict[str, Any]:
         return {"models": [model.save() for model in self._models]}
@@ -244,7 +262,8 @@ def make_model(name: str, label: Label, options: Mapping[str, Any] | None = None
     return MODELS[name](label, options or {})
 
 
-def _xgboost() -> Any:
+def load_xgboost() -> Any:
+    """Return the module. Raises UsageError (2) where it is missing."""
     try:
         import xgboost
     except ImportError:

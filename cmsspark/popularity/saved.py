@@ -82,6 +82,20 @@ class Saved:
         raw = of_population(weeks, day, lambda rows: self.fitted.raw(aligned(rows, weeks.columns, columns)))
         return self.fitted.calibrated(raw), raw
 
+    def contributions(self, weeks: Weeks, day: int) -> Array | None:
+        """Return by how much the columns of ``weeks`` moved the forecasts of the population on that day; None where the
+        model cannot say.
+        """
+        entered, columns = weeks.population(day), self.card["columns"]
+        moved = self.fitted.model.contributions(aligned(weeks.rows(day)[entered], weeks.columns, columns))
+        if moved is None:
+            return None
+        own = np.zeros((len(moved), len(weeks.columns)))
+        for number, name in enumerate(columns):
+            if name in weeks.columns:
+                own[:, weeks.columns.index(name)] = moved[:, number]
+        return own
+
 
 def columns_digest(columns: Sequence[str]) -> str:
     """The sha256 of the names of columns, in order."""
@@ -245,5 +259,7 @@ def _fitted(saved: Mapping[str, Any], card: Mapping[str, Any]) -> Fitted:
     model.load(saved["model"])
     calibration = None if saved["calibration"] is None else np.array(saved["calibration"])
     nothing = np.zeros(0)
-    empty = Training(np.zeros((0, len(card["columns"]))), nothing, nothing, nothing, card["columns"], card["rows"])
+    empty = Training(
+        np.zeros((0, len(card["columns"]))), nothing, nothing, nothing, card["columns"], card["rows"], nothing
+    )
     return Fitted(saved["name"], model, calibration, empty)

@@ -99,7 +99,8 @@ def first_by_bytes(values: Array, count: int) -> Array:
 @dataclass(frozen=True)
 class Training:
     """Rows that are learned from: float32 [rows, columns], labels, the number of each row's day, and how many datasets
-    each row stands for (1, more for sampled inactive ones). ``total``: the rows that there were.
+    each row stands for (1, more for sampled inactive ones). ``total``: the rows that there were. ``datasets``: the
+    number of each row's dataset.
     """
 
     rows: Array
@@ -108,11 +109,12 @@ class Training:
     weights: Array
     columns: list[str]
     total: int
+    datasets: Array
 
     def where(self, chosen: Array) -> Training:
         """The rows where ``chosen``."""
         parts = (self.rows[chosen], self.labels[chosen], self.days[chosen], self.weights[chosen])
-        return Training(*parts, self.columns, self.total)
+        return Training(*parts, self.columns, self.total, self.datasets[chosen])
 
     def ages(self) -> Array:
         """float64: days between each row and the latest one."""
@@ -188,15 +190,16 @@ class Weeks:
         used = sorted(days[::-1][::stride])
         share = min(1.0, most / max(sum(len(entered[each]) for each in used), 1))
         generator = np.random.default_rng(seed)
-        rows, labels, weights, numbers = [], [], [], []
+        rows, labels, weights, numbers, datasets = [], [], [], [], []
         for each in used:
             chosen, weight = self._sample(each, entered[each], share, generator)
             rows.append(self.rows(each)[chosen].astype(np.float32))
             labels.append(self.label.of(self.series, each)[chosen])
             weights.append(weight)
+            datasets.append(chosen)
             numbers.append(np.full(len(weight), each))
-        parts = [np.concatenate(each) for each in (rows, labels, numbers, weights)]
-        return Training(parts[0], parts[1], parts[2], parts[3], self.columns, total)
+        parts = [np.concatenate(each) for each in (rows, labels, numbers, weights, datasets)]
+        return Training(parts[0], parts[1], parts[2], parts[3], self.columns, total, parts[4])
 
     def _sample(self, day: int, entered: Array, share: float, generator: np.random.Generator) -> tuple[Array, Array]:
         """Return (numbers of datasets, how many each stands for): all active ones, and a share of the others; fewer of

@@ -18,6 +18,7 @@ from cmsspark.cli import command
 from cmsspark.jobs import popularity_forecast
 from cmsspark.periods import start_ms
 from cmsspark.pipeline.stored_columns import newest, table_rows
+from cmsspark.popularity.baselines import BASELINES
 from cmsspark.popularity.training import Label
 from cmsspark.publish.document_schemas import document_schema
 from cmsspark.publish.documents import DocumentSpec, document
@@ -88,7 +89,7 @@ def test_a_forecast_ranks_all_datasets_and_judges_the_last_weeks(store: Path) ->
     judged = rows_of(store, "popularity_quality")
     assert {row["first_day"] for row in judged} == {MONDAY - timedelta(days=7), MONDAY - timedelta(days=14)}
     whole = [row for row in judged if row["stratum"] == "all"]
-    assert {row["model"] for row in whole} == {"average", "persistence"} and len(whole) == 4
+    assert {row["model"] for row in whole} == {"average", *BASELINES} and len(whole) == 8
     assert all(row["dataset_count"] == 23 and 0 <= row["brier"] <= 1 for row in whole)
     parts = [row for row in judged if row["stratum"] != "all" and row["model"] == "average"]
     assert sum(row["dataset_count"] for row in parts) == 2 * 23
