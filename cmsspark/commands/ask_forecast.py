@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark.commands import placement_inputs
 from cmsspark.commands.ask_use import Answer, Part, nearest
-from cmsspark.errors import InputMissing
+from cmsspark.errors import DataError, InputMissing
 from cmsspark.periods import between
 from cmsspark.pipeline.stored_columns import newest, table_rows
 from cmsspark.plurals import number_of
@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 _TABLE: Final = "popularity_predictions"
 _QUALITY: Final = "popularity_quality"
 _JOB: Final = "popularity_forecast"
+#: Columns that forecasts of older versions have not, with their types in Polars.
+_SINCE_QUANTILES: Final = {
+    **dict.fromkeys(("expected_nacc", "nacc_p10", "nacc_p90", "expected_bytes"), float),
+    **dict.fromkeys(("basis", "reasons"), str),
+}
 #: A dataset is expected to be popular from this probability on.
 LIKELY: Final = 0.5
 
@@ -112,7 +117,13 @@ def newest_forecast(files: Files, fout: str, day: date | None = None) -> StoredF
         *("auc", "brier", "tpr", "tnr"),
     ]
     judged = results.current(files, fout, _JOB, _QUALITY, found)
-    rows = pl.from_arrow(table_rows(files, current, _TABLE, columns))
+    try:
+        rows = pl.from_arrow(table_rows(files, current, _TABLE, [*columns, *_SINCE_QUANTILES]))
+    except DataError:
+        # Forecasts of older versions have no quantiles and no reasons.
+        rows = pl.from_arrow(table_rows(files, current, _TABLE, columns))
+        assert isinstance(rows, pl.DataFrame)
+        rows = rows.with_columns(pl.lit(None, kind).alias(name) for name, kind in _SINCE_QUANTILES.items())
     quality = pl.from_arrow(table_rows(files, judged, _QUALITY, quality_columns))
     assert isinstance(rows, pl.DataFrame) and isinstance(quality, pl.DataFrame)
     about = current.manifest.document.get("forecast", {})
@@ -153,8 +164,16 @@ def will_be_popular(files: Files, fout: str, dataset: str | None, data_tier: str
         rows = rows.filter(pl.col(column).is_in(matching))
     likely = rows.filter(pl.col("probability") >= LIKELY).height
     verb = "be" if forecast.label.startswith("among") else "have"
-    shown = rows.select("rank", "probability", "last_week_nacc", "stratum", "dataset_name")
+    amounts = ("expected_nacc", "nacc_p10", "nacc_p90")
+    shown = rows.select(
+        "rank", "probability", *(pl.col(name).round(0) for name in amounts), "last_week_nacc", "stratum", "reasons",
+        "dataset_name",
+    )  # fmt: skip
     facts = [f"{likely:,} of {rows.height:,} datasets are likely to {verb} {forecast.label}"]
+    if unknown := rows["probability"].null_count():
+        facts.append(f"of {number_of(unknown, 'new dataset')} nothing is known: neither use nor siblings nor DBS")
+    if tied := rows.height - unknown - rows["probability"].drop_nulls().n_unique():
+        facts.append(f"{tied:,} share their probability with another: the expected accesses order them")
     summary = {**forecast.summary(), "dataset": dataset, "data_tier": data_tier, "likely": likely, "rows": rows.height}
     parts = [Part.of("by probability", "datasets", shown)]
     return Answer(
@@ -184,7 +203,8 @@ def replicate(
     )  # fmt: skip
     of = dict(forecast.rows.select("dataset_name", "probability").iter_rows())
     # Of what no log knew before the forecast, the least probability is not known to be more.
-    least = float(forecast.rows["probability"].to_numpy().min()) if forecast.rows.height else 0.0
+    least = forecast.rows["probability"].min() or 0.0
+    of = {name: value for name, value in of.items() if value is not None}
     probability = np.array([of.get(name, least) for name in inputs.reads.datasets])
     advice = recommend(inputs.reads, inputs.replicas_before, inputs.space, probability)
     rows = [

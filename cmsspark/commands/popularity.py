@@ -320,9 +320,10 @@ def report_command(
 
     series = _series(**source)
     label = label_of(threshold, users, top_bytes, horizon)
-    made = forecasts(Weeks(series, label), evaluated_days(series, label, last), with_baselines([model]), seed=seed)
+    weeks = Weeks(series, label)
+    made = forecasts(weeks, evaluated_days(series, label, last), with_baselines([model]), seed=seed)
     rows = [judged(series, label, forecast) for forecast in made]
-    write_text(output, evaluation_page(series, label, model, made, rows, seed))
+    write_text(output, evaluation_page(weeks, model, made, rows, seed))
     click.echo(output)
 
 

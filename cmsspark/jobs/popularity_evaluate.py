@@ -101,10 +101,11 @@ def build(
     from cmsspark.popularity.training import Weeks
 
     compared, days = with_baselines(models), evaluated_days(series, label, last)
-    made = forecasts(Weeks(series, label), days, compared, seed=seed, spark=spark)
+    weeks = Weeks(series, label)
+    made = forecasts(weeks, days, compared, seed=seed, spark=spark)
     rows = [judged(series, label, forecast) for forecast in made]
     table = table_name("evaluation", series)
-    page = evaluation_page(series, label, models[-1], made, rows, seed)
+    page = evaluation_page(weeks, models[-1], made, rows, seed)
     texts = [text for name in compared for text in warnings(rows, name)]
     return table, quality_rows(rows, day, table), page, texts
 
