@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 _TABLE: Final = "popularity_predictions"
 _QUALITY: Final = "popularity_quality"
 _JOB: Final = "popularity_forecast"
-#: Columns that forecasts of older versions have not, with their types in Polars.
+#: Columns that forecasts of older versions have not.
 _SINCE_QUANTILES: Final = {
-    **dict.fromkeys(("expected_nacc", "nacc_p10", "nacc_p90", "expected_bytes"), float),
-    **dict.fromkeys(("basis", "reasons"), str),
+    **dict.fromkeys(("expected_nacc", "nacc_p10", "nacc_p90", "expected_bytes"), "number"),
+    **dict.fromkeys(("basis", "reasons"), "text"),
 }
 #: A dataset is expected to be popular from this probability on.
 LIKELY: Final = 0.5
@@ -123,7 +123,8 @@ def newest_forecast(files: Files, fout: str, day: date | None = None) -> StoredF
         # Forecasts of older versions have no quantiles and no reasons.
         rows = pl.from_arrow(table_rows(files, current, _TABLE, columns))
         assert isinstance(rows, pl.DataFrame)
-        rows = rows.with_columns(pl.lit(None, kind).alias(name) for name, kind in _SINCE_QUANTILES.items())
+        kinds = {"number": pl.Float64(), "text": pl.String()}
+        rows = rows.with_columns(pl.lit(None, kinds[kind]).alias(name) for name, kind in _SINCE_QUANTILES.items())
     quality = pl.from_arrow(table_rows(files, judged, _QUALITY, quality_columns))
     assert isinstance(rows, pl.DataFrame) and isinstance(quality, pl.DataFrame)
     about = current.manifest.document.get("forecast", {})
@@ -191,6 +192,7 @@ def replicate(
     import polars as pl
 
     from cmsspark.kernel.rollup import matches
+    from cmsspark.placement.demand import Outlook
     from cmsspark.placement.recommend import recommend
     from cmsspark.placement.replicas import parse_bytes, read_space
 
@@ -201,12 +203,15 @@ def replicate(
         fout, settings_file, period, read_space(space) if space else {},
         float(parse_bytes(budget)) if budget else None, (),
     )  # fmt: skip
-    of = dict(forecast.rows.select("dataset_name", "probability").iter_rows())
-    # Of what no log knew before the forecast, the least probability is not known to be more.
-    least = forecast.rows["probability"].min() or 0.0
-    of = {name: value for name, value in of.items() if value is not None}
-    probability = np.array([of.get(name, least) for name in inputs.reads.datasets])
-    advice = recommend(inputs.reads, inputs.replicas_before, inputs.space, probability)
+    columns = ("probability", "expected_nacc", "nacc_p90")
+    of = {name: values for name, *values in forecast.rows.select("dataset_name", *columns).iter_rows()}
+    # Nothing is known of what the forecast has not, or of what it calls unknown.
+    unknown = [None] * len(columns)
+    values = np.array([of.get(name, unknown) for name in inputs.reads.datasets], float).reshape(-1, len(columns))
+    outlook = Outlook(values[:, 0])
+    if not forecast.rows["expected_nacc"].is_null().all():
+        outlook = Outlook(*values.T)
+    advice = recommend(inputs.reads, inputs.replicas_before, inputs.space, outlook)
     rows = [
         row for row in advice.rows if row.action == "copy" and (site is None or matches(row.site, [site]))
     ]  # fmt: skip

@@ -10,9 +10,9 @@ from click.testing import CliRunner, Result
 
 from cmsspark import errors
 from cmsspark.commands.popularity import command
-from cmsspark.popularity.baselines import with_baselines
 from cmsspark.pipeline import stored_columns
 from cmsspark.popularity import saved
+from cmsspark.popularity.baselines import with_baselines
 from cmsspark.popularity.series import Series, read_series
 from cmsspark.popularity.training import Label, Weeks
 from cmsspark.storage import LocalFiles

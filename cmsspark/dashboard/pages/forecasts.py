@@ -200,7 +200,7 @@ def _warnings(rows: list[tuple[Any, ...]]) -> list[Note]:
             means[model] = sum(values) / len(values)
     own = [name for name in means if name not in _BASELINES]
     return [
-        Note(f"Warning: the baseline {name} was better than {model} in these weeks: {means[name]:.1%}, {means[model]:.1%}.")
+        Note(f"Warning: the baseline {name} was better than {model}: {means[name]:.1%} against {means[model]:.1%}.")
         for model in own for name in _BASELINES if means.get(name, 0) > means[model]
     ]  # fmt: skip
 
