@@ -1,4 +1,4 @@
-"""What a forecast says beside the probability: quantiles, reasons, what it rests on; baselines; calibration that helps."""
+"""What a forecast says beside the probability: quantiles, reasons, baselines, calibration that helps."""
 
 from __future__ import annotations
 
