@@ -140,7 +140,12 @@ def test_an_evaluation_has_each_week_model_and_stratum_and_a_page(store: Path) -
     keys = {(row["first_day"], row["model"], row["stratum"]) for row in rows}
     weeks = (MONDAY - timedelta(days=14), MONDAY - timedelta(days=7))
     strata = ("all", "active", "dormant", "new")
-    assert keys == {(week, model, part) for week in weeks for model in ("persistence", "average") for part in strata}
+    assert keys == {
+        (week, model, part)
+        for week in weeks
+        for model in ("persistence", "last-week", "decayed", "average")
+        for part in strata
+    }
     words = [
         "popularity",
         "evaluate",
