@@ -89,6 +89,8 @@ def windows(series: Series, model: str, count: int) -> None:
         for day in mondays[-count:]:
             labels = label.of(series, day)
             scores, baseline = predict(weeks, day, model), predict(weeks, day, "persistence")
+            entered = weeks.until(day).population(day)
+            labels, scores, baseline = labels[entered], scores[entered], baseline[entered]
             rows.append((labels.mean(), average_precision(labels, scores), average_precision(labels, baseline),
                          ((scores - labels) ** 2).mean()))  # fmt: skip
         share, own, base, brier = np.mean(rows, axis=0)

@@ -36,6 +36,10 @@ FLOORS = {name: floor for floor, name in enumerate(_ROOMS.split())}
 #: Imports from one subsystem to another, with the reason.
 BESIDE = {
     ("ask", "placement"): "``ask deletable`` and ``ask placement`` answer from the same plan",
+    ("ask", "popularity"): "``ask`` says where a baseline was better than the forecast that it shows",
+    ("cache", "popularity"): "``--scores forecast`` evicts by predicted popularity",
+    ("jobs_cost", "crab"): "sums of stored days are checked in one way",
+    ("usage", "jobs_cost"): "``plot`` draws the C-RSG pictures, too",
     ("demo", "results"): "the demo prints the path of its result as ``cmsspark path`` does",
     ("events", "training"): "``events_train --workers`` trains through the launcher",
     ("placement", "popularity"): "a plan needs a forecast",

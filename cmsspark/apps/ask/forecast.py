@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark.apps.ask.use import Answer, Part, nearest
 from cmsspark.apps.placement import stored_inputs
-from cmsspark.base.errors import InputMissing
+from cmsspark.base.errors import DataError, InputMissing
 from cmsspark.base.periods import between
 from cmsspark.base.text.plurals import number_of
 from cmsspark.base.text.terminal import percent, volume
@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 _TABLE: Final = "popularity_predictions"
 _QUALITY: Final = "popularity_quality"
 _JOB: Final = "popularity_forecast"
+#: Columns that forecasts of older versions have not.
+_SINCE_QUANTILES: Final = {
+    **dict.fromkeys(("expected_nacc", "nacc_p10", "nacc_p90", "expected_bytes"), "number"),
+    **dict.fromkeys(("basis", "reasons"), "text"),
+}
 #: A dataset is expected to be popular from this probability on.
 LIKELY: Final = 0.5
 
@@ -73,7 +78,13 @@ class StoredForecast:
             lines.append(
                 f"it found {percent(own['tpr'])} of the popular datasets, and {percent(own['tnr'])} of the others"
             )
-        return lines
+        return lines + self._baseline_warnings()
+
+    def _baseline_warnings(self) -> list[str]:
+        from cmsspark.apps.popularity.baselines import warnings
+
+        judged = self.quality.filter(stratum="all").to_dicts()
+        return [f"warning: {text}" for text in warnings(judged, str(self.rows["model"][0]))]
 
     def summary(self) -> dict[str, Any]:
         """The forecast and its quality as JSON."""
@@ -106,7 +117,14 @@ def newest_forecast(files: Files, fout: str, day: date | None = None) -> StoredF
         *("auc", "brier", "tpr", "tnr"),
     ]
     judged = results.current(files, fout, _JOB, _QUALITY, found)
-    rows = pl.from_arrow(table_rows(files, current, _TABLE, columns))
+    try:
+        rows = pl.from_arrow(table_rows(files, current, _TABLE, [*columns, *_SINCE_QUANTILES]))
+    except DataError:
+        # Forecasts of older versions have no quantiles and no reasons.
+        rows = pl.from_arrow(table_rows(files, current, _TABLE, columns))
+        assert isinstance(rows, pl.DataFrame)
+        kinds = {"number": pl.Float64(), "text": pl.String()}
+        rows = rows.with_columns(pl.lit(None, kinds[kind]).alias(name) for name, kind in _SINCE_QUANTILES.items())
     quality = pl.from_arrow(table_rows(files, judged, _QUALITY, quality_columns))
     assert isinstance(rows, pl.DataFrame) and isinstance(quality, pl.DataFrame)
     about = current.manifest.document.get("forecast", {})
@@ -147,8 +165,16 @@ def will_be_popular(files: Files, fout: str, dataset: str | None, data_tier: str
         rows = rows.filter(pl.col(column).is_in(matching))
     likely = rows.filter(pl.col("probability") >= LIKELY).height
     verb = "be" if forecast.label.startswith("among") else "have"
-    shown = rows.select("rank", "probability", "last_week_nacc", "stratum", "dataset_name")
+    amounts = ("expected_nacc", "nacc_p10", "nacc_p90")
+    shown = rows.select(
+        "rank", "probability", *(pl.col(name).round(0) for name in amounts), "last_week_nacc", "stratum", "reasons",
+        "dataset_name",
+    )  # fmt: skip
     facts = [f"{likely:,} of {rows.height:,} datasets are likely to {verb} {forecast.label}"]
+    if unknown := rows["probability"].null_count():
+        facts.append(f"of {number_of(unknown, 'new dataset')} nothing is known: neither use nor siblings nor DBS")
+    if tied := rows.height - unknown - rows["probability"].drop_nulls().n_unique():
+        facts.append(f"{tied:,} share their probability with another: the expected accesses order them")
     summary = {**forecast.summary(), "dataset": dataset, "data_tier": data_tier, "likely": likely, "rows": rows.height}
     parts = [Part.of("by probability", "datasets", shown)]
     return Answer(
@@ -165,6 +191,7 @@ def replicate(
     import numpy as np
     import polars as pl
 
+    from cmsspark.apps.placement.demand import Outlook
     from cmsspark.apps.placement.recommend import recommend
     from cmsspark.apps.placement.replicas import parse_bytes, read_space
     from cmsspark.counting.rollup import matches
@@ -176,11 +203,15 @@ def replicate(
         fout, settings_file, period, read_space(space) if space else {},
         float(parse_bytes(budget)) if budget else None, (),
     )  # fmt: skip
-    of = dict(forecast.rows.select("dataset_name", "probability").iter_rows())
-    # Of what no log knew before the forecast, the least probability is not known to be more.
-    least = float(forecast.rows["probability"].to_numpy().min()) if forecast.rows.height else 0.0
-    probability = np.array([of.get(name, least) for name in inputs.reads.datasets])
-    advice = recommend(inputs.reads, inputs.replicas_before, inputs.space, probability)
+    columns = ("probability", "expected_nacc", "nacc_p90")
+    of = {name: values for name, *values in forecast.rows.select("dataset_name", *columns).iter_rows()}
+    # Nothing is known of what the forecast has not, or of what it calls unknown.
+    unknown = [None] * len(columns)
+    values = np.array([of.get(name, unknown) for name in inputs.reads.datasets], float).reshape(-1, len(columns))
+    outlook = Outlook(values[:, 0])
+    if not forecast.rows["expected_nacc"].is_null().all():
+        outlook = Outlook(*values.T)
+    advice = recommend(inputs.reads, inputs.replicas_before, inputs.space, outlook)
     rows = [
         row for row in advice.rows if row.action == "copy" and (site is None or matches(row.site, [site]))
     ]  # fmt: skip

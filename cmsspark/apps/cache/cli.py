@@ -27,6 +27,13 @@ _SHARES: Final = ("5%", "10%", "20%", "30%", "50%")
 _POLICIES: Final = ("lru", "sieve", "s3fifo", "gdsf", "learned")
 
 
+_scores = click.option(
+    "--scores", type=click.Choice(["trace", "forecast"]), default="trace", show_default=True,
+    help="Scores of learned and protected: of the trace's past days, or the weekly forecast of cmsspark popularity.",
+)  # fmt: skip
+_bound = click.option("--bound", is_flag=True, help="Compute the bound, too: it takes a sort of all requests.")
+
+
 @click.group("cache", cls=CommandGroup)
 def command() -> None:
     """Replay traces through caches of given sizes: policies, bounds, and the size that a site needs. Needs
@@ -104,40 +111,52 @@ def _stored_trace(site: str | None, seed: int, period: Period, store: str) -> Tr
 @_trace_options
 @click.option("--policy", default="lru", show_default=True, help="Policy; cmsspark cache policies lists them.")
 @click.option("--size", "size_text", required=True, metavar="SIZE", help="Size, such as 500GB, 1.5TB or 20%.")
+@_scores
+@_bound
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def replay_command(policy: str, size_text: str, as_json: bool, **source: Any) -> None:
+def replay_command(policy: str, size_text: str, as_json: bool, scores: str, bound: bool, **source: Any) -> None:
     """Replay one policy at one size."""
-    _compare((policy,), (size_text,), as_json, **source)
+    _compare((policy,), (size_text,), as_json, scores, bound, **source)
 
 
 @command.command("compare")
 @_trace_options
 @click.option("--policy", "policies", multiple=True, help=f"Policy; repeatable. [default: {', '.join(_POLICIES)}]")
 @click.option("--size", "size_texts", multiple=True, metavar="SIZE", help="Size; repeatable. [default: 5 to 50%]")
+@_scores
+@_bound
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def compare_command(policies: tuple[str, ...], size_texts: tuple[str, ...], as_json: bool, **source: Any) -> None:
-    """Compare policies with LRU and with a bound that no policy beats."""
-    _compare(policies or _POLICIES, size_texts or _SHARES, as_json, **source)
+def compare_command(
+    policies: tuple[str, ...], size_texts: tuple[str, ...], as_json: bool, scores: str, bound: bool, **source: Any
+) -> None:
+    """Compare policies with LRU and, with --bound, with a bound that no policy beats."""
+    _compare(policies or _POLICIES, size_texts or _SHARES, as_json, scores, bound, **source)
 
 
-def _compare(policies: tuple[str, ...], size_texts: tuple[str, ...], as_json: bool, **source: Any) -> None:
+def _compare(
+    policies: tuple[str, ...], size_texts: tuple[str, ...], as_json: bool, scores: str, bound: bool, **source: Any
+) -> None:
     from cmsspark.apps.cache.replay import sampling_error
 
+    _check_policies(policies)
     trace = _trace(**source)
-    comparisons = _comparisons(trace, policies, size_texts)
+    comparisons = _comparisons(trace, policies, size_texts, scores, bound)
+    _echo_fallbacks(comparisons, trace)
     if as_json:
         click.echo(json.dumps([_scaled(each.as_dict(), trace.sample) for each in comparisons], indent=1))
         return
     rows = []
     for each in comparisons:
         replay = each.replay
-        bound = percent(each.least_missed_bytes / replay.requested_bytes)
+        least = each.least_missed_bytes
+        floor = None if least is None else percent(least / replay.requested_bytes)
         gap = None if each.gap_closed is None else f"{each.gap_closed:.0%}"
         size = volume(replay.capacity / trace.sample)
         misses = (percent(replay.byte_miss_ratio), percent(replay.miss_ratio))
-        rows.append((replay.policy, size, *misses, f"{each.against_lru:+.1%}", gap, bound))
+        rows.append((replay.policy, size, *misses, f"{each.against_lru:+.1%}", gap, floor))
     headings = ("policy", "cache", "byte misses", "request misses", "against LRU", "gap closed", "bound")
-    echo_table(headings, rows, optional=(3, 5))
+    count = len(headings) if bound else len(headings) - 2
+    echo_table(headings[:count], [row[:count] for row in rows], optional=(3, 5) if bound else (3,))
     if trace.sample < 1:
         found = [sampling_error(trace, each.replay.policy, each.replay.capacity) for each in comparisons]
         worst = "unknown, too few objects" if any(map(math.isnan, found)) else f"at most {percent(max(found))}"
@@ -145,17 +164,41 @@ def _compare(policies: tuple[str, ...], size_texts: tuple[str, ...], as_json: bo
         click.echo(f"from a sample of {share} of the objects; standard error of the byte misses: {worst}")
 
 
-def _comparisons(trace: Trace, policies: tuple[str, ...], size_texts: tuple[str, ...]) -> list[Comparison]:
-    from cmsspark.apps.cache.replay import NAMES, Simulation
-    from cmsspark.apps.cache.sizes import parse_size
+def _check_policies(policies: tuple[str, ...]) -> None:
+    """Raise UsageError (2) for an unknown policy, before a trace is read."""
+    from cmsspark.apps.cache.replay import check_policy
 
     for name in policies:
-        if name not in NAMES:
-            raise UsageError(f"there is no policy {name!r}", next_step=f"one of {', '.join(NAMES)}")
+        check_policy(name)
+
+
+def _echo_fallbacks(comparisons: list[Comparison], trace: Trace) -> None:
+    """Say where a policy with scores did as LRU does."""
+    for each in comparisons:
+        share = each.replay.scored_share
+        if share is not None and share < 1:
+            size = volume(each.replay.capacity / trace.sample)
+            text = f"{each.replay.policy} at {size}: LRU decided before {percent(1 - share)} of the requests"
+            click.echo(f"{text}, as scores had not paid until then", err=True)
+
+
+def _comparisons(
+    trace: Trace, policies: tuple[str, ...], size_texts: tuple[str, ...], scores: str, bound: bool
+) -> list[Comparison]:
+    from cmsspark.apps.cache.replay import WITH_SCORES, Simulation
+    from cmsspark.apps.cache.sizes import parse_size
+
     # Sizes are those of the whole trace; a sample is replayed in its share of them.
     footprint = round(trace.footprint / trace.sample)
     capacities = [max(int(parse_size(text, footprint) * trace.sample), 1) for text in size_texts]
-    return Simulation(trace).compare(policies, capacities)
+    values = None
+    if scores == "forecast":
+        if not set(policies) & set(WITH_SCORES):
+            raise UsageError("--scores forecast needs a policy with scores", next_step=f"{', '.join(WITH_SCORES)}")
+        from cmsspark.apps.cache.cli_scores import forecast_scores
+
+        values = forecast_scores(trace)
+    return Simulation(trace, scores=values).compare(policies, capacities, with_bound=bound)
 
 
 def _scaled(row: dict[str, Any], sample: float) -> dict[str, Any]:
@@ -165,14 +208,18 @@ def _scaled(row: dict[str, Any], sample: float) -> dict[str, Any]:
 @command.command("report")
 @_trace_options
 @click.option("--policy", "policies", multiple=True, help=f"Policy; repeatable. [default: {', '.join(_POLICIES)}]")
+@_scores
+@_bound
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="HTML file to write.")
-def report_command(policies: tuple[str, ...], output: Path, **source: Any) -> None:
+def report_command(policies: tuple[str, ...], output: Path, scores: str, bound: bool, **source: Any) -> None:
     """Write a page with the miss-ratio curves of policies, and print its path."""
     from cmsspark.apps.cache.report import page
     from cmsspark.apps.cache.sizes import SHARES
 
+    _check_policies(policies)
     trace = _trace(**source)
-    comparisons = _comparisons(trace, policies or _POLICIES, tuple(f"{share:.0%}" for share in SHARES))
+    shares = tuple(f"{share:.0%}" for share in SHARES)
+    comparisons = _comparisons(trace, policies or _POLICIES, shares, scores, bound)
     name = source["file"].name if source["file"] is not None else f"{source['site'] or 'all sites'}, {source['period']}"
     about = f"{len(trace.objects):,} requests of {len(trace.sizes):,} objects, {volume(trace.footprint)} together."
     write_text(output, page(f"What a cache would miss: {name}", about, comparisons, trace.footprint))
@@ -191,6 +238,7 @@ def size_command(target: float, policy: str, as_json: bool, **source: Any) -> No
     """
     from cmsspark.apps.cache.sizes import least_capacity
 
+    _check_policies((policy,))
     trace = _trace(**source)
     capacity = least_capacity(trace, target, policy)
     if capacity is not None:

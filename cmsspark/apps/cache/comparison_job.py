@@ -42,29 +42,35 @@ _SHARES: Final = (0.05, 0.1, 0.2, 0.3, 0.5)
     "--share", "shares", multiple=True, type=FiniteRange(0, 1, min_open=True),
     help="Size of the cache as a share of all bytes; repeatable. [default: 0.05, 0.1, 0.2, 0.3, 0.5]",
 )  # fmt: skip
+@click.option("--bound", is_flag=True, help="Compute the bound, too: it takes a sort of all requests.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the order within a stored day.")
 @store_options
 @output_options
 def command(
-    period: Period | None, sites: tuple[str, ...], policies: tuple[str, ...], shares: tuple[float, ...], seed: int,
-    fout: str | None, settings_file: str | None, as_json: bool,
+    period: Period | None, sites: tuple[str, ...], policies: tuple[str, ...], shares: tuple[float, ...], bound: bool,
+    seed: int, fout: str | None, settings_file: str | None, as_json: bool,
 ) -> None:  # fmt: skip
+    from cmsspark.apps.cache.replay import check_policy
     from cmsspark.engines.session import session
 
+    for name in policies:
+        check_policy(name)
     settings, wanted = settings_of(settings_file), needed(period)
     store = store_of(fout, settings)
     spark = session(f"cmsspark {NAME}")
 
     def compare() -> results.CurrentTable:
         chosen, sizes = policies or _POLICIES, shares or _SHARES
-        return run(wanted, store, settings, spark, sites=sites, policies=chosen, shares=sizes, seed=seed)
+        return run(
+            wanted, store, settings, spark, sites=sites, policies=chosen, shares=sizes, with_bound=bound, seed=seed
+        )
 
     print_outcome(NAME, wanted, as_json, compare)
 
 
 def run(
     period: Period, fout: str, settings: Settings, spark: SparkSession | None, *, sites: tuple[str, ...] = (),
-    policies: tuple[str, ...] = _POLICIES, shares: tuple[float, ...] = _SHARES, seed: int = 0,
+    policies: tuple[str, ...] = _POLICIES, shares: tuple[float, ...] = _SHARES, with_bound: bool = False, seed: int = 0,
     log: Callable[[str], None] | None = None,
 ) -> results.CurrentTable:  # fmt: skip
     """Make the table of a period and store it; on any failure the previous result stays. Without ``spark`` the caches
@@ -74,14 +80,17 @@ def run(
     OutputError (73).
     """
     from cmsspark.apps.cache.jit import require_compiler
+    from cmsspark.apps.cache.replay import check_policy
 
+    for name in policies:
+        check_policy(name)
     require_compiler()
     with running(settings, fout, NAME, period, log) as run_context:
         files = files_of(fout, f"cmsspark {NAME}")
         run_context.lock(files)
         days = stored.find_days(files, fout, period)
         days.check(allow_missing=True)
-        rows = build(files, days, sites, policies, shares, seed, spark)
+        rows = build(files, days, sites, policies, shares, seed, spark, with_bound=with_bound)
         with run_context.staged(files) as staged:
             count = staged.write_arrow(rows.to_arrow().cast(stored_table(NAME).arrow()), NAME)
             done = staged.commit(_manifest(days, run_context.seconds()))
@@ -95,7 +104,7 @@ def run(
 
 def build(
     files: Files, days: StoredDays, sites: tuple[str, ...], policies: tuple[str, ...], shares: tuple[float, ...],
-    seed: int, spark: SparkSession | None,
+    seed: int, spark: SparkSession | None, *, with_bound: bool = False,
 ) -> pl.DataFrame:  # fmt: skip
     """``schemas/tables/cache_comparison.yaml``, by site, size and policy."""
     import polars as pl
@@ -115,7 +124,7 @@ def build(
         "period": days.period.isoformat(), "first_day": days.period.first, "last_day": days.period.last,
         "timestamp": start_ms(days.period),
     }  # fmt: skip
-    rows = [{**row, **of_period} for row in compare_sites(kept, policies, shares, spark)]
+    rows = [{**row, **of_period} for row in compare_sites(kept, policies, shares, spark, with_bound=with_bound)]
     return pl.DataFrame(rows, schema=schema).select(stored_table(NAME).names)
 
 

@@ -142,6 +142,45 @@ def lfu(objects: Ints, sizes: Longs, capacity: int) -> Hits:
     return hits
 
 
+@jit
+def decayed(objects: Ints, sizes: Longs, capacity: int, times: Longs, half_life: float) -> Hits:
+    """Evict the least frequently used, each use counting half after ``half_life``, in units of ``times`` (LRFU, 2001).
+
+    Uses count from the first request on, also those while an object was not cached; of equals the least recently used
+    goes.
+    """
+    hits = np.zeros(len(objects), np.uint8)
+    count = len(sizes)
+    heap = np.empty(count, np.int32)
+    where = np.full(count, -1, np.int32)
+    # The logarithm, to base 2, of the decayed uses as of the first request: all decay alike, so the order stays.
+    uses = np.full(count, -np.inf)
+    latest = np.zeros(count, np.int64)
+    held = 0
+    used = 0
+    for i in range(len(objects)):
+        item = objects[i]
+        now = (times[i] - times[0]) / half_life
+        more = max(uses[item], now)
+        less = min(uses[item], now)
+        uses[item] = more + np.log2(1 + 2.0 ** (less - more))
+        latest[item] = i
+        if where[item] >= 0:
+            hits[i] = 1
+            heap_update(heap, where, uses, latest, item, held)
+            continue
+        size = sizes[item]
+        if size > capacity:
+            continue
+        while used + size > capacity:
+            victim = heap[0]
+            held = heap_remove(heap, where, uses, latest, victim, held)
+            used -= sizes[victim]
+        held = heap_push(heap, where, uses, latest, item, held)
+        used += size
+    return hits
+
+
 #: Uses for each byte are counted in uses for each megabyte: the same order, and the numbers of other simulators.
 _MEGABYTE = 1.0e6
 

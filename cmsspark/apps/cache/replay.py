@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from cmsspark.apps.cache import adaptive, bounds, forecast, policies, scored
+from cmsspark.apps.cache.jit import jit
 from cmsspark.apps.cache.trace import Trace
 from cmsspark.base.errors import DataError, UsageError
 
@@ -29,18 +30,21 @@ PLAIN: Final[dict[str, Callable[..., Array]]] = {
 #: Policies that need a forecast: evict the lowest score, or the lowest score for each byte; protect what will be
 #: popular, all of it or up to a half of the cache.
 WITH_SCORES: Final = ("learned", "learned-per-byte", "protected", "protected-half")
-NAMES: Final = (*PLAIN, *WITH_SCORES)
+NAMES: Final = (*PLAIN, "decayed", *WITH_SCORES)
+#: A request counts half after so many milliseconds in the policy ``decayed``: two days.
+_HALF_LIFE_MS: Final = 2.0 * forecast.DAY_MS
 #: What each policy evicts, in a line.
 ABOUT: Final = {
     "fifo": "what was admitted first",
     "lru": "what was used least recently",
     "lfu": "what was used least often since it was admitted",
     "gdsf": "the fewest uses for each byte, with ageing (greedy dual size frequency)",
+    "decayed": "what was used least often, a use counting half after two days (LRFU)",
     "sieve": "the oldest object that was not used since the hand passed (SIEVE)",
     "s3fifo": "what a small queue saw only once, then by a clock (S3-FIFO)",
     "arc": "by recency or frequency, whichever misses less (ARC, in bytes)",
-    "learned": "what the trace's own past says is needed on the fewest of the next seven days",
-    "learned-per-byte": "the same, for each byte: fewer missed requests, more missed bytes",
+    "learned": "what its scores say is needed least in the coming days; as LRU does while that misses fewer bytes",
+    "learned-per-byte": "the same, for each byte; as LRU does while that misses fewer requests",
     "protected": "LRU that evicts what will be popular last, however much that is",
     "protected-half": "the same, with at most half of the cache protected",
 }
@@ -48,6 +52,12 @@ ABOUT: Final = {
 POPULAR_SHARE: Final = 0.5
 #: Scores of all days and objects of a trace: 8 GB.
 _MOST_SCORES: Final = 10**9
+
+
+def check_policy(name: str) -> None:
+    """Raise UsageError (2) for a name of no policy."""
+    if name not in NAMES:
+        raise UsageError(f"there is no policy {name!r}", next_step=f"one of {', '.join(NAMES)}")
 
 
 @dataclass(frozen=True)
@@ -65,6 +75,8 @@ class Replay:
     requested_bytes: int
     missed_bytes: int
     compulsory_bytes: int
+    #: Of the policies that fall back to LRU: the share of requests before which scores decided; else None.
+    scored_share: float | None = None
 
     @property
     def miss_ratio(self) -> float:
@@ -81,6 +93,28 @@ class Replay:
         return {**asdict(self), "miss_ratio": self.miss_ratio, "byte_miss_ratio": self.byte_miss_ratio}
 
 
+@jit
+def sums(objects: Array, sizes: Array, capacity: int, hits: Array) -> tuple[int, int, int, int, int, int]:
+    """Return the misses, first requests, and requests of objects larger than the cache; and the bytes that were
+    requested, missed, and requested first.
+    """
+    is_seen = np.zeros(len(sizes), np.uint8)
+    misses = first = bypassed = requested = missed = first_bytes = 0
+    for i in range(len(objects)):
+        size = sizes[objects[i]]
+        if not is_seen[objects[i]]:
+            is_seen[objects[i]] = 1
+            first += 1
+            first_bytes += size
+        requested += size
+        if size > capacity:
+            bypassed += 1
+        if not hits[i]:
+            misses += 1
+            missed += size
+    return misses, first, bypassed, requested, missed, first_bytes
+
+
 class Simulation:
     """A trace, and what replays of it share: sizes of requests, first requests, and the forecast."""
 
@@ -93,11 +127,6 @@ class Simulation:
     def request_sizes(self) -> Array:
         """int64 bytes of each request."""
         return np.asarray(self.trace.sizes[self.trace.objects])
-
-    @cached_property
-    def is_first(self) -> Array:
-        """Whether each request is the first of its object."""
-        return np.asarray(bounds.first_requests(self.trace.objects, len(self.trace.sizes)) == 1)
 
     @cached_property
     def scores(self) -> Array:
@@ -114,47 +143,56 @@ class Simulation:
         return forecast.learned_scores(self.trace.objects, self.periods, len(self.trace.sizes))
 
     def hits(self, policy: str, capacity: int) -> Array:
-        """uint8, 1 where a request hits. Raises UsageError (2) for another name."""
+        """Return uint8, 1 where a request hits. Raises UsageError (2) for another name."""
+        return self._hits(policy, capacity)[0]
+
+    def _hits(self, policy: str, capacity: int) -> tuple[Array, float | None]:
+        """Return the hits, and the share of requests before which scores decided; None where nothing else may."""
+        trace = self.trace
+        if policy in ("learned", "learned-per-byte"):
+            is_by_bytes = policy == "learned"
+            scores = self.scores if is_by_bytes else self.scores / trace.sizes
+            costs = trace.sizes if is_by_bytes else np.ones_like(trace.sizes)
+            arguments = (trace.objects, trace.sizes, capacity, self.periods, scores, costs)
+            hits, is_scored = scored.least_score_or_lru(*arguments)
+            return hits, float(is_scored.mean())
+        return self._plain_hits(policy, capacity), None
+
+    def _plain_hits(self, policy: str, capacity: int) -> Array:
         trace = self.trace
         if policy in PLAIN:
             return np.asarray(PLAIN[policy](trace.objects, trace.sizes, capacity))
-        if policy in ("learned", "learned-per-byte"):
-            scores = self.scores if policy == "learned" else self.scores / trace.sizes
-            return scored.least_score(trace.objects, trace.sizes, capacity, self.periods, scores)
+        if policy == "decayed":
+            return policies.decayed(trace.objects, trace.sizes, capacity, trace.times_ms, _HALF_LIFE_MS)
         if policy in ("protected", "protected-half"):
             popular = (self.scores >= POPULAR_SHARE).astype(np.uint8)
             share = 1.0 if policy == "protected" else 0.5
             return scored.protected_lru(trace.objects, trace.sizes, capacity, self.periods, popular, share)
-        raise UsageError(f"there is no policy {policy!r}", next_step=f"one of {', '.join(NAMES)}")
+        check_policy(policy)
+        raise AssertionError(policy)
 
     def replay(self, policy: str, capacity: int) -> Replay:
-        """What the policy misses in a cache of that many bytes, cold at the start."""
-        is_miss = self.hits(policy, capacity) == 0
-        sizes = self.request_sizes
+        """Return what the policy misses in a cache of that many bytes, cold at the start."""
+        trace = self.trace
+        hits, share = self._hits(policy, capacity)
         return Replay(
-            policy,
-            capacity,
-            len(sizes),
-            int(is_miss.sum()),
-            int(self.is_first.sum()),
-            int((sizes > capacity).sum()),
-            int(sizes.sum()),
-            int(sizes[is_miss].sum()),
-            int(sizes[self.is_first].sum()),
-        )
+            policy, capacity, len(trace.objects), *sums(trace.objects, trace.sizes, capacity, hits), share
+        )  # fmt: skip
 
-    def compare(self, names: Sequence[str], capacities: Sequence[int], *, threads: int = 2) -> list[Comparison]:
-        """All policies at all sizes, with LRU and the bound of each size."""
+    def compare(
+        self, names: Sequence[str], capacities: Sequence[int], *, threads: int = 2, with_bound: bool = False
+    ) -> list[Comparison]:
+        """Return all policies at all sizes, with LRU and, ``with_bound``, the bound of each size."""
         if any(name in WITH_SCORES for name in names):
             _ = self.scores
-        _ = self.is_first
         wanted = [(name, capacity) for capacity in capacities for name in dict.fromkeys(("lru", *names))]
         with ThreadPoolExecutor(threads) as pool:
             replays = list(pool.map(lambda each: self.replay(*each), wanted))
-            floors = dict(zip(capacities, pool.map(self._bound, capacities), strict=True))
+            floors = dict(zip(capacities, pool.map(self._bound, capacities), strict=True)) if with_bound else {}
         lru = {replay.capacity: replay for replay in replays if replay.policy == "lru"}
         kept = [replay for replay in replays if replay.policy in names]
-        return [Comparison(replay, lru[replay.capacity], *floors[replay.capacity]) for replay in kept]
+        unknown = (None, None)
+        return [Comparison(replay, lru[replay.capacity], *floors.get(replay.capacity, unknown)) for replay in kept]
 
     def _bound(self, capacity: int) -> tuple[float, float]:
         trace = self.trace
@@ -166,16 +204,20 @@ class Simulation:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A replay beside LRU and the bound: no policy misses fewer than ``least_misses``, ``least_missed_bytes``."""
+    """A replay beside LRU and the bound: no policy misses fewer than ``least_misses``, ``least_missed_bytes``; None
+    where no bound was asked for.
+    """
 
     replay: Replay
     lru: Replay
-    least_misses: float
-    least_missed_bytes: float
+    least_misses: float | None
+    least_missed_bytes: float | None
 
     @property
     def gap_closed(self) -> float | None:
         """The share of the bytes between LRU and the bound that the policy does not miss; None without a gap."""
+        if self.least_missed_bytes is None:
+            return None
         gap = self.lru.missed_bytes - self.least_missed_bytes
         return (self.lru.missed_bytes - self.replay.missed_bytes) / gap if gap > 0 else None
 
@@ -186,7 +228,8 @@ class Comparison:
 
     def as_dict(self) -> dict[str, Any]:
         """The replay's numbers, and those against LRU and the bound."""
-        bound = self.least_missed_bytes / self.replay.requested_bytes
+        least = self.least_missed_bytes
+        bound = None if least is None else least / self.replay.requested_bytes
         return {
             **self.replay.as_dict(),
             "least_byte_miss_ratio": bound,

@@ -64,7 +64,9 @@ def _curves(comparisons: Sequence[Comparison]) -> dict[str, list[tuple[int, floa
     first = comparisons[0].replay.policy
     of_first = [each for each in comparisons if each.replay.policy == first]
     requested = comparisons[0].replay.requested_bytes
-    lines["bound"] = [(each.replay.capacity, each.least_missed_bytes / requested) for each in of_first]
+    bounds = [(each.replay.capacity, each.least_missed_bytes) for each in of_first]
+    if bound := [(capacity, least / requested) for capacity, least in bounds if least is not None]:
+        lines["bound"] = bound
     compulsory = comparisons[0].replay.compulsory_bytes / requested
     lines["first requests"] = [(each.replay.capacity, compulsory) for each in of_first]
     return {name: sorted(points) for name, points in lines.items()}

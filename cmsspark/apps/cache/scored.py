@@ -12,12 +12,18 @@ import numpy as np
 
 from cmsspark.apps.cache.heaps import heap_push, heap_remove, heap_update
 from cmsspark.apps.cache.jit import jit
+from cmsspark.apps.cache.policies import lru
 from cmsspark.apps.cache.queues import evict, make_lists, push, unlink
 
 Ints = np.ndarray[Any, np.dtype[np.int32]]
 Longs = np.ndarray[Any, np.dtype[np.int64]]
 Scores = np.ndarray[Any, np.dtype[np.float64]]
 Hits = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+#: A change of the rule needs a lead of so many times what the cache holds; this loss against LRU ends scores.
+#: Over 10 seeds of six workloads at seven sizes the mean is at most 0.1 % above LRU with both, and a seed 1.4 %.
+_PATIENCE, _MOST_LOSS = 1.5, 0.003
 
 
 @jit
@@ -59,6 +65,89 @@ def least_score(objects: Ints, sizes: Longs, capacity: int, periods: Ints, score
             held = heap_remove(heap, where, score, latest, victim, held)
             used -= sizes[victim]
     return hits
+
+
+@jit
+def least_score_or_lru(
+    objects: Ints, sizes: Longs, capacity: int, periods: Ints, scores: Scores, costs: Longs
+) -> tuple[Hits, Hits]:
+    """Evict the lowest score while that pays, else the least recently used object.
+
+    Returns the hits, and for each request whether scores decided. Both rules are replayed beside it. The cache begins
+    with LRU, and takes up the other rule when that has missed less, since it was last behind, by one and a half times
+    what the cache holds: more than the change of its content costs. It gives scores up, for good unless LRU makes up
+    for it, where it has missed 0.3 % more than LRU. ``costs``: what a miss of each object counts.
+    """
+    hits = np.zeros(len(objects), np.uint8)
+    by_score = least_score(objects, sizes, capacity, periods, scores)
+    by_use = lru(objects, sizes, capacity)
+    is_scored = np.zeros(len(objects), np.uint8)
+    count = len(sizes)
+    heap = np.empty(count, np.int32)
+    where = np.full(count, -1, np.int32)
+    score = np.zeros(count, np.float64)
+    latest = np.zeros(count, np.int64)
+    following, preceding = make_lists(count, 1)
+    held = 0
+    used = 0
+    period = -1
+    held_costs = 0.0
+    lead = missed = missed_by_lru = 0.0
+    leader = 0
+    is_full = False
+    for i in range(len(objects)):
+        if periods[i] != period:
+            period = periods[i]
+            for item in range(count):
+                value = scores[period, item]
+                score[item] = value if value == value else 0.0
+            kept = held
+            held = 0
+            for place in range(kept):
+                item = heap[place]
+                held = heap_push(heap, where, score, latest, item, held)
+        item = objects[i]
+        size = sizes[item]
+        latest[item] = i
+        missed_by_lru += costs[item] * (1.0 - by_use[i])
+        gain = costs[item] * (float(by_score[i]) - float(by_use[i]))
+        lead = max(lead + (-gain if leader else gain), 0.0)
+        is_safe = missed <= missed_by_lru * (1 + _MOST_LOSS)
+        if is_full and lead > _PATIENCE * held_costs and is_safe:
+            leader = 1 - leader
+            lead = 0.0
+        if leader and not is_safe:
+            leader = 0
+            lead = 0.0
+        is_scored[i] = leader
+        if where[item] >= 0:
+            hits[i] = 1
+            heap_update(heap, where, score, latest, item, held)
+            unlink(following, preceding, item)
+            push(following, preceding, count, item)
+            continue
+        missed += costs[item]
+        if size > capacity:
+            continue
+        is_full = is_full or used + size > capacity
+        if not leader:
+            while used + size > capacity:
+                victim = preceding[count]
+                unlink(following, preceding, victim)
+                held = heap_remove(heap, where, score, latest, victim, held)
+                used -= sizes[victim]
+                held_costs -= costs[victim]
+        held = heap_push(heap, where, score, latest, item, held)
+        push(following, preceding, count, item)
+        used += size
+        held_costs += costs[item]
+        while used > capacity:
+            victim = heap[0]
+            unlink(following, preceding, victim)
+            held = heap_remove(heap, where, score, latest, victim, held)
+            used -= sizes[victim]
+            held_costs -= costs[victim]
+    return hits, is_scored
 
 
 @jit

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from cmsspark.apps.cache import curves
-from cmsspark.apps.cache.replay import NAMES, Simulation
+from cmsspark.apps.cache.replay import Simulation, check_policy
 from cmsspark.apps.cache.trace import MOST_BYTES, Trace
 from cmsspark.base.errors import UsageError
 
@@ -54,12 +54,11 @@ def least_capacity(trace: Trace, target: float, policy: str = "lru") -> int | No
     bisection to a hundredth: the misses of other policies need not fall with the size, so a smaller cache may reach the
     target, too. Raises UsageError (2) for another policy.
     """
-    if policy not in NAMES:
-        raise UsageError(f"there is no policy {policy!r}", next_step=f"one of {', '.join(NAMES)}")
+    check_policy(policy)
     simulation = Simulation(trace)
     # 0.29 of 100 bytes are 29.
     allowed = math.floor(Fraction(str(target)) * trace.requested_bytes)
-    if int(simulation.request_sizes[simulation.is_first].sum()) > allowed:
+    if simulation.replay("lru", 1).compulsory_bytes > allowed:
         return None
     if trace.requested_bytes <= allowed:
         return 1

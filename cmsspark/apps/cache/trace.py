@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from cmsspark.apps.cache.numbering import Numbering, by_first_request
 from cmsspark.apps.cache.trace_columns import COLUMNS, FIRST_S, LAST_S, columns_of, hashes, require_columns
+from cmsspark.apps.cache.xcache_records import is_xcache, xcache_batches
 from cmsspark.base.errors import DataError, InputMissing, UsageError
 
 if TYPE_CHECKING:
@@ -24,13 +26,16 @@ MOST_BYTES: Final = 2**61
 _BATCH_BYTES: Final = 64 << 20
 #: Objects are sampled by 24 bits of a hash of their names.
 _HASH_BITS: Final = 24
+#: Objects up to which their names are kept.
+_MOST_NAMES: Final = 1_000_000
 
 
 @dataclass(frozen=True)
 class Trace:
     """``objects``: int32, the object of each request; ``times_ms``: int64, UTC, ascending; ``sizes``: int64 bytes of
     each object, positive, those of its first request. ``dropped``: requests that could not be used, by reason.
-    ``resized``: requests that named another size. ``sample``: the share of objects that is in the trace.
+    ``resized``: requests that named another size. ``sample``: the share of objects that is in the trace. ``names``:
+    of the objects, texts; None where they are too many.
     """
 
     objects: Array
@@ -39,6 +44,7 @@ class Trace:
     dropped: dict[str, int] = field(default_factory=dict)
     resized: int = 0
     sample: float = 1.0
+    names: Array | None = None
 
     @property
     def footprint(self) -> int:
@@ -52,51 +58,70 @@ class Trace:
 
 
 def make_trace(times_ms: Array, names: Array, sizes: Array, *, sample: float = 1.0) -> Trace:
-    """A trace from columns: int64 UTC ms, any values that name objects, and int64 bytes. Rows of one time keep their
-    order. A size of 0 or less drops the request.
+    """Return a trace of columns: int64 UTC ms, any values that name objects, and int64 bytes. Rows of one time keep
+    their order. A size of 0 or less drops the request.
     """
-    dropped = {}
-    is_sized = sizes > 0
-    if not is_sized.all():
-        dropped["no_size"] = int((~is_sized).sum())
-        times_ms, names, sizes = times_ms[is_sized], names[is_sized], sizes[is_sized]
-    order = np.argsort(times_ms, kind="stable")
-    times_ms, names, sizes = times_ms[order], names[order], sizes[order]
-    _, first, objects = np.unique(names, return_index=True, return_inverse=True)
-    own = sizes[first].astype(np.int64)
-    resized = int((own[objects] != sizes).sum())
-    return Trace(objects.astype(np.int32), times_ms.astype(np.int64), own, dropped, resized, sample)
+    numbering = Numbering()
+    return _make([times_ms], [numbering.numbers(names)], [sizes], numbering, sample)
+
+
+def _make(times: list[Array], numbers: list[Array], sizes: list[Array], numbering: Numbering, sample: float) -> Trace:
+    """Return the trace of the parts of columns, which are emptied: no column is in memory twice for long."""
+    dropped = 0
+    for place, column in enumerate(sizes):
+        is_sized = column > 0
+        if not is_sized.all():
+            dropped += int((~is_sized).sum())
+            times[place], numbers[place], sizes[place] = (each[place][is_sized] for each in (times, numbers, sizes))
+    times_ms, objects, requested = (_joined(parts) for parts in (times, numbers, sizes))
+    if not (times_ms[1:] >= times_ms[:-1]).all():
+        order = np.argsort(times_ms, kind="stable")
+        times_ms, objects, requested = times_ms[order], objects[order], requested[order]
+    number_of, own, resized = by_first_request(objects, requested, numbering.count)
+    names: Array | None = None
+    if len(own) <= _MOST_NAMES:
+        names = np.empty(len(own), object)
+        names[number_of[number_of >= 0]] = np.array(numbering.names(), object)[number_of >= 0]
+    return Trace(objects, times_ms, own, {"no_size": dropped} if dropped else {}, resized, sample, names)
+
+
+def _joined(parts: list[Array]) -> Array:
+    joined = np.concatenate(parts)
+    parts.clear()
+    return joined
 
 
 def read_trace(path: Path, *, sample: float = 1.0) -> Trace:
     """A trace from a file: CSV or Parquet with the columns time, object and size, or libCacheSim's oracleGeneral
-    (``.oracleGeneral`` or ``.bin``, plain or ``.zst``).
+    (``.oracleGeneral`` or ``.bin``, plain or ``.zst``), or JSON lines of XCache (``.json``, ``.json.gz``, or a
+    folder of them), whose objects are files.
 
     ``time``: seconds since 1970, or a timestamp; ``size``: bytes. Objects of a CSV are texts: 1 and 01 are two. With
     ``sample`` < 1 only that share of the objects is kept, chosen by a hash of their names, while the file is read.
     Raises InputMissing (66), DataError (65) for damaged files and columns, UsageError (2) for other kinds of files.
     """
-    if not path.is_file():
+    if not path.is_file() and not path.is_dir():
         raise InputMissing(
             "there is no such trace",
             where=path,
-            next_step="give a CSV, Parquet or oracleGeneral file, or no file and --site SITE with a period",
+            next_step="give a CSV, Parquet, JSON or oracleGeneral file, or no file and --site SITE with a period",
         )
     as_text: set[str] = set()
     while True:
         try:
-            columns, nulls = _chosen(path, sample, as_text)
+            numbering = Numbering()
+            columns, nulls = _chosen(path, sample, as_text, numbering)
             break
         except _MixedColumnError as error:
             # The first values have a type that later ones have not.
             as_text.add(error.column)
-    if not columns or not sum(len(times) for times, _, _ in columns):
-        if sample < 1 and columns:
+    times, numbers, sizes = columns
+    if not sum(map(len, times)):
+        if sample < 1 and times:
             raise DataError("no object of the trace is in the sample", where=path, next_step="give a larger --sample")
         raise DataError("the trace has no requests", where=path, next_step="give a file with requests")
-    times, names, sizes = (np.concatenate(parts) for parts in zip(*columns, strict=True))
     _check_ranges(times, sizes, path)
-    trace = make_trace(times, names, sizes, sample=sample)
+    trace = _make(times, numbers, sizes, numbering, sample)
     if nulls:
         trace.dropped["null"] = nulls
     if not len(trace.objects):
@@ -112,37 +137,44 @@ class _MixedColumnError(Exception):
         self.column = column
 
 
-def _chosen(path: Path, sample: float, as_text: Set[str]) -> tuple[list[tuple[Array, Array, Array]], int]:
-    """(times in ms, names, sizes) of each part of the file, of the sampled objects, and how many rows have a null."""
-    columns: list[tuple[Array, Array, Array]] = []
-    nulls = 0
+def _chosen(
+    path: Path, sample: float, as_text: Set[str], numbering: Numbering
+) -> tuple[tuple[list[Array], list[Array], list[Array]], int]:
+    """Return (times in ms, numbers, sizes), a column for each part of the file, of the sampled objects, and how many
+    rows have a null.
+    """
+    columns: tuple[list[Array], list[Array], list[Array]] = ([], [], [])
+    nulls, kind = 0, None
     for times, names, sizes, null_count in _batches(path, as_text):
         nulls += null_count
         if not len(names):
             continue
-        if columns and names.dtype != columns[0][1].dtype:
+        if kind is not None and names.dtype != kind:
             raise _MixedColumnError("object")
+        kind = names.dtype
         if sample < 1:
-            is_chosen = (hashes(names) >> (64 - _HASH_BITS)) < int(sample * (1 << _HASH_BITS))
+            is_chosen = (hashes(names) >> np.uint64(64 - _HASH_BITS)) < np.uint64(int(sample * (1 << _HASH_BITS)))
             times, names, sizes = times[is_chosen], names[is_chosen], sizes[is_chosen]
-        columns.append((times, names, sizes))
+        for column, values in zip(columns, (times, numbering.numbers(names), sizes), strict=True):
+            column.append(values)
     return columns, nulls
 
 
-def _check_ranges(times_ms: Array, sizes: Array, path: Path) -> None:
+def _check_ranges(times_ms: list[Array], sizes: list[Array], path: Path) -> None:
     """Raises DataError (65) for times that are no seconds, and for bytes beyond 64 bits."""
-    first, last = int(times_ms.min()) // 1000, int(times_ms.max()) // 1000
+    parts = [part for part in times_ms if len(part)]
+    first, last = min(int(part.min()) for part in parts) // 1000, max(int(part.max()) for part in parts) // 1000
     if first < FIRST_S or last > LAST_S:
         raise DataError(
             "times of the trace are no seconds since 1970", where=path,
             found=f"{first:,} to {last:,}", next_step="write whole or fractional seconds, or timestamps",
         )  # fmt: skip
-    check_bytes(sizes, path)
+    check_bytes(*sizes, where=path)
 
 
-def check_bytes(sizes: Array, where: Path | None = None) -> None:
-    """Raises DataError (65) where the bytes of all requests are beyond 64 bits. ``sizes``: of each request."""
-    total = float(np.maximum(sizes, 0).astype(float).sum())
+def check_bytes(*sizes: Array, where: Path | None = None) -> None:
+    """Raise DataError (65) where the bytes of all requests are beyond 64 bits. ``sizes``: of requests, in parts."""
+    total = sum(float(np.maximum(part, 0).sum(dtype=float)) for part in sizes)
     if total > MOST_BYTES:
         raise DataError(
             "the bytes of all requests do not fit into 64 bits", where=where,
@@ -152,6 +184,9 @@ def check_bytes(sizes: Array, where: Path | None = None) -> None:
 
 def _batches(path: Path, as_text: Set[str]) -> Iterator[tuple[Array, Array, Array, int]]:
     """(times in ms, names, sizes, rows with a null) of parts of the file."""
+    if is_xcache(path):
+        yield from xcache_batches(path)
+        return
     suffixes = [suffix.lower() for suffix in path.suffixes]
     kind = suffixes[-1] if suffixes else ""
     is_packed_table = kind == ".zst" and suffixes[-2:-1] in ([".csv"], [".parquet"])
@@ -164,7 +199,7 @@ def _batches(path: Path, as_text: Set[str]) -> Iterator[tuple[Array, Array, Arra
         raise UsageError(
             f"the kind of {path.name} is not known",
             found="".join(suffixes[-2:]) if is_packed_table else kind or "no ending",
-            next_step="name it .csv, .csv.gz, .parquet, .oracleGeneral or .oracleGeneral.zst",
+            next_step="name it .csv, .csv.gz, .parquet, .json, .json.gz, .oracleGeneral or .oracleGeneral.zst",
         )
 
 

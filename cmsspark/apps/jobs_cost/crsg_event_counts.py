@@ -14,7 +14,7 @@ import msgspec
 from cmsspark.base import config_files
 from cmsspark.base.resources import resource
 from cmsspark.cli.options import listed
-from cmsspark.counting import event_sums
+from cmsspark.dumps import event_sums
 from cmsspark.run.dump_day import DumpJob
 from cmsspark.settings.settings import Settings
 

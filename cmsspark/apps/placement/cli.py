@@ -50,6 +50,14 @@ def _options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--min-copies", type=click.IntRange(1), default=1, show_default=True,
             help="Complete copies on disk that remain elsewhere of what loses one.",
         ),
+        click.option(
+            "--lifetime", type=FiniteRange(1, 52), default=4, show_default=True,
+            help="Weeks that a copy is expected to be used for.",
+        ),
+        click.option(
+            "--min-benefit", type=FiniteRange(0), default=0.0, show_default=True,
+            help="Bytes that a copy serves in its lifetime, for each byte copied, at least.",
+        ),
         click.option("--locked", multiple=True, metavar="PATTERN", help="Datasets whose copies never go; repeatable."),
         click.option(
             "--locks", type=click.Path(path_type=Path),
@@ -109,9 +117,10 @@ def _forecast(model: str, threshold: float, seed: int) -> Forecast:
 @click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Maximum rows of each table.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write all rows to this CSV or Parquet file.")
 @click.option("--json", "as_json", is_flag=True, help="Print all rows as JSON.")
+@click.option("--rucio", "as_rucio", is_flag=True, help="Print the plan as rules of Rucio, in JSON.")
 def recommend_command(
-    model: str, threshold: float, seed: int, min_copies: int, free: float, top: int, output: Path | None,
-    as_json: bool, **source: Any,
+    model: str, threshold: float, seed: int, min_copies: int, free: float, min_benefit: float, lifetime: float,
+    top: int, output: Path | None, as_json: bool, as_rucio: bool, **source: Any,
 ) -> None:  # fmt: skip
     """Print the plan for the week after the last day: copies to make, copies that can go.
 
@@ -121,9 +130,14 @@ def recommend_command(
 
     check_table_path(output)
     inputs = _inputs(**source)
-    probability = _forecast(model, threshold, seed)(inputs.reads)
-    advice = recommend(inputs.reads, inputs.replicas_before, inputs.space, probability, min_copies, free)
-    if output is not None:
+    outlook = _forecast(model, threshold, seed)(inputs.reads)
+    advice = recommend(
+        inputs.reads, inputs.replicas_before, inputs.space, outlook, min_copies, free, min_benefit=min_benefit,
+        lifetime=lifetime,
+    )  # fmt: skip
+    if as_rucio:
+        click.echo(json.dumps(advice.rucio(), indent=1))
+    elif output is not None:
         import polars as pl
 
         frame = pl.DataFrame([row.as_dict() for row in advice.rows], schema=advice.schema)
@@ -155,7 +169,8 @@ def _echo_advice(advice: Any, top: int) -> None:
             (
                 volume(row.bytes),
                 f"{row.accesses:,.1f}",
-                percent(row.probability),
+                None if row.probability is None else percent(row.probability),
+                None if row.benefit is None else volume(row.benefit),
                 row.copies,
                 row.why,
                 row.site,
@@ -163,8 +178,8 @@ def _echo_advice(advice: Any, top: int) -> None:
             )
             for row in rows[:top]
         ]
-        headings = ("bytes", "expected reads there", "popular", "copies", "by", "site", "dataset")
-        echo_table(headings, shown, left=(4, 5, 6), whole=(4, 5), optional=(2, 4), indent="  ")
+        headings = ("bytes", "expected reads there", "popular", "serves", "copies", "by", "site", "dataset")
+        echo_table(headings, shown, left=(5, 6, 7), whole=(5, 6), optional=(2, 5, 3), indent="  ")
         if len(rows) > top:
             click.echo(f"  and {len(rows) - top:,} more; --top, --json or -o prints them")
 
@@ -177,8 +192,8 @@ def _echo_advice(advice: Any, top: int) -> None:
 @click.option("--weekly", is_flag=True, help="Print each week, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: each week, and the sums.")
 def replay_command(
-    model: str, threshold: float, seed: int, min_copies: int, free: float, rules: tuple[str, ...], last: int | None,
-    synthetic: int | None, weekly: bool, as_json: bool, **source: Any,
+    model: str, threshold: float, seed: int, min_copies: int, free: float, min_benefit: float, lifetime: float,
+    rules: tuple[str, ...], last: int | None, synthetic: int | None, weekly: bool, as_json: bool, **source: Any,
 ) -> None:  # fmt: skip
     """Judge plans of past weeks by what was read then: remote reads and bytes, against the rule by data tier.
 
@@ -200,8 +215,9 @@ def replay_command(
     last_day = inputs.reads.days[-1]
     space = inputs.space(inputs.replicas_before(last_day))
     made = replay.Replay(
-        inputs.reads, inputs.replicas_before, space, _forecast(model, threshold, seed), min_copies, free
-    )
+        inputs.reads, inputs.replicas_before, space, _forecast(model, threshold, seed), min_copies, free,
+        min_benefit, lifetime,
+    )  # fmt: skip
     rows = made.run(rules or _COMPARED, weeks=last)
     totals = replay.sums(rows)
     if as_json:

@@ -13,6 +13,8 @@ Array = np.ndarray[Any, Any]
 
 #: What a week counts less than the one after it.
 _DECAY: Final = 0.6
+#: More than so many times the level is not believed of a forecast: copies outlive a burst.
+_MOST_GROWTH: Final = 3.0
 #: Weeks that are looked back.
 _WEEKS: Final = 8
 #: Accesses of siblings that the sites of a dataset are mixed with: many own reads outweigh them.
@@ -22,16 +24,40 @@ _LEAST_SIBLINGS: Final = 3
 
 
 @dataclass(frozen=True)
+class Outlook:
+    """A forecast of the coming week, float64 [datasets] each, NaN where it knows nothing of a dataset: the probability
+    to be popular, and, where it has them, the expected accesses and their 90 % quantile.
+    """
+
+    probability: Array
+    accesses: Array | None = None
+    high: Array | None = None
+
+
+@dataclass(frozen=True)
 class Demand:
     """Expected accesses of the coming week, float64 [datasets], how they spread over sites, [datasets, sites] (sum 1),
     whether a number comes from siblings as the dataset was never read, and which share of the reads at a site is remote
     while it has no complete copy, [datasets, sites]: less than 1 where logs say that reads there were local.
+    ``bytes_per_access``: float64 [datasets]; None where no read has bytes.
     """
 
     accesses: Array
     share: Array
     from_siblings: Array
     remote: Array
+    bytes_per_access: Array | None = None
+
+    def benefit(self, dataset: int, site: int, lifetime: float) -> float | None:
+        """Return the bytes that a copy is expected to serve in ``lifetime`` weeks; None where no read has bytes.
+
+        A week is expected to be read as much as the one before it, times what past weeks count less than the next.
+        """
+        if self.bytes_per_access is None:
+            return None
+        weeks = (1 - _DECAY**lifetime) / (1 - _DECAY)
+        of_week = self.accesses[dataset] * self.share[dataset, site] * self.remote[dataset, site]
+        return float(of_week * self.bytes_per_access[dataset] * weeks)
 
     def reads(self, dataset: Array, site: Array) -> Array:
         """Expected accesses of the datasets at the sites, pair by pair."""
@@ -48,25 +74,53 @@ def groups_of(datasets: tuple[str, ...]) -> list[Array]:
     return [np.unique(np.array(key, str), return_inverse=True)[1] for key in keys]
 
 
-def expected(reads: Reads, groups: list[Array], probability: Array | None = None) -> Demand:
-    """The demand of the week after the last day of ``reads``, which are all that it knows.
+def expected(reads: Reads, groups: list[Array], outlook: Outlook | Array | None = None) -> Demand:
+    """Return the demand of the week after the last day of ``reads``, which are all that it knows.
 
-    The level of a dataset is the decaying mean of its weeks with a read, times its ``probability`` to be popular;
-    without one, the decaying mean of all weeks since its first read. A dataset that was never read has the mean first
-    week, and the sites, of its siblings; without enough of them in its tier nothing is expected of it.
+    The level of a dataset is the decaying mean of all weeks since its first read. With an ``outlook`` it is damped to
+    the 90 % quantile of the forecast, and the mean of it and the expected accesses is taken; where the forecast has no
+    expected accesses, the decaying mean of the weeks with a read, times the probability. A dataset that was never read
+    has the mean first week, and the sites, of its siblings; without enough of them in its tier nothing is expected.
     """
+    if isinstance(outlook, np.ndarray):
+        outlook = Outlook(outlook)
     totals = _weekly(reads)
     is_read = np.bincount(reads.dataset, minlength=len(reads.datasets)) > 0
     first = _first_days(reads)
     # Weeks that a dataset has been there, the first one counted whole.
     weeks_there = np.minimum((len(reads.days) - 1 - first) // 7 + 1, _WEEKS)
     number = np.arange(_WEEKS)[:, None]
-    counted = (number < weeks_there) if probability is None else totals > 0
-    weights = counted * _DECAY**number
+    by_probability = outlook is not None and outlook.accesses is None
+    weights = (totals > 0 if by_probability else number < weeks_there) * _DECAY**number
     level = (totals * weights).sum(0) / np.maximum(weights.sum(0), 1e-12)
     level = np.where(is_read, level, _of_siblings(*_first_weeks(reads, first), groups[:-1]))
-    accesses = level if probability is None else level * probability
-    return Demand(accesses, _shares(reads, groups), ~is_read, _remote(reads))
+    accesses = level if outlook is None else _foreseen(level, outlook)
+    return Demand(accesses, _shares(reads, groups), ~is_read, _remote(reads), _bytes_per_access(reads, groups))
+
+
+def _foreseen(level: Array, outlook: Outlook) -> Array:
+    """Return the level as the forecast changes it; unchanged where it knows nothing."""
+    if outlook.accesses is None or outlook.high is None:
+        foreseen = level * outlook.probability
+    else:
+        foreseen = (np.minimum(level, outlook.high) + np.minimum(outlook.accesses, _MOST_GROWTH * level + 1)) / 2
+    return np.where(np.isnan(foreseen), level, foreseen)
+
+
+def _bytes_per_access(reads: Reads, groups: list[Array]) -> Array | None:
+    """Return the mean bytes of an access of each dataset, of its closest siblings where its own reads have none."""
+    has_bytes = reads.bytes > 0
+    if not has_bytes.any():
+        return None
+    count = len(reads.datasets)
+    accesses = np.bincount(reads.dataset[has_bytes], reads.accesses[has_bytes], count)
+    volume = np.bincount(reads.dataset[has_bytes], reads.bytes[has_bytes], count)
+    result = np.full(count, np.nan)
+    for group in (np.arange(count), *groups):
+        sums, counts = np.bincount(group, volume), np.bincount(group, accesses)
+        means = np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0)
+        result = np.where(np.isnan(result), means[group], result)
+    return result
 
 
 def by_tier(reads: Reads, groups: list[Array], sizes: Array) -> Demand:
@@ -80,7 +134,9 @@ def by_tier(reads: Reads, groups: list[Array], sizes: Array) -> Demand:
     shares = np.zeros((tier.max() + 1, len(reads.sites)))
     np.add.at(shares, tier, demand.share * demand.accesses[:, None])
     shares /= np.maximum(shares.sum(1, keepdims=True), 1e-12)
-    return Demand(density[tier] * known, shares[tier], demand.from_siblings, np.ones_like(demand.remote))
+    return Demand(
+        density[tier] * known, shares[tier], demand.from_siblings, np.ones_like(demand.remote), demand.bytes_per_access
+    )
 
 
 def _weekly(reads: Reads) -> Array:

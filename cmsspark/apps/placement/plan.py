@@ -23,6 +23,8 @@ Array = np.ndarray[Any, Any]
 MARGIN: Final = 1.5
 #: A copy that is expected to serve fewer accesses a week is not made.
 LEAST_ACCESSES: Final = 5.0
+#: Weeks that a copy is expected to be used for.
+LIFETIME: Final = 4.0
 #: Pairs of a dataset and a site that are looked at, those of most worth.
 _MOST: Final = 200_000
 #: Datasets that are looked at together.
@@ -79,17 +81,23 @@ def make_plan(
     free_share: float = 0.0,
     margin: float = MARGIN,
     least_accesses: float = LEAST_ACCESSES,
+    min_benefit: float = 0.0,
+    lifetime: float = LIFETIME,
 ) -> Plan:
     """The plan for the week of ``demand``.
 
     ``min_copies``: complete copies on disk that remain of what loses one. ``free_share``: the part of each site's
-    capacity that stays free. Demand and replicas have the same names.
+    capacity that stays free. ``min_benefit``: bytes that a copy is expected to serve in ``lifetime`` weeks, for each
+    byte that is copied; where no read has bytes it cannot be told, and every copy passes. Demand and replicas have the
+    same names.
     """
     state = _State(replicas, demand, space, min_copies, free_share)
     for site in range(len(replicas.sites)):
         state.make_room(site)
     for dataset, site, worth in _candidates(replicas, demand, space, least_accesses):
-        state.add(dataset, site, worth, margin)
+        benefit = demand.benefit(dataset, site, lifetime) if min_benefit else None
+        if benefit is None or benefit >= min_benefit * state.bytes_to_copy(dataset, site):
+            state.add(dataset, site, worth, margin)
     return Plan(replicas, state.gone, state.added, state.freed, state.completed)
 
 
@@ -156,6 +164,12 @@ class _State:
             if self._may_go(number):
                 self._remove(number)
                 self.freed.append(number)
+
+    def bytes_to_copy(self, dataset: int, site: int) -> float:
+        """Return the bytes that a copy takes from elsewhere."""
+        partial = self._copy_at.get((dataset, site))
+        there = 0.0 if partial is None or self.gone[partial] else float(self._replicas.bytes[partial])
+        return float(self._replicas.sizes[dataset]) - there
 
     def add(self, dataset: int, site: int, worth: float, margin: float) -> None:
         """Make the copy, where the budget allows it and copies of clearly less worth leave the room for it."""

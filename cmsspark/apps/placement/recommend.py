@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from cmsspark.apps.placement import demand
-from cmsspark.apps.placement.demand import Demand
-from cmsspark.apps.placement.plan import Plan, make_plan
+from cmsspark.apps.placement.demand import Demand, Outlook
+from cmsspark.apps.placement.plan import LIFETIME, Plan, make_plan
 from cmsspark.apps.placement.reads import Reads
 from cmsspark.apps.placement.replicas import Replicas, Space
+from cmsspark.sources.rucio import SCOPE
 
 if TYPE_CHECKING:
     import polars as pl
@@ -24,7 +25,8 @@ Array = np.ndarray[Any, Any]
 @dataclass(frozen=True)
 class Row:
     """A copy to make or to remove. ``bytes``: to be copied, or that become free; ``accesses``: expected at the site in
-    the week; ``probability``: that the dataset is popular then; ``copies``: complete ones on disk now.
+    the week; ``probability``: that the dataset is popular then, None where nothing is known of it; ``copies``: complete
+    ones on disk now; ``benefit``: bytes that a copy is expected to serve in its lifetime, None where no read has bytes.
 
     ``why``: ``its reads`` or ``siblings`` (it was never read) for a copy to make; ``another copy`` or ``full site`` for
     one that can go.
@@ -35,10 +37,11 @@ class Row:
     site: str
     bytes: int
     accesses: float
-    probability: float
+    probability: float | None
     copies: int
     is_complete: bool
     why: str
+    benefit: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """All columns."""
@@ -52,6 +55,23 @@ class Advice:
     first_day: date
     rows: list[Row]
     sites: list[dict[str, Any]]
+    lifetime: float = LIFETIME
+
+    def rucio(self) -> dict[str, list[dict[str, Any]]]:
+        """Return the plan as rules of Rucio: those to add, as POST /rules takes them without an account, and the
+        datasets and RSEs whose rules may be let go.
+        """
+        rows = [(row, {"scope": SCOPE, "name": row.dataset}, rse_of_disk(row.site)) for row in self.rows]
+        return {
+            "add": [
+                {
+                    "dids": [did], "copies": 1, "rse_expression": rse, "grouping": "ALL",
+                    "lifetime": round(self.lifetime * 7 * 86_400), "comment": f"cmsspark placement, {self.first_day}",
+                }
+                for row, did, rse in rows if row.action == "copy"
+            ],
+            "remove": [{"did": did, "rse_expression": rse} for row, did, rse in rows if row.action == "remove"],
+        }  # fmt: skip
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -67,30 +87,48 @@ class Advice:
         return {
             "action": texts, "dataset": texts, "site": texts, "bytes": whole, "accesses": numbers,
             "probability": numbers, "copies": whole, "is_complete": pl.Boolean(), "why": texts,
+            "benefit": numbers,
         }  # fmt: skip
+
+
+def rse_of_disk(site: str) -> str:
+    """Return the RSE of a site's disk: at sites with tape, those of tier 0 and 1, its name ends in ``_Disk``."""
+    return f"{site}_Disk" if site.startswith(("T0_", "T1_")) else site
+
+
+def _none_if_nan(value: float) -> float | None:
+    return None if value != value else float(value)
 
 
 def recommend(
     reads: Reads, replicas_before: Callable[[date], Replicas], space_of: Callable[[Replicas], Space],
-    probability: Array, min_copies: int = 1, free_share: float = 0.0,
+    outlook: Outlook | Array, min_copies: int = 1, free_share: float = 0.0, *, min_benefit: float = 0.0,
+    lifetime: float = LIFETIME,
 ) -> Advice:  # fmt: skip
-    """The plan for the seven days after the last one of ``reads``, with a probability for each of their datasets."""
+    """Return the plan for the seven days after the last one of ``reads``, with a forecast of their datasets: an
+    outlook, or probabilities alone.
+    """
+    outlook = outlook if isinstance(outlook, Outlook) else Outlook(outlook)
     first_day = reads.days[-1] + timedelta(days=1)
     replicas = replicas_before(first_day)
-    wanted = demand.expected(reads, demand.groups_of(reads.datasets), probability)
+    wanted = demand.expected(reads, demand.groups_of(reads.datasets), outlook)
     space = space_of(replicas)
-    plan = make_plan(replicas, wanted, space, min_copies=min_copies, free_share=free_share)
-    return Advice(first_day, _rows(plan, wanted, probability), _sites(plan, space))
+    plan = make_plan(
+        replicas, wanted, space, min_copies=min_copies, free_share=free_share, min_benefit=min_benefit,
+        lifetime=lifetime,
+    )  # fmt: skip
+    return Advice(first_day, _rows(plan, wanted, outlook.probability, lifetime), _sites(plan, space), lifetime)
 
 
-def _rows(plan: Plan, wanted: Demand, probability: Array) -> list[Row]:
+def _rows(plan: Plan, wanted: Demand, probability: Array, lifetime: float) -> list[Row]:
     replicas, copies, freed = plan.replicas, plan.replicas.copies(), set(plan.freed)
 
     def row(action: Literal["copy", "remove"], dataset: int, site: int, size: float, whole: bool, why: str) -> Row:
         return Row(
             action, replicas.datasets[dataset], replicas.sites[site], int(size),
-            float(wanted.accesses[dataset] * wanted.share[dataset, site]), float(probability[dataset]),
+            float(wanted.accesses[dataset] * wanted.share[dataset, site]), _none_if_nan(probability[dataset]),
             int(copies[dataset]), whole, why,
+            None if action == "remove" else wanted.benefit(dataset, site, lifetime),
         )  # fmt: skip
 
     made = [

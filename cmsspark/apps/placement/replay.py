@@ -14,22 +14,22 @@ from typing import Any, Final
 import numpy as np
 
 from cmsspark.apps.placement import demand
-from cmsspark.apps.placement.demand import Demand
-from cmsspark.apps.placement.plan import make_plan
+from cmsspark.apps.placement.demand import Demand, Outlook
+from cmsspark.apps.placement.plan import LIFETIME, make_plan
 from cmsspark.apps.placement.reads import Reads
 from cmsspark.apps.placement.replicas import Replicas, Space
 from cmsspark.base.errors import InputMissing, UsageError
 
 Array = np.ndarray[Any, Any]
-#: Probabilities, float64 [datasets], for the week after the last day of the reads.
-Forecast = Callable[[Reads], Array]
+#: A forecast for the week after the last day of the reads; probabilities alone will do.
+Forecast = Callable[[Reads], "Outlook | Array"]
 
 #: The rules, with a line each.
 ABOUT: Final = {
     "as-is": "nothing is copied or removed",
     "tier": "by data tier: how much its datasets were read per byte in the last weeks, and where",
     "recent": "how much each dataset was read in the last weeks, and where",
-    "predicted": "the same, times the predicted probability to be popular",
+    "predicted": "the same, and how much the forecast expects it to be read",
     "oracle": "the reads of the coming week themselves, which no rule can know",
 }
 #: Weeks of reads before the first week that is judged.
@@ -71,6 +71,8 @@ class Replay:
     forecast: Forecast | None = None
     min_copies: int = 1
     free_share: float = 0.0
+    min_benefit: float = 0.0
+    lifetime: float = LIFETIME
 
     def run(self, rules: Sequence[str], *, weeks: int | None = None) -> list[Week]:
         """A row for each week and rule. Raises InputMissing (66) where no week has enough days before it."""
@@ -93,17 +95,17 @@ class Replay:
         for day in chosen:
             snapshot = self.replicas_before(self.reads.days[day])
             past = self.reads.before(day)
-            probability = self.forecast(past) if self.forecast and "predicted" in rules else None
+            outlook = self.forecast(past) if self.forecast and "predicted" in rules else None
             for rule in rules:
                 state = with_arrivals(states[rule], known, snapshot)
-                wanted = self._demand(rule, past, groups, probability, day, snapshot)
+                wanted = self._demand(rule, past, groups, outlook, day, snapshot)
                 row, states[rule] = self._week(rule, day, state, wanted)
                 rows.append(row)
             known = snapshot
         return rows
 
     def _demand(
-        self, rule: str, past: Reads, groups: list[Array], probability: Array | None, day: int, replicas: Replicas
+        self, rule: str, past: Reads, groups: list[Array], outlook: Outlook | Array | None, day: int, replicas: Replicas
     ) -> Demand | None:
         if rule == "as-is":
             return None
@@ -111,13 +113,16 @@ class Replay:
             return demand.by_tier(past, groups, replicas.sizes)
         if rule == "oracle":
             return _of_week(self.reads.week(day))
-        return demand.expected(past, groups, probability if rule == "predicted" else None)
+        return demand.expected(past, groups, outlook if rule == "predicted" else None)
 
     def _week(self, rule: str, day: int, state: Replicas, wanted: Demand | None) -> tuple[Week, Replicas]:
         copied = removed = 0.0
         made = gone = 0
         if wanted is not None:
-            plan = make_plan(state, wanted, self.space, min_copies=self.min_copies, free_share=self.free_share)
+            plan = make_plan(
+                state, wanted, self.space, min_copies=self.min_copies, free_share=self.free_share,
+                min_benefit=self.min_benefit, lifetime=self.lifetime,
+            )  # fmt: skip
             copied, removed = plan.moved_bytes, plan.removed_bytes
             made, gone = len(plan.added), int(plan.gone.sum())
             state = plan.result()

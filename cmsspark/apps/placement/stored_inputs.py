@@ -20,9 +20,9 @@ from cmsspark.store.results import CurrentTable
 from cmsspark.store.stored_columns import files_of, newest, newest_replicas, table_rows
 
 if TYPE_CHECKING:
-    import numpy as np
     import polars as pl
 
+    from cmsspark.apps.placement.demand import Outlook
     from cmsspark.apps.placement.locks import Lock
     from cmsspark.apps.placement.reads import Reads
     from cmsspark.apps.placement.replicas import Replicas, Space
@@ -162,20 +162,27 @@ def _with_names(reads: Reads, tables: list[pl.DataFrame]) -> Reads:
     return reads.named(tuple(sorted(datasets)), tuple(sorted(sites)))
 
 
-def forecast_with(model: str, label: Label, seed: int) -> Callable[[Reads], np.ndarray[Any, Any]]:
-    """Probabilities to be popular in the week after the last day of reads, by a model that learns from these reads."""
+def forecast_with(model: str, label: Label, seed: int) -> Callable[[Reads], Outlook]:
+    """Return the forecast of the week after the last day of reads, by models that learn from these reads."""
     import numpy as np
 
+    from cmsspark.apps.placement.demand import Outlook
     from cmsspark.apps.popularity.fitting import predict
+    from cmsspark.apps.popularity.quantities import expected
     from cmsspark.apps.popularity.series import MEASURES, Series
     from cmsspark.apps.popularity.training import Weeks
 
-    def forecast(reads: Reads) -> np.ndarray[Any, Any]:
+    def forecast(reads: Reads) -> Outlook:
         values = np.zeros((len(MEASURES), len(reads.days), len(reads.datasets)))
         values[0] = reads.by_day()
         np.add.at(values[MEASURES.index("bytes")], (reads.day, reads.dataset), reads.bytes)
-        series = Series(reads.days, reads.datasets, values)
-        return predict(Weeks(series, label), len(reads.days), model, seed=seed)
+        # A dataset enters with its first read: names of later ones are no rows to learn from.
+        weeks, number = Weeks(Series(reads.days, reads.datasets, values), label), len(reads.days)
+        amounts = expected(weeks, number, "accesses", seed=seed)
+        probability = predict(weeks, number, model, seed=seed)
+        if amounts is None:
+            return Outlook(probability)
+        return Outlook(probability, amounts.mean, amounts.quantiles[:, 2])
 
     return forecast
 

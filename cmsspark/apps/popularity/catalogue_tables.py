@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -42,28 +42,55 @@ class _StoredTable:
     current: CurrentTable
 
 
-def stored_catalogue(files: Files, fout: str, days: Sequence[date], datasets: Sequence[str]) -> Catalogue | None:
-    """The snapshots that count on the ``days``, of these datasets; None where the store has no such table.
+@dataclass(frozen=True)
+class StoredTables:
+    """The stored tables of DBS and replicas that count in the weeks of ``days``: kind → (Monday, table)."""
 
-    On a day the newest table counts that was known before its week's Monday: a dump that served a day may be of the day
-    after it. A table whose dump has no date is left out. Raises DataError (65) where a table is damaged.
-    """
-    snapshots = {}
-    for kind, names in _TABLES.items():
-        tables = [table for name in names for table in _tables(files, fout, name, days)]
-        if tables:
-            chosen = _by_monday(tables, days)
-            snapshots[kind] = tuple(
+    files: Files
+    fout: str
+    days: Sequence[date]
+    by_kind: Mapping[str, Sequence[tuple[date, _StoredTable]]]
+
+    def created_since(self, first: date) -> list[str]:
+        """Return the datasets that DBS made on ``first`` or later, by any of the tables."""
+        import polars as pl
+
+        names: set[str] = set()
+        for _, table in self.by_kind.get("dbs", ()):
+            columns = table_rows(self.files, table.current, table.name, ("dataset_name", "created_ms"))
+            rows = pl.DataFrame(pl.from_arrow(columns))
+            names.update(rows.filter(pl.col("created_ms") >= start_ms(first))["dataset_name"].to_list())
+        return sorted(names)
+
+    def catalogue(self, days: Sequence[date], datasets: Sequence[str]) -> Catalogue:
+        """Return the snapshots of these datasets; numbers of days count from the first of ``days``.
+
+        Raises DataError (65) where a table is damaged.
+        """
+        return Catalogue({
+            kind: tuple(
                 Snapshot(
-                    (monday - days[0]).days,
-                    _values(files, table, days[0], datasets),
-                    table.name,
-                    table.day.isoformat(),
-                    table.current.manifest.rows_run,
+                    (monday - days[0]).days, _values(self.files, table, days[0], datasets), table.name,
+                    table.day.isoformat(), table.current.manifest.rows_run,
                 )
                 for monday, table in chosen
             )
-    return Catalogue(snapshots) if snapshots else None
+            for kind, chosen in self.by_kind.items()
+        })  # fmt: skip
+
+
+def stored_tables(files: Files, fout: str, days: Sequence[date]) -> StoredTables | None:
+    """Choose the tables that count on the ``days``; None where the store has none.
+
+    On a day the newest table counts that was known before its week's Monday: a dump that served a day may be of the day
+    after it. A table whose dump has no date is left out.
+    """
+    by_kind = {}
+    for kind, names in _TABLES.items():
+        tables = [table for name in names for table in _tables(files, fout, name, days)]
+        if tables:
+            by_kind[kind] = _by_monday(tables, days)
+    return StoredTables(files, fout, days, by_kind) if by_kind else None
 
 
 def _tables(files: Files, fout: str, name: str, days: Sequence[date]) -> list[_StoredTable]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from cmsspark.apps.popularity.cli_output import echo_forecast, forecast_rows
 from cmsspark.apps.popularity.label_options import label_of, label_options
 from cmsspark.base.errors import UsageError
 from cmsspark.base.periods import Period
@@ -21,14 +22,9 @@ from cmsspark.cli.output_files import check_table_path, write_table, write_text
 from cmsspark.cli.period_options import needed, period_options
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from cmsspark.apps.popularity.series import Series
-    from cmsspark.apps.popularity.training import Label
 
-    Array = np.ndarray[Any, Any]
-
-_COMPARED: Final = ("persistence", "average", "blend")
+_COMPARED: Final = ("average", "blend")
 
 
 @click.group("popularity", cls=CommandGroup)
@@ -94,7 +90,9 @@ def _series(
 @command.command("evaluate")
 @_series_options
 @_by_site
-@click.option("--model", "models", multiple=True, help=f"Model; repeatable. [default: {', '.join(_COMPARED)}]")
+@click.option(
+    "--model", "models", multiple=True, help=f"Beside baselines; repeatable. [default: {', '.join(_COMPARED)}]"
+)
 @click.option("--last", type=click.IntRange(1), help="Only the last so many weeks.")
 @_seed
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with strata and intervals.")
@@ -103,10 +101,13 @@ def evaluate_command(
     top_bytes: int | None, horizon: int, **source: Any,
 ) -> None:  # fmt: skip
     """Predict each past week from what was known on its Monday, and compare with what happened."""
+    from cmsspark.apps.popularity.baselines import warnings, with_baselines
     from cmsspark.apps.popularity.evaluate import evaluate
 
-    series = _series(**source)
-    rows = evaluate(series, label_of(threshold, users, top_bytes, horizon), models or _COMPARED, weeks=last, seed=seed)
+    series, compared = _series(**source), with_baselines(models or _COMPARED)
+    rows = evaluate(series, label_of(threshold, users, top_bytes, horizon), compared, weeks=last, seed=seed)
+    for text in (text for name in compared for text in warnings(rows, name)):
+        click.echo(f"warning: {text}", err=True)
     if as_json:
         click.echo(json.dumps([{**row, "week": str(row["week"])} for row in rows], indent=1))
         return
@@ -154,8 +155,6 @@ def predict_command(
     A saved model (cmsspark popularity train) predicts what it was trained for, whatever --threshold, --users and
     --weeks are.
     """
-    import numpy as np
-
     check_table_path(output)
     series = _series(**source)
     number = len(series.days) if day is None else (day - series.days[0]).days
@@ -165,48 +164,14 @@ def predict_command(
             found=f"{series.days[0]} to {series.days[-1]}",
             next_step="choose another --date",
         )
-    scores, raw = _scores(series, number, model, label_of(threshold, users, top_bytes, horizon), seed)
-    order = np.argsort(-scores, kind="stable")
-    rows = [
-        {
-            "rank": place + 1,
-            "dataset": series.datasets[item],
-            **({} if series.sites is None else {"site": series.sites[item]}),
-            "probability": float(scores[item]),
-            "raw_probability": float(raw[item]),
-        }
-        for place, item in enumerate(order.tolist())
-    ]
+    frame = forecast_rows(series, number, model, label_of(threshold, users, top_bytes, horizon), seed)
     if output is not None:
-        import polars as pl
-
-        frame = pl.DataFrame(rows)
         write_table(frame, output)
         click.echo(output)
     elif as_json:
-        click.echo(json.dumps(rows, indent=1))
+        click.echo(json.dumps(frame.to_dicts(), indent=1))
     else:
-        names = ("rank", "dataset", "site")[: 3 if series.by_site else 2]
-        shown = [(*(row[name] for name in names), _number(row["probability"])) for row in rows[:top]]
-        echo_table((*names, "probability"), shown, left=tuple(range(1, len(names))))
-
-
-def _scores(series: Series, number: int, model: str, label: Label, seed: int) -> tuple[Array, Array]:
-    """(calibrated, raw) probabilities by a saved model, or one that learns from the days before."""
-    from cmsspark.apps.popularity import saved
-    from cmsspark.apps.popularity.fitting import fit
-    from cmsspark.apps.popularity.models import MODELS
-    from cmsspark.apps.popularity.training import Weeks
-
-    past = series.until(number)
-    loaded = None if model in MODELS else saved.find(model)
-    if loaded is not None:
-        click.echo(f"model {loaded.folder.name}: {loaded.card['about']}", err=True)
-        return loaded.predict(Weeks(past, loaded.label), number)
-    weeks = Weeks(past, label)
-    fitted = fit(weeks, number, model, seed=seed)
-    raw = fitted.raw(weeks.rows(number))
-    return fitted.calibrated(raw), raw
+        echo_forecast(frame.head(top), by_site=series.by_site)
 
 
 @command.command("train")
@@ -226,12 +191,15 @@ def train_command(
     The card says how good such a model was on the last weeks, each predicted from the days before it.
     """
     from cmsspark.apps.popularity import saved
+    from cmsspark.apps.popularity.baselines import warnings, with_baselines
     from cmsspark.apps.popularity.evaluate import evaluate
     from cmsspark.apps.popularity.training import Weeks
 
     series = _series(**source)
     label = label_of(threshold, users, top_bytes, horizon)
-    metrics = evaluate(series, label, ("persistence", model), weeks=last, seed=seed)
+    metrics = evaluate(series, label, with_baselines([model]), weeks=last, seed=seed)
+    for text in warnings(metrics, model):
+        click.echo(f"warning: {text}", err=True)
     weeks = Weeks(series, label)
     place = saved.save(output, weeks, saved.train(weeks, model, seed=seed), metrics, seed)
     if as_json:
@@ -290,15 +258,17 @@ def report_command(
     **source: Any,
 ) -> None:
     """Write a page with a model card, weekly numbers, reliability and gain."""
+    from cmsspark.apps.popularity.baselines import with_baselines
     from cmsspark.apps.popularity.evaluate import evaluated_days, forecasts, judged
     from cmsspark.apps.popularity.report import evaluation_page
     from cmsspark.apps.popularity.training import Weeks
 
     series = _series(**source)
     label = label_of(threshold, users, top_bytes, horizon)
-    made = forecasts(Weeks(series, label), evaluated_days(series, label, last), ("persistence", model), seed=seed)
+    weeks = Weeks(series, label)
+    made = forecasts(weeks, evaluated_days(series, label, last), with_baselines([model]), seed=seed)
     rows = [judged(series, label, forecast) for forecast in made]
-    write_text(output, evaluation_page(series, label, model, made, rows, seed))
+    write_text(output, evaluation_page(weeks, model, made, rows, seed))
     click.echo(output)
 
 

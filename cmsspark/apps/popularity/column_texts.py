@@ -18,6 +18,8 @@ _SHAPES: Final = {
     "cpus": "log(1 + CPU seconds) of the {days}; 0 where the series has no CPU",
 }
 _OTHERS: Final = {
+    "accesses_decayed": "log(1 + 7 times the mean accesses of the last 28 days, half the weight for each two days)",
+    "bytes_decayed": "log(1 + 7 times the mean bytes read of the last 28 days, half the weight for each two days)",
     "recency_days": "log(1 + days since the last access); the length of the series where there was none",
     "age_days": "log(1 + days since the first access); 0 where there was none",
     "trend_week": "log(1 + accesses) of the last 7 days minus that of the 7 days before",

@@ -56,6 +56,13 @@ class Catalogue:
             for kind, every in self.snapshots.items()
         })  # fmt: skip
 
+    def created_days(self, day: int) -> Array | None:
+        """Return float64 [datasets]: the number of the day on which DBS made each dataset, NaN where unknown, by the
+        last table of DBS that counts on day number ``day``; None without one.
+        """
+        usable = [snapshot for snapshot in self.snapshots.get("dbs", ()) if snapshot.start <= day]
+        return usable[-1].values[RAW["dbs"].index("created_day")] if usable else None
+
     def inputs(self) -> dict[str, dict[str, str]]:
         """Stored table → its days → the run whose rows were read."""
         found: dict[str, dict[str, str]] = {}

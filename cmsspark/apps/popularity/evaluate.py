@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from cmsspark.apps.popularity.fitting import predict
+from cmsspark.apps.popularity.fitting import keep_raw_forecast, past_days, predict, raw_forecast
 from cmsspark.apps.popularity.guards import SHUFFLED_MODEL, check_columns, check_later_days, check_shuffled, shuffles
 from cmsspark.apps.popularity.models import check_model
 from cmsspark.apps.popularity.scores import metrics
@@ -33,7 +33,7 @@ _OWN_JOBS: Final = "spark-"
 
 
 def strata(series: Series, day: int) -> Mapping[str, Array]:
-    """bool [datasets] each: active (used in the last week), dormant (used before that), new (never used before)."""
+    """Return bool [datasets] each: active (used in the last week), dormant (used before), new (never used before)."""
     used = series.accesses[:day] > 0
     active, ever = np.asarray(used[max(day - 7, 0) :].any(0)), np.asarray(used.any(0))
     return {"active": active, "dormant": ever & ~active, "new": ~ever}
@@ -41,7 +41,9 @@ def strata(series: Series, day: int) -> Mapping[str, Array]:
 
 @dataclass(frozen=True)
 class WeekForecast:
-    """What a model predicted for the weeks from day number ``day`` on: calibrated float64 [datasets]."""
+    """What a model predicted for the weeks from day number ``day`` on: calibrated float64 [datasets], NaN for datasets
+    that had not entered before that day.
+    """
 
     day: int
     model: str
@@ -78,7 +80,7 @@ def too_short(series: Series, wanted: str, earliest: int, label: Label, mondays:
 def forecasts(
     weeks: Weeks, days: Sequence[int], models: Sequence[str], *, seed: int = 0, spark: SparkSession | None = None
 ) -> list[WeekForecast]:
-    """Each model's forecast of each day, in order of days, after the guards; with ``spark`` one task a forecast.
+    """Return each model's forecast of each day, in order of days, after the guards; with ``spark`` one task a forecast.
 
     Raises DataError (65) where a guard fails, UsageError (2) for an unknown model.
     """
@@ -88,28 +90,39 @@ def forecasts(
     check_later_days(weeks, days)
     check_columns(weeks, days)
     shuffled = [(day, SHUFFLED_MODEL, each, True) for day, each in shuffles(seed, days)]
-    wanted = [(day, name, seed, False) for day in days for name in names]
-    in_tasks = [piece for piece in (*shuffled, *wanted) if not piece[1].startswith(_OWN_JOBS)]
-    here = [piece for piece in wanted if piece[1].startswith(_OWN_JOBS)]
-    shared = (weeks.series, weeks.label)
-    rows = [*run_pieces(_forecast, shared, in_tasks, spark), *(_forecast(shared, piece) for piece in here)]
-    scores = {piece: np.array(row["scores"], float) for piece, row in zip((*in_tasks, *here), rows, strict=True)}
-    check_shuffled(weeks, [(piece[0], scores[piece]) for piece in shuffled])
-    return [WeekForecast(piece[0], piece[1], scores[piece]) for piece in wanted]
+    if spark is not None:
+        past = sorted({*days, *(each for day in days for each in past_days(day, weeks.label))})
+        raw = [(day, name, seed, False) for day in past for name in names if not name.startswith(_OWN_JOBS)]
+        tasks = [*shuffled, *raw]
+        rows = run_pieces(_forecast, (weeks.series, weeks.label), tasks, spark)
+        for (day, name, each, is_shuffled), row in zip(tasks, rows, strict=True):
+            keep_raw_forecast(weeks, day, name, np.array(row["scores"], float), seed=each, is_shuffled=is_shuffled)
+    check_shuffled(
+        weeks, [(day, predict(weeks, day, name, seed=each, is_shuffled=True)) for day, name, each, _ in shuffled]
+    )
+    return [WeekForecast(day, name, predict(weeks, day, name, seed=seed)) for day in days for name in names]
 
 
-def _forecast(shared: tuple[Series, Label], piece: tuple[int, str, int, bool]) -> dict[str, Any]:
+def _forecast(shared: tuple[Series, Label], task: tuple[int, str, int, bool]) -> dict[str, Any]:
     series, label = shared
-    day, model, seed, is_shuffled = piece
+    day, model, seed, is_shuffled = task
     # The days from the week on are cut off: nothing of them can be known.
     weeks = Weeks(series.until(day), label)
-    return {"scores": predict(weeks, day, model, seed=seed, is_shuffled=is_shuffled).tolist()}
+    # A dataset that had not entered has none: JSON knows no NaN.
+    scores = raw_forecast(weeks, day, model, seed=seed, is_shuffled=is_shuffled).tolist()
+    return {"scores": [None if score != score else score for score in scores]}
 
 
 def judged(series: Series, label: Label, forecast: WeekForecast) -> dict[str, Any]:
-    """A row: the first day of the week, the model, :func:`metrics`, and those of the strata."""
-    labels, scores = label.of(series, forecast.day), forecast.scores
-    parts = {part: metrics(labels[where], scores[where]) for part, where in strata(series, forecast.day).items()}
+    """Return a row: the first day of the week, the model, :func:`metrics` of the datasets that had entered, and those
+    of the strata.
+    """
+    entered = ~np.isnan(forecast.scores)
+    labels, scores = label.of(series, forecast.day)[entered], forecast.scores[entered]
+    parts = {
+        part: metrics(labels[where[entered]], scores[where[entered]])
+        for part, where in strata(series, forecast.day).items()
+    }
     return {
         "week": series.days[forecast.day], "model": forecast.model, **metrics(labels, scores), "strata": parts,
     }  # fmt: skip
@@ -119,7 +132,7 @@ def evaluate(
     series: Series, label: Label, models: Sequence[str], *, weeks: int | None = None, seed: int = 0,
     spark: SparkSession | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """A row for each week and model: the week's Monday, :func:`metrics`, and those of the strata.
+    """Return a row for each week and model: the week's Monday, :func:`metrics`, and those of the strata.
 
     ``weeks``: the last so many only. Raises InputMissing (66) where no week can be predicted, DataError (65) where a
     guard fails.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 NAME: Final = "popularity_evaluate"
 #: The page beside the table.
 PAGE: Final = "popularity.html"
-_MODELS: Final = ("persistence", "average", "blend")
+_MODELS: Final = ("average", "blend")
 
 
 def command_of(name: str, run_job: Callable[..., results.CurrentTable]) -> click.Command:
@@ -36,7 +36,9 @@ def command_of(name: str, run_job: Callable[..., results.CurrentTable]) -> click
 
     @click.command(name, help=f"{JOBS[name].about}. Needs cmsspark[popularity]. Exit codes: cmsspark help exit-codes.")
     @date_option
-    @click.option("--model", "models", multiple=True, help=f"Model; repeatable. [default: {', '.join(_MODELS)}]")
+    @click.option(
+        "--model", "models", multiple=True, help=f"Beside baselines; repeatable. [default: {', '.join(_MODELS)}]"
+    )
     @click.option("--last", type=click.IntRange(1), help="Only the last so many weeks before --date.")
     @click.option("--seed", type=int, default=0, show_default=True, help="Seed of models and intervals.")
     @label_options
@@ -73,7 +75,7 @@ def run(
     week, UsageError (2) for an unknown model, NotReady (75), OutputError (73).
     """
     with stored_run(name, day, fout, settings, log) as stored:
-        table, rows, page = build(stored.series(by_site=by_site), day, label, models, last, seed, spark)
+        table, rows, page, texts = build(stored.series(by_site=by_site), day, label, models, last, seed, spark)
 
         def write(staged: results.StagedRun) -> dict[str, Any]:
             stored.files.write_bytes(join(staged.folder, PAGE), page.encode())
@@ -81,26 +83,31 @@ def run(
 
         text = label.text_of(by_site=by_site)
         options = {"label": text, "models": list(models), "last": last, "seed": seed}
-        return stored.store({table: rows}, options, f"{number_of(rows.height, 'row')} and {PAGE}", write)
+        summary = f"{number_of(rows.height, 'row')} and {PAGE}"
+        return stored.store({table: rows}, options, summary, write, warnings=texts)
 
 
 def build(
     series: Series, day: date, label: Label, models: tuple[str, ...], last: int | None, seed: int,
     spark: SparkSession | None,
-) -> tuple[str, pl.DataFrame, str]:  # fmt: skip
-    """The name and the rows of ``schemas/tables/popularity_evaluation.yaml``, of a series by site
-    ``popularity_site_evaluation.yaml``, by week, model and stratum, and the page of the last model.
+) -> tuple[str, pl.DataFrame, str, list[str]]:  # fmt: skip
+    """Return the name and the rows of ``schemas/tables/popularity_evaluation.yaml``, of a series by site
+    ``popularity_site_evaluation.yaml``, by week, model and stratum, the page of the last model, and warnings.
     """
+    from cmsspark.apps.popularity.baselines import warnings, with_baselines
     from cmsspark.apps.popularity.evaluate import evaluated_days, forecasts, judged
     from cmsspark.apps.popularity.forecast import quality_rows, table_name
     from cmsspark.apps.popularity.report import evaluation_page
     from cmsspark.apps.popularity.training import Weeks
 
-    made = forecasts(Weeks(series, label), evaluated_days(series, label, last), models, seed=seed, spark=spark)
+    compared, days = with_baselines(models), evaluated_days(series, label, last)
+    weeks = Weeks(series, label)
+    made = forecasts(weeks, days, compared, seed=seed, spark=spark)
     rows = [judged(series, label, forecast) for forecast in made]
     table = table_name("evaluation", series)
-    page = evaluation_page(series, label, models[-1], made, rows, seed)
-    return table, quality_rows(rows, day, table), page
+    page = evaluation_page(weeks, models[-1], made, rows, seed)
+    texts = [text for name in compared for text in warnings(rows, name)]
+    return table, quality_rows(rows, day, table), page, texts
 
 
 command = command_of(NAME, run)

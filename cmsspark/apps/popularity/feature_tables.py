@@ -38,6 +38,7 @@ def file_rows(series: Series, number: int, label: Label, last: int = 0) -> pl.Da
     for start in sorted(start for start in range(number, number - 7 * last - 1, -7) if start > 0):
         columns, rows = features(series.until(start), names)
         first = series.days[0] + timedelta(days=start)
+        entered = series.until(number).population(start)
         frames.append(pl.DataFrame(
             {
                 "first_day": [first] * len(rows), "dataset": series.datasets, **sites,
@@ -45,7 +46,7 @@ def file_rows(series: Series, number: int, label: Label, last: int = 0) -> pl.Da
                 "is_popular": _labels(series, start, label),
             },
             schema_overrides={"dataset": pl.String, "is_popular": pl.Boolean},
-        ))  # fmt: skip
+        ).filter(pl.Series(entered)))  # fmt: skip
     return pl.concat(frames)
 
 
@@ -94,5 +95,6 @@ def week_rows(series: Series, day: date, label: Label, last: int | None = None) 
             "is_popular": _labels(series, start, label),
             "timestamp": [start_ms(day)] * len(parts),
         }  # fmt: skip
-        frames.append(pl.DataFrame({name: values[name] for name in schema}, schema=schema))
+        rows_of_week = pl.DataFrame({name: values[name] for name in schema}, schema=schema)
+        frames.append(rows_of_week.filter(pl.Series(series.population(start))))
     return pl.concat(frames)

@@ -19,6 +19,7 @@ _DAYS: Final = (1, 2, 3, 7, 14, 28, 56, 182)
 BASE_COLUMNS: Final = (
     *(f"{name}_{days}d" for days in _DAYS for name in ("accesses", "active_share", "mean_log_accesses")),
     *(f"{measure}_{days}d" for measure in MEASURES[1:] for days in (7, 28)),
+    *("accesses_decayed", "bytes_decayed"),
     *("recency_days", "age_days", "trend_week", "spread_week", "peak_week"),
     *("gap_days", "run_days", "peak_day", "peak_age_days", "spread_28d"),
     *(f"siblings_{name}" for name in ("primary", "processed", "tier", "campaign")),
@@ -83,6 +84,8 @@ def features(past: Series, names: Names) -> tuple[list[str], Array]:
     for number, measure in enumerate(MEASURES[1:], 1):
         for days in (7, 28):
             columns[f"{measure}_{days}d"] = np.log1p(past.values[number, max(length - days, 0) :].sum(0))
+    for measure in ("accesses", "bytes"):
+        columns[f"{measure}_decayed"] = np.log1p(decayed(past.values[MEASURES.index(measure)]))
     ever = used.any(0)
     columns["recency_days"] = np.log1p(np.where(ever, np.argmax(used[::-1], 0), length))
     columns["age_days"] = np.log1p(np.where(ever, length - np.argmax(used, 0), 0))
@@ -103,6 +106,15 @@ def features(past: Series, names: Names) -> tuple[list[str], Array]:
     if past.catalogue is not None:
         columns |= past.catalogue.columns(length, count)
     return [*columns, *names.columns], np.concatenate([np.stack(list(columns.values()), axis=1), names.flags], axis=1)
+
+
+def decayed(values: Array) -> Array:
+    """Return seven times the mean of the days of ``values`` [days, datasets], each weighed half of the day two days
+    after it.
+    """
+    recent = values[-28:]
+    weights = np.exp2(np.arange(1 - len(recent), 1) / 2)
+    return np.asarray(7 * weights @ recent / weights.sum())
 
 
 def _rhythm(accesses: Array, used: Array) -> dict[str, Array]:

@@ -1,42 +1,63 @@
-"""Fitted models: learned from all that is known on a day, and calibrated on the latest weeks that are over."""
+"""Fit models on all that is known on a day, and calibrate them on past forecasts where that helps."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
 from cmsspark.apps.popularity.models import Model, logistic_weights, make_model, sigmoid
-from cmsspark.apps.popularity.training import Training, Weeks
+from cmsspark.apps.popularity.training import FIRST_DAY, Label, Training, Weeks
 
 Array = np.ndarray[Any, Any]
 
-#: The weight, for each row that is held out, of a calibration that changes nothing.
-_NEAR_ONE: Final = 3.0
-#: The least slope of a calibration: whatever one week was like, a higher probability stays the higher one.
+#: The weight, for each row, of a calibration that changes nothing.
+_NEAR_ONE: Final = 0.5
+#: The least slope of a calibration: whatever the weeks were like, a higher probability stays the higher one.
 _LEAST_SLOPE: Final = 0.2
-#: Days that are held out for the calibration.
-_HELD_DAYS: Final = 7
+#: Probabilities nearer to 0 and 1 are calibrated as these.
+_LEAST: Final = 1e-9
+#: Rows that a model of shuffled labels learns from at most.
+_SHUFFLED_ROWS: Final = 2_000
+#: Past weeks, predicted and over, that a calibration is fitted and judged on.
+CALIBRATION_WEEKS: Final = 3
+#: A calibration is used where it lowers the squared error of each week that it was not fitted on by this share.
+_LEAST_GAIN: Final = 0.01
+
+
+@dataclass(frozen=True)
+class PastWeek:
+    """What such a model, without a calibration, gave for weeks that are over, and their labels, both of the datasets
+    that had entered before day number ``day``. ``entered``: their numbers.
+    """
+
+    day: int
+    entered: Array
+    raw: Array
+    labels: Array
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A model that has learned. ``calibration``: slope and shift on the logit scale; None where it has none."""
+    """A model that has learned. ``calibration``: slope and shift on the logit scale; None where it has none. ``past``:
+    the weeks that the calibration was judged on.
+    """
 
     name: str
     model: Model
     calibration: Array | None
     training: Training
+    past: tuple[PastWeek, ...] = ()
 
     def raw(self, rows: Array) -> Array:
         """Probabilities as the model gives them, float64 [rows]."""
         return self.model.predict(rows)
 
     def calibrated(self, raw: Array) -> Array:
-        """Probabilities after the calibration, in the same order."""
-        return raw if self.calibration is None else sigmoid(_logit(raw) @ self.calibration)
+        """Return probabilities after the calibration, in the same order."""
+        return calibrated(raw, self.calibration)
 
     def predict(self, rows: Array) -> Array:
         """Calibrated probabilities, float64 [rows]."""
@@ -47,47 +68,135 @@ def fit(
     weeks: Weeks, day: int, model_name: str, *, seed: int = 0, is_shuffled: bool = False,
     options: Mapping[str, Any] | None = None,
 ) -> Fitted:  # fmt: skip
-    """The model for the weeks from that day on, from the days before it.
+    """Fit the model for the weeks from that day on, on what was known before it, and calibrate it where that helps.
 
-    The calibration comes from the latest week that is over: a model that has not seen it predicts it, and two numbers
-    are fitted to what happened. Baselines of 0 and 1 have none. Raises as :meth:`Weeks.training`.
+    Raises as :meth:`Weeks.training`.
     """
-    training = weeks.training(day, seed=seed)
+    known = weeks.until(day)
+    fitted = _fit_raw(known, day, model_name, seed, is_shuffled, options)
+    # What learned from shuffled labels is only ranked, which a calibration does not change.
+    if is_shuffled or model_name == "persistence":
+        return fitted
+    past = past_weeks(known, day, model_name, seed=seed, options=options)
+    return replace(fitted, calibration=helpful_calibration(past), past=past)
+
+
+def _fit_raw(
+    known: Weeks, day: int, model_name: str, seed: int, is_shuffled: bool, options: Mapping[str, Any] | None
+) -> Fitted:
+    training = known.training(day, seed=seed, most=_SHUFFLED_ROWS if is_shuffled else None)
     if is_shuffled:
         training = replace(training, labels=np.random.default_rng(seed).permutation(training.labels))
-    model = make_model(model_name, weeks.label, options)
+    model = make_model(model_name, known.label, options)
     model.fit(training, seed)
-    fitted = Fitted(model_name, model, None, training)
-    held = training.days > training.days.max() - _HELD_DAYS
-    # Labels of the days just before the held-out week reach into it, and are left out.
-    earlier = training.days <= training.days.max() - _HELD_DAYS - (weeks.label.days - 1)
-    # What learned from shuffled labels is only ranked, which a calibration does not change.
-    if is_shuffled or model_name == "persistence" or earlier.sum() < held.sum():
-        return fitted
-    without = make_model(model_name, weeks.label, options)
-    without.fit(training.where(earlier), seed)
-    of_week = training.where(held)
-    return replace(fitted, calibration=calibration(without.predict(of_week.rows), of_week.labels, of_week.weights))
+    return Fitted(model_name, model, None, training)
+
+
+def past_days(day: int, label: Label) -> list[int]:
+    """Return the days, the latest first, whose weeks are over on ``day`` and which a calibration looks at."""
+    days = (day - label.days - 7 * back for back in range(CALIBRATION_WEEKS))
+    return [each for each in days if each >= FIRST_DAY + label.days]
+
+
+def past_weeks(
+    known: Weeks, day: int, model_name: str, *, seed: int = 0, options: Mapping[str, Any] | None = None
+) -> tuple[PastWeek, ...]:
+    """Return the forecasts of the last weeks that are over on ``day``, each from what was known before it."""
+    past = []
+    for each in past_days(day, known.label):
+        raw = raw_forecast(known, each, model_name, seed=seed, options=options)
+        entered = np.nonzero(~np.isnan(raw))[0]
+        past.append(PastWeek(each, entered, raw[entered], known.label.of(known.series, each)[entered]))
+    return tuple(past)
+
+
+def raw_forecast(
+    weeks: Weeks, day: int, model_name: str, *, seed: int = 0, is_shuffled: bool = False,
+    options: Mapping[str, Any] | None = None,
+) -> Array:  # fmt: skip
+    """Return a model's own probabilities for the weeks from that day on, float64 [datasets]; NaN for datasets that had
+    not entered. Each is made once.
+    """
+    key = _key(day, model_name, seed, is_shuffled, options)
+    if key not in weeks.shared.raw:
+        known = weeks.until(day)
+        model = _fit_raw(known, day, model_name, seed, is_shuffled, options).model
+        weeks.shared.raw[key] = of_population(known, day, model.predict)
+    return weeks.shared.raw[key]
+
+
+def keep_raw_forecast(
+    weeks: Weeks, day: int, model_name: str, scores: Array, *, seed: int = 0, is_shuffled: bool = False
+) -> None:
+    """Keep a raw forecast that was made elsewhere."""
+    weeks.shared.raw[_key(day, model_name, seed, is_shuffled, None)] = scores
+
+
+def _key(day: int, model_name: str, seed: int, is_shuffled: bool, options: Mapping[str, Any] | None) -> tuple[Any, ...]:
+    return day, model_name, seed, is_shuffled, repr(sorted((options or {}).items()))
+
+
+def of_population(weeks: Weeks, day: int, predict_rows: Callable[[Array], Array]) -> Array:
+    """Return what ``predict_rows`` gives for the rows of the population on that day; NaN for other datasets."""
+    entered = weeks.population(day)
+    scores = np.full(len(entered), np.nan)
+    if entered.any():
+        scores[entered] = predict_rows(weeks.rows(day)[entered])
+    return scores
 
 
 def predict(
     weeks: Weeks, day: int, model_name: str, *, seed: int = 0, is_shuffled: bool = False,
     options: Mapping[str, Any] | None = None,
 ) -> Array:  # fmt: skip
-    """Calibrated probabilities, float64 [datasets], for the weeks from that day on, from the days before it."""
-    return fit(weeks, day, model_name, seed=seed, is_shuffled=is_shuffled, options=options).predict(weeks.rows(day))
+    """Return calibrated probabilities, float64 [datasets], for the weeks from that day on, from what was known before
+    it; NaN for datasets that had not entered.
+    """
+    known = weeks.until(day)
+    raw = raw_forecast(known, day, model_name, seed=seed, is_shuffled=is_shuffled, options=options)
+    if is_shuffled or model_name == "persistence":
+        return raw
+    past = past_weeks(known, day, model_name, seed=seed, options=options)
+    return calibrated(raw, helpful_calibration(past))
 
 
-def calibration(held: Array, labels: Array, counts: Array) -> Array:
-    """The slope and the shift, on the logit scale, that fit predictions of a held-out week best; both are held near one
-    and zero, as one week says little about the next.
+def calibrated(raw: Array, weights: Array | None) -> Array:
+    """Return probabilities after the calibration, in the same order."""
+    return raw if weights is None else sigmoid(_logit(raw) @ weights)
+
+
+def helpful_calibration(past: Sequence[PastWeek]) -> Array | None:
+    """Return the calibration of the past weeks; None unless the calibration of the others lowers the error of each of
+    them.
+    """
+    if len(past) < CALIBRATION_WEEKS:
+        return None
+    for number, week in enumerate(past):
+        others = [each for place, each in enumerate(past) if place != number]
+        before, after = (
+            float(((values - week.labels) ** 2).mean()) if len(values) else 0.0
+            for values in (week.raw, calibrated(week.raw, _pooled(others)))
+        )
+        if after >= (1 - _LEAST_GAIN) * before:
+            return None
+    return _pooled(past)
+
+
+def _pooled(past: Sequence[PastWeek]) -> Array:
+    raw, labels = (np.concatenate(columns) for columns in zip(*((week.raw, week.labels) for week in past), strict=True))
+    return calibration(raw, labels, np.ones(len(raw)))
+
+
+def calibration(raw: Array, labels: Array, counts: Array) -> Array:
+    """Return the slope and the shift, on the logit scale, that fit predictions of past weeks best; both are held near
+    one and zero, as few weeks say little about the next.
     """
     penalty = np.full(2, _NEAR_ONE * counts.sum())
-    weights = logistic_weights(_logit(held), labels, penalty, np.array([1.0, 0.0]), counts)
+    weights = logistic_weights(_logit(raw), labels, penalty, np.array([1.0, 0.0]), counts)
     weights[0] = max(weights[0], _LEAST_SLOPE)
     return weights
 
 
 def _logit(probability: Array) -> Array:
-    clipped = np.clip(probability, 1e-4, 1 - 1e-4)
+    clipped = np.clip(probability, _LEAST, 1 - _LEAST)
     return np.stack([np.log(clipped / (1 - clipped)), np.ones(len(clipped))], axis=1)

@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from cmsspark.apps.popularity.baselines import with_baselines
 from cmsspark.apps.popularity.evaluate import forecasts, judged, strata
-from cmsspark.apps.popularity.fitting import fit
+from cmsspark.apps.popularity.explanations import bases, moved_by, reasons
+from cmsspark.apps.popularity.fitting import fit, of_population
+from cmsspark.apps.popularity.quantities import QUANTITIES, expected
 from cmsspark.apps.popularity.series import Series
 from cmsspark.apps.popularity.training import FIRST_DAY, Label, Weeks
+from cmsspark.base.errors import InputMissing
 from cmsspark.base.periods import start_ms
 from cmsspark.base.schemas import stored_table
 
@@ -24,48 +28,91 @@ Array = np.ndarray[Any, Any]
 _TABLE: Final = "popularity_"
 _SITE_TABLE: Final = "popularity_site_"
 _BASELINE: Final = "persistence"
+#: What is null where nothing is known of a dataset.
+_OF_KNOWN: Final = (
+    *("probability", "raw_probability", "reasons"),
+    *(column for name in QUANTITIES for column in (f"expected_{name}", *(f"{name}_p{q}" for q in (10, 50, 90)))),
+)
 _METRICS: Final = ("average_precision", "auc", "brier", "tpr", "tnr")
 
 
 def predictions(weeks: Weeks, day: date, model_name: str, *, seed: int = 0) -> pl.DataFrame:
-    """``schemas/tables/popularity_predictions.yaml``, of a series by site ``popularity_site_predictions.yaml``, for the
-    weeks from ``day`` on, the day after the series.
+    """Return ``schemas/tables/popularity_predictions.yaml``, of a series by site ``popularity_site_predictions.yaml``,
+    for the weeks from ``day`` on, the day after the series: a row for each dataset that has entered.
+
+    A new dataset of which neither siblings nor DBS say anything has no probability.
     """
     number = len(weeks.series.days)
     fitted = fit(weeks, number, model_name, seed=seed)
-    raw = fitted.raw(weeks.rows(number))
-    return predictions_of(weeks, day, model_name, raw, fitted.calibrated(raw))
+    raw = of_population(weeks, number, fitted.raw)
+    moved = moved_by(fitted.model, weeks, number, np.nonzero(~np.isnan(raw))[0])
+    return predictions_of(weeks, day, model_name, (fitted.calibrated(raw), raw), moved, seed=seed)
 
 
-def predictions_of(weeks: Weeks, day: date, model_name: str, raw: Array, probability: Array) -> pl.DataFrame:
-    """The same from probabilities that there are."""
+def predictions_of(
+    weeks: Weeks, day: date, model_name: str, scores: tuple[Array, Array], moved: Array | None, *, seed: int = 0
+) -> pl.DataFrame:
+    """Return the same from (calibrated, raw) probabilities, NaN where a dataset has not entered, and the contributions
+    to those of the others.
+    """
+    probability, raw = scores
+    entered = np.nonzero(~np.isnan(raw))[0]
+    series = weeks.series.only(entered)
+    rows = {
+        "raw_probability": raw[entered],
+        "probability": probability[entered],
+        "basis": bases(series),
+        "reasons": reasons(weeks.columns, moved) or [None] * len(entered),
+        **_quantities(weeks, len(series.days), entered, seed),
+    }
+    return _table(weeks, series, day, model_name, rows)
+
+
+def _quantities(weeks: Weeks, number: int, entered: Array, seed: int) -> dict[str, Any]:
+    """Return the expected accesses and bytes, and their quantiles, by column; null where nothing can tell them."""
+    columns: dict[str, Any] = {}
+    for name, measure in QUANTITIES.items():
+        try:
+            found = expected(weeks, number, measure, seed=seed)
+        except InputMissing:
+            # A saved model predicts from a series that is too short to learn from.
+            found = None
+        values = [None] * 4 if found is None else [found.mean, *found.quantiles.T]
+        for column, of_column in zip(
+            (f"expected_{name}", *(f"{name}_p{q}" for q in (10, 50, 90))), values, strict=True
+        ):
+            columns[column] = [None] * len(entered) if of_column is None else of_column[entered]
+    return columns
+
+
+def _table(weeks: Weeks, series: Series, day: date, model_name: str, rows: dict[str, Any]) -> pl.DataFrame:
     import polars as pl
 
-    series = weeks.series
-    number = len(series.days)
     names = np.empty(len(series.datasets), object)
-    for stratum, where in strata(series, number).items():
+    for stratum, where in strata(series, len(series.days)).items():
         names[where] = stratum
-    # Of equal probability the raw one decides, then the name.
-    order = np.lexsort((np.arange(len(raw)), -raw, -probability))
-    rank = np.empty(len(order), np.int64)
-    rank[order] = np.arange(1, len(order) + 1)
     parts = [name.split("/") for name in series.datasets]
-    last_week = series.accesses[max(number - 7, 0) :].sum(0).astype(np.int64)
-    frame = pl.DataFrame({
-        "rank": rank,
+    label, table = weeks.label, stored_table(table_name("predictions", series))
+    schema = pl.Schema(table.arrow())
+    columns = {
+        **rows,
         "dataset_name": series.datasets,
-        **({} if series.sites is None else {"site_name": series.sites}),
+        "site_name": series.sites,
         "data_tier": [part[3] if len(part) > 3 else None for part in parts],
-        "probability": probability,
-        "raw_probability": raw,
         "stratum": names.tolist(),
-        "last_week_nacc": last_week,
-    }, schema_overrides={"data_tier": pl.String, "stratum": pl.String, "dataset_name": pl.String})  # fmt: skip
-    label = weeks.label
-    text = label.text_of(by_site=series.by_site)
-    constants = {"model": model_name, "threshold": label.least_accesses, "label": text}
-    return _with_day(frame, day, table_name("predictions", series), **constants).sort("rank")
+        "last_week_nacc": series.accesses[max(len(series.days) - 7, 0) :].sum(0).astype(np.int64),
+    }
+    constants = {"model": model_name, "threshold": label.least_accesses, "label": label.text_of(by_site=series.by_site)}
+    chosen = {name: kind for name, kind in schema.items() if name in columns}
+    is_unknown = pl.col("basis") == "unknown"
+    frame = pl.DataFrame({name: columns[name] for name in chosen}, schema=chosen).with_columns(
+        pl.when(~is_unknown).then(pl.col(name)) for name in _OF_KNOWN if name in chosen
+    )
+    # Of equal probability the raw one decides, then what is expected, then the name.
+    order = ("probability", "raw_probability", "expected_nacc")
+    keys = [*(pl.col(name).fill_null(-1) for name in order), pl.col("dataset_name")]
+    frame = frame.sort(keys, descending=[True, True, True, False], maintain_order=True).with_row_index("rank", 1)
+    return _with_day(frame.cast({"rank": pl.Int64}), day, table.name, **constants)
 
 
 def table_name(name: str, series: Series) -> str:
@@ -81,7 +128,7 @@ def quality(weeks: Weeks, day: date, model_name: str, count: int, *, seed: int =
     series, label = weeks.series, weeks.label
     starts = [len(series.days) - label.days - 7 * back for back in range(count)]
     starts = sorted(start for start in starts if start >= FIRST_DAY + label.days)
-    made = forecasts(weeks, starts, (model_name, _BASELINE), seed=seed) if starts else []
+    made = forecasts(weeks, starts, with_baselines([model_name]), seed=seed) if starts else []
     return quality_rows([judged(series, label, forecast) for forecast in made], day, table_name("quality", series))
 
 

@@ -65,16 +65,19 @@ def run(
     Raises InputMissing (66) where the day before is not stored or there are too few days, DataError (65) where a day
     is damaged, a feature knows its week, or the days lack what the label is made of, NotReady (75), OutputError (73).
     """
+    from cmsspark.apps.popularity.baselines import warnings
+    from cmsspark.apps.popularity.forecast import table_name
     from cmsspark.apps.popularity.training import Label
 
     label = label or Label()
     chosen = {**_DEFAULTS, **options}
     with stored_run(name, day, fout, settings, log) as stored:
         series = stored.series(by_site=by_site)
-        tables = build(series, day, label, chosen)
+        tables = dict(build(series, day, label, chosen))
+        judged = tables[table_name("quality", series)].filter(stratum="all").to_dicts()
         summary = series.size_text
         about = {"label": label.text_of(by_site=by_site), "threshold": label.least_accesses, "horizon": label.weeks}
-        return stored.store(dict(tables), {**chosen, **about}, summary)
+        return stored.store(tables, {**chosen, **about}, summary, warnings=warnings(judged, chosen["model"]))
 
 
 def build(series: Series, day: date, label: Label, options: dict[str, Any]) -> list[tuple[str, pl.DataFrame]]:

@@ -8,7 +8,8 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from cmsspark.apps.popularity.training import Label, Training, first_by_bytes
+from cmsspark.apps.popularity.baselines import Persistence, measure_of
+from cmsspark.apps.popularity.training import Label, Training
 from cmsspark.base.errors import UsageError
 
 Array = np.ndarray[Any, Any]
@@ -38,11 +39,15 @@ _FOREST: Final = {
 class Model(Protocol):
     """``fit``, then ``predict(rows)``: float64 probabilities, one a row. ``save`` gives what ``load`` takes, as JSON.
 
+    ``contributions(rows)``: by how much each column moved the logarithm of the odds, [rows, columns]; None where the
+    model cannot say.
+
     ``fit`` gets ``training``: its columns' names, labels, how many datasets each row stands for, ages of rows in days.
     """
 
     def fit(self, training: Training, seed: int) -> None: ...
     def predict(self, rows: Array) -> Array: ...
+    def contributions(self, rows: Array) -> Array | None: ...
     def save(self) -> dict[str, Any]: ...
     def load(self, saved: Mapping[str, Any]) -> None: ...
 
@@ -105,6 +110,11 @@ class Logistic:
     def predict(self, rows: Array) -> Array:
         return sigmoid(self._standard(rows) @ self._weights)
 
+    def contributions(self, rows: Array) -> Array:
+        moved = np.zeros(rows.shape)
+        moved[:, self._chosen] = self._standard(rows)[:, :-1] * self._weights[:-1]
+        return moved
+
     def save(self) -> dict[str, Any]:
         numbers = {"mean": self._mean, "spread": self._spread, "weights": self._weights}
         return {"columns": self._chosen, **{name: values.tolist() for name, values in numbers.items()}}
@@ -118,49 +128,6 @@ class Logistic:
         return np.concatenate([standard, np.ones((len(rows), 1))], axis=1)
 
 
-class Persistence:
-    """What was popular in the last weeks will be, by the same rule; weeks: the longest window of the features that the
-    horizon holds (1, 2, 4, 8 or 26 weeks; for bytes and users 1 or 4), the threshold in its share.
-    """
-
-    def __init__(self, label: Label) -> None:
-        self._label = label
-
-    def fit(self, training: Training, seed: int) -> None:
-        label, columns = self._label, training.columns
-        if label.top_bytes is not None:
-            name, _ = _window("bytes", label, columns)
-            self._saved: dict[str, Any] = {"column": columns.index(name), "top": label.top_bytes}
-            return
-        name, share = _window("accesses", label, columns)
-        self._saved = {"column": columns.index(name), "least": float(np.log1p(label.threshold * share))}
-        if label.users is not None:
-            users, share = _window("users", label, columns)
-            self._saved |= {"users": columns.index(users), "least_users": float(np.log1p(label.users * share))}
-
-    def predict(self, rows: Array) -> Array:
-        saved = self._saved
-        values = rows[:, saved["column"]]
-        if "top" in saved:
-            return first_by_bytes(values, saved["top"])
-        is_popular = values > saved["least"]
-        if "users" in saved:
-            is_popular &= rows[:, saved["users"]] > saved["least_users"]
-        return np.asarray(is_popular, float)
-
-    def save(self) -> dict[str, Any]:
-        return self._saved
-
-    def load(self, saved: Mapping[str, Any]) -> None:
-        self._saved = dict(saved)
-
-
-def _window(measure: str, label: Label, columns: Sequence[str]) -> tuple[str, float]:
-    """The column of the longest window within the horizon, and its share of it."""
-    days = max(days for days in (7, 14, 28, 56, 182) if days <= label.days and f"{measure}_{days}d" in columns)
-    return f"{measure}_{days}d", days / label.days
-
-
 class Trees:
     """Gradient boosting, or a random forest, by xgboost. ``half_life``: days after which a row counts half."""
 
@@ -168,7 +135,7 @@ class Trees:
         self._options, self._rounds, self._half_life = options, rounds, half_life
 
     def fit(self, training: Training, seed: int) -> None:
-        xgboost = _xgboost()
+        xgboost = load_xgboost()
         rows, labels = training.rows, training.labels
         weights = training.weights * np.exp2(-training.ages() / self._half_life)
         options = {
@@ -182,13 +149,18 @@ class Trees:
         self._trees = xgboost.train(options, xgboost.DMatrix(rows, labels, weight=weights), self._rounds)
 
     def predict(self, rows: Array) -> Array:
-        return np.asarray(self._trees.predict(_xgboost().DMatrix(rows)), float)
+        return np.asarray(self._trees.predict(load_xgboost().DMatrix(rows)), float)
+
+    def contributions(self, rows: Array) -> Array:
+        # The paths through the trees, without the average over orders of columns, which takes minutes for forests.
+        matrix = load_xgboost().DMatrix(rows)
+        return np.asarray(self._trees.predict(matrix, pred_contribs=True, approx_contribs=True)[:, :-1], float)
 
     def save(self) -> dict[str, Any]:
         return {"trees": json.loads(self._trees.save_raw("json"))}
 
     def load(self, saved: Mapping[str, Any]) -> None:
-        self._trees = _xgboost().Booster(model_file=bytearray(json.dumps(saved["trees"]).encode()))
+        self._trees = load_xgboost().Booster(model_file=bytearray(json.dumps(saved["trees"]).encode()))
 
 
 class Blend:
@@ -203,6 +175,10 @@ class Blend:
 
     def predict(self, rows: Array) -> Array:
         return np.asarray(np.mean([model.predict(rows) for model in self._models], axis=0))
+
+    def contributions(self, rows: Array) -> Array | None:
+        moved = [part for model in self._models if (part := model.contributions(rows)) is not None]
+        return np.asarray(np.mean(moved, axis=0)) if moved else None
 
     def save(self) -> dict[str, Any]:
         return {"models": [model.save() for model in self._models]}
@@ -246,6 +222,8 @@ def _on_spark(kind: str) -> Callable[[Label, Mapping[str, Any]], Model]:
 
 MODELS: Final[dict[str, Callable[[Label, Mapping[str, Any]], Model]]] = {
     "persistence": lambda label, options: Persistence(label),
+    "last-week": lambda label, options: Logistic([f"{measure_of(label)}_7d"]),
+    "decayed": lambda label, options: Logistic([f"{measure_of(label)}_decayed"]),
     "average": lambda label, options: Logistic(_AVERAGE),
     "logistic": lambda label, options: _logistic(options),
     "forest": lambda label, options: _forest(options),
@@ -257,6 +235,8 @@ MODELS: Final[dict[str, Callable[[Label, Mapping[str, Any]], Model]]] = {
 }
 ABOUT: Final = {
     "persistence": "popular last week, popular next week",
+    "last-week": "by the accesses, or bytes, of the last week",
+    "decayed": "by the mean accesses, or bytes, of the last days, half the weight for each two days",
     "average": "logistic regression on accesses of the last 1, 3, 7 and 14 days",
     "logistic": "logistic regression on all features",
     "forest": "random forest (xgboost)",
@@ -282,7 +262,8 @@ def make_model(name: str, label: Label, options: Mapping[str, Any] | None = None
     return MODELS[name](label, options or {})
 
 
-def _xgboost() -> Any:
+def load_xgboost() -> Any:
+    """Return the module. Raises UsageError (2) where it is missing."""
     try:
         import xgboost
     except ImportError:

@@ -8,10 +8,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from cmsspark.apps.popularity.baselines import BASELINES, warnings
 from cmsspark.apps.popularity.evaluate import WeekForecast
 from cmsspark.apps.popularity.models import ABOUT
-from cmsspark.apps.popularity.series import Series
-from cmsspark.apps.popularity.training import Label
+from cmsspark.apps.popularity.report_sections import sections
+from cmsspark.apps.popularity.training import Weeks
 from cmsspark.base.resources import read_text
 
 Array = np.ndarray[Any, Any]
@@ -49,6 +50,7 @@ popular. On the line, predictions are right.</figcaption></figure>
 <figure>{gain}<figcaption>Gain: the share of the popular datasets that are among the first x by probability. The line is
 guessing.</figcaption></figure>
 </div>
+{more}
 </main>
 </body>
 </html>
@@ -56,30 +58,40 @@ guessing.</figcaption></figure>
 
 
 def evaluation_page(
-    series: Series, label: Label, model: str, forecasts: Sequence[WeekForecast], rows: Sequence[Mapping[str, Any]],
-    seed: int,
-) -> str:  # fmt: skip
-    """The page of an evaluation of ``model`` beside the baseline, from its forecasts and their rows."""
+    weeks: Weeks, model: str, forecasts: Sequence[WeekForecast], rows: Sequence[Mapping[str, Any]], seed: int
+) -> str:
+    """Return the page of an evaluation of ``model`` beside the baselines, from its forecasts and their rows."""
+    series, label = weeks.series, weeks.label
     own = [forecast for forecast in forecasts if forecast.model == model]
-    labels = np.concatenate([label.of(series, forecast.day) for forecast in own])
-    scores = np.concatenate([forecast.scores for forecast in own])
+    entered = [~np.isnan(forecast.scores) for forecast in own]
+    labels = np.concatenate(
+        [label.of(series, forecast.day)[there] for forecast, there in zip(own, entered, strict=True)]
+    )
+    scores = np.concatenate([forecast.scores[there] for forecast, there in zip(own, entered, strict=True)])
     card = {
         "popular": label.text_of(by_site=series.by_site),
         "model": f"{model}: {ABOUT[model]}",
         "data": f"{series.size_text}, {series.days[0]} to {series.days[-1]}",
         "learned from": "for each week, all earlier days whose horizon is over on its Monday",
-        "guards": "later days deleted: features bit-identical; no column knows the week; shuffled labels: as guessing",
-        "baseline": f"persistence: {ABOUT['persistence']}",
+        "guards": "later days deleted: features and population the same; no column tells more than the past; "
+        "shuffled labels: as guessing",
+        "baselines": "; ".join(f"{name}: {ABOUT[name]}" for name in BASELINES),
         "seed": str(seed),
     }
     where = ", and at which sites" if series.by_site else ""
-    return page(f"Which datasets become popular{where}: {model}", card, rows, labels, scores)
+    more = "".join(f"<p>Warning: {escape(text)}.</p>" for text in warnings(rows, model))
+    more += sections(weeks, model, own[-1].day, own[-1].scores, rows, seed)
+    return page(f"Which datasets become popular{where}: {model}", card, rows, (labels, scores), more)
 
 
-def page(title: str, card: Mapping[str, str], rows: Sequence[Mapping[str, Any]], labels: Array, scores: Array) -> str:
-    """The page. ``card``: what the model is, in pairs; ``rows`` of :func:`cmsspark.apps.popularity.evaluate.evaluate`;
-    ``labels``, ``scores``: of the model, all weeks together.
+def page(
+    title: str, card: Mapping[str, str], rows: Sequence[Mapping[str, Any]], judged: tuple[Array, Array], more: str
+) -> str:
+    """Return the page. ``card``: what the model is, in pairs; ``rows`` of
+    :func:`cmsspark.apps.popularity.evaluate.evaluate`; ``judged``: labels and scores of the model, all weeks together;
+    ``more``: further sections.
     """
+    labels, scores = judged
     pairs = "".join(
         f"<tr><th scope='row'>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in card.items()
     )
@@ -88,6 +100,7 @@ def page(title: str, card: Mapping[str, str], rows: Sequence[Mapping[str, Any]],
         style=read_text("etc/report.css"),
         card=f"<table class='card'><tbody>{pairs}</tbody></table>",
         table=_table(rows),
+        more=more,
         reliability=_plot(_reliability(labels, scores), "predicted probability", "became popular"),
         gain=_plot(_gain(labels, scores), "share of datasets, by probability", "share of the popular ones"),
     )

@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 
 from cmsspark.apps.popularity.features import BASE_COLUMNS, STORE_COLUMNS
-from cmsspark.apps.popularity.fitting import Fitted, fit
+from cmsspark.apps.popularity.fitting import Fitted, fit, of_population
 from cmsspark.apps.popularity.models import ABOUT, make_model
 from cmsspark.apps.popularity.training import Label, Training, Weeks
 from cmsspark.base.errors import DataError, InputMissing, OutputError, UsageError
@@ -56,7 +56,8 @@ class Saved:
         return _label(self.card)
 
     def predict(self, weeks: Weeks, day: int) -> tuple[Array, Array]:
-        """(calibrated, raw) probabilities of the datasets of ``weeks`` on that day, float64 [datasets].
+        """Return (calibrated, raw) probabilities of the datasets of ``weeks`` on that day, float64 [datasets]; NaN for
+        datasets that have not entered.
 
         Raises DataError (65) where the model has learned from that day or a later one, or from other features,
         UsageError (2) where it is of datasets and the series of datasets at sites, or the other way round.
@@ -77,8 +78,23 @@ class Saved:
                 where=self.location or self.folder,
                 next_step="choose a later --date, or an older version of the model",
             )
-        raw = self.fitted.raw(aligned(weeks.rows(day), weeks.columns, self.card["columns"]))
+        columns = self.card["columns"]
+        raw = of_population(weeks, day, lambda rows: self.fitted.raw(aligned(rows, weeks.columns, columns)))
         return self.fitted.calibrated(raw), raw
+
+    def contributions(self, weeks: Weeks, day: int) -> Array | None:
+        """Return by how much the columns of ``weeks`` moved the forecasts of the population on that day; None where the
+        model cannot say.
+        """
+        entered, columns = weeks.population(day), self.card["columns"]
+        moved = self.fitted.model.contributions(aligned(weeks.rows(day)[entered], weeks.columns, columns))
+        if moved is None:
+            return None
+        own = np.zeros((len(moved), len(weeks.columns)))
+        for number, name in enumerate(columns):
+            if name in weeks.columns:
+                own[:, weeks.columns.index(name)] = moved[:, number]
+        return own
 
 
 def columns_digest(columns: Sequence[str]) -> str:
@@ -243,5 +259,7 @@ def _fitted(saved: Mapping[str, Any], card: Mapping[str, Any]) -> Fitted:
     model.load(saved["model"])
     calibration = None if saved["calibration"] is None else np.array(saved["calibration"])
     nothing = np.zeros(0)
-    empty = Training(np.zeros((0, len(card["columns"]))), nothing, nothing, nothing, card["columns"], card["rows"])
+    empty = Training(
+        np.zeros((0, len(card["columns"]))), nothing, nothing, nothing, card["columns"], card["rows"], nothing
+    )
     return Fitted(saved["name"], model, calibration, empty)

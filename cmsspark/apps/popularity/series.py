@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from pathlib import Path
@@ -38,6 +38,8 @@ COLUMNS: Final = {
 }
 #: Between a dataset and a site while rows are added up; no name of a dataset has it.
 _AT: Final = "\t"
+#: Days for which the creation in DBS alone keeps a dataset in the population: those of the longest stored series.
+ENTRY_DAYS: Final = 182
 #: Days times datasets of a series: four measures of so many take 6 GB.
 _MOST_CELLS: Final = 200_000_000
 
@@ -76,9 +78,26 @@ class Series:
     @property
     def is_known(self) -> Array:
         """bool [datasets]: whether a day of the series has a row of the dataset."""
-        if self.first_rows is None:
-            return np.asarray(self.values.any((0, 1)))
-        return np.asarray(self.first_rows < len(self.days))
+        return np.asarray(self._first_rows < len(self.days))
+
+    def population(self, day: int) -> Array:
+        """Return bool [datasets]: which had entered before day number ``day``, by what was known on the series' end.
+
+        A dataset enters with its first row, which may be one without use, or, for :data:`ENTRY_DAYS` days, with its
+        creation in DBS. A pair of dataset and site enters with its first row.
+        """
+        entered = self._first_rows < day
+        created = None if self.by_site or self.catalogue is None else self.catalogue.created_days(len(self.days))
+        if created is not None:
+            entered |= (created < day) & (created >= day - ENTRY_DAYS)
+        return np.asarray(entered)
+
+    @property
+    def _first_rows(self) -> Array:
+        if self.first_rows is not None:
+            return self.first_rows
+        is_used = self.values.any(0)
+        return np.where(is_used.any(0), np.argmax(is_used, 0), len(self.days))
 
     @property
     def accesses(self) -> Array:
@@ -135,16 +154,17 @@ def _check_cells(days: int, count: int, found: str, path: Path | None = None) ->
         )  # fmt: skip
 
 
-def make_series(table: pl.DataFrame) -> Series:
-    """A series of rows (day, dataset, measures). Rows of one day and dataset are added up in their order: the sum of
-    fractions does not depend on other rows.
+def make_series(table: pl.DataFrame, names: Sequence[str] = ()) -> Series:
+    """Build a series of rows (day, dataset, measures), and of the datasets ``names``, which may have no row.
+
+    Rows of one day and dataset are added up in their order: the sum of fractions does not depend on other rows.
     """
     import polars as pl
 
     first, last = table["day"].min(), table["day"].max()
     assert isinstance(first, date) and isinstance(last, date)
     days = tuple(first + timedelta(days=number) for number in range((last - first).days + 1))
-    datasets = table["dataset"].unique().sort()
+    datasets = pl.concat([table["dataset"], pl.Series("dataset", names, pl.String)]).unique().sort()
     column = table["dataset"].cast(pl.Enum(datasets)).to_physical().to_numpy()
     row = (table["day"].to_numpy().astype("datetime64[D]") - np.datetime64(first)).astype(int)
     values = np.zeros((len(MEASURES), len(days), len(datasets)))
@@ -168,7 +188,7 @@ def stored_series(stored: StoredDays, *, by_site: bool = False) -> Series:
     """
     import polars as pl
 
-    from cmsspark.apps.popularity.catalogue_tables import stored_catalogue
+    from cmsspark.apps.popularity.catalogue_tables import stored_tables
 
     stored.key_id()
     frames, reads = [], ReadsBuilder()
@@ -191,16 +211,22 @@ def stored_series(stored: StoredDays, *, by_site: bool = False) -> Series:
     if by_site:
         count = table["dataset"].n_unique()
         _check_cells(len(stored.period.days), count, f"{stored.period}, {count:,} datasets at sites")
-    series = make_series(table)
+    names: Sequence[str] = ()
+    tables = stored_tables(stored.files, stored.fout, stored.period.days)
+    if tables is not None and not by_site:
+        first = table["day"].min()
+        assert isinstance(first, date)
+        names = tables.created_since(first - timedelta(days=ENTRY_DAYS))
+    series = make_series(table, names)
     series = replace(series, reads=reads.build(series.days, series.datasets))
     if by_site:
         # Sites are as logged, with any tabs.
         datasets, sites = zip(*(name.split(_AT, 1) for name in series.datasets), strict=True)
         series = replace(series, datasets=datasets, sites=sites)
-    catalogue = stored_catalogue(stored.files, stored.fout, series.days, series.datasets)
+    catalogue = None if tables is None else tables.catalogue(series.days, series.datasets)
     days = {day.isoformat(): table.manifest.rows_run for day, table in sorted(stored.partials.items())}
-    tables = {} if catalogue is None else catalogue.inputs()
-    return replace(series, catalogue=catalogue, inputs={"days": days, "tables": tables})
+    inputs = {} if catalogue is None else catalogue.inputs()
+    return replace(series, catalogue=catalogue, inputs={"days": days, "tables": inputs})
 
 
 def _access_rows(stored: StoredDays) -> Iterator[tuple[date, pl.DataFrame]]:

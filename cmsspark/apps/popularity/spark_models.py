@@ -47,6 +47,9 @@ class SparkModel:
         result[table["number"].to_numpy()] = table["p"].to_numpy()
         return result
 
+    def contributions(self, rows: Array) -> None:
+        return None
+
     def save(self) -> dict[str, Any]:
         packed = io.BytesIO()
         with tempfile.TemporaryDirectory(prefix="cmsspark-") as folder:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date, timedelta
@@ -52,18 +52,19 @@ class StoredRun:
 
     def store(
         self, tables: Mapping[str, pl.DataFrame], options: Mapping[str, Any], summary: str,
-        write: Callable[[results.StagedRun], Mapping[str, Any]] | None = None,
+        write: Callable[[results.StagedRun], Mapping[str, Any]] | None = None, *, warnings: Sequence[str] = (),
     ) -> results.CurrentTable:  # fmt: skip
         """Store the tables, the first one as the job's own, with what ``write`` adds to the folder of the run; what it
-        returns goes into the manifest. Raises OutputError (73).
+        returns goes into the manifest. ``warnings``: beside those of the days. Raises OutputError (73).
         """
+        every = [*self.days.warnings, *warnings]
         context = self.run_context
         with context.staged(self.files) as staged:
             for name, rows in tables.items():
                 staged.write_arrow(rows.to_arrow().cast(stored_table(name).arrow()), name)
             added = write(staged) if write is not None else {}
-            done = staged.commit({**self._manifest(options), **added})
-        for text in self.days.warnings:
+            done = staged.commit({**self._manifest(options), "warnings": every, **added})
+        for text in every:
             context.log(f"warning: {text}")
         context.log(f"{context.job} of {self.day}: {summary} stored in {done.path} after {context.seconds():.1f} s")
         context.manifest = done.manifest
@@ -79,7 +80,6 @@ class StoredRun:
             "missing_days": [each.isoformat() for each in days.missing],
             "partial_days": {each.isoformat(): why for each, why in days.partial.items()},
             "partial": days.is_partial,
-            "warnings": days.warnings,
             "versions": versions(),
             "seconds": round(self.run_context.seconds(), 1),
             "timestamp": start_ms(self.day),

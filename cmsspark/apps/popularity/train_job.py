@@ -66,13 +66,14 @@ def run(
     week, UsageError (2) for an unknown model, NotReady (75), OutputError (73).
     """
     from cmsspark.apps.popularity import saved
+    from cmsspark.apps.popularity.baselines import warnings, with_baselines
     from cmsspark.apps.popularity.evaluate import evaluate
     from cmsspark.apps.popularity.forecast import model_row, table_name
     from cmsspark.apps.popularity.training import Weeks
 
     with stored_run(name, day, fout, settings, log) as stored, tempfile.TemporaryDirectory(prefix="cmsspark-") as aside:
         series = stored.series(by_site=by_site)
-        metrics = evaluate(series, label, ("persistence", model), weeks=judged, seed=seed)
+        metrics = evaluate(series, label, with_baselines([model]), weeks=judged, seed=seed)
         weeks = Weeks(series, label)
         place = saved.save(Path(aside), weeks, saved.train(weeks, model, seed=seed), metrics, seed)
         rows = model_row(day, place.name, saved.load(place).card)
@@ -82,7 +83,8 @@ def run(
             return {"folders": {FOLDER: {}}}
 
         options = {"label": label.text_of(by_site=by_site), "model": model, "judged": judged, "seed": seed}
-        return stored.store({table_name("models", series): rows}, options, f"model {place.name}", write)
+        tables = {table_name("models", series): rows}
+        return stored.store(tables, options, f"model {place.name}", write, warnings=warnings(metrics, model))
 
 
 def put_version(files: Files, version: Path, folder: str) -> None:

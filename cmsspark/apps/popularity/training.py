@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -17,7 +17,9 @@ Array = np.ndarray[Any, Any]
 #: Days of history before the first row that is learned from.
 FIRST_DAY: Final = 7
 #: Rows that are learned from at most: above, days are left out, then inactive datasets are sampled.
-MOST_ROWS: Final = 600_000
+MOST_ROWS: Final = 40_000
+#: Rows of features that are kept for later weeks at most: of 130 columns, 0.4 GB.
+_MOST_SHARED: Final = 400_000
 #: A dataset without an access in so many days is inactive.
 _INACTIVE_DAYS: Final = 28
 
@@ -96,8 +98,9 @@ def first_by_bytes(values: Array, count: int) -> Array:
 
 @dataclass(frozen=True)
 class Training:
-    """Rows that are learned from: float64 [rows, columns], labels, the number of each row's day, and how many datasets
-    each row stands for (1, more for sampled inactive ones). ``total``: the rows that there were.
+    """Rows that are learned from: float32 [rows, columns], labels, the number of each row's day, and how many datasets
+    each row stands for (1, more for sampled inactive ones). ``total``: the rows that there were. ``datasets``: the
+    number of each row's dataset.
     """
 
     rows: Array
@@ -106,11 +109,12 @@ class Training:
     weights: Array
     columns: list[str]
     total: int
+    datasets: Array
 
     def where(self, chosen: Array) -> Training:
         """The rows where ``chosen``."""
         parts = (self.rows[chosen], self.labels[chosen], self.days[chosen], self.weights[chosen])
-        return Training(*parts, self.columns, self.total)
+        return Training(*parts, self.columns, self.total, self.datasets[chosen])
 
     def ages(self) -> Array:
         """float64: days between each row and the latest one."""
@@ -118,63 +122,105 @@ class Training:
 
 
 @dataclass
+class Shared:
+    """What the weeks of one series share: the weeks as known on days, features of days, and raw forecasts."""
+
+    until: dict[int, Weeks] = field(default_factory=dict)
+
+    rows: dict[tuple[int, tuple[str, ...]], tuple[list[str], Array]] = field(default_factory=dict)
+    raw: dict[tuple[Any, ...], Array] = field(default_factory=dict)
+
+
+@dataclass
 class Weeks:
-    """Features and labels of each day, made once. A day's features come from a series that ends before it."""
+    """Features and labels of each day, made once. A day's features come from a series that ends before it.
+
+    All is as known at the end of the series: :meth:`until` gives what was known on an earlier day.
+    """
 
     series: Series
     label: Label
-    _made: dict[int, Array] = field(default_factory=dict)
+    shared: Shared = field(default_factory=Shared)
 
     def __post_init__(self) -> None:
         # The common tiers and campaigns are those of datasets that the days have.
         self._names = Names(self.series.datasets, self.series.is_known, self.series.sites)
         self.columns, _ = features(self.series.until(FIRST_DAY), self._names)
 
-    def rows(self, day: int) -> Array:
-        """float64 [datasets, columns] on that day."""
-        if day in self._made:
-            return self._made[day]
-        _, rows = features(self.series.until(day), self._names)
-        if len(self.series.datasets) * len(self.series.days) <= MOST_ROWS:
-            self._made[day] = rows
-        return rows
+    def until(self, day: int) -> Weeks:
+        """Return the weeks as known on that day: no row, no dataset and no table of it or of later days."""
+        if day >= len(self.series.days):
+            return self
+        if day not in self.shared.until:
+            self.shared.until[day] = replace(self, series=self.series.until(day))
+        return self.shared.until[day]
 
-    def training(self, day: int, *, seed: int = 0) -> Training:
-        """The rows of earlier days whose horizon is over on that day: all datasets of all days, as far as
-        :data:`MOST_ROWS` allow, else of every second to seventh day, then fewer of the inactive datasets.
+    def population(self, day: int) -> Array:
+        """Return bool [datasets]: those that had entered before that day."""
+        return self.series.population(day)
+
+    def rows(self, day: int) -> Array:
+        """Return float64 [datasets, columns] on that day, also of datasets that have not entered."""
+        key = (day, tuple(self._names.columns))
+        if key not in self.shared.rows:
+            made = features(self.series.until(day), self._names)
+            if (len(self.shared.rows) + 1) * len(self.series.datasets) > _MOST_SHARED:
+                return made[1]
+            self.shared.rows[key] = made
+        return self.shared.rows[key][1]
+
+    def training(self, day: int, *, seed: int = 0, most: int | None = None) -> Training:
+        """Return the rows of earlier days whose horizon is over on that day: the population of each day, as far as
+        ``most`` (:data:`MOST_ROWS`) allows, else of every second to seventh day, then fewer of the inactive datasets,
+        at last fewer of all.
 
         Raises InputMissing (66) where there is none.
         """
         days = range(FIRST_DAY, day - self.label.days + 1)
-        count = len(self.series.datasets)
+        most = most or MOST_ROWS
         if not len(days):
             raise InputMissing(
                 f"nothing can be learned for {self.series.days[day] if day < len(self.series.days) else 'that week'}",
                 found=f"{number_of(day, 'day')} before it",
                 next_step=f"give at least {FIRST_DAY + self.label.days} days",
             )
-        stride = min(7, max(1, -(-len(days) * count // MOST_ROWS)))
+        entered = {each: np.nonzero(self.population(each))[0] for each in days}
+        total = sum(map(len, entered.values()))
+        stride = min(7, max(1, -(-total // most)))
         used = sorted(days[::-1][::stride])
-        share = min(1.0, MOST_ROWS / (len(used) * count))
+        share = min(1.0, most / max(sum(len(entered[each]) for each in used), 1))
         generator = np.random.default_rng(seed)
-        rows, labels, weights, numbers = [], [], [], []
+        rows, labels, weights, numbers, datasets = [], [], [], [], []
         for each in used:
-            chosen, weight = self._sample(each, share, generator)
-            rows.append(self.rows(each)[chosen])
+            chosen, weight = self._sample(each, entered[each], share, generator)
+            rows.append(self.rows(each)[chosen].astype(np.float32))
             labels.append(self.label.of(self.series, each)[chosen])
             weights.append(weight)
+            datasets.append(chosen)
             numbers.append(np.full(len(weight), each))
-        parts = [np.concatenate(each) for each in (rows, labels, numbers, weights)]
-        return Training(parts[0], parts[1], parts[2], parts[3], self.columns, len(days) * count)
+        parts = [np.concatenate(each) for each in (rows, labels, numbers, weights, datasets)]
+        return Training(parts[0], parts[1], parts[2], parts[3], self.columns, total, parts[4])
 
-    def _sample(self, day: int, share: float, generator: np.random.Generator) -> tuple[Array, Array]:
-        """(numbers of datasets, how many each stands for): all active ones, and a share of the others."""
-        count = len(self.series.datasets)
+    def _sample(self, day: int, entered: Array, share: float, generator: np.random.Generator) -> tuple[Array, Array]:
+        """Return (numbers of datasets, how many each stands for): all active ones, and a share of the others; fewer of
+        the active ones, too, where they alone are more than twice the share.
+        """
         if share >= 1:
-            return np.arange(count), np.ones(count)
-        is_active = (self.series.accesses[max(day - _INACTIVE_DAYS, 0) : day] > 0).any(0)
-        active, inactive = np.nonzero(is_active)[0], np.nonzero(~is_active)[0]
-        kept = min(len(inactive), max(int(share * count) - len(active), int(share * len(inactive) / 4), 1))
-        chosen = np.sort(generator.choice(inactive, kept, replace=False)) if kept else inactive
-        weights = np.append(np.ones(len(active)), np.full(len(chosen), len(inactive) / max(kept, 1)))
-        return np.append(active, chosen), weights
+            return entered, np.ones(len(entered))
+        is_active = (self.series.accesses[max(day - _INACTIVE_DAYS, 0) : day, entered] > 0).any(0)
+        allowed = int(share * len(entered))
+        parts = []
+        active = entered[is_active]
+        parts.append(_thinned(active, max(allowed * 3 // 4, 1), generator))
+        inactive = entered[~is_active]
+        parts.append(_thinned(inactive, max(allowed - len(parts[0][0]), 1), generator))
+        numbers, weights = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+        return numbers, weights
+
+
+def _thinned(numbers: Array, count: int, generator: np.random.Generator) -> tuple[Array, Array]:
+    """Return at most ``count`` of the numbers, in their order, and how many each stands for."""
+    if len(numbers) <= count:
+        return numbers, np.ones(len(numbers))
+    chosen = np.sort(generator.choice(numbers, count, replace=False))
+    return chosen, np.full(count, len(numbers) / count)

@@ -76,7 +76,8 @@ def _judge(shared: tuple[Series, Label, int], piece: Mapping[str, Any]) -> dict[
     found = []
     for day in piece["days"]:
         scores = predict(weeks, day, piece["model"], seed=seed, options=piece["options"])
-        labels = label.of(series, day)
+        entered = ~np.isnan(scores)
+        labels, scores = label.of(series, day)[entered], scores[entered]
         found.append((average_precision(labels, scores), float(((scores - labels) ** 2).mean())))
     tuned, held = found[:-HELD_WEEKS], found[-HELD_WEEKS:]
     return {

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from cmsspark.cli.options import listed
-from cmsspark.counting.event_sums import DBS, month_sums, summed
+from cmsspark.dumps.event_sums import DBS, month_sums, summed
 from cmsspark.run.dump_day import DumpJob
 from cmsspark.settings.settings import EVENT_COUNTS_WITHOUT, Settings
 

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
@@ -17,8 +17,17 @@ from cmsspark.filesystems.storage import Files, LocalFiles, is_local, local_path
 from cmsspark.store.query import cost_views, statements
 from cmsspark.store.query.cell_values import distinct, values_of
 from cmsspark.store.query.descriptions import description
+from cmsspark.store.query.limits import limited, time_limit
 from cmsspark.store.query.stored_parts import StoredInterval, StoredParts, tables
-from cmsspark.store.query.table_views import DAYS, create_views, days_columns, days_schema, folder_name, view_schema
+from cmsspark.store.query.table_views import (
+    DAYS,
+    create_dump_views,
+    create_views,
+    days_columns,
+    days_schema,
+    folder_name,
+    view_schema,
+)
 from cmsspark.store.separate_counts import read_schema
 from cmsspark.store.stored_columns import missing_store
 
@@ -96,8 +105,7 @@ class Database:
         self._lock = threading.Lock()
         self._connection, self._system = _connect(self._files, memory, threads)
         create_views(self._connection, self._system, self._jobs_by_table)
-        for view in dumps:
-            self._create_dump_view(view)
+        create_dump_views(self._connection, self._system, dumps)
 
     def query(
         self,
@@ -226,13 +234,6 @@ class Database:
             for job in jobs:
                 yield from self._parts.of(job, name)
 
-    def _create_dump_view(self, table: DumpView) -> None:
-        self._system.put_parts(table.view, table.columns, table.parts)
-        self._connection.execute(f"CREATE SCHEMA IF NOT EXISTS {table.schema}")
-        self._connection.execute(
-            f"CREATE VIEW {table.view} AS FROM read_parquet('{self._system.protocol}://{table.view}/*')"
-        )
-
     def _run(
         self,
         statement: str,
@@ -243,12 +244,12 @@ class Database:
         import duckdb
         import pyarrow as pa
 
-        with self._connection.cursor() as cursor, _time_limit(cursor, max_seconds) as is_over:
+        with self._connection.cursor() as cursor, time_limit(cursor, max_seconds) as is_over:
             try:
                 cursor.execute("BEGIN TRANSACTION READ ONLY")
                 # A relation gives its rows as they are made: what is left out is never in memory.
                 reader = cursor.sql(statement, params=parameters or None).to_arrow_reader(_BATCH_ROWS)
-                batches, is_truncated = _limited(reader, *limits)
+                batches, is_truncated = limited(reader, *limits)
                 return pa.Table.from_batches(batches, reader.schema), is_truncated
             except (duckdb.Error, pa.ArrowException, OSError) as error:
                 if is_over():
@@ -318,47 +319,6 @@ def _connect(files: Files, memory: str | None, threads: int | None) -> tuple[duc
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
     return connection, system
-
-
-@contextmanager
-def _time_limit(cursor: duckdb.DuckDBPyConnection, seconds: float | None) -> Iterator[Any]:
-    """Interrupt the cursor's query after ``seconds``; yields a function that says whether it was."""
-    over = threading.Event()
-
-    def interrupt() -> None:
-        over.set()
-        with suppress(Exception):
-            cursor.interrupt()
-
-    timer = threading.Timer(seconds, interrupt) if seconds is not None else None
-    if timer:
-        timer.daemon = True
-        timer.start()
-    try:
-        yield over.is_set
-    finally:
-        if timer:
-            timer.cancel()
-
-
-def _limited(reader: Any, max_rows: int | None, max_bytes: int | None) -> tuple[list[pa.RecordBatch], bool]:
-    batches: list[pa.RecordBatch] = []
-    left, size = max_rows, 0
-    for batch in reader:
-        size += batch.nbytes
-        if max_bytes is not None and size > max_bytes:
-            raise UsageError(
-                f"a result has at most {max_bytes / 1e6:,.0f} MB",
-                found=f"{size / 1e6:,.0f} MB and more",
-                next_step="ask for fewer rows or columns, or shorter texts",
-            )
-        if left is not None and batch.num_rows > left:
-            batches.append(batch.slice(0, left))
-            return batches, True
-        batches.append(batch)
-        if left is not None:
-            left -= batch.num_rows
-    return batches, False
 
 
 def _plain_sums(rows: pa.Table) -> pa.Table:

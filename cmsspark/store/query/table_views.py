@@ -15,6 +15,7 @@ from cmsspark.store.separate_counts import read_schema, sql_expression
 if TYPE_CHECKING:
     import duckdb
 
+    from cmsspark.store.query.dump_views import DumpView
     from cmsspark.store.query.part_system import PartSystem
 
 #: The view of all stored days and periods.
@@ -57,6 +58,14 @@ def create_views(
         connection.execute(f"CREATE VIEW {name} AS {query}")
     system.put_rows(days_schema(), days_columns([]))
     connection.execute(f"CREATE VIEW {DAYS} AS FROM read_parquet('{system.protocol}://{DAYS}/*')")
+
+
+def create_dump_views(connection: duckdb.DuckDBPyConnection, system: PartSystem, dumps: Sequence[DumpView]) -> None:
+    """Create a view for each table of a dump."""
+    for table in dumps:
+        system.put_parts(table.view, table.columns, table.parts)
+        connection.execute(f"CREATE SCHEMA IF NOT EXISTS {table.schema}")
+        connection.execute(f"CREATE VIEW {table.view} AS FROM read_parquet('{system.protocol}://{table.view}/*')")
 
 
 def _rows_of_parts(system: PartSystem, job: Job, name: str) -> str:

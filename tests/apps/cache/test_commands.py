@@ -91,7 +91,9 @@ def test_rows_with_nulls_are_left_out_and_counted(tmp_path: Path) -> None:
 
 
 def test_compare_prints_each_policy_and_size(file: Path) -> None:
-    result = ask("compare", file, "--policy", "lru", "--policy", "learned", "--size", "10%", "--size", "1TB", "--json")
+    result = ask(
+        "compare", file, "--policy", "lru", "--policy", "learned", "--size", "10%", "--size", "1TB", "--bound", "--json"
+    )
     answer = json.loads(result.stdout)
     assert [(row["policy"], row["capacity"]) for row in answer][2:] == [("lru", 10**12), ("learned", 10**12)]
     assert all(row["least_byte_miss_ratio"] <= row["byte_miss_ratio"] for row in answer)
@@ -120,7 +122,7 @@ def test_a_sample_is_near_and_says_how_near(file: Path) -> None:
 
 
 def test_the_report_is_one_page_without_scripts(file: Path, tmp_path: Path) -> None:
-    result = ask("report", file, "--policy", "lru", "--policy", "sieve", "-o", tmp_path / "r.html")
+    result = ask("report", file, "--policy", "lru", "--policy", "sieve", "--bound", "-o", tmp_path / "r.html")
     page = (tmp_path / "r.html").read_text()
     assert result.stdout.strip() == str(tmp_path / "r.html")
     assert page.count("<polyline") == 4 and "<script" not in page and "http://" not in page

@@ -53,7 +53,7 @@ def made(store: Path, spark: Any = None, **options: Any) -> list[dict[str, Any]]
 
 
 def test_each_site_size_and_policy_has_the_numbers_of_cache_compare(store: Path) -> None:
-    rows = made(store, policies=("lru", "gdsf"), shares=(0.2, 0.5))
+    rows = made(store, policies=("lru", "gdsf"), shares=(0.2, 0.5), with_bound=True)
     keys = [(row["site_name"], row["capacity_share"], row["policy"]) for row in rows]
     sites = ("T2_A", "T2_B", "all")
     assert keys == [(site, share, policy) for site in sites for share in (0.2, 0.5) for policy in ("lru", "gdsf")]

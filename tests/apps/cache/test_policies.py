@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from cmsspark.apps.cache import bounds, curves, forecast, scored
-from cmsspark.apps.cache.replay import PLAIN, WITH_SCORES, Simulation
+from cmsspark.apps.cache.replay import NAMES, PLAIN, Simulation
 from cmsspark.apps.cache.trace import Trace, make_trace
 
 Array = np.ndarray[Any, Any]
@@ -51,7 +51,7 @@ def test_traces_by_hand(name: str) -> None:
     assert PLAIN[name](trace.objects, trace.sizes, 2).tolist() == hits
 
 
-@pytest.mark.parametrize("name", [*PLAIN, *WITH_SCORES])
+@pytest.mark.parametrize("name", NAMES)
 def test_an_object_larger_than_the_cache_passes_by(name: str) -> None:
     trace = trace_of([0, 1, 0, 1, 0, 1] * 3, [100, 3])
     hits = Simulation(trace).hits(name, 50)
@@ -59,7 +59,7 @@ def test_an_object_larger_than_the_cache_passes_by(name: str) -> None:
     assert hits[trace.objects == 1].sum() == 8, "the small object stays"
 
 
-@pytest.mark.parametrize("name", [*PLAIN, *WITH_SCORES])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_cache_that_holds_all_misses_first_requests_only(name: str) -> None:
     trace = random_trace(4)
     # S3-FIFO admits what fits into a tenth of the cache.
@@ -146,7 +146,8 @@ def test_bounds_are_below_the_best_of_all_and_min_reaches_it(seed: int) -> None:
 def test_no_policy_is_below_the_bound(seed: int) -> None:
     simulation = Simulation(random_trace(seed))
     capacities = [int(simulation.trace.footprint * share) for share in (0.02, 0.2, 0.6)]
-    for each in simulation.compare([*PLAIN, *WITH_SCORES], capacities):
+    for each in simulation.compare(NAMES, capacities, with_bound=True):
+        assert each.least_missed_bytes is not None and each.least_misses is not None
         assert each.least_missed_bytes <= each.replay.missed_bytes
         assert each.least_misses <= each.replay.misses
 

@@ -11,7 +11,6 @@ import pytest
 
 from cmsspark.apps.dashboard import run_measures
 from cmsspark.apps.dashboard import spark_parts as parts
-from cmsspark.apps.dashboard.widgets import Column
 from cmsspark.store.process_samples import LogEntry, ProcessSample, WatchedRun, open_processes
 from tests.apps.dashboard.conftest import Running, serving
 
@@ -140,13 +139,6 @@ def test_the_numbers_are_those_that_are_stored(runs: Running) -> None:
     tree = [row[0] for row in parts.process_tree(view).rows]
     assert tree == ["100 <i>java_driver</i>", "· 101 <i>python_driver</i>", "· 102 <i>python_daemon</i>",
                     "· · 103 <i>python_worker</i>", "104 <i>other</i>"]  # fmt: skip
-
-
-def test_columns_without_any_value_are_left_out() -> None:
-    columns = (Column("name", "Name"), Column("zero", "Zero", "count"), Column("size", "Size", "bytes"))
-    used, rows = parts.with_values(columns, [("a", 0, 5), ("b", None, 0)])
-    assert [column.name for column in used] == ["name", "size"] and rows == [("a", 5), ("b", 0)]
-    assert parts.with_values(columns, []) == (columns, [])
 
 
 def test_a_number_of_a_process_that_was_used_again_does_not_join_two_runs(tmp_path: Path) -> None:

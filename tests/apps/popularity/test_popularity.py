@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import date, timedelta
 from typing import Any
 
@@ -92,7 +93,8 @@ def test_a_dataset_of_later_days_that_changes_others_fails_the_run(monkeypatch: 
     series = made_series()
     values = series.values.copy()
     values[:, :32, 5] = 0
-    late = Series(series.days, series.datasets, values)
+    first_rows = np.where(np.arange(60) == 5, 32, 0)
+    late = Series(series.days, series.datasets, values, first_rows=first_rows)
     real = feature_code.features
 
     def with_all_names(past: Series, names: Names) -> tuple[list[str], Any]:
@@ -110,7 +112,7 @@ def test_top_by_bytes_and_longer_horizons_have_their_labels_and_persistence() ->
     generator = np.random.default_rng(3)
     values = series.values.copy()
     values[2] = values[0] * generator.lognormal(20, 1, len(series.datasets))
-    sized = Series(series.days, series.datasets, values)
+    sized = replace(series, values=values)
     label = Label(top_bytes=8)
     assert label.of(sized, 35).sum() == 8 and label.text.startswith("among the 8 datasets")
     chosen = np.argsort(-sized.values[2, 35:42].sum(0))[:8]
@@ -133,7 +135,7 @@ def test_weeks_in_which_nothing_or_everything_is_popular_are_judged_with_nulls(k
     values = series.values.copy()
     values[0] = 0 if kind == "none" else values[0] + 5
     values[0, 0] += 1
-    rows = evaluate(Series(series.days, series.datasets, values), Label(10), ["persistence", "logistic"], weeks=2)
+    rows = evaluate(replace(series, values=values), Label(10), ["persistence", "logistic"], weeks=2)
     assert len(rows) == 4 and {row["auc"] for row in rows} == {None}
     assert {row["average_precision"] for row in rows} == ({None} if kind == "none" else {1.0})
     assert all(0 <= row["brier"] < 0.1 for row in rows)
@@ -145,7 +147,7 @@ def test_one_dataset_and_days_with_gaps_are_predicted() -> None:
     assert [row["rows"] for row in rows] == [1] * 4
     values = series.values.copy()
     values[:, 5:30] = 0
-    assert len(evaluate(Series(series.days, series.datasets, values), Label(1), ["logistic"], weeks=1)) == 1
+    assert len(evaluate(replace(series, values=values), Label(1), ["logistic"], weeks=1)) == 1
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if not name.startswith("spark-")])
@@ -227,7 +229,7 @@ def test_a_short_series_says_how_many_days_it_needs_and_they_are_enough(first: d
     label = Label(10, weeks=horizon)
     whole = made_series(60, 8)
     days = tuple(first + timedelta(days=number) for number in range(60))
-    series = Series(days, whole.datasets, whole.values)
+    series = replace(whole, days=days)
     with pytest.raises(errors.InputMissing) as caught:
         evaluated_days(series.until(12), label)
     assert str(caught.value.found) == f"12 days, {first} to {days[11]}"
@@ -247,7 +249,8 @@ def test_many_rows_are_sampled_and_stand_for_all(monkeypatch: pytest.MonkeyPatch
     series = made_series(days=60)
     quiet = np.zeros((len(MEASURES), 60, 400))
     names = (*series.datasets, *(f"/Z/quiet-v{number:03}/RAW" for number in range(400)))
-    wide = Series(series.days, names, np.concatenate([series.values, quiet], axis=2))
+    values = np.concatenate([series.values, quiet], axis=2)
+    wide = Series(series.days, names, values, first_rows=np.zeros(460, int))
     monkeypatch.setattr(training_code, "MOST_ROWS", 2_000)
     training = Weeks(wide, Label(10)).training(60)
     assert len(training.rows) < 2_100 and set(np.diff(np.unique(training.days))) == {7}

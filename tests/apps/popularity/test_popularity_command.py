@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cmsspark.apps.popularity import saved
+from cmsspark.apps.popularity.baselines import with_baselines
 from cmsspark.apps.popularity.cli import command
 from cmsspark.apps.popularity.series import Series, read_series
 from cmsspark.apps.popularity.training import Label, Weeks
@@ -54,7 +55,9 @@ def test_a_saved_model_predicts_the_same_bits_and_says_what_it_is(tmp_path: Path
         assert ask("predict", "--accesses", file, "--model", folder, "--json").stdout == direct, name
         card = json.loads((place / "card.json").read_text())
         assert card["model"] == name and card["learned_until"] == "2026-02-14" and card["label"]["threshold"] == 10
-        assert [row["model"] for row in card["weeks"]] == list(dict.fromkeys(["persistence", name]))
+        assert [row["model"] for row in card["weeks"]] == list(
+            with_baselines([name]) if name != "persistence" else ["persistence"]
+        )
     assert len([path for path in folder.iterdir() if path.is_dir()]) == 3
     again = ask("train", "--accesses", file, "--model", "logistic", "--last", "1", "-o", folder).stdout.strip()
     assert Path(again).name in {path.name for path in folder.iterdir()}, "the same data and seed: the same version"

@@ -27,7 +27,7 @@ _COLUMNS: Final = (
     Column("capacity_bytes", "Cache", "bytes"),
     Column("missed", "Bytes missed", "share", "of all requested bytes"),
     Column("against_lru", "Against LRU", "text", "missed bytes against those of LRU"),
-    Column("bound", "Bound", "share", "no policy misses fewer bytes; it knows the future"),
+    Column("bound", "Bound", "share", "no policy misses fewer bytes; it knows the future; only with --bound"),
     Column("missed_count", "Requests missed", "count"),
     Column("request_count", "Requests", "count"),
     Column("missed_bytes", "Missed", "bytes"),
@@ -90,14 +90,16 @@ def _chart(found: Any) -> Chart:
     shares = sorted(capacities)
     sizes = [capacities[share] for share in shares]
     missed = {(row[0], row[1]): round(100 * row[3], 1) for row in found.rows}
-    bound = {row[1]: round(100 * row[5], 1) for row in found.rows}
+    bound = {row[1]: round(100 * row[5], 1) for row in found.rows if row[5] is not None}
     policies = sorted({row[0] for row in found.rows})
     series = {policy: [missed.get((policy, share)) for share in shares] for policy in policies}
+    if bound:
+        series["bound"] = [bound.get(share) for share in shares]
     shown_rows = [(*row[:4], "–" if row[4] is None else f"{row[4]:+.1%}", *row[5:9]) for row in found.rows]
     table = Table("caches", _COLUMNS, shown_rows, "Misses by size and policy", lambda: found.table)
     return Chart(
         "misses", "Bytes missed by the size of the cache", "line", [si(size, "B") for size in sizes],
-        {**series, "bound": [bound[share] for share in shares]}, "%", "Size of the cache", "Bytes missed",
+        series, "%", "Size of the cache", "Bytes missed",
         is_log_x=True, table=table, x_values=sizes, target=100 * TARGET,
     )  # fmt: skip
 

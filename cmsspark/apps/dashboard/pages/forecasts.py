@@ -30,11 +30,22 @@ _DATASETS: Final = (
     Column("rank", "Rank", "count"),
     Column("dataset_name", "Dataset"),
     Column("probability", "Popular", "share", "probability to be popular, as the figure above says what that is"),
+    Column("expected_nacc", "Expected accesses", "count", "in the predicted weeks"),
+    Column("nacc_p10", "10 %", "count", "one in ten has fewer accesses"),
+    Column("nacc_p90", "90 %", "count", "nine in ten have fewer"),
+    Column("expected_bytes", "Expected bytes read", "bytes"),
     Column("last_week_nacc", "Accesses last week", "count"),
+    Column("basis", "Rests on", "text", "use, siblings, creation in DBS, or unknown: then there is no probability"),
+    Column("reasons", "Moved by", "text", "the columns that moved the probability most"),
     Column("stratum", "Before", "text", "active: used in the seven days before; dormant: before that; new: never"),
     Column("data_tier", "Data tier"),
 )
 _SITE: Final = Column("site_name", "Site", "text", "where the data were read from")
+_BASELINES: Final = ("persistence", "last-week", "decayed")
+#: Columns that are shown as whole numbers.
+_ROUNDED: Final = {
+    name: f"round({name})::BIGINT AS {name}" for name in ("expected_nacc", "nacc_p10", "nacc_p90", "expected_bytes")
+}
 #: The job, and its table, of whole datasets and of datasets at sites.
 _JOBS: Final = ("popularity_forecast", "popularity_site_forecast")
 _OF: Final = {"dataset": "at all sites together", "site": "at each site"}
@@ -127,7 +138,7 @@ def _datasets(request: PageRequest, chosen: _Chosen) -> Section:
     values = {"day": chosen.day, "stratum": chosen.stratum}
     if chosen.site:
         where, values = f"{where} AND site_name = $site", {**values, "site": chosen.site}
-    names = ", ".join(column.name for column in chosen.columns)
+    names = ", ".join(_ROUNDED.get(column.name, column.name) for column in chosen.columns)
     table = chosen.job
     found = request.database.query(f"SELECT {names} FROM {table} {where} ORDER BY rank LIMIT {_SHOWN}", values)
     count, likely, threshold, label, model = request.database.query(
@@ -171,10 +182,27 @@ def _quality(judged: Any, *, by_site: bool) -> Section:
         "precision", "Average precision by week", "line", [week.isoformat() for week in weeks], series, "%",
         "Week from", "Average precision", table=table,
     )  # fmt: skip
-    about = "persistence: what was popular in the week before is predicted to be popular again."
+    about = (
+        "persistence: what was popular in the week before is predicted to be popular again; last-week, decayed: by the "
+        "accesses of the last week, or of the last days."
+    )
     if by_site:
         about = f"Of all sites together. {about[0].upper()}{about[1:]} Datasets are counted once for each site."
-    return Section(title, [chart], about)
+    return Section(title, [*_warnings(judged.rows), chart], about)
+
+
+def _warnings(rows: list[tuple[Any, ...]]) -> list[Note]:
+    """Return a warning where a baseline had a higher average precision than the model in the mean of the weeks."""
+    means = {}
+    for model in dict.fromkeys(row[1] for row in rows):
+        values = [row[4] for row in rows if row[1] == model and row[4] is not None]
+        if values:
+            means[model] = sum(values) / len(values)
+    own = [name for name in means if name not in _BASELINES]
+    return [
+        Note(f"Warning: the baseline {name} was better than {model}: {means[name]:.1%} against {means[model]:.1%}.")
+        for model in own for name in _BASELINES if means.get(name, 0) > means[model]
+    ]  # fmt: skip
 
 
 PAGE = PageDefinition("Forecasts", "Which datasets will probably be popular.", view, needs_use=False)

@@ -1,0 +1,97 @@
+"""Requests of files from the records of XRootD caches: JSON lines, one for each file that was closed at a cache."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from cmsspark.base.errors import DataError
+
+Array = np.ndarray[Any, Any]
+
+#: Records that are read together.
+_BATCH: Final = 100_000
+#: More damaged lines than this share, and than ten, are refused.
+_DAMAGED_SHARE: Final = 0.001
+_ENDINGS: Final = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
+
+
+class _Record(msgspec.Struct):
+    file_path: str
+    size: int | None = None
+    attach_time: float | None = None
+
+
+class _Metadata(msgspec.Struct):
+    timestamp: int | None = None
+
+
+class _Line(msgspec.Struct):
+    data: _Record
+    metadata: _Metadata = msgspec.field(default_factory=_Metadata)
+
+
+def is_xcache(path: Path) -> bool:
+    """Return whether the path is a folder, or a file whose ending says JSON lines."""
+    return path.is_dir() or path.name.lower().endswith(_ENDINGS)
+
+
+def xcache_batches(path: Path) -> Iterator[tuple[Array, Array, Array, int]]:
+    """Yield (times in ms, names, sizes, lines left out) of the records of a file, or of all files of a folder.
+
+    A request is a record, with the time when its file was opened, else that of the record; without either, without a
+    file or a size it is left out. Raises DataError (65) for files that cannot be read and many damaged lines.
+    """
+    decoder = msgspec.json.Decoder(_Line)
+    lines = damaged = 0
+    for file in sorted(each for each in path.iterdir() if each.name[0] not in "._") if path.is_dir() else [path]:
+        rows: list[tuple[int, str, int]] = []
+        left_out = 0
+        try:
+            with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as stream:
+                for line in stream:
+                    if not line.strip():
+                        continue
+                    lines += 1
+                    try:
+                        record = decoder.decode(line)
+                    except (msgspec.DecodeError, UnicodeDecodeError):
+                        damaged += 1
+                        left_out += 1
+                        continue
+                    row = _row(record)
+                    rows += [row] if row else []
+                    left_out += row is None
+                    if len(rows) >= _BATCH:
+                        yield *_columns(rows), left_out
+                        rows, left_out = [], 0
+        except (OSError, EOFError) as error:
+            raise DataError("the records cannot be read", where=file, found=str(error)) from None
+        yield *_columns(rows), left_out
+    if damaged > max(10, _DAMAGED_SHARE * lines):
+        raise DataError(
+            "too many lines are no records of XCache", where=path, found=f"{damaged:,} of {lines:,}",
+            next_step="give JSON lines of the feed cms-xrootd-cache",
+        )  # fmt: skip
+
+
+def _row(line: _Line) -> tuple[int, str, int] | None:
+    record = line.data
+    time = None if record.attach_time is None else round(record.attach_time * 1000)
+    if not time and line.metadata.timestamp:
+        stamp = line.metadata.timestamp
+        # Seconds, milliseconds or microseconds, by the size of the number.
+        time = stamp * 1000 if stamp < 10**11 else stamp if stamp < 10**14 else stamp // 1000
+    if not time or not record.file_path or not record.size:
+        return None
+    return time, record.file_path, record.size
+
+
+def _columns(rows: list[tuple[int, str, int]]) -> tuple[Array, Array, Array]:
+    times, names, sizes = zip(*rows, strict=True) if rows else ((), (), ())
+    return np.array(times, np.int64), np.array(names, object), np.array(sizes, np.int64)

@@ -1,0 +1,75 @@
+"""What ``cmsspark popularity predict`` prints and writes."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.terminal import echo_table
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from cmsspark.apps.popularity.series import Series
+    from cmsspark.apps.popularity.training import Label
+
+
+def forecast_rows(series: Series, number: int, model: str, label: Label, seed: int) -> pl.DataFrame:
+    """Return the forecast by a saved model, or one that learns from the days before."""
+    from cmsspark.apps.popularity import saved
+    from cmsspark.apps.popularity.forecast import predictions, predictions_of
+    from cmsspark.apps.popularity.models import MODELS
+    from cmsspark.apps.popularity.training import Weeks
+
+    past, day = series.until(number), series.days[0] + timedelta(days=number)
+    loaded = None if model in MODELS else saved.find(model)
+    if loaded is None:
+        rows = predictions(Weeks(past, label), day, model, seed=seed)
+    else:
+        click.echo(f"model {loaded.folder.name}: {loaded.card['about']}", err=True)
+        weeks = Weeks(past, loaded.label)
+        scores = loaded.predict(weeks, number)
+        rows = predictions_of(weeks, day, loaded.fitted.name, scores, loaded.contributions(weeks, number), seed=seed)
+    names = {"dataset_name": "dataset", "site_name": "site"}
+    chosen = ("rank", "dataset_name", "site_name", "probability", "raw_probability", *_FORECAST)
+    return rows.select(name for name in chosen if name in rows.columns).rename(names, strict=False)
+
+
+#: What a forecast has beside the probabilities.
+_FORECAST: Final = (
+    *("expected_nacc", "nacc_p10", "nacc_p50", "nacc_p90", "expected_bytes", "bytes_p10", "bytes_p50", "bytes_p90"),
+    *("stratum", "basis", "reasons"),
+)
+
+
+def echo_forecast(rows: pl.DataFrame, *, by_site: bool) -> None:
+    """Print the rows, and how many share a probability as it is shown."""
+    names = ("dataset", "site")[: 2 if by_site else 1]
+    shown = [
+        (
+            row["rank"],
+            _probability(row),
+            _range(row),
+            row["reasons"],
+            *(row[name] for name in names),
+        )
+        for row in rows.to_dicts()
+    ]
+    headings = ("rank", "probability", "accesses: 10, 50, 90 %", "moved by", *names)
+    echo_table(headings, shown, left=tuple(range(3, len(headings))), optional=(3, 2))
+    tied = [row[1] for row in shown if [other[1] for other in shown].count(row[1]) > 1]
+    if tied:
+        text = f"{number_of(len(tied), 'row')} share a probability as shown, such as {tied[0]}"
+        click.echo(f"{text}: their order is that of the unrounded and raw probability, then of the expected accesses")
+
+
+def _range(row: dict[str, Any]) -> str | None:
+    quantiles = [row[f"nacc_p{share}"] for share in (10, 50, 90)]
+    return None if quantiles[0] is None else ", ".join(f"{value:,.0f}" for value in quantiles)
+
+
+def _probability(row: dict[str, Any]) -> str:
+    return "unknown" if row["probability"] is None else f"{row['probability']:.3f}"

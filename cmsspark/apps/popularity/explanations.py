@@ -1,0 +1,65 @@
+"""Why a forecast is what it is: the columns that moved it, and what it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from cmsspark.apps.popularity.features import Names
+from cmsspark.apps.popularity.models import Model
+from cmsspark.apps.popularity.series import Series
+from cmsspark.apps.popularity.training import Weeks
+
+Array = np.ndarray[Any, Any]
+
+#: Columns that are named as reasons of a forecast, at most, and the least change of the logarithm of the odds.
+_REASONS: Final = 3
+_LEAST: Final = 0.05
+#: Columns of a name whose siblings say something of a new dataset.
+_SIBLINGS: Final = ("primary", "processed", "campaign")
+
+
+def reasons(columns: Sequence[str], moved: Array | None) -> list[str | None]:
+    """Return for each row the columns that moved it most, as ``accesses_7d +1.2, recency_days -0.4``; None where the
+    model cannot say. ``moved``: of :meth:`cmsspark.apps.popularity.models.Model.contributions`.
+    """
+    if moved is None:
+        return []
+    largest = np.argsort(-np.abs(moved), axis=1, kind="stable")[:, :_REASONS]
+    texts: list[str | None] = []
+    for row, chosen in zip(moved, largest.tolist(), strict=True):
+        parts = [f"{columns[place]} {row[place]:+.1f}" for place in chosen if abs(row[place]) >= _LEAST]
+        texts.append(", ".join(parts) or None)
+    return texts
+
+
+def importance(columns: Sequence[str], moved: Array) -> list[tuple[str, float]]:
+    """Return (column, mean absolute change of the logarithm of the odds), the largest first."""
+    means = np.abs(moved).mean(0)
+    return [(columns[place], float(means[place])) for place in np.argsort(-means, kind="stable").tolist()]
+
+
+def bases(series: Series) -> list[str]:
+    """Return for each dataset what its forecast rests on, on the day after the series.
+
+    ``use``: its own; of a dataset without any, ``siblings``: another dataset with its primary dataset, its processed
+    dataset or its campaign has a row; ``creation``: only what DBS says of it; ``unknown``: nothing.
+    """
+    used, known = np.asarray((series.accesses > 0).any(0)), series.is_known
+    groups = Names(series.datasets, known, series.sites).groups
+    has_siblings: Array = np.zeros(len(used), bool)
+    for name in _SIBLINGS:
+        counts = np.bincount(groups[name], known)
+        has_siblings |= counts[groups[name]] - known > 0
+    created = None if series.by_site or series.catalogue is None else series.catalogue.created_days(len(series.days))
+    is_created = np.zeros(len(used), bool) if created is None else ~np.isnan(created)
+    texts = np.where(used, "use", np.where(has_siblings, "siblings", np.where(is_created, "creation", "unknown")))
+    names: list[str] = texts.tolist()
+    return names
+
+
+def moved_by(model: Model, weeks: Weeks, day: int, entered: Array) -> Array | None:
+    """Return the contributions of the columns to the forecasts of the datasets of these numbers."""
+    return model.contributions(weeks.rows(day)[entered]) if len(entered) else None

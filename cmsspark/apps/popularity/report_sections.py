@@ -1,0 +1,118 @@
+"""Sections of the page of an evaluation: strata, the funnel, the columns that matter, and the datasets of a week."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from html import escape
+from typing import Any, Final
+
+import numpy as np
+
+from cmsspark.apps.popularity.explanations import importance, moved_by, reasons
+from cmsspark.apps.popularity.fitting import fit
+from cmsspark.apps.popularity.quantities import expected
+from cmsspark.apps.popularity.training import Weeks
+
+Array = np.ndarray[Any, Any]
+
+_LIKELY: Final = 0.5
+#: Rows of the lists of columns and of datasets.
+_COLUMNS, _DATASETS = 20, 50
+
+
+def sections(weeks: Weeks, model: str, day: int, scores: Array, rows: Sequence[Mapping[str, Any]], seed: int) -> str:
+    """Return the sections. ``day``: of the last judged week; ``scores``: what the model predicted for it; ``rows``: of
+    :func:`cmsspark.apps.popularity.evaluate.judged`, of all weeks and models.
+    """
+    own = [row for row in rows if row["model"] == model]
+    fitted = fit(weeks, day, model, seed=seed)
+    known, entered = weeks.until(day), np.nonzero(~np.isnan(scores))[0]
+    moved = moved_by(fitted.model, known, day, entered)
+    parts = [
+        _part(
+            "By stratum",
+            "Means of the weeks: active datasets were used in the week before, dormant ones before that.",
+            _strata(own),
+        ),
+        _part(
+            "From accesses to forecasts",
+            f"The last judged week, from {weeks.series.days[day]} on.",
+            _funnel(weeks, day, scores, len(fitted.training.rows), fitted.training.total),
+        ),
+    ]
+    if moved is not None:
+        lines = [(name, f"{value:.3f}") for name, value in importance(known.columns, moved)[:_COLUMNS]]
+        about = "The mean change of the logarithm of the odds by each column, in that week."
+        parts.append(_part("Columns that matter", about, _rows(("column", "mean change"), lines)))
+    about = "The most probable datasets of that week, and what happened."
+    parts.append(_part("Datasets", about, _datasets(weeks, day, scores, entered, moved, seed)))
+    return "".join(parts)
+
+
+def _strata(rows: Sequence[Mapping[str, Any]]) -> str:
+    lines = []
+    for stratum in ("active", "dormant", "new"):
+        parts = [row["strata"][stratum] for row in rows]
+        names = ("positives", "average_precision", "brier", "tpr", "tnr")
+        means = [_mean([part[name] for part in parts]) for name in names]
+        lines.append((stratum, f"{np.mean([part['rows'] for part in parts]):,.0f}", *map(_number, means)))
+    return _rows(("stratum", "datasets a week", "popular", "average precision", "Brier", "TPR", "TNR"), lines)
+
+
+def _funnel(weeks: Weeks, day: int, scores: Array, learned: int, total: int) -> str:
+    series, entered = weeks.series, ~np.isnan(scores)
+    labels = weeks.label.of(series, day) > 0
+    is_likely = np.nan_to_num(scores) >= _LIKELY
+    steps = (
+        ("accesses in the days before", int(series.accesses[:day].sum())),
+        ("days of datasets with an access", int((series.accesses[:day] > 0).sum())),
+        ("rows to learn from: a dataset on a day", total),
+        ("rows that the model learned from", learned),
+        ("datasets that had entered before the week", int(entered.sum())),
+        (
+            "of these used in the seven days before",
+            int((series.accesses[max(day - 7, 0) : day, entered] > 0).any(0).sum()),
+        ),
+        ("predicted with a probability of 50 % and more", int(is_likely.sum())),
+        ("of these popular", int((is_likely & labels).sum())),
+        ("popular, of those that had entered", int((labels & entered).sum())),
+        ("popular, but only entered in the week", int((labels & ~entered).sum())),
+    )
+    return _rows(("step", "number"), [(name, f"{count:,}") for name, count in steps])
+
+
+def _datasets(weeks: Weeks, day: int, scores: Array, entered: Array, moved: Array | None, seed: int) -> str:
+    series = weeks.series
+    first = np.argsort(-scores[entered], kind="stable")[:_DATASETS]
+    why = reasons(weeks.until(day).columns, None if moved is None else moved[first]) or [None] * len(first)
+    amounts = expected(weeks, day, "accesses", seed=seed)
+    happened = series.accesses[day : day + weeks.label.days].sum(0)
+    lines = []
+    for number, reason in zip(entered[first].tolist(), why, strict=True):
+        site = () if series.sites is None else (series.sites[number],)
+        quantiles = "–" if amounts is None else ", ".join(f"{value:,.0f}" for value in amounts.quantiles[number])
+        name = series.datasets[number]
+        lines.append((name, *site, f"{scores[number]:.3f}", quantiles, f"{happened[number]:,.0f}", reason or "–"))
+    end = series.days[day] + timedelta(days=weeks.label.days - 1)
+    headings = ("probability", "accesses: 10, 50, 90 %", f"accesses to {end}", "moved by")
+    return _rows(("dataset", *(() if series.sites is None else ("site",)), *headings), lines)
+
+
+def _part(title: str, about: str, table: str) -> str:
+    return f"<h2>{escape(title)}</h2><p>{escape(about)}</p><div class='scroll'>{table}</div>"
+
+
+def _rows(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th scope='col'>{escape(text)}</th>" for text in headings)
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in line) + "</tr>" for line in lines)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    numbers = [value for value in values if value is not None]
+    return float(np.mean(numbers)) if numbers else None
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"

@@ -1,0 +1,202 @@
+"""The learned policy falls back to LRU; decayed frequency; scores of the forecast; files of XCache; large traces."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from cmsspark.apps.cache import policies, scored
+from cmsspark.apps.cache.cli import command
+from cmsspark.apps.cache.replay import Simulation
+from cmsspark.apps.cache.trace import Trace, make_trace, read_trace
+from cmsspark.base import errors
+
+Array = np.ndarray[Any, Any]
+DAY_MS = 86_400_000
+
+
+def bursts(seed: int, days: int = 60, count: int = 250) -> tuple[Array, Array]:
+    """Objects that are asked for in a few short bursts, which no past frequency announces."""
+    generator = np.random.default_rng(seed)
+    objects, times = [], []
+    for item in range(count):
+        for _ in range(generator.poisson(1.5)):
+            gaps = generator.exponential(0.7 * DAY_MS, generator.integers(1, 20))
+            at = generator.integers(0, days) * DAY_MS + np.cumsum(gaps).astype(np.int64)
+            at = at[at < days * DAY_MS]
+            objects += [item] * len(at)
+            times += at.tolist()
+    return np.array(objects), np.array(times, np.int64)
+
+
+def zipf(seed: int, days: int = 40, count: int = 250) -> tuple[Array, Array]:
+    generator = np.random.default_rng(seed)
+    weights = 1 / np.arange(1, count + 1) ** 0.9
+    objects = generator.choice(count, days * 120, p=weights / weights.sum())
+    return objects, np.sort(generator.integers(0, days * DAY_MS, len(objects)))
+
+
+def changing(seed: int) -> tuple[Array, Array]:
+    """Another order of popularity in the second half."""
+    objects, times = zipf(seed)
+    half = len(objects) // 2
+    return np.append(objects[:half], np.random.default_rng(seed).permutation(250)[objects[half:]]), times
+
+
+def simulation_of(made: tuple[Array, Array], seed: int) -> Simulation:
+    sizes = np.exp(np.random.default_rng(seed).normal(20, 1.3, 250)).astype(np.int64) + 1
+    objects, times = made
+    return Simulation(make_trace(times, objects, sizes[objects]))
+
+
+SEEDS = range(20)
+
+
+@pytest.mark.parametrize("share", [0.02, 0.1, 0.3, 0.5, 0.8])
+@pytest.mark.parametrize("make", [bursts, zipf, changing])
+def test_the_learned_policy_is_never_much_worse_than_lru(make: Any, share: float) -> None:
+    ratios = []
+    for seed in SEEDS[::4]:
+        simulation = simulation_of(make(seed), seed)
+        capacity = int(simulation.trace.footprint * share)
+        lru, learned = (simulation.replay(name, capacity).missed_bytes for name in ("lru", "learned"))
+        ratios.append(learned / lru - 1)
+    assert np.mean(ratios) <= 0.01 and max(ratios) <= 0.03, ratios
+
+
+def test_the_learned_policy_keeps_most_of_its_gain() -> None:
+    simulation = simulation_of(zipf(1), 1)
+    trace = simulation.trace
+    capacity = trace.footprint // 20
+    pure = scored.least_score(trace.objects, trace.sizes, capacity, simulation.periods, simulation.scores)
+    alone = int(trace.sizes[trace.objects][pure == 0].sum())
+    lru, learned = (simulation.replay(name, capacity) for name in ("lru", "learned"))
+    assert learned.scored_share is not None and 0 < learned.scored_share < 1
+    assert lru.missed_bytes - learned.missed_bytes > 0.8 * (lru.missed_bytes - alone) > 0
+
+
+def test_without_a_gain_the_learned_policy_is_lru_and_says_so(tmp_path: Path) -> None:
+    objects, times = bursts(3)
+    order = np.argsort(times, kind="stable")
+    lines = [f"{times[i] / 1000},{objects[i]},{1000 + objects[i]}" for i in order]
+    (tmp_path / "t.csv").write_text("\n".join(["time,object,size", *lines]))
+    shown = ask("replay", tmp_path / "t.csv", "--policy", "learned", "--size", "50%")
+    assert "LRU decided before 100.00% of the requests" in shown.stderr
+
+
+def ask(*arguments: object) -> Any:
+    return CliRunner().invoke(command, [str(argument) for argument in arguments])
+
+
+def test_decayed_frequency_forgets_and_evicts_the_least() -> None:
+    times = np.array([0, 1, 2, 3, 4, 5], np.int64)
+    objects, sizes = np.array([0, 0, 1, 2, 0, 1], np.int32), np.ones(3, np.int64)
+    assert policies.decayed(objects, sizes, 2, times, 100.0).tolist() == [0, 1, 0, 0, 1, 0], "as LFU"
+    assert policies.decayed(objects, sizes, 2, times, 0.1).tolist() == [0, 1, 0, 0, 0, 0], "as LRU"
+    lru = policies.lru(objects, sizes, 2)
+    assert (policies.decayed(objects, sizes, 2, times, 0.1) == lru).all()
+
+
+def test_scores_of_the_forecast_decide_and_know_nothing_of_later_requests(tmp_path: Path) -> None:
+    from cmsspark.apps.cache.cli_scores import forecast_scores
+
+    objects, times = zipf(2, days=35, count=40)
+    names = np.array([f"/P{number % 5}/C-v{number}/AOD" for number in range(40)], object)
+    trace = make_trace(times, names[objects], objects + 5)
+    scores = forecast_scores(trace)
+    assert scores.shape == (35, 40) and np.isnan(scores[:14]).all() and (scores[21:][~np.isnan(scores[21:])] <= 1).all()
+    before = times < times[0] // DAY_MS * DAY_MS + 28 * DAY_MS
+    cut = make_trace(times[before], names[objects[before]], objects[before] + 5)
+    assert trace.names is not None and cut.names is not None
+    where = [trace.names.tolist().index(name) for name in cut.names.tolist()]
+    assert np.array_equal(forecast_scores(cut)[:28], scores[:28, where], equal_nan=True)
+    lines = [f"{time / 1000},{names[item]},{item + 5}" for item, time in zip(objects, times, strict=True)]
+    (tmp_path / "t.csv").write_text("\n".join(["time,object,size", *lines]))
+    words = ("compare", tmp_path / "t.csv", "--size", "20%", "--json", "--policy", "learned")
+    by_forecast, by_trace = (json.loads(ask(*words, "--scores", name).stdout) for name in ("forecast", "trace"))
+    assert by_forecast[0]["missed_bytes"] != by_trace[0]["missed_bytes"]
+    wrong = ask("compare", tmp_path / "t.csv", "--policy", "lru", "--scores", "forecast").exception
+    assert isinstance(wrong, errors.UsageError)
+
+
+@pytest.mark.parametrize("words", [("replay", "--size", "1GB"), ("compare",), ("size", "--target", "0.5")])
+def test_an_unknown_policy_is_refused_before_the_trace_is_read(tmp_path: Path, words: tuple[str, ...]) -> None:
+    error = ask(words[0], tmp_path / "no-such.csv", *words[1:], "--policy", "lrb").exception
+    assert isinstance(error, errors.UsageError) and "there is no policy 'lrb'" in error.text()
+
+
+def test_no_bound_is_computed_unless_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "t.csv").write_text("time,object,size\n1,a,3\n2,b,3\n3,a,3\n")
+    row = json.loads(ask("compare", tmp_path / "t.csv", "--policy", "lru", "--size", "5", "--json").stdout)[0]
+    assert row["least_byte_miss_ratio"] is None and row["gap_closed"] is None
+    assert "bound" not in ask("compare", tmp_path / "t.csv", "--policy", "lru", "--size", "5").stdout
+    assert "bound" in ask("compare", tmp_path / "t.csv", "--policy", "lru", "--size", "5", "--bound").stdout
+
+
+def record(path: str | None, size: int | None, time: int | None, attached: float | None = None) -> str:
+    data = {"file_path": path, "size": size, "attach_time": attached, "site": "T2_X", "other": [1]}
+    return json.dumps({"data": data, "metadata": {"timestamp": time, "producer": "x"}})
+
+
+def test_records_of_xcache_are_requests_of_files(tmp_path: Path) -> None:
+    first = [record("/store/a", 10, 1767571200000), record("/store/b", 20, 1767571100), record("/store/a", 10, None)]
+    second = [record("/store/a", 10, 1767571300000000, 1767571000.5), record("/store/c", None, 1767571100), "{broken"]
+    (tmp_path / "day").mkdir()
+    (tmp_path / "day" / "part-0.json").write_text("\n".join(first) + "\n\n")
+    (tmp_path / "day" / "part-1.json.gz").write_bytes(gzip.compress("\n".join(second).encode()))
+    (tmp_path / "day" / "_SUCCESS").write_text("")
+    trace = read_trace(tmp_path / "day")
+    assert (
+        trace.names is not None
+        and trace.names.tolist() == ["/store/a", "/store/b"]
+        and trace.objects.tolist() == [0, 1, 0]
+    )
+    assert trace.times_ms.tolist() == [1767571000500, 1767571100000, 1767571200000]
+    assert trace.sizes.tolist() == [10, 20] and trace.dropped == {"null": 3}
+    (tmp_path / "day" / "part-0.json").write_text("no record\n" * 20)
+    with pytest.raises(errors.DataError, match="no records of XCache"):
+        read_trace(tmp_path / "day")
+
+
+def test_numbers_of_many_objects_are_those_of_their_first_requests() -> None:
+    generator = np.random.default_rng(1)
+    names = generator.integers(0, 2**64 - 1, 100_000, dtype=np.uint64)[generator.integers(0, 100_000, 300_000)]
+    times = np.sort(generator.integers(0, 10**9, 300_000))
+    trace = make_trace(times, names, np.ones(300_000, np.int64))
+    _, first, inverse = np.unique(names, return_index=True, return_inverse=True)
+    rank = np.argsort(np.argsort(first))
+    assert (trace.objects == rank[inverse]).all() and trace.names is not None
+    assert [int(name) for name in trace.names[trace.objects[:50]]] == names[:50].tolist()
+
+
+_LARGE = """
+import resource, sys, numpy as np
+from click.testing import CliRunner
+from cmsspark.apps.cache.cli import command
+done = CliRunner().invoke(command, ["replay", sys.argv[1], "--policy", "lru", "--size", "10%"])
+assert done.exit_code == 0, done
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6)
+"""
+
+
+@pytest.mark.long
+def test_fifty_million_requests_are_replayed_by_lru_within_three_gigabytes(tmp_path: Path) -> None:
+    from bench.cache import make
+
+    make(tmp_path / "large.oracleGeneral", 50_000_000)
+    run = [sys.executable, "-c", _LARGE, str(tmp_path / "large.oracleGeneral")]
+    done = subprocess.run(run, capture_output=True, text=True, check=True, timeout=1200)
+    assert float(done.stdout) < 3
+
+
+def test_a_trace_without_names_is_still_replayed() -> None:
+    trace = Trace(np.array([0, 1, 0], np.int32), np.arange(3), np.array([2, 3], np.int64))
+    assert Simulation(trace).replay("decayed", 5).misses == 2

@@ -1,0 +1,122 @@
+"""What a forecast says beside the probability: quantiles, reasons, baselines, calibration that helps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from cmsspark.apps.popularity.baselines import warnings, with_baselines
+from cmsspark.apps.popularity.cli import command
+from cmsspark.apps.popularity.explanations import importance, reasons
+from cmsspark.apps.popularity.fitting import PastWeek, fit, helpful_calibration
+from cmsspark.apps.popularity.forecast import predictions
+from cmsspark.apps.popularity.models import sigmoid
+from cmsspark.apps.popularity.quantities import expected
+from cmsspark.apps.popularity.series import Series
+from cmsspark.apps.popularity.training import Label, Weeks
+from tests.apps.popularity.example_series import made_series, write
+
+DAY = 45
+
+
+def with_bytes(series: Series) -> Series:
+    values = series.values.copy()
+    values[2] = values[0] * 1e9
+    return replace(series, values=values)
+
+
+def test_quantiles_are_in_order_and_most_datasets_lie_between_them() -> None:
+    series = made_series(days=70, datasets=300)
+    weeks, inside = Weeks(series, Label(10)), []
+    for day in (49, 56, 63):
+        found = expected(weeks, day, "accesses")
+        assert found is not None and (np.diff(found.quantiles, axis=1) >= 0).all() and (found.quantiles >= 0).all()
+        low, middle, high = found.quantiles.T
+        assert (found.mean >= low).all() and (found.mean <= high).all()
+        happened = series.accesses[day : day + 7].sum(0)
+        inside.append(((happened >= low - 1e-6) & (happened <= high + 1e-6)).mean())
+        assert np.corrcoef(np.log1p(middle), np.log1p(happened))[0, 1] > 0.8
+    assert 0.7 < np.mean(inside) < 0.92
+
+
+def test_quantiles_know_no_later_day_and_no_measure_that_there_is_not() -> None:
+    series = made_series(days=60)
+    found, cut = (expected(Weeks(each, Label(10)), DAY, "accesses") for each in (series, series.until(DAY)))
+    assert found is not None and cut is not None and np.array_equal(found.quantiles, cut.quantiles)
+    assert expected(Weeks(series, Label(10)), DAY, "bytes") is None
+
+
+@pytest.mark.parametrize("model", ["logistic", "boosting", "blend"])
+def test_reasons_name_columns_that_move_the_probability(model: str) -> None:
+    series = with_bytes(made_series())
+    weeks = Weeks(series, Label(10))
+    fitted = fit(weeks, DAY, model)
+    rows = weeks.rows(DAY)
+    moved = fitted.model.contributions(rows)
+    assert moved is not None and moved.shape == rows.shape
+    # The sum of the changes orders the datasets as the model does.
+    assert np.corrcoef(moved.sum(1), np.log(fitted.raw(rows) / (1 - fitted.raw(rows))))[0, 1] > 0.95
+    texts = reasons(weeks.columns, moved)
+    assert all(text is None or text.split(" ")[0] in weeks.columns for text in texts)
+    means = [value for _, value in importance(weeks.columns, moved)]
+    assert means == sorted(means, reverse=True) and means[0] > 0
+    assert reasons(weeks.columns, None) == []
+
+
+def test_a_forecast_has_amounts_reasons_and_what_it_rests_on() -> None:
+    series = with_bytes(made_series())
+    names = list(series.datasets)
+    names[4], names[5] = "/Alone/Nothing-v1/XYZ", "/P1/Other-v7/XYZ"
+    values = series.values.copy()
+    values[:, :, 4:6] = 0
+    weeks = Weeks(replace(series, datasets=tuple(names), values=values), Label(10))
+    rows = predictions(weeks, series.days[-1] + timedelta(days=1), "boosting")
+    by_name = {row["dataset_name"]: row for row in rows.to_dicts()}
+    unknown, sibling = by_name[names[4]], by_name[names[5]]
+    assert (unknown["basis"], unknown["probability"], unknown["expected_nacc"]) == ("unknown", None, None)
+    assert unknown["rank"] == 60 and unknown["stratum"] == "new"
+    assert sibling["basis"] == "siblings" and 0 <= sibling["probability"] <= 1 and sibling["nacc_p90"] >= 0
+    others = [row for row in by_name.values() if row["basis"] == "use"]
+    assert len(others) >= 50 and all(row["nacc_p10"] <= row["nacc_p50"] <= row["nacc_p90"] for row in others)
+    assert all(row["expected_bytes"] is not None for row in others) and others[0]["reasons"]
+    assert [row["rank"] for row in rows.to_dicts()] == list(range(1, 61))
+
+
+def week(day: int, slope: float, seed: int) -> PastWeek:
+    """A forecast whose odds are right when their logarithm is multiplied by ``slope``."""
+    generator = np.random.default_rng(seed)
+    odds = generator.normal(0, 2, 800)
+    labels = (generator.random(800) < sigmoid(slope * odds)).astype(float)
+    return PastWeek(day, np.arange(800), sigmoid(odds), labels)
+
+
+def test_a_calibration_is_used_where_it_helps_in_each_week_only() -> None:
+    assert helpful_calibration([week(day, 1.0, day) for day in range(3)]) is None
+    found = helpful_calibration([week(day, 0.3, day) for day in range(3)])
+    assert found is not None and found[0] < 0.8
+    assert helpful_calibration([week(0, 0.3, 0), week(1, 0.3, 1), week(2, 1.6, 2)]) is None, "it would harm one week"
+    assert helpful_calibration([week(0, 0.3, 0), week(1, 0.3, 1)]) is None, "two weeks say too little"
+
+
+def test_a_warning_says_where_a_baseline_was_better() -> None:
+    rows = [
+        {"model": name, "average_precision": value}
+        for name, values in {"blend": (0.5, 0.7), "decayed": (0.6, 0.66), "last-week": (0.9, None)}.items()
+        for value in values
+    ]
+    (text,) = warnings(rows, "blend")
+    assert text.startswith("in the last 2 weeks the baseline last-week was better than blend: average precision 0.900")
+    assert warnings(rows, "decayed") == [] and warnings(rows[:2], "blend") == []
+    assert with_baselines(["blend"]) == ("persistence", "last-week", "decayed", "blend")
+    assert with_baselines(["persistence"]) == ("persistence",)
+
+
+def test_ties_are_told(tmp_path: Path) -> None:
+    file = write(made_series(), tmp_path / "a.csv")
+    shown = CliRunner().invoke(command, ["predict", "--accesses", str(file), "--model", "persistence", "--top", "5"])
+    assert "5 rows share a probability as shown, such as 1.000" in shown.stdout
