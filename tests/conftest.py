@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.browsers import installed_chromium
 from tests.opensearch import OpenSearch, running_or_skip
 
 os.environ["TZ"] = "UTC"
@@ -64,6 +65,21 @@ def spark() -> Iterator[object]:
 def opensearch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenSearch]:
     """One running OpenSearch for all tests that ask for it; each of them uses indices of its own."""
     yield from running_or_skip(tmp_path_factory.mktemp("opensearch"))
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    """One Chromium for all tests that ask for it: two of them in one process do not go together."""
+    from playwright.sync_api import sync_playwright
+
+    path = installed_chromium()
+    if path is None:
+        pytest.skip("no Chromium; next: sudo apt-get install chromium")
+    with sync_playwright() as playwright:
+        # Playwright's own half a minute is short for a busy machine.
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"], timeout=300_000)
+        yield browser
+        browser.close()
 
 
 #: Fixtures, and what each starts for the whole run. Workers of pytest-xdist share no server, no browser and no JVM.

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -74,28 +71,6 @@ def dashboard(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     """The dashboard of that store."""
     with serving(store, tmp_path_factory.mktemp("folders")) as running:
         yield running
-
-
-@pytest.fixture(scope="session")
-def chromium() -> Iterator[Any]:
-    """The distribution's Chromium, installed where this account may."""
-    from playwright.sync_api import sync_playwright
-
-    if not CHROMIUM.exists():
-        _install()
-    if not CHROMIUM.exists():
-        pytest.skip("no Chromium; next: sudo apt-get install chromium")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-def _install() -> None:
-    setup = Path(__file__).resolve().parents[3] / "bin" / "setup"
-    script = f'. "{setup}" && install_packages chromium'
-    if shutil.which("bash"):
-        subprocess.run(["bash", "-c", script], check=False, env=os.environ)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from datetime import date, timedelta
 from html import unescape
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser
 
 from cmsspark.apps.demo.history import store_day
 from cmsspark.apps.usage import period
@@ -21,7 +20,6 @@ from cmsspark.main import command
 from cmsspark.pages.charts import si
 from cmsspark.settings.settings import load_settings
 from cmsspark.store.query.database import Database
-from tests.browsers import installed_chromium
 from tests.run.places import Place, write_streams
 from tests.store.query.stores import FIRST, HISTORY, KEY, days, make_store
 
@@ -38,18 +36,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
         patch.setenv("CMSSPARK_STATE_DIR", str(tmp_path_factory.mktemp("state")))
         period.run(Period(FIRST, FIRST + timedelta(days=7)), folder, load_settings(), log=lambda _: None)
     return folder
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    """Ended with this module: two of them in one process do not go together."""
-    path = installed_chromium()
-    if path is None:
-        pytest.skip("Chromium is needed (apt-get install chromium)")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"], timeout=PATIENCE_MS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
