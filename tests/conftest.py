@@ -76,7 +76,16 @@ STARTED_ONCE = {
 
 #: Servers and files that take long, in seconds on a quiet machine: they start first, so that workers end together.
 SLOW = {
-    "spark": 300, "tests/apps/monitor/test_proof.py": 130,
+    "spark": 400, "chromium": 150, "activemq": 80, "tests/apps/monitor/test_proof.py": 70, "opensearch": 60,
+    "tests/test_notebooks.py": 40, "tests/run/test_secrets.py": 35, "tests/bad/test_no_traceback.py": 30,
+    "tests/test_extending.py": 30, "tests/publish/test_machine.py": 30, "tests/apps/events/test_networks.py": 25,
+    "tests/apps/training/test_networks_on_workers.py": 25, "tests/publish/test_publisher.py": 25,
+    "tests/test_docs_blocks.py": 25, "tests/apps/monitor/test_metrics.py": 20, "kube": 20,
+    "tests/sources/test_decoders.py": 20, "tests/submit/test_engine_choice.py": 20, "tests/bad/test_no_room.py": 20,
+    "tests/publish/test_secrets.py": 20, "tests/publish/test_stomp_faults.py": 20, "tests/publish/test_withheld.py": 20,
+    "tests/apps/daily/test_daily.py": 15, "tests/apps/popularity/test_popularity_site_jobs.py": 15,
+    "tests/apps/popularity/test_forecast_job.py": 15, "tests/apps/dashboard/test_rollups.py": 15,
+    "tests/apps/monitor/test_suites_faults.py": 15, "tests/apps/monitor/test_processes_node.py": 15,
 }  # fmt: skip
 
 
@@ -97,7 +106,7 @@ class Scopes:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With ``-n 2`` a file is run by one worker, and all files that use the same server by the same worker."""
+    """With workers a file is run by one worker, and all files that use the same server by the same worker."""
     from xdist.scheduler import LoadScopeScheduling
 
     scopes = Scopes(config.rootpath)

@@ -8,6 +8,7 @@ from typing import Any
 
 import awkward as ak
 import numpy as np
+import pytest
 
 from cmsspark.apps.events.demo_files import MODELS, make_events
 from cmsspark.apps.events.evaluation import evaluate
@@ -57,6 +58,7 @@ def write_part(folder: Path, events: dict[str, Any]) -> None:
             writer.write({**batch, "low_level": batch["low_level"].reshape(-1, MATRIX)})
 
 
+@pytest.mark.long
 def test_the_inclusive_network_beats_high_level_features_alone_which_separate_most_events(tmp_path: Path) -> None:
     events = made_events()
     assert events["hlf"].shape[1] == HLF_COUNT and len(events["label"]) > TO_LEARN + 900
