@@ -13,6 +13,7 @@ import importlib
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import sys
@@ -95,3 +96,4 @@ if __name__ == "__main__":
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     serve(sys.argv[1])
+    shutil.rmtree(os.path.dirname(sys.argv[1]))
