@@ -8,6 +8,7 @@ import resource
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -89,22 +90,67 @@ STARTED_ONCE = {
 }  # fmt: skip
 
 
+#: Servers and files that take long, in seconds on a quiet machine: they start first, so that workers end together.
+SLOW = {
+    "spark": 400, "chromium": 150, "activemq": 80, "tests/apps/monitor/test_proof.py": 70, "opensearch": 60,
+    "tests/test_notebooks.py": 40, "tests/run/test_secrets.py": 35, "tests/bad/test_no_traceback.py": 30,
+    "tests/test_extending.py": 30, "tests/publish/test_machine.py": 30, "tests/apps/events/test_networks.py": 25,
+    "tests/apps/training/test_networks_on_workers.py": 25, "tests/publish/test_publisher.py": 25,
+    "tests/test_docs_blocks.py": 25, "tests/apps/monitor/test_metrics.py": 20, "kube": 20,
+    "tests/sources/test_decoders.py": 20, "tests/submit/test_engine_choice.py": 20, "tests/bad/test_no_room.py": 20,
+    "tests/publish/test_secrets.py": 20, "tests/publish/test_stomp_faults.py": 20, "tests/publish/test_withheld.py": 20,
+    "tests/apps/daily/test_daily.py": 15, "tests/apps/popularity/test_popularity_site_jobs.py": 15,
+    "tests/apps/popularity/test_forecast_job.py": 15, "tests/apps/dashboard/test_rollups.py": 15,
+    "tests/apps/monitor/test_suites_faults.py": 15, "tests/apps/monitor/test_processes_node.py": 15,
+}  # fmt: skip
+
+
+class Scopes:
+    """What must be run by one worker: all files that use the same server, or else a file."""
+
+    def __init__(self, top: Path) -> None:
+        self.top = top
+        self._of_file: dict[str, str] = {}
+
+    def of(self, nodeid: str) -> str:
+        file = nodeid.split("::", 1)[0]
+        if file not in self._of_file:
+            words = set(re.findall(r"\w+(?=: )", (self.top / file).read_text(encoding="utf-8")))
+            self._of_file[file] = next((STARTED_ONCE[name] for name in STARTED_ONCE if name in words), file)
+        return self._of_file[file]
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With ``-n 2`` a file is run by one worker, and all files that use the same server by the same worker."""
+    """With workers a file is run by one worker, and all files that use the same server by the same worker."""
     from xdist.scheduler import LoadScopeScheduling
 
-    scopes: dict[str, str] = {}
+    scopes = Scopes(config.rootpath)
 
     class ByServer(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.split("::", 1)[0]
-            if file not in scopes:
-                words = set(re.findall(r"\w+(?=: )", Path(config.rootpath, file).read_text(encoding="utf-8")))
-                scopes[file] = next((STARTED_ONCE[name] for name in STARTED_ONCE if name in words), file)
-            return scopes[file]
+            return scopes.of(nodeid)
 
     return ByServer(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In a worker of pytest-xdist put the slowest scopes first: units of work are handed out in this order."""
+    if hasattr(config, "workerinput"):
+        scopes = Scopes(config.rootpath)
+        items.sort(key=lambda item: -SLOW.get(scopes.of(item.nodeid), 0))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--durations-to", metavar="FILE", help="write the seconds of each test to FILE, slowest first")
+
+
+_seconds: Counter[str] = Counter()
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Add the set-up, call and end of a test; where workers run tests, their head gets these reports."""
+    _seconds[report.nodeid] += report.duration  # type: ignore[assignment]
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -132,3 +178,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     session.config.exit_status = int(exitstatus)  # type: ignore[attr-defined]
+    target = session.config.getoption("--durations-to")
+    if target and not hasattr(session.config, "workerinput"):
+        file = Path(session.config.rootpath, target)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("".join(f"{seconds:.2f}\t{name}\n" for name, seconds in _seconds.most_common()))

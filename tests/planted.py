@@ -29,7 +29,7 @@ def run_watched(command: Sequence[str], folder: Path, environment: Mapping[str, 
     done = threading.Event()
 
     def watch() -> None:
-        while not done.wait(0.02):
+        while not done.wait(0.05):
             ran.argv |= _command_lines(process.pid)
 
     watching = threading.Thread(target=watch)

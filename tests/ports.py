@@ -14,17 +14,19 @@ _RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _FIRST: Final = 20_000
 #: The end of the ports that the kernel gives to no client, and to no server that asks for any port.
 _END: Final = int(_RANGE.read_text().split()[0]) if _RANGE.is_file() else 0
-#: Each worker of pytest-xdist has its own half. It begins anywhere there, as two runs of tests may go on at once.
-_HALF: Final = max(0, _END - _FIRST) // 2
-_LOWEST: Final = _FIRST + _HALF * (os.environ.get("PYTEST_XDIST_WORKER", "gw0") != "gw0")
+#: Each worker of pytest-xdist has its own third. It begins anywhere there, as two runs of tests may go on at once.
+_WORKERS: Final = 3
+_SHARE: Final = max(0, _END - _FIRST) // _WORKERS
+_WORKER: Final = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_LOWEST: Final = _FIRST + _SHARE * (_WORKER % _WORKERS)
 #: Not the common generator, which tests seed.
-_NUMBERS: Final = itertools.count(random.SystemRandom().randrange(_HALF or 1))
+_NUMBERS: Final = itertools.count(random.SystemRandom().randrange(_SHARE or 1))
 
 
 def free_port() -> int:
-    """A port that nothing listens on, now and until the caller does; another one with each call."""
-    for _ in range(_HALF):
-        port = _LOWEST + next(_NUMBERS) % _HALF
+    """Return a port that nothing listens on, now and until the caller does; another one with each call."""
+    for _ in range(_SHARE):
+        port = _LOWEST + next(_NUMBERS) % _SHARE
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
@@ -34,7 +36,7 @@ def free_port() -> int:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nothing listens on, all different."""
+    """Return ports that nothing listens on, all different."""
     found: set[int] = set()
     while len(found) < count:
         found.add(free_port())

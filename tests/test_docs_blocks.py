@@ -27,6 +27,7 @@ from cmsspark.apps.usage.view_definitions import parse_views
 from cmsspark.base import dates
 from cmsspark.settings import pseudonyms
 from cmsspark.settings.settings import load_settings
+from tests.commands import CLIENT, CMSSPARK, RUN_SPARK, server
 
 TOP = Path(__file__).resolve().parent.parent
 PAGES = sorted(
@@ -126,10 +127,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _commands(folder: Path) -> None:
     """Both commands; what needs a cluster, a broker or HDFS is shown only."""
     folder.mkdir()
-    for name, module in (("run_spark", "cmsspark.submit"), ("cmsspark", "cmsspark.main")):
+    for name, module in (("run_spark", RUN_SPARK), ("cmsspark", CMSSPARK)):
         away = '*" --yarn "*|*" --k8s "*' if name == "run_spark" else '*" --amq "*'
         place = '--dry-run "$@"' if name == "run_spark" else '"$@" --dry-run'
-        start = f"exec {shlex.quote(sys.executable)} -c 'from {module} import main; main()'"
+        start = f"exec {shlex.quote(sys.executable)} -S -E {CLIENT} {server()[0]} {module}"
         text = f'#!/bin/sh\ncase " $* " in {away}) {start} {place};; esac\n{start} "$@"\n'
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)

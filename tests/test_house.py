@@ -6,6 +6,7 @@ The rooms are in ``docs/architecture.md``. A room imports rooms of lower floors 
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import importlib.util
 import re
@@ -49,14 +50,16 @@ BESIDE = {
 _NAMED = re.compile(r"cmsspark(\.[a-z_0-9]+)+(:\w+)?")
 #: Files that are named like modules.
 _FILES = {"cmsspark.yaml"}
+#: Every file of the package, read and parsed once.
+SOURCES = house.sources(TOP)
+TREES = {PACKAGE / source.path: source.tree for source in SOURCES if source.path.suffix == ".py"}
 #: What a command line does not need before it knows what to do.
 HEAVY = "pyspark py4j pandas polars pyarrow numpy stomp fastavro jinja2 msgspec"
 
 
 def names(path: Path, *, at_start_only: bool = False) -> Iterator[str]:
     """What a file imports, as module.attribute; with ``at_start_only`` only what importing the file imports."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in _statements(tree) if at_start_only else ast.walk(tree):
+    for node in _statements(TREES[path]) if at_start_only else ast.walk(TREES[path]):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -74,19 +77,20 @@ def _statements(tree: ast.AST) -> Iterator[ast.AST]:
         yield from _statements(node)
 
 
-def imports() -> Iterator[tuple[str, str]]:
+@functools.cache
+def imports() -> list[tuple[str, str]]:
     """(module, imported module) of the package; imports in functions and for type checkers count, too."""
-    files = house.sources(TOP)
-    modules = {source.module for source in files}
-    for source in files:
-        targets = set(house.imported(source, modules, for_types=True))
-        yield from ((source.module, target) for target in sorted(targets))
+    modules = {source.module for source in SOURCES}
+    return [
+        (source.module, target)
+        for source in SOURCES
+        for target in sorted(set(house.imported(source, modules, for_types=True)))
+    ]
 
 
 def lazy_imports() -> Iterator[tuple[str, str]]:
     """(module, module that it imports by a name in a text), also by the index of jobs."""
-    files = house.sources(TOP)
-    modules = {source.module for source in files}
+    modules = {source.module for source in SOURCES}
     #: What a file loads whose names stand in a registry elsewhere.
     registries = {
         "job.module": {job.module for job in JOBS.values()},
@@ -94,7 +98,7 @@ def lazy_imports() -> Iterator[tuple[str, str]]:
             form.decoder.partition(":")[0] for kind in STREAMS_BY_NAME.values() for form in kind.formats
         },
     }
-    for source in files:
+    for source in SOURCES:
         if "import_module(" in source.text:
             targets = set(house.named(source, modules))
             for word, loaded in registries.items():
@@ -151,7 +155,7 @@ def test_modules_that_are_named_in_texts_exist() -> None:
     texts = {
         (str(path.relative_to(TOP)), node.value)
         for path in MODULES
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(TREES[path])
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and _NAMED.fullmatch(node.value)
     }
     assert len(texts) > 20
@@ -173,7 +177,7 @@ def test_no_module_imports_pyspark_when_it_is_imported() -> None:
 
 
 def test_every_file_says_what_it_is() -> None:
-    silent = [path for path in MODULES if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))]
+    silent = [path for path in MODULES if not ast.get_docstring(TREES[path])]
     assert silent == []
 
 
@@ -219,7 +223,7 @@ def test_no_pattern_has_a_possessive_group() -> None:
     for path in MODULES:
         patterns = [
             ast.unparse(node.args[0])
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            for node in ast.walk(TREES[path])
             if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("re.") and node.args
         ]
         assert not [text for text in patterns if ")?+" in text or ")*+" in text or ")++" in text], path

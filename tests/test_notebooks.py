@@ -22,6 +22,7 @@ from cmsspark.base.errors import InputMissing, UsageError
 from cmsspark.base.schemas import stored_table
 from cmsspark.settings.settings import Settings
 from cmsspark.store import stored_columns
+from tests.commands import CMSSPARK, run_command
 from tests.store.query.far_files import FAR, FarFiles
 from tests.store.query.stores import FIRST, HISTORY, days, make_store
 
@@ -127,12 +128,9 @@ def test_a_store_elsewhere_is_reached_by_the_options_of_the_named_settings(
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The settings of a demo with some days."""
     out = tmp_path_factory.mktemp("demo") / "cms"
-    program = [sys.executable, "-c", "from cmsspark.main import main; main()"]
     words = ["demo", "--days", "3", "--records", "3000", "--out", str(out)]
     environment = {**os.environ, "PYTHONPATH": str(TOP)}
-    ended = subprocess.run(
-        [*program, *words], env=environment, capture_output=True, text=True, timeout=900, check=False
-    )
+    ended = run_command(CMSSPARK, *words, environ=environment, folder=TOP, timeout=900)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return out / "cmsspark.yaml"
 

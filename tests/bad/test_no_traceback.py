@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import LIGHT_JVM
 from tests.corpus.json_lines import aaa
 from tests.run.places import Place
 
@@ -45,7 +46,7 @@ def cut(place: Place) -> Path:
 
 
 #: An option of Spark's own, so that its tasks read the logs.
-BY_SPARK = ("--conf", "spark.sql.shuffle.partitions=3")
+BY_SPARK = ("--conf", "spark.sql.shuffle.partitions=3", *LIGHT_JVM)
 
 
 @pytest.mark.parametrize(

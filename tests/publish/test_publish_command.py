@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cmsspark.store import run_history
+from tests.commands import CMSSPARK, run_command
 from tests.ports import free_port
 from tests.publish.days import DAY, MANIFEST, rows, store_day
 from tests.publish.days import row as one
@@ -34,8 +34,7 @@ class Place:
     def __call__(self, *arguments: str, settings: str = "") -> subprocess.CompletedProcess[str]:
         (self.folder / "cmsspark.yaml").write_text(f"store: store\nstate_dir: state\n{settings}")
         environment = {**os.environ, "HOME": str(self.folder), "PYTHONPATH": str(Path(__file__).parents[2])}
-        command = [sys.executable, "-c", "from cmsspark.main import main; main()", *arguments]
-        return subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, check=False)
+        return run_command(CMSSPARK, *arguments, folder=self.folder, environ=environment)
 
     def publish(self, *arguments: str, settings: str = "") -> subprocess.CompletedProcess[str]:
         return self("publish", "--date", "20260115", *arguments, settings=settings)

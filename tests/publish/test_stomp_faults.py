@@ -30,7 +30,7 @@ DOCUMENTS = [b'{"a":1}', b'{"b":"\xc3\xa9"}', b'{"c":3}']
 #: Only what shows life is waited for so long: these tests hold on a busy machine, too.
 PATIENT = StompTimeouts(connect=30, login=30, stall=30, probe=0.2, heartbeat=4)
 #: For a silent broker: its deadlines are short, and those that it must not cost are long.
-SILENT = StompTimeouts(connect=30, login=4, stall=30, probe=0.2, heartbeat=4)
+SILENT = StompTimeouts(connect=30, login=2, stall=30, probe=0.2, heartbeat=4)
 
 
 def sink_to(*ports: int, timeouts: StompTimeouts = PATIENT, log: list[str] | None = None) -> StompSink:

@@ -26,7 +26,7 @@ LARGE = [b"x" * 4_000_000] * 5
 
 def test_a_receipt_that_is_there_confirms_however_long_the_next_batch_blocked() -> None:
     with broker(Faults(), Faults(stop_reading_after=1)) as fake:
-        sink = sink_to(fake.port, timeouts=StompTimeouts(connect=30, login=30, stall=4, probe=30))
+        sink = sink_to(fake.port, timeouts=StompTimeouts(connect=30, login=30, stall=2, probe=30))
         sink.open()
         sink.send(BATCH, DOCUMENTS, lambda: sink.stage(NEXT, LARGE))
         sink.drop()

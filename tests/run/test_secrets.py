@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import LIGHT_JVM
 from tests.corpus import avro_files, tables
 from tests.corpus.json_lines import aaa, cmssw, g1, g3
 from tests.corpus.tree import Tree, write_case_tables
@@ -47,7 +48,7 @@ def count(folder: Path, *options: str) -> Ran:
         sys.executable, "-c", "from cmsspark.submit import main; main()", "data_aggregation", "--date", "20190615",
         "--root", f"{folder}/root", "--fout", f"{folder}/store", "--settings", f"{folder}/cmsspark.yaml",
         "--conf", "spark.eventLog.enabled=true", "--conf", f"spark.eventLog.dir=file:{folder}/events",
-        "--conf", "spark.master=local[1]", "--debug", *options,
+        "--conf", "spark.master=local[1]", *LIGHT_JVM, "--debug", *options,
     ]  # fmt: skip
     return run_watched(
         command, folder, {"PYTHONPATH": str(Path(__file__).parents[2]), "CMSSPARK_DEBUG": "1", "HOME": str(folder)}

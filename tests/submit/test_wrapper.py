@@ -15,6 +15,7 @@ from cmsspark.base.errors import UsageError
 from cmsspark.store.job_index import JOBS
 from cmsspark.submit.arguments import _BY_NAME, SHARED
 from cmsspark.submit.wrapper import built_in, signature_of, uncompiled
+from tests.commands import LIGHT_JVM, RUN_SPARK, run_command
 
 REPO = Path(__file__).resolve().parent.parent.parent
 WRAPPER = "from cmsspark.submit import main; main()"
@@ -28,15 +29,7 @@ def home(tmp_path: Path) -> dict[str, str]:
 
 
 def run_spark(*words: str, env: Mapping[str, str], cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", WRAPPER, *words],
-        capture_output=True,
-        text=True,
-        env=env,
-        cwd=cwd,
-        check=False,
-        timeout=600,
-    )
+    return run_command(RUN_SPARK, *words, environ=env, folder=cwd, timeout=600)
 
 
 def test_list_names_every_job(home: dict[str, str], tmp_path: Path) -> None:
@@ -199,7 +192,7 @@ def test_a_real_run_passes_arguments_through_and_ends_with_the_jobs_own_code(
 ) -> None:
     (tmp_path / "my job.py").write_text(OWN)
     words = ["a b", "it's", '"q"', "--x=$HOME", "", "--date"]
-    run = run_spark("my job.py", "--name", "n", "--", *words, env=home, cwd=tmp_path)
+    run = run_spark(*LIGHT_JVM, "my job.py", "--name", "n", "--", *words, env=home, cwd=tmp_path)
     assert run.returncode == 65, run.stderr
     assert run.stdout == f"arguments {words}\n"
     assert run.stderr == ""
@@ -225,7 +218,7 @@ def test_kubernetes_without_an_image_is_78_before_any_jvm(mode: str, home: dict[
     if mode == "cluster":
         conf = ("--conf", "spark.kubernetes.executor.container.image=x:1")
         run = run_spark(*words, *conf, *day, env=home, cwd=tmp_path)
-        assert run.returncode == 78 and "an image for the driver" in run.stderr
+        assert run.returncode == 78 and "no image for the driver" in run.stderr
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])

@@ -32,6 +32,7 @@ from cmsspark.store.process_samples import ProcessSample
 from cmsspark.store.run_metrics import Reported, RunMetrics
 from cmsspark.submit.live_metrics import metrics_options
 from tests import influxdb
+from tests.commands import LIGHT_JVM
 from tests.influxdb import InfluxDb
 
 METRICS = influxdb.TOP / "etc" / "metrics"
@@ -91,8 +92,7 @@ def application(influx: InfluxDb, tmp_path_factory: pytest.TempPathFactory) -> s
         RUN,
         "--settings",
         str(settings),
-        "--driver-memory",
-        "600m",
+        *("--driver-memory", "600m", "--conf", "spark.sql.shuffle.partitions=4", *LIGHT_JVM),
         str(folder / "job.py"),
     ]
     environ = {**os.environ, "CMSSPARK_MONITOR": "1", "INFLUXDB": f"http://127.0.0.1:{influx.http}"}

@@ -1,4 +1,8 @@
-"""Real runs of Spark that are built to go wrong: each is named, and a healthy one is not."""
+"""Real runs of Spark that are built to go wrong: each is named, and a healthy one is not.
+
+A run is a JVM of its own. Those marked ``long`` end in figures of a stage or of the driver's heap as others here do;
+``test_findings.py`` and ``test_findings_borders.py`` have the rule behind each finding.
+"""
 
 from __future__ import annotations
 
@@ -62,6 +66,7 @@ def test_a_healthy_run_has_figures_and_no_finding(tmp_path: Path) -> None:
     assert max(sample.driver_python_rss or 0 for sample in metrics.samples) > 20_000_000
 
 
+@pytest.mark.long
 def test_a_skewed_stage_of_40_tasks_is_named_with_its_task(tmp_path: Path) -> None:
     metrics = measured(tmp_path, "skewed.py", "--driver-memory", "1g")
     assert codes(metrics) == ["skewed_stage"]
@@ -71,6 +76,7 @@ def test_a_skewed_stage_of_40_tasks_is_named_with_its_task(tmp_path: Path) -> No
     assert f"task {stage.largest_task} " in metrics.findings[0].title
 
 
+@pytest.mark.long
 def test_a_spill_is_named_with_its_stage(tmp_path: Path) -> None:
     words = ("--driver-memory", "600m", "--conf", "spark.memory.fraction=0.15")
     metrics = measured(tmp_path, "spilling.py", *words)
@@ -78,6 +84,7 @@ def test_a_spill_is_named_with_its_stage(tmp_path: Path) -> None:
     assert metrics.totals.disk_spilled_bytes > 1_000_000
 
 
+@pytest.mark.long
 def test_an_object_that_py4j_pulls_is_named_though_no_task_ran(tmp_path: Path) -> None:
     metrics = measured(tmp_path, "py4j_object.py", "--driver-memory", "1g", words=("60000000",))
     assert "driver_heap_jump" in codes(metrics)
