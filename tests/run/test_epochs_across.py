@@ -98,7 +98,7 @@ def test_settings_move_the_boundary_and_the_right_source_must_be_there(root: Pat
     assert count(root, tmp_path / "moved", LAST, moved)[0]["epochs"] == {"replicas": "rucio"}
     (root / "project/awg/cms/rucio").rename(root / "away")
     try:
-        with pytest.raises(InputMissing, match="a rucio dump for 2020-11-18") as told:
+        with pytest.raises(InputMissing, match="no rucio dump for 2020-11-18") as told:
             count(root, tmp_path / "without", FIRST)
         assert "replicas of 2020-11-18 come from rucio, which serves them from 2020-11-18 on" in str(told.value.found)
     finally:

@@ -306,7 +306,7 @@ def test_on_a_day_of_rucio_phedex_is_not_read(world: Path, settings: Settings, t
     (root / AWG / "phedex/block-replicas-snapshots/csv/time=2026-01-16_03h").mkdir(parents=True)
     (root / AWG / "phedex/block-replicas-snapshots/csv/time=2026-01-16_03h/part-0").write_text("1\n")
     request = JobRequest("phedex", DAY, str(tmp_path), settings, str(root), engine="processes")
-    with pytest.raises(InputMissing, match="a rucio dump for 2026-01-15"):
+    with pytest.raises(InputMissing, match="no rucio dump for 2026-01-15"):
         dump_day.run(phedex.JOB, request, lambda _: None)
 
 
