@@ -182,9 +182,15 @@ def document(spec: DocumentSpec, row: Mapping[str, Any]) -> dict[str, Any]:
         body[JOB_COUNT] = body["nacc"]
     if _hides_workflow(spec, row):
         body.pop(_WORKFLOW, None)
+    body = {field_name(name): value for name, value in body.items()}
     body["timestamp"] = spec.timestamp
     body["metadata"] = spec.metadata(document_id(spec.table.name, spec.period, key))
     return body
+
+
+def field_name(column: str) -> str:
+    """Return the name of a column in documents: MONIT reserves ``type``, which some tables have from HTCondor."""
+    return "condor_type" if column == "type" else column
 
 
 def _hides_workflow(spec: DocumentSpec, row: Mapping[str, Any]) -> bool:
