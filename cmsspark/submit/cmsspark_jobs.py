@@ -43,7 +43,7 @@ SUCCESSORS: Final[Mapping[str, tuple[str, str]]] = {
     "hpc_at_cms": ("", ""),
     "hpc_running_cores_and_corehr": ("", ""),
     "jm_stats": ("dbs_crab", ""),
-    "mergePhedex": ("phedex", "each day is stored; cmsspark path lists them for pandas or DuckDB"),
+    "mergePhedex": ("phedex", "each day is stored; cmsspark show phedex --path prints it for pandas or DuckDB"),
     "phedex_agg": ("phedex", ""),
     "report_builder": ("", ""),
     "rucio_all_datasets": ("dataset_last_access", ""),

@@ -57,7 +57,7 @@ def test_a_shared_index_is_on_hdfs_once_and_a_stored_day_of_many_files_is_compac
     (run / "manifest.json").write_text(json.dumps(manifest))
     world.cluster.hdfs.put(run / "manifest.json", f"{place}/manifest.json")
     assert manifest["tables"]["partials"]["files"] > 100
-    ended = world.cmsspark("compact", "--fout", fout)
+    ended = world.cmsspark("lab", "compact", "--fout", fout)
     assert ended.code == 0
     compacted = assert_same(world, "data_aggregation", world.fetched("/cms/shared"))
     assert {entry["files"] for entry in compacted["tables"].values()} == {1}

@@ -231,7 +231,7 @@ def _run(steps: Steps, paths: DemoPaths, arguments: tuple[str, ...]) -> int:
 
 def _show(paths: DemoPaths, day: date, wanted: Mapping[str, Any], steps: Steps) -> None:
     from cmsspark.apps.demo import show
-    from cmsspark.apps.results.path import find
+    from cmsspark.apps.results.show import find
 
     _, stored = find("data_aggregation", day, str(paths.store), None)
     streams = stored.manifest.reconciliation
@@ -266,7 +266,7 @@ def _read(paths: DemoPaths, day: date, table: str) -> Any:
     """The stored table as an Arrow table."""
     import pyarrow.dataset as ds
 
-    from cmsspark.apps.results.path import find
+    from cmsspark.apps.results.show import find
     from cmsspark.filesystems.storage import local_path
 
     _, stored = find(table, day, str(paths.store), None)
@@ -340,8 +340,8 @@ def _next(paths: DemoPaths, day: date) -> list[str]:
     inactive = sys.prefix != sys.base_prefix and os.environ.get("VIRTUAL_ENV") != sys.prefix
     activate = [f"  . {os.path.relpath(folder / 'bin' / 'activate')}"] if inactive else []
     lines = [
-        (f"cmsspark path data_aggregation --date {day}", "to read it with pandas, DuckDB or Spark"),
-        (f"cmsspark manifest data_aggregation --date {day}", "its inputs and counts"),
+        (f"cmsspark show data_aggregation --date {day} --path", "to read it with pandas, DuckDB or Spark"),
+        (f"cmsspark show data_aggregation --date {day} --manifest", "its inputs and counts"),
         sql_line("describe data_aggregation"),
         (f"run_spark dbs_phedex.py --date {day}", "replicas by dataset and site"),
         ("run_spark --list", "all jobs"),

@@ -125,7 +125,7 @@ def next_lines(first: date, day: date, story: Story) -> list[str]:
             (f"cmsspark diff {story.quiet - timedelta(days=1)} {story.quiet}", "the quiet day beside the one before"),
         ]
     lines += [
-        (f"cmsspark view datasets {span}", "the most read datasets of all days"),
+        (f"cmsspark period --view datasets {span}", "the most read datasets of all days"),
         (f"cmsspark report {span} --html days.html", "the same in pictures"),
         ("cmsspark ask unused --weeks 1", "replicas that nobody read"),
         sql_line("select day, sum(nacc) from data_aggregation group by day order by day"),

@@ -82,7 +82,7 @@ def _of_stages(metrics: RunMetrics) -> Iterator[Finding]:
             "gc",
             f"{totals.gc_ms / totals.run_ms:.0%} of the tasks' time was garbage collection",
             "all stages",
-            "more heap for an executor (cmsspark advise), fewer cores in it, or fewer objects: columns instead of rows",
+            "more heap for an executor (cmsspark lab advise), fewer cores in it, or columns instead of rows of objects",
         )
 
 
@@ -109,7 +109,7 @@ def _skew(stage: StageEntry) -> Iterator[Finding]:
 def _spill(stage: StageEntry) -> Finding:
     totals = stage.totals
     title = f"{volume(totals.disk_spilled_bytes)} spilled to disk ({volume(totals.memory_spilled_bytes)} in memory)"
-    cure = "more partitions (spark.sql.shuffle.partitions), fewer cores an executor, or more memory (cmsspark advise)"
+    cure = "more partitions (spark.sql.shuffle.partitions), fewer cores each, or more memory (cmsspark lab advise)"
     return Finding("spill", title, _where(stage), cure)
 
 

@@ -37,7 +37,7 @@ def command(count: int, last: date | None, as_json: bool, fout: str | None, sett
     # A run into another store says nothing about this one. Where there is no store, all that is known is shown.
     own = store if store and not (is_local(store) and not Path(local_path(store)).is_dir()) else None
     with history_of(settings, fout) as history:
-        # Runs of periods have no single day: cmsspark periods lists them.
+        # Runs of periods have no single day: cmsspark period --list lists them.
         runs = [run for run in history.runs(first=span[0], last=until) if not run.details.period]
         published = history.published(span[0], until)
         stored = history.stored_days(own)

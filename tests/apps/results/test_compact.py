@@ -1,4 +1,4 @@
-"""``cmsspark compact``: few files, the same rows, and nobody who used the old run has work again."""
+"""``cmsspark lab compact``: few files, the same rows, and nobody who used the old run has work again."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def current(store: Path) -> results.CurrentTable:
 
 
 def output_of(store: Path, *arguments: str, code: int = 0) -> str:
-    result = CliRunner().invoke(command, ["compact", "--fout", str(store), *arguments])
+    result = CliRunner().invoke(command, ["lab", "compact", "--fout", str(store), *arguments])
     assert result.exit_code == code, result.output
     return result.stdout
 
