@@ -13,7 +13,6 @@ from typing import Final
 
 from cmsspark.base.errors import UsageError
 from cmsspark.base.text.spelling import suggestion
-from cmsspark.base.text.terminal import hanging, terminal_width
 
 
 @dataclass(frozen=True)
@@ -184,17 +183,3 @@ def _to_job(word: str, rest: list[str], request: Request, signature: Signature |
     request.arguments.append(word)
     if signature is not None and signature.get(word) and rest:
         request.arguments.append(rest.pop(0))
-
-
-def help_text() -> str:
-    """The wrapper's options, as ``--help`` prints them."""
-    lines: list[str] = []
-    width = terminal_width()
-    for heading, options in GROUPS.items():
-        lines += ["", f"{heading}:"]
-        for option in options:
-            left = ", ".join(filter(None, (option.short, option.name))) + (
-                f" {option.metavar}" if option.metavar else ""
-            )
-            lines.append(hanging(f"  {left:<24} ", option.about, 27, width))
-    return "\n".join(lines)

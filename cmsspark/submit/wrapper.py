@@ -17,11 +17,10 @@ from cmsspark.base import errors
 from cmsspark.base.compiled import OFF, STALE, unavailable_reason
 from cmsspark.base.errors import SettingsError, UsageError
 from cmsspark.base.resources import resource
-from cmsspark.base.text.terminal import hanging, terminal_width
 from cmsspark.cli.options import store_of
 from cmsspark.settings import kerberos, pseudonyms
 from cmsspark.settings.settings import Settings, load_settings
-from cmsspark.store.job_index import JOBS, Job, find_job
+from cmsspark.store.job_index import Job, find_job
 from cmsspark.submit import (
     cmsspark_jobs,
     cmsspark_lines,
@@ -32,10 +31,11 @@ from cmsspark.submit import (
     watching,
     yarn,
 )
-from cmsspark.submit.arguments import Request, Signature, help_text, split
+from cmsspark.submit.arguments import Request, Signature, split
 from cmsspark.submit.command import Command, InstallPaths, build
 from cmsspark.submit.host import Host, check_java, find_java, this_host
 from cmsspark.submit.job_commands import load_command
+from cmsspark.submit.job_help import help_text, job_help, job_list
 from cmsspark.submit.package import ship
 from cmsspark.submit.run_command import run
 from cmsspark.submit.spark_options import cluster_defaults
@@ -254,28 +254,6 @@ def check_kubernetes(command: Command, host: Host) -> None:
                 found=f"no {names[0]}",
                 next_step=f"add --conf {names[0]}=REGISTRY/IMAGE:TAG, or the option to `spark` in the settings",
             )
-
-
-def job_list() -> str:
-    """Built-in jobs, a line each."""
-    lines, width = ["Built-in jobs:"], terminal_width()
-    for job in sorted(JOBS.values(), key=lambda job: job.name):
-        aliases = f" (also {', '.join(job.aliases)})" if job.aliases else ""
-        lines.append(hanging(f"  {job.name:<24} ", f"{job.about}{aliases}", 27, width))
-    return "\n".join(lines)
-
-
-def job_help(name: str, job: Job | None) -> str:
-    """A built-in job's own help and the wrapper's; for a script what is known without running it."""
-    if job is None:
-        own = (
-            f"Usage: run_spark {name} [wrapper options] [--] [options of {name}]\n\nIts own help: python {name} --help"
-        )
-        return f"{own}\n\nOptions of run_spark{help_text()}"
-    command = load_command(job)
-    with click.Context(command, info_name=f"run_spark {job.name}") as context:
-        own = command.get_help(context)
-    return f"{own}\n\nOptions of run_spark\n{help_text()}"
 
 
 def uncompiled(job: Job | None, package: Path, why: str) -> list[str]:
