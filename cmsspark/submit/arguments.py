@@ -71,6 +71,7 @@ GROUPS: Final[Mapping[str, tuple[Option, ...]]] = {
         Option("--debug", "show tracebacks and Spark's own messages"),
         Option("--verbose", "print more messages"),
         Option("--no-log4j", "as in CMSSpark; Spark is quiet anyway"),
+        Option("--yes-log4j", "as in CMSSpark; --debug shows Spark's messages"),
     ),
     SHOW: (
         Option("--dry-run", "print the exact command, quoted for a shell"),
@@ -87,7 +88,7 @@ _BY_NAME: Final = {name: option for option in OPTIONS for name in (option.name, 
 #: Options that a built-in job hears as well as the wrapper.
 SHARED: Final = ("--settings", "--debug", "--verbose")
 #: After the name of one's own script these are the script's alone.
-OF_A_SCRIPT: Final = ("--debug", "--verbose", "--version", "--list", "--warm-up", "--no-log4j")
+OF_A_SCRIPT: Final = ("--debug", "--verbose", "--version", "--list", "--warm-up", "--no-log4j", "--yes-log4j")
 
 #: A job's options: each spelling and whether it takes a value.
 Signature = Mapping[str, bool]

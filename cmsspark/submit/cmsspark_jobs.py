@@ -1,4 +1,4 @@
-"""Jobs of CMSSpark that are not built-in jobs here, with what does their work: ``run_spark NAME`` tells it.
+"""Jobs of CMSSpark that are not built-in jobs here, with what does their work (``script_lines`` has the lines).
 
 ``docs/migration.md`` has the list with the shell scripts; a test compares both.
 """
@@ -8,9 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from cmsspark.store.job_index import JOBS
-
-_NOTHING: Final = "nothing here does its work; CMSSpark's own script runs with run_spark /path/to/"
 #: The script without ``.py`` → (a job or command of today, or several, and a word on it). An empty text: nothing.
 SUCCESSORS: Final[Mapping[str, tuple[str, str]]] = {
     "aggregate_campaign_tier": ("event_counts", "events and bytes by month, data tier and campaign"),
@@ -64,14 +61,3 @@ SUCCESSORS: Final[Mapping[str, tuple[str, str]]] = {
     "wmarchive": ("", ""),
     "wmarchive_crab_file_access": ("", ""),
 }
-
-
-def successor(name: str) -> str | None:
-    """What to run instead of a script of CMSSpark; None for a name that was none of its scripts."""
-    plain = name.removesuffix(".py")
-    if plain not in SUCCESSORS:
-        return None
-    job, note = SUCCESSORS[plain]
-    if job not in JOBS:
-        return f"{_NOTHING}{plain}.py"
-    return f"run_spark {job} does its work{f': {note}' if note else ''} (docs/migration.md)"

@@ -22,10 +22,10 @@ from cmsspark.settings import kerberos, pseudonyms
 from cmsspark.settings.settings import Settings, load_settings
 from cmsspark.store.job_index import Job, find_job
 from cmsspark.submit import (
-    cmsspark_jobs,
     cmsspark_lines,
     latest_date,
     memory_rationale,
+    script_lines,
     several_days,
     spark_avro,
     watching,
@@ -68,14 +68,23 @@ def run_spark(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         return _echo(job_help(request.job, job))
     if (days := several_days.days_of(request, job)) is not None:
         return several_days.run(request, days, environ)
-    if job is None and spark_avro.declares_avro(Path(request.job)):
-        request.given.setdefault("--avro", [])
+    if job is None:
+        if spark_avro.declares_avro(Path(request.job)):
+            request.given.setdefault("--avro", [])
+        if (path := script_lines.python_path(Path(request.job), environ)) is not None:
+            environ = {**environ, "PYTHONPATH": path}
     return submit(request, job, environ)
 
 
 def _parsed(argv: Sequence[str], environ: Mapping[str, str]) -> Request:
-    """The request of a command line, today's or one of CMSSpark."""
-    request = split(argv, signature_of)
+    """Parse a command line, today's or one of CMSSpark."""
+    try:
+        request = split(argv, signature_of)
+    except script_lines.ScriptNotIncluded as error:
+        behind = argv[list(argv).index(error.script) + 1 :]
+        raise script_lines.answer(
+            error.script, behind, signature_of, lambda: bool(load_settings(None, environ).root)
+        ) from None
     job = built_in(request.job) if request.job is not None else None
     if job is None or request.has("--help"):
         return replace(request, argv=list(argv))
@@ -146,12 +155,19 @@ def instead(spark: Command) -> str:
 
 
 def built_in(name: str) -> Job | None:
-    """The built-in job of that name, or None for the path of one's own script. Raises UsageError (2) for neither."""
+    """Return the built-in job of that name, or None for the path of one's own script.
+
+    Raises UsageError (2) for neither.
+    """
     if "://" in name:
         return None
     if "/" in name:
         if Path(name).is_file():
             return None
+        if name.endswith(".py") and Path(name).stem in script_lines.BUILT_IN:
+            return find_job(Path(name).stem)
+        if script_lines.is_script(name):
+            raise script_lines.ScriptNotIncluded(name)
         raise UsageError(
             "the script cannot be read",
             where=name,
@@ -163,8 +179,8 @@ def built_in(name: str) -> Job | None:
     except UsageError as error:
         if Path(name).is_file():
             return None
-        if (note := cmsspark_jobs.successor(name)) is not None:
-            raise UsageError(f"{name} is a job of CMSSpark that is not one here", next_step=note) from None
+        if script_lines.is_script(name):
+            raise script_lines.ScriptNotIncluded(name) from None
         raise UsageError(
             error.wanted, found=f"{error.found}; and there is no file {name!r} here", next_step=error.next_step
         ) from None
