@@ -49,6 +49,7 @@ def main() -> NoReturn:
         from cmsspark.submit.completion import complete_if_asked
 
         complete_if_asked()
+    errors.set_program("run_spark")
     errors.run_and_exit(lambda: run_spark(sys.argv[1:], os.environ))
 
 

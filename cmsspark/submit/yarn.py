@@ -26,7 +26,7 @@ _APPLICATION: Final = re.compile(r"\b(application_\d+_\d+)\b")
 _STATE: Final = re.compile(r"Application report for \S+ \(state: (\w+)\)")
 _FIELD: Final = re.compile(r"(diagnostics|final status|tracking URL): (.*?)(?= \| \t |$)")
 _EXITED: Final = re.compile(r"User application exited with (?:status )?(\d+)")
-_OURS: Final = re.compile(r"^cmsspark: .*(?:\n  (?:where|found|next): .*)*", re.MULTILINE)
+_OURS: Final = re.compile(r"^run_spark: .*(?:\n  (?:where|found|next): .*)*", re.MULTILINE)
 _RAISED: Final = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)*(\S.*)", re.MULTILINE)
 #: A line that ends in a colon has its exception on the next one.
 _OF_THE_JVM: Final = re.compile(

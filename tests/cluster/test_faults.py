@@ -87,7 +87,7 @@ def test_a_node_that_dies_with_the_applications_master_ends_the_run_in_75(world:
     kill(on_it)
     ended = world.end(running)
     assert ended.code == 75
-    assert "cmsspark: Spark's application ended before the job did" in ended.err
+    assert "run_spark: Spark's application ended before the job did" in ended.err
     assert "a bug in cmsspark" not in ended.err
     assert current(world) == counted
     stored_right(world)

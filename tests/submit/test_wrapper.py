@@ -211,7 +211,7 @@ def test_a_real_built_in_job_prints_its_error_on_stderr_and_ends_with_its_own_co
     words = ("dbs_aaa", "--date", "20260115", "--root", str(tmp_path / "nothing"), "--fout", str(tmp_path / "out"))
     run = run_spark(*words, env=home, cwd=tmp_path)
     assert run.returncode == 66, run.stderr
-    assert run.stdout == "" and run.stderr.startswith("cmsspark: ")
+    assert run.stdout == "" and run.stderr.startswith("run_spark: ")
 
 
 @pytest.mark.parametrize("mode", ["client", "cluster"])
