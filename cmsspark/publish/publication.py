@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
@@ -127,9 +128,9 @@ def stored_table_of(request: PublishRequest, table: str) -> CurrentTable:
 
 
 def show_documents(request: PublishRequest) -> None:
-    """Print the documents as JSON Lines on stdout, and on stderr where they would be sent.
+    """Print the documents as JSON Lines on stdout, a terminal gets the first of each table; on stderr the destination.
 
-    Raises DocumentsQuarantined (3) where rows make no valid document.
+    Raises DocumentsQuarantined (3) where rows are invalid documents.
     """
     from cmsspark.publish.documents import BadDocument, canonical, document
     from cmsspark.publish.validate import validator_for
@@ -145,7 +146,8 @@ def show_documents(request: PublishRequest) -> None:
             try:
                 content = document(spec, row)
                 validator_for(table).check(content)
-                click.echo(canonical(content))
+                if not (count and sys.stdout.isatty()):
+                    click.echo(canonical(content))
                 count += 1
             except BadDocument as error:
                 bad += 1
@@ -154,9 +156,11 @@ def show_documents(request: PublishRequest) -> None:
             f"{number_of(count, 'document')} of {table} for {spec.period} would go to {sink.where}; nothing was sent",
             err=True,
         )
+        if count > 1 and sys.stdout.isatty():
+            click.echo("the first is shown; | less shows all", err=True)
     if bad:
         raise DocumentsQuarantined(
-            f"{bad:,} rows make no valid document", next_step="the lines above name each row and its fault"
+            f"{bad:,} rows are invalid documents", next_step="the lines above name each row and its fault"
         )
 
 

@@ -118,6 +118,8 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
     if request.has("--explain") or request.has("--dry-run"):
         return 0
     if command.mode != "python":
+        if java is None:
+            check_root(options, settings, job)
         check_java(java, host.spark, environ)
         check_yarn(command, host)
         check_kerberos(command, host)
@@ -230,6 +232,20 @@ def private_key(settings: Settings) -> str:
     path = settings.state_dir / pseudonyms.KEY_FILE
     pseudonyms.load_or_make(path)
     return str(path)
+
+
+def check_root(options: Mapping[str, Any], settings: Settings, job: Job | None) -> None:
+    """Raise UsageError (2) where a job without Java would read the production folders, which are on HDFS."""
+    if job is None or "root" not in options or options["root"] or options["source"]:
+        return
+    if settings.root or settings.sources:
+        return
+    raise UsageError(
+        "name the root of the inputs",
+        where=f"run_spark {job.name}",
+        found="no --root: then the inputs are the production folders on HDFS, which needs Java, and there is none",
+        next_step="give --root DIR with the inputs on this host, or install Java (cmsspark doctor)",
+    )
 
 
 def check_yarn(command: Command, host: Host) -> None:

@@ -12,9 +12,10 @@ import pytest
 
 from cmsspark.base.compiled import MISSING, OFF, STALE
 from cmsspark.base.errors import UsageError
+from cmsspark.settings.settings import load_settings
 from cmsspark.store.job_index import JOBS
 from cmsspark.submit.arguments import _BY_NAME, SHARED
-from cmsspark.submit.wrapper import built_in, signature_of, uncompiled
+from cmsspark.submit.wrapper import built_in, check_root, signature_of, uncompiled
 
 REPO = Path(__file__).resolve().parent.parent.parent
 WRAPPER = "from cmsspark.submit import main; main()"
@@ -251,3 +252,13 @@ def test_a_deleted_working_folder_and_few_descriptors_are_named(home: dict[str, 
     assert run.returncode == 77
     assert "ulimit -n" in run.stderr
     assert "bug" not in run.stderr
+
+
+def test_without_java_and_without_a_root_the_error_is_about_the_root(tmp_path: Path) -> None:
+    settings = load_settings(environ={"HOME": str(tmp_path)})
+    options = {"root": None, "source": ()}
+    with pytest.raises(UsageError, match="name the root of the inputs"):
+        check_root(options, settings, JOBS["dbs_aaa"])
+    check_root({**options, "root": "/mirror"}, settings, JOBS["dbs_aaa"])
+    check_root({}, settings, JOBS["popularity_train"])
+    check_root(options, settings, None)
