@@ -38,7 +38,7 @@ class PublishRequest:
     """What to publish, and the destination: the command line before the settings.
 
     ``sink``: a name of :data:`cmsspark.publish.sinks.SINKS`; ``amq``: its credentials file; ``spool``: the folder of
-    the file sink; ``limit``: only so many rows; ``is_again``: also documents that have not changed.
+    the file sink; ``limit``: only so many rows; ``resend_all``: also documents that have not changed.
     """
 
     interval: Interval
@@ -50,7 +50,7 @@ class PublishRequest:
     amq: Path | None
     spool: Path
     limit: int | None = None
-    is_again: bool = False
+    resend_all: bool = False
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ def _fill(request: PublishRequest, outbox: Outbox, spec: DocumentSpec) -> SpoolR
     rows = stored_rows(stored, spec.table)
     try:
         return outbox.fill(
-            spec, rows, stored.manifest.document, source=source, limit=request.limit, is_again=request.is_again
+            spec, rows, stored.manifest.document, source=source, limit=request.limit, resend_all=request.resend_all
         )
     except FileNotFoundError as error:
         raise InputMissing("a stored part vanished while it was read", where=error.filename) from None
@@ -253,7 +253,7 @@ def source_of(stored: CurrentTable, spec: DocumentSpec, request: PublishRequest)
     A snapshot that is half sent is continued only where its documents would be the same.
     """
     parts = [stored.manifest.rows_run, spec.producer, spec.type, request.limit]
-    parts += [name for name, is_on in (("again", request.is_again), ("no-USER", not spec.has_user_datasets)) if is_on]
+    parts += [name for name, is_on in (("again", request.resend_all), ("no-USER", not spec.has_user_datasets)) if is_on]
     parts += [f"users>={spec.min_users}"] if spec.min_users else []
     return " ".join(str(part) for part in parts if part)
 
@@ -324,7 +324,7 @@ def check_results(results: list[PublishResult]) -> None:
         raise DocumentsQuarantined(
             f"{invalid + refused:,} documents were refused and kept aside; all others are confirmed",
             where=", ".join(str(result.snapshot) for result in results if result.snapshot),
-            found=f"{invalid:,} rows that make no valid document, {refused:,} documents that the destination refused",
+            found=f"{invalid:,} rows with invalid documents, {refused:,} documents that the destination refused",
             next_step="cmsspark outbox show prints the reasons"
             + ("; --resume sends them once more" if refused else ""),
         )

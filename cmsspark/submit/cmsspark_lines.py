@@ -189,7 +189,7 @@ class _Line:
             raise self._for_each_instance()
         if self.gone:
             raise UsageError(
-                f"{len(self.gone)} option{'s' if len(self.gone) > 1 else ''} of CMSSpark without a counterpart in "
+                f"{len(self.gone)} option{'s' if len(self.gone) > 1 else ''} of CMSSpark not supported by "
                 f"run_spark {self.job.name}",
                 found="; ".join(f"{name}: {instead}" for name, instead in self.gone),
                 next_step="\n        ".join([shlex.join(["run_spark", *self.words]), *self.after]),

@@ -29,7 +29,7 @@ _HEADINGS: Final = {
 #: Parameters of jobs that most lines do not need.
 _ADVANCED: Final = frozenset({
     "settings_file", "source", "fmt", "quiet", "verbose", "debug", "allow_tmp", "max_malformed", "accept_damaged",
-    "quarantine_above", "refresh_dumps", "join", "recount", "seed", "spool", "resume", "limit", "again", "verify",
+    "quarantine_above", "refresh_dumps", "join", "recount", "seed", "spool", "resume", "limit", "resend", "verify",
     "verify_login", "index", "views_file", "top_bytes", "users", "threshold", "judged", "retries",
 })  # fmt: skip
 #: Options of run_spark that most lines need.

@@ -164,7 +164,7 @@ class Application:
         return self.state not in (None, "NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED")
 
     def exit_code(self) -> int:
-        """The code of an application that did not succeed: the job's own; 75 where it did not come to one."""
+        """Return the job's exit code, or 75 if the application ended without one."""
         codes = _EXITED.findall(self.diagnostics)
         return int(codes[-1]) if codes and int(codes[-1]) else int(Exit.NOT_READY)
 

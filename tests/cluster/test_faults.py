@@ -179,7 +179,7 @@ def test_what_no_node_starts_in_time_is_given_up_and_ended(world: World) -> None
         for node in ("nodemanager", "nodemanager-2"):
             world.cluster.signal(node, signal.SIGCONT)
     assert ended.code == 75
-    assert "given up: YARN did not start it within 25 s" in ended.err
+    assert "YARN did not start the application within 25 s" in ended.err
     assert [one["state"] for one in world.cluster.applications() if one["id"] in ended.err] == ["KILLED"]
 
 

@@ -146,7 +146,7 @@ def _page_request(services: Services, name: str) -> PageRequest:
     doubled = [key for key, values in request.args.lists() if len(values) > 1 and key != "token"]
     if doubled:
         names = ", ".join(doubled)[:200]
-        raise UsageError("an address has each parameter once", found=f"more than once: {names}")
+        raise UsageError("a parameter is given more than once", found=f"more than once: {names}")
     parameters = Parameters({key: value for key, value in request.args.items() if key != "token"})
     # A foreign page may link here, but its link must not start a query.
     is_cross_site = request.headers.get("Sec-Fetch-Site") in ("cross-site", "same-site")

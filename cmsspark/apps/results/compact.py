@@ -1,4 +1,4 @@
-"""``cmsspark lab compact``: store days that have many small files as new runs with few files."""
+"""``cmsspark lab compact``: merges small files of stored days into new runs."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def test_every_command_takes_it_for_counted_days(tmp_path: Path, monkeypatch: py
         ("period", "--week", "2026-W02"),
         ("view", "sites", "--week", "2026-W02"),
         ("diff", "20260105", "20260106"),
-        ("ask", "what-is-read-at", "T2_*", "--weeks", "1"),
+        ("ask", "reads", "T2_*", "--weeks", "1"),
         ("path", "partials", "--date", "2026-01-07"),
     ):
         assert CliRunner().invoke(command, [*words, "--fout", "store"], catch_exceptions=False).exit_code == 0

@@ -115,7 +115,7 @@ def test_documents_that_wait_are_resumed_after_a_compaction(store: Path) -> None
     from cmsspark.publish.publication import PublishRequest, source_of
 
     request = PublishRequest.__new__(PublishRequest)
-    request.__dict__.update(limit=None, is_again=False)
+    request.__dict__.update(limit=None, resend_all=False)
     before = source_of(current(store), SPEC, request)
     assert before.startswith("r1 ")
     output_of(store)
