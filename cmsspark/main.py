@@ -104,7 +104,7 @@ class LazyGroup(click.Group):
         for group, entries in (("", COMMANDS), ("lab ", LAB)):
             if name in entries:
                 return f"Type: cmsspark {group}{name}"
-        hint = _job_hint(name) or suggestion(name, [*self.entries, *LAB]) or "cmsspark --help lists all commands."
+        hint = _job_hint(name) or suggestion(name, self.entries) or "the commands are listed by cmsspark --help."
         return f"{hint[0].upper()}{hint[1:]}"
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -161,7 +161,7 @@ def test_what_does_not_start_in_time_is_given_up(capfd: pytest.CaptureFixture[st
     assert run(on_yarn(says, start_within=0.1), os.environ) == 75
     said = capfd.readouterr().err
     assert f"submitted to YARN as {ID}" in said
-    assert "YARN did not start it within 0 s" in said and "--start-within" in said
+    assert "YARN did not start the application within 0 s" in said and "--start-within" in said
     assert "@yarn_" not in said
 
 
