@@ -31,6 +31,7 @@ from cmsspark.filesystems.opening import files_for
 from cmsspark.filesystems.storage import Files, is_local
 from cmsspark.sources.registry import ACCESS_STREAMS, STREAMS_OF_JOBS
 from cmsspark.store.job_index import job_of_table
+from cmsspark.submit.host import check_java, find_java, find_spark
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -174,6 +175,7 @@ def session(app: str = "cmsspark notebook", **conf: str) -> SparkSession:
     """
     if has_session():
         return _session(app, **conf)
+    check_java(find_java(os.environ), find_spark(os.environ), os.environ)
     settings = settings_of(None)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     quiet = {

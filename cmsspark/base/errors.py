@@ -209,8 +209,18 @@ _NEXT_STEPS: Final[dict[type[CmssparkError], str]] = {
 }
 
 
+#: The program whose errors are printed: ``cmsspark``, or ``run_spark`` in its own process and in those of its jobs.
+_program = "cmsspark"
+
+
+def set_program(name: str) -> None:
+    """Begin the errors of this process with ``name``."""
+    global _program
+    _program = name
+
+
 def report(error: BaseException) -> Exit:
-    """Print ``error`` to stderr and return its exit code.
+    """Print ``error`` to stderr, behind the program's name, and return its exit code.
 
     Any error other than a :class:`CmssparkError` is a bug (70). It is printed in one line, with its traceback only when
     debugging.
@@ -218,15 +228,15 @@ def report(error: BaseException) -> Exit:
     if debugging():
         _write_stderr("".join(traceback.format_exception(error)))
     if isinstance(error, KeyboardInterrupt):
-        _write_stderr("cmsspark: interrupted; run the same command again to finish\n")
+        _write_stderr(f"{_program}: interrupted; run the same command again to finish\n")
         return Exit.NOT_READY
     if (ours := as_ours(error)) is not None:
         usual = None if ours.next_step else _USUAL_STEPS.get(ours.exit_code)
-        _write_stderr(f"cmsspark: {ours.text()}\n" + (f"  next: {usual}\n" if usual else ""))
+        _write_stderr(f"{_program}: {ours.text()}\n" + (f"  next: {usual}\n" if usual else ""))
         return ours.exit_code
     reason = " ".join(str(error).split())[:300]
     _write_stderr(
-        f"cmsspark: a bug in cmsspark: {type(error).__name__}: {reason}\n"
+        f"{_program}: a bug in cmsspark: {type(error).__name__}: {reason}\n"
         "  next: run it again with --debug and send us what it prints\n"
     )
     return Exit.BUG
@@ -315,7 +325,7 @@ def run_click(command: click.Command, name: str, arguments: list[str] | None = N
 
 
 def _open_standard_streams() -> None:
-    """Open what the caller closed of stdin, stdout and stderr on nothing.
+    """Reopen closed standard streams on /dev/null.
 
     The next file that is opened would have its number, and children would write their messages into it.
     """

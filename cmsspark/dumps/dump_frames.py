@@ -286,7 +286,7 @@ def as_table(rows: pl.DataFrame, table: str, day: date) -> pl.DataFrame:
 
 
 def whole(values: pl.Series, what: str) -> pl.Series:
-    """Doubles as the nearest integers, halves away from 0. Raises DataError (65) where one leaves 64 bits."""
+    """Round to the nearest integer, half away from zero. Raises DataError (65) on 64-bit overflow."""
     rounded_values, fits = rounded(values.fill_null(0.0).to_numpy())
     if not fits.all():
         raise _too_large(what)

@@ -1,7 +1,7 @@
 """File systems: one small interface to the local disk and to any Hadoop file system.
 
 A *location* is a URI or a path: ``/data/x``, ``file:///data/x``, ``hdfs://nn/x``, ``s3a://bucket/x``. Local locations
-need only Python, so that ``cmsspark path`` and the publisher need no JVM. All others use Hadoop's ``FileSystem`` in the
+need only Python, so that ``cmsspark show`` and the publisher need no JVM. All others use Hadoop's ``FileSystem`` in the
 driver's JVM.
 """
 

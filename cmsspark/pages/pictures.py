@@ -1,8 +1,8 @@
 """What a day or period was used for, as pictures: small tables made from the stored report, and their charts.
 
 :func:`use_of` sums the stored rows; :func:`pictures` draws the sums. Both take what they show and read no file. A page
-embeds the pictures, ``cmsspark plot`` writes each to a file. Jobs are not accesses: they are a number of their own or,
-where the rows have jobs only, what all pictures are about.
+embeds the pictures, ``cmsspark report`` writes each to a file. Jobs are not accesses: they are a number of their own
+or, where the rows have jobs only, what all pictures are about.
 """
 
 from __future__ import annotations

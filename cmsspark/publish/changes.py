@@ -111,12 +111,12 @@ class Changes:
         self._db.execute("UPDATE docs SET now=? WHERE id=?", (digest, key))
         return bool(row[0] != digest)
 
-    def vanished(self, is_again: bool = False) -> Iterator[SentDocument]:
+    def vanished(self, resend_all: bool = False) -> Iterator[SentDocument]:
         """Documents sent before that the day no longer has and that were not yet sent as gone; or all of them."""
         rows = self._db.execute(
             "SELECT id, generation, part, offset, length FROM docs "
             "WHERE now IS NULL AND (gone=0 OR sent IS NULL OR ?) ORDER BY id",
-            (is_again,),
+            (resend_all,),
         )
         return (SentDocument(*row) for row in rows)
 

@@ -94,7 +94,7 @@ def _of_completeness() -> dict[str, Any]:
         "digest": (_DIGEST, "sha256 over ids and sha256s of the documents, in the order of ids"),
         "gone_count": (_COUNT, "documents once published that the day no longer has"),
         "gone_ids": (listed, "the first ids of them"),
-        "quarantined_count": (_COUNT, "rows that made no valid document"),
+        "quarantined_count": (_COUNT, "rows with invalid documents"),
         "left_out_count": (_COUNT, "rows of datasets of the tier USER, which the settings leave out"),
         "is_partial": ({"type": "boolean"}, "an input was missing, still being written or damaged, and allowed to be"),
         "damaged_file_count": (_COUNT, "log files that were damaged and read as far as they are intact"),

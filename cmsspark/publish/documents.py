@@ -40,7 +40,7 @@ _PERIOD_COLUMN: Final = "day"
 
 
 class BadDocument(ValueError):
-    """A row that makes no valid document; the message says which field and why, without the row's values."""
+    """A row with an invalid document; the message says which field and why, without the row's values."""
 
 
 def _rounded(value: Any) -> Any:

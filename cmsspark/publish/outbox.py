@@ -151,19 +151,19 @@ class Outbox:
         *,
         source: str,
         limit: int | None = None,
-        is_again: bool = False,
+        resend_all: bool = False,
     ) -> SpoolResult:
         """Spool the day's documents that changed since the destination was last sent them.
 
         ``manifest``: of the stored run. ``source`` names what the documents are made from: when the newest snapshot
         has the same source and is not completely sent, that snapshot is resumed. ``limit``: only so many rows, without
-        any statement on what is missing. ``is_again``: also the documents that have not changed.
+        any statement on what is missing. ``resend_all``: also the documents that have not changed.
         """
         unfinished = self.unfinished()
         if unfinished is not None and self.spool.manifest(unfinished).get("source") == source:
             return SpoolResult.of(unfinished, self.spool.manifest(unfinished), resumed=True)
         result = spool_day(
-            self.spool, self.batch_log, spec, rows, manifest, source=source, limit=limit, is_again=is_again
+            self.spool, self.batch_log, spec, rows, manifest, source=source, limit=limit, resend_all=resend_all
         )
         if result.snapshot_no is not None:
             self.batch_log.add(result.snapshot_no, self.spool.batches(result.snapshot_no))

@@ -94,7 +94,7 @@ def show_command(day: date | None, table: str | None, to: str | None, settings_f
                 click.echo(
                     f"  g{number:04d} of {manifest['spooled_at']}: {states or 'nothing to send'}; "
                     f"{manifest['unchanged']:,} unchanged, {manifest['gone']:,} gone, "
-                    f"{manifest['quarantined']:,} made no valid document"
+                    f"{manifest['quarantined']:,} invalid documents"
                 )
                 if manifest["quarantined"]:
                     click.echo(f"        reasons: {outbox.spool.folder(number) / 'quarantine.jsonl'}")

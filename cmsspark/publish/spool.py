@@ -69,7 +69,7 @@ class SpoolWriter:
         return position
 
     def quarantine(self, position: int, reason: str, row: Mapping[str, Any]) -> None:
-        """Keep a row that makes no valid document aside, with the reason; it is never sent."""
+        """Keep a row with an invalid document aside, with the reason; it is never sent."""
         path = self.folder / "quarantine.jsonl"
         text = json.dumps({"row": position, "reason": reason, "values": row}, default=str, ensure_ascii=True)
         with disk_errors(path):

@@ -58,7 +58,7 @@ class EarlierDay:
         """A warning where no job can be recognised as repeated."""
         if self.source is not None:
             return []
-        return [f"{self.stream}: no job is repeated from the day before, {self.day}: {self.missing}"]
+        return [f"{self.stream}: jobs already counted on {self.day} cannot be recognised: {self.missing}"]
 
     def as_dict(self) -> dict[str, Any]:
         """The entry of the manifest: the day, its folder (null: none is there), and where its ids come from."""

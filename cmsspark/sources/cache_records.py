@@ -1,4 +1,4 @@
-"""XCache's own records: one for each file that is closed at a cache (rule 48). They are no accesses."""
+"""XCache's own records: one for each file that is closed at a cache (rule 48). These are not accesses."""
 
 from __future__ import annotations
 

@@ -88,12 +88,16 @@ def _not_read(files: Files, layout: Layout, stream: str, day: date) -> list[str]
 
 
 def _other_epoch(layout: Layout, stream: str, day: date) -> InputMissing:
-    """The stream has no part in its role on the day."""
+    """Return the error of a stream that has no part in its role on the day."""
     role = STREAMS_BY_NAME[stream].role
+    serving = STREAMS_BY_NAME.get(layout.epochs.source(role, day))
+    instead = "give another day"
+    if serving is not None and serving.has_report:
+        instead = f"run_spark {serving.report} --date {day}, or --streams {serving.name}"
     return InputMissing(
-        f"no {stream} for {day}",
+        f"no {stream} log for {day}",
         found=layout.epochs.why(role, day),
-        next_step=f"give another day or other --streams; the settings change it: {setting(role, stream, day)}",
+        next_step=f"{instead}; the settings change it: {setting(role, stream, day)}",
     )
 
 

@@ -10,8 +10,6 @@ from cmsspark.base.schemas import stored_table
 from cmsspark.base.text.spelling import suggestion
 from cmsspark.sources.registry import JOB_TABLES, STREAMS, STREAMS_BY_NAME
 
-#: The package of the jobs on what jobs cost.
-
 
 @dataclass(frozen=True)
 class Job:
@@ -142,7 +140,9 @@ def _other_jobs() -> Iterator[Job]:
         yield Job(name, about, (table,), is_day_optional=True, location=f"events.{name.removeprefix('events_')}_job")
     about = "Makes events in ROOT files, and a trained classifier of them"
     yield Job("events_demo", about, (), is_day_optional=True, location="events.demo_job")
-    yield Job("cern_monit", "Publish a stored day to MONIT", (), needs_spark=False, location="results.cern_monit")
+    about = "Publish a stored day to MONIT"
+    aliases = ("cern_monit3",)
+    yield Job("cern_monit", about, (), aliases=aliases, needs_spark=False, location="results.cern_monit")
 
 
 #: All built-in jobs by name, in the order of ``run_spark --list``.

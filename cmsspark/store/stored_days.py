@@ -231,6 +231,6 @@ def _two_keys(period: Period, users: str) -> DataError:
     return DataError(
         f"{period} has users under two pseudonym keys: one person would count as two",
         found=users,
-        next_step="ask for a period of one key (`cmsspark pseudonyms list` shows the days of each); or count days "
+        next_step="ask for a period of one key (`cmsspark lab pseudonyms list` shows the days of each); or count days "
         "again whose key is not listed, if their logs are there",
     )

@@ -13,7 +13,6 @@ from typing import Final
 
 from cmsspark.base.errors import UsageError
 from cmsspark.base.text.spelling import suggestion
-from cmsspark.base.text.terminal import hanging, terminal_width
 
 
 @dataclass(frozen=True)
@@ -72,6 +71,7 @@ GROUPS: Final[Mapping[str, tuple[Option, ...]]] = {
         Option("--debug", "show tracebacks and Spark's own messages"),
         Option("--verbose", "print more messages"),
         Option("--no-log4j", "as in CMSSpark; Spark is quiet anyway"),
+        Option("--yes-log4j", "as in CMSSpark; --debug shows Spark's messages"),
     ),
     SHOW: (
         Option("--dry-run", "print the exact command, quoted for a shell"),
@@ -88,7 +88,7 @@ _BY_NAME: Final = {name: option for option in OPTIONS for name in (option.name, 
 #: Options that a built-in job hears as well as the wrapper.
 SHARED: Final = ("--settings", "--debug", "--verbose")
 #: After the name of one's own script these are the script's alone.
-OF_A_SCRIPT: Final = ("--debug", "--verbose", "--version", "--list", "--warm-up", "--no-log4j")
+OF_A_SCRIPT: Final = ("--debug", "--verbose", "--version", "--list", "--warm-up", "--no-log4j", "--yes-log4j")
 
 #: A job's options: each spelling and whether it takes a value.
 Signature = Mapping[str, bool]
@@ -184,17 +184,3 @@ def _to_job(word: str, rest: list[str], request: Request, signature: Signature |
     request.arguments.append(word)
     if signature is not None and signature.get(word) and rest:
         request.arguments.append(rest.pop(0))
-
-
-def help_text() -> str:
-    """The wrapper's options, as ``--help`` prints them."""
-    lines: list[str] = []
-    width = terminal_width()
-    for heading, options in GROUPS.items():
-        lines += ["", f"{heading}:"]
-        for option in options:
-            left = ", ".join(filter(None, (option.short, option.name))) + (
-                f" {option.metavar}" if option.metavar else ""
-            )
-            lines.append(hanging(f"  {left:<24} ", option.about, 27, width))
-    return "\n".join(lines)

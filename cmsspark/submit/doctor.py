@@ -117,7 +117,9 @@ def _compiled() -> Diagnosis:
         text = "off by CMSSPARK_COMPILED=0; logs are read more slowly"
         return Diagnosis("compiled", NOTE, text, "unset CMSSPARK_COMPILED")
     is_checkout = Path(__file__).parent.parent.joinpath("base", "hashed.pyx").exists()
-    target = f"-e {Path(__file__).parent.parent.parent}" if is_checkout else "--force-reinstall --no-cache-dir cmsspark"
+    checkout = Path(__file__).parent.parent.parent
+    # No package index has cmsspark.
+    target = f"-e {checkout}" if is_checkout else "--force-reinstall --no-cache-dir CHECKOUT_OF_CMSSPARK"
     mend = f"have gcc and Python's headers (python3-dev), then: {sys.executable} -m pip install --no-deps {target}"
     return Diagnosis("compiled", NOTE, f"none ({reason}); logs are read up to three times more slowly", mend)
 

@@ -157,7 +157,7 @@ def _give_up(
     assert application is not None
     nodes = active_nodes(environ)
     cluster_text = "" if nodes is None else f"; the cluster has {nodes} active nodes"
-    _log(f"given up: YARN did not start it within {command.start_within:.0f} s{cluster_text}")
+    _log(f"YARN did not start the application within {command.start_within:.0f} s{cluster_text}")
     _log("  next: run it again later, or with another --queue, or let it wait longer with --start-within")
     if application.id and not kill(application.id, command.argv[0], {**environ, **command.env}):
         _log(f"  {application.id} could not be ended: yarn application -kill {application.id}")

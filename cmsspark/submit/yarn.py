@@ -26,7 +26,7 @@ _APPLICATION: Final = re.compile(r"\b(application_\d+_\d+)\b")
 _STATE: Final = re.compile(r"Application report for \S+ \(state: (\w+)\)")
 _FIELD: Final = re.compile(r"(diagnostics|final status|tracking URL): (.*?)(?= \| \t |$)")
 _EXITED: Final = re.compile(r"User application exited with (?:status )?(\d+)")
-_OURS: Final = re.compile(r"^cmsspark: .*(?:\n  (?:where|found|next): .*)*", re.MULTILINE)
+_OURS: Final = re.compile(r"^run_spark: .*(?:\n  (?:where|found|next): .*)*", re.MULTILINE)
 _RAISED: Final = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)*(\S.*)", re.MULTILINE)
 #: A line that ends in a colon has its exception on the next one.
 _OF_THE_JVM: Final = re.compile(
@@ -164,7 +164,7 @@ class Application:
         return self.state not in (None, "NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED")
 
     def exit_code(self) -> int:
-        """The code of an application that did not succeed: the job's own; 75 where it did not come to one."""
+        """Return the job's exit code, or 75 if the application ended without one."""
         codes = _EXITED.findall(self.diagnostics)
         return int(codes[-1]) if codes and int(codes[-1]) else int(Exit.NOT_READY)
 

@@ -77,7 +77,7 @@ def who_reads(
     _show(use.who_reads(stored, dataset, site), top, as_json)
 
 
-@command.command("what-is-read-at")
+@command.command("reads")
 @click.argument("site")
 @_window
 @_output
@@ -103,7 +103,7 @@ def _choice(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-@command.command("what-lies-at")
+@command.command("holdings")
 @_choice
 @_output
 def what_lies_at(
@@ -136,7 +136,7 @@ def unused(
     _show(places.unused(stored, choice, day), top, as_json)
 
 
-@command.command("could-go")
+@command.command("deletable")
 @click.argument("site")
 @click.option("--date", "day", type=DayType(), help="As of this day. [default: the newest stored day]")
 @click.option("--kind", type=click.Choice(KINDS[:2]), default="disk", show_default=True, help="The kind of storage.")

@@ -31,7 +31,8 @@ _HEADINGS: Final = {
     "present_file_count": "files", "replica_events": "replica events", "newest_replica": "newest replica",
     "nacc_elsewhere": "read elsewhere", "job_count": "jobs", "jobs_elsewhere": "jobs elsewhere",
     "site_tier": "tier", "kind": "kind", "events": "events",
-    "replica_count": "replicas", "unread_everywhere": "read nowhere", "last_access": "last access", "state": "use",
+    "replica_count": "replicas", "unread_everywhere": "not read at any site",
+    "last_access": "last access", "state": "use",
     "probability": "popular", "last_week_nacc": "last week", "expected_nacc": "expected reads there",
 }  # fmt: skip
 _BYTES: Final = ("read_bytes", "replica_bytes", "present_bytes", "disk_bytes", "tape_bytes")

@@ -57,7 +57,7 @@ def notify_not_begun(targets: Targets, state: DailyState | None, error: Cmsspark
     Another daily at work is in the log only: that one reports. The same error is mailed once.
     """
     code = int(error.exit_code)
-    line = f"daily not begun: {error.wanted}" + (f": {error.where}" if error.where else "") + f"; exit {code}"
+    line = f"daily run could not start: {error.wanted}" + (f": {error.where}" if error.where else "") + f"; exit {code}"
     problems: list[str] = []
     if error.exit_code != Exit.NOT_READY:
         sends: list[Callable[[], None]] = [lambda: _mail_not_begun(targets, state, error, line)]

@@ -161,7 +161,7 @@ def _parameters() -> Parameters:
     if doubled:
         names = ", ".join(doubled)[:200]
         raise UsageError(
-            "an address has each parameter once, but for filters and columns", found=f"more than once: {names}"
+            "a parameter is given more than once; only filters and columns may be", found=f"more than once: {names}"
         )
     lists = {key: tuple(values) for key, values in request.args.lists() if key != "token"}
     return Parameters({key: values if len(values) > 1 else values[0] for key, values in lists.items()})

@@ -124,7 +124,7 @@ def _manifest(day: date, key_id: str) -> dict[str, Any]:
         "epochs": Epochs.load().of_day(day, streams),
         "missing_streams": [],
         "partial": False,
-        "warnings": ["made up, not counted"],
+        "warnings": ["simulated results"],
         "pseudonym_key_id": key_id,
         "versions": versions(),
         "timestamp": dates.start_ms(day),

@@ -14,9 +14,9 @@ WIDTH: Final = 100
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[object]], *, left: Sequence[int] = (0,)) -> list[str]:
-    """A table with a rule below its headings that fits in 100 columns, or in the terminal where that is narrower."""
+    """Make a table that fits in 100 columns, or in the terminal where that is narrower."""
     width = min(WIDTH, terminal.terminal_width() or WIDTH)
-    return terminal.table(headings, rows, left=left, width=width, has_rule=True)
+    return terminal.table(headings, rows, left=left, width=width)
 
 
 #: A manifest's bins in the order in which they are shown, with their labels.

@@ -1,4 +1,4 @@
-"""``cmsspark events score``: scores for the events of ROOT files, given ones or those that arrive in a folder."""
+"""``cmsspark lab events score``: scores for the events of ROOT files, given ones or those that arrive in a folder."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def _continued(base: Path, run: TrainingRun) -> RunFolder:
     before, kept = RunFolder(base / run.name), base / f".{run.name}.output"
     if before.path.is_dir():
         if before.is_launcher_alive():
-            next_step = f"cmsspark train logs {run.name}"
+            next_step = f"cmsspark lab train logs {run.name}"
             raise NotReady("the same training runs already", where=before.path, next_step=next_step)
         shutil.rmtree(kept, ignore_errors=True)
         before.output.rename(kept)

@@ -100,7 +100,7 @@ def _with_lines(metrics: RunMetrics, log: str, files: Files | None) -> RunMetric
 
 def pending_note(location: str) -> str:
     """The note of a run whose event log is not on this host."""
-    return f"the event log is in {location}: cmsspark show and cmsspark advise read it there"
+    return f"the event log is in {location}: cmsspark show and cmsspark lab advise read it there"
 
 
 def completed(state_dir: Path, metrics: RunMetrics, files_of: Callable[[str], Files]) -> RunMetrics:

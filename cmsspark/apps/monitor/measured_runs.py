@@ -43,7 +43,7 @@ def of_job(state_dir: Path, job: str, count: int) -> list[RunMetrics]:
             f"a measured run of {name} that has ended is wanted",
             where=run_metrics.runs_folder(state_dir),
             found="one that still runs",
-            next_step=f"cmsspark advise {job}, when it has ended",
+            next_step=f"cmsspark lab advise {job}, when it has ended",
         )
     if not found:
         damaged = sum(1 for _ in _unreadable(state_dir))

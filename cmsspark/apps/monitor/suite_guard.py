@@ -104,7 +104,7 @@ class _Started:
                 if run.run == self.run and run.status == RUNNING:
                     run.status, run.end_ms = ENDED, clock.now_ms()
                     database.put_run(run)
-                    text = f"cmsspark perf run was killed; {len(left)} processes of its steps are ended: "
+                    text = f"cmsspark lab perf run was killed; {len(left)} processes of its steps are ended: "
                     database.add([], [LogEntry(run.run, run.end_ms, "error", text + ", ".join(left), run.host)])
 
 

@@ -151,7 +151,7 @@ def latest_by_size(database: ProcessDatabase, suite: str, release: str | None) -
         raise InputMissing(
             f"a complete run of the suite {suite}" + (f", release {release}," if release else "") + " is wanted",
             found=f"complete runs of releases: {known}",
-            next_step="cmsspark perf run SUITE.yaml --release NAME",
+            next_step="cmsspark lab perf run SUITE.yaml --release NAME",
         )
     return dict(sorted(found.items(), key=lambda entry: entry[0] or 0))
 
@@ -161,7 +161,7 @@ def _no_suite(database: ProcessDatabase, suite: str) -> InputMissing:
     return InputMissing(
         f"a run of the suite {suite} is wanted",
         found=f"runs of other suites: {', '.join(names[:20])}" if names else "no run of a suite",
-        next_step=nearest(suite, names) if names else "cmsspark perf run SUITE.yaml",
+        next_step=nearest(suite, names) if names else "cmsspark lab perf run SUITE.yaml",
     )
 
 

@@ -1,4 +1,4 @@
-"""Reads of datasets at sites by day, from a file of anybody's or from stored days."""
+"""Reads of datasets at sites by day, from a user's file or from stored days."""
 
 from __future__ import annotations
 

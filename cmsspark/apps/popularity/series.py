@@ -1,4 +1,4 @@
-"""Daily use of datasets: from a file of anybody's, or from stored days."""
+"""Daily use of datasets: from a user's file, or from stored days."""
 
 from __future__ import annotations
 

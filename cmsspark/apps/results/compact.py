@@ -1,4 +1,4 @@
-"""``cmsspark compact``: store days that have many small files as new runs with few files."""
+"""``cmsspark lab compact``: merges small files of stored days into new runs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def command(
     settings = settings_of(settings_file)
     store = store_of(fout, settings)
     jobs = (find_job(job_name).name,) if job_name else ()
-    compact(files_of(store, "cmsspark compact", settings), store, jobs, day or period, dry_run=dry_run)
+    compact(files_of(store, "cmsspark lab compact", settings), store, jobs, day or period, dry_run=dry_run)
 
 
 def compact(

@@ -72,7 +72,7 @@ class RunFolder:
         except FileExistsError:
             raise UsageError(
                 "the name of a run is free", where=folder.path, found=f"a run {run.name}",
-                next_step=f"choose another --name, or remove it: cmsspark train forget {run.name}",
+                next_step=f"choose another --name, or remove it: cmsspark lab train forget {run.name}",
             ) from None  # fmt: skip
         for name in ("logs", "output"):
             (folder.path / name).mkdir()
@@ -94,7 +94,7 @@ class RunFolder:
                 f"there is no run {name}",
                 where=base,
                 found=f"runs: {names}",
-                next_step="cmsspark train status lists them",
+                next_step="cmsspark lab train status lists them",
             )
         return folder
 

@@ -109,7 +109,7 @@ class SparkBackend:
         address = (
             {} if master.startswith("local") else {"spark.driver.bindAddress": every, "spark.driver.host": _host()}
         )
-        return session(f"cmsspark train {run.name}", **{**options, **address, **self.confs})
+        return session(f"cmsspark lab train {run.name}", **{**options, **address, **self.confs})
 
 
 class _Drive:
@@ -238,7 +238,7 @@ class _Drive:
             "files": b"" if run.files is None else pack_files(run.files, SPARK_BYTES),
         }
         try:
-            self._context.setJobGroup(self._group, f"cmsspark train {run.name}", interruptOnCancel=True)
+            self._context.setJobGroup(self._group, f"cmsspark lab train {run.name}", interruptOnCancel=True)
             ranks = self._context.parallelize(range(run.workers), run.workers).barrier()
             task = barrier_task.run_worker
             ranks.mapPartitions(lambda ignored: task(plan)).collect()

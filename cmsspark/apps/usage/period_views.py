@@ -53,7 +53,8 @@ def chosen(views: dict[str, View], names: Sequence[str]) -> list[View]:
     """The views of these names, all without names. Raises UsageError (2) for a name that there is not."""
     for name in names:
         if name not in views:
-            raise UsageError(f"there is no view {name!r}", found=", ".join(views), next_step="cmsspark view lists them")
+            next_step = "cmsspark period --view lists them"
+            raise UsageError(f"there is no view {name!r}", found=", ".join(views), next_step=next_step)
     return [views[name] for name in dict.fromkeys(names or views)]
 
 
