@@ -14,12 +14,12 @@ _NO_MEMORY = b": more memory is needed than there is\n  next: raise the limit (u
 
 
 def cmsspark() -> None:
-    """The ``cmsspark`` script."""
+    """Run the ``cmsspark`` script."""
     _run("cmsspark.main", "cmsspark")
 
 
 def run_spark() -> None:
-    """The ``run_spark`` script."""
+    """Run the ``run_spark`` script."""
     _run("cmsspark.submit", "run_spark")
 
 
@@ -30,7 +30,7 @@ def _run(module: str, program: str) -> None:
 
 
 def _imported(module: str, program: str):  # type: ignore[no-untyped-def]  # typing is not imported here
-    """The module; a signal during its import ends the process with 75, what cannot be loaded with its code."""
+    """Import the module; a signal during its import ends the process with 75, what cannot be loaded with its code."""
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         loaded = importlib.import_module(module)

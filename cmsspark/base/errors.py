@@ -107,7 +107,7 @@ class CmssparkError(Exception):
         super().__init__(self.text())
 
     def text(self) -> str:
-        """The message as users read it."""
+        """Return the message as users read it."""
         lines = [self.wanted]
         for label, value in (("where", self.where), ("found", self.found), ("next", self.next_step)):
             if value is not None:
@@ -175,7 +175,7 @@ class SettingsError(CmssparkError):
 
 
 def debugging() -> bool:
-    """Whether tracebacks are printed (``--debug`` or ``CMSSPARK_DEBUG=1``)."""
+    """Return whether tracebacks are printed (``--debug`` or ``CMSSPARK_DEBUG=1``)."""
     return "--debug" in sys.argv or os.environ.get("CMSSPARK_DEBUG", "") not in ("", "0")
 
 
@@ -270,7 +270,7 @@ def as_ours(error: BaseException) -> CmssparkError | None:
 
 
 def os_error_number(error: BaseException) -> int:
-    """The number of an error of the system, or 0; numpy reports a full disk without one, polars in its text."""
+    """Return the number of an error of the system, or 0; numpy reports a full disk without one, polars in its text."""
     if isinstance(error, OSError) and error.errno is None and _SHORT_WRITE.search(str(error)):
         return errno.ENOSPC
     if (rust := _RUST_ERROR.search(str(error))) is not None:
@@ -279,7 +279,8 @@ def os_error_number(error: BaseException) -> int:
 
 
 def _no_memory(error: BaseException) -> CmssparkError:
-    """A limit of this process (77) stays until somebody raises it; a host that is full (75) may have room later."""
+    """Return a limit of this process (77) stays until somebody raises it; a host that is full (75) may have room later.
+    """
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     found = " ".join(str(error).split())[:200] or type(error).__name__
     if limit != resource.RLIM_INFINITY:

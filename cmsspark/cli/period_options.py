@@ -69,7 +69,7 @@ def optional_when_options(command: Command) -> Callable[..., Any]:
 
 
 def needed(period: Period | None) -> Period:
-    """The period that was given. Raises UsageError (2) where none was."""
+    """Return the period that was given. Raises UsageError (2) where none was."""
     if period is None:
         raise UsageError("name a period", next_step="give one of --week, --month, --from … --to")
     return period

@@ -73,7 +73,7 @@ class PublishAction:
 
 
 def publish_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """All options of publishing; the command gets ``request`` and ``action``."""
+    """Return all options of publishing; the command gets ``request`` and ``action``."""
 
     @functools.wraps(command)
     def with_request(
@@ -105,7 +105,7 @@ def _refuse_together(*named: tuple[str, object]) -> None:
 def _verify_request(
     request: PublishRequest, url: str | None, login: str | None, index: str | None
 ) -> VerifyRequest | None:
-    """Where to verify: the command line before the settings; None where --verify is not given."""
+    """Return where to verify: the command line before the settings; None where --verify is not given."""
     if url is None:
         if login or index:
             raise UsageError("--verify-login and --index are for --verify", next_step="add --verify URL")
@@ -142,7 +142,7 @@ def request_of(
     settings: Settings, day: Interval, job_name: str | None, fout: str | None, sink: str | None, amq: str | None,
     spool: str | None, limit: int | None,
 ) -> PublishRequest:  # fmt: skip
-    """The request; the command line comes before the settings.
+    """Return the request; the command line comes before the settings.
 
     Raises UsageError (2) where the sink needs credentials and none are named, or where a job on days gets a period or
     a job on periods gets a day; SettingsError (78) for wrong settings.

@@ -36,7 +36,8 @@ _TEXT: Final[Mapping[str, Any]] = {"type": "string", "minLength": 1}
 
 
 def document_schema(name: str) -> dict[str, Any]:
-    """The JSON Schema of a table's documents, or of ``completeness``. Raises FileNotFoundError for no such table.
+    """Return the JSON Schema of a table's documents, or of ``completeness``. Raises FileNotFoundError for no such
+    table.
 
     Example:
         >>> document_schema("data_aggregation")["type"]
@@ -46,7 +47,7 @@ def document_schema(name: str) -> dict[str, Any]:
 
 
 def schema_of(table: Table) -> dict[str, Any]:
-    """The JSON Schema of a table's documents.
+    """Return the JSON Schema of a table's documents.
 
     Fields are the table's columns without the day, which is in the id; a number is not negative; a column that is never
     null is required. ``timestamp``, ``is_gone`` and ``metadata`` are those of every document.
@@ -80,7 +81,8 @@ def schema_of(table: Table) -> dict[str, Any]:
 
 
 def _of_completeness() -> dict[str, Any]:
-    """The JSON Schema of the document that ends each publication; it has a part for each stream of the registry."""
+    """Return the JSON Schema of the document that ends each publication; it has a part for each stream of the registry.
+    """
     streams = {name: _bins(name) for name in STREAMS}
     listed = {"type": "array", "items": dict(_DIGEST), "maxItems": MAX_GONE_LISTED}
     period = "^[0-9]{4}-([0-9]{2}|W[0-9]{2}|[0-9]{2}-[0-9]{2}(--[0-9]{4}-[0-9]{2}-[0-9]{2})?)$"
@@ -113,14 +115,14 @@ def _of_completeness() -> dict[str, Any]:
 
 
 def _bins(stream: str) -> dict[str, Any]:
-    """The bins of one stream."""
+    """Return the bins of one stream."""
     names, parts = bins_of(stream)
     unmatched = _object({name: dict(_COUNT) for name in parts})
     return _object({**{name: dict(_COUNT) for name in names}, "unmatched": unmatched})
 
 
 def _metadata() -> dict[str, Any]:
-    """What MONIT wants to know of every document."""
+    """Return what MONIT wants to know of every document."""
     parts: dict[str, Any] = {
         "_id": dict(_DIGEST),
         "producer": dict(_TEXT),
@@ -137,7 +139,7 @@ def _object(properties: Mapping[str, Any], required: Sequence[str] = ()) -> dict
 
 
 def published_tables() -> list[str]:
-    """The tables that are published: those of ``schemas/tables``, and the report of each stream."""
+    """Return the tables that are published: those of ``schemas/tables``, and the report of each stream."""
     listed = {entry.name.removesuffix(".yaml") for entry in resource("schemas/tables").iterdir()} - {"dbs_STREAM"}
     listed |= {stream.report for stream in STREAMS_BY_NAME.values() if stream.has_report}
     return sorted(name for name in listed if not stored_table(name).is_private)

@@ -63,7 +63,7 @@ class Outbox:
 
     @contextmanager
     def held(self) -> Iterator[Outbox]:
-        """The outbox, locked for this process, with its batch log open and consistent after any crash.
+        """Yield the outbox, locked for this process, with its batch log open and consistent after any crash.
 
         Raises NotReady (75) that names the holder when another process holds it.
         """
@@ -172,7 +172,7 @@ class Outbox:
     # -- what there is -----------------------------------------------------------------------------------------
 
     def unfinished(self) -> int | None:
-        """The newest snapshot, where some of it is still to be confirmed."""
+        """Return the newest snapshot, where some of it is still to be confirmed."""
         batch = self.batch_log.first(OPEN)
         return None if batch is None else batch.snapshot_no
 
@@ -202,7 +202,7 @@ class Outbox:
 
 
 def _sqlite_files(path: Path) -> list[Path]:
-    """The files of a SQLite database that exist: the database, its log, its index."""
+    """Return the files of a SQLite database that exist: the database, its log, its index."""
     names = (path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm"))
     return [name for name in names if name.exists()]
 
@@ -229,7 +229,7 @@ def totals_of(log: BatchLog, snapshot_no: int | None = None) -> Totals:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """An advisory lock that ends with its process, however that ends."""
+    """Yield an advisory lock that ends with its process, however that ends."""
     with disk_errors(path):
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:

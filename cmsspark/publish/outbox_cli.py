@@ -33,7 +33,7 @@ def _filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _chosen(settings_file: str | None, day: date | None, table: str | None, to: str | None) -> list[OutboxLocation]:
-    """The outboxes that the options choose. Raises InputMissing (66) where there is none."""
+    """Return the outboxes that the options choose. Raises InputMissing (66) where there is none."""
     state_dir = settings_of(settings_file).state_dir
     chosen = list(locations(state_dir, day, table, to))
     if not chosen:
@@ -165,7 +165,10 @@ def move_command(source: str, target: str, table: str | None, day: date | None, 
 
 
 def _one_destination(state_dir: Path, name: str) -> str:
-    """The destination with this name or prefix of a name. Raises InputMissing (66) where not exactly one matches."""
+    """Return the destination with this name or prefix of a name.
+
+    Raises InputMissing (66) where not exactly one matches.
+    """
     root = state_dir / "outbox"
     names = sorted(folder.name for folder in root.glob("*") if folder.is_dir())
     matching = [other for other in names if other == name] or [other for other in names if other.startswith(name)]

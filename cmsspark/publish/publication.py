@@ -66,7 +66,7 @@ class PublishResult:
 
 
 def public_tables(job: Job) -> list[str]:
-    """The tables of a job that are published. Raises UsageError (2) where there is none."""
+    """Return the tables of a job that are published. Raises UsageError (2) where there is none."""
     if not job.public_tables:
         raise UsageError(f"{job.name} has no table to publish", next_step="run_spark --list shows the jobs")
     return list(job.public_tables)
@@ -75,7 +75,7 @@ def public_tables(job: Job) -> list[str]:
 def _open_sink(
     request: PublishRequest, table: str, log: Callable[[str], None] = lambda text: None
 ) -> tuple[DocumentSpec, Sink]:
-    """The fields that all documents share, and the sink that they go to."""
+    """Return the fields that all documents share, and the sink that they go to."""
     from cmsspark.publish.sink import SinkOptions
     from cmsspark.publish.sinks import SINKS
 
@@ -87,7 +87,7 @@ def _open_sink(
 
 
 def document_spec(request: PublishRequest, table: str) -> DocumentSpec:
-    """The fields that all documents of the table share at the request's destination."""
+    """Return the fields that all documents of the table share at the request's destination."""
     from cmsspark.publish.sinks import SINKS
 
     return _spec(request, table, SINKS[request.sink].load().read_credentials(request.amq))
@@ -106,7 +106,7 @@ def _spec(request: PublishRequest, table: str, credentials: Any) -> DocumentSpec
 
 
 def stored_table_of(request: PublishRequest, table: str) -> CurrentTable:
-    """The stored result to publish. Raises InputMissing (66) where the day is not stored."""
+    """Return the stored result to publish. Raises InputMissing (66) where the day is not stored."""
     from cmsspark.filesystems.opening import files_for
     from cmsspark.filesystems.storage import LocalFiles, is_local
     from cmsspark.store.results import current
@@ -248,7 +248,7 @@ def _fill(request: PublishRequest, outbox: Outbox, spec: DocumentSpec) -> SpoolR
 
 
 def source_of(stored: CurrentTable, spec: DocumentSpec, request: PublishRequest) -> str:
-    """What the documents are made from: the run that made the rows, and whatever else changes documents.
+    """Return what the documents are made from: the run that made the rows, and whatever else changes documents.
 
     A snapshot that is half sent is continued only where its documents would be the same.
     """

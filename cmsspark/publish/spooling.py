@@ -30,7 +30,7 @@ class SpoolResult:
 
     @classmethod
     def of(cls, snapshot_no: int, manifest: Mapping[str, Any], *, resumed: bool = False) -> SpoolResult:
-        """The counts of a snapshot's manifest."""
+        """Return the counts of a snapshot's manifest."""
         counts = {name: manifest.get(name, 0) for name in _COUNTS}
         return cls(snapshot_no, **counts, resumed=resumed)
 

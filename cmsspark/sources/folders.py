@@ -52,14 +52,15 @@ class DayInput:
         return sum(file.size for file in self.files)
 
     def fingerprint(self) -> str:
-        """A digest over path, size and mtime of each file."""
+        """Return a digest over path, size and mtime of each file."""
         return digest({"": self.files})
 
 
 def resolve_day(
     files: Files, layout: Layout, stream: str, day: date, *, allow_tmp: bool = False, any_epoch: bool = False
 ) -> DayInput:
-    """The stream's files of the day, in the first format that has the day: its final folder, else ``.tmp`` if allowed.
+    """Return the stream's files of the day, in the first format that has the day: its final folder, else ``.tmp`` if
+    allowed.
 
     Only files directly in the folder count; a sub-folder gives a warning. Raises InputMissing (66) where no folder has
     the day, with the searched folders and the available days; NotReady (75) where the folder exists without data.
@@ -102,7 +103,7 @@ def _other_epoch(layout: Layout, stream: str, day: date) -> InputMissing:
 
 
 def _other_has_it(files: Files, layout: Layout, stream: str, day: date) -> InputMissing | None:
-    """The error where only a source of another epoch has the day: no source stands in for another (rule 47)."""
+    """Return the error where only a source of another epoch has the day: no source stands in for another (rule 47)."""
     for location in layout.other_locations(stream, day):
         role = STREAMS_BY_NAME[stream].role
         folder = location.day_folder(day)

@@ -150,7 +150,10 @@ JOBS: dict[str, Job] = {job.name: job for jobs in (_log_jobs, _dump_jobs, _perio
 
 
 def find_job(name: str) -> Job:
-    """The job of that name or alias, with or without ``.py``. Raises UsageError (2) with the names of all jobs."""
+    """Return the job of that name or alias, with or without ``.py``.
+
+    Raises UsageError (2) with the names of all jobs.
+    """
     plain = name.removesuffix(".py")
     for job in JOBS.values():
         if plain in (job.name, *job.aliases):
@@ -165,7 +168,7 @@ def find_job(name: str) -> Job:
 
 
 def job_of_table(table: str) -> Job:
-    """The job that writes ``table``. Raises UsageError (2) with the names of all tables."""
+    """Return the job that writes ``table``. Raises UsageError (2) with the names of all tables."""
     for job in JOBS.values():
         if table in (*job.tables, *job.aliases):
             return job

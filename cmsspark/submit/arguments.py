@@ -109,17 +109,17 @@ class Request:
         return name in self.given
 
     def last(self, name: str) -> str | None:
-        """The value given last, or None."""
+        """Return the value given last, or None."""
         values = self.given.get(name)
         return values[-1] if values else None
 
     def every(self, name: str) -> list[str]:
-        """All values, in the order given."""
+        """Return all values, in the order given."""
         return self.given.get(name, [])
 
 
 def split(words: Sequence[str], signature_of: Callable[[str], Signature | None]) -> Request:
-    """The request that ``words`` (without the program's name) make.
+    """Return the request that ``words`` (without the program's name) make.
 
     ``signature_of(job)`` gives a built-in job's own options and None for a script of one's own; it is called once, when
     the job's name is met. Raises UsageError (2) for unknown options before the job and for missing values.

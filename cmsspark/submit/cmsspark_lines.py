@@ -263,7 +263,7 @@ class _Line:
         self._add("--source", f"{source}.{name}={self._located(folder)}")
 
     def _moved_dumps(self) -> None:
-        """The folders of --hdir and --inst, where they are not those of production."""
+        """Take the folders of --hdir and --inst, where they are not those of production."""
         folder = self.cms_folder.rstrip("/")
         if not folder and self.instance == "global":
             return
@@ -279,7 +279,8 @@ class _Line:
                 self._add("--source", f"{source}.{name}={self._located(path)}")
 
     def _located(self, folder: str) -> str:
-        """A path without a scheme was one of HDFS; under a root, or where it is on this host, it stays a path."""
+        """Return a path without a scheme was one of HDFS; under a root, or where it is on this host, it stays a path.
+        """
         if not folder.startswith("/") or self._has("--root") or self.has_root() or Path(folder).exists():
             return folder
         return f"hdfs://{folder}"

@@ -66,7 +66,7 @@ class _JobCompletion(click.Group):
 
 
 def stand_in() -> click.Group:
-    """The group whose completions are those of ``run_spark``."""
+    """Return the group whose completions are those of ``run_spark``."""
     return _JobCompletion("run_spark", params=_wrapper_options(set()))
 
 

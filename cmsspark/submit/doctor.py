@@ -214,7 +214,7 @@ def _broker(settings: Settings) -> Diagnosis:
 
 
 def _people(settings: Settings) -> Diagnosis:
-    """Whether numbers of few people are withheld where others read documents or pages."""
+    """Return whether numbers of few people are withheld where others read documents or pages."""
     from cmsspark.publish.publishing_settings import publishing_settings
 
     options = publishing_settings(settings)
@@ -290,7 +290,7 @@ def _cluster(settings: Settings, environ: Mapping[str, str]) -> Diagnosis:
 
 
 def _existing(folder: Path) -> Path:
-    """The folder, or the nearest above it that exists."""
+    """Return the folder, or the nearest above it that exists."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     return folder

@@ -139,8 +139,8 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
 def with_engine(
     spark: Command, request: Request, job: Job | None, options: Mapping[str, Any], settings: Settings, host: Host
 ) -> tuple[Command, str]:
-    """The command of the engine that is chosen, and why that is Spark: ``spark`` itself, or the same job counted by
-    processes of this host. ``options``: the job's own, parsed.
+    """Return the command of the engine that is chosen, and why that is Spark: ``spark`` itself, or the same job counted
+    by processes of this host. ``options``: the job's own, parsed.
     """
     if spark.mode == "python":
         return spark, ""
@@ -155,7 +155,7 @@ def with_engine(
 
 
 def instead(spark: Command) -> str:
-    """The command of Spark as a comment for a shell."""
+    """Return the command of Spark as a comment for a shell."""
     return "\n".join(["# With --engine spark:", *(f"# {line}" for line in spark.shell().splitlines())])
 
 
@@ -192,7 +192,7 @@ def built_in(name: str) -> Job | None:
 
 
 def signature_of(name: str) -> Signature | None:
-    """A built-in job's options and whether each takes a value; None for one's own script."""
+    """Return a built-in job's options and whether each takes a value; None for one's own script."""
     job = built_in(name)
     if job is None:
         return None
@@ -207,7 +207,7 @@ def signature_of(name: str) -> Signature | None:
 
 
 def job_options(job: Job, arguments: Sequence[str]) -> dict[str, Any]:
-    """The job's own options as its command parses them: a wrong date is reported before a JVM starts.
+    """Return the job's own options as its command parses them: a wrong date is reported before a JVM starts.
 
     Raises UsageError (2) with click's message.
     """
@@ -219,7 +219,7 @@ def job_options(job: Job, arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def places(host: Host, settings: Settings, events: str | None) -> InstallPaths:
-    """The files of this installation."""
+    """Return the files of this installation."""
     return InstallPaths(
         launcher=str(host.package / "submit" / "launch.py"),
         log4j=str(resource("etc/log4j2.properties")),
@@ -230,7 +230,7 @@ def places(host: Host, settings: Settings, events: str | None) -> InstallPaths:
 
 
 def private_key(settings: Settings) -> str:
-    """The pseudonyms' key as a file that travels: Spark keeps it in a folder that only this user reads."""
+    """Return the pseudonyms' key as a file that travels: Spark keeps it in a folder that only this user reads."""
     path = settings.state_dir / pseudonyms.KEY_FILE
     pseudonyms.load_or_make(path)
     return str(path)
@@ -315,7 +315,9 @@ def counted_by_spark(job: Job | None, reason: str) -> list[str]:
 
 
 def explanation(command: Command, spark: Command, settings: Settings, first: Sequence[str], job_name: str) -> str:
-    """Each option, its value, where it comes from, what it was laid over and why it is so; ``first``: lines before."""
+    """Return each option, its value, where it comes from, what it was laid over and why it is so; ``first``: lines
+    before.
+    """
     if spark.mode == "python":
         return "This job needs no Spark here: it runs in plain Python. --yarn runs it through Spark."
     lines = list(first)

@@ -47,7 +47,7 @@ Logs = Mapping[str, str]
 
 
 def settings(environ: Mapping[str, str]) -> dict[str, str]:
-    """The properties of the cluster's ``yarn-site.xml``; empty where it cannot be read."""
+    """Return the properties of the cluster's ``yarn-site.xml``; empty where it cannot be read."""
     folder = environ.get("YARN_CONF_DIR") or environ.get("HADOOP_CONF_DIR") or ""
     try:
         return dict(_PROPERTY.findall(Path(folder, "yarn-site.xml").read_text(encoding="utf-8")))
@@ -56,7 +56,9 @@ def settings(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def pages(properties: Mapping[str, str]) -> list[str]:
-    """The web addresses of the ResourceManagers that a ``yarn-site.xml`` names, with or without high availability."""
+    """Return the web addresses of the ResourceManagers that a ``yarn-site.xml`` names, with or without high
+    availability.
+    """
     scheme = "https" if properties.get("yarn.http.policy") == "HTTPS_ONLY" else "http"
     key = f"yarn.resourcemanager.webapp.{'https.' if scheme == 'https' else ''}address"
     port = 8090 if scheme == "https" else 8088
@@ -170,7 +172,9 @@ class Application:
 
 
 def last_error(logs: Mapping[str, Logs]) -> tuple[str, str]:
-    """The container that failed and what its logs say of it: our own message, else the last exception, else the end."""
+    """Return the container that failed and what its logs say of it: our own message, else the last exception, else the
+    end.
+    """
     drivers = [name for name in logs if name.endswith("_000001")]
     failed = [name for driver in drivers for name in FAILED.findall(logs[driver].get("stderr", "")) if name in logs]
     if not logs:
@@ -185,7 +189,7 @@ def last_error(logs: Mapping[str, Logs]) -> tuple[str, str]:
 
 
 def fetch_logs(application: str, submit: str, environ: Mapping[str, str]) -> dict[str, Logs]:
-    """What the application's containers wrote, by container; empty where YARN does not give it."""
+    """Return what the application's containers wrote, by container; empty where YARN does not give it."""
     with tempfile.TemporaryDirectory(prefix="cmsspark-logs-") as folder:
         _ask_yarn(["logs", application, folder], submit, environ)
         files = sorted(Path(folder).rglob("container_*"))
@@ -193,7 +197,7 @@ def fetch_logs(application: str, submit: str, environ: Mapping[str, str]) -> dic
 
 
 def sections(text: str) -> Logs:
-    """The logs in a file of YARN's, by name."""
+    """Return the logs in a file of YARN's, by name."""
     return {match["name"]: match["text"] for match in _SECTION.finditer(text)}
 
 

@@ -49,8 +49,9 @@ def _window(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def days_of(files: Files, fout: str, period: Period | None, weeks: int | None) -> StoredDays:
-    """The stored days of the period, or of the last weeks. Raises InputMissing (66) where there is none, UsageError (2)
-    where both are given.
+    """Return the stored days of the period, or of the last weeks.
+
+    Raises InputMissing (66) where there is none, UsageError (2) where both are given.
     """
     if period is not None and weeks is not None:
         raise UsageError("--weeks and a period exclude each other", next_step="give only one of them")

@@ -91,7 +91,7 @@ def _echo(line: str) -> None:
 
 
 def summary(report: DailyReport, problems: Sequence[str] = ()) -> str:
-    """One line: counts by outcome, the exit code, when to look again, and which targets could not be reached."""
+    """Return one line: counts by outcome, the exit code, when to look again, and which targets could not be reached."""
     outcomes = report.outcomes
     counts = Counter(outcome.word for outcome in outcomes)
     refused = sum(outcome.code == Exit.QUARANTINED for outcome in outcomes)

@@ -82,7 +82,10 @@ class Server:
 
 
 def open_server(store: str, state_dir: Path, cache_dir: Path, options: Options, log: Callable[[str], None]) -> Server:
-    """A server that listens, with its rollups being read. Raises UsageError (2) for an address that is in use."""
+    """Return a server that listens, with its rollups being read.
+
+    Raises UsageError (2) for an address that is in use.
+    """
     listening = _listen(options.host, options.port)
     port = listening.getsockname()[1]
     token = options.token

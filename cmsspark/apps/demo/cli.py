@@ -131,7 +131,7 @@ def _past(paths: DemoPaths, day: date, days: int, seed: int, steps: Steps) -> in
 
 
 def past_commands(paths: DemoPaths, first: date, day: date) -> list[tuple[str, ...]]:
-    """The commands that the demo runs over all its days, as a user types them."""
+    """Return the commands that the demo runs over all its days, as a user types them."""
     from cmsspark.apps.demo.story import STORY_DAYS
 
     period = ("--from", first.isoformat(), "--to", day.isoformat())
@@ -201,7 +201,7 @@ def _size(made: Made) -> str:
 
 
 def _jobs(paths: DemoPaths, day: date) -> list[tuple[str, ...]]:
-    """The commands of the demo, as a user types them."""
+    """Return the commands of the demo, as a user types them."""
     common = _common(paths, day)
     root = ("--root", str(paths.cms))
     # Not at import: numpy comes with it.
@@ -260,7 +260,7 @@ def _lines(lines: list[str]) -> None:
 
 
 def _read(paths: DemoPaths, day: date, table: str) -> Any:
-    """The stored table as an Arrow table."""
+    """Return the stored table as an Arrow table."""
     import pyarrow.dataset as ds
 
     from cmsspark.apps.results.show import find

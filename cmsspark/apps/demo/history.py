@@ -113,7 +113,7 @@ def report(partials: pa.Table, day: date) -> pa.Table:
 
 
 def served_streams(day: date) -> tuple[str, ...]:
-    """The streams that serve a day."""
+    """Return the streams that serve a day."""
     return Epochs.load().streams_of_day(day)
 
 

@@ -98,7 +98,7 @@ class Steps:
 
     @staticmethod
     def _progress() -> dict[str, str]:
-        """The environment that has a child report its progress to the terminal of this process."""
+        """Return the environment that has a child report its progress to the terminal of this process."""
         return {progress_line.MODE: "stream"} if sys.stdout.isatty() and not progress_line.is_quiet() else {}
 
 
@@ -129,7 +129,7 @@ def _clear() -> None:
 
 
 def installed(name: str, module: str) -> list[str]:
-    """The command line of one of our commands: the script beside this Python, else its module."""
+    """Return the command line of one of our commands: the script beside this Python, else its module."""
     script = Path(sys.executable).with_name(name)
     if script.is_file():
         return [str(script)]
@@ -137,5 +137,5 @@ def installed(name: str, module: str) -> list[str]:
 
 
 def spelled(name: str, arguments: Sequence[str]) -> str:
-    """The command as typed in a shell."""
+    """Return the command as typed in a shell."""
     return f"{name} {shlex.join(arguments)}"

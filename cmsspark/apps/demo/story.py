@@ -106,7 +106,8 @@ def _store(store: str, past: ResampledPast, key: Pseudonyms, day: date, *, hours
 
 
 def sql_line(statement: str) -> tuple[str, str]:
-    """The command that runs an SQL statement, and what it shows; where SQL is not installed, how to install it."""
+    """Return the command that runs an SQL statement, and what it shows; where SQL is not installed, how to install it.
+    """
     command = f'cmsspark sql "{statement}"'
     if all(importlib.util.find_spec(name) for name in SQL_PACKAGES):
         return command, "any question, in SQL"

@@ -84,7 +84,7 @@ def run_command(suite_file: Path, release: str, settings_file: str | None, debug
 
 
 def _exit_code(code: int) -> int:
-    """A step's own code; one that a signal ended, or that took too long, may be tried again."""
+    """Return a step's own code; one that a signal ended, or that took too long, may be tried again."""
     return code if 0 < code < 128 and code != 124 else int(Exit.NOT_READY)
 
 
@@ -273,7 +273,7 @@ def infrastructure_command(out: Path | None, settings_file: str | None, debug: b
 
 @contextmanager
 def _database(state_dir: Path) -> Iterator[ProcessDatabase]:
-    """The database of watched processes, to read. Raises InputMissing (66) where nothing was watched."""
+    """Yield the database of watched processes, to read. Raises InputMissing (66) where nothing was watched."""
     with read_processes(state_dir) as database:
         if database is None:
             raise InputMissing("a run of a suite is wanted", found="none", next_step="cmsspark lab perf run SUITE.yaml")

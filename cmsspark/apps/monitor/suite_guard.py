@@ -53,15 +53,15 @@ class Guard:
                 self._process.communicate(timeout=_PATIENCE_S)
 
     def run_began(self, run: str, scratch: Path) -> None:
-        """A run begins, with a scratch folder."""
+        """Note that a run begins, with a scratch folder."""
         self._send("run", run, str(scratch))
 
     def started(self, pid: int) -> None:
-        """A process group of the run was started."""
+        """Note that a process group of the run was started."""
         self._send("started", pid)
 
     def ended(self, pid: int) -> None:
-        """A process group has ended: its number may be that of another one from now on."""
+        """Note that a process group has ended: its number may be that of another one from now on."""
         self._send("ended", pid)
 
     def _send(self, *words: str | int) -> None:

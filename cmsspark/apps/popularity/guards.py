@@ -103,7 +103,7 @@ def shuffles(seed: int, days: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def check_shuffled(weeks: Weeks, scores: Sequence[tuple[int, Array]]) -> None:
-    """A model of shuffled labels has the average precision of guessing, in the mean of days and shuffles. ``scores``:
+    """Check that a model of shuffled labels has the average precision of guessing. ``scores``:
     (day, what such a model predicted for it). Raises DataError (65).
 
     Such a model ranks by some direction of the features. Where few datasets are popular, one direction is much better

@@ -83,5 +83,5 @@ def compact(
 
 
 def _covers(when: Interval, interval: Interval) -> bool:
-    """Whether ``when`` is the interval, or a period with that day."""
+    """Return whether ``when`` is the interval, or a period with that day."""
     return interval == when or (isinstance(when, Period) and not isinstance(interval, Period) and interval in when.days)

@@ -43,7 +43,7 @@ def command(age: int, yes: bool, dry_run: bool, fout: str | None, settings_file:
 
 
 def _prune_rest(files: Files, fout: str, settings: Settings, before_ms: int, *, remove: bool) -> int:
-    """The same for leases, of which only the number is printed, and for damaged run histories."""
+    """Return the same for leases, of which only the number is printed, and for damaged run histories."""
     leases = list(leftovers.old_leases(files, fout, before_ms))
     held = 0
     for old_lease in leases if remove else ():

@@ -71,7 +71,7 @@ def _last_day(stored: Mapping[str, Sequence[date]], count: int) -> date:
 
 
 def _store_note(store: str | None, *, has_runs: bool) -> str | None:
-    """What there is to say where no store is named, or where none is at that place."""
+    """Return what there is to say where no store is named, or where none is at that place."""
     if not store:
         return None if has_runs else "no store is named: give --fout URI, or `store: URI` in cmsspark.yaml"
     if is_local(store) and not Path(local_path(store)).is_dir():
@@ -80,7 +80,7 @@ def _store_note(store: str | None, *, has_runs: bool) -> str | None:
 
 
 def outside(stored: Mapping[str, Sequence[date]], span: Sequence[date]) -> list[str]:
-    """A line for each job with stored days outside the window, with the option that shows the last of them."""
+    """Return a line for each job with stored days outside the window, with the option that shows the last of them."""
     lines = []
     for job, stored_days in stored.items():
         if job in JOBS and not JOBS[job].of_periods and (others := [day for day in stored_days if day not in span]):
@@ -90,7 +90,7 @@ def outside(stored: Mapping[str, Sequence[date]], span: Sequence[date]) -> list[
 
 
 def failures(runs: Iterable[Run], cells: Mapping[tuple[date, str], Cell], state_dir: Path) -> list[str]:
-    """A line for each day whose last run failed: the code, the reason, and the page that says more."""
+    """Return a line for each day whose last run failed: the code, the reason, and the page that says more."""
     lines, seen = [], set()
     for run in runs:  # the latest start first
         key = run.day, run.job
@@ -105,7 +105,7 @@ def failures(runs: Iterable[Run], cells: Mapping[tuple[date, str], Cell], state_
 
 
 def remarks(records: Mapping[str, DayRecord], span: Sequence[date]) -> list[str]:
-    """A line for each day that was skipped or acknowledged, and for each before the window that is not done."""
+    """Return a line for each day that was skipped or acknowledged, and for each before the window that is not done."""
     lines = []
     for key, record in sorted(records.items()):
         day, _ = split_key(key)

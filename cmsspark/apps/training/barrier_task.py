@@ -119,7 +119,7 @@ def _send(link: socket.socket, frame: dict[str, Any]) -> None:
 
 
 def pack(folder: str) -> bytes:
-    """A folder as a compressed archive; empty for an empty folder."""
+    """Return a folder as a compressed archive; empty for an empty folder."""
     if not os.listdir(folder):
         return b""
     stream = io.BytesIO()

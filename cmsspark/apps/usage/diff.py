@@ -42,7 +42,7 @@ class Side:
 
     @classmethod
     def of(cls, text: str) -> Side:
-        """A day, a period by its name, each also with ``@RUN``. Raises UsageError (2)."""
+        """Return a day, a period by its name, each also with ``@RUN``. Raises UsageError (2)."""
         name, at, run = text.partition("@")
         if at and not run:
             raise UsageError(f"a run is needed after the @ of {text!r}", next_step="cmsspark runs lists them")
@@ -134,7 +134,10 @@ def _job_of(name: str | None, sides: tuple[Side, Side]) -> Job:
 
 
 def _rows(store: str, job: str, schema: Table, side: Side) -> tuple[str, pl.DataFrame]:
-    """The name of a run, and the columns that are compared or published. Raises DataError (65) for a damaged part."""
+    """Return the name of a run, and the columns that are compared or published.
+
+    Raises DataError (65) for a damaged part.
+    """
     import polars as pl
 
     from cmsspark.store import results

@@ -190,7 +190,7 @@ class Database:
         return {name: stored.get(name, []) for name in self.views}
 
     def days(self, table: str = "data_aggregation") -> list[date]:
-        """The stored days of a table, in order."""
+        """Return the stored days of a table, in order."""
         return [one.interval for one in self.stored(table) if isinstance(one.interval, date)]
 
     @property
@@ -260,7 +260,7 @@ class Database:
                 raise self._error_of(error, statement) from None
 
     def _error_of(self, error: Exception, statement: str) -> Exception:
-        """The error with what the store knows: the damaged part, or that a file is gone."""
+        """Return the error with what the store knows: the damaged part, or that a file is gone."""
         import duckdb
 
         text = str(error)
@@ -293,7 +293,7 @@ class _FileGone(Exception):
 
 
 def _connect(files: Files, memory: str | None, threads: int | None) -> tuple[duckdb.DuckDBPyConnection, PartSystem]:
-    """A database in memory that reads nothing but the file system of the parts, for good."""
+    """Return a database in memory that reads nothing but the file system of the parts, for good."""
     try:
         import duckdb
 

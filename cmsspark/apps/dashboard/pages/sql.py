@@ -24,7 +24,7 @@ _EXAMPLE: Final = (
 
 
 def view(request: PageRequest) -> Content:
-    """The form, and the rows of the query ``q`` of the address."""
+    """Return the form, and the rows of the query ``q`` of the address."""
     sql = request.parameters.get("q", "")
     if len(sql) > CHARACTERS:
         raise UsageError(f"a query has at most {CHARACTERS:,} characters", found=f"{len(sql):,}")
