@@ -26,11 +26,12 @@ from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.main import command
 from cmsspark.run import run_report
 from cmsspark.store import compacted_runs, part_checks, results, stored_days
-from cmsspark.store.job_index import JOBS, find_job, load_command
+from cmsspark.store.job_index import JOBS, find_job
 from cmsspark.store.part_checks import IntactParts, StoredPart
 from cmsspark.store.query.database import Database
 from cmsspark.store.stored_columns import table_rows
 from cmsspark.store.stored_rows import stored_rows
+from cmsspark.submit.job_commands import load_command
 from tests.store.query.far_files import FAR, FarFiles
 from tests.store.query.stores import FIRST, make_store
 

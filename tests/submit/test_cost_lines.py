@@ -9,7 +9,8 @@ import shlex
 import pytest
 
 from cmsspark.base.errors import UsageError
-from cmsspark.store.job_index import find_job, load_command
+from cmsspark.store.job_index import find_job
+from cmsspark.submit.job_commands import load_command
 from cmsspark.submit.wrapper import run_spark
 
 LINES = [
