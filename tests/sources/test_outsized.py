@@ -37,7 +37,8 @@ def test_lines_beyond_the_limit_are_malformed_and_others_count(compiled: bool, m
     wanted = (4501, 2700, 900 * 26, sorted([*((line, REASON) for line in bad), (8, "not a JSON object")]))
     reader = Reader("aaa", "enr", DAY, above=10)
     assert sums(reader, reader.file(io.BytesIO(content), "f")) == wanted
-    assert len(reader.outsized) == 100 and reader.outsized[1][1:] == (BIG, "f", 4)
+    assert len(reader.outsized) == 100 and reader.outsized[1].values["read_bytes"] == BIG
+    assert (reader.outsized[1].file, reader.outsized[1].position) == ("f", 4)
     assert [count for kind, _, count, _ in reader.notes() if kind == "outsized"] == [1800]
     reader = Reader("aaa", "enr", DAY, above=10)
     assert sums(reader, [reader.chunk(content, "f")]) == wanted

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cmsspark.base import clock
+from cmsspark.base import clock, errors
 from cmsspark.base.text.plurals import number_of
 from cmsspark.base.text.terminal import table, volume
 from cmsspark.store.run_exceptions import exception_of
@@ -60,10 +60,18 @@ def ending_lines(metrics: RunMetrics) -> Iterator[str]:
     """Yield what run_spark says at the end of a run: a line for each finding, with its number and the next command."""
     shown = set()
     for finding in metrics.findings:
-        if finding.code not in shown:
+        if finding.code not in shown and not _is_reported(metrics, finding):
             shown.add(finding.code)
             title = finding.title if len(finding.title) <= _LONGEST_TITLE else f"{finding.title[:_LONGEST_TITLE]}…"
             yield f"{finding.code}: {title}: cmsspark show {metrics.run}"
+
+
+def _is_reported(metrics: RunMetrics, finding: Finding) -> bool:
+    """Return whether the run ended with the exception of its tasks as its own error, which it has printed."""
+    module, _, kind = finding.title.partition(": ")[0].rpartition(".")
+    if finding.code != "failed_task" or module != errors.__name__:
+        return False
+    return bool(getattr(errors, kind).exit_code == metrics.exit_code)
 
 
 def finding_lines(findings: list[Finding]) -> Iterator[str]:

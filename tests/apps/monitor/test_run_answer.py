@@ -58,6 +58,18 @@ def test_run_spark_ends_with_one_line_for_each_finding() -> None:
     assert list(ending_lines(RunMetrics("r", "j", "spark", 0))) == []
 
 
+@pytest.mark.parametrize(
+    ("title", "code", "lines"),
+    [("cmsspark.base.errors.DataError: a gzip file is damaged (1 task failed)", 65, 0),
+     ("cmsspark.base.errors.NotReady: a file server is away (1 task failed)", 0, 1),
+     ("cmsspark.base.errors.DataError: a gzip file is damaged (1 task failed)", 1, 1),
+     ("ValueError: no number (1 task failed)", 1, 1)],
+)  # fmt: skip
+def test_run_spark_does_not_repeat_the_error_that_a_job_has_printed(title: str, code: int, lines: int) -> None:
+    run = failed(exit_code=code, findings=[Finding("failed_task", title, "tasks", "the whole trace")])
+    assert len(list(ending_lines(run))) == lines
+
+
 def test_the_last_trace_of_the_driver_is_stored_and_shown(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
