@@ -47,7 +47,7 @@ GROUPS: Final[Mapping[str, Mapping[str, Entry]]] = {
         "monitor": ("cmsspark.apps.monitor.cli", "command", "Watch the processes of runs, here and on a cluster."),
     },
     "Keep": {
-        "verify": ("cmsspark.apps.results.verify", "command", "Compare the stored tables with their checksums."),
+        "prune": ("cmsspark.apps.results.prune", "command", "Remove runs that are no longer current from the store."),
         "doctor": ("cmsspark.submit.doctor", "command", "Check what cmsspark needs on this host."),
         "lab": ("cmsspark.main", "lab", "List the commands that few people need."),
     },
@@ -60,9 +60,9 @@ LAB: Final[Mapping[str, Entry]] = {
     "events": ("cmsspark.apps.events.cli", "command", "Score collision events, judge models, show cutflows."),
     "lint": ("cmsspark.apps.monitor.lint_cli", "command", "Find what makes a script slow or large, with its cure."),
     "perf": ("cmsspark.apps.monitor.perf_cli", "command", "Run suites of steps, compare releases and sizes."),
-    "prune": ("cmsspark.apps.results.prune", "command", "Remove runs that are no longer current from the store."),
     "pseudonyms": ("cmsspark.apps.results.pseudonyms", "command", "List, rotate and forget the keys of pseudonyms."),
     "train": ("cmsspark.apps.training.cli", "command", "Run a training script here, on Spark or on Kubernetes."),
+    "verify": ("cmsspark.apps.results.verify", "command", "Compare the stored tables with their checksums."),
 }  # fmt: skip
 #: Found by ``cmsspark NAME`` and ``cmsspark help NAME``, and named at the foot of ``cmsspark --help``.
 _HELP: Final[Mapping[str, Entry]] = {

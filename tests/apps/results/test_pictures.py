@@ -222,7 +222,7 @@ def test_it_is_accessible(counted: Path, chromium: Browser, scheme: Any) -> None
     with chromium.new_context(bypass_csp=True, color_scheme=scheme, viewport={"width": 390, "height": 800}) as context:
         view = context.new_page()
         view.goto(f"file://{counted}", timeout=PATIENCE_MS)
-        (script,) = (TOP / "tests" / "dashboard").glob("axe-*.js")
+        (script,) = (TOP / "tests" / "apps" / "dashboard").glob("axe-*.js")
         view.evaluate(script.read_text(encoding="utf-8"))
         found = view.evaluate("axe.run()")["violations"]
         assert [(entry["id"], entry["nodes"][0]["html"]) for entry in found] == []

@@ -192,7 +192,6 @@ def test_jobs_alone_are_compared_as_jobs(tmp_path: Path) -> None:
     assert (totals["nacc"], totals["job_count"]) == ((None, None), (40, 50))
     assert [change["delta"] for change in found["by"][0]["largest"]] == [10]
     assert "jobs and no accesses" in fails(UsageError, tmp_path, f"{TEXT}@r1", TEXT, "--measure", "nacc")
-    assert "no jobs are beside accesses" in fails(UsageError, store, f"{TEXT}@r1", TEXT, "--measure", "job_count")
 
 
 def test_bytes_and_times_have_units(tmp_path: Path) -> None:
