@@ -35,14 +35,13 @@ def test_help_names_every_command_with_a_line() -> None:
             assert [line.split(maxsplit=1) for line in listed] == [[n, entry[2]] for n, entry in entries.items()]
 
 
-def test_what_few_people_need_is_listed_by_lab_and_is_there_only() -> None:
+def test_what_few_people_need_is_listed_by_lab_only() -> None:
     output = run("lab", "--help")
     assert max(map(len, output.splitlines())) <= 80
     for name, (_, _, about) in LAB.items():
         assert name not in COMMANDS and f"  {name} " in output and about in output
         assert "Usage:" in run("lab", name, "--help")
-        result = CliRunner().invoke(command, [name])
-        assert result.exit_code == 2 and f"Type: cmsspark lab {name}" in result.output
+        assert "Usage:" in run(name, "--help")
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))

@@ -200,7 +200,7 @@ def test_a_manifest_without_checksums_is_read_and_verify_says_so(tmp_path: Path)
     rows = sql(store, "select sum(accesses) from partials")
     without_checksums(store)
     assert sql(store, "select sum(accesses) from partials") == rows
-    ended = cli("lab", "verify", "--fout", store)
+    ended = cli("verify", "--fout", store)
     assert ended.exception is None
     assert f"not checked, stored without checksums: {JOB}: partials of {FIRST} to 2026-01-06" in ended.stdout
     assert "checked 0 part files of 2 runs" in ended.stdout
@@ -218,10 +218,10 @@ def test_pages_of_a_part_have_checksums_of_their_own(tmp_path: Path) -> None:
 
 
 def test_verify_names_each_damaged_part_and_ends_with_65(stored: str, flip: Callable[[str, int, int], Path]) -> None:
-    intact = cli("lab", "verify", "--fout", stored)
+    intact = cli("verify", "--fout", stored)
     assert intact.exception is None and "checked 2 part files of 1 run" in intact.stdout
     parts = [flip("partials", 7, 7), flip(JOB, -5, 0)]
-    ended = cli("lab", "verify", "--fout", stored)
+    ended = cli("verify", "--fout", stored)
     assert isinstance(ended.exception, DataError)
     assert all(f"where: {part}" in ended.stdout for part in parts)
     assert ended.stdout.count(f"next: run_spark {JOB} --date {FIRST} --fout {stored}") == 2
@@ -233,8 +233,8 @@ def test_verify_all_reads_runs_that_were_replaced_too(tmp_path: Path) -> None:
     (tmp_path / JOB / str(FIRST) / "CURRENT").unlink()
     make_store(tmp_path, 1)
     old.write_bytes(old.read_bytes()[:-1] + b"2")
-    assert cli("lab", "verify", "--fout", store).exception is None
-    ended = cli("lab", "verify", "--all", "--fout", store)
+    assert cli("verify", "--fout", store).exception is None
+    ended = cli("verify", "--all", "--fout", store)
     assert isinstance(ended.exception, DataError) and str(old) in ended.stdout
     assert "checked 4 part files of 2 runs" in ended.stdout
 
@@ -242,7 +242,7 @@ def test_verify_all_reads_runs_that_were_replaced_too(tmp_path: Path) -> None:
 def test_verify_reports_a_damaged_manifest_and_goes_on(tmp_path: Path) -> None:
     store = make_store(tmp_path, 2)
     next((tmp_path / JOB / str(FIRST)).rglob("manifest.json")).write_text("{")
-    ended = cli("lab", "verify", "--fout", store)
+    ended = cli("verify", "--fout", store)
     assert isinstance(ended.exception, DataError)
     assert f"damaged: {JOB} of {FIRST}: the current run" in ended.stdout
     assert "checked 2 part files of 2 runs" in ended.stdout
@@ -266,13 +266,16 @@ def test_the_next_step_of_a_damaged_part_is_a_command_that_exists(job: Any) -> N
 
 def test_pages_name_the_damaged_part_and_do_not_fail(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store", 2)
-    (part,) = (Path(store) / JOB / str(FIRST)).rglob("partials/part-*.parquet")
-    part.write_bytes(part.read_bytes()[:-1] + b"2")
+    # Pages are made from partials, which queries of people do not see.
+    (of_pages,) = (Path(store) / JOB / str(FIRST)).rglob("partials/part-*.parquet")
+    (part,) = (Path(store) / JOB / str(FIRST)).rglob(f"{JOB}/part-*.parquet")
+    for damaged in (of_pages, part):
+        damaged.write_bytes(damaged.read_bytes()[:-1] + b"2")
     with Database(store) as database:
         keeper = Keeper(database, tmp_path / "cache")
         pages = create_app(Services(keeper, database, tmp_path / "state", Guard())).test_client()
         keeper.refresh()
-        answer = pages.get("/sql?q=select+sum(accesses)+from+partials", headers={"Sec-Fetch-Site": "same-origin"})
+        answer = pages.get(f"/sql?q=select+sum(accesses)+from+{JOB}", headers={"Sec-Fetch-Site": "same-origin"})
         assert answer.status_code != 500
         assert str(part) in answer.text and f"run_spark {JOB} --date {FIRST}" in answer.text
         popularity = pages.get(f"/popularity?from={FIRST}&to=2026-01-06")

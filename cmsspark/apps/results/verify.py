@@ -1,4 +1,4 @@
-"""``cmsspark lab verify``: compare the part files of a store with the checksums in its manifests."""
+"""``cmsspark verify``: compare the part files of a store with the checksums in its manifests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def command(all_runs: bool, fout: str | None, settings_file: str | None) -> None
     """
     settings = settings_of(settings_file)
     store = store_of(fout, settings)
-    files = existing_store(files_of(store, "cmsspark lab verify", settings), store)
+    files = existing_store(files_of(store, "cmsspark verify", settings), store)
     verify(counted(check_runs(files, store, all_runs=all_runs), "verifying", None, "runs"), store)
 
 
