@@ -225,7 +225,7 @@ def test_kubernetes_without_an_image_is_78_before_any_jvm(mode: str, home: dict[
     if mode == "cluster":
         conf = ("--conf", "spark.kubernetes.executor.container.image=x:1")
         run = run_spark(*words, *conf, *day, env=home, cwd=tmp_path)
-        assert run.returncode == 78 and "an image for the driver" in run.stderr
+        assert run.returncode == 78 and "no image for the driver" in run.stderr
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
