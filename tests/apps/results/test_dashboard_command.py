@@ -72,8 +72,9 @@ def test_without_its_packages_it_names_the_extra(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(cmsspark.apps, "dashboard", importlib.import_module("cmsspark.apps.dashboard"))
     for name in [name for name in sys.modules if name.startswith("cmsspark.apps.dashboard")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "waitress", None)
-    code, text = run("--fout", str(tmp_path))
+    for name in ["waitress", *(name for name in sys.modules if name.startswith("waitress."))]:
+        monkeypatch.setitem(sys.modules, name, None)
+    code, text = run("--fout", str(tmp_path), "--port", "0")
     assert code == 2 and "cmsspark[dashboard]" in text
 
 
