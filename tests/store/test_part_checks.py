@@ -281,5 +281,5 @@ def test_pages_name_the_damaged_part_and_do_not_fail(tmp_path: Path) -> None:
         popularity = pages.get(f"/popularity?from={FIRST}&to=2026-01-06")
         assert popularity.status_code == 200
         assert f"{FIRST} is left out: a part of the stored table is damaged" in popularity.text
-        download = pages.get("/sql?q=select+sum(accesses)+from+partials&download=query&format=csv")
+        download = pages.get(f"/sql?q=select+sum(accesses)+from+{JOB}&download=query&format=csv")
         assert download.status_code == 503 and str(part) in download.text
