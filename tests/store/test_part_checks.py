@@ -98,9 +98,9 @@ def rollup(store: str, folder: Path) -> None:
 
 
 READERS: dict[str, Callable[[str, Path], object]] = {
-    "sql": lambda store, _: sql(store, "select sum(nacc) from partials"),
+    "sql": lambda store, _: sql(store, "select sum(accesses) from partials"),
     "sql that needs no bytes of rows": lambda store, _: sql(store, "select count(*) from partials"),
-    "cms.read": lambda store, _: cms.read("partials", str(FIRST), columns=["nacc"], to="arrow", fout=store),
+    "cms.read": lambda store, _: cms.read("partials", str(FIRST), columns=["accesses"], to="arrow", fout=store),
     "publish": lambda store, _: list(stored_rows(current(store, "partials"), stored_table("partials"))),
     "diff": lambda store, _: table_rows(FILES, current(store, "partials"), "partials", ["nacc"]),
     "period": lambda store, _: list(
@@ -197,9 +197,9 @@ def without_checksums(store: str) -> None:
 
 def test_a_manifest_without_checksums_is_read_and_verify_says_so(tmp_path: Path) -> None:
     store = make_store(tmp_path, 2)
-    rows = sql(store, "select sum(nacc) from partials")
+    rows = sql(store, "select sum(accesses) from partials")
     without_checksums(store)
-    assert sql(store, "select sum(nacc) from partials") == rows
+    assert sql(store, "select sum(accesses) from partials") == rows
     ended = cli("verify", "--fout", store)
     assert ended.exception is None
     assert f"not checked, stored without checksums: {JOB}: partials of {FIRST} to 2026-01-06" in ended.stdout
@@ -272,11 +272,11 @@ def test_pages_name_the_damaged_part_and_do_not_fail(tmp_path: Path) -> None:
         keeper = Keeper(database, tmp_path / "cache")
         pages = create_app(Services(keeper, database, tmp_path / "state", Guard())).test_client()
         keeper.refresh()
-        answer = pages.get("/sql?q=select+sum(nacc)+from+partials", headers={"Sec-Fetch-Site": "same-origin"})
+        answer = pages.get("/sql?q=select+sum(accesses)+from+partials", headers={"Sec-Fetch-Site": "same-origin"})
         assert answer.status_code != 500
         assert str(part) in answer.text and f"run_spark {JOB} --date {FIRST}" in answer.text
         popularity = pages.get(f"/popularity?from={FIRST}&to=2026-01-06")
         assert popularity.status_code == 200
         assert f"{FIRST} is left out: a part of the stored table is damaged" in popularity.text
-        download = pages.get("/sql?q=select+sum(nacc)+from+partials&download=query&format=csv")
+        download = pages.get("/sql?q=select+sum(accesses)+from+partials&download=query&format=csv")
         assert download.status_code == 503 and str(part) in download.text
