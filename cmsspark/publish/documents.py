@@ -190,7 +190,7 @@ def document(spec: DocumentSpec, row: Mapping[str, Any]) -> dict[str, Any]:
 
 def field_name(column: str) -> str:
     """Return the name of a column in documents: MONIT reserves ``type``, which some tables have from HTCondor."""
-    return "condor_type" if column == "type" else column
+    return "workload_type" if column == "type" else column
 
 
 def _hides_workflow(spec: DocumentSpec, row: Mapping[str, Any]) -> bool:
