@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from cmsspark.base.errors import DataError
 from cmsspark.publish.completeness import SUFFIX, completeness_id, digest_of
-from cmsspark.publish.documents import WITHHELD, BadDocument, DocumentSpec, canonical, document
+from cmsspark.publish.documents import FIELD_NAMES, WITHHELD, BadDocument, DocumentSpec, canonical, document
 from cmsspark.publish.scratch_database import scratch_database
 from cmsspark.publish.search_client import Hit
 from cmsspark.publish.search_index import SearchIndex, at_time, of_id, of_type
@@ -77,7 +77,7 @@ class Comparison:
 
     def __init__(self, db: sqlite3.Connection, spec: DocumentSpec) -> None:
         self._spec = spec
-        self._fields = tuple(column.name for column in spec.fields)
+        self._fields = tuple(FIELD_NAMES.get(column.name, column.name) for column in spec.fields)
         self._invalid = self._gone = self._others = 0
         self._summary: dict[str, Any] = {}
         self._db = db

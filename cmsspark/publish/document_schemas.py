@@ -16,7 +16,7 @@ from typing import Any, Final
 from cmsspark.base.resources import resource
 from cmsspark.base.schemas import Table, stored_table
 from cmsspark.publish.completeness import MAX_GONE_LISTED, bins_of
-from cmsspark.publish.documents import TYPE_PREFIX, WITHHELD, added_fields
+from cmsspark.publish.documents import FIELD_NAMES, TYPE_PREFIX, WITHHELD, added_fields
 from cmsspark.sources.registry import STREAMS, STREAMS_BY_NAME
 
 COMPLETENESS: Final = "completeness"
@@ -57,13 +57,14 @@ def schema_of(table: Table) -> dict[str, Any]:
         if column.name in ("day", "timestamp"):
             continue
         least = {"minimum": 0} if column.type in _NUMBERS else {}
-        properties[column.name] = {**_TYPES[column.type], **least, "description": column.about}
+        name = FIELD_NAMES.get(column.name, column.name)
+        properties[name] = {**_TYPES[column.type], **least, "description": column.about}
         is_withheld = column.name == "distinct_users"
         if is_withheld:
             about = "distinct_users is left out, because there are fewer than `min_distinct_users` of the settings"
             properties[WITHHELD] = {"type": "boolean", "enum": [True], "description": about}
         if not column.nullable and not is_withheld:
-            required.append(column.name)
+            required.append(name)
     for name in added_fields(table):
         about = "nacc again, in documents of the stream condor, where it counts jobs; no other document has it"
         properties[name] = {**_COUNT, "description": about}

@@ -29,6 +29,8 @@ MAX_BYTES: Final = 1_000_000
 WITHHELD: Final = "is_distinct_users_withheld"
 #: Beside ``nacc`` in documents of a stream of jobs, which are not accesses.
 JOB_COUNT: Final = "job_count"
+#: Column → its field in documents. MONIT has ``type`` of the metadata at the top level, where it would replace ours.
+FIELD_NAMES: Final = {"type": "workload_type"}
 _USERS: Final = "distinct_users"
 #: The column of the workflow of jobs.
 _WORKFLOW: Final = "workflow"
@@ -182,6 +184,7 @@ def document(spec: DocumentSpec, row: Mapping[str, Any]) -> dict[str, Any]:
         body[JOB_COUNT] = body["nacc"]
     if _hides_workflow(spec, row):
         body.pop(_WORKFLOW, None)
+    body = {FIELD_NAMES.get(name, name): value for name, value in body.items()}
     body["timestamp"] = spec.timestamp
     body["metadata"] = spec.metadata(document_id(spec.table.name, spec.period, key))
     return body

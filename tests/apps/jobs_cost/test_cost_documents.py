@@ -38,6 +38,11 @@ def test_rule_61_rows_of_few_people_do_not_name_the_workflow_of_analysis_jobs(
     assert document(everything, _row(**changes))["metadata"]["_id"] == body["metadata"]["_id"]
 
 
+def test_the_type_of_jobs_has_a_field_that_the_metadata_do_not_replace() -> None:
+    body = document(DocumentSpec(stored_table("job_efficiency"), DAY, "cms", "t"), _row(type="tier0"))
+    assert (body["workload_type"], body["metadata"]["type"], "type" in body) == ("tier0", "t", False)
+
+
 def test_ids_of_jobs_and_reports_are_never_published() -> None:
     assert stored_table("job_cost_ids").is_private
     assert stored_table("report_ids").is_private
