@@ -56,10 +56,10 @@ def test_tuning_on_spark_is_the_tuning_of_this_process(spark: Any) -> None:
     series, grid = made_series(), {"ridge": [3.0, 300.0]}
     here = tune(series, Label(10), "logistic", grid, weeks=2)
     there = tune(series, Label(10), "logistic", grid, weeks=2, spark=spark)
-    # The order of a sum in BLAS depends on its threads.
+    # The order of a sum in BLAS depends on its threads, and calibration by Newton's steps makes more of it.
     assert [row.keys() for row in there] == [row.keys() for row in here]
     for row, wanted in zip(there, here, strict=True):
-        assert all(row[name] == (pytest.approx(value, rel=1e-12) if isinstance(value, float) else value)
+        assert all(row[name] == (pytest.approx(value, rel=1e-9) if isinstance(value, float) else value)
                    for name, value in wanted.items())  # fmt: skip
     assert {row["options"]["ridge"] for row in here} == {3.0, 300.0}
     assert here[0]["average_precision"] >= here[1]["average_precision"] and len(here[0]["weeks"]) == 2
