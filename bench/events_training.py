@@ -1,6 +1,6 @@
 """Training throughput of two workers against one: ``python -m bench.events_training`` from the top of a checkout.
 
-Networks train on synthetic numbers by ``cmsspark train``'s processes of this host, with one and two workers by turns,
+Networks train on synthetic numbers by processes of ``cmsspark lab train`` here, with one and two workers by turns,
 each worker with one thread. Prints events a second, without the first epoch, which compiles, and the ratio of medians.
 """
 

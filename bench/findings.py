@@ -30,7 +30,7 @@ from cmsspark.apps.monitor.findings import find
 from cmsspark.store.run_metrics import RunMetrics
 
 TOP = Path(__file__).resolve().parents[1]
-CORPUS = TOP / "tests" / "monitor" / "corpus"
+CORPUS = TOP / "tests" / "apps" / "monitor" / "corpus"
 LOGS = CORPUS / "logs"
 #: What a measurement adds to an event log; the rest is read from the log again.
 MEASURED = ("samples", "log_lines", "options", "master", "exit_code", "state", "began_ms", "ended_ms", "sources")

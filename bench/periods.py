@@ -69,10 +69,10 @@ def commands(store: str) -> dict[str, list[str]]:
         "diff of two days": cmsspark("diff", "20251230", "20251231"),
         "week": cmsspark("period", "--week", "2025-W51"),
         "month": cmsspark("period", "--month", "2025-12"),
-        "view `sites`, week": cmsspark("view", "sites", "--week", "2025-W51"),
-        "view `datasets`, month": cmsspark("view", "datasets", "--month", "2025-12"),
+        "view `sites`, week": cmsspark("period", "--view", "sites", "--week", "2025-W51"),
+        "view `datasets`, month": cmsspark("period", "--view", "datasets", "--month", "2025-12"),
         "ask who-reads, 4 weeks": cmsspark("ask", "who-reads", dataset),
-        "ask what-is-read-at, 1 week": cmsspark("ask", "what-is-read-at", "T2_CH_CERN", "--weeks", "1"),
+        "ask reads, 1 week": cmsspark("ask", "reads", "T2_CH_CERN", "--weeks", "1"),
     }
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from typing import NoReturn
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, NoReturn
 
 import click
 
@@ -12,88 +14,84 @@ from cmsspark.base import errors
 from cmsspark.base.signals import interruptible
 from cmsspark.base.text.spelling import suggestion
 
-#: name → (module, attribute, one line of help)
-COMMANDS: dict[str, tuple[str, str, str]] = {
-    "path": ("cmsspark.apps.results.path", "path_command", "Print the URI of a table's current result for a day."),
-    "manifest": (
-        "cmsspark.apps.results.path",
-        "manifest_command",
-        "Print the manifest of a table's current result as JSON.",
-    ),
-    "outbox": ("cmsspark.publish.outbox_cli", "command", "List, retry or discard documents to be published."),
-    "publish": ("cmsspark.publish.cli", "command", "Publish a stored day or period to MONIT, or to files."),
-    "runs": ("cmsspark.apps.results.runs", "runs_command", "List runs of jobs, the latest first."),
-    "show": ("cmsspark.apps.results.runs", "show_command", "Show all details of one run."),
-    "status": (
-        "cmsspark.apps.results.status",
-        "command",
-        "Show which days of which jobs are done, published or failed.",
-    ),
-    "daily": ("cmsspark.apps.daily.cli", "command", "Bring the last days up to date: run, publish, notify. For cron."),
-    "diff": ("cmsspark.apps.usage.diff", "command", "Compare two days, or two runs of one day."),
-    "period": ("cmsspark.apps.usage.period", "command", "Make the table of a week, a month or a range of stored days."),
-    "periods": (
-        "cmsspark.apps.usage.periods_cli",
-        "command",
-        "List stored weeks, months and ranges, and which are out of date.",
-    ),
-    "view": (
-        "cmsspark.apps.usage.view_cli",
-        "command",
-        "Make a named view of a week, a month or a range of stored days.",
-    ),
+#: A command's module, attribute and line of help.
+Entry = tuple[str, str, str]
+
+#: Heading of ``cmsspark --help`` → name → entry. At most 20 names fit one screen; the others are in LAB.
+GROUPS: Final[Mapping[str, Mapping[str, Entry]]] = {
+    "Run": {
+        "demo": ("cmsspark.apps.demo.cli", "command", "Create a small simulated CMS, process and show a day."),
+        "daily": ("cmsspark.apps.daily.cli", "command", "Bring the last days up to date: run, publish. For cron."),
+        "period": ("cmsspark.apps.usage.period_cli", "command", "Make, list and view weeks, months and other ranges."),
+    },
+    "Look": {
+        "show": ("cmsspark.apps.results.show", "command", "Show a stored table or a run: details, path, manifest."),
+        "ask": ("cmsspark.apps.ask.cli", "command", "Show who reads a dataset, what a site holds, what is unused."),
+        "sql": ("cmsspark.apps.results.sql", "command", "Query the stored tables in SQL, once or at a prompt."),
+        "diff": ("cmsspark.apps.usage.diff", "command", "Compare two days, or two runs of one day."),
+        "dashboard": ("cmsspark.apps.dashboard.cli", "command", "Serve web pages over the stored days, on this host."),
+    },
+    "Publish": {
+        "publish": ("cmsspark.publish.cli", "command", "Publish a stored day or period to MONIT, or to files."),
+        "outbox": ("cmsspark.publish.outbox_cli", "command", "List, retry or discard documents to be published."),
+        "report": ("cmsspark.apps.usage.report", "command", "Report a day or period: text, page, pictures, web site."),
+    },
+    "Plan": {
+        "popularity": ("cmsspark.apps.popularity.cli", "command", "Predict which datasets will be popular."),
+        "placement": ("cmsspark.apps.placement.cli", "command", "Plan copies of datasets: what to make, what can go."),
+        "cache": ("cmsspark.apps.cache.cli", "command", "Simulate caches: policies, bounds, the size a site needs."),
+    },
+    "Watch": {
+        "status": ("cmsspark.apps.results.status", "command", "Show which days are done, published or failed."),
+        "runs": ("cmsspark.apps.results.runs", "command", "List runs of jobs, the latest first."),
+        "monitor": ("cmsspark.apps.monitor.cli", "command", "Watch the processes of runs, here and on a cluster."),
+    },
+    "Keep": {
+        "verify": ("cmsspark.apps.results.verify", "command", "Compare the stored tables with their checksums."),
+        "doctor": ("cmsspark.submit.doctor", "command", "Check what cmsspark needs on this host."),
+        "lab": ("cmsspark.main", "lab", "List the commands that few people need."),
+    },
+}  # fmt: skip
+#: The commands of ``cmsspark lab``.
+LAB: Final[Mapping[str, Entry]] = {
     "advise": ("cmsspark.apps.monitor.advise_cli", "command", "Advise on options of Spark for a job, from its runs."),
-    "lint": ("cmsspark.apps.monitor.lint_cli", "command", "Find what makes a script slow or large, with its cure."),
-    "sql": ("cmsspark.apps.results.sql", "command", "Ask the stored tables in SQL, once or at a prompt."),
-    "ask": ("cmsspark.apps.ask.cli", "command", "Show who reads a dataset, what a site holds, what is unused."),
-    "popularity": ("cmsspark.apps.popularity.cli", "command", "Predict which datasets will be popular, and how well."),
-    "placement": ("cmsspark.apps.placement.cli", "command", "Plan copies of datasets: which to make, which can go."),
-    "cache": ("cmsspark.apps.cache.cli", "command", "Simulate caches: policies, bounds, the size that a site needs."),
-    "events": ("cmsspark.apps.events.cli", "command", "Score collision events, judge models, show cutflows."),
-    "train": (
-        "cmsspark.apps.training.cli",
-        "command",
-        "Run a training script on workers here, on Spark or Kubernetes.",
-    ),
-    "pseudonyms": (
-        "cmsspark.apps.results.pseudonyms",
-        "command",
-        "List, rotate and forget the keys that names are replaced with.",
-    ),
-    "dashboard": ("cmsspark.apps.dashboard.cli", "command", "Serve web pages over the stored days, on this host."),
-    "plot": ("cmsspark.apps.usage.plot", "command", "Write the pictures of a day or period as PNG and SVG files."),
-    "site": ("cmsspark.apps.usage.site", "command", "Write a static web site of all stored days, weeks and months."),
-    "monitor": (
-        "cmsspark.apps.monitor.cli",
-        "command",
-        "Watch the processes of runs, here and on the nodes of a cluster.",
-    ),
-    "perf": (
-        "cmsspark.apps.monitor.perf_cli",
-        "command",
-        "Run suites of steps, watch them, compare releases and sizes.",
-    ),
-    "compact": ("cmsspark.apps.results.compact", "command", "Store days that have many small files with few files."),
-    "verify": ("cmsspark.apps.results.verify", "command", "Compare the stored tables with their checksums."),
-    "prune": ("cmsspark.apps.results.prune", "command", "Remove runs that are no longer current from the store."),
-    "report": ("cmsspark.apps.usage.report", "command", "Account for every record of a day: text, JSON or HTML."),
-    "help": ("cmsspark.apps.results.help", "command", "Show help on a topic (exit-codes) or on a command."),
-    "doctor": ("cmsspark.submit.doctor", "command", "Check what cmsspark needs on this host, with the next steps."),
+    "compact": ("cmsspark.apps.results.compact", "command", "Merge small files of stored days."),
     "completion": ("cmsspark.submit.completion", "command", "Print a script that completes both commands in a shell."),
-    "demo": ("cmsspark.apps.demo.cli", "command", "Create a small simulated CMS, process one day, show the results."),
+    "events": ("cmsspark.apps.events.cli", "command", "Score collision events, judge models, show cutflows."),
+    "lint": ("cmsspark.apps.monitor.lint_cli", "command", "Find what makes a script slow or large, with its cure."),
+    "perf": ("cmsspark.apps.monitor.perf_cli", "command", "Run suites of steps, compare releases and sizes."),
+    "prune": ("cmsspark.apps.results.prune", "command", "Remove runs that are no longer current from the store."),
+    "pseudonyms": ("cmsspark.apps.results.pseudonyms", "command", "List, rotate and forget the keys of pseudonyms."),
+    "train": ("cmsspark.apps.training.cli", "command", "Run a training script here, on Spark or on Kubernetes."),
+    }  # fmt: skip
+#: Found by ``cmsspark NAME`` and ``cmsspark help NAME``, and named at the foot of ``cmsspark --help``.
+_HELP: Final[Mapping[str, Entry]] = {
+    "help": ("cmsspark.apps.results.help", "command", "Show help on a topic (exit-codes) or on a command.")
+}
+COMMANDS: Final[Mapping[str, Entry]] = {
+    name: entry for group in (*GROUPS.values(), _HELP) for name, entry in group.items()
 }
 
 
 class LazyGroup(click.Group):
     """A group that imports a subcommand's module only when that subcommand is used."""
 
+    #: Heading → name → entry.
+    groups: Mapping[str, Mapping[str, Entry]] = GROUPS
+    entries: Mapping[str, Entry] = COMMANDS
+    #: They run without ``lab`` before them, too; help does not list them here.
+    unlisted: Mapping[str, Entry] = LAB
+    #: What is printed below the commands.
+    foot: str = "All options of a command: cmsspark COMMAND --help. Exit codes: cmsspark help exit-codes."
+
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(COMMANDS)
+        return list(self.entries)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
+        entry = self.entries.get(cmd_name) or self.unlisted.get(cmd_name)
+        if entry is None:
             return None
-        module, attribute, _ = COMMANDS[cmd_name]
+        module, attribute, _ = entry
         with interruptible():
             subcommand = getattr(importlib.import_module(module), attribute)
         assert isinstance(subcommand, click.Command)
@@ -102,18 +100,35 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
-            hint = _job_hint(args[0]) or suggestion(args[0], COMMANDS) or "cmsspark --help lists all commands."
-            ctx.fail(f"No such command {args[0]!r}. {hint[0].upper()}{hint[1:]}")
+        if args and not args[0].startswith("-") and args[0] not in {**self.entries, **self.unlisted}:
+            ctx.fail(f"No such command {args[0]!r}. {self._hint(args[0])}")
         return super().resolve_command(ctx, args)
 
+    def _hint(self, name: str) -> str:
+        if name in COMMANDS:
+            return f"Type: cmsspark {name}"
+        hint = _job_hint(name) or suggestion(name, self.entries) or "the commands are listed by cmsspark --help."
+        return f"{hint[0].upper()}{hint[1:]}"
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, COMMANDS[name][2]) for name in self.list_commands(ctx)])
+        widest = max(len(name) for name in self.entries)
+        for heading, entries in self.groups.items():
+            with formatter.section(heading):
+                formatter.write_dl([(f"{name:<{widest}}", about) for name, (_, _, about) in entries.items()])
+        if self.foot:
+            formatter.write_paragraph()
+            formatter.write_text(self.foot)
+
+
+class _LabGroup(LazyGroup):
+    groups: Mapping[str, Mapping[str, Entry]] = MappingProxyType({"Commands": LAB})
+    entries = LAB
+    unlisted: Mapping[str, Entry] = MappingProxyType({})
+    foot = ""
 
 
 def _job_hint(name: str) -> str:
-    """How to start the job of that name; an empty text where there is none."""
+    """Return how to start the job of that name; an empty text where there is none."""
     # Not at import: only an error needs it.
     from cmsspark.store.job_index import JOBS
 
@@ -122,12 +137,22 @@ def _job_hint(name: str) -> str:
     return f"it is a job: run_spark {plain}" if is_job else ""
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+_SETTINGS: Final = {"help_option_names": ["-h", "--help"]}
+
+
+@click.group("lab", cls=_LabGroup, context_settings=_SETTINGS)
+def lab() -> None:
+    """Do what few people need: tune and check jobs, train models, care for a store."""
+
+
+@click.group(cls=LazyGroup, context_settings=_SETTINGS)
 @click.version_option(__version__, prog_name="cmsspark")
 def command() -> None:
-    """Count which CMS data are used, where, by how many people and at what cost. Jobs run with ``run_spark JOB``."""
+    """Count which CMS data are used, where, by how many people and at what cost. Jobs run with ``run_spark JOB``;
+    ``run_spark --list`` lists them.
+    """
 
 
 def main() -> NoReturn:
-    """Entry point of the ``cmsspark`` script."""
+    """Run the ``cmsspark`` script."""
     errors.run_and_exit(lambda: errors.run_click(command, "cmsspark"))

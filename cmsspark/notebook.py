@@ -31,6 +31,7 @@ from cmsspark.filesystems.opening import files_for
 from cmsspark.filesystems.storage import Files, is_local
 from cmsspark.sources.registry import ACCESS_STREAMS, STREAMS_OF_JOBS
 from cmsspark.store.job_index import job_of_table
+from cmsspark.submit.host import check_java, find_java, find_spark
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -152,7 +153,7 @@ def days(table: str = "data_aggregation", *, fout: str | None = None, settings_f
 
 
 def _files(store: str, settings: Settings) -> Files:
-    """The file system of a store. What a JVM that it takes prints goes where that of :func:`session` goes."""
+    """Return the file system of a store. What a JVM that it takes prints goes where that of :func:`session` goes."""
     from cmsspark.store.stored_columns import files_of
 
     if is_local(store) or has_session():
@@ -174,6 +175,7 @@ def session(app: str = "cmsspark notebook", **conf: str) -> SparkSession:
     """
     if has_session():
         return _session(app, **conf)
+    check_java(find_java(os.environ), find_spark(os.environ), os.environ)
     settings = settings_of(None)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     quiet = {
@@ -264,7 +266,7 @@ def table(name: str, day: str, *, fout: str | None = None, settings_file: str | 
 
 
 def _interval(when: When, last: str | date | None) -> Interval:
-    """The day or period that is asked for. Raises UsageError (2) where ``when`` names none."""
+    """Return the day or period that is asked for. Raises UsageError (2) where ``when`` names none."""
     if last is not None:
         return between(_day(when), _day(last))
     if not isinstance(when, str):
@@ -296,7 +298,7 @@ def _check_missing(
 
 
 def _converted(rows: pa.Table, to: Kind) -> Any:
-    """An Arrow table as what the caller wants. Raises UsageError (2) for another kind."""
+    """Return an Arrow table as what the caller wants. Raises UsageError (2) for another kind."""
     import pyarrow as pa
 
     if to == "arrow":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -214,3 +215,15 @@ def test_the_example_for_cron_names_programs_that_are_there_and_no_percent_sign(
         assert len(when) == 5
         assert "%" not in command, "cron makes it a newline"
         assert (REPO / "bin" / Path(command.split()[0]).name).is_file()
+
+
+@pytest.mark.parametrize("option", [["--out", "FOLDER/new"], ["--out=FOLDER/new"]])
+def test_a_demo_that_cannot_be_written_is_refused_before_set_up(tmp_path: Path, option: list[str]) -> None:
+    folder = tmp_path / "a file"
+    folder.touch()
+    words = [word.replace("FOLDER", str(folder)) for word in option]
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "CMSSPARK_VENV": str(tmp_path / "venv")}
+    command = ["bash", str(REPO / "bin" / "demo"), *words]
+    run = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert run.returncode == 73 and "bin/demo --out DIR" in run.stderr
+    assert not (tmp_path / "venv").exists()

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from cmsspark import __version__
 from cmsspark.base.errors import Exit, UsageError
-from cmsspark.main import COMMANDS, command
+from cmsspark.main import COMMANDS, GROUPS, LAB, command, lab
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
@@ -27,9 +27,21 @@ def run(*arguments: str) -> str:
 def test_help_names_every_command_with_a_line() -> None:
     for flag in ("--help", "-h"):
         output = run(flag)
-        for name, (_, _, about) in COMMANDS.items():
-            assert name in output
-            assert about.split()[0] in output
+        assert max(map(len, output.splitlines())) <= 80
+        names = [name for entries in GROUPS.values() for name in entries]
+        assert len(names) == len(set(names)) <= 20
+        for heading, entries in GROUPS.items():
+            listed = output.partition(f"\n{heading}:\n")[2].partition("\n\n")[0].splitlines()
+            assert [line.split(maxsplit=1) for line in listed] == [[n, entry[2]] for n, entry in entries.items()]
+
+
+def test_what_few_people_need_is_listed_by_lab_only() -> None:
+    output = run("lab", "--help")
+    assert max(map(len, output.splitlines())) <= 80
+    for name, (_, _, about) in LAB.items():
+        assert name not in COMMANDS and f"  {name} " in output and about in output
+        assert "Usage:" in run("lab", name, "--help")
+        assert "Usage:" in run(name, "--help")
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
@@ -67,7 +79,7 @@ def test_an_unknown_command_names_the_nearest_one_or_the_job_that_was_meant(word
         (("help", "exit-code"), "did you mean exit-codes?"),
         (("help", "ask", "who-read"), "did you mean who-reads?"),
         (("help", "nothing"), "cmsspark help lists the topics and commands"),
-        (("path", "data_agregation", "--date", "20260115"), "did you mean data_aggregation?"),
+        (("show", "data_agregation", "--date", "20260115"), "did you mean data_aggregation?"),
     ],
 )
 def test_an_unknown_name_is_refused_with_the_nearest_one(words: tuple[str, ...], said: str) -> None:
@@ -141,7 +153,11 @@ def test_help_loads_no_other_command_and_no_spark() -> None:
 
 def test_groups_show_the_whole_first_sentence_of_each_command_in_80_columns() -> None:
     context = click.Context(command, terminal_width=80)
-    groups = {name: one for name in COMMANDS if isinstance(one := command.get_command(context, name), click.Group)}
+    loaded = {
+        **{name: command.get_command(context, name) for name in COMMANDS if name != "lab"},
+        **{f"lab {name}": lab.get_command(context, name) for name in LAB},
+    }
+    groups = {name: entry for name, entry in loaded.items() if isinstance(entry, click.Group)}
     assert len(groups) > 10
     for name, group in groups.items():
         inner = click.Context(group, info_name=name, parent=context, terminal_width=80)

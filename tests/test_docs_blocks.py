@@ -154,7 +154,7 @@ class _Past:
 def _past(place: Path) -> None:
     import pyarrow.dataset as ds
 
-    uri = run(place, f"cmsspark path partials --date {DAY}").stdout.strip()
+    uri = run(place, f"cmsspark show partials --date {DAY} --path").stdout.strip()
     rows = ds.dataset(uri.removeprefix("file://"), format="parquet", partitioning=None).to_table()
     key = pseudonyms.load_or_make(place / "state" / pseudonyms.KEY_FILE)
     before = [DAY - timedelta(days=back) for back in range(2, STORED_DAYS)]

@@ -106,7 +106,7 @@ class Copy:
         self.run_spark(job, "--date", DAY.isoformat(), "--fout", str(self.store), *root, *options)
 
     def manifest(self, table: str) -> dict[str, Any]:
-        text = self.cmsspark("manifest", table, "--date", DAY.isoformat(), "--fout", str(self.store))
+        text = self.cmsspark("show", table, "--manifest", "--date", DAY.isoformat(), "--fout", str(self.store))
         manifest: dict[str, Any] = json.loads(text)
         return manifest
 
@@ -117,7 +117,7 @@ class Copy:
 
     def stored(self, table: str) -> list[dict[str, Any]]:
         """The stored rows of a table."""
-        path = self.cmsspark("path", table, "--date", DAY.isoformat(), "--fout", str(self.store)).strip()
+        path = self.cmsspark("show", table, "--path", "--date", DAY.isoformat(), "--fout", str(self.store)).strip()
         parts = sorted(Path(path.removeprefix("file://")).glob("part-*.parquet"))
         return [row for part in parts for row in pq.ParquetFile(part).read().to_pylist()]
 
@@ -242,7 +242,9 @@ def test_a_derived_column_is_in_reports_periods_and_documents(with_toy: Copy) ->
             assert row["campaign"] == (row["processing_name"] and row["processing_name"].partition("-")[0])
     day = DAY.isoformat()
     with_toy.run_spark("period.py", "--from", day, "--to", day, "--fout", str(with_toy.store))
-    path = with_toy.cmsspark("path", "period_aggregation", "--from", day, "--to", day, "--fout", str(with_toy.store))
+    path = with_toy.cmsspark(
+        "show", "period_aggregation", "--path", "--from", day, "--to", day, "--fout", str(with_toy.store)
+    )
     (part,) = Path(path.strip().removeprefix("file://")).glob("part-*.parquet")
     table = pq.read_table(part)
     assert "US" in table["site_country"].to_pylist()

@@ -20,8 +20,8 @@ def test_a_name_that_leads_elsewhere_is_no_name(tmp_path: Path, call: str, name:
     (tmp_path / "cmsspark.yaml").write_text(f"store: {tmp_path}/in/store\nstate_dir: {tmp_path}/in/state\n")
     settings = ["--settings", str(tmp_path / "cmsspark.yaml")]
     arguments = {
-        "path": ["path", name, "--date", "20260115", "--fout", f"{tmp_path}/in/store"],
-        "manifest": ["manifest", name, "--date", "20260115", "--fout", f"{tmp_path}/in/store"],
+        "path": ["show", name, "--path", "--date", "20260115", "--fout", f"{tmp_path}/in/store"],
+        "manifest": ["show", name, "--manifest", "--date", "20260115", "--fout", f"{tmp_path}/in/store"],
         "job": ["publish", "--date", "20260115", "--job", name, *settings],
         "table": ["outbox", "show", "--table", name, *settings],
         "to": ["outbox", "discard", "--yes", "--to", name, *settings],

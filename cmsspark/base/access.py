@@ -64,12 +64,12 @@ class Quarantined(NamedTuple):
 
     @classmethod
     def cut(cls, file: str, position: int, reason: str, start: bytes, size: int) -> Quarantined:
-        """A record of ``size`` bytes; ``start`` has its first ``RAW_LIMIT`` bytes or more, or all of them."""
+        """Return a record of ``size`` bytes; ``start`` has its first ``RAW_LIMIT`` bytes or more, or all of them."""
         raw = start[:RAW_LIMIT]
         return cls(file, position, reason, raw, size if size > len(raw) else None)
 
     def as_dict(self) -> dict[str, Any]:
-        """The row of the quarantine file; ``raw.encode("latin-1")`` gives the bytes again."""
+        """Return the row of the quarantine file; ``raw.encode("latin-1")`` gives the bytes again."""
         size = len(self.raw) if self.whole_size is None else self.whole_size
         return {
             "file": self.file,
@@ -136,7 +136,8 @@ class Packed(Protocol):
     def name(self, row: int) -> bytes: ...
 
     def heads(self, rows: npt.NDArray[np.int64]) -> dict[bytes, int]:
-        """The number of names in ``rows`` by their leading directories: up to three, with the slash after each."""
+        """Return the number of names in ``rows`` by their leading directories: up to three, with the slash after each.
+        """
 
 
 @dataclass
@@ -187,7 +188,7 @@ class AccessBatch:
         self.out_of_day[day] = self.out_of_day.get(day, 0) + 1
 
     def unpack(self) -> AccessBatch:
-        """This batch, with the packed accesses appended to the others as Python objects."""
+        """Return this batch, with the packed accesses appended to the others as Python objects."""
         packed, self.packed = self.packed, None
         if packed is not None and packed.count:
             self.lfns += [packed.name(row).decode() for row in range(packed.count)]

@@ -66,7 +66,7 @@ def packed_bits(flags: bytes) -> bytes:
 
 
 def is_utf8(text: bytes) -> bool:
-    """Whether ``text`` is UTF-8. The check is quick for ASCII."""
+    """Return whether ``text`` is UTF-8. The check is quick for ASCII."""
     if text.isascii():
         return True
     try:
@@ -77,7 +77,7 @@ def is_utf8(text: bytes) -> bool:
 
 
 def scalar(value: Any, kind: str) -> pa.Scalar:
-    """One value as an Arrow scalar."""
+    """Return one value as an Arrow scalar."""
     return array([value], kind)[0]
 
 
@@ -111,7 +111,7 @@ def flags(values: npt.NDArray[np.bool_]) -> pa.Array:
 
 
 def to_numpy(column: pa.Array | pa.ChunkedArray, kind: type[np.generic], null: int = 0) -> npt.NDArray[Any]:
-    """A column of numbers of the numpy type ``kind`` as a numpy array, with ``null`` for nulls."""
+    """Return a column of numbers of the numpy type ``kind`` as a numpy array, with ``null`` for nulls."""
     parts = [np.zeros(0, kind)]
     for chunk in _chunks(column):
         if not len(chunk):
@@ -133,7 +133,7 @@ def texts_of(column: pa.Array | pa.ChunkedArray) -> Iterator[tuple[npt.NDArray[n
 
 
 def is_there(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.bool_]:
-    """Whether each value is not null."""
+    """Return whether each value is not null."""
     parts = [_valid(chunk) for chunk in _chunks(column)]
     return np.concatenate([np.zeros(0, np.bool_), *parts])
 

@@ -15,32 +15,32 @@ _RUN_STAMP: Final = f"{_STAMP}Z"
 
 
 def now_ms() -> int:
-    """The current instant."""
+    """Return the current instant."""
     return time.time_ns() // 1_000_000
 
 
 def utc(ms: int) -> datetime:
-    """The instant as a timezone-aware datetime in UTC."""
+    """Return the instant as a timezone-aware datetime in UTC."""
     return datetime.fromtimestamp(ms / 1000, UTC)
 
 
 def iso(ms: int | None = None) -> str:
-    """An instant, by default now, as ``2026-01-15T06:00:00+00:00``."""
+    """Return an instant, by default now, as ``2026-01-15T06:00:00+00:00``."""
     return utc(now_ms() if ms is None else ms).isoformat(timespec="seconds")
 
 
 def stamp() -> str:
-    """The current instant as ``20260115T060000``, for file names."""
+    """Return the current instant as ``20260115T060000``, for file names."""
     return utc(now_ms()).strftime(_STAMP)
 
 
 def new_run_id(ms: int | None = None) -> str:
-    """A run id, ``20260115T060000Z-1a2b3c``: the start of the run, by default now, and a random part."""
+    """Return a run id, ``20260115T060000Z-1a2b3c``: the start of the run, by default now, and a random part."""
     return f"{utc(now_ms() if ms is None else ms).strftime(_RUN_STAMP)}-{uuid.uuid4().hex[:6]}"
 
 
 def run_began_ms(run_id: str) -> int:
-    """The start of the run with that id. Raises ValueError for a text that is not a run id."""
+    """Return the start of the run with that id. Raises ValueError for a text that is not a run id."""
     began = datetime.strptime(run_id.partition("-")[0], _RUN_STAMP).replace(tzinfo=UTC)
     return int(began.timestamp()) * 1000
 

@@ -52,17 +52,20 @@ OFF, MISSING, STALE = "off", "missing", "stale"
 
 
 def compiled(name: str) -> ModuleType | None:
-    """The module ``cmsspark.<name>``, or None where it is unavailable or turned off."""
+    """Return the module ``cmsspark.<name>``, or None where it is unavailable or turned off."""
     return None if unavailable_reason() else _modules()[0].get(name)
 
 
 def unavailable_reason() -> str:
-    """Why compiled code is not used: OFF, MISSING or STALE; empty where it is used."""
+    """Return why compiled code is not used: OFF, MISSING or STALE; empty where it is used."""
     return OFF if os.environ.get("CMSSPARK_COMPILED") == "0" else _modules()[1]
 
 
 def digests(read: Callable[[str], bytes]) -> dict[str, str]:
-    """The source digest of each module: that of the shared sources and its own. ``read``: reads a package file."""
+    """Return the source digest of each module: that of the shared sources and its own.
+
+    ``read``: reads a package file.
+    """
     shared = _digest(*map(read, SHARED))
     return {name: f"{shared} {_digest(read(name.replace('.', '/') + '.pyx'))}" for name in NAMES}
 
@@ -74,7 +77,7 @@ def _digest(*contents: bytes) -> str:
 
 @cache
 def _modules() -> tuple[dict[str, ModuleType], str]:
-    """All modules, or the reason why they are unavailable."""
+    """Return all modules, or the reason why they are unavailable."""
     try:
         expected = digests(_read)
     except OSError:
@@ -137,7 +140,7 @@ def _loader() -> object:
 
 
 def _read(name: str) -> bytes:
-    """A file of the package, which may be a zip. Raises OSError."""
+    """Return a file of the package, which may be a zip. Raises OSError."""
     loader = _loader()
     if isinstance(loader, zipimporter):
         # By its name in the archive: YARN adds a dot to the path of the archive, which the loader does not know.

@@ -53,12 +53,12 @@ class ConfigFile:
         return self.name
 
     def error(self, wanted: str, *key: str, found: object = None, next_step: str | None = None) -> SettingsError:
-        """An error about a key; ``found`` is the wrong value, shown as Python writes it."""
+        """Return an error about a key; ``found`` is the wrong value, shown as Python writes it."""
         shown = None if found is None else repr(found)
         return SettingsError(wanted, where=self.where(*key), found=shown, next_step=next_step)
 
     def convert(self, kind: type[_T], *key: str) -> _T:
-        """The values, or those under ``key``, as a struct. Raises SettingsError (78)."""
+        """Return the values, or those under ``key``, as a struct. Raises SettingsError (78)."""
         values: Any = self.values
         for name in key:
             values = values[name]
@@ -75,7 +75,7 @@ def nearest(name: str, valid_names: Iterable[str]) -> str:
 
 
 def _translated(message: str, file: ConfigFile, kind: Any, key: Key, values: Any) -> SettingsError:
-    """A validation error of msgspec as an error about the key in the file."""
+    """Return a validation error of msgspec as an error about the key in the file."""
     what, _, path = message.partition(" - at `$")
     in_list = False
     names = key
@@ -113,7 +113,7 @@ def _translated(message: str, file: ConfigFile, kind: Any, key: Key, values: Any
 
 
 def _members(kind: Any) -> list[Any]:
-    """The members of a union type, without None."""
+    """Return the members of a union type, without None."""
     if hasattr(kind, "__metadata__"):  # Annotated
         return _members(kind.__origin__)
     if get_origin(kind) in (None, list, tuple, dict, Literal):
@@ -145,7 +145,7 @@ def _value_of(kind: Any) -> Any:
 
 
 def _wrong_entry(values: Mapping[str, Any], kind: Any) -> str:
-    """The first key of a mapping whose value is not of the kind."""
+    """Return the first key of a mapping whose value is not of the kind."""
     for name, value in values.items():
         try:
             msgspec.convert(value, kind)
@@ -235,7 +235,7 @@ class _Parser:
             )
 
     def _mapping(self, node: yaml.MappingNode, path: Key) -> dict[str, Any]:
-        """A mapping as a dict. Records the line of each key and rejects duplicate keys."""
+        """Return a mapping as a dict. Records the line of each key and rejects duplicate keys."""
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):

@@ -19,7 +19,7 @@ _DAY = re.compile(r"(\d{4})(\d{2})(\d{2})|(\d{4})-(\d{2})-(\d{2})|(\d{4})/(\d{2}
 
 
 def today() -> date:
-    """The current day in UTC."""
+    """Return the current day in UTC."""
     return clock.utc(clock.now_ms()).date()
 
 
@@ -47,12 +47,12 @@ def parse_day(text: str, *, latest: date | None = None) -> date:
 
 
 def start_ms(day: date) -> int:
-    """The day's first instant as UTC milliseconds since 1970."""
+    """Return the day's first instant as UTC milliseconds since 1970."""
     return (day - _EPOCH).days * DAY_MS
 
 
 def timestamp_ms_bounds(day: date) -> tuple[int, int]:
-    """The half-open interval ``[start, end)`` of the day in milliseconds."""
+    """Return the half-open interval ``[start, end)`` of the day in milliseconds."""
     start = start_ms(day)
     return start, start + DAY_MS
 
@@ -82,7 +82,7 @@ def day_name(number: int) -> str:
 
 
 def months_before(day: date, months: int) -> date:
-    """The day so many months before, at most the last one of its month; not before the year 1.
+    """Return the day so many months before, at most the last one of its month; not before the year 1.
 
     Example:
         >>> months_before(date(2024, 3, 31), 1)
@@ -96,5 +96,5 @@ def months_before(day: date, months: int) -> date:
 
 
 def compact(day: date) -> str:
-    """The day as ``20260115``."""
+    """Return the day as ``20260115``."""
     return f"{day:%Y%m%d}"

@@ -107,7 +107,7 @@ class CmssparkError(Exception):
         super().__init__(self.text())
 
     def text(self) -> str:
-        """The message as users read it."""
+        """Return the message as users read it."""
         lines = [self.wanted]
         for label, value in (("where", self.where), ("found", self.found), ("next", self.next_step)):
             if value is not None:
@@ -175,7 +175,7 @@ class SettingsError(CmssparkError):
 
 
 def debugging() -> bool:
-    """Whether tracebacks are printed (``--debug`` or ``CMSSPARK_DEBUG=1``)."""
+    """Return whether tracebacks are printed (``--debug`` or ``CMSSPARK_DEBUG=1``)."""
     return "--debug" in sys.argv or os.environ.get("CMSSPARK_DEBUG", "") not in ("", "0")
 
 
@@ -209,8 +209,18 @@ _NEXT_STEPS: Final[dict[type[CmssparkError], str]] = {
 }
 
 
+#: The program whose errors are printed: ``cmsspark``, or ``run_spark`` in its own process and in those of its jobs.
+_program = "cmsspark"
+
+
+def set_program(name: str) -> None:
+    """Begin the errors of this process with ``name``."""
+    global _program
+    _program = name
+
+
 def report(error: BaseException) -> Exit:
-    """Print ``error`` to stderr and return its exit code.
+    """Print ``error`` to stderr, behind the program's name, and return its exit code.
 
     Any error other than a :class:`CmssparkError` is a bug (70). It is printed in one line, with its traceback only when
     debugging.
@@ -218,15 +228,15 @@ def report(error: BaseException) -> Exit:
     if debugging():
         _write_stderr("".join(traceback.format_exception(error)))
     if isinstance(error, KeyboardInterrupt):
-        _write_stderr("cmsspark: interrupted; run the same command again to finish\n")
+        _write_stderr(f"{_program}: interrupted; run the same command again to finish\n")
         return Exit.NOT_READY
     if (ours := as_ours(error)) is not None:
         usual = None if ours.next_step else _USUAL_STEPS.get(ours.exit_code)
-        _write_stderr(f"cmsspark: {ours.text()}\n" + (f"  next: {usual}\n" if usual else ""))
+        _write_stderr(f"{_program}: {ours.text()}\n" + (f"  next: {usual}\n" if usual else ""))
         return ours.exit_code
     reason = " ".join(str(error).split())[:300]
     _write_stderr(
-        f"cmsspark: a bug in cmsspark: {type(error).__name__}: {reason}\n"
+        f"{_program}: a bug in cmsspark: {type(error).__name__}: {reason}\n"
         "  next: run it again with --debug and send us what it prints\n"
     )
     return Exit.BUG
@@ -260,7 +270,7 @@ def as_ours(error: BaseException) -> CmssparkError | None:
 
 
 def os_error_number(error: BaseException) -> int:
-    """The number of an error of the system, or 0; numpy reports a full disk without one, polars in its text."""
+    """Return the number of an error of the system, or 0; numpy reports a full disk without one, polars in its text."""
     if isinstance(error, OSError) and error.errno is None and _SHORT_WRITE.search(str(error)):
         return errno.ENOSPC
     if (rust := _RUST_ERROR.search(str(error))) is not None:
@@ -269,7 +279,8 @@ def os_error_number(error: BaseException) -> int:
 
 
 def _no_memory(error: BaseException) -> CmssparkError:
-    """A limit of this process (77) stays until somebody raises it; a host that is full (75) may have room later."""
+    """Return a limit of this process (77) stays until somebody raises it; a host that is full (75) may have room later.
+    """
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     found = " ".join(str(error).split())[:200] or type(error).__name__
     if limit != resource.RLIM_INFINITY:
@@ -315,7 +326,7 @@ def run_click(command: click.Command, name: str, arguments: list[str] | None = N
 
 
 def _open_standard_streams() -> None:
-    """Open what the caller closed of stdin, stdout and stderr on nothing.
+    """Reopen closed standard streams on /dev/null.
 
     The next file that is opened would have its number, and children would write their messages into it.
     """

@@ -17,7 +17,7 @@ _LOW: Final = 0xFFFFFFFF
 
 
 def sums_by_group(groups: npt.NDArray[Any], values: Longs, count: int) -> tuple[Longs, Longs]:
-    """The sums of the upper and of the lower 32 bits of the values of each group (numbers below ``count``)."""
+    """Return the sums of the upper and of the lower 32 bits of the values of each group (numbers below ``count``)."""
     upper, lower = np.zeros(count, np.int64), np.zeros(count, np.int64)
     for start in range(0, len(values), _AT_ONCE):
         some, of_rows = values[start : start + _AT_ONCE], groups[start : start + _AT_ONCE]
@@ -29,7 +29,7 @@ def sums_by_group(groups: npt.NDArray[Any], values: Longs, count: int) -> tuple[
 
 
 def joined(upper: Longs, lower: Longs, what: str) -> Longs:
-    """The sums themselves. Raises DataError (65), which names ``what`` was summed, where one leaves 64 bits."""
+    """Return the sums themselves. Raises DataError (65), which names ``what`` was summed, where one leaves 64 bits."""
     carried = upper + (lower >> 32)
     if len(carried) and (int(carried.max()) >= 2**31 or int(carried.min()) < -(2**31)):
         raise DataError(
@@ -39,7 +39,7 @@ def joined(upper: Longs, lower: Longs, what: str) -> Longs:
 
 
 def rounded(values: npt.NDArray[np.float64]) -> tuple[Longs, npt.NDArray[np.bool_]]:
-    """The nearest integers, halves away from 0; and where these fit 64 bits (0 stands where they do not)."""
+    """Return the nearest integers, halves away from 0; and where these fit 64 bits (0 stands where they do not)."""
     fits = np.abs(values) < 2.0**63
     some = np.where(fits, values, 0.0)
     whole = np.trunc(some)

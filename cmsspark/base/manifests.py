@@ -92,10 +92,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Manifest:
-        """The manifest of a JSON object; null means "not set". Raises ValueError where a part has another type."""
+        """Return the manifest of a JSON object; null means "not set".
+
+        Raises ValueError where a part has another type.
+        """
         values = {name: document[name] for name in cls.__struct_fields__ if document.get(name) is not None}
         return msgspec.convert({**values, "document": dict(document)}, cls)
 
     def input_of(self, source: str) -> InputEntry | None:
-        """What the run read of a stream, or of a dump's table or another feed by its name."""
+        """Return what the run read of a stream, or of a dump's table or another feed by its name."""
         return next((entry for entry in self.inputs if source in (entry.stream, entry.table)), None)

@@ -32,7 +32,8 @@ _SHORTAGE: Final = re.compile(
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Whether an error, or one that led to it, says that the process gets no more memory, threads or processes."""
+    """Return whether an error, or one that led to it, says that the process gets no more memory, threads or processes.
+    """
     seen: list[BaseException] = []
     cause: BaseException | None = error
     while cause is not None and cause not in seen:
@@ -50,7 +51,7 @@ def is_shortage(error: BaseException) -> bool:
 
 
 def _is_of_fork(error: OSError) -> bool:
-    """Whether the system refused a new process; it refuses much else by the same number."""
+    """Return whether the system refused a new process; it refuses much else by the same number."""
     if error.errno != errno.EAGAIN:
         return False
     trace = error.__traceback__

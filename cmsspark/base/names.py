@@ -57,7 +57,7 @@ DERIVED: Final[Mapping[str, Derived]] = _on_stored_columns(
 
 
 def site_and_kind(node: str) -> tuple[str, str]:
-    """A PhEDEx node's site and kind of storage: ``T1_US_FNAL_MSS`` is ``("T1_US_FNAL", "tape")``.
+    """Return a PhEDEx node's site and kind of storage: ``T1_US_FNAL_MSS`` is ``("T1_US_FNAL", "tape")``.
 
     At most one suffix is removed; the name of a site may have four parts (``T2_CH_CERN_HLT``).
     """
@@ -72,12 +72,12 @@ _BLOCK: Final = re.compile(r"/[^/#]+/[^/#]+/[^/#]+#.+", re.DOTALL)
 
 
 def is_block(name: str) -> bool:
-    """Whether a name has the form of a block's."""
+    """Return whether a name has the form of a block's."""
     return _BLOCK.fullmatch(name) is not None
 
 
 def block_dataset(block: str) -> str:
-    """The dataset of a block named ``dataset#uuid``."""
+    """Return the dataset of a block named ``dataset#uuid``."""
     return block.partition("#")[0]
 
 
@@ -95,7 +95,7 @@ _FAKE_BLOCKS: Final = {"MCFakeBlock": JobInput(bin="no_input"), "UserFilesFakeBl
 
 
 def job_input(data_block: str | None, desired_dataset: str | None) -> JobInput:
-    """The input of a job, from its ``CRAB_DataBlock`` and ``DESIRED_CMSDataset`` (rule 32).
+    """Return the input of a job, from its ``CRAB_DataBlock`` and ``DESIRED_CMSDataset`` (rule 32).
 
     >>> job_input("/a/b/RAW#1", None)
     JobInput(block='/a/b/RAW#1', dataset='/a/b/RAW', bin=None)
@@ -119,6 +119,6 @@ def job_input(data_block: str | None, desired_dataset: str | None) -> JobInput:
 
 
 def _is_dataset(name: str) -> bool:
-    """Whether a name is ``/a/b/C``, no part of it empty."""
+    """Return whether a name is ``/a/b/C``, no part of it empty."""
     parts = name.split("/")
     return len(parts) == 4 and not parts[0] and all(parts[1:])

@@ -60,7 +60,7 @@ class Period:
         return self.first.day == 1 and self.end == _next_month(self.first)
 
     def isoformat(self) -> str:
-        """The name: ``2026-W46``, ``2026-11``, or ``2026-11-01--2026-11-10`` (last day included)."""
+        """Return the name: ``2026-W46``, ``2026-11``, or ``2026-11-01--2026-11-10`` (last day included)."""
         if self.is_week:
             year, week, _ = self.first.isocalendar()
             return f"{year:04}-W{week:02}"
@@ -84,12 +84,12 @@ Interval = date | Period
 
 
 def first_day(when: Interval) -> date:
-    """The first day of a period, or the day itself."""
+    """Return the first day of a period, or the day itself."""
     return when.first if isinstance(when, Period) else when
 
 
 def options(when: Interval) -> str:
-    """The command-line options that select the day or period."""
+    """Return the command-line options that select the day or period."""
     return when.options if isinstance(when, Period) else f"--date {when}"
 
 
@@ -140,7 +140,8 @@ def month(text: str, today: date) -> Period:
 
 
 def between(first: date, last: date) -> Period:
-    """The days from ``first`` to ``last``, both included. Raises UsageError (2) where there are none or too many.
+    """Return the days from ``first`` to ``last``, both included. Raises UsageError (2) where there are none or too
+    many.
 
     Example:
         >>> str(between(date(2026, 11, 1), date(2026, 11, 10)))
@@ -156,7 +157,8 @@ def between(first: date, last: date) -> Period:
 
 
 def named(name: str) -> Interval:
-    """The day or period of the given name, as used by folders of the store. Raises ValueError for any other text.
+    """Return the day or period of the given name, as used by folders of the store. Raises ValueError for any other
+    text.
 
     Example:
         >>> named("2026-01-15")
@@ -193,7 +195,7 @@ def spans(chosen: Sequence[date]) -> str:
 
 
 def start_ms(when: Interval) -> int:
-    """The first instant of a day or period, UTC milliseconds since 1970."""
+    """Return the first instant of a day or period, UTC milliseconds since 1970."""
     return dates.start_ms(first_day(when))
 
 

@@ -15,7 +15,7 @@ import yaml
 
 
 def resource(name: str) -> Traversable:
-    """The resource ``name``, for example ``etc/sources.yaml`` or ``schemas/tables/partials.yaml``.
+    """Return the resource ``name``, for example ``etc/sources.yaml`` or ``schemas/tables/partials.yaml``.
 
     Raises FileNotFoundError where the installation does not have it.
     """
@@ -29,10 +29,10 @@ def resource(name: str) -> Traversable:
 
 
 def read_text(name: str) -> str:
-    """The text of a resource."""
+    """Return the text of a resource."""
     return resource(name).read_text(encoding="utf-8")
 
 
 def read_yaml(name: str) -> Any:
-    """The values of a YAML resource, loaded safely."""
+    """Return the values of a YAML resource, loaded safely."""
     return yaml.safe_load(read_text(name))

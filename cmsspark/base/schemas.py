@@ -104,12 +104,12 @@ class Table:
         return [column.name for column in self.columns]
 
     def fingerprint(self) -> str:
-        """A digest of names and types, in order, that identifies this version of the schema."""
+        """Return a digest of names and types, in order, that identifies this version of the schema."""
         columns = ",".join(f"{column.name}:{column.type}" for column in self.columns)
         return hashlib.sha256(columns.encode()).hexdigest()[:12]
 
     def spark(self) -> StructType:
-        """The Spark schema. Every field is nullable, as Parquet round trips do not keep the flag."""
+        """Return the Spark schema. Every field is nullable, as Parquet round trips do not keep the flag."""
         from pyspark.sql.types import (
             BooleanType,
             DataType,
@@ -133,7 +133,7 @@ class Table:
         return StructType([StructField(column.name, kinds[column.type], True) for column in self.columns])
 
     def arrow(self) -> pa.Schema:
-        """The Arrow schema. Every field is nullable, as in the Spark schema."""
+        """Return the Arrow schema. Every field is nullable, as in the Spark schema."""
         import pyarrow as pa
 
         kinds = {
@@ -149,8 +149,9 @@ class Table:
 
 @cache
 def stored_table(name: str) -> Table:
-    """The schema of a stored table, from ``schemas/tables/NAME.yaml``, or from ``dbs_STREAM.yaml`` for the report of a
-    single stream. Raises FileNotFoundError where neither exists, SettingsError (78) for a wrong description.
+    """Return the schema of a stored table, from ``schemas/tables/NAME.yaml``, or from ``dbs_STREAM.yaml`` for the
+    report of a single stream. Raises FileNotFoundError where neither exists, SettingsError (78) for a wrong
+    description.
 
     Example:
         >>> "dataset_name" in stored_table("data_aggregation").names
@@ -167,7 +168,7 @@ def stored_table(name: str) -> Table:
 
 @cache
 def input_table(path: str) -> Table:
-    """The schema of an input table, for example ``dbs/FILES`` or ``phedex/block_replicas``.
+    """Return the schema of an input table, for example ``dbs/FILES`` or ``phedex/block_replicas``.
 
     Example:
         >>> input_table("dbs/DATASETS").names[:2]
@@ -177,7 +178,7 @@ def input_table(path: str) -> Table:
 
 
 def described_table(path: str, read: Callable[[str], str] = read_text, children: tuple[str, ...] = ()) -> Table:
-    """The table that the file at ``path`` describes; ``children`` are the files that extend it.
+    """Return the table that the file at ``path`` describes; ``children`` are the files that extend it.
 
     Raises FileNotFoundError, and SettingsError (78) with file and line for a parent that does not exist or extends this
     table, for unknown names, and for missing parts.
@@ -218,7 +219,7 @@ class _TableDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 def _table(described: _TableDescription, file: ConfigFile, parent: Table | None) -> Table:
-    """The table, including what it inherits from ``parent``. Raises SettingsError (78)."""
+    """Return the table, including what it inherits from ``parent``. Raises SettingsError (78)."""
     inherited = {column.name: column for column in parent.columns} if parent else {}
     if described.columns is not None:
         columns = [_column(column, inherited, file, number) for number, column in enumerate(described.columns)]

@@ -25,7 +25,7 @@ _LIVE_EVERY_S: Final = 1.0
 
 
 def measured_run() -> str | None:
-    """The id of the measured run that this process belongs to, or None."""
+    """Return the id of the measured run that this process belongs to, or None."""
     folder = os.environ.get(VARIABLE)
     return Path(folder).name if folder else None
 
@@ -95,11 +95,11 @@ class StageTimes:
 
     @staticmethod
     def now() -> float:
-        """The time that ``task_done`` takes as a begin: seconds by a clock that does not jump."""
+        """Return the time that ``task_done`` takes as a begin: seconds by a clock that does not jump."""
         return time.monotonic()
 
     def task_done(self, began: float) -> None:
-        """A task that began at ``began`` is done."""
+        """Note that a task that began at ``began`` is done."""
         self._durations.append(round(1000 * (time.monotonic() - began)))
 
     def end(self) -> None:

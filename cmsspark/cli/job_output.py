@@ -49,7 +49,7 @@ def print_outcome(
 
 
 def outcome_of(job: str, interval: Interval, done: CurrentTable) -> dict[str, Any]:
-    """The outcome of a stored run: ``done.path`` is the run's folder."""
+    """Return the outcome of a stored run: ``done.path`` is the run's folder."""
     manifest = done.manifest
     tables = {
         name: {"uri": _uri(join(done.path, name)), "rows": entry.rows, "bytes": entry.bytes}

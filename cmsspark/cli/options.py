@@ -82,7 +82,7 @@ class DaysType(click.ParamType):  # type: ignore[type-arg]
 
     @classmethod
     def parse(cls, text: str) -> frozenset[date]:
-        """The days of a text. Raises UsageError (2)."""
+        """Return the days of a text. Raises UsageError (2)."""
         try:
             return cls().convert(text, None, None)
         except click.UsageError as error:
@@ -119,7 +119,7 @@ class SourceType(click.ParamType):  # type: ignore[type-arg]
 
 
 def with_sources(settings: Settings, sources: Iterable[tuple[str, str, str]]) -> Settings:
-    """The settings with folders of the command line (``--source``), which come before those of the file."""
+    """Return the settings with folders of the command line (``--source``), which come before those of the file."""
     merged = {name: dict(locations) for name, locations in settings.sources.items()}
     for source, name, folder in sources:
         merged.setdefault(source, {})[name] = folder
@@ -154,7 +154,7 @@ def store_options(command: Command) -> Command:
 
 
 def job_options(command: Command) -> Command:
-    """The options of every job that reads a day and writes a result."""
+    """Return the options of every job that reads a day and writes a result."""
     for option in (
         click.option("--format", "fmt", type=click.Choice(["parquet", "csv"]), default="parquet", show_default=True),
         click.option(
@@ -177,7 +177,7 @@ def listed(text: str | None) -> tuple[str, ...]:
 
 
 def store_of(fout: str | None, settings: Settings) -> str:
-    """The store: ``--fout`` or the settings'. Raises UsageError (2) where neither names one."""
+    """Return the store: ``--fout`` or the settings'. Raises UsageError (2) where neither names one."""
     chosen = fout or settings.store
     if not chosen:
         raise UsageError("name the result folder", next_step="give --fout URI, or `store: URI` in cmsspark.yaml")
@@ -185,7 +185,7 @@ def store_of(fout: str | None, settings: Settings) -> str:
 
 
 def settings_of(settings_file: str | None) -> Settings:
-    """The settings that a command works with."""
+    """Return the settings that a command works with."""
     return load_settings(settings_file)
 
 

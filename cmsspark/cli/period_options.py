@@ -11,7 +11,7 @@ import click
 
 from cmsspark.base import dates, periods
 from cmsspark.base.errors import UsageError
-from cmsspark.base.periods import Period
+from cmsspark.base.periods import Interval, Period
 from cmsspark.cli.options import DATE_HELP, Command, DayType
 
 _OPTIONS = (
@@ -40,21 +40,36 @@ def period_options(command: Command) -> Callable[..., Any]:
 
 
 def when_options(command: Command) -> Callable[..., Any]:
-    """``--date`` or a period's options; the command gets ``when``, a day or a period. One of them is needed."""
+    """Add ``--date`` and a period's options; the command gets ``when``, a day or a period. One of them is needed."""
+
+    @functools.wraps(command)
+    def with_needed(*arguments: Any, when: Interval | None, **options: Any) -> Any:
+        return command(*arguments, when=needed_when(when), **options)
+
+    return optional_when_options(with_needed)
+
+
+def needed_when(when: Interval | None) -> Interval:
+    """Return the day or period of the line. Raises UsageError (2) where it names none."""
+    if when is None:
+        raise UsageError("name a day or a period", next_step="give --date, or one of --week, --month, --from … --to")
+    return when
+
+
+def optional_when_options(command: Command) -> Callable[..., Any]:
+    """Add the options of :func:`when_options`; ``when`` is None where none of them is given."""
 
     @functools.wraps(command)
     def with_when(*arguments: Any, day: date | None, period: Period | None, **options: Any) -> Any:
-        if (day is None) == (period is None):
-            raise UsageError(
-                "name a day or a period", next_step="give --date, or one of --week, --month, --from … --to"
-            )
+        if day is not None and period is not None:
+            raise UsageError("a day and a period exclude each other", next_step="give --date alone, or the period")
         return command(*arguments, when=day or period, **options)
 
     return click.option("--date", "day", type=DayType(), help=DATE_HELP)(period_options(with_when))
 
 
 def needed(period: Period | None) -> Period:
-    """The period that was given. Raises UsageError (2) where none was."""
+    """Return the period that was given. Raises UsageError (2) where none was."""
     if period is None:
         raise UsageError("name a period", next_step="give one of --week, --month, --from … --to")
     return period

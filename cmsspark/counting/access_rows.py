@@ -43,7 +43,9 @@ class AccessRows(StreamAggregator):
     def drain(
         self, groups: list[Group], replicas: Replicas | None, pseudonym: Callable[[str], str]
     ) -> dict[str, list[Any]]:
-        """The last batch's accesses as columns; ``dataset_name`` and ``block_id`` null where DBS has no such file."""
+        """Return the last batch's accesses as columns; ``dataset_name`` and ``block_id`` null where DBS has no such
+        file.
+        """
         batch, self._batch = self._batch, None
         if batch is None or not batch.lfns:
             return {}

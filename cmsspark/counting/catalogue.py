@@ -56,12 +56,12 @@ check_hash: Hash = partial(xxhash.xxh64_intdigest, seed=CHECK_SEED)
 
 
 def hashes_of(names: Iterable[bytes], count: int, hash_name: Hash = name_hash) -> Hashes:
-    """The hashes of ``count`` names, in order."""
+    """Return the hashes of ``count`` names, in order."""
     return np.fromiter(map(hash_name, names), np.uint64, count)
 
 
 def hashes_in(column: pa.ChunkedArray, hash_name: Hash = name_hash) -> Hashes:
-    """The hashes of a column of texts, none of which is null."""
+    """Return the hashes of a column of texts, none of which is null."""
     seed = {name_hash: 0, check_hash: CHECK_SEED}.get(hash_name)
     parts = [np.zeros(0, np.uint64)]
     if _hashed is not None and seed is not None:
@@ -75,12 +75,15 @@ def hashes_in(column: pa.ChunkedArray, hash_name: Hash = name_hash) -> Hashes:
 
 
 def replica_keys(blocks: Longs, sites: Hashes) -> Hashes:
-    """The key of a disk replica of each block (its id) at the site of the same row (the hash of its name)."""
+    """Return the key of a disk replica of each block (its id) at the site of the same row (the hash of its name)."""
     return _mixed(_mixed(blocks.astype(np.uint64)) ^ sites)
 
 
 def _mixed(numbers: Hashes) -> Hashes:
-    """Each number with its bits spread over all 64 (the last steps of splitmix64). Distinct numbers stay distinct."""
+    """Return each number with its bits spread over all 64 (the last steps of splitmix64).
+
+    Distinct numbers stay distinct.
+    """
     mixed = numbers + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -128,7 +131,7 @@ class Catalogue:
         self._names: Any = None
 
     def lookup(self, names: list[bytes]) -> Numbers:
-        """The pair number of each file name (UTF-8 bytes), ``NOT_THERE`` where the catalogue has none."""
+        """Return the pair number of each file name (UTF-8 bytes), ``NOT_THERE`` where the catalogue has none."""
         return self.lookup_hashes(hashes_of(names, len(names), self.hash_name), names.__getitem__)
 
     def lookup_hashes(self, wanted: Hashes, name: Callable[[int], bytes]) -> Numbers:
@@ -144,7 +147,7 @@ class Catalogue:
         return pairs
 
     def _pairs_of(self, wanted: Hashes) -> Numbers:
-        """The pair of each hash, without a check for other names with that hash."""
+        """Return the pair of each hash, without a check for other names with that hash."""
         if _hashed is not None:
             bits = bits_of(len(self.hashes))
             try:
@@ -162,7 +165,7 @@ class Catalogue:
         return pairs
 
     def dataset_names(self, numbers: Numbers) -> list[str]:
-        """The names of datasets by their number in this snapshot."""
+        """Return the names of datasets by their number in this snapshot."""
         import pyarrow as pa
 
         if self._names is None:
@@ -175,13 +178,13 @@ class Catalogue:
 
 
 def bits_of(count: int) -> int:
-    """The number of first bits that divide ``count`` hashes into groups of about eight."""
+    """Return the number of first bits that divide ``count`` hashes into groups of about eight."""
     return max(1, min(32, (count // 8).bit_length()))
 
 
 def starts_of(pieces: Iterable[Hashes], count: int) -> npt.NDArray[np.uint32]:
-    """Where, in ``count`` ascending hashes, those with each beginning of :func:`bits_of` bits begin; and how many there
-    are. The hashes come in pieces.
+    """Return where, in ``count`` ascending hashes, those with each beginning of :func:`bits_of` bits begin; and how
+    many there are. The hashes come in pieces.
 
     Raises ValueError for more than an index holds.
     """
@@ -241,7 +244,7 @@ class Replicas:
             self.hashes: Hashes = _mapped(folder / "replicas.npy")
 
     def has_replica(self, blocks: Longs, sites: Hashes) -> npt.NDArray[np.bool_]:
-        """Whether each block (-1: unknown) has a disk replica at the site (:func:`site_hashes`) of its row."""
+        """Return whether each block (-1: unknown) has a disk replica at the site (:func:`site_hashes`) of its row."""
         if not len(self.hashes) or not len(sites):
             return np.zeros(len(sites), np.bool_)
         wanted = replica_keys(blocks, sites)
@@ -252,7 +255,7 @@ class Replicas:
 
 
 def site_hashes(sites: Sequence[str]) -> Hashes:
-    """The hash of each site's name."""
+    """Return the hash of each site's name."""
     hashes = {site: name_hash(site.encode()) for site in set(sites)}
     return np.fromiter(map(hashes.__getitem__, sites), np.uint64, len(sites))
 
@@ -295,23 +298,9 @@ def open_or_build(
         try:
             build(aside)
         except (OSError, OutputError) as error:
-            # Processes of the pool hand it over as an error of ours.
-            number = os_error_number(error)
-            if isinstance(error, OSError) and number not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                if _is_no_damage(error):
-                    raise
-                raise OutputError(
-                    "the catalogue's snapshot cannot be written",
-                    where=error.filename or cache,
-                    found=error.strerror or error,
-                    next_step="check that disk, or name another folder in the settings, as cache_dir",
-                ) from None
-            raise OutputError(
-                "there is no room for the catalogue's snapshot",
-                where=cache,
-                found=error.found if isinstance(error, OutputError) else os.strerror(number),
-                next_step="free 40 bytes for each file in DBS, or name another folder in the settings, as cache_dir",
-            ) from None
+            if (written := _not_written(error, cache)) is None:
+                raise
+            raise written from None
         try:
             aside.rename(folder)
         except OSError:
@@ -321,6 +310,26 @@ def open_or_build(
         shutil.rmtree(aside, ignore_errors=True)
     _prune(cache, f"{kind}-v")
     return folder, True
+
+
+def _not_written(error: OSError | OutputError, cache: Path) -> OutputError | None:
+    """Return the error (73) for a snapshot that could not be built; None where the cache's disk is not at fault."""
+    number = os_error_number(error)  # processes of the pool hand it over as an error of ours
+    if not isinstance(error, OSError) or number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return OutputError(
+            "there is no room for the catalogue's snapshot",
+            where=cache,
+            found=error.found if isinstance(error, OutputError) else os.strerror(number),
+            next_step="free 40 bytes for each file in DBS, or name another folder in the settings, as cache_dir",
+        )
+    if _is_no_damage(error):
+        return None
+    return OutputError(
+        "the catalogue's snapshot cannot be written",
+        where=error.filename or cache,
+        found=error.strerror or error,
+        next_step="check that disk, or name another folder in the settings, as cache_dir",
+    )
 
 
 def _remove_damaged(folder: Path) -> None:

@@ -54,7 +54,7 @@ class _Pairs:
 
     @classmethod
     def of(cls, blocks: Longs, datasets: Numbers) -> tuple[Numbers, _Pairs]:
-        """The pair number of each row, and the pairs."""
+        """Return the pair number of each row, and the pairs."""
         block_codes, block_values = _distinct(blocks)
         width = int(datasets.max()) + 1 if len(datasets) else 1
         numbers, values = _distinct(block_codes.astype(np.int64) * width + datasets)
@@ -156,7 +156,10 @@ def _write_datasets(folder: Path, datasets: Iterable[pa.Table]) -> tuple[Longs, 
 def _file_runs(
     known_ids: Longs, numbers: Numbers, hash_name: Hash, spool: Path, rows: int, part: Part
 ) -> tuple[list[tuple[SortedRun, _Pairs]], Report]:
-    """The rows of a part of FILES that can match: named, of a dataset in DATASETS. Each run has pairs of its own."""
+    """Return the rows of a part of FILES that can match: named, of a dataset in DATASETS.
+
+    Each run has pairs of its own.
+    """
     report, shape = Report(), _PartShape()
     runs: list[tuple[SortedRun, _Pairs]] = []
     pieces: list[tuple[Any, ...]] = []
@@ -194,7 +197,7 @@ class _PartShape:
         self.rows += len(orphans)
 
     def suspects(self) -> list[dict[str, int]]:
-        """These counts, where a part has more odd rows than dumps usually have; else nothing."""
+        """Return these counts if a part has more odd rows than dumps usually have, else nothing."""
         few_orphans = self.orphans <= max(ODD_ROWS, ORPHAN_SHARE * self.rows)
         few_names = self.odd_names <= max(ODD_ROWS, ODD_NAME_SHARE * self.rows)
         return [] if few_orphans and few_names else [dict(self.__dict__)]
@@ -222,7 +225,7 @@ def _that_can_match(
 
 
 def _begin_with_a_slash(names: pa.ChunkedArray) -> Any:
-    """Whether each name begins with a slash; false for null."""
+    """Return whether each name begins with a slash; false for null."""
     import pyarrow.compute as pc
 
     return to_numpy(pc.starts_with(names, "/").cast("int8"), np.int8, 0).astype(np.bool_)
@@ -239,7 +242,7 @@ def _longs(table: pa.Table, column: int) -> Longs:
 
 
 def _same_pairs(pairs_of: Sequence[_Pairs]) -> tuple[_Pairs, list[Numbers]]:
-    """The distinct pairs of all runs, and for each run the number of each of its own pairs among them."""
+    """Return the distinct pairs of all runs, and for each run the number of each of its own pairs among them."""
     blocks = np.concatenate([np.zeros(0, np.int64), *(pairs.blocks for pairs in pairs_of)])
     datasets = np.concatenate([np.zeros(0, np.int32), *(pairs.datasets for pairs in pairs_of)])
     numbers, whole = _Pairs.of(blocks, datasets)
@@ -250,7 +253,7 @@ def _same_pairs(pairs_of: Sequence[_Pairs]) -> tuple[_Pairs, list[Numbers]]:
 def _merged(
     part: Slice, numbers_of: list[Numbers], report: Report, colliding: dict[int, dict[int, int]]
 ) -> tuple[Hashes, Numbers]:
-    """The index of a range: its hashes, each once, and their pairs."""
+    """Return the index of a range: its hashes, each once, and their pairs."""
     unsorted = part.column("hashes")
     # Sorted runs behind each other: a stable sort merges them, and leaves rows of one hash as the dump has them.
     order = np.argsort(unsorted, kind="stable")
@@ -272,7 +275,7 @@ def _merged(
 
 
 def _pieces(file: Path, rows: int) -> Iterator[Hashes]:
-    """The values of an array in a file, ``rows`` at a time."""
+    """Yield the values of an array in a file, ``rows`` at a time."""
     with file.open("rb") as source:
         np.lib.format.read_magic(source)
         np.lib.format.read_array_header_1_0(source)
@@ -281,7 +284,7 @@ def _pieces(file: Path, rows: int) -> Iterator[Hashes]:
 
 
 def _distinct(values: Longs) -> tuple[Numbers, Longs]:
-    """The number of each value, and the distinct values by number."""
+    """Return the number of each value, and the distinct values by number."""
     encoded = from_numpy(values).dictionary_encode()
     return to_numpy(encoded.indices, np.int32), to_numpy(encoded.dictionary, np.int64)
 

@@ -56,7 +56,7 @@ class CrabSums:
         sums[-2], sums[-1] = min(sums[-2], values[-2]), max(sums[-1], values[-1])
 
     def table(self, day: date, schema: Table) -> pa.Table:
-        """The rows, sorted by their keys, null first. Raises DataError (65) where a sum exceeds 64 bits."""
+        """Return the rows, sorted by their keys, null first. Raises DataError (65) where a sum exceeds 64 bits."""
         import pyarrow as pa
 
         in_order = sorted(

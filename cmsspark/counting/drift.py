@@ -84,7 +84,7 @@ _WANTED: Final = {"string": "text", "long": "a whole number", "double": "a numbe
 
 
 def changes(stream: str, seen: Seen, needed_of: NeededOf) -> list[FieldChange]:
-    """The changes of a stream's needed fields in its sample."""
+    """Return the changes of a stream's needed fields in its sample."""
     changed = []
     for fmt, records in seen.records.items():
         columns = needed_of(stream, fmt)
@@ -117,7 +117,7 @@ def check(
     needed_of: NeededOf,
     is_known: Callable[[str, str], bool],
 ) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
-    """The drift for the manifest, by stream, and warnings. Raises DataError (65) for a stream of another schema.
+    """Return the drift for the manifest, by stream, and warnings. Raises DataError (65) for a stream of another schema.
 
     ``is_known(stream, what)``: whether any counted access of the stream has its bytes, site, user or app.
     """
@@ -156,7 +156,7 @@ def _named(entries: list[dict[str, Any]]) -> str:
 def _other_schema(
     stream: str, bins: StreamBins, seen: Seen, changed: list[FieldChange], is_known: Callable[[str, str], bool]
 ) -> list[FieldChange]:
-    """The changes that the counts of all records confirm."""
+    """Return the changes that the counts of all records confirm."""
     if bins.malformed == bins.read and bins.read > MALFORMED_RECORDS:
         return [change for change in changed if not change.is_gone]
     gone = [change for change in changed if change.is_gone and change.column.required]
@@ -169,7 +169,7 @@ def _other_schema(
 
 
 def _in_no_format(seen: Seen, gone: list[FieldChange]) -> bool:
-    """Whether every format of the sample lacks each of its fields for the value."""
+    """Return whether every format of the sample lacks each of its fields for the value."""
     names: dict[str, set[str]] = {}
     for change in gone:
         names.setdefault(change.format, set()).add(change.column.name)

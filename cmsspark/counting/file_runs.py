@@ -46,7 +46,7 @@ class SortedRun:
         return run
 
     def read(self, name: str, first: int, last: int) -> Any:
-        """The values of a column in the rows from ``first`` to before ``last``."""
+        """Return the values of a column in the rows from ``first`` to before ``last``."""
         names = list(_COLUMNS)
         before = sum(np.dtype(_COLUMNS[column]).itemsize for column in names[: names.index(name)]) * self.rows
         kind: np.dtype[Any] = np.dtype(_COLUMNS[name])
@@ -62,16 +62,19 @@ class Slice:
     places: Sequence[tuple[int, int]]
 
     def column(self, name: str) -> Any:
-        """The values of a column, one run after the other."""
+        """Return the values of a column, one run after the other."""
         return np.concatenate(self.columns(name))
 
     def columns(self, name: str) -> list[Any]:
-        """The values of a column in each run."""
+        """Return the values of a column in each run."""
         return [run.read(name, *rows) for run, rows in zip(self.runs, self.places, strict=True)]
 
 
 def slices(runs: Sequence[SortedRun], rows: int) -> Iterator[Slice]:
-    """The rows of all runs in ascending ranges of hashes of about ``rows`` rows. Equal hashes are in one range."""
+    """Yield the rows of all runs in ascending ranges of hashes of about ``rows`` rows.
+
+    Equal hashes are in one range.
+    """
     total = sum(run.rows for run in runs)
     count = -(-total // rows)
     ends = np.array([2**64 * number // max(1, count) for number in range(1, count)], np.uint64)

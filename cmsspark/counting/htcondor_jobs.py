@@ -38,7 +38,7 @@ _decode = msgspec.msgpack.Decoder(EndedJob).decode
 
 
 def id_hash(job_id: str) -> int:
-    """The hash of a job's id, of 64 bits, signed."""
+    """Return the hash of a job's id, of 64 bits, signed."""
     number = name_hash(job_id.encode())
     return number - 2**64 if number >= 2**63 else number
 
@@ -122,7 +122,7 @@ class EarlierJobs(JobAggregator):
 
 
 def rank(job: EndedJob) -> tuple[Any, ...]:
-    """The order of the records of one job, of which the last counts (rule 31); null is lower than any value."""
+    """Return the order of the records of one job, of which the last counts (rule 31); null is lower than any value."""
     return (
         job.is_completed,
         job.time_ms,
@@ -217,7 +217,7 @@ class JobMerge:
             yield record_batch(rows, COLUMNS)
 
     def _found(self, jobs: list[EndedJob]) -> list[JobDataset]:
-        """The dataset and block of each job, or the bin of a job without a dataset in DBS (rules 32 and 33)."""
+        """Return the dataset and block of each job, or the bin of a job without a dataset in DBS (rules 32 and 33)."""
         inputs = [job_input(job.data_block, job.desired_dataset) for job in jobs]
         blocks = self._pairs([one.block for one in inputs])
         # A block that DBS does not have, or has without a dataset, tells its dataset by its name.
@@ -240,7 +240,7 @@ class JobMerge:
         ]
 
     def _pairs(self, names: list[str | None]) -> Longs:
-        """The number of each name's (block, dataset) in the catalogue, ``NOT_THERE`` for null."""
+        """Return the number of each name's (block, dataset) in the catalogue, ``NOT_THERE`` for null."""
         found = np.full(len(names), NOT_THERE, np.int64)
         there = [place for place, name in enumerate(names) if name]
         if there:
@@ -248,7 +248,7 @@ class JobMerge:
         return found
 
     def _remote(self, jobs: list[EndedJob], pairs: Longs) -> list[bool | None]:
-        """Whether the block of each job has no disk replica at its site; None without a block or a site."""
+        """Return whether the block of each job has no disk replica at its site; None without a block or a site."""
         replicas = self.counts.replicas
         if replicas is None:
             return [None] * len(jobs)
@@ -273,14 +273,14 @@ class JobDataset:
 
 
 def unmatched_job_bin(found: JobInput) -> str:
-    """The bin of a job whose dataset is not in DBS (rule 32)."""
+    """Return the bin of a job whose dataset is not in DBS (rule 32)."""
     if found.bin or found.dataset is None:
         return found.bin or "no_input"
     return "user_file" if found.dataset.rpartition("/")[2] == "USER" else "not_in_dbs"
 
 
 def _is_in(values: Longs, known: Longs) -> Any:
-    """Whether each value is in ``known``, which is sorted."""
+    """Return whether each value is in ``known``, which is sorted."""
     if not len(known):
         return np.zeros(len(values), np.bool_)
     places = np.searchsorted(known, values)

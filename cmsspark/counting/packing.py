@@ -14,7 +14,7 @@ Unpack = Callable[[Codes], list[Codes]]
 
 
 def pack(columns: Sequence[Codes], count: int) -> tuple[Codes, Unpack]:
-    """One number for the combination of each row, and the function that unpacks it.
+    """Return one number for the combination of each row, and the function that unpacks it.
 
     Combinations that exceed 64 bits are renumbered.
     """
@@ -45,14 +45,14 @@ def pack(columns: Sequence[Codes], count: int) -> tuple[Codes, Unpack]:
 
 
 def distinct(numbers: Codes) -> Codes:
-    """The distinct numbers, sorted."""
+    """Return the distinct numbers, sorted."""
     in_order = np.sort(numbers)
     values: Codes = in_order[starts_of(in_order)]
     return values
 
 
 def starts_of(in_order: Codes) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Whether each of some sorted numbers differs from the one before."""
+    """Return whether each of some sorted numbers differs from the one before."""
     starts = np.ones(len(in_order), np.bool_)
     np.not_equal(in_order[1:], in_order[:-1], out=starts[1:])
     return starts
@@ -63,7 +63,7 @@ def joined(arrays: Sequence[Codes]) -> Codes:
 
 
 def ranks_of(values: Sequence[Any]) -> Codes:
-    """The rank of each value among all values in order, null first."""
+    """Return the rank of each value among all values in order, null first."""
     order = sorted(range(1, len(values)), key=values.__getitem__)
     ranks = np.zeros(len(values), np.int64)
     ranks[order] = np.arange(1, len(values))

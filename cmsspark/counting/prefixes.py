@@ -27,7 +27,7 @@ _ERA: Final = re.compile(r"(?=[^0-9]*[0-9])[A-Z][A-Za-z0-9_-]{2,79}", re.ASCII)
 
 
 def heads(lfns: Iterable[str]) -> Counter[str]:
-    """How many of ``lfns`` begin with which directories: up to three, with the slash after each."""
+    """Return how many of ``lfns`` begin with which directories: up to three, with the slash after each."""
     match = _HEAD.match
     return Counter(match(lfn)[0] for lfn in lfns)  # type: ignore[index]  # it matches any text
 

@@ -250,7 +250,7 @@ def _other_days(bins: StreamBins) -> str:
 
 
 def _unmatched(bins: StreamBins, prefixes: Sequence[Sequence[Any]]) -> str:
-    """The bins that are not empty, and how names begin, for an error."""
+    """Return the bins that are not empty, and how names begin, for an error."""
     binned = bins.as_dict()
     counts = {**binned.pop("unmatched"), **{name: binned[name] for name in binned if name not in ("read", "matched")}}
     text = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
@@ -269,7 +269,7 @@ class Usual:
 
 
 def usual(stream: str, before: Sequence[Mapping[str, Any]]) -> Usual | None:
-    """The usual values of a stream in earlier manifests; None with fewer than three days with records."""
+    """Return the usual values of a stream in earlier manifests; None with fewer than three days with records."""
     earlier = [day[stream] for day in before if day.get(stream, {}).get("read")]
     if len(earlier) < TRAILING_DAYS_NEEDED:
         return None

@@ -258,12 +258,13 @@ def roll_all_up(rollups: Sequence[Rollup], batches: Iterable[Sequence[tuple[date
 
 
 def matches(value: str | None, patterns: Sequence[str]) -> bool:
-    """Whether a pattern matches the whole of ``value``: ``*`` is any text, ``?`` any character; case-sensitive."""
+    """Return whether a pattern matches the whole of ``value``: ``*`` is any text, ``?`` any character; case-sensitive.
+    """
     return value is not None and any(_pattern(pattern).fullmatch(value) for pattern in patterns)
 
 
 def is_pattern(text: str) -> bool:
-    """Whether a text has wildcards."""
+    """Return whether a text has wildcards."""
     return "*" in text or "?" in text
 
 

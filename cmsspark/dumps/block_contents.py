@@ -77,7 +77,7 @@ def sums_by_month(blocks: pl.DataFrame, datasets: pl.DataFrame, contents: pl.Dat
 
 
 def _by_block(folder: Path, is_valid_only: bool, part: Part) -> Iterator[pa.Table]:
-    """The files of known datasets, with the id of the block in the place of the dataset's."""
+    """Yield the files of known datasets, with the id of the block in the place of the dataset's."""
     import pyarrow as pa
 
     known = KnownDatasets.load(folder)

@@ -70,7 +70,7 @@ def block_replicas(
     each: Each = map,
     rows: int = ROWS,
 ) -> BlockReplicas:
-    """The replicas of blocks. ``rses``: names by number; ``day_ms``: the day in which replicas are new.
+    """Return the replicas of blocks. ``rses``: names by number; ``day_ms``: the day in which replicas are new.
 
     The tables of the parts have ``dataset_name``, ``block_name``, ``node_name``; ``block_files``, ``block_bytes`` of
     the catalogue; ``br_node_files``, ``br_node_bytes`` at the RSE; ``created_ms``, ``accessed_ms`` (null where no file
@@ -116,7 +116,7 @@ class FileSums:
 
 
 def file_sums(files: RucioFiles, accesses: Arrays, day_ms: tuple[int, int]) -> FileSums:
-    """The sums of some files. ``accesses``: rows of DIDS, with ``file_partitions.ACCESS_COLUMNS``."""
+    """Return the sums of some files. ``accesses``: rows of DIDS, with ``file_partitions.ACCESS_COLUMNS``."""
     sums = _sums_of(files, day_ms)
     has_block = sums["block"] >= 0
     in_block = files.block[files.block >= 0]
@@ -155,7 +155,7 @@ def _of_range(
 
 
 def _accesses(files: RucioFiles, rows: Arrays) -> tuple[Longs, Longs]:
-    """The blocks of files with a last access in DIDS, and its largest value."""
+    """Return the blocks of files with a last access in DIDS, and its largest value."""
     ids, _ = numbered(np.concatenate((files.hash, rows["hash"])), np.concatenate((files.check, rows["check"])))
     block_of = np.full(int(ids.max(initial=-1)) + 1, -1, np.int64)
     block_of[ids[: len(files.hash)]] = files.block
@@ -167,7 +167,7 @@ def _accesses(files: RucioFiles, rows: Arrays) -> tuple[Longs, Longs]:
 
 
 def _sums_of(files: RucioFiles, day_ms: tuple[int, int]) -> Arrays:
-    """The sums of the file replicas by (block, RSE); block -1 for files in none."""
+    """Return the sums of the file replicas by (block, RSE); block -1 for files in none."""
     block = files.block[files.file]
     is_new = (files.created_ms >= day_ms[0]) & (files.created_ms < day_ms[1])
     sizes = np.maximum(files.bytes, 0)
@@ -216,7 +216,7 @@ def _save_names(folder: Path, blocks: pa.Array) -> None:
 
 
 def _tables_of(folder: Path, rses: tuple[str, ...], task: PartitionRange) -> Iterator[pa.Table]:
-    """The replicas of a range of blocks."""
+    """Yield the replicas of a range of blocks."""
     import pyarrow as pa
 
     rows = summed_again(
@@ -246,8 +246,8 @@ def _tables_of(folder: Path, rses: tuple[str, ...], task: PartitionRange) -> Ite
 
 
 def dataset_sums(part: Callable[[], Iterator[pa.Table]]) -> pa.Table:
-    """The replicas of a part's blocks by (``node_name``, ``dataset_name``): ``files``, ``bytes`` and the other sums and
-    largest values of :data:`COUNTS`, :data:`SUMS` and :data:`LARGEST`. A dataset may be in several parts.
+    """Return the replicas of a part's blocks by (``node_name``, ``dataset_name``): ``files``, ``bytes`` and the other
+    sums and largest values of :data:`COUNTS`, :data:`SUMS` and :data:`LARGEST`. A dataset may be in several parts.
     """
     import pyarrow as pa
 

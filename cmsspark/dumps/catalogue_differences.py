@@ -54,7 +54,7 @@ def catalogue_differences(
     each: Each = map,
     rows: int = ROWS,
 ) -> Differences:
-    """The files that only one side knows, or whose block or size differs.
+    """Return the files that only one side knows, or whose block or size differs.
 
     ``files``: parts of FILES with :data:`FILE_COLUMNS`. ``blocks``: ids of BLOCKS, ascending, and the hashes of their
     names. ``of_rucio``: the hash of each of Rucio's blocks, and the number of its dataset. ``folder`` takes some 60
@@ -79,7 +79,7 @@ SUMMED: Final = ("file_count", "dbs_sized_count", "dbs_bytes", "rucio_bytes")
 
 
 def _read_files(folder: Path, rows: int, part: Part) -> list[PartitionedRun]:
-    """The runs of a part of FILES: named files of known datasets."""
+    """Return the runs of a part of FILES: named files of known datasets."""
     known = KnownDatasets.load(folder)
     return [
         PartitionedRun.write(folder, partition_of(together["hash"]), together)
@@ -112,7 +112,7 @@ def _facts(known: KnownDatasets, table: pa.Table) -> Arrays:
 
 
 def _of_range(partitions: FilePartitions, runs: Sequence[PartitionedRun], folder: Path, task: PartitionRange) -> Arrays:
-    """The differences of the files in some partitions."""
+    """Return the differences of the files in some partitions."""
     rucio = files_of(partitions, task.first, task.last)
     of_dbs = PartitionRange(runs, task.first, task.last)
     dbs = {name: np.concatenate([np.zeros(0, np.uint64 if name in ("hash", "check") else np.int64),

@@ -52,7 +52,7 @@ class KnownDatasets:
         return cls(ids.view(np.ndarray), numbers.view(np.ndarray), 0)
 
     def places(self, column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
-        """The place in ``ids`` of each id of a column, -1 where it is not known."""
+        """Return the place in ``ids`` of each id of a column, -1 where it is not known."""
         wanted = to_numpy(column, np.int64)
         if not len(self.ids) or not len(wanted):
             return np.full(len(wanted), -1, np.int64)
@@ -124,7 +124,7 @@ def dataset_contents(
     hash_name: Hash = name_hash,
     rows: int = ROWS,
 ) -> DatasetContents:
-    """What FILES says of each known dataset, valid files and others; files of no known dataset count nowhere.
+    """Return what FILES says of each known dataset, valid files and others; files of no known dataset count nowhere.
 
     ``files``: parts with tables of ``FILE_COLUMNS``. Of one name the row with the larger file_id counts; a file without
     a name is known by its file_id. ``folder`` takes some 55 bytes for each file meanwhile.
@@ -163,7 +163,7 @@ def contents_by_name(totals: npt.NDArray[np.int64], datasets: KnownDatasets) -> 
 
 
 def _read_part(folder: Path, hash_name: Hash, rows: int, part: Part) -> tuple[list[PartitionedRun], list[Contents]]:
-    """The runs of a part's rows, and their sums as they stand."""
+    """Return the runs of a part's rows, and their sums as they stand."""
     datasets = KnownDatasets.load(folder)
     runs: list[PartitionedRun] = []
     sums: list[Contents] = []
@@ -176,7 +176,7 @@ def _read_part(folder: Path, hash_name: Hash, rows: int, part: Part) -> tuple[li
 def file_facts(
     tables: Iterable[pa.Table], datasets: KnownDatasets, rows: int = ROWS, hash_name: Hash = name_hash
 ) -> Iterator[dict[str, npt.NDArray[Any]]]:
-    """The files of known datasets as numbers, about ``rows`` at a time, from tables of ``FILE_COLUMNS``.
+    """Yield the files of known datasets as numbers, about ``rows`` at a time, from tables of ``FILE_COLUMNS``.
 
     ``dataset`` is the place in ``datasets.ids``; ``there`` has a bit for each number that is not null.
     """
@@ -235,7 +235,7 @@ def _surplus_of_range(part: PartitionRange) -> Contents:
 
 
 def surplus(column: Callable[[str], npt.NDArray[Any]]) -> Contents:
-    """The sums of all rows beside another one of the same name that counts.
+    """Return the sums of all rows beside another one of the same name that counts.
 
     ``column`` returns a column of :func:`file_facts` by its name. All rows of a name must be there.
     """
@@ -256,7 +256,7 @@ def surplus(column: Callable[[str], npt.NDArray[Any]]) -> Contents:
 
 
 def rows_that_repeat(hashes: Hashes) -> npt.NDArray[np.intp]:
-    """The rows whose hash another row has, too."""
+    """Return the rows whose hash another row has, too."""
     # Sorting values alone is many times as quick as sorting rows by them.
     in_order = np.sort(hashes)
     repeated = in_order[1:][in_order[1:] == in_order[:-1]]

@@ -59,7 +59,7 @@ class Names:
     numbers: dict[str | None, int] = field(default_factory=dict)
 
     def of(self, column: pa.ChunkedArray) -> npt.NDArray[np.int32]:
-        """The number of each text of a column."""
+        """Return the number of each text of a column."""
         numbers = [np.zeros(0, np.int32)]
         for chunk in column.chunks:
             encoded = chunk.dictionary_encode()
@@ -70,12 +70,12 @@ class Names:
         return np.concatenate(numbers)
 
     def number(self, text: str | None) -> int:
-        """The number of a text, a new one where it is new."""
+        """Return the number of a text, a new one where it is new."""
         return self.numbers.setdefault(text, len(self.numbers))
 
 
 def partitions_of(names: Sequence[str | None]) -> npt.NDArray[np.uint8]:
-    """The partition of each dataset, by its name."""
+    """Return the partition of each dataset, by its name."""
     return np.array([0 if name is None else name_hash(name.encode()) >> 56 for name in names], np.uint8)
 
 
@@ -90,7 +90,7 @@ def presence(
     rows: int = ROWS,
     storage: StorageByNode | None = None,
 ) -> Presence:
-    """What of each dataset lies at each site, by kind of storage.
+    """Return what of each dataset lies at each site, by kind of storage.
 
     ``replicas``: parts with tables of ``REPLICA_COLUMNS``; a (block, node) that is there twice counts once, with its
     largest values. ``blocks``: of ``BLOCK_COLUMNS``; with them ``block_count`` is the number of blocks that DBS or the
@@ -123,8 +123,9 @@ def presence(
 
 
 def storage_of(nodes: Names, by_node: StorageByNode | None = None) -> tuple[Names, Storage]:
-    """The sites, and the site and kind of each node: by its name, or of ``by_node``. A replica without a node is on
-    disk at no known site.
+    """Return the sites, and the site and kind of each node: by its name, or of ``by_node``.
+
+    A replica without a node is on disk at no known site.
     """
     sites = Names()
     of_node = site_and_kind if by_node is None else by_node.__getitem__
@@ -135,7 +136,7 @@ def storage_of(nodes: Names, by_node: StorageByNode | None = None) -> tuple[Name
 
 
 def _read_replicas(folder: Path, rows: int, part: Part) -> list[PartitionedRun]:
-    """The runs of a part of the snapshot. Datasets and nodes have numbers of their own in each run."""
+    """Return the runs of a part of the snapshot. Datasets and nodes have numbers of their own in each run."""
     runs: list[PartitionedRun] = []
     for piece in replica_pieces(part(), rows):
         run = PartitionedRun.write(folder, partitions_of(piece.datasets)[piece.columns["dataset"]], piece.columns)
@@ -155,7 +156,7 @@ class ReplicaPiece(NamedTuple):
 
 
 def replica_pieces(tables: Iterable[pa.Table], rows: int = ROWS) -> Iterator[ReplicaPiece]:
-    """The replicas of tables of ``REPLICA_COLUMNS``, about ``rows`` at a time."""
+    """Yield the replicas of tables of ``REPLICA_COLUMNS``, about ``rows`` at a time."""
     datasets, nodes = Names(), Names()
     held: list[dict[str, npt.NDArray[Any]]] = []
     count = 0
@@ -212,7 +213,7 @@ def _block_hashes(column: pa.ChunkedArray, has_name: npt.NDArray[np.bool_]) -> H
 
 
 def _read_blocks(folder: Path, rows: int, part: Part) -> list[PartitionedRun]:
-    """The runs of a part of BLOCKS: the named blocks of known datasets."""
+    """Return the runs of a part of BLOCKS: the named blocks of known datasets."""
     of_names = np.load(folder / "known-partitions.npy", mmap_mode="r")
     return [
         PartitionedRun.write(folder, of_names[numbers], {"dataset": numbers, "block": hashes})
@@ -223,7 +224,9 @@ def _read_blocks(folder: Path, rows: int, part: Part) -> list[PartitionedRun]:
 def block_pieces(
     tables: Iterable[pa.Table], datasets: KnownDatasets, rows: int = ROWS
 ) -> Iterator[tuple[npt.NDArray[np.int32], Hashes]]:
-    """The named blocks of known datasets, about ``rows`` at a time: the number of the dataset, and the name's hash."""
+    """Yield the named blocks of known datasets, about ``rows`` at a time: the number of the dataset, and the name's
+    hash.
+    """
     held: list[tuple[npt.NDArray[Any], Hashes]] = []
     count = 0
     for table in tables:

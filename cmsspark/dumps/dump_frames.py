@@ -48,7 +48,7 @@ def read_frames(
     rows: int = ROWS,
     storage: StorageByNode | None = None,
 ) -> dict[str, pl.DataFrame]:
-    """The frames that jobs build on, from the parts of the dumps' tables by name.
+    """Return the frames that jobs build on, from the parts of the dumps' tables by name.
 
     Tables other than FILES, BLOCKS and the replicas come as they are. FILES (with DATASETS) give ``contents``:
     ``dataset_name`` (once each), ``file_count``, ``invalid_file_count``, ``events``, ``dataset_bytes``. Replicas give
@@ -79,7 +79,7 @@ def read_tables(parts: Mapping[str, Sequence[Part]], each: Each = map) -> dict[s
 
 
 def is_small(table: str) -> bool:
-    """Whether a table is read whole."""
+    """Return whether a table is read whole."""
     return table not in _LARGE
 
 
@@ -92,7 +92,8 @@ def frame_of(tables: Iterable[pa.Table]) -> pl.DataFrame:
 
 
 def datasets_in(frames: Frames) -> tuple[KnownDatasets, pl.Series]:
-    """The datasets that FILES and BLOCKS may name, and their names by number; none where DATASETS was not read."""
+    """Return the datasets that FILES and BLOCKS may name, and their names by number; none where DATASETS was not read.
+    """
     if "DATASETS" not in frames:
         return known_datasets([], [], 0), pl.Series(dtype=pl.String)
     ids = identities(frames["DATASETS"])
@@ -194,7 +195,7 @@ _ATTRIBUTES: Final = (
 
 
 def attributes(frames: Frames) -> pl.DataFrame:
-    """What DATASETS says of each dataset; of two rows with one name, the larger dataset_id's.
+    """Return what DATASETS says of each dataset; of two rows with one name, the larger dataset_id's.
 
     Columns: ``dataset_name`` (once each), ``is_valid``, ``access_type``, ``acquisition_era``, ``processing_version``,
     ``physics_group``, ``created_ms``. Tables that the job did not read give no column.
@@ -220,8 +221,8 @@ def attributes(frames: Frames) -> pl.DataFrame:
 
 
 def by_dataset(presence: pl.DataFrame) -> pl.DataFrame:
-    """What is there of each dataset, over all sites: ``dataset_name`` (once each), ``site_count``, ``sites`` (sorted,
-    joined by commas), ``disk_bytes``, ``tape_bytes``, ``present_file_count``, ``newest_replica_ms`` (or null).
+    """Return what is there of each dataset, over all sites: ``dataset_name`` (once each), ``site_count``, ``sites``
+    (sorted, joined by commas), ``disk_bytes``, ``tape_bytes``, ``present_file_count``, ``newest_replica_ms`` (or null).
 
     ``presence``: of :func:`read_frames`; rows with nothing there, or of no dataset, do not count. Raises DataError
     (65).
@@ -252,7 +253,8 @@ def campaign() -> pl.Expr:
 
 
 def month(column: str) -> pl.Expr:
-    """The month (``2026-01``, UTC) of Unix seconds; null where there are none, or none of a year from 1 to 9999."""
+    """Return the month (``2026-01``, UTC) of Unix seconds; null where there are none, or none of a year from 1 to 9999.
+    """
     seconds = pl.col(column)
     is_time = seconds.is_between(*TIMES)
     whole = pl.when(is_time).then(seconds).floor().cast(pl.Int64)
@@ -260,7 +262,7 @@ def month(column: str) -> pl.Expr:
 
 
 def date_of_ms(column: str) -> pl.Expr:
-    """The date (UTC) of milliseconds since 1970; of times after the year 9999, which have none, its last day."""
+    """Return the date (UTC) of milliseconds since 1970; of times after the year 9999, which have none, its last day."""
     return pl.from_epoch(pl.col(column).clip(upper_bound=_LAST_MS), "ms").dt.date()
 
 
@@ -286,7 +288,7 @@ def as_table(rows: pl.DataFrame, table: str, day: date) -> pl.DataFrame:
 
 
 def whole(values: pl.Series, what: str) -> pl.Series:
-    """Doubles as the nearest integers, halves away from 0. Raises DataError (65) where one leaves 64 bits."""
+    """Round to the nearest integer, half away from zero. Raises DataError (65) on 64-bit overflow."""
     rounded_values, fits = rounded(values.fill_null(0.0).to_numpy())
     if not fits.all():
         raise _too_large(what)
@@ -294,7 +296,8 @@ def whole(values: pl.Series, what: str) -> pl.Series:
 
 
 def exact_sum(name: str) -> pl.Expr:
-    """The sum of a column of integers in 128 bits, null where all are null; :func:`in_64_bits` brings it back."""
+    """Return the sum of a column of integers in 128 bits, null where all are null; :func:`in_64_bits` brings it back.
+    """
     return pl.when(pl.col(name).count() > 0).then(pl.col(name).cast(pl.Int128).sum()).alias(name)
 
 

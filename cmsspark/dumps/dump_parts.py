@@ -55,7 +55,7 @@ class DumpTable(Protocol):
 
 
 def parts_of(job: DumpTable, dumps: Sequence[Dump]) -> dict[str, list[Part]]:
-    """The part files of each table that the job reads."""
+    """Return the part files of each table that the job reads."""
     parts: dict[str, list[Part]] = {}
     for dump in dumps:
         for table, files in dump.tables.items() if dump.kind != "rucio" else ():
@@ -143,7 +143,7 @@ def _block_frames(job: DumpTable, parts: dict[str, list[Part]], folder: Path, ea
 def _rucio_frames(
     job: DumpTable, found: RucioDump, sums: list[Any], parts: dict[str, list[Part]], folder: Path, each: Each
 ) -> dict[str, pl.DataFrame]:
-    """The frames that only Rucio gives."""
+    """Return the frames that only Rucio gives."""
     from cmsspark.dumps import rucio_frames
 
     rses = [rse.name for rse in found.rses.rses]
@@ -162,7 +162,7 @@ def _rucio_frames(
 
 @contextmanager
 def spill_folder(cache_dir: Path) -> Iterator[Path]:
-    """A temporary folder for rows on disk. Removes folders of killed runs.
+    """Yield a temporary folder for rows on disk. Removes folders of killed runs.
 
     Raises OutputError (73) where the cache cannot be written.
     """

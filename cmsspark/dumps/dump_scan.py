@@ -160,7 +160,7 @@ class _LargeTables:
         return [unpacked(0, what, packed) for what, packed in collected]
 
     def _mapped(self, name: str) -> DataFrame:
-        """The keyed rows of a table."""
+        """Return the keyed rows of a table."""
         from cmsspark.counting.catalogue import check_hash, hashes_of, name_hash
         from cmsspark.dumps import catalogue_rows, keyed_rows
 
@@ -178,7 +178,7 @@ class _LargeTables:
         return self.sources[name].mapped(PackRows(mapper, keyed_batches.partition_numbers(self.keys)), SCHEMA)
 
     def _then(self, rows: DataFrame) -> DataFrame:
-        """The merge of all rows, and once more of the sums that other keys may have."""
+        """Return the merge of all rows, and once more of the sums that other keys may have."""
         from cmsspark.dumps import catalogue_rows, keyed_rows, rucio_blocks
 
         count, keys = len(self.known.ids), self.keys
@@ -205,7 +205,7 @@ class _LargeTables:
 def _results(
     results: Sequence[KeyedRows], known: KnownDatasets, names: pl.Series, tables: _LargeTables
 ) -> dict[str, pl.DataFrame]:
-    """The frames ``contents`` and ``presence`` of the merged rows, as far as they are wanted."""
+    """Return the frames ``contents`` and ``presence`` of the merged rows, as far as they are wanted."""
     import polars as pl
 
     from cmsspark.dumps import dump_frames, keyed_rows

@@ -32,7 +32,7 @@ class ContentRun:
     numbers: Path
 
     def blocks(self, first: int, last: int) -> Longs:
-        """The blocks of the partitions from ``first`` to before ``last``."""
+        """Return the blocks of the partitions from ``first`` to before ``last``."""
         found: Longs = np.load(self.numbers, mmap_mode="r")[self.run.read("block", first, last)]
         return found
 
@@ -50,7 +50,7 @@ class FilePartitions:
     accesses: Sequence[PartitionedRun] = ()
 
     def ranges(self, rows: int) -> list[PartitionRange]:
-        """All partitions, in ranges of about ``rows`` rows."""
+        """Return all partitions, in ranges of about ``rows`` rows."""
         return list(ranges([*self.replicas, *(one.run for one in self.contents), *self.accesses], rows))
 
 
@@ -72,7 +72,7 @@ class RucioFiles:
 
 
 def gathered(pieces: Iterable[Arrays], rows: int, columns: Sequence[str]) -> Iterator[Arrays]:
-    """The pieces' rows, about ``rows`` together."""
+    """Yield the pieces' rows, about ``rows`` together."""
     held: list[Arrays] = []
     count = 0
     for piece in pieces:
@@ -90,7 +90,7 @@ def _concatenated(pieces: Sequence[Arrays], columns: Sequence[str]) -> Arrays:
 
 
 def write_runs(folder: Path, rows: int, pieces: Iterable[Arrays], columns: Sequence[str]) -> list[PartitionedRun]:
-    """The pieces' rows in runs on disk, partitioned by ``hash``."""
+    """Return the pieces' rows in runs on disk, partitioned by ``hash``."""
     return [
         PartitionedRun.write(folder, partition_of(together["hash"]), together)
         for together in gathered(pieces, rows, columns)
@@ -103,7 +103,7 @@ write_accesses = partial(write_runs, columns=ACCESS_COLUMNS)
 
 
 def files_of(partitions: FilePartitions, first: int, last: int) -> RucioFiles:
-    """The files of the partitions from ``first`` to before ``last``."""
+    """Return the files of the partitions from ``first`` to before ``last``."""
     contents = PartitionRange([one.run for one in partitions.contents], first, last)
     replicas = PartitionRange(partitions.replicas, first, last)
     of_contents, of_replicas = (
@@ -116,8 +116,8 @@ def files_of(partitions: FilePartitions, first: int, last: int) -> RucioFiles:
 
 
 def rucio_files(of_contents: Arrays, of_replicas: Arrays) -> RucioFiles:
-    """The files of some rows of CONTENTS (:data:`CONTENT_COLUMNS`; numbers of blocks are in the order of the names'
-    bytes) and of REPLICAS (:data:`REPLICA_COLUMNS`). All rows of a file are among them.
+    """Return the files of some rows of CONTENTS (:data:`CONTENT_COLUMNS`; numbers of blocks are in the order of the
+    names' bytes) and of REPLICAS (:data:`REPLICA_COLUMNS`). All rows of a file are among them.
     """
     split = len(of_contents["hash"])
     hashes = np.concatenate((of_contents["hash"], of_replicas["hash"]))
@@ -133,7 +133,7 @@ def rucio_files(of_contents: Arrays, of_replicas: Arrays) -> RucioFiles:
 
 
 def numbered(hashes: Hashes, checks: Hashes) -> tuple[Longs, Longs]:
-    """The number of each row's name, and a row of each name. Names are told apart by both hashes."""
+    """Return the number of each row's name, and a row of each name. Names are told apart by both hashes."""
     order = np.argsort(hashes, kind="stable")
     in_order = hashes[order]
     starts = np.ones(len(order), np.bool_)
@@ -148,13 +148,13 @@ def numbered(hashes: Hashes, checks: Hashes) -> tuple[Longs, Longs]:
 
 
 def column_of(rows: PartitionRange, name: str) -> npt.NDArray[Any]:
-    """A column of some partitions, also where there is no run."""
+    """Return a column of some partitions, also where there is no run."""
     kind = np.uint64 if name in ("hash", "check") else np.int64
     return np.concatenate([np.zeros(0, kind), *rows.pieces(name)])
 
 
 def _once(ids: Longs, replicas: Arrays) -> tuple[Longs, Longs, dict[str, Longs]]:
-    """Each (file, RSE) once, with its largest values."""
+    """Return each (file, RSE) once, with its largest values."""
     width = int(replicas["rse"].max(initial=0)) + 1
     keys = ids * width + replicas["rse"]
     order = np.argsort(keys, kind="stable")

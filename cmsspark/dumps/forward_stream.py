@@ -22,11 +22,14 @@ class ForwardStream:
         return self._at
 
     def tell(self) -> int:
-        """The position of the next read."""
+        """Return the position of the next read."""
         return self._at
 
     def read(self, count: int = -1) -> bytes:
-        """The next bytes; fewer at the end, and where the pieces end before it. Raises ValueError for released ones."""
+        """Return the next bytes; fewer at the end, and where the pieces end before it.
+
+        Raises ValueError for released ones.
+        """
         if self._at < self._begin:
             raise ValueError(f"byte {self._at} was released; the stream begins at {self._begin}")
         last = self._size if count < 0 else min(self._size, self._at + count)

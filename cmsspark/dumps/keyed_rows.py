@@ -48,7 +48,7 @@ class KeyedRows(NamedTuple):
 
 
 def unpacked(key: int, what: str, packed: bytes) -> KeyedRows:
-    """The rows that :meth:`KeyedRows.packed` was called on. The columns are read-only."""
+    """Return the rows that :meth:`KeyedRows.packed` was called on. The columns are read-only."""
     place = 8 + int.from_bytes(packed[:8], "little")
     head = json.loads(packed[8:place])
     columns: Columns = {}
@@ -59,14 +59,14 @@ def unpacked(key: int, what: str, packed: bytes) -> KeyedRows:
 
 
 def keys_of(hashes: Hashes, keys: int) -> npt.NDArray[np.int64]:
-    """The key of each hash; ``keys`` is a power of two up to :data:`MOST_KEYS`."""
+    """Return the key of each hash; ``keys`` is a power of two up to :data:`MOST_KEYS`."""
     return ((hashes >> np.uint64(52)) // np.uint64(MOST_KEYS // keys)).astype(np.int64)
 
 
 def by_key(
     what: str, of_rows: npt.NDArray[np.int64], columns: Columns, names: Mapping[str, Sequence[Any]] | None = None
 ) -> Iterator[KeyedRows]:
-    """The rows of each key together. ``of_rows``: the key of each row."""
+    """Yield the rows of each key together. ``of_rows``: the key of each row."""
     if not len(of_rows):
         return
     order = np.argsort(of_rows, kind="stable")
@@ -175,7 +175,7 @@ def merged_totals(key: int, rows: Sequence[KeyedRows]) -> KeyedRows:
 def _presence_of(
     replicas: Sequence[KeyedRows], blocks: Sequence[KeyedRows] | None, by_node: StorageByNode | None = None
 ) -> Presence:
-    """What lies where of the datasets of one key, and with ``blocks`` how many blocks each has."""
+    """Return what lies where of the datasets of one key, and with ``blocks`` how many blocks each has."""
     datasets, nodes = Names(), Names()
     columns: Columns = {}
     for what, numbering in (("dataset", datasets), ("node", nodes)):
@@ -200,24 +200,24 @@ def _presence_of(
 
 
 def _numbered(rows: KeyedRows, what: str, number: Any) -> npt.NDArray[np.int64]:
-    """A column of numbers of the rows' own names, as the numbers that ``number`` gives these names."""
+    """Return a column of numbers of the rows' own names, as the numbers that ``number`` gives these names."""
     return np.array([number(name) for name in rows.names[f"{what}s"]], np.int64)[rows.columns[what]]
 
 
 def presence_in(rows: KeyedRows) -> Presence:
-    """What lies where, in rows of :data:`PRESENCE`."""
+    """Return what lies where, in rows of :data:`PRESENCE`."""
     return Presence(list(rows.names["datasets"]), list(rows.names["sites"]), dict(rows.columns))
 
 
 def no_presence() -> Presence:
-    """What lies where if there are no replicas."""
+    """Return what lies where if there are no replicas."""
     columns: Columns = {name: np.zeros(0, kind) for name, kind in COLUMNS.items()}
     columns |= {name: np.zeros(0, np.int64) for name in ("dataset", "node")}
     return _presence_of([KeyedRows(0, REPLICAS, columns, {"datasets": [], "nodes": []})], None, None)
 
 
 def sums_in(rows: Iterable[KeyedRows], count: int) -> npt.NDArray[np.int64]:
-    """The sums of ``count`` datasets, a row for each of ``SUMS``, from rows of :data:`TOTALS`."""
+    """Return the sums of ``count`` datasets, a row for each of ``SUMS``, from rows of :data:`TOTALS`."""
     sums = np.zeros((len(SUMS), count), np.int64)
     for one in rows:
         for place, name in enumerate(SUMS):

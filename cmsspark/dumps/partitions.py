@@ -67,7 +67,7 @@ class PartitionedRun:
         return int(self.starts[last] - self.starts[first])
 
     def read(self, name: str, first: int, last: int) -> npt.NDArray[Any]:
-        """A column of the partitions from ``first`` to before ``last``. Raises OSError."""
+        """Return a column of the partitions from ``first`` to before ``last``. Raises OSError."""
         offset = 0
         for column, kind in self.columns:
             dtype = np.dtype(kind)
@@ -87,16 +87,16 @@ class PartitionRange:
     last: int
 
     def column(self, name: str) -> npt.NDArray[Any]:
-        """A column, one run after the other."""
+        """Return a column, one run after the other."""
         return np.concatenate(self.pieces(name))
 
     def pieces(self, name: str) -> list[npt.NDArray[Any]]:
-        """A column of each run."""
+        """Return a column of each run."""
         return [run.read(name, self.first, self.last) for run in self.runs]
 
 
 def ranges(runs: Sequence[PartitionedRun], rows: int = ROWS) -> Iterator[PartitionRange]:
-    """All partitions in ranges of about ``rows`` rows, or of one partition that has more."""
+    """Yield all partitions in ranges of about ``rows`` rows, or of one partition that has more."""
     counts = sum((np.diff(run.starts) for run in runs), np.zeros(PARTITIONS, np.int64))
     first, held = 0, 0
     for partition in range(PARTITIONS):
@@ -109,5 +109,5 @@ def ranges(runs: Sequence[PartitionedRun], rows: int = ROWS) -> Iterator[Partiti
 
 
 def partition_of(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint8]:
-    """The partition of each hash: its first bits."""
+    """Return the partition of each hash: its first bits."""
     return (hashes >> np.uint64(56)).astype(np.uint8)

@@ -15,5 +15,5 @@ Each = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 
 
 def read_whole(part: Part) -> list[pa.Table]:
-    """All tables of a part."""
+    """Return all tables of a part."""
     return list(part())

@@ -29,7 +29,7 @@ _LEAST: Final = np.iinfo(np.int64).min
 
 
 def names_file(run: PartitionedRun, what: str) -> Path:
-    """A file beside a run: its own names as JSON, or the numbers of these names among all."""
+    """Return a file beside a run: its own names as JSON, or the numbers of these names among all."""
     return run.path.with_suffix(".json" if what == "names" else f".{what}.npy")
 
 
@@ -52,7 +52,7 @@ class RangeOfDatasets:
 
 
 def rows_of_range(storage: Storage, task: RangeOfDatasets) -> dict[str, npt.NDArray[Any]]:
-    """The rows of the datasets in a range of partitions."""
+    """Return the rows of the datasets in a range of partitions."""
     part = task.replicas
     columns = {name: _column(part, name, np.dtype(kind)) for name, kind in COLUMNS.items()}
     columns |= {"dataset": _numbers(part, "dataset", "datasets"), "node": _numbers(part, "node", "nodes")}
@@ -66,7 +66,7 @@ def rows_of_range(storage: Storage, task: RangeOfDatasets) -> dict[str, npt.NDAr
 def rows_of_datasets(
     storage: Storage, columns: dict[str, npt.NDArray[Any]], in_dbs: Mapping[str, npt.NDArray[Any]] | None
 ) -> dict[str, npt.NDArray[Any]]:
-    """One row for each (dataset, site, kind), from all replicas of some datasets; ``columns`` is emptied.
+    """Return one row for each (dataset, site, kind), from all replicas of some datasets; ``columns`` is emptied.
 
     ``columns``: ``dataset`` and ``node`` (their numbers), and those of :data:`COLUMNS`. ``in_dbs``: ``dataset`` and
     ``block`` of each block that DBS names; None: blocks are not counted. Raises DataError (65) where a sum leaves 64
@@ -91,7 +91,7 @@ def rows_of_datasets(
 
 
 def _ordered(kinds: Longs, blocks: Hashes, nodes: Longs) -> npt.NDArray[np.intp]:
-    """The rows in the order of (kind, block, node)."""
+    """Return the rows in the order of (kind, block, node)."""
     order = np.lexsort((blocks, kinds))
     in_order, of_blocks = kinds[order], blocks[order]
     same = (in_order[1:] == in_order[:-1]) & (of_blocks[1:] == of_blocks[:-1])
@@ -159,7 +159,7 @@ def _block_counts(
 
 
 def _distinct_blocks(groups: Longs, blocks: Hashes, wanted: Longs) -> Longs:
-    """How many distinct blocks each group in ``wanted`` has."""
+    """Return how many distinct blocks each group in ``wanted`` has."""
     order = np.lexsort((blocks, groups))
     groups, blocks = groups[order], blocks[order]
     once = groups[_starts(groups, blocks)]
@@ -167,7 +167,7 @@ def _distinct_blocks(groups: Longs, blocks: Hashes, wanted: Longs) -> Longs:
 
 
 def _values(measures: dict[str, Longs], validity: npt.NDArray[np.uint8], name: str) -> Longs:
-    """A measure with 0 where it is null."""
+    """Return a measure with 0 where it is null."""
     return np.where(validity & BITS[name], measures[name], 0)
 
 
@@ -184,7 +184,7 @@ def _reduced(function: np.ufunc, values: npt.NDArray[Any], starts: npt.NDArray[n
 
 
 def _starts(*columns: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
-    """Where in ordered rows another combination begins."""
+    """Return where in ordered rows another combination begins."""
     if not len(columns[0]):
         return np.zeros(0, np.intp)
     differs = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
@@ -192,7 +192,7 @@ def _starts(*columns: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
 
 
 def _numbers(part: PartitionRange, name: str, what: str) -> Longs:
-    """A column of a run's own numbers as numbers among all."""
+    """Return a column of a run's own numbers as numbers among all."""
     pieces = [np.zeros(0, np.int64)]
     for run, own in zip(part.runs, part.pieces(name), strict=True):
         pieces.append(np.load(names_file(run, what))[own].astype(np.int64))

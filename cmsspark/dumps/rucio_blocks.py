@@ -98,7 +98,7 @@ class _BlocksOfKey:
         return cls(columns["block"][firsts], np.concatenate(numbers)[firsts], datasets, of_blocks["files"], sizes, rows)
 
     def replicas(self, key: int, rses: Sequence[str]) -> KeyedRows:
-        """The replicas of blocks, as :class:`cmsspark.dumps.keyed_rows.ReplicaMapper` makes them."""
+        """Return the replicas of blocks, as :class:`cmsspark.dumps.keyed_rows.ReplicaMapper` makes them."""
         rows, block = self.sums, self.sums["block"]
         has_time = rows["created_ms"] >= 0
         all_but_time = NAMED | BITS["block_files"] | BITS["block_bytes"] | BITS["node_files"] | BITS["node_bytes"]
@@ -116,13 +116,13 @@ class _BlocksOfKey:
         return KeyedRows(key, REPLICAS, columns, {"datasets": self.datasets, "nodes": list(rses)})
 
     def rse_sums(self, key: int) -> KeyedRows:
-        """The sums by (``dataset``, ``rse``)."""
+        """Return the sums by (``dataset``, ``rse``)."""
         rows = {name: self.sums[name] for name in ("rse", *_MEASURED)}
         found = summed({"dataset": self.dataset[self.sums["block"]], **rows}, ("dataset", "rse"))
         return KeyedRows(key, RSE_SUMS, found, {"datasets": self.datasets})
 
     def last_access(self, key: int, accesses: Sequence[KeyedRows]) -> Iterator[KeyedRows]:
-        """The largest access in DIDS of each dataset with replicas that has one."""
+        """Yield the largest access in DIDS of each dataset with replicas that has one."""
         (accessed_ms,) = columns_of(accesses, ("accessed_ms",)).values()
         (wanted,) = columns_of(accesses, ("dataset",), np.uint64).values()
         some = np.unique(self.dataset[self.sums["block"]])
@@ -138,7 +138,7 @@ class _BlocksOfKey:
             yield with_own_names(KeyedRows(key, LAST_ACCESS, columns), "dataset", self.datasets)
 
     def unattached(self, attachments: Sequence[KeyedRows]) -> int:
-        """How many blocks are not in their own dataset."""
+        """Return how many blocks are not in their own dataset."""
         rows = columns_of(attachments, ("block", "dataset"), np.uint64)
         there = replica_keys(rows["block"].view(np.int64), rows["dataset"])
         own = replica_keys(self.hashes.view(np.int64), hashes_of_names(self.datasets)[self.dataset])

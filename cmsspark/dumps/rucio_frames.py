@@ -26,7 +26,8 @@ _KEYS = ("rse", "dataset_name")
 def rse_sums(
     tables: Iterable[pa.Table], no_block: Arrays, rses: Sequence[str], storage: Mapping[str, tuple[str, str]]
 ) -> pl.DataFrame:
-    """The file replicas by (``rse``, ``dataset_name``: null for files in no block), with ``site_name`` and ``kind``.
+    """Return the file replicas by (``rse``, ``dataset_name``: null for files in no block), with ``site_name`` and
+    ``kind``.
 
     ``file_count``, ``bytes``; ``new_file_count``, ``new_bytes``: of those made on the day; ``accessed_file_count``;
     ``created_ms``, ``last_access_ms``: the largest, or null. ``tables``: of

@@ -64,7 +64,7 @@ class RucioDump:
     accessed_ms: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def as_dict(self) -> dict[str, Any]:
-        """The entry of manifests."""
+        """Return the entry of manifests."""
         return {
             "tables": {table: counts.as_dict() for table, counts in sorted(self.counts.items())},
             "unattached_blocks": self.unattached,
@@ -88,7 +88,10 @@ def future_accesses(entry: Mapping[str, Any], day: date) -> list[str]:
 
 
 def ranges_of(files: Sequence[InputFile], size: int = RANGE_BYTES) -> list[FileRange]:
-    """The files in ranges of at most ``size`` bytes, which cover them. Files of other file systems stay whole."""
+    """Return the files in ranges of at most ``size`` bytes, which cover them.
+
+    Files of other file systems stay whole.
+    """
     found = []
     for file in sorted(files, key=lambda one: -one.size):
         step = size if is_local(file.path) else max(file.size, 1)
@@ -97,7 +100,7 @@ def ranges_of(files: Sequence[InputFile], size: int = RANGE_BYTES) -> list[FileR
 
 
 def read_rses(dump: Dump, rses_file: str | None, opened: Any) -> tuple[Rses, TableCounts]:
-    """The storage elements of a dump. Raises DataError (65), SettingsError (78) for wrong exceptions."""
+    """Return the storage elements of a dump. Raises DataError (65), SettingsError (78) for wrong exceptions."""
     reader = RucioReader("RSES")
     rows: list[tuple[str | None, str | None, str | None, int | None]] = []
     for file in dump.tables["RSES"]:
@@ -224,7 +227,7 @@ def _read_contents(folder: Path, rows: int, opened: Any, task: FileRange) -> _Co
 
 
 def _attachment(blocks: Hashes, datasets: Hashes) -> Hashes:
-    """What stands for a block (by its name's hash) in a dataset."""
+    """Return what stands for a block (by its name's hash) in a dataset."""
     return replica_keys(blocks.view(np.int64), datasets)
 
 
@@ -245,7 +248,7 @@ def _read_dids(folder: Path, rows: int, opened: Any, accessed_before_ms: int | N
 
 
 def _largest(datasets: list[Hashes], accessed: list[npt.NDArray[np.int64]]) -> tuple[Hashes, npt.NDArray[np.int64]]:
-    """Each dataset once, with its last access."""
+    """Return each dataset once, with its last access."""
     found, places = np.unique(np.concatenate(datasets), return_inverse=True)
     largest = np.full(len(found), -1, np.int64)
     np.maximum.at(largest, places, np.concatenate(accessed))
@@ -253,7 +256,7 @@ def _largest(datasets: list[Hashes], accessed: list[npt.NDArray[np.int64]]) -> t
 
 
 def _numbered_blocks(contents: Sequence[_Contents]) -> tuple[pa.Array, list[ContentRun]]:
-    """The names of all parents in order of their bytes, and the runs with the numbers there of their own."""
+    """Return the names of all parents in order of their bytes, and the runs with the numbers there of their own."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -274,7 +277,10 @@ def _numbered_blocks(contents: Sequence[_Contents]) -> tuple[pa.Array, list[Cont
 
 
 def _unattached(names: pa.Array, files: npt.NDArray[np.int64], attached: Hashes) -> int:
-    """How many blocks with files are not in their own dataset. ``names`` has datasets too, which have no files here."""
+    """Return how many blocks with files are not in their own dataset.
+
+    ``names`` has datasets too, which have no files here.
+    """
     import pyarrow as pa
 
     blocks = names.take(from_numpy(np.flatnonzero(files).astype(np.int64))).to_pylist()

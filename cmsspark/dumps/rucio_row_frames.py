@@ -25,9 +25,10 @@ def rucio_frames(
     rses: Sequence[str],
     storage: Mapping[str, tuple[str, str]],
 ) -> dict[str, pl.DataFrame]:
-    """The ``wanted`` frames: ``rse_sums``, ``last_access``, ``differences``. ``names``: of DBS's datasets, by number;
-    ``rses``: of storage elements; ``storage``: the site and kind of each. Raises DataError (65) where a sum leaves 64
-    bits.
+    """Return the ``wanted`` frames: ``rse_sums``, ``last_access``, ``differences``.
+
+    ``names``: of DBS's datasets, by number; ``rses``: of storage elements; ``storage``: the site and kind of each.
+    Raises DataError (65) where a sum leaves 64 bits.
     """
     by_kind: dict[str, list[KeyedRows]] = {}
     for one in rows:

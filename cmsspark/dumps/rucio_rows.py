@@ -166,7 +166,7 @@ class FileMerge:
             yield from others
 
     def sums(self, found: FilesOfKey) -> Iterator[KeyedRows]:
-        """What the files come to."""
+        """Yield what the files come to."""
         sums = file_sums(found.files, found.accesses, self.day_ms)
         yield from found.blocks.rows(BLOCK_SUMS, sums.sums, self.keys)
         yield from found.blocks.rows(BLOCK_TOTALS, {"block": sums.blocks, **sums.totals}, self.keys)
@@ -202,7 +202,7 @@ class DiskReplicaMerge:
 
 
 def unique_pairs(pairs: Columns) -> Columns:
-    """Each (``block``, ``site``) once."""
+    """Return each (``block``, ``site``) once."""
     order = np.lexsort((pairs["site"], pairs["block"]))
     block, site = pairs["block"][order], pairs["site"][order]
     starts = np.ones(len(order), np.bool_)
@@ -211,7 +211,7 @@ def unique_pairs(pairs: Columns) -> Columns:
 
 
 def merged_disk_replicas(key: int, rows: Sequence[KeyedRows]) -> Iterator[KeyedRows]:
-    """Each (``block``, ``site``) of some rows once."""
+    """Yield each (``block``, ``site``) of some rows once."""
     pairs = {name: np.concatenate([one.columns[name] for one in rows]) for name in ("block", "site")}
     yield KeyedRows(key, DISK_REPLICAS, unique_pairs(pairs))
 
@@ -233,7 +233,7 @@ def columns_of(rows: Sequence[KeyedRows], names: Sequence[str], kind: Any = np.i
 
 
 def hashes_of_names(names: Sequence[str], hash_name: Hash = name_hash) -> Hashes:
-    """The hashes of some texts."""
+    """Return the hashes of some texts."""
     import pyarrow as pa
 
     return hashes_in(pa.chunked_array([array(list(names), "string")]), hash_name)

@@ -134,7 +134,7 @@ class RucioScan:
         return self.remote or client_of(self.spark)
 
     def _files(self) -> list[tuple[str, InputFile]]:
-        """The files that have content, the largest first, with their tables."""
+        """Return the files that have content, the largest first, with their tables."""
         found = [(table, file) for table in TABLES for file in self.dump.tables.get(table, ()) if file.size]
         return sorted(found, key=lambda one: -one[1].size)
 
@@ -154,7 +154,7 @@ def counts_of(rows: Iterable[KeyedRows]) -> dict[str, TableCounts]:
 
 
 def _pieces(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
-    """The bytes of files between newlines, in order, with the file's path and size."""
+    """Return the bytes of files between newlines, in order, with the file's path and size."""
     from pyspark.sql import functions as F
 
     pieces = read_exact_files(spark, "text", paths, lineSep="\n")

@@ -25,7 +25,7 @@ SCHEME = "hdfs:"
 
 
 def is_on_hdfs(stream: StreamFiles) -> bool:
-    """Whether all files of a stream are on HDFS, under its own protocol."""
+    """Return whether all files of a stream are on HDFS, under its own protocol."""
     return bool(stream.files) and all(path.startswith(SCHEME) for path, _ in stream.files)
 
 

@@ -58,7 +58,7 @@ class JobMergeTask:
 
 
 def _unpacked(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """A batch of accesses with the column of encoded rows, which is null."""
+    """Return a batch of accesses with the column of encoded rows, which is null."""
     import pyarrow as pa
 
     arrays = [column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column for column in batch.columns]

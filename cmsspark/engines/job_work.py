@@ -78,7 +78,7 @@ class JobTables:
             self.crab.add_rows(rows)
 
     def table(self, name: str, day: date) -> pa.Table:
-        """A table of ``JOB_TABLES``. Raises DataError (65) where a sum exceeds 64 bits."""
+        """Return a table of ``JOB_TABLES``. Raises DataError (65) where a sum exceeds 64 bits."""
         import pyarrow as pa
 
         schema = stored_table(name)
@@ -138,7 +138,7 @@ class JobSpool:
         self._held, self._bytes = {}, 0
 
     def partitions(self) -> Iterator[list[bytes]]:
-        """The records of each partition that has any."""
+        """Yield the records of each partition that has any."""
         for number in range(PARTITIONS):
             records = self._held.pop(number, [])
             file = None if self._folder is None else Path(self._folder.name, str(number))

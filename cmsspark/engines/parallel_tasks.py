@@ -17,7 +17,7 @@ Work = Callable[[Any, Any], dict[str, Any]]
 def run_pieces(
     work: Work, shared: Any, pieces: Sequence[Any], spark: SparkSession | None = None
 ) -> list[dict[str, Any]]:
-    """The results of all pieces, in their order. ``shared`` is broadcast once; both must be pickled.
+    """Return the results of all pieces, in their order. ``shared`` is broadcast once; both must be pickled.
 
     Without a session they run in this process. Raises what the work raises.
     """

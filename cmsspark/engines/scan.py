@@ -98,7 +98,7 @@ def _schema(streams: Sequence[StreamFiles], context: TaskContext) -> str:
 
 
 def are_passed_whole(streams: Sequence[StreamFiles]) -> bool:
-    """Whether Spark passes the files as they are: where each is packed, and none is large.
+    """Return whether Spark passes the files as they are: where each is packed, and none is large.
 
     Beside a file that Spark divides into lines none is, as all have tasks of one size.
     """
@@ -106,7 +106,7 @@ def are_passed_whole(streams: Sequence[StreamFiles]) -> bool:
 
 
 def are_packed(streams: Sequence[StreamFiles]) -> bool:
-    """Whether there are text files, and all of them are packed."""
+    """Return whether there are text files, and all of them are packed."""
     files = _text_files(streams)
     return bool(files) and all(is_packed_name(path) for path, _ in files)
 
@@ -215,7 +215,10 @@ def _by_file(files: Sequence[str], lines: list[bytes]) -> Iterator[tuple[str, li
 def _through_spark(
     spark: SparkSession, stream: StreamFiles, context: TaskContext, *, is_whole: bool = False
 ) -> DataFrame:
-    """The rows of a stream whose files Spark reads. ``is_whole``: it passes files, else the lines of text files."""
+    """Return the rows of a stream whose files Spark reads.
+
+    ``is_whole``: it passes files, else the lines of text files.
+    """
     from pyspark.sql import functions as F
 
     parts = []

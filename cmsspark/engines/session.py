@@ -50,7 +50,7 @@ _CAUSE = re.compile(r"^Caused by: ([\w.$]+)(?:: (.*))?$", re.MULTILINE)
 
 
 def session(app: str, **conf: str) -> SparkSession:
-    """The session of a job: the running one, or one with the options that spark-submit was given."""
+    """Return the session of a job: the running one, or one with the options that spark-submit was given."""
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -80,7 +80,8 @@ def session(app: str, **conf: str) -> SparkSession:
 
 
 def has_session() -> bool:
-    """Whether :func:`session` finds a Spark to use: spark-submit started this process, or a session runs in it."""
+    """Return whether :func:`session` finds a Spark to use: spark-submit started this process, or a session runs in it.
+    """
     if _is_submitted():
         return True
     if "pyspark" not in sys.modules:
@@ -91,13 +92,13 @@ def has_session() -> bool:
 
 
 def _is_submitted() -> bool:
-    """Whether spark-submit started this process."""
+    """Return whether spark-submit started this process."""
     return "SPARK_ENV_LOADED" in os.environ or "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def cause_of(error: Exception) -> Exception:
-    """The error of ours that a task raised, taken out of what Spark wraps around it, or that one of Spark's own comes
-    to; else ``error`` itself.
+    """Return the error of ours that a task raised, taken out of what Spark wraps around it, or that one of Spark's own
+    comes to; else ``error`` itself.
     """
     if (ours := errors.as_ours(error)) is not None:
         return ours
@@ -122,7 +123,7 @@ def cause_of(error: Exception) -> Exception:
 
 
 def _not_done(text: str) -> errors.CmssparkError | None:
-    """What Spark says of a disk that is full, of a result that it cannot write, and of a worker that is gone."""
+    """Return what Spark says of a disk that is full, of a result that it cannot write, and of a worker that is gone."""
     full = _FULL.search(text)
     unwritten = _UNWRITTEN.search(text)
     if full or unwritten:
@@ -153,7 +154,7 @@ def _not_done(text: str) -> errors.CmssparkError | None:
 
 
 def why_not_started(text: str) -> errors.CmssparkError | None:
-    """What it means that there is no session; None where Spark's own words must do."""
+    """Return what it means that there is no session; None where Spark's own words must do."""
     if (refused := kerberos.refused(text)) is not None:
         return refused
     unreached = _UNREACHED.search(text)
@@ -183,7 +184,7 @@ def _first_reason(text: str) -> str | None:
 
 
 def _not_read(file: str, text: str) -> errors.CmssparkError:
-    """What Spark's "error while reading file" means, by the innermost of its causes."""
+    """Return what Spark's "error while reading file" means, by the innermost of its causes."""
     causes = _CAUSE.findall(text)
     name, reason = causes[-1] if causes else ("", "")
     reason_text = f"{name}: {reason}".strip(": ") or None
@@ -224,7 +225,7 @@ _S3_PATIENCE: Final = {"spark.hadoop.fs.s3a.attempts.maximum": "2", "spark.hadoo
 
 
 def small_session(app: str, settings: Settings | None = None) -> SparkSession:
-    """A session for looking at a file system only: quiet, and quickly there.
+    """Return a session for looking at a file system only: quiet, and quickly there.
 
     It takes the options for file systems and Kerberos (``spark.hadoop.*``, ``spark.kerberos.*``) and the jars that file
     systems come in (``spark.jars*``, the driver's class path) from ``settings``, by default those of the environment.

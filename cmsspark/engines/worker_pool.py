@@ -248,7 +248,7 @@ def _file_error(error: Exception) -> CmssparkError | None:
 
 
 def _serve(pipe: Connection, parent_ends: Sequence[Connection]) -> None:
-    """The main function of a worker process: run tasks until there are none or the parent is gone."""
+    """Run a worker process: its tasks until there are none or the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent terminates this one
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:

@@ -219,7 +219,7 @@ class _StatusTexts:
         self._to_text = getter("java.lang.Object", "toString", "java.lang.String")
 
     def columns(self, statuses: Any) -> list[list[str]]:
-        """The values of :data:`_GETTERS`, of each status."""
+        """Return the values of :data:`_GETTERS`, of each status."""
         columns: list[list[str]] = [[] for _ in _GETTERS]
         if statuses.isEmpty():
             return columns

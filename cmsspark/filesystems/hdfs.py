@@ -79,7 +79,7 @@ class HdfsClient:
 
 @cache
 def _connected(server: str, options: tuple[tuple[str, str], ...]) -> Any:
-    """A client, one for each NameNode and process; without a ``server`` that of ``fs.defaultFS``."""
+    """Return a client, one for each NameNode and process; without a ``server`` that of ``fs.defaultFS``."""
     # Without Kerberos HDFS believes the user's name. Spark's containers run as an account of YARN.
     if "SPARK_USER" in os.environ:
         os.environ.setdefault("HADOOP_USER_NAME", os.environ["SPARK_USER"])
@@ -96,7 +96,7 @@ def _connected(server: str, options: tuple[tuple[str, str], ...]) -> Any:
 
 
 def client_of(spark: SparkSession) -> HdfsClient | None:
-    """The client for the session's workers; None where Spark's JVM reads HDFS.
+    """Return the client for the session's workers; None where Spark's JVM reads HDFS.
 
     That is where the extra is not installed beside the driver, where :data:`CLIENT_KEY` says so, and in a local session
     with Kerberos, whose keytab only the JVM knows. Raises SettingsError (78) for another value of the option.
@@ -114,7 +114,7 @@ def client_of(spark: SparkSession) -> HdfsClient | None:
 
 
 def _options(spark: SparkSession) -> tuple[tuple[str, str], ...]:
-    """The options that are not Hadoop's defaults, by one call of the JVM."""
+    """Return the options that are not Hadoop's defaults, by one call of the JVM."""
     jvm: Any = spark.sparkContext._jvm
     writer = jvm.java.io.StringWriter()
     jvm.org.apache.hadoop.conf.Configuration.dumpConfiguration(spark.sparkContext._jsc.hadoopConfiguration(), writer)
@@ -150,7 +150,7 @@ def hdfs_errors(location: str) -> Iterator[None]:
 
 
 def _first_line(error: Exception) -> str:
-    """The message without the NameNode's Java trace, whose line ends are written ``\\n`` in some of them."""
+    """Return the message without the NameNode's Java trace, whose line ends are written ``\\n`` in some of them."""
     return str(error).split("\n", 1)[0].split("\\n", 1)[0][:300]
 
 
@@ -275,7 +275,7 @@ class RangeStream(io.RawIOBase):
         return b"".join(pieces)
 
     def _has_bytes(self) -> bool:
-        """Whether bytes are left, after fetching the next chunk where this one is read."""
+        """Return whether bytes are left, after fetching the next chunk where this one is read."""
         while self._position == len(self._chunk):
             with hdfs_errors(self._location):
                 chunk = next(self._chunks, None)

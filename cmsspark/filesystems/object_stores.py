@@ -29,7 +29,7 @@ class BucketMissing(InputMissing):
 
 
 def error_of(path: str, name: str, reason: str) -> CmssparkError | None:
-    """The error for an exception at a location in S3: of its class ``name``, with the first line of its message.
+    """Return the error for an exception at a location in S3: of its class ``name``, with the first line of its message.
 
     SettingsError (78) without the client, NotAllowed (77) without or with wrong credentials, BucketMissing (66) for a
     bucket that is not there, NotReady (75) where no server answers; None for all others, and for other locations.

@@ -71,7 +71,10 @@ class AnyFiles:
 
 
 def files_for(location: str, spark: SparkSession | None = None) -> Files:
-    """The file system of ``location``. Raises UsageError (2) for a location that is not local without a session."""
+    """Return the file system of ``location``.
+
+    Raises UsageError (2) for a location that is not local without a session.
+    """
     if is_local(location):
         return LocalFiles()
     if spark is None:

@@ -1,7 +1,7 @@
 """File systems: one small interface to the local disk and to any Hadoop file system.
 
 A *location* is a URI or a path: ``/data/x``, ``file:///data/x``, ``hdfs://nn/x``, ``s3a://bucket/x``. Local locations
-need only Python, so that ``cmsspark path`` and the publisher need no JVM. All others use Hadoop's ``FileSystem`` in the
+need only Python, so that ``cmsspark show`` and the publisher need no JVM. All others use Hadoop's ``FileSystem`` in the
 driver's JVM.
 """
 
@@ -77,12 +77,12 @@ def join(base: str, *parts: str) -> str:
 
 
 def is_local(location: str) -> bool:
-    """Whether a location is a plain path or a ``file:`` URI, and not ``hdfs:/x`` or ``hdfs://nn/x``."""
+    """Return whether a location is a plain path or a ``file:`` URI, and not ``hdfs:/x`` or ``hdfs://nn/x``."""
     return location.startswith(("/", "file:")) or _SCHEME.match(location) is None
 
 
 def local_path(location: str) -> str:
-    """The path on disk of a local location. Plain paths are returned unchanged, ``file:`` URIs are unquoted."""
+    """Return the path on disk of a local location. Plain paths are returned unchanged, ``file:`` URIs are unquoted."""
     if not location.startswith("file:"):
         return location
     rest = location[len("file:") :]
@@ -92,12 +92,16 @@ def local_path(location: str) -> str:
 
 
 def absolute(location: str) -> str:
-    """The location as it reads from any folder: local ones as absolute paths, URIs without a slash at their end."""
+    """Return the location as it reads from any folder: local ones as absolute paths, URIs without a slash at their end.
+    """
     return str(Path(local_path(location)).absolute()) if is_local(location) else location.rstrip("/")
 
 
 def is_same_place(first: str, second: str) -> bool:
-    """Whether two locations name one folder. ``hdfs:/x`` is ``hdfs://nn/x``: it lacks the name of the default."""
+    """Return whether two locations name one folder.
+
+    ``hdfs:/x`` is ``hdfs://nn/x``: it lacks the name of the default.
+    """
     if is_local(first) or is_local(second):
         local = is_local(first) and is_local(second)
         return local and Path(local_path(first)).resolve() == Path(local_path(second)).resolve()
@@ -142,7 +146,7 @@ class LocalFiles:
             return stream.read() if limit is None else stream.read(limit)
 
     def read_end(self, path: str, count: int) -> bytes:
-        """The last ``count`` bytes of a file, or all of a shorter one."""
+        """Return the last ``count`` bytes of a file, or all of a shorter one."""
         path = local_path(path)
         with _reading(path), open(path, "rb") as stream:
             stream.seek(max(0, os.fstat(stream.fileno()).st_size - count))
@@ -228,7 +232,8 @@ class LocalFiles:
             shutil.copyfile(source, local_path(path))
 
     def uri(self, path: str) -> str:
-        """The location as a URI for pandas, DuckDB and Spark; a name with special characters stays a plain path."""
+        """Return the location as a URI for pandas, DuckDB and Spark; a name with special characters stays a plain path.
+        """
         path = os.path.abspath(local_path(path))
         return f"file://{path}" if quote(path) == path else path
 
@@ -244,8 +249,8 @@ _SPECIAL: Final = {
 
 
 def unreadable(path: str, error: OSError) -> CmssparkError:
-    """The error for a path that cannot be read or listed: 77 without permission, 66 for broken links, 75 where the file
-    server is unavailable, otherwise 65.
+    """Return the error for a path that cannot be read or listed: 77 without permission, 66 for broken links, 75 where
+    the file server is unavailable, otherwise 65.
     """
     if isinstance(error, PermissionError):
         return NotAllowed(
@@ -289,7 +294,7 @@ def _writing(path: str) -> Iterator[None]:
 
 
 def _part_name(path: str) -> str:
-    """A unique name for a file that is written before it is renamed to ``path``."""
+    """Return a unique name for a file that is written before it is renamed to ``path``."""
     return f"{path}.{uuid.uuid4().hex[:8]}.part"
 
 

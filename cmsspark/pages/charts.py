@@ -52,13 +52,13 @@ class Chart:
     label: str
 
     def svg(self) -> str:
-        """The chart for a page, which gives it its size and colours."""
+        """Return the chart for a page, which gives it its size and colours."""
         box = f"0 0 {WIDTH} {self.height:.0f}"
         return f'<svg class="chart" viewBox="{box}" role="img" aria-label="{_text(self.label)}">{self.elements}</svg>'
 
 
 def standalone(chart: Chart, title: str, subtitle: str) -> str:
-    """The chart as an SVG file of its own, with its title, on white."""
+    """Return the chart as an SVG file of its own, with its title, on white."""
     colours = "".join(f".{name}{{fill:{colour}}}" for name, colour in COLOURS.items())
     lines = textwrap.wrap(subtitle, 68)
     below = 40 + 16 * len(lines)
@@ -75,7 +75,7 @@ def standalone(chart: Chart, title: str, subtitle: str) -> str:
 
 
 def si(value: float | None) -> str:
-    """A number with an SI prefix: ``1.2 M``; small whole numbers as they are, a dash for None.
+    """Return a number with an SI prefix: ``1.2 M``; small whole numbers as they are, a dash for None.
 
     Example:
         >>> si(1_234_567), si(980), si(0.25), si(None)
@@ -91,7 +91,10 @@ def si(value: float | None) -> str:
 
 
 def bars(rows: Sequence[tuple[str, float]], number: Callable[[float], str] = si, *, what: str) -> Chart:
-    """One bar a row, its name above it and its number at the right. ``what``: what the numbers are, with the unit."""
+    """Return one bar a row, its name above it and its number at the right.
+
+    ``what``: what the numbers are, with the unit.
+    """
     top = max([value for _, value in rows], default=0) or 1
     parts = []
     for index, (name, value) in enumerate(rows):
@@ -149,7 +152,7 @@ def stacked_days(
 def shares(
     rows: Sequence[tuple[str, Sequence[float]]], names: Sequence[str], classes: Sequence[str], *, what: str
 ) -> Chart:
-    """One bar a row, whose parts are shares of its whole; the last part is what is not known."""
+    """Return one bar a row, whose parts are shares of its whole; the last part is what is not known."""
     parts = []
     for index, (name, values) in enumerate(rows):
         y, x, whole = 36 * index, 0.0, sum(values) or 1
@@ -171,7 +174,9 @@ def shares(
 def heat_map(
     rows: Sequence[str], columns: Sequence[str], values: Mapping[tuple[str, str], float], *, what: str
 ) -> Chart:
-    """A cell for each row and column, in a stronger colour for more, on a logarithmic scale, with its number in it."""
+    """Return a cell for each row and column, in a stronger colour for more, on a logarithmic scale, with its number in
+    it.
+    """
     left, head, high = 128, 74, 22
     # The names of columns lean to the right: the last ones need room there.
     width = (WIDTH - left - _LEANING) / max(len(columns), 1)
@@ -204,7 +209,7 @@ def heat_map(
 
 
 def _most_known(values: Sequence[float], names: Sequence[str]) -> str:
-    """The share of the first part, without the last one, which is what nobody knows."""
+    """Return the share of the first part, without the last one, which is what nobody knows."""
     known = sum(values[:-1])
     return f"{values[0] / known:.0%} {names[0]}" if known else names[-1]
 
@@ -224,7 +229,8 @@ def _column(
     place: tuple[float, float, float],
     number: Callable[[float], str],
 ) -> str:
-    """The stacked parts of one day; ``place``: its left side, its width, and the number at the top of the chart."""
+    """Return the stacked parts of one day; ``place``: its left side, its width, and the number at the top of the chart.
+    """
     x, width, top = place
     parts, base = [], 0.0
     for kind, (name, values) in zip(cycle(SERIES), series.items(), strict=False):
@@ -281,14 +287,14 @@ def _total(values: Sequence[float | None]) -> float | None:
 
 
 def text_width(text: str) -> float:
-    """The approximate width of a label, in units of the picture."""
+    """Return the approximate width of a label, in units of the picture."""
     wide = sum(letter.isupper() or ord(letter) > 0x2000 or letter in "mw@%" for letter in text)
     narrow = sum(letter in "ijlrtfI/|.,:;'!()[] -" for letter in text)
     return _FONT * (_WIDE * wide + _NARROW * narrow + _OTHER * (len(text) - wide - narrow))
 
 
 def _fitting(name: str, room: float) -> str:
-    """A name of at most the width ``room``; a wider one loses its middle."""
+    """Return a name of at most the width ``room``; a wider one loses its middle."""
     text = printable(name)
     count = len(text)
     while text_width(text) > room and count > 3:

@@ -43,7 +43,7 @@ def report(
     stored: Mapping[str, int] | None = None,
     quarantine: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The report as a dict for JSON.
+    """Return the report as a dict for JSON.
 
     ``before``: manifests of earlier days, newest first. ``stored``: accesses in the stored table by stream, or None if
     they were not counted. ``quarantine``: the summary of the quarantined malformed records.
@@ -60,7 +60,7 @@ def report(
 
 
 def counts(bins: Mapping[str, Any]) -> dict[str, int]:
-    """The bins of a stream in a manifest, in one flat mapping."""
+    """Return the bins of a stream in a manifest, in one flat mapping."""
     flat = {**bins, **bins["unmatched"]}
     return {name: flat[name] for name in BINS if name in flat}
 
@@ -105,7 +105,10 @@ def _share(part: int, whole: int) -> float | None:
 
 
 def _usual(stream: str, bins: Mapping[str, Any], before: Iterable[Manifest]) -> dict[str, Any]:
-    """The day compared with the days before. ``word`` is usual, few, none, unmatched, or unknown for too few days."""
+    """Return the day compared with the days before.
+
+    ``word`` is usual, few, none, unmatched, or unknown for too few days.
+    """
     median = usual(stream, [manifest.reconciliation for manifest in before])
     if median is None:
         return {"word": "unknown"}

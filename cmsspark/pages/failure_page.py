@@ -24,7 +24,7 @@ class Failure:
 
 
 def failure_page(failure: Failure) -> str:
-    """The page as HTML."""
+    """Return the page as HTML."""
     return document(failure.title, "\n".join(_body(failure)))
 
 

@@ -45,7 +45,8 @@ def page(
     pictures: Sequence[Picture] = (),
     links: str = "",
 ) -> str:
-    """The report as a page. It begins with what the day or period was used for: numbers (``facts``) and ``pictures``.
+    """Return the report as a page. It begins with what the day or period was used for: numbers (``facts``) and
+    ``pictures``.
 
     ``title`` says what the page is about; ``links`` is HTML at the top.
     """
@@ -55,7 +56,7 @@ def page(
 
 
 def document(title: str, body: str) -> str:
-    """A whole page; ``body`` is HTML."""
+    """Return a whole page; ``body`` is HTML."""
     return _PAGE.format(title=escape(title), style=read_text("etc/report.css"), body=body)
 
 

@@ -1,8 +1,8 @@
 """What a day or period was used for, as pictures: small tables made from the stored report, and their charts.
 
 :func:`use_of` sums the stored rows; :func:`pictures` draws the sums. Both take what they show and read no file. A page
-embeds the pictures, ``cmsspark plot`` writes each to a file. Jobs are not accesses: they are a number of their own or,
-where the rows have jobs only, what all pictures are about.
+embeds the pictures, ``cmsspark report`` writes each to a file. Jobs are not accesses: they are a number of their own
+or, where the rows have jobs only, what all pictures are about.
 """
 
 from __future__ import annotations
@@ -70,8 +70,9 @@ class Picture:
 
 
 def use_of(rows: pa.Table, by_day: Mapping[date, Mapping[str, int] | None] | None = None) -> Use:
-    """The sums of stored rows with the columns ``COLUMNS``. ``by_day``: ``nacc`` by stream of the days around, in
-    order; None for a day that is not stored.
+    """Return the sums of stored rows with the columns ``COLUMNS``.
+
+    ``by_day``: ``nacc`` by stream of the days around, in order; None for a day that is not stored.
     """
     every, jobs = rows, _of_streams(rows, is_of_accesses=False)
     rows = _of_streams(rows, is_of_accesses=True)
@@ -114,7 +115,7 @@ def use_of(rows: pa.Table, by_day: Mapping[date, Mapping[str, int] | None] | Non
 
 
 def pictures(use: Use, about: str) -> list[Picture]:
-    """The pictures of a day or period; ``about`` says when: ``on 15 January 2026``."""
+    """Return the pictures of a day or period; ``about`` says when: ``on 15 January 2026``."""
     unit = use.unit
     heat_sites = _by_sum(use.heat, 0)[:_HEAT_SITES]
     tiers = _by_sum(use.heat, 1)[:_HEAT_TIERS]
@@ -155,7 +156,7 @@ def pictures(use: Use, about: str) -> list[Picture]:
 
 
 def facts(use: Use) -> list[tuple[str, str]]:
-    """The numbers above the pictures, each with what it is."""
+    """Return the numbers above the pictures, each with what it is."""
     told = [
         (charts.si(use.nacc), use.unit),
         (f"{use.dataset_count:,}", "datasets read"),
@@ -173,7 +174,7 @@ def facts(use: Use) -> list[tuple[str, str]]:
 
 
 def _of_streams(rows: pa.Table, *, is_of_accesses: bool) -> pa.Table:
-    """The rows of the streams that count accesses, or of the others."""
+    """Return the rows of the streams that count accesses, or of the others."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -200,7 +201,7 @@ def _heat(rows: pa.Table) -> dict[tuple[str, str], int]:
 
 
 def _by_sum(heat: Mapping[tuple[str, str], int], position: int) -> list[str]:
-    """The rows (0) or columns (1) of a heat map, the largest sum first."""
+    """Return the rows (0) or columns (1) of a heat map, the largest sum first."""
     sums: dict[str, int] = {}
     for key, count in heat.items():
         sums[key[position]] = sums.get(key[position], 0) + count

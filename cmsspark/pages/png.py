@@ -11,7 +11,7 @@ _SCALE: Final = 3
 
 
 def png(svg: str, next_step: str = "pip install 'cmsspark[plot]'") -> bytes:
-    """The picture in pixels. Raises UsageError (2) where the extra is not installed."""
+    """Return the picture in pixels. Raises UsageError (2) where the extra is not installed."""
     try:
         import resvg_py
     except ImportError:

@@ -22,7 +22,7 @@ _BINS: Final = tuple(
 
 
 def table(bins: Mapping[str, Mapping[str, Any]]) -> str:
-    """The reconciliation of a manifest as text for a terminal: a line for each bin, a column for each stream.
+    """Return the reconciliation of a manifest as text for a terminal: a line for each bin, a column for each stream.
 
     A bin that a stream does not have is blank; one that no stream has is left out. So the table fits 80 columns
     whatever the number of bins.

@@ -23,12 +23,12 @@ _SHOWN: Final = 10
 
 
 def text(report: Mapping[str, Any]) -> str:
-    """The report as lines of text, with control characters escaped."""
+    """Return the report as lines of text, with control characters escaped."""
     return "\n".join(printable(line) for line in _lines(report))
 
 
 def compared(usual: Mapping[str, Any]) -> str:
-    """The comparison with the days before, in one line."""
+    """Return the comparison with the days before, in one line."""
     if usual["word"] == "unknown":
         return WORDS["unknown"]
     text = f"{usual['factor']:.2f} × the median of {usual['days']} days ({usual['read']:,.0f})"

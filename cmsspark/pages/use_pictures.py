@@ -24,12 +24,12 @@ _MAX_TREND_DAYS: Final = 400
 
 
 def has_use(job: Job) -> bool:
-    """Whether a job's first table counts accesses or jobs."""
+    """Return whether a job's first table counts accesses or jobs."""
     return "nacc" in stored_table(job.tables[0]).names
 
 
 def use_of_run(files: Files, fout: str, job: Job, current: CurrentTable, interval: Interval) -> Use:
-    """The use of a day or period from its stored report; the trend from the days around it."""
+    """Return the use of a day or period from its stored report; the trend from the days around it."""
     rows = table_rows(files, current, job.tables[0], COLUMNS)
     return use_of(rows, _by_day(files, fout, job, interval))
 
@@ -64,7 +64,7 @@ def _of_day(files: Files, fout: str, job: str, table: str, day: date) -> dict[st
 
 
 def title_of(job: Job, interval: Interval) -> str:
-    """The title of a page: what it is about, and when."""
+    """Return the title of a page: what it is about, and when."""
     when = when_of(interval)
     if job.name == "data_aggregation" or job.of_periods:
         return f"What CMS read {when}"
@@ -75,7 +75,7 @@ def title_of(job: Job, interval: Interval) -> str:
 
 
 def when_of(interval: Interval) -> str:
-    """The day or period in words.
+    """Return the day or period in words.
 
     Example:
         >>> when_of(date(2026, 1, 15))

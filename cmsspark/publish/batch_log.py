@@ -186,7 +186,7 @@ class BatchLog(StateDatabase):
             ).rowcount
 
     def first(self, states: Iterable[BatchState], after: int = 0) -> Batch | None:
-        """The first batch in one of ``states`` with a number above ``after``."""
+        """Return the first batch in one of ``states`` with a number above ``after``."""
         wanted = tuple(states)
         marks = ",".join("?" * len(wanted))
         with self._guard():
@@ -197,7 +197,7 @@ class BatchLog(StateDatabase):
         return None if row is None else _batch(row)
 
     def get(self, number: int) -> Batch:
-        """The batch of that number, in its present state. Raises KeyError where there is none."""
+        """Return the batch of that number, in its present state. Raises KeyError where there is none."""
         with self._guard():
             row = self._db.execute(f"SELECT {_COLUMNS} FROM batches WHERE number = ?", (number,)).fetchone()  # noqa: S608 -- a constant
         if row is None:
@@ -205,13 +205,13 @@ class BatchLog(StateDatabase):
         return _batch(row)
 
     def batches(self) -> list[Batch]:
-        """All batches in the order of sending."""
+        """Return all batches in the order of sending."""
         with self._guard():
             rows = self._db.execute(f"SELECT {_COLUMNS} FROM batches ORDER BY number").fetchall()  # noqa: S608 -- a constant
         return [_batch(row) for row in rows]
 
     def snapshots(self) -> set[int]:
-        """The snapshots that were entered."""
+        """Return the snapshots that were entered."""
         with self._guard():
             return {row[0] for row in self._db.execute("SELECT generation FROM generations")}
 

@@ -33,7 +33,7 @@ class SentDocument(NamedTuple):
 
 @contextmanager
 def open_changes(folder: Path, completeness_id: str) -> Iterator[Changes]:
-    """A comparison with its scratch database in ``folder``, which is removed at the end.
+    """Yield a comparison with its scratch database in ``folder``, which is removed at the end.
 
     Raises OutputError (73) where the disk does not hold it.
     """
@@ -111,17 +111,17 @@ class Changes:
         self._db.execute("UPDATE docs SET now=? WHERE id=?", (digest, key))
         return bool(row[0] != digest)
 
-    def vanished(self, is_again: bool = False) -> Iterator[SentDocument]:
+    def vanished(self, resend_all: bool = False) -> Iterator[SentDocument]:
         """Documents sent before that the day no longer has and that were not yet sent as gone; or all of them."""
         rows = self._db.execute(
             "SELECT id, generation, part, offset, length FROM docs "
             "WHERE now IS NULL AND (gone=0 OR sent IS NULL OR ?) ORDER BY id",
-            (is_again,),
+            (resend_all,),
         )
         return (SentDocument(*row) for row in rows)
 
     def gone(self) -> tuple[int, tuple[str, ...]]:
-        """How many documents of the day are gone, sent as such or about to be, and the first of their ids."""
+        """Return how many documents of the day are gone, sent as such or about to be, and the first of their ids."""
         (count,) = self._db.execute("SELECT count(*) FROM docs WHERE now IS NULL").fetchone()
         rows = self._db.execute("SELECT id FROM docs WHERE now IS NULL ORDER BY id LIMIT ?", (MAX_GONE_LISTED,))
         return count, tuple(row[0].hex() for row in rows)
@@ -131,13 +131,15 @@ class Changes:
         return self.completeness_digest != hashlib.sha256(completeness).digest()
 
     def knows_all(self) -> bool:
-        """Whether every document that may have been sent is confirmed, so that its form at the destination is known."""
+        """Return whether every document that may have been sent is confirmed, so that its form at the destination is
+        known.
+        """
         if self.last_completeness is not None and self.completeness_digest is None:
             return False
         return self._db.execute("SELECT 1 FROM docs WHERE sent IS NULL LIMIT 1").fetchone() is None
 
     def sent(self) -> Iterator[SentDocument]:
-        """Every document that the destination was sent, in its last form, in the order of the spool."""
+        """Return every document that the destination was sent, in its last form, in the order of the spool."""
         rows = self._db.execute(
             "SELECT id, generation, part, offset, length FROM docs ORDER BY generation, part, offset"
         )

@@ -52,7 +52,7 @@ _OPTIONS: Final = (
     click.option("--index", metavar="NAMES", help=_INDEX),
     click.option("--verify-login", metavar="FILE", help=_LOGIN),
     click.option("--verify", metavar="[URL]", is_flag=False, flag_value="", help=_VERIFY),
-    click.option("--again", is_flag=True, help="Send all documents once more, also those that have not changed."),
+    click.option("--resend", is_flag=True, help="Send all documents once more, also those that have not changed."),
     click.option("--limit", type=click.IntRange(min=1), help="Publish only the first rows, as a trial."),
     click.option("--dry-run", is_flag=True, help="Print the documents and their destination; send nothing."),
     click.option("--resume", is_flag=True, help="Only send the documents that an earlier run left in the outbox."),
@@ -73,21 +73,21 @@ class PublishAction:
 
 
 def publish_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """All options of publishing; the command gets ``request`` and ``action``."""
+    """Return all options of publishing; the command gets ``request`` and ``action``."""
 
     @functools.wraps(command)
     def with_request(
         when: Interval, job_name: str | None, fout: str | None, settings_file: str | None, sink: str | None,
-        amq: str | None, spool: str | None, resume: bool, dry_run: bool, limit: int | None, again: bool,
+        amq: str | None, spool: str | None, resume: bool, dry_run: bool, limit: int | None, resend: bool,
         verify: str | None, verify_login: str | None, index: str | None, verbose: bool,
     ) -> Any:  # fmt: skip
         settings = settings_of(settings_file)
         request = request_of(settings, when, job_name, fout, sink, amq, spool, limit)
         where = _verify_request(request, verify, verify_login, index)
-        _refuse_together(("--verify", where), ("--resume", resume), ("--dry-run", dry_run), ("--again", again))
+        _refuse_together(("--verify", where), ("--resume", resume), ("--dry-run", dry_run), ("--resend", resend))
         _refuse_together(("--verify", where), ("--limit", limit))
         action = PublishAction(resume, dry_run, verbose, where)
-        return command(request=dataclasses.replace(request, is_again=again), action=action)
+        return command(request=dataclasses.replace(request, resend_all=resend), action=action)
 
     wrapped: Callable[..., Any] = with_request
     for option in _OPTIONS:
@@ -105,7 +105,7 @@ def _refuse_together(*named: tuple[str, object]) -> None:
 def _verify_request(
     request: PublishRequest, url: str | None, login: str | None, index: str | None
 ) -> VerifyRequest | None:
-    """Where to verify: the command line before the settings; None where --verify is not given."""
+    """Return where to verify: the command line before the settings; None where --verify is not given."""
     if url is None:
         if login or index:
             raise UsageError("--verify-login and --index are for --verify", next_step="add --verify URL")
@@ -142,7 +142,7 @@ def request_of(
     settings: Settings, day: Interval, job_name: str | None, fout: str | None, sink: str | None, amq: str | None,
     spool: str | None, limit: int | None,
 ) -> PublishRequest:  # fmt: skip
-    """The request; the command line comes before the settings.
+    """Return the request; the command line comes before the settings.
 
     Raises UsageError (2) where the sink needs credentials and none are named, or where a job on days gets a period or
     a job on periods gets a day; SettingsError (78) for wrong settings.

@@ -63,7 +63,7 @@ class Difference(NamedTuple):
 
 @contextmanager
 def open_comparison(folder: Path, spec: DocumentSpec) -> Iterator[Comparison]:
-    """A comparison with its scratch database in ``folder``, which is removed at the end.
+    """Yield a comparison with its scratch database in ``folder``, which is removed at the end.
 
     Raises OutputError (73) where the disk does not hold it.
     """
@@ -165,7 +165,7 @@ class Comparison:
             self._note("different", identity.hex(), json.dumps(self._comparable(hit.body)))
 
     def _identity(self, hit: Hit) -> bytes | None:
-        """The id of an expected document: the one it is stored under, or the one that it carries."""
+        """Return the id of an expected document: the one it is stored under, or the one that it carries."""
         for text in (hit.meta("_id"), hit.id):
             if isinstance(text, str) and len(text) == 64:
                 try:
@@ -175,7 +175,7 @@ class Comparison:
         return None
 
     def _belongs(self, hit: Hit) -> bool:
-        """Whether a document says that it is one of this table, producer and period."""
+        """Return whether a document says that it is one of this table, producer and period."""
         spec = self._spec
         wanted = {"type": spec.type, "producer": spec.producer}
         if any(hit.meta(name) not in (None, value) for name, value in wanted.items()):
@@ -200,7 +200,7 @@ class Comparison:
     # -- content -----------------------------------------------------------------------------------------------
 
     def _comparable(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields that count: numbers by value, no nulls, nothing that MONIT adds."""
+        """Return the fields that count: numbers by value, no nulls, nothing that MONIT adds."""
         names = (*self._fields, "timestamp", _IS_GONE, WITHHELD)
         return {name: _plain(body[name]) for name in names if body.get(name) is not None}
 
@@ -211,7 +211,7 @@ class Comparison:
     # -- differences -------------------------------------------------------------------------------------------
 
     def differences(self, rows: Iterable[Mapping[str, Any]], limit: int | None = None) -> Iterator[Difference]:
-        """The differences, of each kind at most ``limit``; ``rows`` as in :meth:`expect`."""
+        """Yield the differences, of each kind at most ``limit``; ``rows`` as in :meth:`expect`."""
         left = {kind: limit if limit is not None else -1 for kind in ("missing", "different")}
         for kind, identity, about in self._db.execute(
             "SELECT kind, id, body FROM found WHERE kind IN ('summary', 'no summary')"
@@ -247,14 +247,14 @@ class Comparison:
 
 
 def _plain(value: Any) -> Any:
-    """A value such that equal numbers are equal texts: ``3.0`` and ``3`` are one."""
+    """Return a value such that equal numbers are equal texts: ``3.0`` and ``3`` are one."""
     if type(value) is float and value.is_integer():
         return int(value)
     return value
 
 
 def _unequal(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
-    """The fields that differ, each with both values."""
+    """Return the fields that differ, each with both values."""
     names = sorted(name for name in there.keys() | here.keys() if there.get(name) != here.get(name))
     return ", ".join(f"{name} {_shown(there.get(name))} instead of {_shown(here.get(name))}" for name in names)
 

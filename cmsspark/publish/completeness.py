@@ -36,12 +36,12 @@ class DaySummary:
 
 
 def completeness_id(spec: DocumentSpec) -> str:
-    """The ``_id`` of the day's completeness document."""
+    """Return the ``_id`` of the day's completeness document."""
     return document_id(spec.table.name + SUFFIX, spec.period, [])
 
 
 def completeness(spec: DocumentSpec, summary: DaySummary, manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """The completeness document, a pure function of the day's documents and of the stored run's manifest."""
+    """Return the completeness document, a pure function of the day's documents and of the stored run's manifest."""
     body: dict[str, Any] = {
         "table": spec.table.name,
         "period": spec.period,
@@ -65,12 +65,12 @@ def completeness(spec: DocumentSpec, summary: DaySummary, manifest: Mapping[str,
 
 
 def bins_of(stream: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The bins of a stream, and the parts of ``unmatched``."""
+    """Return the bins of a stream, and the parts of ``unmatched``."""
     return (BINS_OF_JOBS, UNMATCHED_JOB_BINS) if stream in STREAMS_OF_JOBS else (BINS, UNMATCHED_BINS)
 
 
 def digest_of(pairs: Iterable[tuple[bytes, bytes]]) -> str:
-    """The digest of a set of documents: sha256 over their ids and digests, in the order of ids."""
+    """Return the digest of a set of documents: sha256 over their ids and digests, in the order of ids."""
     total = hashlib.sha256()
     for identity, digest in pairs:
         total.update(identity)
@@ -79,7 +79,7 @@ def digest_of(pairs: Iterable[tuple[bytes, bytes]]) -> str:
 
 
 def _reconciliation(streams: Any) -> dict[str, Any]:
-    """Only the numbers with known names: a manifest may hold more than may be published."""
+    """Return only the numbers with known names: a manifest may hold more than may be published."""
     result: dict[str, Any] = {}
     if not isinstance(streams, Mapping):
         return result

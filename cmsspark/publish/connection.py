@@ -31,7 +31,7 @@ class ConnectionLost(Exception):
 def addresses(
     host: str, port: int, timeout: float = LOOKUP_TIMEOUT, lookup: Lookup = socket.getaddrinfo
 ) -> list[Address]:
-    """The addresses behind a name, IPv4 first (attempts over IPv6 have cost minutes).
+    """Return the addresses behind a name, IPv4 first (attempts over IPv6 have cost minutes).
 
     Raises ConnectionLost when the name does not resolve, or no name server answers for ``timeout`` seconds.
     """
@@ -60,7 +60,7 @@ def addresses(
 def connect(
     host: str, address: tuple[Any, ...], family: int, context: ssl.SSLContext | None, timeout: float, clock: Clock
 ) -> socket.socket:
-    """A non-blocking socket to one address of ``host``; with TLS the certificate must be for ``host``.
+    """Return a non-blocking socket to one address of ``host``; with TLS the certificate must be for ``host``.
 
     Raises ConnectionLost within ``timeout`` seconds.
     """
@@ -81,7 +81,7 @@ def connect(
 
 
 def _handshake(connection: ssl.SSLSocket, deadline: float, clock: Clock) -> None:
-    """The TLS handshake, finished before ``deadline``: a peer that sends a byte at a time cannot extend it."""
+    """Finish the TLS handshake before ``deadline``: a peer that sends a byte at a time cannot extend it."""
     while True:
         try:
             connection.do_handshake()
@@ -105,7 +105,7 @@ def await_ready(connection: socket.socket, events: int, deadline: float, clock: 
 
 
 def connection_lost(error: OSError) -> ConnectionLost:
-    """The ConnectionLost that describes a socket's error."""
+    """Return the ConnectionLost that describes a socket's error."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return ConnectionLost(f"TLS: the server's certificate is rejected: {error.verify_message}", forbidden=True)
     if isinstance(error, ssl.SSLZeroReturnError | ssl.SSLEOFError):

@@ -52,7 +52,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: Text = "1"
 
     def files(self, folder: Path) -> dict[str, Path]:
-        """The files named, as absolute paths; relative ones start at the credentials file's folder."""
+        """Return the files named, as absolute paths; relative ones start at the credentials file's folder."""
         named = {"ca": self.ca, "cert": self.cert, "key": self.key or self.ckey}
         return {name: (folder / value).absolute() for name, value in named.items() if value is not None}
 
@@ -98,7 +98,7 @@ class Broker(msgspec.Struct, frozen=True):
         return safe_text(text, *_secrets(self.username, self.password))
 
     def tls(self) -> ssl.SSLContext | None:
-        """The TLS context, or None without TLS. Raises as :func:`cmsspark.settings.secrets.tls_context`."""
+        """Return the TLS context, or None without TLS. Raises as :func:`cmsspark.settings.secrets.tls_context`."""
         return tls_context(self.ca, self.cert, self.key) if self.is_secure else None
 
 
@@ -124,12 +124,12 @@ class Endpoint(HttpAddress, frozen=True, kw_only=True):
 
 
 def _secrets(username: str | None, password: str | None) -> tuple[str | None, ...]:
-    """What must not show, the longest first: the Basic form holds both others."""
+    """Return what must not show, the longest first: the Basic form holds both others."""
     return basic_credentials(username, password), password, username
 
 
 def read_broker(path: Path) -> Broker:
-    """The broker of an ``amq_broker.json`` file.
+    """Return the broker of an ``amq_broker.json`` file.
 
     Raises NotAllowed (77) when group or others can use it, SettingsError (78) with file and line for what is missing,
     unknown or wrong; no message holds a value of the file.
@@ -154,7 +154,7 @@ def read_broker(path: Path) -> Broker:
 
 
 def read_endpoint(path: Path) -> Endpoint:
-    """The HTTP address of a credentials file: its ``url``, or ``https://<host_and_ports>/<producer>``.
+    """Return the HTTP address of a credentials file: its ``url``, or ``https://<host_and_ports>/<producer>``.
 
     Raises as :func:`read_broker`.
     """

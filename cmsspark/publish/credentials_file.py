@@ -24,12 +24,12 @@ class CredentialsSource:
         self.example = example
 
     def error(self, wanted: str, found: str, key: str | None = None) -> SettingsError:
-        """An error about ``key``. ``found`` never holds a value."""
+        """Return an error about ``key``. ``found`` never holds a value."""
         match = re.search(rb'"%s"\s*:' % re.escape(key.encode()), self.content) if key else None
         return self.error_at(wanted, found, match.start() if match else None)
 
     def error_at(self, wanted: str, found: str, byte: int | None) -> SettingsError:
-        """An error about what begins at ``byte``."""
+        """Return an error about what begins at ``byte``."""
         line = None if byte is None else self.content.count(b"\n", 0, byte) + 1
         return SettingsError(
             wanted,
@@ -40,7 +40,7 @@ class CredentialsSource:
 
 
 def read_credentials_file(path: Path, kind: type[_T], example: str) -> tuple[_T, CredentialsSource]:
-    """The content of a private JSON file as a ``kind``, and the source for further errors about it.
+    """Return the content of a private JSON file as a ``kind``, and the source for further errors about it.
 
     Raises NotAllowed (77) when group or others can use the file, SettingsError (78) with file and line for what is
     unknown or of another type.

@@ -69,7 +69,7 @@ class DeadlineSocket:
         return self._once(partial(self._connection.recv_into, buffer))
 
     def is_idle(self) -> bool:
-        """Whether nothing is unread: neither an end nor bytes. Does not wait."""
+        """Return whether nothing is unread: neither an end nor bytes. Does not wait."""
         if not self._early:
             try:
                 # Not poll(): under TLS the bytes may be no more than session tickets.
@@ -81,7 +81,7 @@ class DeadlineSocket:
         return False
 
     def _until(self) -> float:
-        """The time by which some byte must have moved."""
+        """Return the time by which some byte must have moved."""
         return min(self.deadline, self._clock.monotonic() + self._move)
 
     def _once(self, read: Callable[[], int]) -> int:
@@ -96,7 +96,7 @@ class DeadlineSocket:
             await_ready(self._connection, events, until, self._clock)
 
     def makefile(self, mode: str) -> io.BufferedReader:
-        """The stream that the answer is read from."""
+        """Return the stream that the answer is read from."""
         return io.BufferedReader(_Reader(self))
 
     def close(self) -> None:
@@ -112,7 +112,7 @@ class _Reader(io.RawIOBase):
         self._link = link
 
     def readable(self) -> bool:
-        """It can be read."""
+        """Return true: it can be read."""
         return True
 
     def readinto(self, buffer: Any) -> int:

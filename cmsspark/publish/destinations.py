@@ -40,7 +40,7 @@ class Destination:
     name: str | None = None
 
     def is_same(self, other: Destination) -> bool:
-        """Whether both are one destination."""
+        """Return whether both are one destination."""
         if self.sink != other.sink:
             return False
         if self.name and other.name:
@@ -68,13 +68,13 @@ class OutboxLocation:
 
 
 def slug_of(sink: str, label: str, identity: str) -> str:
-    """The name of a folder: the sink, a readable label and a digest of ``identity``."""
+    """Return the name of a folder: the sink, a readable label and a digest of ``identity``."""
     plain = re.sub(r"[^A-Za-z0-9.-]", "-", label)
     return f"{sink}-{plain}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}"
 
 
 def stomp_slugs(target: str, addresses: tuple[tuple[str, int], ...]) -> Iterator[str]:
-    """The folder's names for a list of brokers and for each choice of them, the whole list first."""
+    """Yield the folder's names for a list of brokers and for each choice of them, the whole list first."""
     ordered = sorted(addresses)
     sizes = range(len(ordered), 0, -1) if len(ordered) <= _MAX_ADDRESSES else [len(ordered)]
     for size in sizes:
@@ -83,7 +83,7 @@ def stomp_slugs(target: str, addresses: tuple[tuple[str, int], ...]) -> Iterator
 
 
 def folder_of(state_dir: Path, destination: Destination, slugs: Iterator[str]) -> str:
-    """The name of the destination's folder in the outbox, old or new; it is marked as the destination's.
+    """Return the name of the destination's folder in the outbox, old or new; it is marked as the destination's.
 
     ``slugs``: names that the folder may have without a mark, the one for a new folder first.
     """
@@ -108,7 +108,7 @@ def folder_of(state_dir: Path, destination: Destination, slugs: Iterator[str]) -
 def locations(
     state_dir: Path, day: date | None = None, table: str | None = None, to: str | None = None
 ) -> Iterator[OutboxLocation]:
-    """The outboxes below the state directory, by destination, table and day.
+    """Yield the outboxes below the state directory, by destination, table and day.
 
     ``to``: only destinations whose folder's name begins so.
     """

@@ -16,7 +16,7 @@ from typing import Any, Final
 from cmsspark.base.resources import resource
 from cmsspark.base.schemas import Table, stored_table
 from cmsspark.publish.completeness import MAX_GONE_LISTED, bins_of
-from cmsspark.publish.documents import TYPE_PREFIX, WITHHELD, added_fields
+from cmsspark.publish.documents import TYPE_PREFIX, WITHHELD, added_fields, field_name
 from cmsspark.sources.registry import STREAMS, STREAMS_BY_NAME
 
 COMPLETENESS: Final = "completeness"
@@ -36,7 +36,8 @@ _TEXT: Final[Mapping[str, Any]] = {"type": "string", "minLength": 1}
 
 
 def document_schema(name: str) -> dict[str, Any]:
-    """The JSON Schema of a table's documents, or of ``completeness``. Raises FileNotFoundError for no such table.
+    """Return the JSON Schema of a table's documents, or of ``completeness``. Raises FileNotFoundError for no such
+    table.
 
     Example:
         >>> document_schema("data_aggregation")["type"]
@@ -46,7 +47,7 @@ def document_schema(name: str) -> dict[str, Any]:
 
 
 def schema_of(table: Table) -> dict[str, Any]:
-    """The JSON Schema of a table's documents.
+    """Return the JSON Schema of a table's documents.
 
     Fields are the table's columns without the day, which is in the id; a number is not negative; a column that is never
     null is required. ``timestamp``, ``is_gone`` and ``metadata`` are those of every document.
@@ -57,13 +58,13 @@ def schema_of(table: Table) -> dict[str, Any]:
         if column.name in ("day", "timestamp"):
             continue
         least = {"minimum": 0} if column.type in _NUMBERS else {}
-        properties[column.name] = {**_TYPES[column.type], **least, "description": column.about}
+        properties[field_name(column.name)] = {**_TYPES[column.type], **least, "description": column.about}
         is_withheld = column.name == "distinct_users"
         if is_withheld:
             about = "distinct_users is left out, because there are fewer than `min_distinct_users` of the settings"
             properties[WITHHELD] = {"type": "boolean", "enum": [True], "description": about}
         if not column.nullable and not is_withheld:
-            required.append(column.name)
+            required.append(field_name(column.name))
     for name in added_fields(table):
         about = "nacc again, in documents of the stream condor, where it counts jobs; no other document has it"
         properties[name] = {**_COUNT, "description": about}
@@ -80,7 +81,8 @@ def schema_of(table: Table) -> dict[str, Any]:
 
 
 def _of_completeness() -> dict[str, Any]:
-    """The JSON Schema of the document that ends each publication; it has a part for each stream of the registry."""
+    """Return the JSON Schema of the document that ends each publication; it has a part for each stream of the registry.
+    """
     streams = {name: _bins(name) for name in STREAMS}
     listed = {"type": "array", "items": dict(_DIGEST), "maxItems": MAX_GONE_LISTED}
     period = "^[0-9]{4}-([0-9]{2}|W[0-9]{2}|[0-9]{2}-[0-9]{2}(--[0-9]{4}-[0-9]{2}-[0-9]{2})?)$"
@@ -94,7 +96,7 @@ def _of_completeness() -> dict[str, Any]:
         "digest": (_DIGEST, "sha256 over ids and sha256s of the documents, in the order of ids"),
         "gone_count": (_COUNT, "documents once published that the day no longer has"),
         "gone_ids": (listed, "the first ids of them"),
-        "quarantined_count": (_COUNT, "rows that made no valid document"),
+        "quarantined_count": (_COUNT, "rows with invalid documents"),
         "left_out_count": (_COUNT, "rows of datasets of the tier USER, which the settings leave out"),
         "is_partial": ({"type": "boolean"}, "an input was missing, still being written or damaged, and allowed to be"),
         "damaged_file_count": (_COUNT, "log files that were damaged and read as far as they are intact"),
@@ -113,14 +115,14 @@ def _of_completeness() -> dict[str, Any]:
 
 
 def _bins(stream: str) -> dict[str, Any]:
-    """The bins of one stream."""
+    """Return the bins of one stream."""
     names, parts = bins_of(stream)
     unmatched = _object({name: dict(_COUNT) for name in parts})
     return _object({**{name: dict(_COUNT) for name in names}, "unmatched": unmatched})
 
 
 def _metadata() -> dict[str, Any]:
-    """What MONIT wants to know of every document."""
+    """Return what MONIT wants to know of every document."""
     parts: dict[str, Any] = {
         "_id": dict(_DIGEST),
         "producer": dict(_TEXT),
@@ -137,7 +139,7 @@ def _object(properties: Mapping[str, Any], required: Sequence[str] = ()) -> dict
 
 
 def published_tables() -> list[str]:
-    """The tables that are published: those of ``schemas/tables``, and the report of each stream."""
+    """Return the tables that are published: those of ``schemas/tables``, and the report of each stream."""
     listed = {entry.name.removesuffix(".yaml") for entry in resource("schemas/tables").iterdir()} - {"dbs_STREAM"}
     listed |= {stream.report for stream in STREAMS_BY_NAME.values() if stream.has_report}
     return sorted(name for name in listed if not stored_table(name).is_private)

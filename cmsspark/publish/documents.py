@@ -40,11 +40,11 @@ _PERIOD_COLUMN: Final = "day"
 
 
 class BadDocument(ValueError):
-    """A row that makes no valid document; the message says which field and why, without the row's values."""
+    """A row with an invalid document; the message says which field and why, without the row's values."""
 
 
 def _rounded(value: Any) -> Any:
-    """A float to six decimals and never -0.0, so that the order of a sum does not show in the bytes."""
+    """Return a float to six decimals and never -0.0, so that the order of a sum does not show in the bytes."""
     return round(value, 6) + 0.0
 
 
@@ -63,12 +63,12 @@ def canonical(value: Any) -> bytes:
 
 
 def document_id(table: str, period: str, key: Iterable[Any]) -> str:
-    """The ``_id``: sha256 (hex) of canonical JSON ``[table, period, [key …]]``. No version is part of it."""
+    """Return the ``_id``: sha256 (hex) of canonical JSON ``[table, period, [key …]]``. No version is part of it."""
     return hashlib.sha256(canonical([table, period, list(key)])).hexdigest()
 
 
 def key_columns(table: Table) -> tuple[str, ...]:
-    """The columns whose values identify a table's documents.
+    """Return the columns whose values identify a table's documents.
 
     Raises UsageError (2) for tables that are not published.
     """
@@ -136,14 +136,14 @@ class DocumentSpec:
         return frozenset(column.name for column in self.fields if not column.nullable)
 
     def leaves_out(self, row: Mapping[str, Any]) -> bool:
-        """Whether a row, or a document, is not published: it is of a dataset whose name carries an account."""
+        """Return whether a row, or a document, is not published: it is of a dataset whose name carries an account."""
         if self.has_user_datasets:
             return False
         tier = row.get("data_tier") or str(row.get("dataset_name") or "").rpartition("/")[2]
         return bool(tier == _USER_TIER and row.get("dataset_name"))
 
     def metadata(self, identity: str) -> dict[str, Any]:
-        """The ``metadata`` of the document ``identity``."""
+        """Return the ``metadata`` of the document ``identity``."""
         return {
             "_id": identity,
             "producer": self.producer,
@@ -154,7 +154,7 @@ class DocumentSpec:
 
 
 def document(spec: DocumentSpec, row: Mapping[str, Any]) -> dict[str, Any]:
-    """The document of one stored row.
+    """Return the document of one stored row.
 
     Raises BadDocument when the row is of another day, lacks a part of its key, or holds a value of another type
     than its column's.
@@ -182,9 +182,15 @@ def document(spec: DocumentSpec, row: Mapping[str, Any]) -> dict[str, Any]:
         body[JOB_COUNT] = body["nacc"]
     if _hides_workflow(spec, row):
         body.pop(_WORKFLOW, None)
+    body = {field_name(name): value for name, value in body.items()}
     body["timestamp"] = spec.timestamp
     body["metadata"] = spec.metadata(document_id(spec.table.name, spec.period, key))
     return body
+
+
+def field_name(column: str) -> str:
+    """Return the name of a column in documents: MONIT reserves ``type``, which some tables have from HTCondor."""
+    return "condor_type" if column == "type" else column
 
 
 def _hides_workflow(spec: DocumentSpec, row: Mapping[str, Any]) -> bool:
@@ -193,12 +199,12 @@ def _hides_workflow(spec: DocumentSpec, row: Mapping[str, Any]) -> bool:
 
 
 def documents(spec: DocumentSpec, rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The documents of ``rows``, in their order. Raises BadDocument at the first row that makes none."""
+    """Return the documents of ``rows``, in their order. Raises BadDocument at the first row that makes none."""
     return (document(spec, row) for row in rows)
 
 
 def gone(spec: DocumentSpec, body: Mapping[str, Any]) -> dict[str, Any]:
-    """The final form of a document that a re-computed day no longer has: its measures zero, ``is_gone`` true.
+    """Return the final form of a document that a re-computed day no longer has: its measures zero, ``is_gone`` true.
 
     Without it the stale number would stay on the dashboards. Fields that the document did not have stay absent. The
     names of a dataset that is left out now are replaced: until then they stand on the dashboards, too.

@@ -29,7 +29,7 @@ class MetricPanel:
 
 
 def value(measurement: str, namespace: str, by: str = "process") -> str:
-    """The largest value in each interval, by process."""
+    """Return the largest value in each interval, by process."""
     return (
         f'SELECT max("value") FROM "{measurement}" WHERE {_APPLICATION} AND "namespace" = \'{namespace}\' AND {_TIME} '
         f'GROUP BY time($__interval), "{by}" fill(none)'
@@ -37,7 +37,9 @@ def value(measurement: str, namespace: str, by: str = "process") -> str:
 
 
 def rate(measurement: str, namespace: str = "executor", scale: str = "1s") -> str:
-    """The growth of a counter in each ``scale`` of time, by process; a counter that begins anew is no negative rate."""
+    """Return the growth of a counter in each ``scale`` of time, by process; a counter that begins anew is no negative
+    rate.
+    """
     return (
         f'SELECT non_negative_derivative(max("value"), {scale}) FROM "{measurement}" WHERE {_APPLICATION} '
         f'AND "namespace" = \'{namespace}\' AND {_TIME} GROUP BY time($__interval), "process" fill(none)'
@@ -45,7 +47,7 @@ def rate(measurement: str, namespace: str = "executor", scale: str = "1s") -> st
 
 
 def by_role(measurement: str) -> str:
-    """A measure of the processes of runs that cmsspark watches, by role; they are found by their run."""
+    """Return a measure of the processes of runs that cmsspark watches, by role; they are found by their run."""
     return (
         f'SELECT max("value") FROM "{measurement}" WHERE "applicationid" =~ /^$run$/ AND "namespace" = \'processes\' '
         f'AND {_TIME} GROUP BY time($__interval), "role" fill(none)'
@@ -53,7 +55,7 @@ def by_role(measurement: str) -> str:
 
 
 def of_jobs(counter: str) -> str:
-    """The rate of a counter of our own jobs, by run and job, while it runs and when it has ended."""
+    """Return the rate of a counter of our own jobs, by run and job, while it runs and when it has ended."""
     return (
         f'SELECT non_negative_derivative(max("value"), 1s) FROM "{counter}" WHERE "namespace" = \'jobs\' AND {_TIME} '
         'GROUP BY time($__interval), "applicationid", "name" fill(none)'
@@ -110,7 +112,7 @@ PANELS: Final = (
 
 
 def spark_dashboard() -> dict[str, Any]:
-    """The dashboard as Grafana imports it."""
+    """Return the dashboard as Grafana imports it."""
     panels = []
     x = y = 0
     for number, panel in enumerate(PANELS, 1):

@@ -38,5 +38,5 @@ class HttpAddress(msgspec.Struct, frozen=True):
         return f"{'https' if self.is_secure else 'http'}://{self.authority}{self.path}"
 
     def tls(self) -> ssl.SSLContext | None:
-        """The TLS context, or None without TLS. Raises as :func:`cmsspark.settings.secrets.tls_context`."""
+        """Return the TLS context, or None without TLS. Raises as :func:`cmsspark.settings.secrets.tls_context`."""
         return tls_context(self.ca, self.cert, self.key) if self.is_secure else None

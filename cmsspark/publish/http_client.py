@@ -195,7 +195,7 @@ def retry_after(header: str | None, now: float) -> float:
 
 
 def _lost(error: OSError | HTTPException) -> ConnectionLost:
-    """The ConnectionLost that describes what ended an exchange."""
+    """Return the ConnectionLost that describes what ended an exchange."""
     if isinstance(error, RemoteDisconnected):
         return ConnectionLost("the server closed the connection")
     if isinstance(error, IncompleteRead):

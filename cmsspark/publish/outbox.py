@@ -63,7 +63,7 @@ class Outbox:
 
     @contextmanager
     def held(self) -> Iterator[Outbox]:
-        """The outbox, locked for this process, with its batch log open and consistent after any crash.
+        """Yield the outbox, locked for this process, with its batch log open and consistent after any crash.
 
         Raises NotReady (75) that names the holder when another process holds it.
         """
@@ -151,19 +151,19 @@ class Outbox:
         *,
         source: str,
         limit: int | None = None,
-        is_again: bool = False,
+        resend_all: bool = False,
     ) -> SpoolResult:
         """Spool the day's documents that changed since the destination was last sent them.
 
         ``manifest``: of the stored run. ``source`` names what the documents are made from: when the newest snapshot
         has the same source and is not completely sent, that snapshot is resumed. ``limit``: only so many rows, without
-        any statement on what is missing. ``is_again``: also the documents that have not changed.
+        any statement on what is missing. ``resend_all``: also the documents that have not changed.
         """
         unfinished = self.unfinished()
         if unfinished is not None and self.spool.manifest(unfinished).get("source") == source:
             return SpoolResult.of(unfinished, self.spool.manifest(unfinished), resumed=True)
         result = spool_day(
-            self.spool, self.batch_log, spec, rows, manifest, source=source, limit=limit, is_again=is_again
+            self.spool, self.batch_log, spec, rows, manifest, source=source, limit=limit, resend_all=resend_all
         )
         if result.snapshot_no is not None:
             self.batch_log.add(result.snapshot_no, self.spool.batches(result.snapshot_no))
@@ -172,7 +172,7 @@ class Outbox:
     # -- what there is -----------------------------------------------------------------------------------------
 
     def unfinished(self) -> int | None:
-        """The newest snapshot, where some of it is still to be confirmed."""
+        """Return the newest snapshot, where some of it is still to be confirmed."""
         batch = self.batch_log.first(OPEN)
         return None if batch is None else batch.snapshot_no
 
@@ -202,7 +202,7 @@ class Outbox:
 
 
 def _sqlite_files(path: Path) -> list[Path]:
-    """The files of a SQLite database that exist: the database, its log, its index."""
+    """Return the files of a SQLite database that exist: the database, its log, its index."""
     names = (path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm"))
     return [name for name in names if name.exists()]
 
@@ -229,7 +229,7 @@ def totals_of(log: BatchLog, snapshot_no: int | None = None) -> Totals:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """An advisory lock that ends with its process, however that ends."""
+    """Yield an advisory lock that ends with its process, however that ends."""
     with disk_errors(path):
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:

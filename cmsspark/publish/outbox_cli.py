@@ -33,7 +33,7 @@ def _filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _chosen(settings_file: str | None, day: date | None, table: str | None, to: str | None) -> list[OutboxLocation]:
-    """The outboxes that the options choose. Raises InputMissing (66) where there is none."""
+    """Return the outboxes that the options choose. Raises InputMissing (66) where there is none."""
     state_dir = settings_of(settings_file).state_dir
     chosen = list(locations(state_dir, day, table, to))
     if not chosen:
@@ -94,7 +94,7 @@ def show_command(day: date | None, table: str | None, to: str | None, settings_f
                 click.echo(
                     f"  g{number:04d} of {manifest['spooled_at']}: {states or 'nothing to send'}; "
                     f"{manifest['unchanged']:,} unchanged, {manifest['gone']:,} gone, "
-                    f"{manifest['quarantined']:,} made no valid document"
+                    f"{manifest['quarantined']:,} invalid documents"
                 )
                 if manifest["quarantined"]:
                     click.echo(f"        reasons: {outbox.spool.folder(number) / 'quarantine.jsonl'}")
@@ -165,7 +165,10 @@ def move_command(source: str, target: str, table: str | None, day: date | None, 
 
 
 def _one_destination(state_dir: Path, name: str) -> str:
-    """The destination with this name or prefix of a name. Raises InputMissing (66) where not exactly one matches."""
+    """Return the destination with this name or prefix of a name.
+
+    Raises InputMissing (66) where not exactly one matches.
+    """
     root = state_dir / "outbox"
     names = sorted(folder.name for folder in root.glob("*") if folder.is_dir())
     matching = [other for other in names if other == name] or [other for other in names if other.startswith(name)]

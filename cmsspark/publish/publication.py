@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
@@ -37,7 +38,7 @@ class PublishRequest:
     """What to publish, and the destination: the command line before the settings.
 
     ``sink``: a name of :data:`cmsspark.publish.sinks.SINKS`; ``amq``: its credentials file; ``spool``: the folder of
-    the file sink; ``limit``: only so many rows; ``is_again``: also documents that have not changed.
+    the file sink; ``limit``: only so many rows; ``resend_all``: also documents that have not changed.
     """
 
     interval: Interval
@@ -49,7 +50,7 @@ class PublishRequest:
     amq: Path | None
     spool: Path
     limit: int | None = None
-    is_again: bool = False
+    resend_all: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class PublishResult:
 
 
 def public_tables(job: Job) -> list[str]:
-    """The tables of a job that are published. Raises UsageError (2) where there is none."""
+    """Return the tables of a job that are published. Raises UsageError (2) where there is none."""
     if not job.public_tables:
         raise UsageError(f"{job.name} has no table to publish", next_step="run_spark --list shows the jobs")
     return list(job.public_tables)
@@ -74,7 +75,7 @@ def public_tables(job: Job) -> list[str]:
 def _open_sink(
     request: PublishRequest, table: str, log: Callable[[str], None] = lambda text: None
 ) -> tuple[DocumentSpec, Sink]:
-    """The fields that all documents share, and the sink that they go to."""
+    """Return the fields that all documents share, and the sink that they go to."""
     from cmsspark.publish.sink import SinkOptions
     from cmsspark.publish.sinks import SINKS
 
@@ -86,7 +87,7 @@ def _open_sink(
 
 
 def document_spec(request: PublishRequest, table: str) -> DocumentSpec:
-    """The fields that all documents of the table share at the request's destination."""
+    """Return the fields that all documents of the table share at the request's destination."""
     from cmsspark.publish.sinks import SINKS
 
     return _spec(request, table, SINKS[request.sink].load().read_credentials(request.amq))
@@ -105,7 +106,7 @@ def _spec(request: PublishRequest, table: str, credentials: Any) -> DocumentSpec
 
 
 def stored_table_of(request: PublishRequest, table: str) -> CurrentTable:
-    """The stored result to publish. Raises InputMissing (66) where the day is not stored."""
+    """Return the stored result to publish. Raises InputMissing (66) where the day is not stored."""
     from cmsspark.filesystems.opening import files_for
     from cmsspark.filesystems.storage import LocalFiles, is_local
     from cmsspark.store.results import current
@@ -127,9 +128,9 @@ def stored_table_of(request: PublishRequest, table: str) -> CurrentTable:
 
 
 def show_documents(request: PublishRequest) -> None:
-    """Print the documents as JSON Lines on stdout, and on stderr where they would be sent.
+    """Print the documents as JSON Lines on stdout, a terminal gets the first of each table; on stderr the destination.
 
-    Raises DocumentsQuarantined (3) where rows make no valid document.
+    Raises DocumentsQuarantined (3) where rows are invalid documents.
     """
     from cmsspark.publish.documents import BadDocument, canonical, document
     from cmsspark.publish.validate import validator_for
@@ -145,7 +146,8 @@ def show_documents(request: PublishRequest) -> None:
             try:
                 content = document(spec, row)
                 validator_for(table).check(content)
-                click.echo(canonical(content))
+                if not (count and sys.stdout.isatty()):
+                    click.echo(canonical(content))
                 count += 1
             except BadDocument as error:
                 bad += 1
@@ -154,9 +156,11 @@ def show_documents(request: PublishRequest) -> None:
             f"{number_of(count, 'document')} of {table} for {spec.period} would go to {sink.where}; nothing was sent",
             err=True,
         )
+        if count > 1 and sys.stdout.isatty():
+            click.echo("the first is shown; | less shows all", err=True)
     if bad:
         raise DocumentsQuarantined(
-            f"{bad:,} rows make no valid document", next_step="the lines above name each row and its fault"
+            f"{bad:,} rows are invalid documents", next_step="the lines above name each row and its fault"
         )
 
 
@@ -237,19 +241,19 @@ def _fill(request: PublishRequest, outbox: Outbox, spec: DocumentSpec) -> SpoolR
     rows = stored_rows(stored, spec.table)
     try:
         return outbox.fill(
-            spec, rows, stored.manifest.document, source=source, limit=request.limit, is_again=request.is_again
+            spec, rows, stored.manifest.document, source=source, limit=request.limit, resend_all=request.resend_all
         )
     except FileNotFoundError as error:
         raise InputMissing("a stored part vanished while it was read", where=error.filename) from None
 
 
 def source_of(stored: CurrentTable, spec: DocumentSpec, request: PublishRequest) -> str:
-    """What the documents are made from: the run that made the rows, and whatever else changes documents.
+    """Return what the documents are made from: the run that made the rows, and whatever else changes documents.
 
     A snapshot that is half sent is continued only where its documents would be the same.
     """
     parts = [stored.manifest.rows_run, spec.producer, spec.type, request.limit]
-    parts += [name for name, is_on in (("again", request.is_again), ("no-USER", not spec.has_user_datasets)) if is_on]
+    parts += [name for name, is_on in (("again", request.resend_all), ("no-USER", not spec.has_user_datasets)) if is_on]
     parts += [f"users>={spec.min_users}"] if spec.min_users else []
     return " ".join(str(part) for part in parts if part)
 
@@ -320,7 +324,7 @@ def check_results(results: list[PublishResult]) -> None:
         raise DocumentsQuarantined(
             f"{invalid + refused:,} documents were refused and kept aside; all others are confirmed",
             where=", ".join(str(result.snapshot) for result in results if result.snapshot),
-            found=f"{invalid:,} rows that make no valid document, {refused:,} documents that the destination refused",
+            found=f"{invalid:,} rows with invalid documents, {refused:,} documents that the destination refused",
             next_step="cmsspark outbox show prints the reasons"
             + ("; --resume sends them once more" if refused else ""),
         )

@@ -90,7 +90,7 @@ class Publisher:
             self._sink.close()
 
     def _next(self) -> Batch | None:
-        """The batch to send next. Halves come first, so that a wrong destination shows before all is split."""
+        """Return the batch to send next. Halves come first, so that a wrong destination shows before all is split."""
         while self._halves:
             half = self._outbox.batch_log.get(self._halves[-1])
             if half.state in _SENDABLE:
@@ -99,7 +99,7 @@ class Publisher:
         return self._outbox.batch_log.first(_SENDABLE)
 
     def _send(self, batch: Batch) -> None:
-        """One attempt."""
+        """Make one attempt."""
         documents = self._documents(batch)
         try:
             self._connect()
@@ -192,7 +192,7 @@ class Publisher:
         self._clock.sleep(pause)
 
     def _reject(self, batch: Batch, documents: list[bytes], error: RejectedError) -> None:
-        """The destination rejects this batch: halve it until the rejected document stands alone."""
+        """Halve a batch that the destination rejects until the rejected document stands alone."""
         current = self._outbox.batch_log.get(batch.number)
         if batch.count > 1:
             self._log(f"batch {batch.number} of {batch.count} documents was refused ({error.reason}): halving it")
@@ -216,7 +216,7 @@ class Publisher:
         self._log(f"one document was refused and is kept aside: {error.reason}")
 
     def _refuses_too_much(self) -> str | None:
-        """What shows that the destination is wrong, and not a document; None where nothing does."""
+        """Return what shows that the destination is wrong, and not a document; None where nothing does."""
         limit, decided = self._policy.max_refused, self._accepted + self._refused_count
         if self._refused_count > MAX_REFUSED_WITHOUT_SUCCESS and not self._accepted:
             return "every document"

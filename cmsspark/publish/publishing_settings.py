@@ -44,7 +44,7 @@ class PublishingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
 
 def publishing_settings(settings: Settings) -> PublishingSettings:
-    """The checked ``publishing`` part. Raises SettingsError (78) with file and line."""
+    """Return the checked ``publishing`` part. Raises SettingsError (78) with file and line."""
     section = settings.section(PublishingSettings, "publishing")
     if not (section.http_metadata or section.http_top_level):
         raise SettingsError(
@@ -57,5 +57,5 @@ def publishing_settings(settings: Settings) -> PublishingSettings:
 
 
 def _path(settings: Settings, text: str | None) -> str | None:
-    """A path of the settings; relative ones start at the settings file's folder."""
+    """Return a path of the settings; relative ones start at the settings file's folder."""
     return None if text is None else str(settings.folder / Path(text).expanduser())

@@ -12,7 +12,7 @@ from cmsspark.base.errors import OutputError
 
 @contextmanager
 def scratch_database(path: Path, failure: str) -> Iterator[sqlite3.Connection]:
-    """A new database at ``path``, without a journal, which is removed at the end.
+    """Yield a new database at ``path``, without a journal, which is removed at the end.
 
     Raises OutputError (73), which begins with ``failure``, where the disk does not hold it.
     """

@@ -41,7 +41,7 @@ class Hit(msgspec.Struct, frozen=True):
         return data if isinstance(data, dict) else source
 
     def meta(self, name: str) -> Any:
-        """A value of ``metadata``, or of the top level, where documents over HTTP have it."""
+        """Return a value of ``metadata``, or of the top level, where documents over HTTP have it."""
         source = self.source or {}
         metadata = source.get("metadata")
         found = metadata.get(name) if isinstance(metadata, dict) else None
@@ -111,7 +111,7 @@ class SearchClient:
         self._client.close()
 
     def search(self, body: Mapping[str, Any]) -> Hits:
-        """The hits of one search over all shards.
+        """Return the hits of one search over all shards.
 
         Raises NotReady (75) where no whole answer comes within the patience, NotAllowed (77) for a refused login,
         InputMissing (66) for an index that does not exist, SettingsError (78) where no OpenSearch answers,
@@ -132,7 +132,7 @@ class SearchClient:
         return response.hits
 
     def _answer(self, content: bytes) -> HttpAnswer:
-        """The answer to a request, asked for again until it comes or the patience ends."""
+        """Return the answer to a request, asked for again until it comes or the patience ends."""
         deadline, wait = self._clock.monotonic() + self._patience, _BACK_OFF
         while True:
             try:
@@ -196,7 +196,7 @@ class SearchClient:
         )
 
     def _refused(self, answer: HttpAnswer) -> Exception:
-        """The error for an answer that no other attempt changes."""
+        """Return the error for an answer that no other attempt changes."""
         reason = f"{answer.status} {self._server.safe_text(answer.reason)}".strip()
         if answer.status in _NOT_ALLOWED:
             return self._not_allowed(reason)
@@ -213,7 +213,7 @@ class SearchClient:
         )
 
     def no_search(self, found: str) -> SettingsError:
-        """The error for a server that does not answer as OpenSearch does."""
+        """Return the error for a server that does not answer as OpenSearch does."""
         return SettingsError(
             "the address must answer POST /_msearch as OpenSearch does",
             where=self.where,
@@ -223,7 +223,7 @@ class SearchClient:
 
 
 def _reason(error: Any) -> str:
-    """What OpenSearch says of an error: its cause, and the cause of that."""
+    """Return what OpenSearch says of an error: its cause, and the cause of that."""
     if not isinstance(error, dict):
         return str(error)
     causes = [error, *(cause for cause in error.get("root_cause") or [] if isinstance(cause, dict))]

@@ -31,14 +31,14 @@ class SearchIndex:
         self.where = client.where
 
     def count(self, *filters: Mapping[str, Any]) -> int:
-        """How many documents pass all filters."""
+        """Return how many documents pass all filters."""
         total = self._client.search({"size": 0, "track_total_hits": True, "query": _all(filters)}).total
         if total is None:
             raise self._client.no_search("an answer without a total")
         return total if isinstance(total, int) else total.value
 
     def documents(self, filters: Sequence[Mapping[str, Any]], fields: Sequence[str]) -> Iterator[Hit]:
-        """The documents that pass all filters, each once; of their content only ``fields`` and the metadata."""
+        """Yield the documents that pass all filters, each once; of their content only ``fields`` and the metadata."""
         source = ["metadata", "type", "producer", *fields, *(f"data.{name}" for name in fields)]
         others: list[dict[str, Any]] = []
         for order in _ORDERS:
@@ -102,19 +102,19 @@ def _sort(order: str) -> dict[str, Any]:
 
 
 def at_time(timestamp: int) -> dict[str, Any]:
-    """The filter for documents of a timestamp, in every form that MONIT keeps documents in."""
+    """Return the filter for documents of a timestamp, in every form that MONIT keeps documents in."""
     return {"bool": {"should": [{"term": {name: timestamp}} for name in _TIMES], "minimum_should_match": 1}}
 
 
 def of_type(kind: str) -> dict[str, Any]:
-    """The filter for documents of a type, or without any; exact where the type is a keyword."""
+    """Return the filter for documents of a type, or without any; exact where the type is a keyword."""
     without = {"bool": {"must_not": [{"exists": {"field": name}} for name in _TYPES]}}
     should = [*({"match_phrase": {name: kind}} for name in _TYPES), without]
     return {"bool": {"should": should, "minimum_should_match": 1}}
 
 
 def of_id(identity: str) -> dict[str, Any]:
-    """The filter for the documents of an id, whether or not the index has them under it."""
+    """Return the filter for the documents of an id, whether or not the index has them under it."""
     should = [{"ids": {"values": [identity]}}, {"match_phrase": {_ID: identity}}]
     return {"bool": {"should": should, "minimum_should_match": 1}}
 

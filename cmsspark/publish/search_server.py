@@ -57,7 +57,7 @@ class SearchServer(HttpAddress, frozen=True, kw_only=True):
 
 
 def search_server(url: str | None, login: Path | None) -> SearchServer:
-    """The server at ``url``, by default the one that the file ``login`` names.
+    """Return the server at ``url``, by default the one that the file ``login`` names.
 
     Raises UsageError (2) for a wrong or missing address, SettingsError (78) with file and line for a wrong login file,
     NotAllowed (77) where others can read it, or where it would be sent unencrypted or to another host than its own.
@@ -105,7 +105,7 @@ def _parts(url: str) -> tuple[str, int, str, bool]:
 
 
 def _authorization(file: _LoginFile, source: CredentialsSource | None) -> tuple[str | None, tuple[str, ...]]:
-    """The ``Authorization`` header, and the texts that no message may hold, the longest first."""
+    """Return the ``Authorization`` header, and the texts that no message may hold, the longest first."""
     if source is None:
         return None, ()
     kinds = [name for name in ("token", "api_key", "password") if getattr(file, name) is not None]
@@ -125,7 +125,7 @@ def _authorization(file: _LoginFile, source: CredentialsSource | None) -> tuple[
 
 
 def index_names(text: str) -> list[str]:
-    """The indices of ``--index``: names or patterns, separated by commas. Raises UsageError (2) for others."""
+    """Return the indices of ``--index``: names or patterns, separated by commas. Raises UsageError (2) for others."""
     names = [name.strip() for name in text.split(",")]
     for name in names:
         # What OpenSearch allows in a name, with `*`; `-NAME` would exclude one, and `_` begins what is no index.

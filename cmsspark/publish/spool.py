@@ -69,7 +69,7 @@ class SpoolWriter:
         return position
 
     def quarantine(self, position: int, reason: str, row: Mapping[str, Any]) -> None:
-        """Keep a row that makes no valid document aside, with the reason; it is never sent."""
+        """Keep a row with an invalid document aside, with the reason; it is never sent."""
         path = self.folder / "quarantine.jsonl"
         text = json.dumps({"row": position, "reason": reason, "values": row}, default=str, ensure_ascii=True)
         with disk_errors(path):
@@ -159,12 +159,12 @@ class Spool:
             shutil.rmtree(folder, ignore_errors=True)
 
     def snapshots(self) -> list[int]:
-        """The numbers of the snapshots, oldest first."""
+        """Return the numbers of the snapshots, oldest first."""
         names = [entry.name for entry in self.day_folder.glob("g[0-9]*") if (entry / "manifest.json").is_file()]
         return sorted(int(name[1:]) for name in names)
 
     def manifest(self, snapshot_no: int) -> dict[str, Any]:
-        """A snapshot's manifest. Raises DataError (65) where it is damaged."""
+        """Return a snapshot's manifest. Raises DataError (65) where it is damaged."""
         if snapshot_no not in self._manifests:
             path = self.folder(snapshot_no) / "manifest.json"
             try:
@@ -175,11 +175,11 @@ class Spool:
         return self._manifests[snapshot_no]
 
     def folder(self, snapshot_no: int) -> Path:
-        """The folder of a snapshot."""
+        """Return the folder of a snapshot."""
         return self.day_folder / f"g{snapshot_no:04d}"
 
     def batches(self, snapshot_no: int) -> Iterator[Batch]:
-        """The batches as the manifest bounds them, READY, without numbers."""
+        """Yield the batches as the manifest bounds them, READY, without numbers."""
         for part in self.manifest(snapshot_no)["parts"]:
             for offset, length, count, sha256 in part["batches"]:
                 yield Batch(0, snapshot_no, part["name"], offset, length, count, sha256)
@@ -200,7 +200,7 @@ class Spool:
         self._verified.add((snapshot_no, part))
 
     def read(self, batch: Batch) -> list[bytes]:
-        """The documents of a batch. Raises DataError (65) where the part is damaged: nothing of it is sent."""
+        """Return the documents of a batch. Raises DataError (65) where the part is damaged: nothing of it is sent."""
         self.verify(batch.snapshot_no, batch.part)
         content = self.slice(batch.snapshot_no, batch.part, batch.offset, batch.length)
         lines = content.split(b"\n")[:-1]
@@ -216,7 +216,7 @@ class Spool:
 
 
 def split(batch: Batch, documents: list[bytes]) -> list[Batch]:
-    """The two halves of a batch, each in the state in which it has to be sent."""
+    """Return the two halves of a batch, each in the state in which it has to be sent."""
     middle = len(documents) // 2
     halves, offset = [], batch.offset
     for piece in (documents[:middle], documents[middle:]):

@@ -30,7 +30,7 @@ class SpoolResult:
 
     @classmethod
     def of(cls, snapshot_no: int, manifest: Mapping[str, Any], *, resumed: bool = False) -> SpoolResult:
-        """The counts of a snapshot's manifest."""
+        """Return the counts of a snapshot's manifest."""
         counts = {name: manifest.get(name, 0) for name in _COUNTS}
         return cls(snapshot_no, **counts, resumed=resumed)
 
@@ -47,7 +47,7 @@ def spool_day(
     *,
     source: str,
     limit: int | None = None,
-    is_again: bool = False,
+    resend_all: bool = False,
 ) -> SpoolResult:
     """Write a new snapshot. Arguments and errors are those of :meth:`cmsspark.publish.outbox.Outbox.fill`."""
     snapshot_no = max([0, *spool.snapshots(), *log.snapshots()]) + 1
@@ -55,7 +55,7 @@ def spool_day(
     try:
         with open_changes(writer.folder, completeness_id(spec)) as changes:
             changes.load(log, spool)
-            counts = _write(writer, changes, spool, spec, rows, manifest, limit, is_again)
+            counts = _write(writer, changes, spool, spec, rows, manifest, limit, resend_all)
         if not writer.parts and not writer.quarantined:
             writer.abandon()
             return SpoolResult(None, unchanged=counts["unchanged"], left_out=counts["left_out"])
@@ -84,7 +84,7 @@ def _write(
     rows: Iterable[Mapping[str, Any]],
     manifest: Mapping[str, Any],
     limit: int | None,
-    is_again: bool,
+    resend_all: bool,
 ) -> dict[str, int]:
     counts = {"documents": 0, "unchanged": 0, "gone": 0, "left_out": 0}
     validator = validator_for(spec.table.name)
@@ -102,27 +102,27 @@ def _write(
         except BadDocument as error:
             writer.quarantine(position, str(error), row)
             continue
-        if changes.is_new(made["metadata"]["_id"], body) or is_again:
+        if changes.is_new(made["metadata"]["_id"], body) or resend_all:
             writer.add(body)
             counts["documents"] += 1
         else:
             counts["unchanged"] += 1
     if limit is None:
-        counts["gone"] = _write_end(writer, changes, spool, spec, manifest, is_again, counts["left_out"])
+        counts["gone"] = _write_end(writer, changes, spool, spec, manifest, resend_all, counts["left_out"])
         counts["documents"] += counts["gone"]
     return counts
 
 
 def _write_end(
     writer: SpoolWriter, changes: Changes, spool: Spool, spec: DocumentSpec, manifest: Mapping[str, Any],
-    is_again: bool, left_out: int,
+    resend_all: bool, left_out: int,
 ) -> int:  # fmt: skip
     """Write vanished documents once more with zero measures, and the completeness document if it changed.
 
     Returns the number of vanished documents.
     """
     vanished = 0
-    for sent in changes.vanished(is_again):
+    for sent in changes.vanished(resend_all):
         body = spool.slice(sent.snapshot_no, sent.part, sent.offset, sent.length)
         writer.add(canonical(gone(spec, json.loads(body))))
         vanished += 1
@@ -141,7 +141,7 @@ def _write_end(
     last = completeness(spec, summary, manifest)
     validator_for("completeness").check(last)
     body = canonical(last)
-    if changes.is_new_completeness(body) or is_again:
+    if changes.is_new_completeness(body) or resend_all:
         writer.add(body)
     return vanished
 

@@ -66,7 +66,7 @@ class StompConnection:
     # -- what stomp.py's protocol calls ----------------------------------------------------------------------
 
     def set_listener(self, name: str, listener: object) -> None:
-        """The protocol registers itself for heartbeats; this connection keeps them itself."""
+        """Ignore the listener that the protocol registers for heartbeats: this connection keeps them itself."""
 
     def transmit(self, frame: Any) -> None:
         """Queue a frame; :meth:`flush` writes it."""
@@ -99,7 +99,7 @@ class StompConnection:
                 self._wait(stall.remaining(), writing=True)
 
     def receive(self, timeout: float) -> Any | None:
-        """The next frame, or None after ``timeout`` seconds. Raises ConnectionLost when no frame can follow."""
+        """Return the next frame, or None after ``timeout`` seconds. Raises ConnectionLost when no frame can follow."""
         deadline = self._clock.monotonic() + timeout
         while True:
             self._read()
@@ -122,7 +122,7 @@ class StompConnection:
         self._receive_interval = max(interval, sends) if sends else 0.0
 
     def first_error(self) -> Any | None:
-        """An ERROR frame that has arrived, if any."""
+        """Return an ERROR frame that has arrived, if any."""
         self._read()
         return next((frame for frame in self._frames if frame.cmd == "ERROR"), None)
 
@@ -185,7 +185,7 @@ class StompConnection:
                 self._frames.append(frame)
 
     def _frame_end(self) -> int:
-        """The position of the first frame's NUL, or -1."""
+        """Return the position of the first frame's NUL, or -1."""
         head = self._in.find(b"\n\n")
         if head >= 0:
             for line in bytes(self._in[:head]).split(b"\n"):
@@ -283,7 +283,7 @@ def connect_stomp(
     clock: Clock,
     log: Callable[[str], None],
 ) -> StompConnection:
-    """A connection to one address of ``host``; with TLS the certificate is checked against the name ``host``.
+    """Return a connection to one address of ``host``; with TLS the certificate is checked against the name ``host``.
 
     Raises ConnectionLost within ``timeout`` seconds.
     """

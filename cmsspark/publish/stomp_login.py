@@ -68,7 +68,7 @@ class StompConnector:
         raise RetryableError(f"could not connect to any broker: {'; '.join(reasons)}")
 
     def open_standby(self, connection: StompConnection) -> StompConnection:
-        """A second connection to the address of ``connection``, which :meth:`open` returned. Raises as that."""
+        """Return a second connection to the address of ``connection``, which :meth:`open` returned. Raises as that."""
         assert self._peer is not None
         return self._logged_in(*self._peer, standby=connection)
 
@@ -88,7 +88,7 @@ class StompConnector:
         self, host: str, family: int, address: tuple[Any, ...], context: ssl.SSLContext | None,
         standby: StompConnection | None = None,
     ) -> StompConnection:  # fmt: skip
-        """A connection after a successful login."""
+        """Return a connection after a successful login."""
         connection = connect_stomp(host, address, family, context, self._timeouts.connect, self._clock, self._log)
         connection.standby = standby
         self._log_in(connection)
@@ -122,7 +122,7 @@ class StompConnector:
 
 
 def error_text(frame: Any, broker: Broker) -> str:
-    """The reason in an ERROR frame, in one line without secrets and control characters."""
+    """Return the reason in an ERROR frame, in one line without secrets and control characters."""
     body = frame.body.decode("utf-8", errors="replace") if isinstance(frame.body, bytes) else str(frame.body or "")
     first = body.strip().splitlines()[0] if body.strip() else ""
     text = str(frame.headers.get("message") or first or "an error without a message")
@@ -130,7 +130,7 @@ def error_text(frame: Any, broker: Broker) -> str:
 
 
 def not_allowed(reason: str, where: str, *, in_doubt: bool = False) -> ForbiddenError:
-    """The error for wrong credentials or rights; ``reason`` holds no secret."""
+    """Return the error for wrong credentials or rights; ``reason`` holds no secret."""
     return ForbiddenError(
         "the broker does not let us publish",
         where=where,

@@ -36,7 +36,7 @@ class Validator:
             raise BadDocument(error)
 
     def judge(self, document: Mapping[str, Any]) -> str | None:
-        """What the general validator has against ``document``, or None."""
+        """Return what the general validator has against ``document``, or None."""
         if self._slow is None:
             from jsonschema import Draft202012Validator
 
@@ -53,13 +53,14 @@ class Validator:
 
 @cache
 def validator_for(name: str) -> Validator:
-    """The validator of a table's documents, or of ``completeness``."""
+    """Return the validator of a table's documents, or of ``completeness``."""
     return Validator(document_schema(name))
 
 
 def compile_check(schema: Mapping[str, Any]) -> Check:
-    """A quick check that accepts only what ``schema`` accepts. A keyword that it does not know makes it accept
-    nothing.
+    """Return a quick check that accepts only what ``schema`` accepts.
+
+    A keyword that it does not know makes it accept nothing.
     """
     keywords = {"type", "properties", "required", "additionalProperties", "minimum", "pattern", "minLength", "enum"}
     if schema.keys() - keywords - {"$schema", "title", "description"}:

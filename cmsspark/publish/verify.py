@@ -44,7 +44,7 @@ def verify(request: PublishRequest, where: VerifyRequest, *, is_verbose: bool = 
     )
     if not (missing or extra or different):
         return
-    again = f"cmsspark publish --job {request.job.name} {options(request.interval)} --again"
+    again = f"cmsspark publish --job {request.job.name} {options(request.interval)} --resend"
     raise DataError(
         f"{missing:,} documents are missing, {extra:,} are extra, {different:,} differ",
         found=_hint(results),
@@ -96,7 +96,7 @@ def _print(table: str, result: Verification, where: str) -> None:
     row = (table, result.expected, result.found, result.missing, result.extra, result.different, result.gone)
     echo_table(_HEADINGS, [row], whole=(0,))
     if result.invalid:
-        click.echo(f"rows that make no valid document and are not expected: {result.invalid:,}")
+        click.echo(f"rows with invalid documents, which are not expected: {result.invalid:,}")
     click.echo(f"at {where}")
 
 

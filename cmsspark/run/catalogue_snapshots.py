@@ -57,7 +57,8 @@ def open_snapshots(
     has_accesses: bool = True,
     has_jobs: bool = False,
 ) -> Snapshots:
-    """The snapshots of these dumps; without replicas there is none of them. ``each`` works on parts, as ``map`` does.
+    """Return the snapshots of these dumps; without replicas there is none of them. ``each`` works on parts, as ``map``
+    does.
 
     ``rses_file``: exceptions to the sites of Rucio's RSEs. ``disk_replicas``: makes the parts of Rucio's replicas on
     disk elsewhere than in ``each``. ``has_accesses``: files are looked up in a catalogue; ``has_jobs``: blocks and
@@ -171,7 +172,7 @@ def _on_disk(storage: dict[str, tuple[str, str]], part: Part) -> Iterator[Any]:
 
 @contextmanager
 def opened(files: Files, path: str) -> Iterator[IO[bytes]]:
-    """A file of a dump, open on this host. Raises an error that names it."""
+    """Yield a file of a dump, open on this host. Raises an error that names it."""
     with _named(path), open_part(files, path) as stream:
         yield stream
 

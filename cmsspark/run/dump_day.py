@@ -77,14 +77,15 @@ class DumpJob:
     by_dataset: bool = False
 
     def only(self, patterns: NamePatterns | None) -> DumpJob:
-        """The job with the datasets that the patterns choose."""
+        """Return the job with the datasets that the patterns choose."""
         if patterns is None:
             return self
         return replace(self, build=lambda frames, day: patterns.select(self.build(frames, day)))
 
     def choose(self, files: Files, layout: Layout, day: date) -> list[Dump]:
-        """The dumps for the day. Raises InputMissing (66), also where Rucio does not serve the day and the job needs
-        it, and NotReady (75).
+        """Return the dumps for the day.
+
+        Raises InputMissing (66), also where Rucio does not serve the day and the job needs it, and NotReady (75).
         """
         if (self.is_of_rucio or self.rucio_frames) and layout.epochs.source(REPLICAS_ROLE, day) != "rucio":
             raise InputMissing(
@@ -97,7 +98,7 @@ class DumpJob:
         return [*chosen, folders.choose_replica_dump(files, layout, day, tables)] if self.replicas else chosen
 
     def sources(self, spark: SparkSession, dumps: list[Dump], feed: str = "auto") -> dict[str, TableSource]:
-        """The sources of the tables in Spark, by the tables' names; those of Rucio are made elsewhere
+        """Return the sources of the tables in Spark, by the tables' names; those of Rucio are made elsewhere
         (:mod:`cmsspark.run.dump_spark`).
         """
         from cmsspark.dumps.dataset_replicas import REPLICA_COLUMNS
@@ -111,7 +112,7 @@ class DumpJob:
         }
 
     def command(self) -> click.Command:
-        """The job's click command."""
+        """Return the job's click command."""
 
         @click.command(self.name, help=f"{JOBS[self.name].about}. Exit codes: cmsspark help exit-codes.")
         @job_options
@@ -129,7 +130,7 @@ class DumpJob:
 
 
 def dump_request(job: Job, options: Mapping[str, Any], settings: Settings, fout: str) -> JobRequest:
-    """The request that the parsed ``options`` of a job on dumps make (click's names and values)."""
+    """Return the request that the parsed ``options`` of a job on dumps make (click's names and values)."""
     return JobRequest(
         job.name, options["day"], fout, with_sources(settings, options.get("source", ())), options["root"],
         fmt=options["fmt"], engine=options["engine"],

@@ -78,7 +78,7 @@ def _block_frames(job: DumpTable, spark: SparkSession, dumps: Sequence[Dump]) ->
 def _with_rucio(
     job: DumpTable, request: JobRequest, spark: SparkSession, files: Files, dumps: Sequence[Dump], dump: Dump
 ) -> tuple[dict[str, pl.DataFrame], dict[str, Any]]:
-    """The frames of a job that reads Rucio, and the entry of the manifest."""
+    """Return the frames of a job that reads Rucio, and the entry of the manifest."""
     from cmsspark.dumps import rucio_blocks, rucio_row_frames
 
     rses, rse_counts = read_rses(dump, request.settings.rses, partial(opened, files))

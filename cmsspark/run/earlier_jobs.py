@@ -44,7 +44,7 @@ class EarlierDay:
         return self.source if self.ids is None else None
 
     def stream_files(self) -> list[StreamFiles]:
-        """The files as the scan takes them; none where they need not be read."""
+        """Return the files as the scan takes them; none where they need not be read."""
         # Not at import: numpy comes with it.
         from cmsspark.engines.tasks import StreamFiles
 
@@ -58,10 +58,10 @@ class EarlierDay:
         """A warning where no job can be recognised as repeated."""
         if self.source is not None:
             return []
-        return [f"{self.stream}: no job is repeated from the day before, {self.day}: {self.missing}"]
+        return [f"{self.stream}: jobs already counted on {self.day} cannot be recognised: {self.missing}"]
 
     def as_dict(self) -> dict[str, Any]:
-        """The entry of the manifest: the day, its folder (null: none is there), and where its ids come from."""
+        """Return the entry of the manifest: the day, its folder (null: none is there), and where its ids come from."""
         folder = None if self.source is None else self.source.folder
         entry: dict[str, Any] = {"day": self.day.isoformat(), "folder": folder}
         if self.ids is not None:
@@ -69,7 +69,10 @@ class EarlierDay:
         return {**entry, "ids_from": None if self.source is None else "logs"}
 
     def read_ids(self, files: Files) -> Longs:
-        """The stored ids, ascending; none where they are not stored. Raises DataError (65) where they are damaged."""
+        """Return the stored ids, ascending; none where they are not stored.
+
+        Raises DataError (65) where they are damaged.
+        """
         import numpy as np
 
         from cmsspark.base import buffers

@@ -33,7 +33,8 @@ class EngineChoice:
 
 
 def choose(request: JobRequest, layout: Layout, spark_reason: str = "") -> EngineChoice:
-    """The engine for a request. ``spark_reason``: what else asks for Spark, such as a profile or an option of Spark.
+    """Return the engine for a request. ``spark_reason``: what else asks for Spark, such as a profile or an option of
+    Spark.
 
     Looks at the dumps' folders where nothing else decides. Raises UsageError (2) where processes are requested for
     what only Spark does.
@@ -52,7 +53,7 @@ def choose(request: JobRequest, layout: Layout, spark_reason: str = "") -> Engin
 
 
 def _option_reasons(request: JobRequest) -> list[str]:
-    """The job's options that only Spark honours, as they are typed."""
+    """Return the job's options that only Spark honours, as they are typed."""
     options = [(f"--format {request.fmt}", request.fmt != "parquet")]
     if isinstance(request, DayRequest):
         options = [

@@ -20,7 +20,7 @@ _KEPT = 5
 
 
 def page_path(state_dir: Path, run: Run) -> Path:
-    """Where the page of a failed run is, or would be."""
+    """Return where the page of a failed run is, or would be."""
     return _folder(state_dir, run) / f"{run.run}.html"
 
 
@@ -75,7 +75,7 @@ def _failure(run: Run, error: BaseException) -> Failure:
 
 
 def _result(run: Run, interval: str) -> str:
-    """What the store has of the day, as far as it can be seen without a JVM."""
+    """Return what the store has of the day, as far as it can be seen without a JVM."""
     if not is_local(run.store):
         return "an earlier one, where there was one, is unchanged"
     has_result = Path(local_path(run.store), run.job, interval, "CURRENT").exists()

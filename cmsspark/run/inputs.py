@@ -75,20 +75,20 @@ def resolve(request: DayRequest, layout: Layout, files: Files) -> Inputs:
 
 
 def resolve_dbs_dump(request: DayRequest, layout: Layout, files: Files) -> Dump:
-    """The DBS dump that :func:`resolve` fixes. Raises InputMissing (66) and NotReady (75)."""
+    """Return the DBS dump that :func:`resolve` fixes. Raises InputMissing (66) and NotReady (75)."""
     kept = _kept_dumps(request, layout, files, ("dbs",))
     return kept.get("dbs") or folders.choose_dbs_dump(files, layout, request.day, dbs_tables(request))
 
 
 def dbs_tables(request: DayRequest) -> tuple[str, ...]:
-    """The tables of DBS that the request needs. Jobs name their dataset, so that no file is looked up."""
+    """Return the tables of DBS that the request needs. Jobs name their dataset, so that no file is looked up."""
     is_of_jobs = all(stream in STREAMS_OF_JOBS for stream in request.streams)
     return tuple(table for table in DUMPS["dbs"].for_streams if not is_of_jobs or table != "FILES")
 
 
 def uses_index(request: DayRequest, dbs: Dump) -> bool:
-    """Whether files find their dataset in the index: as ``--join`` says, or where FILES is small enough for an index
-    on each host. Raises SettingsError (78) where the limit is no number.
+    """Return whether files find their dataset in the index: as ``--join`` says, or where FILES is small enough for an
+    index on each host. Raises SettingsError (78) where the limit is no number.
     """
     if request.join != "auto":
         return request.join == "index"
@@ -101,7 +101,7 @@ def files_dump_bytes(dbs: Dump) -> int:
 
 
 def index_dump_bytes(settings: Settings) -> int:
-    """The largest FILES table, in bytes on disk, that an index is made of. Raises SettingsError (78)."""
+    """Return the largest FILES table, in bytes on disk, that an index is made of. Raises SettingsError (78)."""
     value = settings.spark.get(INDEX_DUMP_BYTES_KEY)
     if value is None:
         return INDEX_DUMP_BYTES
@@ -117,7 +117,8 @@ def index_dump_bytes(settings: Settings) -> int:
 
 
 def _kept_dumps(request: DayRequest, layout: Layout, files: Files, kinds: Sequence[str]) -> dict[str, Dump]:
-    """The dumps that the day's current result was made with; they stay chosen until ``--refresh-dumps`` (rule 17).
+    """Return the dumps that the day's current result was made with; they stay chosen until ``--refresh-dumps`` (rule
+    17).
 
     Dumps outside this run's folders are not kept: with another root all inputs are different.
     """
@@ -139,7 +140,7 @@ def _kept_dumps(request: DayRequest, layout: Layout, files: Files, kinds: Sequen
 
 
 def accepted_files(named: Sequence[str], streams: Sequence[DayInput]) -> frozenset[str]:
-    """The listed files that ``--accept-damaged`` names, by path or by their name alone.
+    """Return the listed files that ``--accept-damaged`` names, by path or by their name alone.
 
     Raises UsageError (2) for one that is not in the day's list, or stands for several.
     """
@@ -162,5 +163,5 @@ def accepted_files(named: Sequence[str], streams: Sequence[DayInput]) -> frozens
 
 
 def spellings(path: str) -> set[str]:
-    """A path as it may stand in a list of files: Spark names files by URIs with ``%20`` for a space."""
+    """Return a path as it may stand in a list of files: Spark names files by URIs with ``%20`` for a space."""
     return {path, os.path.abspath(local_path(path))} if is_local(path) else {path, unquote(path)}

@@ -103,7 +103,7 @@ def _run_by_spark(request: DayRequest, job_run: JobRun) -> results.CurrentTable:
 
 
 def _rses_of(request: DayRequest, inputs: Inputs) -> Rses | None:
-    """The storage elements of a dump of Rucio; None where another source has the replicas."""
+    """Return the storage elements of a dump of Rucio; None where another source has the replicas."""
     if inputs.replicas is None or inputs.replicas.kind != "rucio":
         return None
     opener = partial(catalogue_snapshots.opened, inputs.files)
@@ -169,7 +169,7 @@ class Work:
             raise overflow.explained(cause_of(error), self.request, self.inputs, catalogue) from None
 
     def context(self) -> TaskContext:
-        """The context of all tasks."""
+        """Return the context of all tasks."""
         key = pseudonyms.load_or_make(self.request.settings.state_dir / pseudonyms.KEY_FILE, self.request.day)
         opened = self.opened
         catalogue = str(opened.catalogue) if opened and opened.catalogue else None
@@ -199,7 +199,8 @@ def _snapshots(
     has_index: bool = True,
     disk_replicas: catalogue_snapshots.DiskReplicas | None = None,
 ) -> catalogue_snapshots.Snapshots:
-    """The snapshots that the inputs need; without ``has_index`` Spark joins files, and only jobs are looked up."""
+    """Return the snapshots that the inputs need; without ``has_index`` Spark joins files, and only jobs are looked up.
+    """
     began = time.monotonic()
     cache = request.settings.cache_dir / "catalogue"
     opened = catalogue_snapshots.open_snapshots(
@@ -221,7 +222,7 @@ def _snapshots(
 
 
 def stream_files(inputs: Inputs) -> list[StreamFiles]:
-    """The files of each stream as the scan takes them."""
+    """Return the files of each stream as the scan takes them."""
     streams = [
         StreamFiles(source.stream, source.format_name, tuple((file.path, file.size) for file in source.files))
         for source in inputs.streams

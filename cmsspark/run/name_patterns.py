@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def pattern_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options; the command gets ``patterns`` and ``antipatterns``, None where not given."""
+    """Return the options; the command gets ``patterns`` and ``antipatterns``, None where not given."""
     for option in (
         click.option("--antipatterns", metavar="LIST", help="Leave out datasets with these names, such as *RelVal*."),
         click.option(
@@ -50,12 +50,12 @@ class NamePatterns:
         return {"patterns": list(self.patterns), "antipatterns": list(self.antipatterns)}
 
     def matches(self, name: str) -> bool:
-        """Whether a dataset of that name stays."""
+        """Return whether a dataset of that name stays."""
         stays = not self.patterns or re.match(_expression(self.patterns), name) is not None
         return stays and not (self.antipatterns and re.match(_expression(self.antipatterns), name))
 
     def select(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """The rows whose ``dataset_name`` stays; a null name stays only where there are no patterns."""
+        """Return the rows whose ``dataset_name`` stays; a null name stays only where there are no patterns."""
         import polars as pl
 
         name = pl.col("dataset_name")
@@ -71,7 +71,7 @@ def _split(text: str | None) -> tuple[str, ...]:
 
 
 def _expression(patterns: tuple[str, ...]) -> str:
-    """A regular expression that Python and Rust read alike."""
+    """Return a regular expression that Python and Rust read alike."""
     return r"^(?:" + "|".join(_one(pattern) for pattern in patterns) + r")$"
 
 

@@ -50,12 +50,12 @@ class Largest(NamedTuple):
 
 
 def reader_of(request: DayRequest) -> Any:
-    """What makes the readers of a run: of (stream, form, day)."""
+    """Return what makes the readers of a run: of (stream, form, day)."""
     return partial(Reader, line_limit=request.settings.max_line_bytes, above=request.quarantine_above)
 
 
 def explained(error: Exception, request: DayRequest, inputs: Inputs, catalogue: Path | None) -> Exception:
-    """The error; for a sum beyond 64 bits, one that names stream, dataset, file and line of the largest record.
+    """Return the error; for a sum beyond 64 bits, one that names stream, dataset, file and line of the largest record.
 
     The logs are read again for that, where they lie on a local disk or are no larger than MOST_COPIED_BYTES.
     """
@@ -93,7 +93,7 @@ def _largest(request: DayRequest, inputs: Inputs, catalogue: Path | None, column
 
 @contextmanager
 def _opened(inputs: Inputs, catalogue: Path | None) -> Iterator[Catalogue | None]:
-    """The catalogue; with Spark's shuffle join, which needs none, it is built for this question alone."""
+    """Yield the catalogue; with Spark's shuffle join, which needs none, it is built for this question alone."""
     if catalogue is not None or not inputs.has_accesses:
         yield None if catalogue is None else Catalogue(catalogue)
         return
@@ -104,7 +104,7 @@ def _opened(inputs: Inputs, catalogue: Path | None) -> Iterator[Catalogue | None
 
 @contextmanager
 def _copied(files: Files, path: str) -> Iterator[Path]:
-    """A file's local path; of one that lies elsewhere, that of a copy, which is removed at the end."""
+    """Yield a file's local path; of one that lies elsewhere, that of a copy, which is removed at the end."""
     if is_local(path):
         yield Path(local_path(path))
         return
@@ -117,7 +117,7 @@ def _copied(files: Files, path: str) -> Iterator[Path]:
 def _of_stream(
     request: DayRequest, source: DayInput, inputs: Inputs, column: str, catalogue: Catalogue | None
 ) -> Largest | None:
-    """The record of a stream with the largest value in a column; None where no value is above 0."""
+    """Return the record of a stream with the largest value in a column; None where no value is above 0."""
     files, accepted = inputs.files, inputs.accepted
     if sum(listed.size for listed in source.files if not is_local(listed.path)) > MOST_COPIED_BYTES:
         return None
@@ -138,7 +138,8 @@ def _of_stream(
 
 
 def _least(top: list[int], total: int) -> tuple[int, int]:
-    """The least of the largest values, ``top``, without which all values fit 64 bits together, and how many these are.
+    """Return the least of the largest values, ``top``, without which all values fit 64 bits together, and how many
+    these are.
 
     Where they do not fit without all of ``top`` either, the least of these.
     """
@@ -181,7 +182,7 @@ def _position(
 
 
 def _matched(batch: Any, column: str, catalogue: Catalogue | None) -> list[int]:
-    """The values of jobs, or of accesses whose file is in the catalogue."""
+    """Return the values of jobs, or of accesses whose file is in the catalogue."""
     if catalogue is None or not largest(batch, column):
         return values_of(batch, column)
     whole = batch.unpack()
@@ -191,7 +192,7 @@ def _matched(batch: Any, column: str, catalogue: Catalogue | None) -> list[int]:
 
 
 def _dataset(lfn: str, catalogue: Catalogue) -> str | None:
-    """The dataset of a file; None where it is not in the catalogue."""
+    """Return the dataset of a file; None where it is not in the catalogue."""
     (pair,) = catalogue.lookup([lfn.encode()]).tolist()
     if pair == NOT_THERE:
         return None

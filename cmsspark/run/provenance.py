@@ -15,7 +15,7 @@ from cmsspark.store.results import STORE_VERSION
 
 
 def is_all_local(layout: Layout, sources: Iterable[str], fout: str) -> bool:
-    """Whether the inputs and the store are on the local disk, where no JVM is needed to list them."""
+    """Return whether the inputs and the store are on the local disk, where no JVM is needed to list them."""
     locations = [location.folder for source in sources for location in layout.locations[source]]
     return all(is_local(location) for location in (*locations, fout))
 
@@ -32,7 +32,7 @@ def check_unchanged(files: Files, inputs: Iterable[DayInput | Dump]) -> None:
 
 
 def dumps_summary(dumps: Iterable[Dump]) -> dict[str, dict[str, Any]]:
-    """The dumps that were chosen, by kind; ``day`` is null for the legacy ``current`` folder."""
+    """Return the dumps that were chosen, by kind; ``day`` is null for the legacy ``current`` folder."""
     return {
         dump.kind: {
             "folder": dump.folder,
@@ -45,7 +45,7 @@ def dumps_summary(dumps: Iterable[Dump]) -> dict[str, dict[str, Any]]:
 
 
 def input_summary(source: DayInput) -> dict[str, Any]:
-    """A stream's input as manifests have it."""
+    """Return a stream's input as manifests have it."""
     return {
         "stream": source.stream,
         "form": source.format_name,
@@ -56,7 +56,7 @@ def input_summary(source: DayInput) -> dict[str, Any]:
 
 
 def versions() -> dict[str, Any]:
-    """The versions of code, store, Python and Spark."""
+    """Return the versions of code, store, Python and Spark."""
     return {
         "cmsspark": __version__,
         "store": STORE_VERSION,

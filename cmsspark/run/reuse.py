@@ -30,7 +30,7 @@ SOURCE: Final = "data_aggregation"
 
 
 def is_possible(request: DayRequest) -> bool:
-    """Whether the request's options allow another job's result."""
+    """Return whether the request's options allow another job's result."""
     needs_count = request.recount or request.join != "auto" or bool(request.accept_damaged)
     needs_count = needs_count or request.quarantine_above is not None
     own = request.tables[:1] == (request.job,) and not {*request.tables[1:]} - {*JOB_TABLES}
@@ -38,7 +38,7 @@ def is_possible(request: DayRequest) -> bool:
 
 
 def find(request: DayRequest, inputs: Inputs) -> results.CurrentTable | None:
-    """The day's current ``data_aggregation``, where it counted the same streams of the same input; else None."""
+    """Return the day's current ``data_aggregation``, where it counted the same streams of the same input; else None."""
     if not is_possible(request) or inputs.missing:
         return None
     try:
@@ -69,7 +69,7 @@ def _is_same(manifest: Manifest, request: DayRequest, inputs: Inputs) -> bool:
 
 
 def outcome_of(source: results.CurrentTable, streams: tuple[str, ...]) -> DayOutcome:
-    """The outcome of the run ``source``, restricted to ``streams``."""
+    """Return the outcome of the run ``source``, restricted to ``streams``."""
     from cmsspark.run.day_result import DayOutcome
 
     manifest = source.manifest
@@ -110,7 +110,7 @@ def write(source: results.CurrentTable, streams: tuple[str, ...], run: results.S
 
 
 def _earlier(manifest: Manifest, stream: str) -> Mapping[str, Any]:
-    """The entry of the manifest on the day before of a stream of jobs."""
+    """Return the entry of the manifest on the day before of a stream of jobs."""
     entry: Mapping[str, Any] = (manifest.document.get("earlier_jobs") or {}).get(stream, {})
     return entry
 

@@ -70,7 +70,8 @@ class RunContext:
 
     @contextmanager
     def staged(self, files: Files) -> Iterator[results.StagedRun]:
-        """A new run in the store, which the block writes and commits; its files are removed where the block raises.
+        """Yield a new run in the store, which the block writes and commits; its files are removed where the block
+        raises.
 
         The commit checks the lease. Raises OutputError (73) where the store cannot be written.
         """
@@ -181,13 +182,16 @@ def _fields_of(manifest: Manifest) -> dict[str, Any]:
 
 
 def fingerprint(manifest: Manifest) -> str:
-    """A digest of the files that a run read: names, sizes, times."""
+    """Return a digest of the files that a run read: names, sizes, times."""
     files = sorted((source.stream or source.table or "", *file) for source in manifest.inputs for file in source.files)
     return hashlib.sha256(json.dumps(files).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def from_manifest(manifest: Manifest, fout: str) -> Run:
-    """A run as its manifest describes it. Raises ValueError where the manifest does not name its run and its day."""
+    """Return a run as its manifest describes it.
+
+    Raises ValueError where the manifest does not name its run and its day.
+    """
     stored, seconds = manifest.rows_run, manifest.seconds
     began_ms = clock.run_began_ms(stored)
     run = Run(stored, manifest.job, date.fromisoformat(manifest.day), State.DONE, absolute(fout), 0, exit_code=0)

@@ -68,7 +68,7 @@ def _write_by_process(fout: str, job: str, done: CurrentTable) -> None:
 
 
 def page_of_run(files: Files, fout: str, job: Job, manifest: Manifest, folder: str, links: str = "") -> str:
-    """The page of the run in ``folder``: what was read, in pictures, and then how it was counted."""
+    """Return the page of the run in ``folder``: what was read, in pictures, and then how it was counted."""
     contents = of_run(files, fout, job, manifest, folder)
     interval = named(manifest.period or manifest.day)
     title = use_pictures.title_of(job, interval)
@@ -80,7 +80,7 @@ def page_of_run(files: Files, fout: str, job: Job, manifest: Manifest, folder: s
 
 
 def of_run(files: Files, fout: str, job: Job, manifest: Manifest, folder: str) -> dict[str, Any]:
-    """The report of the run in ``folder``, from its manifest, the days before, its table and its quarantine."""
+    """Return the report of the run in ``folder``, from its manifest, the days before, its table and its quarantine."""
     day = date.fromisoformat(manifest.day)
     before = results.history(files, fout, job.name, day, TRAILING_DAYS) if manifest.reconciliation else []
     return report(manifest, before, _stored(job, manifest, folder), _quarantined(manifest))
@@ -102,7 +102,7 @@ def _stored(job: Job, manifest: Manifest, folder: str) -> dict[str, int] | None:
 
 
 def _quarantined(manifest: Manifest) -> dict[str, Any] | None:
-    """The run's quarantine: reasons and positions, never the contents of a record."""
+    """Return the run's quarantine: reasons and positions, never the contents of a record."""
     file = manifest.quarantine
     if not file:
         return None

@@ -116,11 +116,11 @@ class ScanSummary:
 
 
 def _unverified(damage: Mapping[str, Any]) -> str:
-    """The records of a damaged file that no checksum covers, for a warning."""
+    """Return the records of a damaged file that no checksum covers, for a warning."""
     count = damage.get("unverified_records", 0)
     return f", {count:,} of them unverified: no checksum covers them, so that any may be altered" if count else ""
 
 
 def _by_count(pair: tuple[str, int]) -> tuple[int, str]:
-    """A sort key: the largest count first, equal ones by name."""
+    """Return a sort key: the largest count first, equal ones by name."""
     return -pair[1], pair[0]

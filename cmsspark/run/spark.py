@@ -82,7 +82,7 @@ class SparkRunner:
         return SparkResult(rows, context.day, self.tables, jobs, kept)
 
     def _rucio_replicas(self, dump: Dump | None) -> tuple[DataFrame | None, DataFrame | None]:
-        """The replicas on disk by Rucio, with ``shuffle_join.DISK_REPLICAS``, and what is persisted for them.
+        """Return the replicas on disk by Rucio, with ``shuffle_join.DISK_REPLICAS``, and what is persisted for them.
 
         Raises DataError (65).
         """
@@ -231,7 +231,7 @@ class SparkResult:
 
 
 def _kind(table: str) -> str:
-    """The kind of the merged rows that a table of accesses is made of."""
+    """Return the kind of the merged rows that a table of accesses is made of."""
     return PARTIALS if table == "partials" else REPORT
 
 

@@ -33,7 +33,7 @@ _NEXT: Final = "kinit, or give --principal NAME@REALM and --keytab FILE; then ru
 
 
 def refused(text: str) -> NotAllowed | None:
-    """The error (77) that a text about Kerberos of Java, Hadoop or a library comes to; None for other texts."""
+    """Return the error (77) that a text about Kerberos of Java, Hadoop or a library comes to; None for other texts."""
     match = _REFUSED.search(text)
     if match is None:
         return None
@@ -41,7 +41,7 @@ def refused(text: str) -> NotAllowed | None:
 
 
 def is_needed(environ: Mapping[str, str]) -> bool:
-    """Whether the cluster's ``core-site.xml`` asks for Kerberos."""
+    """Return whether the cluster's ``core-site.xml`` asks for Kerberos."""
     for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR"):
         try:
             text = Path(environ[name], "core-site.xml").read_text(encoding="utf-8")
@@ -102,7 +102,7 @@ def _check_keytab(path: Path, principal: str, environ: Mapping[str, str]) -> Non
 
 
 def _run(environ: Mapping[str, str], *words: str) -> subprocess.CompletedProcess[str] | None:
-    """What a command of Kerberos ended with; None where it is not installed or does not end in time."""
+    """Return what a command of Kerberos ended with; None where it is not installed or does not end in time."""
     program = shutil.which(words[0], path=environ.get("PATH"))
     if program is None:
         return None

@@ -40,7 +40,7 @@ class Pseudonyms:
         return hashlib.sha256(b"cmsspark key id" + self.key).hexdigest()[:8]
 
     def of(self, name: str) -> str:
-        """The pseudonym of a person's name."""
+        """Return the pseudonym of a person's name."""
         digest = hmac.digest(self.key, name.encode(), "sha256").hex()
         return f"{self.key_id}:{digest[:32]}"
 
@@ -56,7 +56,7 @@ class KeyFile:
     older: tuple[tuple[date, Pseudonyms], ...] = ()
 
     def of_day(self, day: date) -> Pseudonyms:
-        """The key of the logs of a day."""
+        """Return the key of the logs of a day."""
         key = self.current
         for end, older in self.older:
             if day >= end:
@@ -74,13 +74,14 @@ class KeyFile:
         return KeyFile(self.current, tuple((end, key) for end, key in self.older if end > before))
 
     def text(self) -> str:
-        """The file's content."""
+        """Return the file's content."""
         lines = [self.current.key.hex(), *(f"{end.isoformat()} {key.key.hex()}" for end, key in self.older)]
         return "".join(f"{line}\n" for line in lines)
 
 
 def load_or_make(path: Path, day: date | None = None) -> Pseudonyms:
-    """The key in ``path`` for the logs of ``day``, or the current one; made (mode 0600) if the file does not exist.
+    """Return the key in ``path`` for the logs of ``day``, or the current one; made (mode 0600) if the file does not
+    exist.
 
     Raises as :func:`load`.
     """
@@ -89,7 +90,7 @@ def load_or_make(path: Path, day: date | None = None) -> Pseudonyms:
 
 
 def load(path: Path) -> KeyFile:
-    """The keys in ``path``, with one made there (mode 0600) if the file does not exist.
+    """Return the keys in ``path``, with one made there (mode 0600) if the file does not exist.
 
     Raises NotAllowed (77) when others can read it, SettingsError (78) when it has no keys, OutputError (73) when it
     cannot be created.
@@ -114,7 +115,7 @@ def load(path: Path) -> KeyFile:
 
 
 def _parsed(content: str) -> KeyFile | None:
-    """The keys of a file's content; None where it holds anything else."""
+    """Return the keys of a file's content; None where it holds anything else."""
     matches = [_LINE.fullmatch(line.strip()) for line in content.split("\n")]
     if None in matches:
         return None

@@ -126,7 +126,7 @@ def redacted_words(words: Sequence[str]) -> list[str]:
 
 
 def _hides_next(word: str, before: str) -> bool:
-    """Whether the word after this one is a secret."""
+    """Return whether the word after this one is a secret."""
     if word in ("=", ":", "=="):
         return is_secret(before)
     is_name = word.startswith("-") or word.endswith((":", "=")) or (before != "-m" and _NAME_OF_NEXT.fullmatch(word))
@@ -134,7 +134,7 @@ def _hides_next(word: str, before: str) -> bool:
 
 
 def is_secret(name: str) -> bool:
-    """Whether the value of an option or variable of that name is secret."""
+    """Return whether the value of an option or variable of that name is secret."""
     match = _IS_SECRET.fullmatch(name[-_LONGEST_NAME:])
     if match is None:
         return False

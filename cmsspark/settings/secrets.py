@@ -46,13 +46,13 @@ def open_private(path: Path, what: str = "a file with credentials") -> BinaryIO:
 
 
 def read_private(path: Path, what: str = "a file with credentials") -> bytes:
-    """The content of a private file, at most 1 MB of it. Raises as :func:`open_private`."""
+    """Return the content of a private file, at most 1 MB of it. Raises as :func:`open_private`."""
     with open_private(path, what) as stream:
         return stream.read(_MAX_BYTES)
 
 
 def read_password(path: Path) -> str:
-    """The first line of ``path``, stripped.
+    """Return the first line of ``path``, stripped.
 
     Raises NotAllowed (77) where group or others can access the file, SettingsError (78) where it is missing or empty.
     """
@@ -84,7 +84,7 @@ def read_token(path: Path) -> str:
 
 
 def tls_context(ca: Path | None = None, cert: Path | None = None, key: Path | None = None) -> ssl.SSLContext:
-    """A TLS client context, version 1.2 or newer, that verifies the server's certificate and host name.
+    """Return a TLS client context, version 1.2 or newer, that verifies the server's certificate and host name.
 
     ``ca``: a file or folder with the trusted certificates, by default those of the system. ``cert`` and ``key``: the
     client's; ``cert`` may contain the key, and the key's file must be private. Raises SettingsError (78) for files that
@@ -121,7 +121,7 @@ def basic_credentials(user: str | None, password: str | None) -> str:
 
 
 def safe_text(text: str, *secrets: str | None, limit: int = 300) -> str:
-    """An untrusted text, for example a server's answer, as one line that is safe for terminals and logs.
+    """Return an untrusted text, for example a server's answer, as one line that is safe for terminals and logs.
 
     Control characters, line ends and invisible formatting become blanks, secrets become ``***``, and the result is cut
     to ``limit`` characters.

@@ -117,7 +117,7 @@ class Settings:
         return self._file.where(*key)
 
     def section(self, kind: type[_T], name: str) -> _T:
-        """The keys under ``name``, one of ``sources, publishing, daily``, as a struct.
+        """Return the keys under ``name``, one of ``sources, publishing, daily``, as a struct.
 
         Raises SettingsError (78) with the line of the wrong value.
         """
@@ -136,7 +136,7 @@ class Settings:
 
 
 def load_settings(path: str | None = None, environ: Mapping[str, str] | None = None) -> Settings:
-    """The effective settings, from the file at ``path`` or the first one in the search order.
+    """Return the effective settings, from the file at ``path`` or the first one in the search order.
 
     Raises SettingsError (78) for a named file that does not exist, for invalid YAML, unknown keys and wrong types, each
     with file and line; NotAllowed (77) for a file without read permission.
@@ -229,7 +229,7 @@ def _xdg(env: Mapping[str, str], name: str, default: Path) -> Path:
 
 
 def _resolved(text: str, base: Path, home: Path) -> str:
-    """A location in the settings: URIs unchanged, ``~`` as the home, relative paths from the file's folder."""
+    """Return a location in the settings: URIs unchanged, ``~`` as the home, relative paths from the file's folder."""
     if "://" in text or text.startswith(("/", "file:")):
         return text
     if text == "~" or text.startswith("~/"):

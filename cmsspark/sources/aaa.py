@@ -101,7 +101,7 @@ class AaaDecoder(JsonDecoder):
         return self.coder.number(site, app, user, remote)
 
     def strict(self, fields: Fields) -> Any:
-        """The record of a strictly parsed line. Raises Malformed."""
+        """Return the record of a strictly parsed line. Raises Malformed."""
         values, metadata = parts_of(fields)
         texts = _TEXTS + (_SITES if self.enriched else ())
         values_of: dict[str, Any] = {}

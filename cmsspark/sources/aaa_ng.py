@@ -109,7 +109,7 @@ class AaaNgDecoder(JsonDecoder):
 
     @classmethod
     def format_versions(cls) -> FormatVersions:
-        """One version; its fields are in ``data`` or in the record itself."""
+        """Return one version; its fields are in ``data`` or in the record itself."""
         schema = RecordSchema.of("aaa-ng", input_table("aaa/aaa-ng").columns)
         return FormatVersions(
             {schema.name: schema},
@@ -118,12 +118,12 @@ class AaaNgDecoder(JsonDecoder):
         )
 
     def decode_lines(self, lines: Content) -> list[Any]:
-        """The records of lines in the form that last succeeded. Raises msgspec's errors."""
+        """Return the records of lines in the form that last succeeded. Raises msgspec's errors."""
         records: list[Any] = self._decoders[0].decode_lines(lines)
         return records
 
     def decode_line(self, line: bytes) -> Any:
-        """The record of one line in either form. Raises msgspec's errors."""
+        """Return the record of one line in either form. Raises msgspec's errors."""
         try:
             return self._decoders[0].decode(line)
         except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -162,7 +162,7 @@ class AaaNgDecoder(JsonDecoder):
         return self.coder.number(site, app, user, remote)
 
     def strict(self, fields: Fields) -> Any:
-        """The record of a strictly parsed line. Raises Malformed."""
+        """Return the record of a strictly parsed line. Raises Malformed."""
         if "data" not in fields:
             if "file_lfn" not in fields:
                 raise Malformed("neither data nor file_lfn is there")
@@ -177,5 +177,5 @@ class AaaNgDecoder(JsonDecoder):
 
 
 def is_resolved(status: str | None) -> Any:
-    """Whether a site with this status counts: null, empty, or a text that begins with ``resolved`` (rule 45)."""
+    """Return whether a site with this status counts: null, empty, or a text that begins with ``resolved`` (rule 45)."""
     return not status or status.startswith(_RESOLVED)

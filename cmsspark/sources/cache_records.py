@@ -1,4 +1,4 @@
-"""XCache's own records: one for each file that is closed at a cache (rule 48). They are no accesses."""
+"""XCache's own records: one for each file that is closed at a cache (rule 48). These are not accesses."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class CacheDecoder(JsonDecoder):
         raise msgspec.ValidationError
 
     def strict(self, fields: Fields) -> Any:
-        """The record of a parsed line, whose fields are in ``data`` or beside ``metadata``. Raises Malformed."""
+        """Return the record of a parsed line, whose fields are in ``data`` or beside ``metadata``. Raises Malformed."""
         if "data" not in fields and "file_path" not in fields:
             raise Malformed("neither data nor file_path is there")
         values, metadata = parts_of(fields if "data" in fields else {**fields, "data": [fields]})

@@ -74,7 +74,7 @@ class CmsswDecoder(JsonDecoder):
         return self.coder.number(site, app, user, remote)
 
     def strict(self, fields: Fields) -> Any:
-        """The record of a strictly parsed line. Raises Malformed."""
+        """Return the record of a strictly parsed line. Raises Malformed."""
         values, metadata = parts_of(fields)
         values_of: dict[str, Any] = {}
         for data in objects(values):
@@ -83,7 +83,7 @@ class CmsswDecoder(JsonDecoder):
         return ReportRecord(Data(**values_of), metadata)
 
     def avro_record(self, row: Mapping[str, Any]) -> Any:
-        """A legacy Avro record's needed fields as a record. Raises Malformed."""
+        """Return a legacy Avro record's needed fields as a record. Raises Malformed."""
         values: dict[str, Any] = {name: avro_text(row, name.upper()) for name in _TEXTS}
         values |= {name: avro_long(row, name.upper()) for name in _LONGS}
         return ReportRecord(Data(**values))

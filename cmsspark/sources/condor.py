@@ -103,7 +103,7 @@ class CondorDecoder(JsonDecoder):
 
     @classmethod
     def format_versions(cls) -> FormatVersions:
-        """One version, with over a thousand fields, of which the schema has those that are needed."""
+        """Return one version, with over a thousand fields, of which the schema has those that are needed."""
         schema = RecordSchema.of("json", input_table("condor/json").columns, is_open=True)
         return FormatVersions({"json": schema}, lambda data: ("json", data) if isinstance(data, dict) else None)
 
@@ -155,7 +155,7 @@ class CondorDecoder(JsonDecoder):
                 batch.count_job("never_ran")
 
     def strict(self, fields: Fields) -> Any:
-        """The record of a strictly parsed line. Raises Malformed."""
+        """Return the record of a strictly parsed line. Raises Malformed."""
         values, metadata = parts_of(fields)
         values_of: dict[str, Any] = {}
         for data in objects(values):
@@ -172,7 +172,9 @@ class CondorDecoder(JsonDecoder):
 
 
 def job_site(logged: str | None) -> str:
-    """The site of a job (rule 33): without outer blanks and one ``_Disk`` at the end; ``unknown`` where it is none."""
+    """Return the site of a job (rule 33): without outer blanks and one ``_Disk`` at the end; ``unknown`` where it is
+    none.
+    """
     name = (logged or "").strip().removesuffix("_Disk")
     return name if name and name.lower() != UNKNOWN else UNKNOWN
 
@@ -183,6 +185,6 @@ def job_app(app: str, workflow: str | None) -> str:
 
 
 def job_user(logged: str | None) -> str | None:
-    """The user of a job (rule 33); None where nobody is named."""
+    """Return the user of a job (rule 33); None where nobody is named."""
     name = (logged or "").strip()
     return name if name and name.lower() != UNKNOWN else None

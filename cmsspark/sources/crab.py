@@ -48,7 +48,7 @@ class CrabDecoder:
         return self.coder.groups
 
     def avro_record(self, row: Mapping[str, Any]) -> JobRecord:
-        """An Avro record's needed fields. Raises Malformed."""
+        """Return an Avro record's needed fields. Raises Malformed."""
         return JobRecord(
             avro_text(row, "FileName"),
             avro_text(row, "SiteName"),

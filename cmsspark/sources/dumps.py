@@ -38,17 +38,17 @@ class Dump:
         return sum(file.size for files in self.tables.values() for file in files)
 
     def folder_of(self, table: str) -> str:
-        """The folder with the table's files."""
+        """Return the folder with the table's files."""
         return self.folder if DUMPS[self.kind].is_one_folder else join(self.folder, DUMPS[self.kind].folder_of(table))
 
     def fingerprint(self, tables: Iterable[str] | None = None) -> str:
-        """A digest over path, size and mtime of each file of ``tables`` (default: all tables)."""
+        """Return a digest over path, size and mtime of each file of ``tables`` (default: all tables)."""
         names = sorted(self.tables if tables is None else tables)
         return digest({name: self.tables[name] for name in names})
 
 
 def choose_dbs_dump(files: Files, layout: Layout, day: date, tables: Iterable[str]) -> Dump:
-    """The DBS dump of a log day with the files of ``tables``.
+    """Return the DBS dump of a log day with the files of ``tables``.
 
     It is the first complete dump dated after the day, else that of the day, else the newest before it. The legacy
     ``current`` is used only where no dated dump exists. Raises InputMissing (66) where there is no dump, NotReady (75)
@@ -66,7 +66,7 @@ def choose_dbs_dump(files: Files, layout: Layout, day: date, tables: Iterable[st
 
 
 def choose_phedex_dump(files: Files, layout: Layout, day: date) -> Dump:
-    """The PhEDEx snapshot of a log day, the latest of its date. Its table is ``block_replicas``."""
+    """Return the PhEDEx snapshot of a log day, the latest of its date. Its table is ``block_replicas``."""
     location = layout.dump_location("phedex", "snapshots")
     dated = []
     for entry in _folders(files, location.folder):
@@ -77,7 +77,8 @@ def choose_phedex_dump(files: Files, layout: Layout, day: date) -> Dump:
 
 
 def choose_rucio_dump(files: Files, layout: Layout, day: date, tables: Iterable[str] = ()) -> Dump:
-    """The Rucio dump of a log day (rule 22) with the files of ``tables``, by default of those that replicas need.
+    """Return the Rucio dump of a log day (rule 22) with the files of ``tables``, by default of those that replicas
+    need.
 
     Its tables are written one by one, so that a day whose dump is being written is skipped as incomplete.
     """
@@ -93,7 +94,8 @@ def choose_rucio_dump(files: Files, layout: Layout, day: date, tables: Iterable[
 
 
 def choose_replica_dump(files: Files, layout: Layout, day: date, tables: Iterable[str] = ()) -> Dump:
-    """The dump of the source that serves the replicas of a log day (rule 28); ``tables``: of Rucio, where it is that.
+    """Return the dump of the source that serves the replicas of a log day (rule 28); ``tables``: of Rucio, where it is
+    that.
 
     Raises InputMissing (66) where that source has none, whatever the others have.
     """
@@ -114,7 +116,9 @@ def choose_replica_dump(files: Files, layout: Layout, day: date, tables: Iterabl
 
 
 def dump_at(files: Files, kind: str, folder: str, day: date, when: date | None, tables: Iterable[str]) -> Dump | None:
-    """The dump in ``folder``, dated ``when``, that was chosen before for ``day``; None where it is now incomplete."""
+    """Return the dump in ``folder``, dated ``when``, that was chosen before for ``day``; None where it is now
+    incomplete.
+    """
     if DUMPS[kind].is_one_folder:
         names = dict.fromkeys(DUMPS[kind].tables, folder)
     else:
@@ -127,7 +131,7 @@ def dump_at(files: Files, kind: str, folder: str, day: date, when: date | None, 
 
 
 def _far(kind: str, day: date, when: date | None) -> list[str]:
-    """A warning where the dump is far from the day."""
+    """Return a warning where the dump is far from the day."""
     if when is None or abs((when - day).days) <= FAR_DAYS:
         return []
     return [f"{kind}: the dump is of {when}, {abs((when - day).days)} days away from {day}"]
@@ -152,18 +156,19 @@ def _dump_day(pattern: re.Pattern[str], entry: Entry) -> date | None:
 
 
 def _table_folders(folder: str, tables: Iterable[str]) -> dict[str, str]:
-    """The folder of each table; the dump's own folder has an empty name."""
+    """Return the folder of each table; the dump's own folder has an empty name."""
     return {"": folder, **{table: join(folder, table) for table in tables}}
 
 
 def _time_key(time: str) -> tuple[tuple[int, ...], str]:
-    """The sort key of the time in a snapshot's name, padded or not (``9h05m`` before ``10h00m``)."""
+    """Return the sort key of the time in a snapshot's name, padded or not (``9h05m`` before ``10h00m``)."""
     return tuple(int(part) for part in re.findall(r"\d+", time, re.ASCII)), time
 
 
 def _preference(day: date, dated: Sequence[_Dated]) -> list[_Dated]:
-    """The order of rule 17: later days, nearest first; the same day; earlier days, newest first. Later times come
-    first.
+    """Return the order of rule 17: later days, nearest first; the same day; earlier days, newest first.
+
+    Later times come first.
     """
     latest_first = sorted(dated, key=lambda dump: _time_key(dump[1]), reverse=True)
     after = sorted((dump for dump in latest_first if dump[0] > day), key=lambda dump: dump[0])
@@ -209,7 +214,7 @@ def _current_dump(files: Files, folder: str, required: Sequence[str]) -> Dump:
 
 
 def _tables(files: Files, folders: Mapping[str, str]) -> tuple[dict[str, tuple[InputFile, ...]], list[str]]:
-    """The files of each table, and which tables are missing or empty."""
+    """Return the files of each table, and which tables are missing or empty."""
     tables: dict[str, tuple[InputFile, ...]] = {}
     incomplete = []
     for table, folder in folders.items():

@@ -131,7 +131,8 @@ _REQUIRED_OF_TEXT: Final = RequiredFields("path", ("sec.info", "sec.app"), ("rb"
 
 
 def _required_of(data: Mapping[str, Any] | str) -> RequiredFields | None:
-    """The required fields of a record; None where the keys of its ``data`` do not identify the format version."""
+    """Return the required fields of a record; None where the keys of its ``data`` do not identify the format version.
+    """
     if isinstance(data, str):
         return _REQUIRED_OF_TEXT
     prefixed = "eos.path" in data
@@ -159,7 +160,7 @@ class EosDecoder(JsonDecoder):
 
     @classmethod
     def format_versions(cls) -> FormatVersions:
-        """The versions that may be in one file: G1, G3, and both layouts of G2."""
+        """Return the versions that may be in one file: G1, G3, and both layouts of G2."""
         g2 = input_table("eos/g2").columns
         schemas = (
             RecordSchema.of("G1", input_table("eos/g1").columns, prefix=""),
@@ -174,11 +175,11 @@ class EosDecoder(JsonDecoder):
         return FormatVersions({schema.name: schema for schema in schemas}, _version_of)
 
     def decode_lines(self, lines: Content) -> list[Any]:
-        """The records of lines in the layout that last succeeded. Raises msgspec's errors."""
+        """Return the records of lines in the layout that last succeeded. Raises msgspec's errors."""
         return _checked(self._decoders[0].decode_lines(lines))
 
     def decode_line(self, line: bytes) -> Any:
-        """The record of one line in any layout. Raises msgspec's errors."""
+        """Return the record of one line in any layout. Raises msgspec's errors."""
         failed: Exception | None = None
         for position, decoder in enumerate(self._decoders):
             try:
@@ -209,7 +210,7 @@ class EosDecoder(JsonDecoder):
         return self.coder.number(SITE, app, user, Remote.UNKNOWN)
 
     def strict(self, fields: Fields) -> Any:
-        """The record of a strictly parsed line. Raises Malformed."""
+        """Return the record of a strictly parsed line. Raises Malformed."""
         values, metadata = parts_of(fields)
         record: Any = None
         for value in values:
@@ -224,12 +225,12 @@ class EosDecoder(JsonDecoder):
 
 
 def _is_shared(column: Column) -> bool:
-    """Whether both layouts of G2 have the column."""
+    """Return whether both layouts of G2 have the column."""
     return column.name.startswith("metadata.") or column.name in ("data.raw", "data.real_timestamp")
 
 
 def _version_of(data: Any) -> tuple[str, Mapping[str, Any]] | None:
-    """The version of a record and its fields, by its ``data``."""
+    """Return the version of a record and its fields, by its ``data``."""
     if isinstance(data, str):
         inner = data[1:-1] if len(data) > 1 and data[0] == data[-1] == '"' else data
         return "G1", dict(part.split("=", 1) for part in inner.split("&") if "=" in part)
@@ -268,7 +269,7 @@ def _in_parts(record: Text, number: int) -> StrictRecord:
 
 
 def _refused(why: str, number: int) -> msgspec.ValidationError:
-    """The error in msgspec's format, which contains the number of the rejected record."""
+    """Return the error in msgspec's format, which contains the number of the rejected record."""
     return msgspec.ValidationError(f"{why} - at `$[{number}]`")
 
 
@@ -283,7 +284,7 @@ def _strict_text(text: str, metadata: Metadata | None) -> StrictRecord:
 
 
 def _strict_struct(fields: Fields, metadata: Metadata | None) -> StrictRecord:
-    """A struct of any layout, checked by the types of that layout. Raises Malformed."""
+    """Return a struct of any layout, checked by the types of that layout. Raises Malformed."""
     if any(key.startswith("eos.") for key in fields):
         layout = "eos."
     elif "eos_path" in fields or "raw" in fields:

@@ -48,7 +48,7 @@ class Epochs:
 
     @classmethod
     def load(cls, overrides: Mapping[str, Any] | None = None, where: Where = _settings) -> Epochs:
-        """The built-in epochs with those of ``overrides``, the section ``sources`` of the settings.
+        """Return the built-in epochs with those of ``overrides``, the section ``sources`` of the settings.
 
         Raises SettingsError (78) for unknown roles and sources, and for days that are none, with file and line where
         ``where`` knows them.
@@ -62,37 +62,37 @@ class Epochs:
         return cls({role: _epochs(role, sources, where) for role, sources in roles.items()})
 
     def source(self, role: str, day: date) -> str:
-        """The source that serves ``role`` on a log day; empty where none does."""
+        """Return the source that serves ``role`` on a log day; empty where none does."""
         started = [epoch for epoch in self.roles[role] if epoch.first is not None and epoch.first <= day]
         # Of two with one first day the later in the file.
         return sorted(started, key=lambda epoch: epoch.first or date.min)[-1].source if started else ""
 
     def first_day(self, role: str, source: str) -> date | None:
-        """The first day of a source: None for never, ``date.min`` for always."""
+        """Return the first day of a source: None for never, ``date.min`` for always."""
         return next(epoch.first for epoch in self.roles[role] if epoch.source == source)
 
     def sources(self, role: str) -> list[str]:
-        """All sources of a role."""
+        """Return all sources of a role."""
         return [epoch.source for epoch in self.roles[role]]
 
     def serves(self, stream: str, day: date) -> bool:
-        """Whether a stream is read on a day: streams without a role are, and so is each whose role has a source of
-        several in the stream itself.
+        """Return whether a stream is read on a day: streams without a role are, and so is each whose role has a source
+        of several in the stream itself.
         """
         role = STREAMS_BY_NAME[stream].role
         return not role or stream not in self.sources(role) or self.source(role, day) == stream
 
     def streams_of_day(self, day: date, streams: tuple[str, ...] = STREAMS) -> tuple[str, ...]:
-        """Those of ``streams`` that are expected to have logs of ``day``."""
+        """Return those of ``streams`` that are expected to have logs of ``day``."""
         return tuple(name for name in streams_of_day(day, streams) if self.serves(name, day))
 
     def of_day(self, day: date, names: Iterable[str]) -> dict[str, str]:
-        """The source of each role that the streams and dumps ``names`` have, for manifests."""
+        """Return the source of each role that the streams and dumps ``names`` have, for manifests."""
         roles = {role_of(name) for name in names} - {""}
         return {role: self.source(role, day) for role in self.roles if role in roles}
 
     def why(self, role: str, day: date) -> str:
-        """What serves a role on a day, for messages."""
+        """Return what serves a role on a day, for messages."""
         source = self.source(role, day)
         if not source:
             return f"no source serves {role} on {day}"
@@ -102,12 +102,12 @@ class Epochs:
 
 
 def role_of(name: str) -> str:
-    """The role of a stream or a kind of dump; empty for one without."""
+    """Return the role of a stream or a kind of dump; empty for one without."""
     return STREAMS_BY_NAME[name].role if name in STREAMS_BY_NAME else DUMPS[name].role
 
 
 def setting(role: str, source: str, first: date) -> str:
-    """The line of settings that has ``source`` serve ``role`` from a day on."""
+    """Return the line of settings that has ``source`` serve ``role`` from a day on."""
     return f"sources: {{{KEY}: {{{role}: {{{source}: {{from: {first}}}}}}}}}"
 
 
@@ -127,7 +127,7 @@ def _epochs(role: str, sources: Mapping[str, Any], where: Where) -> tuple[Epoch,
 
 
 def _first(value: Any, where: Where, role: str, source: str) -> date | None:
-    """The first day of ``{from: DAY}``."""
+    """Return the first day of ``{from: DAY}``."""
     key = ("sources", KEY, role, source)
     day = _mapping(value, ("from",), where, *key).get("from")
     if isinstance(day, date) and type(day) is date:

@@ -20,7 +20,8 @@ _PROXIES = frozenset(("proxy", "limited proxy"))
 
 
 def user_name(identity: str | None) -> str | None:
-    """The user's name in a certificate's DN, or the whole text where it is not a DN (rule 13); None where empty."""
+    """Return the user's name in a certificate's DN, or the whole text where it is not a DN (rule 13); None where empty.
+    """
     if identity is None:
         return None
     name = identity.partition("&")[0].strip()
@@ -34,7 +35,7 @@ def user_name(identity: str | None) -> str | None:
 
 
 def as_is(text: str | None) -> str | None:
-    """The text unchanged, for fields whose values need no mapping."""
+    """Return the text unchanged, for fields whose values need no mapping."""
     return text
 
 
@@ -78,7 +79,7 @@ class Apps:
 
     @classmethod
     def load(cls) -> Apps:
-        """The rules of the installation."""
+        """Return the rules of the installation."""
         name = "etc/apps.yaml"
         file = config_files.parse(read_text(name).encode(), name).convert(_AppsFile)
         return cls([(rule.app, rule.terms) for rule in file.apps])

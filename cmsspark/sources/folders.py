@@ -52,14 +52,15 @@ class DayInput:
         return sum(file.size for file in self.files)
 
     def fingerprint(self) -> str:
-        """A digest over path, size and mtime of each file."""
+        """Return a digest over path, size and mtime of each file."""
         return digest({"": self.files})
 
 
 def resolve_day(
     files: Files, layout: Layout, stream: str, day: date, *, allow_tmp: bool = False, any_epoch: bool = False
 ) -> DayInput:
-    """The stream's files of the day, in the first format that has the day: its final folder, else ``.tmp`` if allowed.
+    """Return the stream's files of the day, in the first format that has the day: its final folder, else ``.tmp`` if
+    allowed.
 
     Only files directly in the folder count; a sub-folder gives a warning. Raises InputMissing (66) where no folder has
     the day, with the searched folders and the available days; NotReady (75) where the folder exists without data.
@@ -88,17 +89,21 @@ def _not_read(files: Files, layout: Layout, stream: str, day: date) -> list[str]
 
 
 def _other_epoch(layout: Layout, stream: str, day: date) -> InputMissing:
-    """The stream has no part in its role on the day."""
+    """Return the error of a stream that has no part in its role on the day."""
     role = STREAMS_BY_NAME[stream].role
+    serving = STREAMS_BY_NAME.get(layout.epochs.source(role, day))
+    instead = "give another day"
+    if serving is not None and serving.has_report:
+        instead = f"run_spark {serving.report} --date {day}, or --streams {serving.name}"
     return InputMissing(
-        f"no {stream} for {day}",
+        f"no {stream} log for {day}",
         found=layout.epochs.why(role, day),
-        next_step=f"give another day or other --streams; the settings change it: {setting(role, stream, day)}",
+        next_step=f"{instead}; the settings change it: {setting(role, stream, day)}",
     )
 
 
 def _other_has_it(files: Files, layout: Layout, stream: str, day: date) -> InputMissing | None:
-    """The error where only a source of another epoch has the day: no source stands in for another (rule 47)."""
+    """Return the error where only a source of another epoch has the day: no source stands in for another (rule 47)."""
     for location in layout.other_locations(stream, day):
         role = STREAMS_BY_NAME[stream].role
         folder = location.day_folder(day)

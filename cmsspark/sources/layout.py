@@ -39,11 +39,11 @@ class Level:
     width: int
 
     def name(self, number: int) -> str:
-        """The folder's name for that year, month or day."""
+        """Return the folder's name for that year, month or day."""
         return f"{self.prefix}{number:0{self.width}d}" if self.width else f"{self.prefix}{number}"
 
     def number(self, name: str) -> int | None:
-        """The number in a folder's name; None for a folder that is not of this level."""
+        """Return the number in a folder's name; None for a folder that is not of this level."""
         digits = name[len(self.prefix) :]
         if not (name.startswith(self.prefix) and digits.isascii() and digits.isdigit() and len(digits) <= 4):
             return None
@@ -66,19 +66,19 @@ class InputLocation:
     serves: str = ""
 
     def day_folder(self, day: date) -> str:
-        """The day's final folder; while it is being written, its name ends in ``.tmp``."""
+        """Return the day's final folder; while it is being written, its name ends in ``.tmp``."""
         numbers = (day.year, day.month, day.day)
         return join(self.folder, *(level.name(number) for level, number in zip(self.days, numbers, strict=True)))
 
     def holds(self, location: str) -> bool:
-        """Whether ``location`` is inside this folder; ``hdfs:///x`` matches ``/x`` of any name node."""
+        """Return whether ``location`` is inside this folder; ``hdfs:///x`` matches ``/x`` of any name node."""
         folder = self.folder
         if not is_local(folder) and not urlsplit(folder).netloc:
             location, folder = urlsplit(location).path, urlsplit(folder).path
         return (location.rstrip("/") + "/").startswith(folder.rstrip("/") + "/")
 
     def covers(self, day: date) -> bool:
-        """Whether this location is meant for the day's year."""
+        """Return whether this location is meant for the day's year."""
         return (self.since is None or day.year >= self.since) and (self.until is None or day.year <= self.until)
 
 
@@ -93,14 +93,15 @@ class Layout:
 
     @classmethod
     def of(cls, settings: Settings, root: str | None = None) -> Layout:
-        """The locations that settings name, under ``root`` or the settings' root. Raises as :meth:`load`."""
+        """Return the locations that settings name, under ``root`` or the settings' root. Raises as :meth:`load`."""
         return cls.load(settings.sources, root or settings.root, settings.where)
 
     @classmethod
     def load(
         cls, overrides: Mapping[str, Any] | None = None, root: str | None = None, where: Where | None = None
     ) -> Layout:
-        """The built-in locations with ``overrides`` (``{source: {name: folder or {folder, …}}}``) under ``root``.
+        """Return the built-in locations with ``overrides`` (``{source: {name: folder or {folder, …}}}``) under
+        ``root``.
 
         A folder with a scheme is unchanged. Otherwise ``root`` is prepended. Without a root, ``hdfs://`` is prepended
         to built-in folders and overridden ones are local. ``where``: the line of a key of the settings. Raises
@@ -121,14 +122,15 @@ class Layout:
         return cls(locations, epochs)
 
     def day_locations(self, stream: str, day: date) -> tuple[InputLocation, ...]:
-        """The stream's locations for a day; those meant for its year come first. None where another source has the
-        stream's role on that day (rule 28).
+        """Return the stream's locations for a day; those meant for its year come first.
+
+        None where another source has the stream's role on that day (rule 28).
         """
         served = [location for location in self.locations[stream] if self._serves(location, day)]
         return tuple(sorted(served, key=lambda location: not location.covers(day)))
 
     def other_locations(self, stream: str, day: date) -> tuple[InputLocation, ...]:
-        """The stream's locations that belong to a source that does not serve the day."""
+        """Return the stream's locations that belong to a source that does not serve the day."""
         return tuple(location for location in self.locations[stream] if not self._serves(location, day))
 
     def _serves(self, location: InputLocation, day: date) -> bool:
@@ -137,7 +139,7 @@ class Layout:
         return not role or self.epochs.source(role, day) == (location.serves or location.source)
 
     def dump_location(self, source: str, name: str) -> InputLocation:
-        """The location of a dump by its name."""
+        """Return the location of a dump by its name."""
         return next(location for location in self.locations[source] if location.name == name)
 
 
@@ -217,7 +219,7 @@ def _walk(files: Files, location: InputLocation, day: date, step: int) -> Iterat
 
 
 def _numbers(files: Files, folder: str, level: Level, step: int, *, tmp: bool = False) -> list[tuple[int, str]]:
-    """The numbers in the names of sub-folders, in the direction of ``step``, with one folder each."""
+    """Return the numbers in the names of sub-folders, in the direction of ``step``, with one folder each."""
     try:
         entries = files.list_dir(folder)
     except InputMissing:
@@ -241,5 +243,5 @@ def _date(year: int, month: int, number: int) -> date | None:
 
 
 def shown(folder: str) -> str:
-    """A location for display: a local one as a plain path."""
+    """Return a location for display: a local one as a plain path."""
     return local_path(folder) if is_local(folder) else folder

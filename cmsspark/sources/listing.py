@@ -37,7 +37,7 @@ class InputFile:
 
 
 def digest(files: Mapping[str, Sequence[InputFile]]) -> str:
-    """A digest over table, path, size and mtime of each file."""
+    """Return a digest over table, path, size and mtime of each file."""
     hasher = hashlib.sha256()
     for table, listed in sorted(files.items()):
         for file in sorted(listed):
@@ -46,7 +46,7 @@ def digest(files: Mapping[str, Sequence[InputFile]]) -> str:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a name is never data: hidden files, files that are still being written, and checksums."""
+    """Return whether a name is never data: hidden files, files that are still being written, and checksums."""
     return name.startswith((".", "_")) or name.endswith(_UNREAD_SUFFIXES)
 
 
@@ -80,8 +80,8 @@ def data_files(files: Files, folder: str) -> Listed:
 
 
 def hold_data(files: Files, listed: Sequence[InputFile]) -> bool:
-    """Whether any of the files has data. Empty files, empty gzip files, Avro files without a block and files of a few
-    blank lines have none.
+    """Return whether any of the files has data. Empty files, empty gzip files, Avro files without a block and files of
+    a few blank lines have none.
 
     Small files are opened only where no larger file exists. Damaged files count as data: the reader reports them.
     """

@@ -78,7 +78,7 @@ class Outsized:
             self.records.append(OutsizedRecord(name, values, file, position))
 
     def notes(self) -> Iterator[Note]:
-        """The number of records that exceed the limit, for the manifest."""
+        """Yield the number of records that exceed the limit, for the manifest."""
         if self.count:
             yield "outsized", "outsized", self.count, ""
 
@@ -145,7 +145,10 @@ class _LimitedAvro:
 
 
 def limited_avro(decoder: Any, outsized: Outsized, content: bytes, file: str) -> Any:
-    """A decoder for an Avro file: ``decoder`` where no record exceeds the limit. The reader reports damage later."""
+    """Return a decoder for an Avro file: ``decoder`` where no record exceeds the limit.
+
+    The reader reports damage later.
+    """
     batches = avro.decode(decoder, content, file, damaged=lambda reason: None)
     if not any(outsized.is_exceeded(batch) for batch in batches):
         return decoder

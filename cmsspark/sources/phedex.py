@@ -23,7 +23,7 @@ def disk_replicas_of(source: IO[bytes], name: str) -> Iterator[Any]:
 
 
 def on_disk(piece: Any) -> Any:
-    """The (``block_name``, ``site``) of a ``pyarrow.Table`` of :data:`COLUMNS`."""
+    """Return the (``block_name``, ``site``) of a ``pyarrow.Table`` of :data:`COLUMNS`."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -63,11 +63,11 @@ class Stream:
         return f"dbs_{self.name}"
 
     def covers(self, day: date) -> bool:
-        """Whether the stream is expected to have logs of ``day``."""
+        """Return whether the stream is expected to have logs of ``day``."""
         return (self.since is None or day >= self.since) and (self.until is None or day < self.until)
 
     def format(self, name: str) -> Format:
-        """The format of that name. Raises UsageError (2) that lists the formats of the stream."""
+        """Return the format of that name. Raises UsageError (2) that lists the formats of the stream."""
         for format_ in self.formats:
             if name in (format_.name, *format_.aliases):
                 return format_
@@ -96,7 +96,7 @@ class DumpKind:
     is_lower_case: bool = False
 
     def folder_of(self, table: str) -> str:
-        """The name of a table's folder."""
+        """Return the name of a table's folder."""
         return table.lower() if self.is_lower_case else table
 
 
@@ -235,7 +235,7 @@ def of_accesses(filters: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, 
 
 
 def streams_of_day(day: date, streams: tuple[str, ...] = STREAMS) -> tuple[str, ...]:
-    """Those of ``streams`` that exist on ``day``; :meth:`cmsspark.sources.epochs.Epochs.streams_of_day` leaves out
-    those that another source replaces.
+    """Return those of ``streams`` that exist on ``day``; :meth:`cmsspark.sources.epochs.Epochs.streams_of_day` leaves
+    out those that another source replaces.
     """
     return tuple(name for name in streams if STREAMS_BY_NAME[name].covers(day))

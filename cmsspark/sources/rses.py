@@ -71,12 +71,12 @@ class Rses:
         return cls(tuple(found), {rse_id: places[name] for rse_id, name in names.items()})
 
     def storage(self) -> dict[str, tuple[str, str]]:
-        """The site and kind of each RSE by name."""
+        """Return the site and kind of each RSE by name."""
         return {rse.name: (rse.site, rse.kind) for rse in self.rses}
 
 
 def rse_of(name: str, rse_type: str | None, sites: Mapping[str, str]) -> Rse | None:
-    """The site and kind of an RSE; None where its replicas are ignored, as they are no data for users.
+    """Return the site and kind of an RSE; None where its replicas are ignored, as they are no data for users.
 
     Example:
         >>> rse_of("T1_US_FNAL_Tape", None, {})
@@ -98,7 +98,7 @@ def rse_of(name: str, rse_type: str | None, sites: Mapping[str, str]) -> Rse | N
 
 
 def load_sites(file: str | None = None) -> dict[str, str]:
-    """The exceptions, by RSE: those of ``etc/rses.yaml``, and those of ``file``, which come first.
+    """Return the exceptions, by RSE: those of ``etc/rses.yaml``, and those of ``file``, which come first.
 
     Raises SettingsError (78) with file and line.
     """

@@ -78,7 +78,7 @@ class TableCounts:
             )
 
     def as_dict(self) -> dict[str, Any]:
-        """The counts as manifests have them."""
+        """Return the counts as manifests have them."""
         return {
             "rows": self.records,
             "damaged": self.damaged,
@@ -108,13 +108,13 @@ class RucioReader:
         last: int | None = None,
         container: Container | None = None,
     ) -> Iterator[TablePiece]:
-        """The rows of a range of a file, whose header may have been read already. Raises DataError (65)."""
+        """Yield the rows of a range of a file, whose header may have been read already. Raises DataError (65)."""
         for piece in self._reader.read(stream, file, first, last, container):
             self.counts.take(piece)
             yield piece
 
     def texts(self, column: str) -> list[str]:
-        """The texts (ids in hex) of a column by their numbers."""
+        """Return the texts (ids in hex) of a column by their numbers."""
         return list(self._reader.texts[column])
 
     def rse_rows(self, pieces: Iterable[TablePiece]) -> Iterator[tuple[str | None, str | None, str | None, int | None]]:
@@ -130,7 +130,7 @@ class RucioReader:
             yield from zip(*columns, deleted, strict=True)
 
     def replica_rows(self, piece: TablePiece, rses: Rses) -> Arrays:
-        """The file replicas that count (rule 24): ``hash``, ``check``, ``rse``, ``bytes``, ``created_ms``,
+        """Return the file replicas that count (rule 24): ``hash``, ``check``, ``rse``, ``bytes``, ``created_ms``,
         ``accessed_ms`` (-1: null).
         """
         stays = self._of_scope(piece, "SCOPE")
@@ -152,8 +152,8 @@ class RucioReader:
         return {name: values[stays] for name, values in columns.items()}
 
     def content_rows(self, piece: TablePiece) -> tuple[Arrays, Arrays]:
-        """The files of blocks: ``hash``, ``check``, ``parent`` (its number among the texts of NAME), ``bytes`` (-1:
-        null). The blocks of datasets: ``hash`` of the block, ``parent``.
+        """Return the files of blocks: ``hash``, ``check``, ``parent`` (its number among the texts of NAME), ``bytes``
+        (-1: null). The blocks of datasets: ``hash`` of the block, ``parent``.
         """
         stays = self._of_scope(piece, "SCOPE", "CHILD_SCOPE")
         stays = self._keep("no_name", stays, piece.has("NAME") & piece.has("CHILD_NAME"))
@@ -202,7 +202,7 @@ class RucioReader:
         return is_believed
 
     def _of_scope(self, piece: TablePiece, *columns: str) -> npt.NDArray[np.bool_]:
-        """The rows whose scopes are those of CMS."""
+        """Return the rows whose scopes are those of CMS."""
         stays = np.ones(len(piece.words), np.bool_)
         for column in columns:
             stays &= self._by_text(column, SCOPE, SCOPE.__eq__, 0)[piece.numbers(column, -1)] > 0
@@ -210,7 +210,7 @@ class RucioReader:
         return stays
 
     def _is(self, piece: TablePiece, column: str, wanted: str) -> npt.NDArray[np.bool_]:
-        """Whether each text is the one that is wanted, case aside."""
+        """Return whether each text is the one that is wanted, case aside."""
         return self._by_text(column, wanted, lambda text: text.upper() == wanted, 0)[piece.numbers(column, -1)] > 0
 
     def _by_text(self, column: str, what: str, function: Callable[[str], int], null: int) -> npt.NDArray[np.int64]:
@@ -223,6 +223,6 @@ class RucioReader:
         return known
 
     def _keep(self, kind: str, stays: npt.NDArray[np.bool_], fits: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """Those that stay and fit; the others are counted as ignored."""
+        """Return those that stay and fit; the others are counted as ignored."""
         self.counts.ignored[kind] += int((stays & ~fits).sum())
         return stays & fits

@@ -33,7 +33,8 @@ _SHOWN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]{0,63}")
 
 @cache
 def versions_of(stream: str, format_name: str) -> FormatVersions:
-    """The versions of a stream's format: those of its decoder (``format_versions``), else the one of its schema."""
+    """Return the versions of a stream's format: those of its decoder (``format_versions``), else the one of its schema.
+    """
     format_ = find_stream(stream).format(format_name)
     own = getattr(load_decoder(format_), "format_versions", None)
     if own is not None:
@@ -45,7 +46,7 @@ def versions_of(stream: str, format_name: str) -> FormatVersions:
 
 
 def needed_of(stream: str, version: str) -> tuple[Column, ...]:
-    """The needed columns of a format version, by the name that notes have."""
+    """Return the needed columns of a format version, by the name that notes have."""
     for format_ in find_stream(stream).formats:
         by_name = versions_of(stream, format_.name).by_name
         if version in by_name:
@@ -137,7 +138,7 @@ class Sampler:
             self.new[schema.name, shown] = (count + records, first)
 
     def notes(self) -> Iterator[Note]:
-        """The sample as notes, for :mod:`cmsspark.counting.drift`."""
+        """Yield the sample as notes, for :mod:`cmsspark.counting.drift`."""
         for (version, field, kind), count in self.seen.items():
             yield "sample", "seen", count, json.dumps({"form": version, "field": field, "type": kind})
         for (version, field), (count, example) in self.new.items():
@@ -145,7 +146,7 @@ class Sampler:
 
 
 def _kind(value: Any) -> str:
-    """The type of a JSON value, as distinguished by the counting rules."""
+    """Return the type of a JSON value, as distinguished by the counting rules."""
     match value:
         case None:
             return "null"
@@ -163,7 +164,7 @@ def _kind(value: Any) -> str:
 
 
 def _example(value: Any) -> str:
-    """A description of a value without its text, which might be a person's name or a secret."""
+    """Return a description of a value without its text, which might be a person's name or a secret."""
     match value:
         case bool():
             return f"boolean {str(value).lower()}"

@@ -62,7 +62,7 @@ class Nested:
 
 
 def kind_of(value: Any) -> str:
-    """The JSON type of a value, for error messages."""
+    """Return the JSON type of a value, for error messages."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -90,7 +90,7 @@ def text(value: Any, field: str) -> str | None:
 
 
 def whole(value: Any, field: str) -> int | None:
-    """A number of whole value, not negative, of any size, or null. Raises Malformed."""
+    """Return a number of whole value, not negative, of any size, or null. Raises Malformed."""
     if value is None:
         return None
     if not isinstance(value, Number):
@@ -99,7 +99,7 @@ def whole(value: Any, field: str) -> int | None:
 
 
 def long(value: Any, field: str) -> int | None:
-    """An integer from 0 to 2^63-1, a float of whole value, or null (rule 9). Raises Malformed."""
+    """Return an integer from 0 to 2^63-1, a float of whole value, or null (rule 9). Raises Malformed."""
     number = whole(value, field)
     if number is not None and number > MAX_LONG:
         raise Malformed(f"{field}: the number exceeds 2^63-1")
@@ -122,7 +122,7 @@ def long_text(value: Any, field: str) -> int | None:
 
 
 def hours(value: Any, field: str) -> float | None:
-    """A finite number from 0 on, of hours, or null (rule 29). Raises Malformed."""
+    """Return a finite number from 0 on, of hours, or null (rule 29). Raises Malformed."""
     if value is None:
         return None
     if not isinstance(value, Number):
@@ -141,7 +141,10 @@ def hours_in_ms(number: float) -> int:
 
 
 def signed(value: Any, field: str) -> int | None:
-    """A whole number, negative ones too, or null (rule 29); one beyond 64 bits as the nearest. Raises Malformed."""
+    """Return a whole number, negative ones too, or null (rule 29); one beyond 64 bits as the nearest.
+
+    Raises Malformed.
+    """
     if value is None:
         return None
     if not isinstance(value, Number):
@@ -185,7 +188,7 @@ def avro_text(row: Mapping[str, Any], field: str) -> str | None:
 
 
 def avro_long(row: Mapping[str, Any], field: str) -> int | None:
-    """A whole number from 0 to 2^63-1, or null (rule 9). Raises Malformed."""
+    """Return a whole number from 0 to 2^63-1, or null (rule 9). Raises Malformed."""
     value = row.get(field)
     if value is None:
         return None
@@ -233,7 +236,10 @@ def milliseconds_of_all(seconds: list[str | None], field: str, reasons: dict[int
 
 
 def _not_plain(texts: list[str]) -> set[int]:
-    """The rows of texts that are neither empty nor plain seconds. One regular expression searches all texts at once."""
+    """Return the rows of texts that are neither empty nor plain seconds.
+
+    One regular expression searches all texts at once.
+    """
     lines = "\n".join(texts) + "\n"
     if lines.count("\n") != len(texts):
         return set(range(len(texts)))
@@ -250,7 +256,7 @@ def _not_plain(texts: list[str]) -> set[int]:
 
 
 def normalise_lfn(name: str) -> str:
-    """The logical file name of a logged name (rule 10); may be empty.
+    """Return the logical file name of a logged name (rule 10); may be empty.
 
     Applied once each, in this order: remove a leading ``file:``, replace ``root://[host[:port]]/`` by ``/``, replace
     runs of slashes by one, remove a leading ``/eos/cms`` before a slash.

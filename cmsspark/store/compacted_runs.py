@@ -57,7 +57,8 @@ def stored_results(files: Files, fout: str, jobs: tuple[str, ...] = ()) -> Itera
 
 
 def many_files(files: Files, fout: str, job: str, interval: Interval) -> ManyFiles | None:
-    """The current run, where its tables have more files than they need; None where they do not, or are no Parquet.
+    """Return the current run, where its tables have more files than they need; None where they do not, or are no
+    Parquet.
 
     Raises InputMissing (66) where nothing is stored, DataError (65) for a damaged store.
     """
@@ -100,7 +101,7 @@ def compact(files: Files, fout: str, job: str, interval: Interval) -> ManyFiles 
 
 
 def _manifest(manifest: Manifest, found: ManyFiles) -> dict[str, Any]:
-    """The manifest of the old run, without what the new one says of itself."""
+    """Return the manifest of the old run, without what the new one says of itself."""
     before = {table: now for table, (now, _) in found.tables.items()}
     return {
         **{name: value for name, value in manifest.document.items() if name not in ("run", "tables", "store_version")},
@@ -110,7 +111,7 @@ def _manifest(manifest: Manifest, found: ManyFiles) -> dict[str, Any]:
 
 
 def _rows(files: Files, folder: str, table: str, manifest: Manifest) -> pa.Table:
-    """All rows of a table, sorted. Raises DataError (65) where they are not those of the manifest."""
+    """Return all rows of a table, sorted. Raises DataError (65) where they are not those of the manifest."""
     import pyarrow.compute as pc
 
     rows = read_parts(files, stored_parts(files, CurrentTable(folder, manifest), table), open_stored)

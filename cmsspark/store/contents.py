@@ -12,7 +12,7 @@ from cmsspark.filesystems.storage import Files, join
 
 
 def manifests(files: Files, fout: str) -> Iterator[dict[str, Any]]:
-    """The manifest of every run in the store that was once current, job by job, oldest day first.
+    """Yield the manifest of every run in the store that was once current, job by job, oldest day first.
 
     Skips unreadable manifests and folders that hold no results.
     """
@@ -31,7 +31,7 @@ def manifests(files: Files, fout: str) -> Iterator[dict[str, Any]]:
 
 
 def stored_intervals(files: Files, fout: str, job: str) -> list[Interval]:
-    """The days and periods that a job has a current result of, in the order of the listing."""
+    """Return the days and periods that a job has a current result of, in the order of the listing."""
     base = join(fout, job)
     intervals: list[Interval] = []
     for entry in files.list_dir(base) if files.stat(base) is not None else ():

@@ -82,13 +82,13 @@ class _StateFile(msgspec.Struct, kw_only=True):
 
 
 def signature(word: str, code: int, text: str) -> str:
-    """The trouble of an outcome as one text; equal for the same trouble at another time."""
+    """Return the trouble of an outcome as one text; equal for the same trouble at another time."""
     text = text.partition(GIVEN_UP)[0]
     return f"{word} {code} {_NUMBER.sub('#', text) if word == 'waiting' else text}"
 
 
 def key_of(day: date, job: str) -> str:
-    """The key of a record."""
+    """Return the key of a record."""
     return f"{day.isoformat()} {job}"
 
 
@@ -106,19 +106,19 @@ class DailyState:
         self.store = None if store is None else absolute(store)
 
     def read(self) -> StoreState:
-        """The state; an empty one where there is none or it is damaged. Raises NotAllowed (77)."""
+        """Return the state; an empty one where there is none or it is damaged. Raises NotAllowed (77)."""
         stores = _load(self.path).stores
         if self.store is not None:
             return stores.get(self.store, StoreState())
         return StoreState(days={key: record for state in stores.values() for key, record in state.days.items()})
 
     def record(self, day: date, job: str) -> DayRecord:
-        """The record of a day, empty where there is none."""
+        """Return the record of a day, empty where there is none."""
         return self.read().days.get(key_of(day, job), DayRecord())
 
     @contextmanager
     def change(self) -> Iterator[StoreState]:
-        """The state to be changed; it is written at the end, whole or not at all.
+        """Yield the state to be changed; it is written at the end, whole or not at all.
 
         Raises OutputError (73) where it cannot be written.
         """

@@ -42,7 +42,7 @@ class Cell:
 def cell(
     runs: Iterable[Run], published: Iterable[Published], is_lost: Callable[[Run], bool] = lambda run: False
 ) -> Cell:
-    """The state of a day and job. ``runs``: the latest start first."""
+    """Return the state of a day and job. ``runs``: the latest start first."""
     latest_first = list(runs)
     if not latest_first:
         return Cell("-")
@@ -70,7 +70,7 @@ def cell(
 def table(
     span: list[date], jobs: list[str], runs: Iterable[Run], published: Iterable[Published]
 ) -> dict[tuple[date, str], Cell]:
-    """The cell of each day and job."""
+    """Return the cell of each day and job."""
     by_day: dict[tuple[date, str], list[Run]] = {}
     for run in runs:
         by_day.setdefault((run.day, run.job), []).append(run)
@@ -82,7 +82,7 @@ def table(
 
 
 def is_lost(run: Run) -> bool:
-    """Whether the store has nothing of the run's day any more; checked in local stores only."""
+    """Return whether the store has nothing of the run's day any more; checked in local stores only."""
     if not is_local(run.store):
         return False
     return not Path(local_path(run.store), run.job, run.day.isoformat(), "CURRENT").exists()

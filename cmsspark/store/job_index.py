@@ -10,8 +10,6 @@ from cmsspark.base.schemas import stored_table
 from cmsspark.base.text.spelling import suggestion
 from cmsspark.sources.registry import JOB_TABLES, STREAMS, STREAMS_BY_NAME
 
-#: The package of the jobs on what jobs cost.
-
 
 @dataclass(frozen=True)
 class Job:
@@ -142,7 +140,9 @@ def _other_jobs() -> Iterator[Job]:
         yield Job(name, about, (table,), is_day_optional=True, location=f"events.{name.removeprefix('events_')}_job")
     about = "Makes events in ROOT files, and a trained classifier of them"
     yield Job("events_demo", about, (), is_day_optional=True, location="events.demo_job")
-    yield Job("cern_monit", "Publish a stored day to MONIT", (), needs_spark=False, location="results.cern_monit")
+    about = "Publish a stored day to MONIT"
+    aliases = ("cern_monit3",)
+    yield Job("cern_monit", about, (), aliases=aliases, needs_spark=False, location="results.cern_monit")
 
 
 #: All built-in jobs by name, in the order of ``run_spark --list``.
@@ -150,7 +150,10 @@ JOBS: dict[str, Job] = {job.name: job for jobs in (_log_jobs, _dump_jobs, _perio
 
 
 def find_job(name: str) -> Job:
-    """The job of that name or alias, with or without ``.py``. Raises UsageError (2) with the names of all jobs."""
+    """Return the job of that name or alias, with or without ``.py``.
+
+    Raises UsageError (2) with the names of all jobs.
+    """
     plain = name.removesuffix(".py")
     for job in JOBS.values():
         if plain in (job.name, *job.aliases):
@@ -165,7 +168,7 @@ def find_job(name: str) -> Job:
 
 
 def job_of_table(table: str) -> Job:
-    """The job that writes ``table``. Raises UsageError (2) with the names of all tables."""
+    """Return the job that writes ``table``. Raises UsageError (2) with the names of all tables."""
     for job in JOBS.values():
         if table in (*job.tables, *job.aliases):
             return job

@@ -139,7 +139,7 @@ class Lease:
 
 @contextmanager
 def hold(files: Files, folder: str, what: str, ttl_s: float = TTL_S) -> Iterator[Lease]:
-    """The lease, which a thread renews until the end of the block.
+    """Yield the lease, which a thread renews until the end of the block.
 
     Raises NotReady (75) that names the holder. Call :meth:`Lease.check` before a result becomes current.
     """

@@ -1,4 +1,4 @@
-"""Leftovers that ``cmsspark prune`` removes: leases of days long done, and damaged run histories set aside."""
+"""Leftovers that ``cmsspark lab prune`` removes: leases of days long done, and damaged run histories set aside."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _Part = TypeVar("_Part", bound=Entry)
 
 
 def parts_of(files: Files, folder: str, fmt: str = "parquet") -> list[Entry]:
-    """The part files in a table's folder, in the order of their names."""
+    """Return the part files in a table's folder, in the order of their names."""
     return [
         entry for entry in files.list_dir(folder) if entry.name.startswith("part-") and entry.name.endswith(f".{fmt}")
     ]

@@ -12,7 +12,7 @@ from typing import Any
 
 
 def identity() -> dict[str, Any]:
-    """This process: ``host``, ``pid``, and what distinguishes it from another process with the same number.
+    """Identify this process: ``host``, ``pid``, and what tells it from another process with the same number.
 
     ``kernel`` is the running system (boot and process namespace), ``started`` the process's start in clock ticks
     since then.
@@ -21,7 +21,7 @@ def identity() -> dict[str, Any]:
 
 
 def lives(process: Mapping[str, Any]) -> bool | None:
-    """Whether that process exists; None where it runs, or ran, on another system.
+    """Return whether that process exists; None where it runs, or ran, on another system.
 
     No clock is used: a stopped process is alive, and a process whose number was reused is not.
     """
@@ -32,7 +32,7 @@ def lives(process: Mapping[str, Any]) -> bool | None:
 
 
 def named(process: Mapping[str, Any]) -> str:
-    """The process as messages name it."""
+    """Return the process as messages name it."""
     return f"process {process.get('pid')} on {process.get('host')}"
 
 

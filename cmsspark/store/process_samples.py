@@ -180,7 +180,7 @@ class ProcessDatabase(StateDatabase):
         ]
 
     def find(self, name: str) -> WatchedRun:
-        """The run whose id begins with ``name``; ``latest``: the one that began last. Raises UsageError (2)."""
+        """Return the run whose id begins with ``name``; ``latest``: the one that began last. Raises UsageError (2)."""
         runs = self.runs()
         found = runs[:1] if name == "latest" else [run for run in runs if run.run.startswith(name)]
         if len(found) == 1:
@@ -193,13 +193,13 @@ class ProcessDatabase(StateDatabase):
         )
 
     def samples(self, run: str) -> list[ProcessSample]:
-        """All samples of a run, in the order of their times."""
+        """Return all samples of a run, in the order of their times."""
         names = ", ".join(ProcessSample.__struct_fields__)
         query = f"SELECT {names} FROM ProcessMonitor WHERE run = ? ORDER BY time_ms, host, pid"  # noqa: S608 -- names of ours
         return [ProcessSample(*row) for row in self._rows(query, (run,))]
 
     def latest_samples(self) -> list[ProcessSample]:
-        """The last sample of each host: of all its processes."""
+        """Return the last sample of each host: of all its processes."""
         names = ", ".join(f"p.{name}" for name in ProcessSample.__struct_fields__)
         query = (
             f"SELECT {names} FROM ProcessMonitor p JOIN (SELECT host, max(time_ms) AS last FROM ProcessMonitor "  # noqa: S608 -- names of ours
@@ -208,13 +208,13 @@ class ProcessDatabase(StateDatabase):
         return [ProcessSample(*row) for row in self._rows(query, ())]
 
     def log(self, run: str) -> list[LogEntry]:
-        """The log of a run, in the order of its times."""
+        """Return the log of a run, in the order of its times."""
         names = ", ".join(LogEntry.__struct_fields__)
         query = f"SELECT {names} FROM Log WHERE run = ? ORDER BY time_ms, rowid"  # noqa: S608 -- names of ours
         return [LogEntry(*row) for row in self._rows(query, (run,))]
 
     def rows(self, query: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """The rows of a query of ours."""
+        """Return the rows of a query of ours."""
         return self._rows(query, parameters)
 
     def _rows(self, query: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
@@ -224,7 +224,7 @@ class ProcessDatabase(StateDatabase):
 
 @contextmanager
 def open_processes(state_dir: Path) -> Iterator[ProcessDatabase]:
-    """The database of a state directory, made where there is none; a damaged one is set aside.
+    """Yield the database of a state directory, made where there is none; a damaged one is set aside.
 
     Raises OutputError (73) where it cannot be written.
     """
@@ -246,7 +246,7 @@ def open_processes(state_dir: Path) -> Iterator[ProcessDatabase]:
 
 @contextmanager
 def read_processes(state_dir: Path) -> Iterator[ProcessDatabase | None]:
-    """The database to read only; None where there is none yet. Raises ProcessesDamaged (65)."""
+    """Yield the database to read only; None where there is none yet. Raises ProcessesDamaged (65)."""
     try:
         database = ProcessDatabase.to_read(state_dir / FILE)
     except FileNotFoundError:

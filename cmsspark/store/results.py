@@ -244,7 +244,7 @@ def remove_leftovers(files: Files, fout: str, job: str, interval: Interval) -> l
 
 
 def current(files: Files, fout: str, job: str, table: str, interval: Interval) -> CurrentTable:
-    """The current result of ``table`` for a day or a period.
+    """Return the current result of ``table`` for a day or a period.
 
     Raises InputMissing (66) that names the days there are, DataError (65) where the store is damaged.
     """
@@ -274,7 +274,7 @@ def current(files: Files, fout: str, job: str, table: str, interval: Interval) -
 
 
 def run_table(files: Files, fout: str, job: str, table: str, interval: Interval, run: str) -> CurrentTable:
-    """The result of ``table`` in a run of a day or period, current or not; ``run`` is the beginning of its id.
+    """Return the result of ``table`` in a run of a day or period, current or not; ``run`` is the beginning of its id.
 
     Raises InputMissing (66) with the stored runs where none or several match; DataError (65) for a damaged one.
     """
@@ -296,7 +296,7 @@ def run_table(files: Files, fout: str, job: str, table: str, interval: Interval,
 
 
 def _read_json(files: Files, path: str, next_step: str) -> dict[str, Any]:
-    """The JSON object in a file of the store. Raises DataError (65) where the file holds none."""
+    """Return the JSON object in a file of the store. Raises DataError (65) where the file holds none."""
     try:
         document = json.loads(files.read_bytes(path))
     except ValueError:
@@ -315,7 +315,7 @@ def _read_manifest(files: Files, path: str, next_step: str) -> Manifest:
 
 
 def history(files: Files, fout: str, job: str, day: date, count: int) -> list[Manifest]:
-    """The manifests of the last ``count`` stored days before ``day``, newest first; skips unreadable ones."""
+    """Return the manifests of the last ``count`` stored days before ``day``, newest first; skips unreadable ones."""
     base = join(fout, job)
     if files.stat(base) is None:
         return []
@@ -331,7 +331,7 @@ def history(files: Files, fout: str, job: str, day: date, count: int) -> list[Ma
 
 
 def spark_location(location: str) -> str:
-    """A location as Spark takes it; local ones get their scheme, or a cluster would apply its default."""
+    """Return a location as Spark takes it; local ones get their scheme, or a cluster would apply its default."""
     return "file://" + _absolute(location) if is_local(location) else location
 
 
@@ -363,5 +363,5 @@ def _is_private(table: str) -> bool:
 
 
 def file_count(rows: int) -> int:
-    """The number of part files of a table of so many rows."""
+    """Return the number of part files of a table of so many rows."""
     return max(1, -(-rows // FILE_ROWS))

@@ -45,7 +45,7 @@ def old_runs(files: Files, fout: str, before_ms: int) -> Iterator[OldRun]:
 
 
 def current_run(files: Files, folder: str) -> str | None:
-    """The id of the current run in a day's folder; None where it is not complete."""
+    """Return the id of the current run in a day's folder; None where it is not complete."""
     try:
         run = json.loads(files.read_bytes(join(folder, "CURRENT")))["run"]
         manifest = json.loads(files.read_bytes(join(folder, "runs", run, "manifest.json")))

@@ -163,7 +163,10 @@ class RunHistory(StateDatabase):
         return [_run(row) for row in rows]
 
     def stored_days(self, store: str | None = None) -> dict[str, list[date]]:
-        """The days with a result in the store by job, in order; without ``store``, in any. Periods are left out."""
+        """Return the days with a result in the store by job, in order; without ``store``, in any.
+
+        Periods are left out.
+        """
         stored: dict[str, list[date]] = {}
         with self._guard():
             query = "SELECT DISTINCT job, day, store FROM runs WHERE state = ? ORDER BY job, day"
@@ -174,7 +177,7 @@ class RunHistory(StateDatabase):
         return stored
 
     def find(self, name: str) -> Run:
-        """The run whose id, here or in the store, begins with ``name``; ``latest``: the run that began last.
+        """Return the run whose id, here or in the store, begins with ``name``; ``latest``: the run that began last.
 
         Raises UsageError (2) for none or several.
         """
@@ -214,7 +217,7 @@ class RunHistory(StateDatabase):
         return [Published(row[0], row[1], date.fromisoformat(row[2]), *row[3:]) for row in rows]
 
     def knows_store(self, store: str) -> bool:
-        """Whether the manifests of that store were read into this run history."""
+        """Return whether the manifests of that store were read into this run history."""
         with self._guard():
             return self._db.execute("SELECT 1 FROM stores WHERE store = ?", (store,)).fetchone() is not None
 
@@ -233,7 +236,7 @@ class RunHistory(StateDatabase):
 
 @contextmanager
 def read_history(state_dir: Path) -> Iterator[RunHistory | None]:
-    """The run history to read only; None where there is none yet. Raises RunHistoryDamaged (65)."""
+    """Yield the run history to read only; None where there is none yet. Raises RunHistoryDamaged (65)."""
     try:
         history = RunHistory.to_read(state_dir / FILE)
     except FileNotFoundError:
@@ -246,14 +249,14 @@ def read_history(state_dir: Path) -> Iterator[RunHistory | None]:
 
 
 def as_of_now(run: Run, now_ms: int) -> Run:
-    """The run; one whose process has ended meanwhile is INTERRUPTED, as :meth:`RunHistory.sweep` would write."""
+    """Return the run; one whose process has ended meanwhile is INTERRUPTED, as :meth:`RunHistory.sweep` would write."""
     is_over = run.state is State.RUNNING and _is_over(run, now_ms)
     return replace(run, state=State.INTERRUPTED, exit_code=int(Exit.NOT_READY)) if is_over else run
 
 
 @contextmanager
 def open_history(state_dir: Path, notes: list[str] | None = None) -> Iterator[RunHistory]:
-    """The run history of a state directory, created where there is none; a damaged one is set aside, with a note.
+    """Yield the run history of a state directory, created where there is none; a damaged one is set aside, with a note.
 
     Raises OutputError (73) where it cannot be written.
     """

@@ -251,17 +251,17 @@ class _Format(msgspec.Struct):
 
 
 def runs_folder(state_dir: Path) -> Path:
-    """The folder with one folder for each measured run."""
+    """Return the folder with one folder for each measured run."""
     return state_dir / "monitor" / "runs"
 
 
 def events_folder(state_dir: Path) -> Path:
-    """The folder that Spark writes event logs of measured runs into."""
+    """Return the folder that Spark writes event logs of measured runs into."""
     return state_dir / "monitor" / "events"
 
 
 def file_of(state_dir: Path, run: str) -> Path:
-    """The file of a measured run."""
+    """Return the file of a measured run."""
     return runs_folder(state_dir) / run / "run.json"
 
 

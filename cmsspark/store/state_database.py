@@ -53,7 +53,10 @@ class StateDatabase:
 
     @classmethod
     def to_read(cls, path: Path) -> Self:
-        """The file, opened so that nothing can be written to it. Raises FileNotFoundError where there is none."""
+        """Return the file, opened so that nothing can be written to it.
+
+        Raises FileNotFoundError where there is none.
+        """
         if not path.is_file():
             raise FileNotFoundError(path)
         database = cls.__new__(cls)
@@ -99,7 +102,7 @@ class StateDatabase:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """All statements of the block, or none."""
+        """Yield all statements of the block, or none."""
         with self._guard():
             self._db.execute("BEGIN IMMEDIATE")
             try:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 def files_of(fout: str, app: str, settings: Settings | None = None) -> Files:
-    """The file system of a store; one that is not on the local disk takes a small Spark session with the options of
-    ``settings`` (by default those of the environment) for file systems and Kerberos.
+    """Return the file system of a store; one that is not on the local disk takes a small Spark session with the options
+    of ``settings`` (by default those of the environment) for file systems and Kerberos.
     """
     if is_local(fout):
         return LocalFiles()
@@ -82,7 +82,7 @@ def part_rows(files: Files, part: StoredPart | CurrentTable, schema: Table, colu
 
 
 def table_rows(files: Files, current: CurrentTable, table: str, columns: Sequence[str]) -> pa.Table:
-    """The columns of a whole table, texts as texts."""
+    """Return the columns of a whole table, texts as texts."""
     import pyarrow as pa
 
     schema = stored_table(table)
@@ -94,13 +94,13 @@ def table_rows(files: Files, current: CurrentTable, table: str, columns: Sequenc
 
 
 def stored_days(files: Files, fout: str, job: str) -> list[date]:
-    """The days that a job has a result of, in order."""
+    """Return the days that a job has a result of, in order."""
     intervals = contents.stored_intervals(files, fout, job)
     return sorted(interval for interval in intervals if not isinstance(interval, Period))
 
 
 def newest_replicas(files: Files, fout: str, until: date | None = None) -> tuple[date, CurrentTable, str]:
-    """The newest stored day of replicas, and its table: ``dbs_phedex``, or ``dbs_rucio`` where that is newer.
+    """Return the newest stored day of replicas, and its table: ``dbs_phedex``, or ``dbs_rucio`` where that is newer.
 
     Raises InputMissing (66) where neither is stored.
     """
@@ -115,7 +115,7 @@ def newest_replicas(files: Files, fout: str, until: date | None = None) -> tuple
 
 
 def newest(files: Files, fout: str, table: str, until: date | None = None) -> tuple[date, CurrentTable]:
-    """The newest stored day of a table, not after ``until``. Raises InputMissing (66) that says what to run."""
+    """Return the newest stored day of a table, not after ``until``. Raises InputMissing (66) that says what to run."""
     job = job_of_table(table).name
     stored = stored_days(files, fout, job)
     fitting = [day for day in stored if until is None or day <= until]

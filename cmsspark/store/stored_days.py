@@ -78,8 +78,9 @@ class StoredDays:
         )
 
     def key_id(self) -> str | None:
-        """The id of the key that all its pseudonyms were made with. Raises DataError (65) where there are several:
-        one person would count as two.
+        """Return the id of the key that all its pseudonyms were made with.
+
+        Raises DataError (65) where there are several: one person would count as two.
         """
         keys: dict[str, list[date]] = {}
         for day, table in self.partials.items():
@@ -96,7 +97,10 @@ class StoredDays:
             raise _two_keys(self.period, f"pseudonyms of {', '.join(keys[:5])}")
 
     def batches(self, columns: Sequence[str]) -> Iterator[list[tuple[date, pa.Table]]]:
-        """The partials' rows, some days at a time. Raises DataError (65) where a day's are damaged or not all there."""
+        """Yield the partials' rows, some days at a time.
+
+        Raises DataError (65) where a day's are damaged or not all there.
+        """
         with ProgressLine(f"reading {self.period}", len(self.partials), "days") as line:
             for batch in self._batched():
                 yield self._read(batch, columns)
@@ -139,7 +143,7 @@ class StoredDays:
 
 
 def find_days(files: Files, fout: str, period: Period) -> StoredDays:
-    """The stored days of the period. Raises DataError (65) where a day's result is damaged."""
+    """Return the stored days of the period. Raises DataError (65) where a day's result is damaged."""
     stored: dict[date, CurrentTable] = {}
     missing = []
     for day in period.days:
@@ -152,13 +156,13 @@ def find_days(files: Files, fout: str, period: Period) -> StoredDays:
 
 
 def stored_periods(files: Files, fout: str, job: str) -> list[Period]:
-    """The periods that a job has a result of, in order."""
+    """Return the periods that a job has a result of, in order."""
     intervals = contents.stored_intervals(files, fout, job)
     return sorted(interval for interval in intervals if isinstance(interval, Period))
 
 
 def stale(manifest: Manifest, runs: Mapping[date, str]) -> list[str]:
-    """The changes since a period's result was made: days that were run again, are new, or are gone.
+    """Return the changes since a period's result was made: days that were run again, are new, or are gone.
 
     ``runs``: the current run of each stored day of the period.
     """
@@ -177,7 +181,7 @@ class CurrentRuns:
         self._runs: dict[date, str | None] = {}
 
     def of(self, period: Period) -> dict[date, str]:
-        """The days of a period that are stored, and their runs."""
+        """Return the days of a period that are stored, and their runs."""
         runs = {day: self._run(day) for day in period.days}
         return {day: run for day, run in runs.items() if run is not None}
 
@@ -193,13 +197,16 @@ class CurrentRuns:
 
 
 def _rows_of(pointer: bytes) -> str:
-    """The run that made the rows of a day's current run. Raises ValueError, KeyError, TypeError for no CURRENT."""
+    """Return the run that made the rows of a day's current run.
+
+    Raises ValueError, KeyError, TypeError for no CURRENT.
+    """
     document = json.loads(pointer)
     return str(document.get(results.ROWS_OF) or document["run"])
 
 
 def partial_reasons(manifests: Mapping[When, Manifest]) -> dict[When, str]:
-    """The days that lack a stream of the other days, or whose manifest is partial, with the reason.
+    """Return the days that lack a stream of the other days, or whose manifest is partial, with the reason.
 
     A stream of another epoch is none that a day lacks: jobs are CRAB's or HTCondor's.
     """
@@ -222,7 +229,7 @@ def partial_reasons(manifests: Mapping[When, Manifest]) -> dict[When, str]:
 
 
 def _role(stream: str) -> str:
-    """The role of a stream, or the stream itself."""
+    """Return the role of a stream, or the stream itself."""
     entry = STREAMS_BY_NAME.get(stream)
     return entry.role if entry is not None and entry.role else stream
 
@@ -231,6 +238,6 @@ def _two_keys(period: Period, users: str) -> DataError:
     return DataError(
         f"{period} has users under two pseudonym keys: one person would count as two",
         found=users,
-        next_step="ask for a period of one key (`cmsspark pseudonyms list` shows the days of each); or count days "
+        next_step="ask for a period of one key (`cmsspark lab pseudonyms list` shows the days of each); or count days "
         "again whose key is not listed, if their logs are there",
     )

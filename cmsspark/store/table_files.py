@@ -111,7 +111,7 @@ def _renamed(
 
 
 def _columns_of(table: pl.DataFrame) -> str:
-    """The names of the columns; of many the first ones, and how many more there are."""
+    """Return the names of the columns; of many the first ones, and how many more there are."""
     more = len(table.columns) - _MOST_NAMES
     return f"columns {', '.join(table.columns[:_MOST_NAMES])}" + (f" and {more:,} more" if more > 0 else "")
 
@@ -121,7 +121,7 @@ def _kind_of(name: str, days: Sequence[str], numbers: Sequence[str], flags: Sequ
 
 
 def _typed(table: pl.DataFrame, name: str, kind: str, path: Path, what: str) -> pl.DataFrame:
-    """The table with a column in its type. Raises DataError (65) that names the first value of another one."""
+    """Return the table with a column in its type. Raises DataError (65) that names the first value of another one."""
     import polars as pl
 
     of_name = {"day": _TIMES, "number": "a number", "flag": "true or false", "text": "a text"}[kind]
@@ -184,7 +184,7 @@ def _day(column: pl.Expr, kind: pl.DataType, *, is_text: bool) -> pl.Expr:
 
 
 def _day_of_number(number: pl.Expr) -> pl.Expr:
-    """The date of 20260115, or of seconds, ms, µs or ns since 1970."""
+    """Return the date of 20260115, or of seconds, ms, µs or ns since 1970."""
     import polars as pl
 
     as_day = number.cast(pl.String).str.to_date("%Y%m%d", strict=False)

@@ -13,7 +13,6 @@ from typing import Final
 
 from cmsspark.base.errors import UsageError
 from cmsspark.base.text.spelling import suggestion
-from cmsspark.base.text.terminal import hanging, terminal_width
 
 
 @dataclass(frozen=True)
@@ -72,6 +71,7 @@ GROUPS: Final[Mapping[str, tuple[Option, ...]]] = {
         Option("--debug", "show tracebacks and Spark's own messages"),
         Option("--verbose", "print more messages"),
         Option("--no-log4j", "as in CMSSpark; Spark is quiet anyway"),
+        Option("--yes-log4j", "as in CMSSpark; --debug shows Spark's messages"),
     ),
     SHOW: (
         Option("--dry-run", "print the exact command, quoted for a shell"),
@@ -88,7 +88,7 @@ _BY_NAME: Final = {name: option for option in OPTIONS for name in (option.name, 
 #: Options that a built-in job hears as well as the wrapper.
 SHARED: Final = ("--settings", "--debug", "--verbose")
 #: After the name of one's own script these are the script's alone.
-OF_A_SCRIPT: Final = ("--debug", "--verbose", "--version", "--list", "--warm-up", "--no-log4j")
+OF_A_SCRIPT: Final = ("--debug", "--verbose", "--version", "--list", "--warm-up", "--no-log4j", "--yes-log4j")
 
 #: A job's options: each spelling and whether it takes a value.
 Signature = Mapping[str, bool]
@@ -109,17 +109,17 @@ class Request:
         return name in self.given
 
     def last(self, name: str) -> str | None:
-        """The value given last, or None."""
+        """Return the value given last, or None."""
         values = self.given.get(name)
         return values[-1] if values else None
 
     def every(self, name: str) -> list[str]:
-        """All values, in the order given."""
+        """Return all values, in the order given."""
         return self.given.get(name, [])
 
 
 def split(words: Sequence[str], signature_of: Callable[[str], Signature | None]) -> Request:
-    """The request that ``words`` (without the program's name) make.
+    """Return the request that ``words`` (without the program's name) make.
 
     ``signature_of(job)`` gives a built-in job's own options and None for a script of one's own; it is called once, when
     the job's name is met. Raises UsageError (2) for unknown options before the job and for missing values.
@@ -184,17 +184,3 @@ def _to_job(word: str, rest: list[str], request: Request, signature: Signature |
     request.arguments.append(word)
     if signature is not None and signature.get(word) and rest:
         request.arguments.append(rest.pop(0))
-
-
-def help_text() -> str:
-    """The wrapper's options, as ``--help`` prints them."""
-    lines: list[str] = []
-    width = terminal_width()
-    for heading, options in GROUPS.items():
-        lines += ["", f"{heading}:"]
-        for option in options:
-            left = ", ".join(filter(None, (option.short, option.name))) + (
-                f" {option.metavar}" if option.metavar else ""
-            )
-            lines.append(hanging(f"  {left:<24} ", option.about, 27, width))
-    return "\n".join(lines)

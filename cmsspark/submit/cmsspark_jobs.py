@@ -1,4 +1,4 @@
-"""Jobs of CMSSpark that are not built-in jobs here, with what does their work: ``run_spark NAME`` tells it.
+"""Jobs of CMSSpark that are not built-in jobs here, with what does their work (``script_lines`` has the lines).
 
 ``docs/migration.md`` has the list with the shell scripts; a test compares both.
 """
@@ -8,9 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from cmsspark.store.job_index import JOBS
-
-_NOTHING: Final = "nothing here does its work; CMSSpark's own script runs with run_spark /path/to/"
 #: The script without ``.py`` → (a job or command of today, or several, and a word on it). An empty text: nothing.
 SUCCESSORS: Final[Mapping[str, tuple[str, str]]] = {
     "aggregate_campaign_tier": ("event_counts", "events and bytes by month, data tier and campaign"),
@@ -33,7 +30,7 @@ SUCCESSORS: Final[Mapping[str, tuple[str, str]]] = {
     "dbs_adler": ("", ""),
     "dbs_block_lumis": ("", ""),
     "dbs_condor": ("dbs_condor", ""),
-    "dbs_event_count_plot": ("crsg_event_counts", "then cmsspark plot event_counts"),
+    "dbs_event_count_plot": ("crsg_event_counts", "then cmsspark report --pictures DIR --picture event_counts"),
     "dbs_hdfs_crab": ("crab_popularity", "datasets that CRAB jobs read"),
     "dbs_hdfs_eos": ("dbs_eos", "accesses on EOS by dataset"),
     "dbs_lfn": ("", ""),
@@ -45,7 +42,7 @@ SUCCESSORS: Final[Mapping[str, tuple[str, str]]] = {
     "hpc_at_cms": ("job_efficiency", "core_hours by HPC"),
     "hpc_running_cores_and_corehr": ("job_efficiency", "running_cores and core_hours by HPC"),
     "jm_stats": ("dbs_crab", ""),
-    "mergePhedex": ("phedex", "each day is stored; cmsspark path lists them for pandas or DuckDB"),
+    "mergePhedex": ("phedex", "each day is stored; cmsspark show phedex --path prints it for pandas or DuckDB"),
     "phedex_agg": ("phedex", ""),
     "report_builder": ("", ""),
     "rucio_all_datasets": ("dataset_last_access", ""),
@@ -66,14 +63,3 @@ SUCCESSORS: Final[Mapping[str, tuple[str, str]]] = {
     "wmarchive": ("", ""),
     "wmarchive_crab_file_access": ("", ""),
 }
-
-
-def successor(name: str) -> str | None:
-    """What to run instead of a script of CMSSpark; None for a name that was none of its scripts."""
-    plain = name.removesuffix(".py")
-    if plain not in SUCCESSORS:
-        return None
-    job, note = SUCCESSORS[plain]
-    if job not in JOBS:
-        return f"{_NOTHING}{plain}.py"
-    return f"run_spark {job} does its work{f': {note}' if note else ''} (docs/migration.md)"

@@ -10,19 +10,20 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
-from pathlib import Path
+from datetime import date, timedelta
+from pathlib import Path, PurePosixPath
 from typing import Final
 from urllib.parse import urlsplit
 
 from cmsspark.base import dates
 from cmsspark.base.errors import UsageError
 from cmsspark.base.resources import read_yaml
-from cmsspark.store.job_index import Job
+from cmsspark.store.job_index import JOBS, Job
 
 #: CMSSpark's folder of all dumps and of the streams in Avro: what ``--hdir`` of its jobs replaces.
 CMS_FOLDER: Final = "/project/awg/cms"
 _INSTANCES: Final = ("global", "phys01", "phys02", "phys03")
+_ALL_INSTANCES: Final = "all"
 #: Folders of single streams and dumps → the source.
 _FOLDERS: Final[Mapping[str, str]] = {
     "--aaa_hdir": "aaa",
@@ -33,11 +34,21 @@ _FOLDERS: Final[Mapping[str, str]] = {
     "--dbs_hdir": "dbs",
     "--phedex_hdir": "phedex",
 }
+#: Options that make an option of today together with others, or with their value.
+_PARTS: Final = (
+    "--inst", "--hdir", "--tier", "--amq", "--creds", "--opensearch_host", "--start_date", "--end_date",
+)  # fmt: skip
 _DAY_AT_END: Final = re.compile(r"(?P<store>.+?)/+(?P<year>\d{4})/(?P<month>\d{2})/(?P<day>\d{2})/*")
 #: Options that ask for nothing here → the reason.
 _NEEDLESS: Final[Mapping[str, str]] = {
     "--stomp": "stomp.py is a dependency of cmsspark",
     "--aggregation_schema": "every stored table has its schema",
+    "--generate_plots": "the table has the numbers; cmsspark dashboard draws them",
+    "--by": "there is a row for each week and for each month",
+    "--amq_batch_size": "the size of batches is set in the settings (publishing)",
+    "--cmsspark_git_tag": "the manifest of a run names its version",
+    "--opensearch_index": "MONIT names the index of documents",
+    "--opensearch_secret_file": "documents go through MONIT, with --amq",
     "--cvmfs": "the Python of run_spark runs the job; SPARK_HOME, JAVA_HOME, HADOOP_CONF_DIR and --env choose the rest",
 }
 #: Options without a counterpart → what to do instead.
@@ -48,7 +59,15 @@ _GONE: Final[Mapping[str, str]] = {
     "--action": "run site_tier_usage for sums by tier, dbs_events for each dataset",
     "--fin": "name the folder of a source with --source SOURCE.NAME=FOLDER",
 }
-_FLAGS: Final = ("--aggregation_schema", "--cvmfs")
+_FLAGS: Final = ("--aggregation_schema", "--cvmfs", "--generate_plots")
+#: Options that have another name here.
+_RENAMED: Final[Mapping[str, str]] = {
+    "--output": "--fout",
+    "--output_folder": "--fout",
+    "--hdfs_out_dir": "--fout",
+    "--base_eos_dir": "--fout",
+    "--fdate": "--date",
+}
 
 
 @dataclass
@@ -87,7 +106,7 @@ def translate(argv: Sequence[str], job: Job, known: Mapping[str, bool], has_root
 
 
 def _is_old(name: str) -> bool:
-    return name in (*_FOLDERS, *_NEEDLESS, *_GONE, "--inst", "--hdir", "--tier", "--amq")
+    return name in (*_FOLDERS, *_NEEDLESS, *_GONE, *_RENAMED, *_PARTS)
 
 
 class _Line:
@@ -101,6 +120,8 @@ class _Line:
         self.gone: list[tuple[str, str]] = []
         self.after: list[str] = []
         self.instance, self.cms_folder, self.amq, self.tiers = "global", "", "", ""
+        self.first_day: date | None = None
+        self.end_day: date | None = None
         #: Whether --date is misspelt: click refuses the line and suggests it.
         self.is_misspelt = False
         #: Whether --hdir of cern_monit names a folder without a day.
@@ -112,8 +133,15 @@ class _Line:
             self.notes.append(f"{name} is not needed: {_NEEDLESS[name]}")
         elif name == "--hdir" and self._publishes:
             self._stored_day(value)
-        elif name == "--amq":
+        elif name in ("--amq", "--creds"):
             self.amq = value
+        elif name == "--opensearch_host":
+            self.amq = self.amq or "amq_broker.json"
+        elif name in ("--start_date", "--end_date"):
+            self._range_end(name, value)
+        elif name in _RENAMED:
+            self._add(_RENAMED[name], value)
+            self.notes.append(f"{name} is {_RENAMED[name]} here")
         elif name in _GONE:
             self.gone.append((name, _GONE[name]))
         elif "--source" not in self.known and name != "--tier":
@@ -133,11 +161,23 @@ class _Line:
 
     def finish(self) -> None:
         """Add what several options make together. Raises UsageError (2) where something has no counterpart."""
-        self._moved_dumps()
+        self._add_range()
+        if self.instance != _ALL_INSTANCES:
+            self._moved_dumps()
         if self.tiers and ("--patterns" not in self.known or self._has("--patterns")):
             self.gone.append(("--tier", "filter the stored table by its column data_tier"))
         elif self.tiers:
             self._add("--patterns", ",".join(f"/*/*/{tier}" for tier in self.tiers.split(",")))
+        if self._takes_a_day() and not self._has("--date"):
+            if self._names_no_day:
+                self.gone.append(("--hdir", "the folder names no day: name the day, and the job of the result"))
+                stored_job = PurePosixPath(urlsplit(self._value("--fout") or "").path).name
+                self._add("--date", "yesterday", "--job", stored_job if stored_job in JOBS else "JOB")
+            elif not (self._publishes or self.job.is_day_optional or self.is_misspelt):
+                # The day as such: a job that waits in a queue may start on another one.
+                yesterday = dates.today() - timedelta(days=1)
+                self._add("--date", yesterday.isoformat())
+                self.notes.append(f"there is no --date: yesterday is taken, as CMSSpark does: {yesterday}")
         if self.amq:
             self.gone.append(("--amq", "publish the stored table with a command of its own"))
             day, fout = self._value("--date") or "yesterday", self._value("--fout")
@@ -145,22 +185,51 @@ class _Line:
                 shlex.join(["run_spark", "cern_monit", "--job", self.job.name, "--date", day, "--fout", fout or "DIR"])
                 + f" --amq {shlex.quote(self.amq)}"
             )
-        if self._takes_a_day() and not self._has("--date"):
-            if self._names_no_day:
-                self.gone.append(("--hdir", "the folder names no day: name the day, and the job of the result"))
-                self._add("--date", "YYYYMMDD", "--job", "JOB")
-            elif not (self._publishes or self.job.is_day_optional or self.is_misspelt):
-                # The day as such: a job that waits in a queue may start on another one.
-                yesterday = dates.today() - timedelta(days=1)
-                self._add("--date", yesterday.isoformat())
-                self.notes.append(f"there is no --date: yesterday is taken, as CMSSpark does: {yesterday}")
+        if self.instance == _ALL_INSTANCES:
+            raise self._for_each_instance()
         if self.gone:
             raise UsageError(
-                f"{len(self.gone)} option{'s' if len(self.gone) > 1 else ''} of CMSSpark without a counterpart in "
+                f"{len(self.gone)} option{'s' if len(self.gone) > 1 else ''} of CMSSpark not supported by "
                 f"run_spark {self.job.name}",
                 found="; ".join(f"{name}: {instead}" for name, instead in self.gone),
                 next_step="\n        ".join([shlex.join(["run_spark", *self.words]), *self.after]),
             )
+
+    def _for_each_instance(self) -> UsageError:
+        """Return the error with a line for each instance of DBS, as their datasets must not meet in one result."""
+        fout = self._value("--fout") or "DIR"
+        others = _without(self.words, "--fout")
+        lines = [
+            shlex.join(["run_spark", *others, "--fout", f"{fout.rstrip('/')}/{name}", "--inst", name])
+            for name in _INSTANCES
+        ]
+        return UsageError(
+            "--inst=all is one run for each instance of DBS",
+            found="a dataset may be in several instances; one store has one result for each day",
+            next_step="\n        ".join(lines),
+        )
+
+    def _range_end(self, name: str, value: str) -> None:
+        day = dates.parse_day(value, latest=date.max)
+        if name == "--start_date":
+            self.first_day = day
+        else:
+            self.end_day = day
+
+    def _add_range(self) -> None:
+        """Add the days of --start_date and --end_date, which CMSSpark does not include."""
+        if self.first_day is None and self.end_day is None:
+            return
+        last = self.end_day - timedelta(days=1) if self.end_day else dates.today() - timedelta(days=1)
+        first = self.first_day or last
+        if first > last:
+            raise UsageError(
+                "--start_date is before --end_date", found=f"{first} and {self.end_day}", next_step="swap the days"
+            )
+        if "--from" in self.known:
+            self._add("--from", first.isoformat(), "--to", last.isoformat())
+        else:
+            self._add("--date", dates.compact(first) if first == last else span(first, last))
 
     def _takes_a_day(self) -> bool:
         return "--date" in self.known and not self._has("--help") and not self._has("-h")
@@ -194,7 +263,7 @@ class _Line:
         self._add("--source", f"{source}.{name}={self._located(folder)}")
 
     def _moved_dumps(self) -> None:
-        """The folders of --hdir and --inst, where they are not those of production."""
+        """Take the folders of --hdir and --inst, where they are not those of production."""
         folder = self.cms_folder.rstrip("/")
         if not folder and self.instance == "global":
             return
@@ -210,14 +279,30 @@ class _Line:
                 self._add("--source", f"{source}.{name}={self._located(path)}")
 
     def _located(self, folder: str) -> str:
-        """A path without a scheme was one of HDFS; under a root, or where it is on this host, it stays a path."""
+        """Return a path without a scheme was one of HDFS; under a root, or where it is on this host, it stays a path.
+        """
         if not folder.startswith("/") or self._has("--root") or self.has_root() or Path(folder).exists():
             return folder
         return f"hdfs://{folder}"
 
 
+def span(first: date, last: date) -> str:
+    """Return the text of a range of days for --date."""
+    return f"{dates.compact(first)}..{dates.compact(last)}"
+
+
+def _without(words: Sequence[str], name: str) -> list[str]:
+    """Return the words without an option and its value."""
+    remaining = list(words)
+    for position, word in enumerate(remaining):
+        if word == name or word.startswith(f"{name}="):
+            del remaining[position : position + (1 if "=" in word else 2)]
+            return remaining
+    return remaining
+
+
 def _instance(value: str) -> str:
-    if value.lower() not in _INSTANCES:
+    if value.lower() not in (*_INSTANCES, _ALL_INSTANCES):
         raise UsageError(
             "--inst is the instance of DBS", found=repr(value), next_step=f"one of {', '.join(_INSTANCES)}"
         )

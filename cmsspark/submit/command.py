@@ -78,7 +78,7 @@ class Command:
         return self.options.get("spark.master") == "yarn"
 
     def shell(self) -> str:
-        """The command as one would type it: ``NAME=value`` words first, one option a line."""
+        """Return the command as one would type it: ``NAME=value`` words first, one option a line."""
         words = [f"{name}={shlex.quote(value)}" for name, value in self.env.items()]
         lines = [" ".join([*words, shlex.quote(self.argv[0])])]
         rest = self.argv[1:]
@@ -90,7 +90,7 @@ class Command:
 
 
 def build(request: Request, settings: Settings, host: Host, places: InstallPaths, job: Job | None) -> Command:
-    """The command for a request. ``job`` is None for a script of one's own.
+    """Return the command for a request. ``job`` is None for a script of one's own.
 
     Raises UsageError (2) for what does not go together, SettingsError (78) for options that a file gives wrongly.
     """
@@ -130,7 +130,7 @@ def asks_for_cluster(request: Request) -> bool:
 
 
 def choose_profile(request: Request, settings: Settings) -> Profile:
-    """The profile of the command line, else what fits ``--master``, else the settings', else ``local``."""
+    """Return the profile of the command line, else what fits ``--master``, else the settings', else ``local``."""
     chosen = [name for name in ("local", "yarn", "k8s") if request.has(f"--{name}")]
     chosen += request.every("--profile")
     if len(set(chosen)) > 1:
@@ -176,7 +176,7 @@ def _layered(
     job: Job | None,
     events: str | None,
 ) -> Options:
-    """All layers, the lowest first."""
+    """Return all layers, the lowest first."""
     options = Options()
     if job is not None:
         options.set_option("spark.app.name", f"cmsspark-{job.name}", BUILT_IN)
@@ -240,7 +240,7 @@ def _conf_names(request: Request, name: str) -> bool:
 
 
 def _add_python(options: Options, settings: Settings, request: Request, host: Host, mode: Mode) -> None:
-    """Which Python the driver and the executors run, unless a layer says so."""
+    """Set which Python the driver and the executors run, unless a layer says so."""
     master = options.get("spark.master") or ""
     on_cluster = not master.startswith("local")
     environment = (request.last("--env") or settings.environment) if on_cluster else None
@@ -269,7 +269,7 @@ def _add_files(
     job: Job | None,
     mode: Mode,
 ) -> list[str]:
-    """What travels with the job: the package, the settings, spark-avro. Returns what is worth telling."""
+    """Return what travels with the job: the package, the settings, spark-avro. Returns what is worth telling."""
     notes = []
     if not (options.get("spark.master") or "").startswith("local"):
         options.set_option("spark.submit.pyFiles", places.ship(), BUILT_IN)
@@ -304,7 +304,7 @@ def _java_word(text: str) -> str:
 
 
 def _without_settings(arguments: list[str]) -> list[str]:
-    """A path of this host means nothing to a driver elsewhere: it finds the shipped file in its own folder."""
+    """Return a path of this host means nothing to a driver elsewhere: it finds the shipped file in its own folder."""
     result: list[str] = []
     skip = False
     for word in arguments:
@@ -315,5 +315,5 @@ def _without_settings(arguments: list[str]) -> list[str]:
 
 
 def with_env(command: Command, **added: str) -> Command:
-    """The same command with more in its environment."""
+    """Return the same command with more in its environment."""
     return replace(command, env={**command.env, **added})

@@ -1,4 +1,4 @@
-"""``cmsspark completion``, and the words that a shell offers after ``run_spark``.
+"""``cmsspark lab completion``, and the words that a shell offers after ``run_spark``.
 
 click completes both commands. For ``run_spark``, which splits its line itself, a group stands in that has a command for
 each job and the wrapper's options at every place.
@@ -32,7 +32,7 @@ _CHOICES: Final = {
 def command(shell: str) -> None:
     """Print a script that completes cmsspark and run_spark in SHELL.
 
-    For bash: cmsspark completion bash > ~/.local/share/bash-completion/completions/cmsspark, and a link named
+    For bash: cmsspark lab completion bash > ~/.local/share/bash-completion/completions/cmsspark, and a link named
     run_spark to it. For zsh and fish: source the output in the shell's own start file.
     """
     from click.shell_completion import get_completion_class
@@ -66,7 +66,7 @@ class _JobCompletion(click.Group):
 
 
 def stand_in() -> click.Group:
-    """The group whose completions are those of ``run_spark``."""
+    """Return the group whose completions are those of ``run_spark``."""
     return _JobCompletion("run_spark", params=_wrapper_options(set()))
 
 

@@ -183,7 +183,8 @@ def _crsg(options: _Options) -> list[str]:
     chosen = [f"{option}={options[option]}" for option in ("--tiers", "--skims", "--remove") if option in options]
     job = "crsg_event_counts"
     count = ["run_spark", job, "--date", "yesterday", "--fout", folder, *chosen]
-    draw = ["cmsspark", "plot", "event_counts", "--date", "yesterday", "--fout", folder, "--out", folder]
+    draw = ["cmsspark", "report", "--date", "yesterday", "--fout", folder, "--pictures", folder]
+    draw += ["--picture", "event_counts"]
     if "--start_month" in options:
         draw += ["--since", options["--start_month"].replace("/", "-")]
     if options.get("--output_format") in ("png", "svg", "pdf"):

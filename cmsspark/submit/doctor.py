@@ -117,7 +117,9 @@ def _compiled() -> Diagnosis:
         text = "off by CMSSPARK_COMPILED=0; logs are read more slowly"
         return Diagnosis("compiled", NOTE, text, "unset CMSSPARK_COMPILED")
     is_checkout = Path(__file__).parent.parent.joinpath("base", "hashed.pyx").exists()
-    target = f"-e {Path(__file__).parent.parent.parent}" if is_checkout else "--force-reinstall --no-cache-dir cmsspark"
+    checkout = Path(__file__).parent.parent.parent
+    # No package index has cmsspark.
+    target = f"-e {checkout}" if is_checkout else "--force-reinstall --no-cache-dir CHECKOUT_OF_CMSSPARK"
     mend = f"have gcc and Python's headers (python3-dev), then: {sys.executable} -m pip install --no-deps {target}"
     return Diagnosis("compiled", NOTE, f"none ({reason}); logs are read up to three times more slowly", mend)
 
@@ -212,7 +214,7 @@ def _broker(settings: Settings) -> Diagnosis:
 
 
 def _people(settings: Settings) -> Diagnosis:
-    """Whether numbers of few people are withheld where others read documents or pages."""
+    """Return whether numbers of few people are withheld where others read documents or pages."""
     from cmsspark.publish.publishing_settings import publishing_settings
 
     options = publishing_settings(settings)
@@ -288,7 +290,7 @@ def _cluster(settings: Settings, environ: Mapping[str, str]) -> Diagnosis:
 
 
 def _existing(folder: Path) -> Path:
-    """The folder, or the nearest above it that exists."""
+    """Return the folder, or the nearest above it that exists."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     return folder

@@ -29,7 +29,7 @@ from cmsspark.submit.spark_options import BUILT_IN
 def choose(
     command_line: Request, job: Job | None, options: Mapping[str, Any], settings: Settings, command: Command
 ) -> EngineChoice:
-    """The engine for a command line. ``options``: the job's own, parsed; ``command``: the one of Spark.
+    """Return the engine for a command line. ``options``: the job's own, parsed; ``command``: the one of Spark.
 
     Raises UsageError (2) for an engine that is not known, or cannot do what is requested.
     """
@@ -51,7 +51,9 @@ def choose(
 
 
 def _spark_reason(command: Command, settings: Settings) -> str:
-    """The profile or the first option of Spark that somebody asked for; empty where all are the local profile's own."""
+    """Return the profile or the first option of Spark that somebody asked for; empty where all are the local profile's
+    own.
+    """
     if command.profile != "local" or command.mode != "client":
         return f"profile {command.profile}"
     for name, chosen in sorted(command.options.chosen.items()):
@@ -66,7 +68,7 @@ def _spark_reason(command: Command, settings: Settings) -> str:
 
 
 def runs_in_processes(command: Command, host: Host, job: Job, arguments: Sequence[str]) -> Command:
-    """The command that counts without Spark, made from the one of Spark."""
+    """Return the command that counts without Spark, made from the one of Spark."""
     # One thread for each process: the processes are the cores.
     env = {name: value for name, value in command.env.items() if name != "SPARK_HOME"}
     env["OPENBLAS_NUM_THREADS"] = "1"

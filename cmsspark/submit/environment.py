@@ -29,7 +29,7 @@ def add_driver_environment(options: Options, request: Request, settings: Setting
 
 
 def same_everywhere(host: Host) -> dict[str, str | None]:
-    """What must be the same in every process of a job."""
+    """Return what must be the same in every process of a job."""
     return {"CMSSPARK_COMPILED": host.environ.get("CMSSPARK_COMPILED")}
 
 
@@ -41,7 +41,7 @@ def add_environment(options: Options, start: str, values: Mapping[str, str | Non
 
 
 def environment_of(request: Request, host: Host, job: Job | None, mode: Mode) -> dict[str, str]:
-    """What the command needs in its environment beyond what is there."""
+    """Return what the command needs in its environment beyond what is there."""
     env = {}
     if mode != "python":
         env["SPARK_HOME"] = str(host.spark.home)

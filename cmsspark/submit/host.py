@@ -69,7 +69,7 @@ class Host:
 
 
 def this_host(environ: Mapping[str, str]) -> Host:
-    """The machine that this runs on. Raises SettingsError (78) where no Spark is found."""
+    """Return the machine that this runs on. Raises SettingsError (78) where no Spark is found."""
     return Host(
         cores=cores(),
         memory=memory(),
@@ -103,7 +103,7 @@ def memory(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) ->
 
 
 def _group_limits(base: Path, path: str, name: str) -> list[int]:
-    """The limits of a control group and of those around it; inside a container its own is the topmost."""
+    """Return the limits of a control group and of those around it; inside a container its own is the topmost."""
     parts = [part for part in path.split("/") if part]
     places = [base.joinpath(*parts[:length]) for length in range(len(parts), -1, -1)]
     return [int(text) for text in (_text(folder / name).strip() for folder in places) if text.isdigit()]

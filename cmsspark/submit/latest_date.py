@@ -20,7 +20,7 @@ from cmsspark.submit.arguments import Request
 def resolved(
     request: Request, job: Job, environ: Mapping[str, str], options_of: Callable[[Sequence[str]], Mapping[str, Any]]
 ) -> Request:
-    """The request with a date in place of ``latest``.
+    """Return the request with a date in place of ``latest``.
 
     ``options_of``: the job's options, parsed. Raises UsageError (2) where inputs or store are not on a local disk,
     NotReady (75) where no day is complete.

@@ -27,6 +27,7 @@ def main() -> None:
     find_stderr()
     from cmsspark.base import errors, memory, self_metrics
 
+    errors.set_program("run_spark")
     memory.check_room()
     from cmsspark.store.job_index import find_job
     from cmsspark.submit.job_commands import load_command

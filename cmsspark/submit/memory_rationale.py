@@ -56,7 +56,7 @@ def _measured(state_dir: Path, job: str) -> Iterator[str]:
     try:
         runs = of_job(state_dir, job, 5)
     except (CmssparkError, OSError):
-        yield "measured: nothing yet; run_spark measures each run, cmsspark advise then prints what to change"
+        yield "measured: nothing yet; run_spark measures each run, cmsspark lab advise then prints what to change"
         return
     local = runs[0].master.startswith("local")
     worst = worst_of(runs, "driver" if local else "executor")
@@ -67,6 +67,6 @@ def _measured(state_dir: Path, job: str) -> Iterator[str]:
     ]
     number = f"the last {len(runs)} runs" if len(runs) > 1 else "the last run"
     if not figures:
-        yield f"measured: no peaks of memory in {number}; cmsspark advise {job} shows why"
+        yield f"measured: no peaks of memory in {number}; cmsspark lab advise {job} shows why"
         return
-    yield f"measured: {', '.join(figures)}, spilled {volume(worst.spilled)} in {number}; cmsspark advise {job}"
+    yield f"measured: {', '.join(figures)}, spilled {volume(worst.spilled)} in {number}; cmsspark lab advise {job}"

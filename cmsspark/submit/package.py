@@ -20,7 +20,7 @@ _KEPT: Final = 5
 
 
 def files(package: Path) -> Iterator[tuple[str, Path]]:
-    """Each file of the package with its name in the zip, sorted; resources beside the package go inside it."""
+    """Yield each file of the package with its name in the zip, sorted; resources beside the package go inside it."""
     entries = {name: path for name, path in _below(package, package.name)}
     for folder in _RESOURCES:
         resources = package.parent / folder
@@ -37,7 +37,7 @@ def _below(folder: Path, prefix: str) -> Iterator[tuple[str, Path]]:
 
 
 def ship(package: Path, cache_dir: Path) -> str:
-    """The zip of ``package`` in ``cache_dir/package``; made only when its content is new.
+    """Return the zip of ``package`` in ``cache_dir/package``; made only when its content is new.
 
     A zip in the cache is used only where it has exactly this content; another one is replaced. Raises OutputError (73)
     where it cannot be written.
@@ -67,7 +67,7 @@ def ship(package: Path, cache_dir: Path) -> str:
 
 
 def _holds(archive: Path, contents: list[tuple[str, bytes]]) -> bool:
-    """Whether the zip has these files and no others: its code runs in every executor, whoever wrote it."""
+    """Return whether the zip has these files and no others: its code runs in every executor, whoever wrote it."""
     try:
         with archive.open("rb") as stream:
             status = os.fstat(stream.fileno())

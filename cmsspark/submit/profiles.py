@@ -53,17 +53,17 @@ def driver_memory(host: Host) -> str:
 
 
 def shuffle_partitions(host: Host) -> str:
-    """One a core: what reaches a shuffle here is small, and each task costs some milliseconds."""
+    """Return one a core: what reaches a shuffle here is small, and each task costs some milliseconds."""
     return str(host.cores)
 
 
 def page(host: Host) -> str:
-    """Whether Spark's page is there: where somebody sits at a terminal, who is told its address."""
+    """Return whether Spark's page is there: where somebody sits at a terminal, who is told its address."""
     return "true" if host.is_terminal else "false"
 
 
 def pod_template(host: Host) -> str:
-    """The pod template of this installation: inside the package, or beside it in a checkout."""
+    """Return the pod template of this installation: inside the package, or beside it in a checkout."""
     inside = host.package / "etc"
     return str((inside if inside.is_dir() else host.package.parent / "etc") / "k8s" / "pod.yaml")
 
@@ -94,7 +94,7 @@ class _ProfileFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 def load_profile(name: str) -> Profile:
-    """The profile of that name in ``etc/spark``, or of that file. Raises UsageError (2), SettingsError (78)."""
+    """Return the profile of that name in ``etc/spark``, or of that file. Raises UsageError (2), SettingsError (78)."""
     if "/" in name or name.endswith((".yaml", ".yml")):
         file = Path(name).expanduser()
         if not file.is_file():

@@ -113,7 +113,7 @@ def run(
 
 
 def _measured(command: Command, environ: Mapping[str, str], measure: RunMeasure) -> Command:
-    """The command with the environment, and in cluster mode the option, that name its measurement."""
+    """Return the command with the environment, and in cluster mode the option, that name its measurement."""
     command = with_env(command, **measure.environment({**environ, **command.env}))
     if command.mode != "cluster":
         return command
@@ -123,7 +123,7 @@ def _measured(command: Command, environ: Mapping[str, str], measure: RunMeasure)
 
 
 def _with_channels(command: Command, environ: Mapping[str, str], descriptor: int) -> Command:
-    """The command with a path to our stderr for the job and, on YARN, with marked lines of Spark's client."""
+    """Return the command with a path to our stderr for the job and, on YARN, with marked lines of Spark's client."""
     command = with_env(command, CMSSPARK_STDERR=f"/proc/{os.getpid()}/fd/{descriptor}")
     if not command.is_on_yarn:
         return command
@@ -137,7 +137,7 @@ def _log(text: str) -> None:
 
 
 def _wait(child: subprocess.Popen[bytes], application: Application | None, start_within: float) -> int | None:
-    """The child's exit code; None where its application did not start in time."""
+    """Return the child's exit code; None where its application did not start in time."""
     if application is None:
         return child.wait()
     end = time.monotonic() + start_within
@@ -157,7 +157,7 @@ def _give_up(
     assert application is not None
     nodes = active_nodes(environ)
     cluster_text = "" if nodes is None else f"; the cluster has {nodes} active nodes"
-    _log(f"given up: YARN did not start it within {command.start_within:.0f} s{cluster_text}")
+    _log(f"YARN did not start the application within {command.start_within:.0f} s{cluster_text}")
     _log("  next: run it again later, or with another --queue, or let it wait longer with --start-within")
     if application.id and not kill(application.id, command.argv[0], {**environ, **command.env}):
         _log(f"  {application.id} could not be ended: yarn application -kill {application.id}")

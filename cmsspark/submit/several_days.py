@@ -26,7 +26,7 @@ _SAME_FOR_ALL: Final = (Exit.USAGE, Exit.NOT_ALLOWED, Exit.SETTINGS, Exit.NO_OUT
 
 
 def days_of(request: Request, job: Job | None) -> list[date] | None:
-    """The days of a line that names several; None for one day, and for a script of one's own.
+    """Return the days of a line that names several; None for one day, and for a script of one's own.
 
     Raises UsageError (2) for days that are none.
     """

@@ -93,7 +93,7 @@ class Options:
             self.chosen[name] = Chosen(value, origin, why, below)
 
     def get(self, name: str) -> str | None:
-        """The value on top, or None."""
+        """Return the value on top, or None."""
         chosen = self.chosen.get(name)
         return None if chosen is None else chosen.value
 
@@ -131,7 +131,7 @@ def check_name(name: str, origin: str) -> None:
 
 
 def retired(name: str) -> tuple[bool, str | None]:
-    """Whether a name is retired, and the name that took its place (None: nothing did)."""
+    """Return whether a name is retired, and the name that took its place (None: nothing did)."""
     if name in RETIRED:
         return True, RETIRED[name]
     for pattern, successor in _RETIRED_PATTERNS:
@@ -146,13 +146,13 @@ COMMAND_LINE: Final = "command line"
 
 
 def add_settings(options: Options, settings: Settings) -> None:
-    """The settings' ``spark`` options."""
+    """Add the settings' ``spark`` options."""
     for name, value in settings.spark.items():
         options.set_option(name, value, settings.where("spark", name))
 
 
 def add_options_file(options: Options, file: str) -> None:
-    """The options of a SPARK_OPTIONS file: ``option=value`` a line, as in CMSSpark; ``--conf`` before it is fine.
+    """Add the options of a SPARK_OPTIONS file: ``option=value`` a line, as in CMSSpark; ``--conf`` before it is fine.
 
     Raises SettingsError (78) for other lines, NotAllowed (77) where it cannot be read.
     """
@@ -174,7 +174,7 @@ def add_options_file(options: Options, file: str) -> None:
 
 
 def add_confs(options: Options, confs: Iterable[str]) -> None:
-    """The ``--conf KEY=VALUE`` of the command line. Raises UsageError (2)."""
+    """Add the ``--conf KEY=VALUE`` of the command line. Raises UsageError (2)."""
     for conf in confs:
         name, equals, value = conf.partition("=")
         if not equals or not name:
@@ -183,7 +183,8 @@ def add_confs(options: Options, confs: Iterable[str]) -> None:
 
 
 def cluster_defaults(spark_home: Path, environ: Mapping[str, str]) -> dict[str, Any]:
-    """What ``spark-defaults.conf`` of this Spark sets: spark-submit reads it itself, below all layers of ours."""
+    """Return what ``spark-defaults.conf`` of this Spark sets: spark-submit reads it itself, below all layers of ours.
+    """
     folder = Path(environ["SPARK_CONF_DIR"]) if environ.get("SPARK_CONF_DIR") else spark_home / "conf"
     try:
         lines = (folder / "spark-defaults.conf").read_text(encoding="utf-8", errors="replace").splitlines()
@@ -194,7 +195,9 @@ def cluster_defaults(spark_home: Path, environ: Mapping[str, str]) -> dict[str, 
 
 
 def spark_submit_words(options: Options) -> list[str]:
-    """The options as words of spark-submit: those that it has words of its own for first, then all others by name."""
+    """Return the options as words of spark-submit: those that it has words of its own for first, then all others by
+    name.
+    """
     argv = []
     for name, word in _WORDS.items():
         value = options.get(name)

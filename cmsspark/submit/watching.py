@@ -20,20 +20,20 @@ from cmsspark.submit.spark_options import cluster_defaults
 
 
 def is_watched(request: Request, settings: Settings, environ: Mapping[str, str]) -> bool:
-    """Whether the run is watched: unless the command line, the settings or the environment say no."""
+    """Return whether the run is watched: unless the command line, the settings or the environment say no."""
     is_off = environ.get("CMSSPARK_MONITOR", "").lower() in ("0", "no", "off", "false")
     return settings.monitor and not is_off and not request.has("--no-monitor")
 
 
 def events_folder(request: Request, settings: Settings, environ: Mapping[str, str]) -> str | None:
-    """The URI of the folder for the event log of the run; None where it is not watched, or cannot be stored."""
+    """Return the URI of the folder for the event log of the run; None where it is not watched, or cannot be stored."""
     return spark_watch.usable_events_folder(settings.state_dir) if is_watched(request, settings, environ) else None
 
 
 def measuring(
     command: Command, request: Request, job: Job | None, settings: Settings, environ: Mapping[str, str]
 ) -> spark_watch.RunMeasure | None:
-    """The measurement of the run; None where it is off, or cannot be stored."""
+    """Return the measurement of the run; None where it is off, or cannot be stored."""
     if not is_watched(request, settings, environ):
         return None
     name = job.name if job is not None else Path(request.job or "").name
@@ -58,7 +58,8 @@ def measuring(
 def watching_processes(
     request: Request, settings: Settings, environ: Mapping[str, str], measure: spark_watch.RunMeasure | None = None
 ) -> Callable[[int], RunWatch | None] | None:
-    """What starts to watch the processes of the run below a PID; None where that is switched off or has no psutil.
+    """Return what starts to watch the processes of the run below a PID; None where that is switched off or has no
+    psutil.
 
     ``measure``: the measurement of the run, whose counters are sent with the samples where live metrics are.
     """

@@ -17,26 +17,26 @@ from cmsspark.base import errors
 from cmsspark.base.compiled import OFF, STALE, unavailable_reason
 from cmsspark.base.errors import SettingsError, UsageError
 from cmsspark.base.resources import resource
-from cmsspark.base.text.terminal import hanging, terminal_width
 from cmsspark.cli.options import store_of
 from cmsspark.settings import kerberos, pseudonyms
 from cmsspark.settings.settings import Settings, load_settings
-from cmsspark.store.job_index import JOBS, Job, find_job
+from cmsspark.store.job_index import Job, find_job
 from cmsspark.submit import (
-    cmsspark_jobs,
     cmsspark_lines,
     cost_lines,
     latest_date,
     memory_rationale,
+    script_lines,
     several_days,
     spark_avro,
     watching,
     yarn,
 )
-from cmsspark.submit.arguments import Request, Signature, help_text, split
+from cmsspark.submit.arguments import Request, Signature, split
 from cmsspark.submit.command import Command, InstallPaths, build
 from cmsspark.submit.host import Host, check_java, find_java, this_host
 from cmsspark.submit.job_commands import load_command
+from cmsspark.submit.job_help import help_text, job_help, job_list
 from cmsspark.submit.package import ship
 from cmsspark.submit.run_command import run
 from cmsspark.submit.spark_options import cluster_defaults
@@ -50,6 +50,7 @@ def main() -> NoReturn:
         from cmsspark.submit.completion import complete_if_asked
 
         complete_if_asked()
+    errors.set_program("run_spark")
     errors.run_and_exit(lambda: run_spark(sys.argv[1:], os.environ))
 
 
@@ -69,15 +70,24 @@ def run_spark(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         return _echo(job_help(request.job, job))
     if (days := several_days.days_of(request, job)) is not None:
         return several_days.run(request, days, environ)
-    if job is None and spark_avro.declares_avro(Path(request.job)):
-        request.given.setdefault("--avro", [])
+    if job is None:
+        if spark_avro.declares_avro(Path(request.job)):
+            request.given.setdefault("--avro", [])
+        if (path := script_lines.python_path(Path(request.job), environ)) is not None:
+            environ = {**environ, "PYTHONPATH": path}
     return submit(request, job, environ)
 
 
 def _parsed(argv: Sequence[str], environ: Mapping[str, str]) -> Request:
-    """The request of a command line, today's or one of CMSSpark."""
+    """Parse a command line, today's or one of CMSSpark."""
     cost_lines.check(argv)
-    request = split(argv, signature_of)
+    try:
+        request = split(argv, signature_of)
+    except script_lines.ScriptNotIncluded as error:
+        behind = argv[list(argv).index(error.script) + 1 :]
+        raise script_lines.answer(
+            error.script, behind, signature_of, lambda: bool(load_settings(None, environ).root)
+        ) from None
     job = built_in(request.job) if request.job is not None else None
     if job is None or request.has("--help"):
         return replace(request, argv=list(argv))
@@ -110,6 +120,8 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
     if request.has("--explain") or request.has("--dry-run"):
         return 0
     if command.mode != "python":
+        if java is None:
+            check_root(options, settings, job)
         check_java(java, host.spark, environ)
         check_yarn(command, host)
         check_kerberos(command, host)
@@ -127,8 +139,8 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
 def with_engine(
     spark: Command, request: Request, job: Job | None, options: Mapping[str, Any], settings: Settings, host: Host
 ) -> tuple[Command, str]:
-    """The command of the engine that is chosen, and why that is Spark: ``spark`` itself, or the same job counted by
-    processes of this host. ``options``: the job's own, parsed.
+    """Return the command of the engine that is chosen, and why that is Spark: ``spark`` itself, or the same job counted
+    by processes of this host. ``options``: the job's own, parsed.
     """
     if spark.mode == "python":
         return spark, ""
@@ -143,17 +155,24 @@ def with_engine(
 
 
 def instead(spark: Command) -> str:
-    """The command of Spark as a comment for a shell."""
+    """Return the command of Spark as a comment for a shell."""
     return "\n".join(["# With --engine spark:", *(f"# {line}" for line in spark.shell().splitlines())])
 
 
 def built_in(name: str) -> Job | None:
-    """The built-in job of that name, or None for the path of one's own script. Raises UsageError (2) for neither."""
+    """Return the built-in job of that name, or None for the path of one's own script.
+
+    Raises UsageError (2) for neither.
+    """
     if "://" in name:
         return None
     if "/" in name:
         if Path(name).is_file():
             return None
+        if name.endswith(".py") and Path(name).stem in script_lines.BUILT_IN:
+            return find_job(Path(name).stem)
+        if script_lines.is_script(name):
+            raise script_lines.ScriptNotIncluded(name)
         raise UsageError(
             "the script cannot be read",
             where=name,
@@ -165,15 +184,15 @@ def built_in(name: str) -> Job | None:
     except UsageError as error:
         if Path(name).is_file():
             return None
-        if (note := cmsspark_jobs.successor(name)) is not None:
-            raise UsageError(f"{name} is a job of CMSSpark that is not one here", next_step=note) from None
+        if script_lines.is_script(name):
+            raise script_lines.ScriptNotIncluded(name) from None
         raise UsageError(
             error.wanted, found=f"{error.found}; and there is no file {name!r} here", next_step=error.next_step
         ) from None
 
 
 def signature_of(name: str) -> Signature | None:
-    """A built-in job's options and whether each takes a value; None for one's own script."""
+    """Return a built-in job's options and whether each takes a value; None for one's own script."""
     job = built_in(name)
     if job is None:
         return None
@@ -188,7 +207,7 @@ def signature_of(name: str) -> Signature | None:
 
 
 def job_options(job: Job, arguments: Sequence[str]) -> dict[str, Any]:
-    """The job's own options as its command parses them: a wrong date is reported before a JVM starts.
+    """Return the job's own options as its command parses them: a wrong date is reported before a JVM starts.
 
     Raises UsageError (2) with click's message.
     """
@@ -200,7 +219,7 @@ def job_options(job: Job, arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def places(host: Host, settings: Settings, events: str | None) -> InstallPaths:
-    """The files of this installation."""
+    """Return the files of this installation."""
     return InstallPaths(
         launcher=str(host.package / "submit" / "launch.py"),
         log4j=str(resource("etc/log4j2.properties")),
@@ -211,10 +230,24 @@ def places(host: Host, settings: Settings, events: str | None) -> InstallPaths:
 
 
 def private_key(settings: Settings) -> str:
-    """The pseudonyms' key as a file that travels: Spark keeps it in a folder that only this user reads."""
+    """Return the pseudonyms' key as a file that travels: Spark keeps it in a folder that only this user reads."""
     path = settings.state_dir / pseudonyms.KEY_FILE
     pseudonyms.load_or_make(path)
     return str(path)
+
+
+def check_root(options: Mapping[str, Any], settings: Settings, job: Job | None) -> None:
+    """Raise UsageError (2) where a job without Java would read the production folders, which are on HDFS."""
+    if job is None or "root" not in options or options["root"] or options["source"]:
+        return
+    if settings.root or settings.sources:
+        return
+    raise UsageError(
+        "name the root of the inputs",
+        where=f"run_spark {job.name}",
+        found="no --root: then the inputs are the production folders on HDFS, which needs Java, and there is none",
+        next_step="give --root DIR with the inputs on this host, or install Java (cmsspark doctor)",
+    )
 
 
 def check_yarn(command: Command, host: Host) -> None:
@@ -258,28 +291,6 @@ def check_kubernetes(command: Command, host: Host) -> None:
             )
 
 
-def job_list() -> str:
-    """Built-in jobs, a line each."""
-    lines, width = ["Built-in jobs:"], terminal_width()
-    for job in sorted(JOBS.values(), key=lambda job: job.name):
-        aliases = f" (also {', '.join(job.aliases)})" if job.aliases else ""
-        lines.append(hanging(f"  {job.name:<24} ", f"{job.about}{aliases}", 27, width))
-    return "\n".join(lines)
-
-
-def job_help(name: str, job: Job | None) -> str:
-    """A built-in job's own help and the wrapper's; for a script what is known without running it."""
-    if job is None:
-        own = (
-            f"Usage: run_spark {name} [wrapper options] [--] [options of {name}]\n\nIts own help: python {name} --help"
-        )
-        return f"{own}\n\nOptions of run_spark{help_text()}"
-    command = load_command(job)
-    with click.Context(command, info_name=f"run_spark {job.name}") as context:
-        own = command.get_help(context)
-    return f"{own}\n\nOptions of run_spark\n{help_text()}"
-
-
 def uncompiled(job: Job | None, package: Path, why: str) -> list[str]:
     """Lines about compiled code (``why``: there is none), for a job that reads logs or dumps."""
     if not why or job is None or not (job.streams or job.runs_in_processes):
@@ -304,7 +315,9 @@ def counted_by_spark(job: Job | None, reason: str) -> list[str]:
 
 
 def explanation(command: Command, spark: Command, settings: Settings, first: Sequence[str], job_name: str) -> str:
-    """Each option, its value, where it comes from, what it was laid over and why it is so; ``first``: lines before."""
+    """Return each option, its value, where it comes from, what it was laid over and why it is so; ``first``: lines
+    before.
+    """
     if spark.mode == "python":
         return "This job needs no Spark here: it runs in plain Python. --yarn runs it through Spark."
     lines = list(first)

@@ -26,7 +26,7 @@ _APPLICATION: Final = re.compile(r"\b(application_\d+_\d+)\b")
 _STATE: Final = re.compile(r"Application report for \S+ \(state: (\w+)\)")
 _FIELD: Final = re.compile(r"(diagnostics|final status|tracking URL): (.*?)(?= \| \t |$)")
 _EXITED: Final = re.compile(r"User application exited with (?:status )?(\d+)")
-_OURS: Final = re.compile(r"^cmsspark: .*(?:\n  (?:where|found|next): .*)*", re.MULTILINE)
+_OURS: Final = re.compile(r"^run_spark: .*(?:\n  (?:where|found|next): .*)*", re.MULTILINE)
 _RAISED: Final = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)*(\S.*)", re.MULTILINE)
 #: A line that ends in a colon has its exception on the next one.
 _OF_THE_JVM: Final = re.compile(
@@ -47,7 +47,7 @@ Logs = Mapping[str, str]
 
 
 def settings(environ: Mapping[str, str]) -> dict[str, str]:
-    """The properties of the cluster's ``yarn-site.xml``; empty where it cannot be read."""
+    """Return the properties of the cluster's ``yarn-site.xml``; empty where it cannot be read."""
     folder = environ.get("YARN_CONF_DIR") or environ.get("HADOOP_CONF_DIR") or ""
     try:
         return dict(_PROPERTY.findall(Path(folder, "yarn-site.xml").read_text(encoding="utf-8")))
@@ -56,7 +56,9 @@ def settings(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def pages(properties: Mapping[str, str]) -> list[str]:
-    """The web addresses of the ResourceManagers that a ``yarn-site.xml`` names, with or without high availability."""
+    """Return the web addresses of the ResourceManagers that a ``yarn-site.xml`` names, with or without high
+    availability.
+    """
     scheme = "https" if properties.get("yarn.http.policy") == "HTTPS_ONLY" else "http"
     key = f"yarn.resourcemanager.webapp.{'https.' if scheme == 'https' else ''}address"
     port = 8090 if scheme == "https" else 8088
@@ -164,13 +166,15 @@ class Application:
         return self.state not in (None, "NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED")
 
     def exit_code(self) -> int:
-        """The code of an application that did not succeed: the job's own; 75 where it did not come to one."""
+        """Return the job's exit code, or 75 if the application ended without one."""
         codes = _EXITED.findall(self.diagnostics)
         return int(codes[-1]) if codes and int(codes[-1]) else int(Exit.NOT_READY)
 
 
 def last_error(logs: Mapping[str, Logs]) -> tuple[str, str]:
-    """The container that failed and what its logs say of it: our own message, else the last exception, else the end."""
+    """Return the container that failed and what its logs say of it: our own message, else the last exception, else the
+    end.
+    """
     drivers = [name for name in logs if name.endswith("_000001")]
     failed = [name for driver in drivers for name in FAILED.findall(logs[driver].get("stderr", "")) if name in logs]
     if not logs:
@@ -185,7 +189,7 @@ def last_error(logs: Mapping[str, Logs]) -> tuple[str, str]:
 
 
 def fetch_logs(application: str, submit: str, environ: Mapping[str, str]) -> dict[str, Logs]:
-    """What the application's containers wrote, by container; empty where YARN does not give it."""
+    """Return what the application's containers wrote, by container; empty where YARN does not give it."""
     with tempfile.TemporaryDirectory(prefix="cmsspark-logs-") as folder:
         _ask_yarn(["logs", application, folder], submit, environ)
         files = sorted(Path(folder).rglob("container_*"))
@@ -193,7 +197,7 @@ def fetch_logs(application: str, submit: str, environ: Mapping[str, str]) -> dic
 
 
 def sections(text: str) -> Logs:
-    """The logs in a file of YARN's, by name."""
+    """Return the logs in a file of YARN's, by name."""
     return {match["name"]: match["text"] for match in _SECTION.finditer(text)}
 
 

@@ -1,4 +1,4 @@
-# An image for `cmsspark train run --on k8s` with this package, its networks and its readers. Build it in a checkout:
+# An image for `cmsspark lab train run --on k8s` with this package, its networks and its readers. Build it in a checkout:
 #   docker build -f etc/k8s/train.Dockerfile -t registry.example.org/cmsspark-train:0.1.0 .
 # Other extras: --build-arg EXTRAS=events,training,tensorboard. JAX on GPUs: --build-arg PACKAGES="jax[cuda12]".
 FROM python:3.11-slim-bookworm AS wheel

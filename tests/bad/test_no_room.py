@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import resource
 import shutil
 import signal
@@ -62,7 +63,7 @@ def assert_orderly(done: subprocess.CompletedProcess[str]) -> None:
     assert "Traceback" not in done.stderr
     assert "bug in cmsspark" not in done.stderr
     if done.returncode:
-        assert done.stderr.count("cmsspark: ") == 1, done.stderr
+        assert len(re.findall(r"^(?:cmsspark|run_spark): ", done.stderr, re.MULTILINE)) == 1, done.stderr
 
 
 # -- memory ----------------------------------------------------------------------------------------------------
@@ -222,7 +223,8 @@ def test_a_signal_while_modules_are_imported_ends_with_75_and_one_line(
 ) -> None:
     done = run(tmp_path, _SIGNALLED.format(module=module, number=int(number), program=program), *words)
     assert done.returncode == 75, done.stderr
-    assert done.stderr.strip() == "cmsspark: interrupted; run the same command again to finish"
+    name = "run_spark" if program == RUN_SPARK else "cmsspark"
+    assert done.stderr.strip() == f"{name}: interrupted; run the same command again to finish"
 
 
 @pytest.mark.parametrize("job", ["data_aggregation", "dbs_rucio"])

@@ -58,7 +58,7 @@ def test_a_damaged_file_is_reported_once_and_without_noise(place: Place, words: 
     assert code == 65, said
     assert not [trace for trace in TRACES if trace in said], said
     lines = [line for line in said.splitlines() if not line.startswith("catalogue of ")]
-    assert lines[0].startswith("cmsspark: "), said
+    assert lines[0].startswith("run_spark: "), said
     assert str(file) in said
     assert len(lines) == 4, said
 

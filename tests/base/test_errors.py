@@ -121,3 +121,13 @@ def test_a_full_disk_or_a_missing_permission_is_no_bug_of_ours(
     said = capsys.readouterr().err
     assert os.strerror(number) in said
     assert ("a bug in cmsspark" in said) == (code == 70)
+
+
+def test_errors_begin_with_the_program_that_people_started(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(errors, "_program", "cmsspark")
+    errors.set_program("run_spark")
+    for error in (errors.UsageError("no day"), KeyboardInterrupt(), ZeroDivisionError("x")):
+        errors.report(error)
+        assert capsys.readouterr().err.startswith("run_spark: ")

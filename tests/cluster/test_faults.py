@@ -87,7 +87,7 @@ def test_a_node_that_dies_with_the_applications_master_ends_the_run_in_75(world:
     kill(on_it)
     ended = world.end(running)
     assert ended.code == 75
-    assert "cmsspark: Spark's application ended before the job did" in ended.err
+    assert "run_spark: Spark's application ended before the job did" in ended.err
     assert "a bug in cmsspark" not in ended.err
     assert current(world) == counted
     stored_right(world)
@@ -179,7 +179,7 @@ def test_what_no_node_starts_in_time_is_given_up_and_ended(world: World) -> None
         for node in ("nodemanager", "nodemanager-2"):
             world.cluster.signal(node, signal.SIGCONT)
     assert ended.code == 75
-    assert "given up: YARN did not start it within 25 s" in ended.err
+    assert "YARN did not start the application within 25 s" in ended.err
     assert [one["state"] for one in world.cluster.applications() if one["id"] in ended.err] == ["KILLED"]
 
 

@@ -57,7 +57,7 @@ def test_a_shared_index_is_on_hdfs_once_and_a_stored_day_of_many_files_is_compac
     (run / "manifest.json").write_text(json.dumps(manifest))
     world.cluster.hdfs.put(run / "manifest.json", f"{place}/manifest.json")
     assert manifest["tables"]["partials"]["files"] > 100
-    ended = world.cmsspark("compact", "--fout", fout)
+    ended = world.cmsspark("lab", "compact", "--fout", fout)
     assert ended.code == 0
     compacted = assert_same(world, "data_aggregation", world.fetched("/cms/shared"))
     assert {entry["files"] for entry in compacted["tables"].values()} == {1}
@@ -69,14 +69,14 @@ def test_in_cluster_mode_the_jobs_own_error_and_exit_code_come_back(world: World
     words = ("data_aggregation", "--date", "20260220", "--fout", "hdfs:///cms/none", "--yarn")
     ended = world.run(*words, "--deploy-mode", "cluster")
     assert ended.code == 66
-    assert "_000001 wrote:\n  cmsspark: " in ended.err
+    assert "_000001 wrote:\n  run_spark: " in ended.err
     assert "2026-01-15" in ended.err, "the days that are there"
     assert "Exception in thread" not in ended.err and "\tat " not in ended.err
     # What the message names works where Hadoop's commands are, as on an edge node.
     (command,) = re.findall(r"^run_spark: all it wrote: (yarn logs .*)$", ended.err, re.MULTILINE)
     environ = world.environ(PATH=f"{world.cluster.folder}/bin:{os.environ['PATH']}")
     wrote = subprocess.run(command, shell=True, env=environ, capture_output=True, text=True, check=True)
-    assert "cmsspark: " in wrote.stdout
+    assert "run_spark: " in wrote.stdout
 
 
 @pytest.mark.parametrize("mode", ["client", "cluster"])

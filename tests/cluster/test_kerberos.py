@@ -65,7 +65,7 @@ def test_with_a_ticket_a_day_has_the_same_cells_as_here(secured: World, realm: k
     assert_same(secured, "data_aggregation", secured.fetched(f"/cms/ticket-{mode}"))
     # Answers without a job read the same store.
     shown = secured.cmsspark(
-        "path", "data_aggregation", "--date", DAY.isoformat(), "--fout", f"hdfs:///cms/ticket-{mode}",
+        "show", "data_aggregation", "--path", "--date", DAY.isoformat(), "--fout", f"hdfs:///cms/ticket-{mode}",
         KRB5CCNAME=f"FILE:{ticket}",
     )  # fmt: skip
     assert shown.code == 0 and f"/cms/ticket-{mode}/data_aggregation/{DAY}/runs/" in shown.out

@@ -61,7 +61,7 @@ def test_the_event_log_of_a_run_is_found_on_hdfs_and_read_once(world: World, mod
     assert metrics["smallest_node_bytes"] == min(memory_of_nodes(world)), "asked of the ResourceManager"
     executor = next(entry for entry in metrics["executors"] if entry["executor"] != "driver")
     assert executor["peaks"]["JVMHeapMemory"] > 0
-    again = world.cmsspark("advise", "looks.py")
+    again = world.cmsspark("lab", "advise", "looks.py")
     assert again.code == 0 and "reading event logs" not in again.err and "executor heap" in again.out
     direct = world.cmsspark("monitor", "events", metrics["event_log"])
     assert direct.code == 0 and re.search(r"tasks => [1-9]", direct.out)
@@ -74,7 +74,7 @@ def test_a_container_that_yarn_kills_for_its_memory_is_named(world: World) -> No
     metrics = latest(world)
     finding = next(finding for finding in metrics["findings"] if finding["code"] == "container_killed")
     assert finding["severity"] == "error" and "memoryOverhead" in finding["cure"]
-    advised = world.cmsspark("advise", "greedy.py")
+    advised = world.cmsspark("lab", "advise", "greedy.py")
     assert "spark.executor.memoryOverhead=" in advised.out
 
 

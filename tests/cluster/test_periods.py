@@ -46,6 +46,9 @@ def test_a_period_that_lacks_a_day_is_66_and_a_view_of_days_on_hdfs_is_that_of_h
     assert ended.code == 66 and "2026-01-17" in ended.err
     for day in DAYS:
         local = world.here("data_aggregation", day)
-    views = [world.cmsspark("view", "datasets", *PERIOD, "--json", "--fout", fout) for fout in (counted, str(local))]
+    views = [
+        world.cmsspark("period", "--view", "datasets", *PERIOD, "--json", "--fout", fout)
+        for fout in (counted, str(local))
+    ]
     assert [one.code for one in views] == [0, 0]
     assert json.loads(views[0].out) == json.loads(views[1].out) != []

@@ -43,7 +43,7 @@ class StreamCount:
     accesses: list[Access] = field(default_factory=list)
 
     def reconciliation(self) -> dict[str, object]:
-        """As ``cmsspark manifest`` prints it; what was read is the sum of all bins."""
+        """As ``cmsspark show --manifest`` prints it; what was read is the sum of all bins."""
         return {
             "read": sum(self.bins.values()),
             "matched": self.bins["matched"],

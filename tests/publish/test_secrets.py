@@ -61,7 +61,7 @@ def nobody() -> Iterator[dict[str, Any]]:
 def test_no_planted_secret_shows_however_a_publication_ends(
     tmp_path: Path, certificates: Certificates, sink: str, end: Callable[[], Any], code: int
 ) -> None:
-    """The row that makes no valid document names a person: its values may stand in the private quarantine alone."""
+    """The row with an invalid document names a person: its values may stand in the private quarantine alone."""
     bad = row(7, site_name="T2_X", nacc=-1, dataset_name=f"{HOME}/x", primary_name=PERSON)
     store_day(tmp_path / "store", [*rows(3), bad])
     (tmp_path / "cmsspark.yaml").write_text("store: store\nstate_dir: state\npublishing: {patience: 0.3}\n")

@@ -127,7 +127,7 @@ def test_missing_extra_and_different_documents_are_counted_apart_and_named(
     assert f"extra      {'ab' * 32}" in done.stdout
     assert f"different  {changed['metadata']['_id']}" in done.stdout
     assert "nacc 99 instead of 3" in done.stdout
-    assert "--again" in done.stderr
+    assert "--resend" in done.stderr
 
 
 def test_a_second_copy_in_another_index_is_extra(place: Place, opensearch: OpenSearch, index: str) -> None:
@@ -214,7 +214,7 @@ def test_an_index_without_the_day_or_that_does_not_exist_is_named(
 def test_again_sends_every_document_once_more(place: Place) -> None:
     documents = published(place)
     assert "nothing has changed" in place.publish().stdout
-    assert place.publish("--again").returncode == 0
+    assert place.publish("--resend").returncode == 0
     assert place.spooled("state/published") == [*documents, *documents]
 
 
@@ -222,7 +222,7 @@ def test_again_sends_documents_that_are_gone_once_more(place: Place) -> None:
     published(place, 3)
     place.store(rows(2), "r2")
     place.publish()
-    place.publish("--again")
+    place.publish("--resend")
     assert sum(bool(document.get("is_gone")) for document in place.spooled("state/published")) == 2
 
 

@@ -145,6 +145,6 @@ def test_a_job_called_from_python_starts_no_small_spark_of_its_own(place: Place)
         timeout=300,
     )
     assert run.returncode == 78
-    assert run.stderr.startswith("cmsspark: Spark is needed for this job\n")
+    assert run.stderr.startswith("run_spark: Spark is needed for this job\n")
     assert "an index is made of 1 at most" in run.stderr and "run_spark --engine spark" in run.stderr
     assert not Path(place.fout).exists()

@@ -293,7 +293,7 @@ def test_a_file_whose_name_is_no_utf_8_is_counted_and_shown_readably(place: Plac
     run = Path(place.fout) / "dbs_aaa" / DAY.isoformat() / "runs" / manifest["run"]
     assert "part-\\xff" in (run / "report.html").read_text(encoding="utf-8")
     for arguments in (
-        ["manifest", "dbs_aaa"],
+        ["show", "dbs_aaa", "--manifest"],
         ["report", "dbs_aaa"],
         ["report", "dbs_aaa", "--json"],
     ):

@@ -69,6 +69,6 @@ def test_a_stream_of_another_epoch_is_missing_even_if_its_folder_is_there(tmp_pa
     folder.mkdir(parents=True)
     (folder / "part-0.avro").write_bytes(b"Obj\x01")
     assert "crab" not in layout.epochs.streams_of_day(DAY)
-    with pytest.raises(InputMissing, match="no crab for 2026-01-15") as told:
+    with pytest.raises(InputMissing, match="no crab log for 2026-01-15") as told:
         resolve_day(LocalFiles(), layout, "crab", DAY)
     assert "jobs" in str(told.value.found)

@@ -87,7 +87,7 @@ def sql(store: str, text: str) -> list[tuple[Any, ...]]:
 
 
 def path(store: str) -> None:
-    if (error := cli("path", "partials", "--date", str(FIRST), "--fout", store).exception) is not None:
+    if (error := cli("show", "partials", "--path", "--date", str(FIRST), "--fout", store).exception) is not None:
         raise error
 
 
@@ -266,17 +266,20 @@ def test_the_next_step_of_a_damaged_part_is_a_command_that_exists(job: Any) -> N
 
 def test_pages_name_the_damaged_part_and_do_not_fail(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store", 2)
-    (part,) = (Path(store) / JOB / str(FIRST)).rglob("partials/part-*.parquet")
-    part.write_bytes(part.read_bytes()[:-1] + b"2")
+    # Pages are made from partials, which queries of people do not see.
+    (of_pages,) = (Path(store) / JOB / str(FIRST)).rglob("partials/part-*.parquet")
+    (part,) = (Path(store) / JOB / str(FIRST)).rglob(f"{JOB}/part-*.parquet")
+    for damaged in (of_pages, part):
+        damaged.write_bytes(damaged.read_bytes()[:-1] + b"2")
     with Database(store) as database:
         keeper = Keeper(database, tmp_path / "cache")
         pages = create_app(Services(keeper, database, tmp_path / "state", Guard())).test_client()
         keeper.refresh()
-        answer = pages.get("/sql?q=select+sum(accesses)+from+partials", headers={"Sec-Fetch-Site": "same-origin"})
+        answer = pages.get(f"/sql?q=select+sum(accesses)+from+{JOB}", headers={"Sec-Fetch-Site": "same-origin"})
         assert answer.status_code != 500
         assert str(part) in answer.text and f"run_spark {JOB} --date {FIRST}" in answer.text
         popularity = pages.get(f"/popularity?from={FIRST}&to=2026-01-06")
         assert popularity.status_code == 200
         assert f"{FIRST} is left out: a part of the stored table is damaged" in popularity.text
-        download = pages.get("/sql?q=select+sum(accesses)+from+partials&download=query&format=csv")
+        download = pages.get(f"/sql?q=select+sum(accesses)+from+{JOB}&download=query&format=csv")
         assert download.status_code == 503 and str(part) in download.text

@@ -188,7 +188,7 @@ def output_of(*arguments: str) -> str:
 
 def test_plain_pandas_duckdb_and_spark_read_what_cmsspark_path_prints(spark: SparkSession, stored: Path) -> None:
     names = stored_table("partials").names
-    place = output_of("path", "partials", "--date", "20190615", "--fout", str(stored))
+    place = output_of("show", "partials", "--date", "20190615", "--path", "--fout", str(stored))
     wanted = sorted(ROWS, key=repr)
     by_spark = [tuple(row) for row in spark.read.parquet(place).select(*names).collect()]
     assert sorted(by_spark, key=repr) == wanted
@@ -204,11 +204,11 @@ def test_plain_pandas_duckdb_and_spark_read_what_cmsspark_path_prints(spark: Spa
 
 def test_a_plain_path_is_printed_as_a_uri_and_read_as_one(spark: SparkSession, tmp_path: Path) -> None:
     write_run(tmp_path, DAY, partials_of(spark, ROWS))
-    place = output_of("path", "partials", "--date", "2019-06-15", "--fout", str(tmp_path))
+    place = output_of("show", "partials", "--date", "2019-06-15", "--path", "--fout", str(tmp_path))
     assert place.startswith(f"file://{tmp_path}/")
     assert len(pandas.read_parquet(place)) == spark.read.parquet(place).count() == 3
     assert duckdb.sql(f"SELECT count(*) FROM read_parquet('{place}/*.parquet')").fetchall() == [(3,)]
-    manifest = json.loads(output_of("manifest", "partials", "--date", "20190615", "--fout", str(tmp_path)))
+    manifest = json.loads(output_of("show", "partials", "--manifest", "--date", "20190615", "--fout", str(tmp_path)))
     assert manifest["tables"]["partials"]["rows"] == 3
 
 

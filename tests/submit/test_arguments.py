@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cmsspark.base.errors import UsageError
-from cmsspark.submit.arguments import _BY_NAME, help_text, split
+from cmsspark.submit.arguments import _BY_NAME, split
+from cmsspark.submit.job_help import help_text
 from tests.submit.hosts import OF_A_JOB, requested
 
 pytestmark = pytest.mark.smoke
@@ -88,7 +89,7 @@ def test_missing_values_and_values_too_many_are_refused() -> None:
 def test_help_names_every_option() -> None:
     text = help_text()
     assert all(name in text for name in _BY_NAME)
-    assert max(len(line) for line in text.splitlines()) <= 100
+    assert max(len(line) for line in text.splitlines()) <= 80
 
 
 @given(st.lists(st.text(max_size=12).filter(lambda word: word.partition("=")[0] not in _BY_NAME and word != "--")))

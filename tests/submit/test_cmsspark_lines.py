@@ -98,12 +98,6 @@ TOLD = [
          "run_spark cern_monit --job dbs_events --date 20180205 --fout hdfs:///cms/users/vk/datasets "
          "--amq /data/cms/amq_broker.json"),
     ),
-    ("run_spark wmarchive.py --fout=hdfs:///cms/users/vk/wma --date=20170411", ("wmarchive.py is a job of CMSSpark",)),
-    (
-        "run_spark wmarchive.py --fout=hdfs:///cms/users/vk/wma --date=20170411-20170420 --yarn",
-        ("nothing here does its work",),
-    ),
-    ("run_spark data_collection.py --yarn --date=20170925", ("run_spark data_aggregation does its work",)),
     ("run_spark data_aggregation.py --inst=phys99 --date=20170925 --fout=$fout", ("global, phys01, phys02, phys03",)),
 ]  # fmt: skip
 

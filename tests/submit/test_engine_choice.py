@@ -173,7 +173,7 @@ def test_a_large_dump_is_refused_to_processes_with_the_reason(place: Place) -> N
 
 def test_a_missing_store_is_reported_before_a_jvm_starts(place: Place) -> None:
     run = run_spark(place, "dbs_events", "--date", "20190615")
-    assert run.returncode == 2 and run.stderr.startswith("cmsspark: name the result folder\n")
+    assert run.returncode == 2 and run.stderr.startswith("run_spark: name the result folder\n")
 
 
 def test_a_dump_too_large_for_an_index_runs_as_engine_spark_does(place: Place) -> None:

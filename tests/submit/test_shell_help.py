@@ -39,7 +39,7 @@ def test_commands_of_cmsspark_are_completed() -> None:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_script_completes_both(shell: str) -> None:
-    shown = CliRunner().invoke(command, ["completion", shell], catch_exceptions=False).output
+    shown = CliRunner().invoke(command, ["lab", "completion", shell], catch_exceptions=False).output
     assert "_CMSSPARK_COMPLETE" in shown and "_RUN_SPARK_COMPLETE" in shown
     if shutil.which(shell):
         checked = subprocess.run([shell, "-n"], input=shown, text=True, capture_output=True, check=False)

@@ -12,9 +12,10 @@ import pytest
 
 from cmsspark.base.compiled import MISSING, OFF, STALE
 from cmsspark.base.errors import UsageError
+from cmsspark.settings.settings import load_settings
 from cmsspark.store.job_index import JOBS
 from cmsspark.submit.arguments import _BY_NAME, SHARED
-from cmsspark.submit.wrapper import built_in, signature_of, uncompiled
+from cmsspark.submit.wrapper import built_in, check_root, signature_of, uncompiled
 from tests.commands import LIGHT_JVM, RUN_SPARK, run_command
 
 REPO = Path(__file__).resolve().parent.parent.parent
@@ -204,7 +205,7 @@ def test_a_real_built_in_job_prints_its_error_on_stderr_and_ends_with_its_own_co
     words = ("dbs_aaa", "--date", "20260115", "--root", str(tmp_path / "nothing"), "--fout", str(tmp_path / "out"))
     run = run_spark(*words, env=home, cwd=tmp_path)
     assert run.returncode == 66, run.stderr
-    assert run.stdout == "" and run.stderr.startswith("cmsspark: ")
+    assert run.stdout == "" and run.stderr.startswith("run_spark: ")
 
 
 @pytest.mark.parametrize("mode", ["client", "cluster"])
@@ -244,3 +245,13 @@ def test_a_deleted_working_folder_and_few_descriptors_are_named(home: dict[str, 
     assert run.returncode == 77
     assert "ulimit -n" in run.stderr
     assert "bug" not in run.stderr
+
+
+def test_without_java_and_without_a_root_the_error_is_about_the_root(tmp_path: Path) -> None:
+    settings = load_settings(environ={"HOME": str(tmp_path)})
+    options = {"root": None, "source": ()}
+    with pytest.raises(UsageError, match="name the root of the inputs"):
+        check_root(options, settings, JOBS["dbs_aaa"])
+    check_root({**options, "root": "/mirror"}, settings, JOBS["dbs_aaa"])
+    check_root({}, settings, JOBS["popularity_train"])
+    check_root(options, settings, None)

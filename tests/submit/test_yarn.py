@@ -161,7 +161,7 @@ def test_what_does_not_start_in_time_is_given_up(capfd: pytest.CaptureFixture[st
     assert run(on_yarn(says, start_within=0.1), os.environ) == 75
     said = capfd.readouterr().err
     assert f"submitted to YARN as {ID}" in said
-    assert "YARN did not start it within 0 s" in said and "--start-within" in said
+    assert "YARN did not start the application within 0 s" in said and "--start-within" in said
     assert "@yarn_" not in said
 
 
@@ -218,9 +218,9 @@ def test_a_file_of_yarns_has_the_logs_by_name() -> None:
     ("stdout", "stderr", "wanted"),
     [
         (
-            "catalogue built\ncmsspark: no such folder\n  where: /x\n  next: wait\nmore\n",
+            "catalogue built\nrun_spark: no such folder\n  where: /x\n  next: wait\nmore\n",
             "26/01/15 ERROR X: User application exited with 66",
-            "cmsspark: no such folder\n  where: /x\n  next: wait",
+            "run_spark: no such folder\n  where: /x\n  next: wait",
         ),
         (
             'start\nTraceback (most recent call last):\n  File "x.py", line 1\n    f()\nValueError: no such thing\n',
@@ -248,7 +248,7 @@ def test_the_last_error_is_the_jobs_own_words_where_it_has_some(stdout: str, std
 def test_the_log_of_a_container_that_failed_is_read_before_that_of_the_driver() -> None:
     bad = f"26/01/15 11:08:48 WARN YarnAllocator: Container from a bad node: {EXECUTOR} on host: h. Exit status: 1. X"
     logs = {
-        DRIVER: {"stdout": "cmsspark: Spark is gone", "stderr": bad},
+        DRIVER: {"stdout": "run_spark: Spark is gone", "stderr": bad},
         EXECUTOR: {"stdout": "", "stderr": "Caused by: java.net.ConnectException: Connection refused: h/1.2.3.4:5\n"},
     }
     assert yarn.last_error(logs) == (EXECUTOR, "Caused by: java.net.ConnectException: Connection refused: h/1.2.3.4:5")

@@ -49,8 +49,9 @@ def _window(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def days_of(files: Files, fout: str, period: Period | None, weeks: int | None) -> StoredDays:
-    """The stored days of the period, or of the last weeks. Raises InputMissing (66) where there is none, UsageError (2)
-    where both are given.
+    """Return the stored days of the period, or of the last weeks.
+
+    Raises InputMissing (66) where there is none, UsageError (2) where both are given.
     """
     if period is not None and weeks is not None:
         raise UsageError("--weeks and a period exclude each other", next_step="give only one of them")
@@ -77,7 +78,7 @@ def who_reads(
     _show(use.who_reads(stored, dataset, site), top, as_json)
 
 
-@command.command("what-is-read-at")
+@command.command("reads")
 @click.argument("site")
 @_window
 @_output
@@ -103,7 +104,7 @@ def _choice(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-@command.command("what-lies-at")
+@command.command("holdings")
 @_choice
 @_output
 def what_lies_at(
@@ -136,7 +137,7 @@ def unused(
     _show(places.unused(stored, choice, day), top, as_json)
 
 
-@command.command("could-go")
+@command.command("deletable")
 @click.argument("site")
 @click.option("--date", "day", type=DayType(), help="As of this day. [default: the newest stored day]")
 @click.option("--kind", type=click.Choice(KINDS[:2]), default="disk", show_default=True, help="The kind of storage.")

@@ -30,8 +30,8 @@ def last_use(files: Files, fout: str, day: date | None) -> pl.DataFrame | None:
 
 
 def could_go(files: Files, fout: str, site: str, kind: str, day: date | None) -> Answer:
-    """The replicas at matching sites of datasets that are candidates for deletion, the largest first; where a forecast
-    is stored, without those that are likely to be popular.
+    """Return the replicas at matching sites of datasets that are candidates for deletion, the largest first; where a
+    forecast is stored, without those that are likely to be popular.
 
     A dataset's last use is that of all sites. Raises InputMissing (66) where ``dataset_last_access``, or both of
     ``dbs_rucio`` and ``dbs_phedex``, are not stored, and with similar names for an unknown site.
@@ -88,7 +88,7 @@ def could_go(files: Files, fout: str, site: str, kind: str, day: date | None) ->
 
 
 def _sites_like(site: str, names: list[str], where: str) -> list[str]:
-    """The names that match. Raises InputMissing (66) with similar names where none does."""
+    """Return the names that match. Raises InputMissing (66) with similar names where none does."""
     from cmsspark.counting.rollup import matches
 
     sites = [name for name in names if matches(name, [site])]

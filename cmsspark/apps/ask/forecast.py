@@ -62,7 +62,7 @@ class StoredForecast:
         return {row["model"]: row for row in chosen.to_dicts()}
 
     def facts(self) -> list[str]:
-        """How good such a forecast was last week, in a line or two."""
+        """Return how good such a forecast was last week, in a line or two."""
         found = self.last_week
         model = self.rows["model"][0] if self.rows.height else None
         own, baseline = found.get(str(model)), found.get("persistence")
@@ -87,7 +87,7 @@ class StoredForecast:
         return [f"warning: {text}" for text in warnings(judged, str(self.rows["model"][0]))]
 
     def summary(self) -> dict[str, Any]:
-        """The forecast and its quality as JSON."""
+        """Return the forecast and its quality as JSON."""
         quality = {
             model: {name: value.isoformat() if isinstance(value, date) else value for name, value in row.items()}
             for model, row in self.last_week.items()
@@ -95,7 +95,7 @@ class StoredForecast:
         return {"first_day": self.day.isoformat(), "label": self.label, "weeks": self.weeks, "last_week": quality}
 
     def warnings(self, files: Files, fout: str) -> list[str]:
-        """That newer days are stored than the forecast knows."""
+        """Return that newer days are stored than the forecast knows."""
         last, _ = newest(files, fout, "partials")
         if last < self.day:
             return []
@@ -107,7 +107,7 @@ class StoredForecast:
 
 
 def newest_forecast(files: Files, fout: str, day: date | None = None) -> StoredForecast:
-    """The newest stored forecast, not after ``day``. Raises InputMissing (66) that says what to run."""
+    """Return the newest stored forecast, not after ``day``. Raises InputMissing (66) that says what to run."""
     import polars as pl
 
     found, current = newest(files, fout, _TABLE, day)
@@ -135,7 +135,7 @@ def newest_forecast(files: Files, fout: str, day: date | None = None) -> StoredF
 
 
 def forecast_or_none(files: Files, fout: str, day: date | None = None) -> StoredForecast | None:
-    """The newest stored forecast; None where none is stored."""
+    """Return the newest stored forecast; None where none is stored."""
     try:
         return newest_forecast(files, fout, day)
     except InputMissing:
@@ -143,7 +143,10 @@ def forecast_or_none(files: Files, fout: str, day: date | None = None) -> Stored
 
 
 def will_be_popular(files: Files, fout: str, dataset: str | None, data_tier: str | None, day: date | None) -> Answer:
-    """The matching datasets by their probability. Raises InputMissing (66) with similar names for an unknown one."""
+    """Return the matching datasets by their probability.
+
+    Raises InputMissing (66) with similar names for an unknown one.
+    """
     import polars as pl
 
     from cmsspark.counting.rollup import matches

@@ -33,17 +33,20 @@ class Choice:
     kind: str | None = None
 
     def headline(self) -> str:
-        """Its text in the headline of an answer."""
+        """Return its text in the headline of an answer."""
         where = self.site or (f"{self.tier} sites" if self.tier else "all sites")
         what = " ".join(word for word in (self.data_tier, f"on {self.kind}" if self.kind else "") if word)
         return f"{what} at {where}" if what else f"at {where}"
 
     def as_dict(self) -> dict[str, Any]:
-        """The choice as JSON."""
+        """Return the choice as JSON."""
         return {"tier": self.tier, "site": self.site, "data_tier": self.data_tier, "kind": self.kind}
 
     def filter(self, rows: pl.DataFrame, where: str) -> pl.DataFrame:
-        """The rows that match. Raises InputMissing (66) with similar names for an unknown name; ``where`` they are."""
+        """Return the rows that match.
+
+        Raises InputMissing (66) with similar names for an unknown name; ``where`` they are.
+        """
         from cmsspark.counting.rollup import matches
 
         criteria = {
@@ -72,7 +75,7 @@ class Choice:
 
 
 def what_lies_at(files: Files, fout: str, choice: Choice, day: date | None) -> Answer:
-    """How much data the chosen sites hold, by kind of storage and data tier.
+    """Return how much data the chosen sites hold, by kind of storage and data tier.
 
     Tiers of sites come from ``site_tier_usage``, single sites from ``dbs_phedex`` or ``dbs_rucio``. Raises InputMissing
     (66) where that table is not stored, or for an unknown name.
@@ -186,7 +189,7 @@ def _bytes(rows: pl.DataFrame) -> str | None:
 
 
 def _total(sizes: pl.Series) -> int:
-    """The exact sum: 64 bits could overflow."""
+    """Return the exact sum: 64 bits could overflow."""
     import polars as pl
 
     return int(sizes.cast(pl.Int128).sum())
@@ -207,7 +210,7 @@ def _read(days: StoredDays) -> pl.DataFrame:
 
 
 def _is_unread() -> pl.Expr:
-    """Whether neither an access nor a job elsewhere read it."""
+    """Return whether neither an access nor a job elsewhere read it."""
     import polars as pl
 
     return (pl.col("nacc_elsewhere") == 0) & (pl.col("jobs_elsewhere") == 0)

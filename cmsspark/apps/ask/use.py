@@ -31,7 +31,8 @@ _HEADINGS: Final = {
     "present_file_count": "files", "replica_events": "replica events", "newest_replica": "newest replica",
     "nacc_elsewhere": "read elsewhere", "job_count": "jobs", "jobs_elsewhere": "jobs elsewhere",
     "site_tier": "tier", "kind": "kind", "events": "events",
-    "replica_count": "replicas", "unread_everywhere": "read nowhere", "last_access": "last access", "state": "use",
+    "replica_count": "replicas", "unread_everywhere": "not read at any site",
+    "last_access": "last access", "state": "use",
     "probability": "popular", "last_week_nacc": "last week", "expected_nacc": "expected reads there",
 }  # fmt: skip
 _BYTES: Final = ("read_bytes", "replica_bytes", "present_bytes", "disk_bytes", "tape_bytes")
@@ -48,7 +49,7 @@ class Part:
 
     @classmethod
     def of(cls, title: str, name: str, frame: pl.DataFrame) -> Part:
-        """The rows of a frame. Jobs are a column of the table only where there are any."""
+        """Return the rows of a frame. Jobs are a column of the table only where there are any."""
         hidden = {one for one in ("job_count",) if one in frame.columns and not frame[one].count()}
         return cls(title, name, frame.to_dicts(), tuple(one for one in frame.columns if one not in hidden))
 
@@ -74,7 +75,7 @@ class Part:
         return [i for i, name in enumerate(self.columns) if name in texts]
 
     def shown(self, top: int) -> list[list[object]]:
-        """The first rows, with volumes as text."""
+        """Return the first rows, with volumes as text."""
         return [[_shown(name, row[name]) for name in self.columns] for row in self.rows[:top]]
 
 
@@ -95,12 +96,12 @@ class Answer:
     warnings: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """The answer as JSON."""
+        """Return the answer as JSON."""
         return {**self.summary, **{part.name: [_plain(row) for row in part.rows] for part in self.parts}}
 
 
 def who_reads(days: StoredDays, dataset: str, site: str | None) -> Answer:
-    """Who reads the matching datasets, by site, application and dataset.
+    """Return who reads the matching datasets, by site, application and dataset.
 
     Raises InputMissing (66) with similar names for an unknown dataset or site.
     """
@@ -120,7 +121,7 @@ def who_reads(days: StoredDays, dataset: str, site: str | None) -> Answer:
 
 
 def what_is_read_at(days: StoredDays, site: str) -> Answer:
-    """What is read at the matching sites, by dataset and data tier. Raises as :func:`who_reads`."""
+    """Return what is read at the matching sites, by dataset and data tier. Raises as :func:`who_reads`."""
     from cmsspark.counting.rollup import is_pattern
 
     whole, by_site, by_tier, by_dataset = _rolled(
@@ -135,8 +136,9 @@ def what_is_read_at(days: StoredDays, site: str) -> Answer:
 
 
 def _rolled(days: StoredDays, filters: Mapping[str, tuple[str, ...]], keys: Sequence[str]) -> tuple[Any, ...]:
-    """The sums over all matching rows as a dict, then a frame for each key, most accesses first. Jobs are beside them:
-    in ``job_count`` of the frames, in ``jobs`` of the dict.
+    """Return the sums over all matching rows as a dict, then a frame for each key, most accesses first.
+
+    Jobs are beside them: in ``job_count`` of the frames, in ``jobs`` of the dict.
     """
     from cmsspark.counting.rollup import Rollup, roll_all_up
 
@@ -193,7 +195,7 @@ def _answer(days: StoredDays, about: str, question: dict[str, Any], whole: dict[
 
 
 def window_dict(days: StoredDays) -> dict[str, Any]:
-    """The days that an answer covers, as JSON."""
+    """Return the days that an answer covers, as JSON."""
     return {
         "first_day": days.period.first.isoformat(),
         "last_day": days.period.last.isoformat(),
@@ -231,7 +233,7 @@ def _check_known(days: StoredDays, column: str, wanted: str) -> None:
 
 
 def known_names(days: StoredDays, column: str) -> set[str]:
-    """The datasets or sites of the accesses of these days, and those of the replicas if they are stored."""
+    """Return the datasets or sites of the accesses of these days, and those of the replicas if they are stored."""
     names: set[Any] = set()
     for batch in days.batches([column]):
         for _, rows in batch:
@@ -246,7 +248,10 @@ def known_names(days: StoredDays, column: str) -> set[str]:
 
 
 def nearest(wanted: str, names: Iterable[str], count: int = 3) -> list[str]:
-    """The names most similar to ``wanted``. Only names with a similar first part are compared, as comparing is slow."""
+    """Return the names most similar to ``wanted``.
+
+    Only names with a similar first part are compared, as comparing is slow.
+    """
     by_first: dict[str, list[str]] = {}
     for name in names:
         by_first.setdefault(_first(name), []).append(name)

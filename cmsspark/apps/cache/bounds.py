@@ -64,7 +64,7 @@ def belady_min(objects: Ints, object_count: int, slots: int) -> Hits:
 
 
 def least_misses(objects: Ints, sizes: Longs, capacity: int, *, in_bytes: bool) -> float:
-    """A lower bound of the misses of any policy, in bytes or in requests (PFOO-L, Berger et al. 2018).
+    """Return a lower bound of the misses of any policy, in bytes or in requests (PFOO-L, Berger et al. 2018).
 
     To hit, an object occupies its size from one request to the next. All such intervals share capacity times requests;
     the cheapest for each hit are granted, the last one in part.

@@ -69,7 +69,7 @@ def _trace(
     fout: str | None,
     settings_file: str | None,
 ) -> Trace:
-    """The trace of a file or of stored days, with what was left out on stderr."""
+    """Return the trace of a file or of stored days, with what was left out on stderr."""
     from cmsspark.apps.cache.jit import require_compiler
     from cmsspark.apps.cache.trace import read_trace
 

@@ -89,7 +89,7 @@ class Replay:
         return self.missed_bytes / self.requested_bytes
 
     def as_dict(self) -> dict[str, Any]:
-        """All numbers, with both ratios."""
+        """Return all numbers, with both ratios."""
         return {**asdict(self), "miss_ratio": self.miss_ratio, "byte_miss_ratio": self.byte_miss_ratio}
 
 
@@ -227,7 +227,7 @@ class Comparison:
         return self.replay.missed_bytes / self.lru.missed_bytes - 1
 
     def as_dict(self) -> dict[str, Any]:
-        """The replay's numbers, and those against LRU and the bound."""
+        """Return the replay's numbers, and those against LRU and the bound."""
         least = self.least_missed_bytes
         bound = None if least is None else least / self.replay.requested_bytes
         return {
@@ -239,7 +239,9 @@ class Comparison:
 
 
 def sampling_error(trace: Trace, policy: str, capacity: int, *, groups: int = 4) -> float:
-    """The standard error of the byte miss ratio that comes from sampling objects, from disjoint parts of the sample."""
+    """Return the standard error of the byte miss ratio that comes from sampling objects, from disjoint parts of the
+    sample.
+    """
     ratios = []
     for group in range(groups):
         chosen = np.nonzero(np.arange(len(trace.sizes)) % groups == group)[0]

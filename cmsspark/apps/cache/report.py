@@ -47,7 +47,7 @@ may not be reachable. A closed gap of 50 % saves half of the bytes between LRU a
 
 
 def page(title: str, about: str, comparisons: Sequence[Comparison], footprint: int) -> str:
-    """The page of a comparison at several sizes. ``about`` says which requests, sizes and what was dropped."""
+    """Return the page of a comparison at several sizes. ``about`` says which requests, sizes and what was dropped."""
     return _PAGE.format(
         title=escape(title),
         about=escape(about),

@@ -47,8 +47,8 @@ def parse_size(text: str, footprint: int) -> int:
 
 
 def least_capacity(trace: Trace, target: float, policy: str = "lru") -> int | None:
-    """The least cache, in bytes, in which the policy misses at most ``target`` of the requested bytes; None where even
-    an infinite cache misses more.
+    """Return the least cache, in bytes, in which the policy misses at most ``target`` of the requested bytes; None
+    where even an infinite cache misses more.
 
     For LRU exact where the objects have few sizes, else among caches that hold the largest object. Otherwise found by
     bisection to a hundredth: the misses of other policies need not fall with the size, so a smaller cache may reach the

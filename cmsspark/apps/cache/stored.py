@@ -39,7 +39,7 @@ class SiteTraces:
         return sorted(set(self.sites.tolist()))
 
     def of(self, site: str | None = None, *, seed: int = 0) -> Trace:
-        """The trace of one site; of all sites together, as if they shared a cache, without one.
+        """Return the trace of one site; of all sites together, as if they shared a cache, without one.
 
         Datasets without a size in DBS are dropped and counted as ``no_size``. Raises InputMissing (66) for a site
         without requests, DataError (65) for bytes beyond 64 bits.
@@ -62,8 +62,9 @@ class SiteTraces:
 
 
 def site_traces(files: Files, fout: str, stored: StoredDays) -> SiteTraces:
-    """The requests of the stored days, with sizes of the newest ``dbs_events``. Raises InputMissing (66) where that
-    table is not stored, DataError (65) where a day's partials are damaged.
+    """Return the requests of the stored days, with sizes of the newest ``dbs_events``.
+
+    Raises InputMissing (66) where that table is not stored, DataError (65) where a day's partials are damaged.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -92,9 +92,9 @@ def _joined(parts: list[Array]) -> Array:
 
 
 def read_trace(path: Path, *, sample: float = 1.0) -> Trace:
-    """A trace from a file: CSV or Parquet with the columns time, object and size, or libCacheSim's oracleGeneral
-    (``.oracleGeneral`` or ``.bin``, plain or ``.zst``), or JSON lines of XCache (``.json``, ``.json.gz``, or a
-    folder of them), whose objects are files.
+    """Return a trace from a file: CSV or Parquet with the columns time, object and size, or libCacheSim's oracleGeneral
+    (``.oracleGeneral`` or ``.bin``, plain or ``.zst``), or JSON lines of XCache (``.json``, ``.json.gz``, or a folder
+    of them), whose objects are files.
 
     ``time``: seconds since 1970, or a timestamp; ``size``: bytes. Objects of a CSV are texts: 1 and 01 are two. With
     ``sample`` < 1 only that share of the objects is kept, chosen by a hash of their names, while the file is read.

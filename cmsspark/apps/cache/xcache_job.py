@@ -86,7 +86,7 @@ def run(
 
 
 def build(sites: dict[str, CacheSums], day: date) -> list[dict[str, Any]]:
-    """A row for each site, sorted. Raises DataError (65) where a sum exceeds 64 bits."""
+    """Return a row for each site, sorted. Raises DataError (65) where a sum exceeds 64 bits."""
     rows = []
     for name, sums in sorted(sites.items()):
         remote = sums.disk_bytes + sums.bypass_bytes
@@ -118,7 +118,7 @@ def _table(rows: list[dict[str, Any]]) -> Any:
 
 
 def _read(files: Files, source: DayInput, day: date, settings: Settings) -> tuple[CacheDecoder, dict[str, int]]:
-    """The sums of all files, and the number of records by bin."""
+    """Return the sums of all files, and the number of records by bin."""
     from cmsspark.sources.cache_records import CacheDecoder
     from cmsspark.sources.fields import Apps
     from cmsspark.sources.formats import lines

@@ -52,7 +52,7 @@ class CrabDays(StoredDays):
         )
 
     def rows(self, columns: list[str]) -> Iterator[tuple[date, pl.DataFrame]]:
-        """The rows of each day, texts as categories. Raises DataError (65) where they are damaged."""
+        """Yield the rows of each day, texts as categories. Raises DataError (65) where they are damaged."""
         import polars as pl
 
         for day, current in self.partials.items():
@@ -71,7 +71,7 @@ class CrabDays(StoredDays):
 
 
 def find_crab_days(files: Files, fout: str, period: Period) -> CrabDays:
-    """The stored days of the period. Raises DataError (65) where a day's result is damaged."""
+    """Return the stored days of the period. Raises DataError (65) where a day's result is damaged."""
     stored = {day: table for day in period.days if (table := _stored(files, fout, day)) is not None}
     missing = tuple(day for day in period.days if day not in stored)
     partial = {day: why for day, table in stored.items() if (why := _partial_reason(table))}
@@ -79,7 +79,7 @@ def find_crab_days(files: Files, fout: str, period: Period) -> CrabDays:
 
 
 def _partial_reason(table: CurrentTable) -> str:
-    """Why jobs of a day may be missing; empty where none are. Other streams of the day do not matter."""
+    """Return why jobs of a day may be missing; empty where none are. Other streams of the day do not matter."""
     manifest = table.manifest
     reasons = ["damaged files"] if any(file.get("stream") in STREAMS_OF_JOBS for file in manifest.damaged) else []
     if any(source.is_tmp for source in manifest.inputs if source.stream in STREAMS_OF_JOBS):
@@ -158,7 +158,7 @@ def _manifest(days: CrabDays, key_id: str | None, seconds: float) -> dict[str, A
 
 
 def sum_or_null(name: str) -> pl.Expr:
-    """The sum of a column of integers, null where all are null."""
+    """Return the sum of a column of integers, null where all are null."""
     import polars as pl
 
     return pl.when(pl.col(name).count() > 0).then(pl.col(name).sum()).otherwise(None).alias(name)

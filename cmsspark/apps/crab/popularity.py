@@ -45,7 +45,10 @@ def command(
 
 
 def build(days: CrabDays) -> pl.DataFrame:
-    """The rows of the period, by input and dataset, null first. Raises DataError (65) for users under two keys."""
+    """Return the rows of the period, by input and dataset, null first.
+
+    Raises DataError (65) for users under two keys.
+    """
     import polars as pl
 
     from cmsspark.base.names import DERIVED

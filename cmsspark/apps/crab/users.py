@@ -35,7 +35,8 @@ def command(period: Period | None, fout: str | None, settings_file: str | None, 
 
 
 def build(days: CrabDays) -> pl.DataFrame:
-    """A row for a week or a month; for another range, one for each week and month with a stored day of the range.
+    """Return a row for a week or a month; for another range, one for each week and month with a stored day of the
+    range.
 
     Counts are over the stored days of the range. Raises DataError (65) for users under two keys.
     """
@@ -62,7 +63,7 @@ def build(days: CrabDays) -> pl.DataFrame:
 
 
 def _periods(days: CrabDays) -> Iterator[tuple[str, Period]]:
-    """The weeks, then the months, with a stored day."""
+    """Yield the weeks, then the months, with a stored day."""
     is_week, is_month = days.period.is_week, days.period.is_month
     if not is_month:
         for week in dict.fromkeys(day.isocalendar()[:2] for day in days.partials):

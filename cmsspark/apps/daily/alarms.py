@@ -174,7 +174,7 @@ def _deadline(sock: Callable[[], socket.socket | None]) -> Iterator[None]:
 
 
 def _text_of(error: Exception, password: str | None) -> str:
-    """The error in a line, without the password in any of its encodings."""
+    """Return the error in a line, without the password in any of its encodings."""
     text = str(error) or type(error).__name__
     if isinstance(error, smtplib.SMTPResponseException):
         answer = error.smtp_error

@@ -150,7 +150,7 @@ def _run(prepare: Callable[[Settings], tuple[Daily, date, date]], fout: str | No
 def acknowledge(
     context: click.Context, day: date, job: str, reason: str, fout: str | None, settings_file: str | None
 ) -> int:
-    """Report the trouble of a DAY of a JOB no more until it changes. The day is still tried."""
+    """Silence reports for this DAY of a JOB until it changes. The day is still tried."""
 
     def change(record: DayRecord, note: Note) -> None:
         if not record.word:

@@ -94,7 +94,7 @@ class DailyConfig:
 
 
 def daily_config(settings: Settings) -> DailyConfig:
-    """The ``daily`` section of the settings, checked. Raises SettingsError (78) with the key's line."""
+    """Return the ``daily`` section of the settings, checked. Raises SettingsError (78) with the key's line."""
     section = settings.section(_Section, "daily")
     policies = msgspec.structs.asdict(section.sources)
     return DailyConfig(
@@ -122,7 +122,9 @@ class Targets:
 
 
 def targets_of(settings: Settings) -> Targets:
-    """The targets of the settings, each by itself: what is wrong elsewhere in ``daily`` does not keep a mail back."""
+    """Return the targets of the settings, each by itself: what is wrong elsewhere in ``daily`` does not keep a mail
+    back.
+    """
     targets = {}
     for name in ("metrics", "mail", "push"):
         if name in settings.daily:
@@ -133,7 +135,7 @@ def targets_of(settings: Settings) -> Targets:
 
 
 def _job(settings: Settings, name: str) -> Job:
-    """A job of which each day has a result of its own."""
+    """Return a job of which each day has a result of its own."""
     where = settings.where("daily", "jobs")
     try:
         job = find_job(name)
@@ -168,7 +170,7 @@ def _push(settings: Settings, section: _Push) -> Push:
 
 
 def _login(settings: Settings, section: _Login, name: str, is_open: bool) -> dict[str, Any]:
-    """How to log in, paths resolved; ``is_open``: the connection is not encrypted."""
+    """Return how to log in, paths resolved; ``is_open``: the connection is not encrypted."""
     if (section.user is None) != (section.password_file is None):
         raise SettingsError("`user` and `password_file` go together", where=settings.where("daily", name))
     if is_open and section.user is not None:

@@ -17,7 +17,7 @@ LOOKED_AT: Final = 31
 
 
 def latest_day(planner: Planner, jobs: Sequence[Job], until: date) -> date:
-    """The newest day up to ``until`` that all ``jobs`` could be run for now; whether it was run does not matter.
+    """Return the newest day up to ``until`` that all ``jobs`` could be run for now; whether it was run does not matter.
 
     Raises NotReady (75) where none of the last 31 days is complete.
     """

@@ -26,7 +26,7 @@ _HEARTBEAT: Final = "cmsspark_daily_heartbeat_timestamp_seconds"
 
 
 def heartbeat(now: float) -> Metrics:
-    """The instant at which a daily was alive."""
+    """Return the instant at which a daily was alive."""
     return {_HEARTBEAT: ("When cmsspark daily last was alive: it began, did a task, or ended.", {"": float(int(now))})}
 
 
@@ -95,7 +95,7 @@ def _labels(job: str, day: date) -> str:
 
 
 def _stored(daily: Daily, first: date, last: date) -> dict[tuple[str, date], float]:
-    """When each day was stored, as the run history knows it: seconds since 1970."""
+    """Return when each day was stored, as the run history knows it: seconds since 1970."""
     result: dict[tuple[str, date], float] = {}
     with suppress(CmssparkError), run_history.open_history(daily.settings.state_dir) as history:
         for run in history.runs(first=first, last=last, state=State.DONE):

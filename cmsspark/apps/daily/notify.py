@@ -57,7 +57,7 @@ def notify_not_begun(targets: Targets, state: DailyState | None, error: Cmsspark
     Another daily at work is in the log only: that one reports. The same error is mailed once.
     """
     code = int(error.exit_code)
-    line = f"daily not begun: {error.wanted}" + (f": {error.where}" if error.where else "") + f"; exit {code}"
+    line = f"daily run could not start: {error.wanted}" + (f": {error.where}" if error.where else "") + f"; exit {code}"
     problems: list[str] = []
     if error.exit_code != Exit.NOT_READY:
         sends: list[Callable[[], None]] = [lambda: _mail_not_begun(targets, state, error, line)]
@@ -91,7 +91,7 @@ def _echo(line: str) -> None:
 
 
 def summary(report: DailyReport, problems: Sequence[str] = ()) -> str:
-    """One line: counts by outcome, the exit code, when to look again, and which targets could not be reached."""
+    """Return one line: counts by outcome, the exit code, when to look again, and which targets could not be reached."""
     outcomes = report.outcomes
     counts = Counter(outcome.word for outcome in outcomes)
     refused = sum(outcome.code == Exit.QUARANTINED for outcome in outcomes)

@@ -47,7 +47,7 @@ class TaskOutcome:
 
 
 def as_error(error: Exception) -> CmssparkError:
-    """The error as one of ours; a surprise is a bug (70)."""
+    """Return the error as one of ours; a surprise is a bug (70)."""
     ours = as_ours(error)
     if ours is not None:
         return ours
@@ -55,18 +55,18 @@ def as_error(error: Exception) -> CmssparkError:
 
 
 def in_a_line(error: CmssparkError) -> str:
-    """What was wanted, where, and what is there instead."""
+    """Return what was wanted, where, and what is there instead."""
     where = "" if error.where is None else f": {error.where}"
     return error.wanted + where + ("" if error.found is None else f": {error.found}")
 
 
 def exit_code(outcomes: Iterable[TaskOutcome]) -> int:
-    """The most serious code of the outcomes."""
+    """Return the most serious code of the outcomes."""
     return most_serious(outcome.code for outcome in outcomes)
 
 
 def most_serious(exit_codes: Iterable[int]) -> int:
-    """The most serious of the codes; a code that is not in ``EXIT_PRIORITY`` comes first."""
+    """Return the most serious of the codes; a code that is not in ``EXIT_PRIORITY`` comes first."""
     codes = set(exit_codes) - {0}
     ranked = [code for code in EXIT_PRIORITY if code in codes]
     others = codes - set(EXIT_PRIORITY)
@@ -117,7 +117,7 @@ class DailyReport:
         return most_serious([outcome.code for outcome in self.outcomes] + unfinished)
 
     def trouble(self) -> dict[str, str]:
-        """What somebody should look at: the key of the day → the signature of its trouble."""
+        """Return what somebody should look at: the key of the day → the signature of its trouble."""
         result = {key: record.signature for key, record in self.unfinished.items()}
         for outcome in self.outcomes:
             if outcome.word == "failed" or outcome.code == Exit.QUARANTINED or outcome in self.overdue:

@@ -59,7 +59,7 @@ class Planner:
     now_ms: int
 
     def task(self, job: Job, day: date, *, force: bool = False) -> PlannedTask | None:
-        """What is to be done, or None. ``force``: a run in any case."""
+        """Return what is to be done, or None. ``force``: a run in any case."""
         try:
             manifest = self._manifest(job, day)
             why = "missing" if manifest is None else self._stale(job, day, manifest)
@@ -74,7 +74,7 @@ class Planner:
         return None
 
     def is_complete(self, job: Job, day: date) -> bool:
-        """Whether the day's inputs are all there and ready to be read, whatever is stored of it."""
+        """Return whether the day's inputs are all there and ready to be read, whatever is stored of it."""
         try:
             return self._ready(job, day, None)[0].is_ready
         except CmssparkError:
@@ -87,7 +87,7 @@ class Planner:
             return None  # missing or damaged: the day is run again
 
     def _stale(self, job: Job, day: date, manifest: Manifest) -> str:
-        """The change since the day was counted: of a schema or a log, never only a better dump. Else empty."""
+        """Return the change since the day was counted: of a schema or a log, never only a better dump. Else empty."""
         for table, entry in manifest.tables.items():
             if table in job.tables and entry.schema not in ("", stored_table(table).fingerprint()):
                 return f"stale: the schema of {table} has changed"
@@ -106,7 +106,7 @@ class Planner:
         return ""
 
     def _fingerprint(self, job: Job, day: date, options: tuple[str, ...]) -> str:
-        """A digest of what a run would read: the same inputs fail in the same way."""
+        """Return a digest of what a run would read: the same inputs fail in the same way."""
         streams, inputs = [], []
         for stream in self._sources(job, day):
             with suppress(InputMissing, NotReady):
@@ -118,7 +118,7 @@ class Planner:
         return hashlib.sha256(repr((__version__, options, streams, inputs, dumps)).encode()).hexdigest()[:16]
 
     def _sources(self, job: Job, day: date) -> tuple[str, ...]:
-        """The streams that the job reads of a day, or its feed."""
+        """Return the streams that the job reads of a day, or its feed."""
         return (job.feed,) if job.feed else self.layout.epochs.streams_of_day(day, job.streams)
 
     def _resolve(self, stream: str, day: date) -> DayInput:

@@ -39,7 +39,7 @@ class Commands:
 
 
 def _stderr() -> int:
-    """The descriptor of stderr, or of nothing where the caller closed it."""
+    """Return the descriptor of stderr, or of nothing where the caller closed it."""
     try:
         os.fstat(2)
     except OSError:

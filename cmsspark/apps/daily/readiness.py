@@ -62,7 +62,7 @@ class Readiness:
 
 
 def together(parts: Iterable[Readiness]) -> Readiness:
-    """All reasons and warnings; the next check is when the last reason may be gone."""
+    """Return all reasons and warnings; the next check is when the last reason may be gone."""
     every = list(parts)
     retries = [part.retry_ms for part in every if part.retry_ms is not None]
     return Readiness(
@@ -73,7 +73,7 @@ def together(parts: Iterable[Readiness]) -> Readiness:
 
 
 def judge_stream(listing: Listing, before: Sequence[Sequence[int]], day: date, now_ms: int, rules: Rules) -> Readiness:
-    """Whether a source's files are complete. ``before``: sizes of the files of each trailing day.
+    """Return whether a source's files are complete. ``before``: sizes of the files of each trailing day.
 
     Empty parts are ignored: Spark and sqoop write them.
     """
@@ -103,7 +103,7 @@ def judge_stream(listing: Listing, before: Sequence[Sequence[int]], day: date, n
 
 
 def judge_parts(source: str, names: Iterable[str], before: Sequence[Iterable[str]]) -> Readiness:
-    """A warning where part numbers are missing and none was on the days ``before``: a part may be lost.
+    """Return a warning where part numbers are missing and none was on the days ``before``: a part may be lost.
 
     No warning where numbers are usually missing: Spark and sqoop write no file for an empty part.
     """
@@ -126,17 +126,17 @@ def judge_parts(source: str, names: Iterable[str], before: Sequence[Iterable[str
 
 
 def _numbers(names: Iterable[str]) -> list[int]:
-    """The numbers of part files, in order."""
+    """Return the numbers of part files, in order."""
     return sorted({int(match[1]) for match in map(_PART.match, names) if match})
 
 
 def _gaps(numbers: Sequence[int]) -> int:
-    """The number of missing numbers below the last."""
+    """Return the number of missing numbers below the last."""
     return numbers[-1] + 1 - len(numbers) if numbers else 0
 
 
 def judge_dump(kind: str, dump_day: date | None, day: date, now_ms: int, rules: Rules) -> Readiness:
-    """Whether to wait for a better dump: the dump of a day is dated after it (rule 17).
+    """Return whether to wait for a better dump: the dump of a day is dated after it (rule 17).
 
     ``dump_day`` is None for the legacy folder without a date, which no better dump replaces.
     """
@@ -150,8 +150,8 @@ def judge_dump(kind: str, dump_day: date | None, day: date, now_ms: int, rules: 
 
 
 def judge_writing(kind: str, newest_ms: int, now_ms: int, rules: Rules) -> Readiness:
-    """Whether a dump whose tables are written one by one (from about 04:00 UTC, Rucio's) is still being written: a file
-    of it is younger than ``quiet_minutes``.
+    """Return whether a dump whose tables are written one by one (from about 04:00 UTC, Rucio's) is still being written:
+    a file of it is younger than ``quiet_minutes``.
     """
     quiet_ms = int(rules.quiet_minutes * MINUTE_MS)
     age_ms = now_ms - newest_ms
@@ -163,12 +163,12 @@ def judge_writing(kind: str, newest_ms: int, now_ms: int, rules: Rules) -> Readi
 
 
 def missing(text: str, now_ms: int) -> Readiness:
-    """A missing input, which ``text`` names."""
+    """Return a missing input, which ``text`` names."""
     return Readiness((text,), (), now_ms + HOUR_MS)
 
 
 def is_overdue(day: date, now_ms: int, rules: Rules) -> bool:
-    """Whether a day that is still not ready should be reported."""
+    """Return whether a day that is still not ready should be reported."""
     return now_ms >= _patience_ends(day, rules)
 
 

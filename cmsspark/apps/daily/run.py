@@ -68,11 +68,11 @@ class Daily:
         return DailyState(self.settings.state_dir, self.fout)
 
     def window_start(self) -> date:
-        """The first day that a call without options looks at."""
+        """Return the first day that a call without options looks at."""
         return clock.utc(int(self.now() * 1000)).date() - timedelta(days=self.config.days)
 
     def tasks(self, first: date, last: date) -> list[PlannedTask]:
-        """What is to be done for the days from ``first`` to ``last``, oldest first."""
+        """Return what is to be done for the days from ``first`` to ``last``, oldest first."""
         planner = self._planner(first, last)
         span = [first + timedelta(days=number) for number in range((last - first).days + 1)]
         chosen = [day for day in span if self.only is None or day in self.only]
@@ -80,7 +80,7 @@ class Daily:
         return [task for task in tasks if task is not None]
 
     def latest_day(self, until: date) -> date:
-        """The newest day up to ``until`` whose inputs are complete for all jobs. Raises NotReady (75)."""
+        """Return the newest day up to ``until`` whose inputs are complete for all jobs. Raises NotReady (75)."""
         from cmsspark.apps.daily.latest import latest_day
 
         return latest_day(self._planner(until, until), self.config.jobs, until)
@@ -100,7 +100,7 @@ class Daily:
         return Planner(self.files, layout, self.fout, rules, policies, published, int(self.now() * 1000))
 
     def _plan(self, planner: Planner, job: Job, day: date) -> PlannedTask | None:
-        """What is to be done for a day; whatever goes wrong in looking is an error of this day alone."""
+        """Return what is to be done for a day; whatever goes wrong in looking is an error of this day alone."""
         from cmsspark.apps.daily.planner import PlannedTask
 
         try:
@@ -243,7 +243,7 @@ class Daily:
         return self._publish(task)
 
     def _reason(self, task: PlannedTask) -> str:
-        """The error of the run that just ended, from the run history; empty where it ran elsewhere."""
+        """Return the error of the run that just ended, from the run history; empty where it ran elsewhere."""
         from cmsspark.store import run_history
 
         with suppress(Exception), run_history.open_history(self.settings.state_dir) as history:

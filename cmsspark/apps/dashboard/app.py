@@ -67,7 +67,7 @@ class Services:
 
 
 def create_app(services: Services) -> Flask:
-    """The WSGI application."""
+    """Return the WSGI application."""
     app = Flask(__name__, static_url_path="/static")
     app.jinja_options = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
     app.config["MAX_CONTENT_LENGTH"] = 4_096
@@ -156,19 +156,19 @@ def _add_headers(answer: Response) -> Response:
 
 
 def _parameters() -> Parameters:
-    """The parameters of the address. Raises UsageError (2) where one that takes one value has several."""
+    """Return the parameters of the address. Raises UsageError (2) where one that takes one value has several."""
     doubled = [key for key, values in request.args.lists() if len(values) > 1 and key not in ("token", *_SEVERAL)]
     if doubled:
         names = ", ".join(doubled)[:200]
         raise UsageError(
-            "an address has each parameter once, but for filters and columns", found=f"more than once: {names}"
+            "a parameter is given more than once; only filters and columns may be", found=f"more than once: {names}"
         )
     lists = {key: tuple(values) for key, values in request.args.lists() if key != "token"}
     return Parameters({key: values if len(values) > 1 else values[0] for key, values in lists.items()})
 
 
 def _page_request(services: Services, name: str, parameters: Parameters | None = None) -> PageRequest:
-    """The request for a page, by default with the parameters of the address."""
+    """Return the request for a page, by default with the parameters of the address."""
     # A foreign page may link here, but its link must not start a query.
     is_cross_site = request.headers.get("Sec-Fetch-Site") in ("cross-site", "same-site")
     return PageRequest(
@@ -280,7 +280,7 @@ def _kind_of(item: object) -> str:
 
 
 def _static_version() -> str:
-    """A digest of the static files, which browsers keep until it changes."""
+    """Return a digest of the static files, which browsers keep until it changes."""
     import hashlib
 
     digest = hashlib.sha256()

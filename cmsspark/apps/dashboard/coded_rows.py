@@ -43,7 +43,7 @@ class Names:
         self._parts: dict[str, dict[str, int]] = {name: {} for names in DERIVATIONS.values() for name in names}
 
     def codes(self, column: str, texts: Sequence[str]) -> npt.NDArray[np.uint32]:
-        """The number of each text."""
+        """Return the number of each text."""
         known = self.of[column]
         return np.array([known.setdefault(text, len(known)) for text in texts], np.uint32)
 
@@ -108,7 +108,7 @@ def write_coded(one: StoredInterval, names: Names, folder: Path) -> int:
 
 
 def _counts(rows: pa.Table) -> dict[str, Any]:
-    """The counts of accesses, and those of jobs in columns of their own; each null in rows of the other kind."""
+    """Return the counts of accesses, and those of jobs in columns of their own; each null in rows of the other kind."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -122,7 +122,7 @@ def _counts(rows: pa.Table) -> dict[str, Any]:
 
 
 def part_of(column: str, text: str) -> str:
-    """A derived column of a name; an empty text where the name has no such part."""
+    """Return a derived column of a name; an empty text where the name has no such part."""
     if column == "campaign":
         return part_of("processing_name", text).partition("-")[0]
     return DERIVED[column].of(text) or ""
@@ -145,7 +145,7 @@ def _day_number(one: StoredInterval) -> int:
 
 
 def _rows_of(one: StoredInterval) -> pa.Table:
-    """The partials of a day with texts as dictionaries, each column one chunk. Raises DataError (65)."""
+    """Return the partials of a day with texts as dictionaries, each column one chunk. Raises DataError (65)."""
     import pyarrow as pa
 
     if one.fault is not None:

@@ -55,7 +55,7 @@ class DatasetRanking:
         return len(self.codes)
 
     def names(self, positions: Sequence[int] | None = None) -> list[str]:
-        """The names at some positions, by default at all."""
+        """Return the names at some positions, by default at all."""
         every = self.snapshot.names["dataset_name"]
         return [every[self.codes[n]] for n in (range(len(self)) if positions is None else positions)]
 
@@ -82,8 +82,8 @@ def sums_of(snapshot: Snapshot, chosen: Selection, codes: npt.NDArray[np.int64])
 
 
 def datasets(snapshot: Snapshot, chosen: Selection, measure: str) -> DatasetRanking:
-    """All datasets that the selection has accesses of, or jobs where the measure or the stream is of jobs, the largest
-    first.
+    """Return all datasets that the selection has accesses of, or jobs where the measure or the stream is of jobs, the
+    largest first.
     """
 
     def make() -> DatasetRanking:
@@ -117,7 +117,7 @@ def _taken(sums: Sums, codes: npt.NDArray[np.int64]) -> Sums:
 
 
 def _cells(sums: Sums) -> list[int | None]:
-    """The sums, None where there is none."""
+    """Return the sums, None where there is none."""
     values, is_there = sums
     found: list[int | None] = values.tolist()
     for number in np.flatnonzero(~is_there):
@@ -169,7 +169,10 @@ def _integers(column: pa.ChunkedArray) -> list[int | None]:
 
 
 def _named(names: Sequence[str] | None) -> tuple[str, list[object]]:
-    """The condition that a dataset is one of some. A few are constants, so that other parts of files are not read."""
+    """Return the condition that a dataset is one of some.
+
+    A few are constants, so that other parts of files are not read.
+    """
     if names is None:
         return "true", []
     if len(names) <= _FEW:
@@ -178,8 +181,8 @@ def _named(names: Sequence[str] | None) -> tuple[str, list[object]]:
 
 
 def users_of_datasets(snapshot: Snapshot, chosen: Selection, names: Sequence[str]) -> list[int | None]:
-    """The distinct users of each dataset in the selection, each person once: of accesses or, where its stream is of
-    jobs, of these.
+    """Return the distinct users of each dataset in the selection, each person once: of accesses or, where its stream is
+    of jobs, of these.
     """
 
     def make() -> list[int | None]:
@@ -212,7 +215,7 @@ def users_of_datasets(snapshot: Snapshot, chosen: Selection, names: Sequence[str
 
 
 def _users_of_all(snapshot: Snapshot, chosen: Selection) -> Sums:
-    """The distinct users of every dataset of the selection; nothing where its days have two pseudonym keys."""
+    """Return the distinct users of every dataset of the selection; nothing where its days have two pseudonym keys."""
     names = snapshot.datasets.names
     counts, is_there = np.zeros(len(names), np.int64), np.zeros(len(names), np.bool_)
     if len(snapshot.keys_of(chosen.first, chosen.last)) > 1:
@@ -229,7 +232,7 @@ def _users_of_all(snapshot: Snapshot, chosen: Selection) -> Sums:
 def _users_of_days(
     snapshot: Snapshot, chosen: Selection, names: Sequence[str], cut: Sequence[Segment]
 ) -> list[list[npt.NDArray[np.int64]]]:
-    """The users of each dataset on the days of segments that the period cuts: an array for each segment."""
+    """Return the users of each dataset on the days of segments that the period cuts: an array for each segment."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

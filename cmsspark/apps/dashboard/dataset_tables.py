@@ -40,7 +40,7 @@ class Lookup:
     _metadata: pq.FileMetaData | None = None
 
     def rows(self, place: int, name: str, columns: Sequence[str]) -> pa.Table:
-        """The rows of a dataset; ``place``: its number in the segment. Raises RollupsDamagedError (75)."""
+        """Return the rows of a dataset; ``place``: its number in the segment. Raises RollupsDamagedError (75)."""
         import pyarrow.parquet as pq
 
         groups = np.flatnonzero((self.first <= place) & (place <= self.last)).tolist()
@@ -58,7 +58,7 @@ class Lookup:
 
 
 def _positions_of(names: pa.ChunkedArray, name: str) -> Numbers:
-    """Where a name stands in a column whose chunks are dictionaries: numbers are compared, not texts."""
+    """Return where a name stands in a column whose chunks are dictionaries: numbers are compared, not texts."""
     import pyarrow as pa
 
     wanted, found, begin = pa.scalar(name), [np.zeros(0, np.int64)], 0
@@ -92,7 +92,7 @@ class SegmentDatasets:
         return self.column("dataset")
 
     def column(self, name: str) -> npt.NDArray[Any]:
-        """A column of the sums; nulls are ``NULL``."""
+        """Return a column of the sums; nulls are ``NULL``."""
         found = self._columns.get(name)
         if found is None:
             found = segment_arrays.numbers(self.rows.column(name))
@@ -120,20 +120,20 @@ class SegmentDatasets:
         return rows
 
     def bounds(self, places: npt.NDArray[Any]) -> tuple[Numbers, Numbers]:
-        """Where the rows of datasets begin and end; ``places``: their numbers here, none of them -1."""
+        """Return where the rows of datasets begin and end; ``places``: their numbers here, none of them -1."""
         # Of another type than the column's, the numbers would have numpy copy the whole column.
         wanted = places.astype(self.dataset.dtype)
         return np.searchsorted(self.dataset, wanted, side="left"), np.searchsorted(self.dataset, wanted, side="right")
 
     def _rows_of(self, places: npt.NDArray[Any]) -> Numbers:
-        """The positions of the rows of datasets, in order; places of -1 have none."""
+        """Return the positions of the rows of datasets, in order; places of -1 have none."""
         begins, ends = self.bounds(np.unique(places[places >= 0]))
         counts = ends - begins
         before = np.cumsum(counts) - counts
         return np.repeat(begins - before, counts) + np.arange(counts.sum())
 
     def wanted_pairs(self, filters: Mapping[str, Sequence[str]]) -> npt.NDArray[np.bool_]:
-        """Whether each pair (stream, site tier) is one of those of the filters."""
+        """Return whether each pair (stream, site tier) is one of those of the filters."""
         names = {"stream": self.about.streams, "site_tier": self.about.site_tiers}
         wanted = [
             all(names[column][pair[n]] in filters.get(column, names[column]) for n, column in enumerate(names))
@@ -182,7 +182,7 @@ class DatasetTables:
         return {name for name, total in totals.items() if total >= _WIDE}
 
     def is_of(self, column: str, value: str) -> npt.NDArray[np.bool_]:
-        """Whether a derived column of each dataset's name has a value."""
+        """Return whether a derived column of each dataset's name has a value."""
         with self._lock:
             if column not in self._facts:
                 self._facts[column] = np.array([part_of(column, name) for name in self.names], dtype=object)
@@ -215,20 +215,20 @@ class DatasetTables:
         return found
 
     def empty(self, column: str) -> Sums:
-        """No sums."""
+        """Return empty sums."""
         kind: Any = object if column in self.wide else np.int64
         values = np.zeros(len(self.names), kind)
         return values, np.zeros(len(self.names), np.bool_)
 
     def last_days(self, codes: Numbers) -> Numbers:
-        """The last day of each dataset, as days since 1970; ``NULL`` where nothing read it."""
+        """Return the last day of each dataset, as days since 1970; ``NULL`` where nothing read it."""
         newest = np.full(len(self.names), NULL, np.int64)
         for one in self.segments:
             np.maximum.at(newest, one.codes[one.dataset], one.column("last_day").astype(np.int64))
         return newest[codes]
 
     def last_day(self, code: int) -> int | None:
-        """The last day on which an access or a job read a dataset, as days since 1970; None where none did."""
+        """Return the last day on which an access or a job read a dataset, as days since 1970; None where none did."""
         newest = NULL
         for one in self.segments:
             place = int(one.places[code])
@@ -239,7 +239,7 @@ class DatasetTables:
 
 
 def load(segments: Sequence[Segment]) -> DatasetTables:
-    """The datasets of some segments. Raises OSError or DataError where a file is gone or damaged."""
+    """Return the datasets of some segments. Raises OSError or DataError where a file is gone or damaged."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq

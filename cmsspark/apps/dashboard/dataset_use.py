@@ -42,7 +42,7 @@ class DatasetUse:
 
 
 def use_of(snapshot: Snapshot, chosen: Selection, name: str) -> DatasetUse:
-    """The use of a dataset in the selection's period and stream."""
+    """Return the use of a dataset in the selection's period and stream."""
     return snapshot.cached(("dataset", chosen, name), lambda: _use_of(snapshot, chosen, name))
 
 
@@ -81,14 +81,14 @@ class _Coded:
 
 
 def _coded(column: pa.ChunkedArray) -> _Coded:
-    """A column whose chunks have the same dictionary."""
+    """Return a column whose chunks have the same dictionary."""
     whole = column.combine_chunks()
     return _Coded(whole.dictionary.to_pylist(), whole.indices.to_numpy())
 
 
 def _values(column: pa.ChunkedArray, *, is_wide: bool) -> Sums:
-    """The values of a column, 0 where there is none, and whether there is one; Python's numbers where sums may exceed
-    64 bits.
+    """Return the values of a column, 0 where there is none, and whether there is one; Python's numbers where sums may
+    exceed 64 bits.
     """
     import pyarrow.compute as pc
 
@@ -155,7 +155,7 @@ def _together(parts: list[pa.Table]) -> pa.Table:
 
 
 def last_access(snapshot: Snapshot, name: str) -> date | None:
-    """The last stored day on which an access or a job read the dataset; None where it was on none."""
+    """Return the last stored day on which an access or a job read the dataset; None where it was on none."""
     code = snapshot.datasets.positions.get(name)
     day = None if code is None else snapshot.datasets.last_day(code)
     return None if day is None else day_of(day)
@@ -179,7 +179,7 @@ def last_at_sites(snapshot: Snapshot, name: str) -> dict[str, date]:
 
 
 def _users(snapshot: Snapshot, chosen: Selection, name: str) -> tuple[list[int | None], int | None]:
-    """The distinct users of each step of the period, and of all of it."""
+    """Return the distinct users of each step of the period, and of all of it."""
     buckets = chosen.buckets()
     starts = np.array([day_number(day) for day in buckets], np.int32)
     # A person in a step is one number.
@@ -201,7 +201,7 @@ def _users(snapshot: Snapshot, chosen: Selection, name: str) -> tuple[list[int |
 
 
 def series_by_stream(snapshot: Snapshot, result: DatasetUse, chosen: Selection, measure: str) -> Series:
-    """A measure over time by stream."""
+    """Return a measure over time by stream."""
     buckets = chosen.buckets()
     position = {day: number for number, day in enumerate(buckets)}
     column = 2 + SUMS.index(measure)
@@ -215,6 +215,6 @@ def series_by_stream(snapshot: Snapshot, result: DatasetUse, chosen: Selection, 
 
 
 def _largest(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The order of groups: the most accesses first, then the most jobs."""
+    """Return the order of groups: the most accesses first, then the most jobs."""
     nacc, jobs = (row[1 + SUMS.index(name)] for name in ("nacc", "job_count"))
     return 1 if nacc is None else -nacc, 0 if jobs is None else -jobs, row[0]

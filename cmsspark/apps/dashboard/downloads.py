@@ -23,8 +23,9 @@ _FORMULA: Final = re.compile(r"^\s*[=+\-@\t\r]")
 
 
 def answer(content: Content, name: str, fmt: str, stem: str = "cmsspark") -> Response:
-    """The table or picture of that name, in a file whose name begins with ``stem``. Raises UsageError (2) for another
-    format, InputMissing (66) for another name.
+    """Return the table or picture of that name, in a file whose name begins with ``stem``.
+
+    Raises UsageError (2) for another format, InputMissing (66) for another name.
     """
     if fmt == "svg":
         return chart_svg.answer(content, name, stem)
@@ -40,7 +41,7 @@ def answer(content: Content, name: str, fmt: str, stem: str = "cmsspark") -> Res
 
 
 def downloadable(content: Content) -> Iterator[Table | HeatMap]:
-    """The tables of a page, also those of charts."""
+    """Yield the tables of a page, also those of charts."""
     for section in content.sections:
         yield from _downloadable(section.items)
 
@@ -55,7 +56,7 @@ def _downloadable(items: Sequence[Any]) -> Iterator[Table | HeatMap]:
 
 
 def rows_of(table: Table | HeatMap) -> pa.Table:
-    """All rows of a table."""
+    """Return all rows of a table."""
     import pyarrow as pa
 
     if table.download is not None:
@@ -69,7 +70,7 @@ def rows_of(table: Table | HeatMap) -> pa.Table:
 
 
 def arrow_of(table: Table) -> pa.Table:
-    """The shown rows of a table as Arrow, with the names and types of its columns."""
+    """Return the shown rows of a table as Arrow, with the names and types of its columns."""
     import pyarrow as pa
 
     kinds: dict[str, Any] = {
@@ -143,7 +144,9 @@ def _is_in_parquet(column: pa.Table) -> bool:
 
 
 def _is_written_as_it_is(kind: Any) -> bool:
-    """Whether Arrow's CSV writer writes values of a type as readers expect, days that Python cannot hold among them."""
+    """Return whether Arrow's CSV writer writes values of a type as readers expect, days that Python cannot hold among
+    them.
+    """
     import pyarrow as pa
 
     types = pa.types
@@ -154,7 +157,7 @@ def _is_written_as_it_is(kind: Any) -> bool:
 
 
 def _as_texts(rows: pa.Table, number: int) -> pa.Table:
-    """The table with one column as text."""
+    """Return the table with one column as text."""
     import pyarrow as pa
 
     values = [None if value is None else text_of(value) for value in values_of(rows.column(number))]

@@ -17,7 +17,7 @@ _TAIL, _SHORT = 22, 30
 
 
 def si(value: float | None, unit: str = "", digits: int = 3) -> str:
-    """A number with an SI prefix: ``1.23 PB``, ``45.6 M``; exact below 1,000."""
+    """Return a number with an SI prefix: ``1.23 PB``, ``45.6 M``; exact below 1,000."""
     if value is None:
         return NOTHING
     power = 0
@@ -33,12 +33,12 @@ def si(value: float | None, unit: str = "", digits: int = 3) -> str:
 
 
 def shown(text: object) -> str:
-    """A name as it is shown: control characters escaped, ``(none)`` for an empty one."""
+    """Return a name as it is shown: control characters escaped, ``(none)`` for an empty one."""
     return readable(str(text), lines=False) if text not in (None, "") else "(none)"
 
 
 def formatted(value: Any, kind: Kind) -> str:
-    """A value as text."""
+    """Return a value as text."""
     if value is None:
         return NOTHING
     if kind == "count":
@@ -59,7 +59,7 @@ def formatted(value: Any, kind: Kind) -> str:
 
 
 def exact(value: Any, kind: Kind) -> str:
-    """The exact value, where the text rounds it; else nothing."""
+    """Return the exact value, where the text rounds it; else nothing."""
     if kind == "bytes" and value is not None and value >= 1000:
         return f"{int(value):,} B"
     if kind == "ms" and value is not None:

@@ -96,7 +96,7 @@ class Keeper:
         return self._freshness
 
     def snapshot(self) -> Snapshot:
-        """The current snapshot. Raises NotReady (75) before the first one is loaded."""
+        """Return the current snapshot. Raises NotReady (75) before the first one is loaded."""
         if self._snapshot is None:
             raise NotReady(
                 "the rollups of the store are being built",
@@ -106,14 +106,14 @@ class Keeper:
         return self._snapshot
 
     def is_damaged(self) -> None:
-        """A file of the rollups could not be read: check all of them, and build those again."""
+        """Check all files of the rollups, as one could not be read, and build damaged ones again."""
         self._rollups.forget()
         self._snapshot = None
         self._freshness = Freshness(clock.now_ms(), progress="files of the rollups are damaged or gone")
         self._wake.set()
 
     def check_files(self) -> None:
-        """A page got too little memory to read a file, which may be whole: check all, and build only damaged ones."""
+        """Check all files, as a page got too little memory to read one, and build only damaged ones."""
         self._is_in_doubt = True
         self._wake.set()
 
@@ -223,7 +223,7 @@ class _Loads:
         self._next = 0.0
 
     def is_due(self) -> bool:
-        """Whether to load now."""
+        """Return whether to load now."""
         return time.monotonic() >= self._next
 
     @contextmanager

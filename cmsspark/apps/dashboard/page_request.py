@@ -50,7 +50,7 @@ class Parameters(Mapping[str, Any]):
         return len(self._values)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The value of a parameter, which is then read."""
+        """Return the value of a parameter, which is then read."""
         self._read.add(name)
         return self._values.get(name, default)
 
@@ -120,11 +120,11 @@ class PageRequest:
         return selection.selection_of(self.parameters, self.snapshot.days)
 
     def selection(self) -> Selection:
-        """The period and filters. Raises UsageError (2) for wrong ones."""
+        """Return the period and filters. Raises UsageError (2) for wrong ones."""
         return self.chosen
 
     def link(self, page: str, /, **parameters: Any) -> str:
-        """The address of a page. Parameters that are None or empty are left out."""
+        """Return the address of a page. Parameters that are None or empty are left out."""
         kept = {name: value for name, value in parameters.items() if value not in (None, "", ())}
         return f"{self.prefix}/{quote(page)}" + (f"?{urlencode(kept, doseq=True)}" if kept else "")
 
@@ -143,11 +143,11 @@ class PageRequest:
         return _UNSAFE.sub("_", text)[:120]
 
     def dataset_link(self, name: str | None) -> str:
-        """The address of a dataset's page, with the period, steps and streams of this page."""
+        """Return the address of a dataset's page, with the period, steps and streams of this page."""
         return self.link("dataset", name=name, **self._period)
 
     def site_link(self, name: str | None) -> str:
-        """The address of a site's page, with the period, steps and streams of this page."""
+        """Return the address of a site's page, with the period, steps and streams of this page."""
         return self.link("sites", site=name, **self._period)
 
     @property
@@ -155,7 +155,7 @@ class PageRequest:
         return {key: self.parameters.get(key) for key in ("from", "to", "step", "stream")}
 
     def others(self, *names: str) -> list[tuple[str, str]]:
-        """The parameters of the address without some, and without the page of a table, for a form of its own."""
+        """Return the parameters of the address without some, and without the page of a table, for a form of its own."""
         return [
             (name, text)
             for name, value in self.parameters.items()
@@ -164,18 +164,20 @@ class PageRequest:
         ]
 
     def sorted_by(self, table: Table, column: Column) -> str:
-        """The address that sorts a table by a column: numbers begin with the largest, a second time turns it round."""
+        """Return the address that sorts a table by a column: numbers begin with the largest, a second time turns it
+        round.
+        """
         is_down = not is_text(column)
         if table.order.column == column.name:
             is_down = not table.order.is_descending
         return self.here(sort=f"{table.name}.{'-' if is_down else ''}{column.name}", page=None)
 
     def here(self, **changes: Any) -> str:
-        """The address of this page with some parameters changed."""
+        """Return the address of this page with some parameters changed."""
         return self.link(self.name, **{**self.parameters, **changes})
 
     def period_controls(self, chosen: Selection, *, with_step: bool = True) -> list[Control]:
-        """The form's fields for the period, and links to usual ones."""
+        """Return the form's fields for the period, and links to usual ones."""
         days = self.snapshot.days
         limits = (days[0].isoformat(), days[-1].isoformat())
         presets = [
@@ -194,7 +196,7 @@ class PageRequest:
         return controls
 
     def filter_controls(self, chosen: Selection, names: Sequence[str] = tuple(FILTERS)) -> list[Control]:
-        """The form's fields for the filters, each of which takes several values."""
+        """Return the form's fields for the filters, each of which takes several values."""
         controls = []
         for name in names:
             values = chosen.values(name)
@@ -208,7 +210,9 @@ class PageRequest:
         return controls
 
     def unread_notes(self, content: Content) -> list[Note]:
-        """A note that names the parameters that the page does not use, such as a filter that its form does not have."""
+        """Return a note that names the parameters that the page does not use, such as a filter that its form does not
+        have.
+        """
         fields = {control.name for control in content.controls}
         unread = set(self.parameters.unread) if isinstance(self.parameters, Parameters) else set()
         # Every page with a period reads all filters, and some use only a few of them.
@@ -221,7 +225,8 @@ class PageRequest:
         return [Note(f"This page has no such choice, and the address is shown without it: {text}", "warn")]
 
     def use_notes(self, chosen: Selection) -> list[Note]:
-        """What a reader must know of the days of a selection: missing, partial, damaged ones, unknown filters."""
+        """Return what a reader must know of the days of a selection: missing, partial, damaged ones, unknown filters.
+        """
         stored = set(self.snapshot.days)
         state = self.snapshot.state
         wanted = [date.fromordinal(n) for n in range(chosen.first.toordinal(), chosen.last.toordinal() + 1)]

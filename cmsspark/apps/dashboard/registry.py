@@ -34,11 +34,11 @@ PAGES: Final[Mapping[str, str]] = {
 
 @cache
 def page(name: str) -> PageDefinition:
-    """The page of that name. Raises KeyError where there is none."""
+    """Return the page of that name. Raises KeyError where there is none."""
     found: PageDefinition = importlib.import_module(PAGES[name]).PAGE
     return found
 
 
 def navigation() -> list[tuple[str, str]]:
-    """The name and title of each page."""
+    """Return the name and title of each page."""
     return [(name, page(name).title) for name in PAGES]

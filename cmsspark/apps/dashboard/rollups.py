@@ -67,7 +67,7 @@ class Segment:
         return sorted(date.fromisoformat(day) for day in self.index.runs)
 
     def file(self, name: str) -> str:
-        """The path of one of its Parquet files."""
+        """Return the path of one of its Parquet files."""
         return str(self.folder / f"{name}.parquet")
 
 
@@ -154,7 +154,10 @@ class Rollups:
         self._unreadable.clear()
 
     def are_whole(self, segments: Sequence[Segment]) -> bool:
-        """Whether the files of segments have their digests now. Raises NotReady (75) where they cannot be read now."""
+        """Return whether the files of segments have their digests now.
+
+        Raises NotReady (75) where they cannot be read now.
+        """
         self._verified.clear()
         try:
             return all(self._is_intact(one.folder, one.index) for one in segments)
@@ -164,7 +167,7 @@ class Rollups:
             return False
 
     def stored(self) -> dict[date, StoredInterval]:
-        """The stored days, as the store has them now."""
+        """Return the stored days, as the store has them now."""
         intervals = self._database.stored(TABLE)
         return {one.interval: one for one in intervals if isinstance(one.interval, date)}
 
@@ -195,7 +198,7 @@ class Rollups:
         return Segment(folder, index)
 
     def _readable(self, days: list[StoredInterval], faults: dict[date, str]) -> list[StoredInterval]:
-        """The days that can be read; the others get their faults. At least one is left out."""
+        """Return the days that can be read; the others get their faults. At least one is left out."""
         readable = []
         for one in days:
             scratch = self.folder / f".building-{one.interval}-check"
@@ -214,7 +217,7 @@ class Rollups:
         faults[one.first_day] = self._unreadable[one.first_day, one.run] = _text(error)
 
     def _existing(self, folder: Path, days: Sequence[StoredInterval]) -> Segment | None:
-        """The segment in a folder, or None where it is not there, damaged, or of another version."""
+        """Return the segment in a folder, or None where it is not there, damaged, or of another version."""
         if not folder.is_dir():
             return None
         try:
@@ -234,7 +237,7 @@ class Rollups:
         return None
 
     def _is_intact(self, folder: Path, index: SegmentIndex) -> bool:
-        """Whether the files have their sizes and, when they are first used, their digests."""
+        """Return whether the files have their sizes and, when they are first used, their digests."""
         if any((folder / name).stat().st_size != size for name, (size, _) in index.files.items()):
             return False
         if folder.name in self._verified:

@@ -51,7 +51,7 @@ class _Manifests:
         self._lock = threading.Lock()
 
     def read(self, store: str, job: str, day: date) -> Run | str | None:
-        """The run, a text where it is damaged, None where there is none."""
+        """Return the run, a text where it is damaged, None where there is none."""
         folder = Path(local_path(join(store, job, day.isoformat())))
         try:
             name = str(json.loads((folder / "CURRENT").read_bytes())["run"])
@@ -101,7 +101,7 @@ def _of_manifest(folder: Path, name: str, store: str, what: str) -> Run | str:
 def read_index(
     store: str, state_dir: Path, days: list[date], skipped: Callable[[], Mapping[tuple[date, str], str]] = dict
 ) -> RunIndex:
-    """The runs of some days, in order; those of the run history where it knows this store."""
+    """Return the runs of some days, in order; those of the run history where it knows this store."""
     notes: list[str] = []
     runs, published = _history(store, state_dir, days, notes)
     current: dict[tuple[date, str], Run] = {}
@@ -138,20 +138,20 @@ def _why(
 
 
 def stored_jobs(store: str) -> list[str]:
-    """The jobs of days of which the store has a folder."""
+    """Return the jobs of days of which the store has a folder."""
     base = Path(local_path(store))
     return [name for name, job in JOBS.items() if not job.of_periods and (base / name).is_dir()]
 
 
 def stored_job_days(store: str) -> list[date]:
-    """All days that any job has a result of, in order."""
+    """Return all days that any job has a result of, in order."""
     files = LocalFiles()
     found = (when for job in stored_jobs(store) for when in contents.stored_intervals(files, store, job))
     return sorted({when for when in found if not isinstance(when, Period)})
 
 
 def report_path(store: str, job: str, interval: str, run: str) -> Path | None:
-    """The report of a run: only names that the store's own folders have lead to a file."""
+    """Return the report of a run: only names that the store's own folders have lead to a file."""
     if job not in JOBS:
         return None
     base = Path(local_path(join(store, job)))
@@ -161,7 +161,7 @@ def report_path(store: str, job: str, interval: str, run: str) -> Path | None:
 
 
 def _entry(folder: Path | None, name: str) -> Path | None:
-    """The entry of a folder whose name is exactly this; so no name leads out of the folder."""
+    """Return the entry of a folder whose name is exactly this; so no name leads out of the folder."""
     if folder is None or not folder.is_dir():
         return None
     return next((entry for entry in folder.iterdir() if entry.name == name), None)

@@ -56,7 +56,7 @@ class RunView:
 
 
 def choices(state_dir: Path, notes: list[str]) -> list[RunChoice]:
-    """The runs that were measured or watched, the latest first; ``notes`` gets what could not be read."""
+    """Return the runs that were measured or watched, the latest first; ``notes`` gets what could not be read."""
     watched = _watched(state_dir, notes)
     by_root = {run.root_pid: run for run in reversed(watched) if run.root_pid}
     found: list[RunChoice] = []
@@ -82,7 +82,7 @@ def choices(state_dir: Path, notes: list[str]) -> list[RunChoice]:
 
 
 def view_of(state_dir: Path, choice: RunChoice) -> RunView:
-    """All that is stored of a run."""
+    """Return all that is stored of a run."""
     notes: list[str] = []
     measured = None
     if choice.is_measured and _RUN.fullmatch(choice.run):

@@ -50,7 +50,7 @@ def bin_columns(*first: Column) -> list[Column]:
 
 
 def _merged(bins: dict[str, Any]) -> tuple[Any, ...]:
-    """The verdict, the share that matched, records read, not matched, in other bins, and malformed."""
+    """Return the verdict, the share that matched, records read, not matched, in other bins, and malformed."""
     is_reconciled, share, read, *values = bin_values(bins)
     flat = dict(zip(BINS, values, strict=True))
     unmatched = sum(flat[name] or 0 for name in bins.get("unmatched") or ())

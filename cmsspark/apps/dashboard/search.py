@@ -16,7 +16,9 @@ _SUGGESTIONS: Final = 15
 
 
 def matching(names: list[str], text: str) -> list[int]:
-    """The positions of names that contain every word of a text, whatever its case; ``*`` and ``?`` make a pattern."""
+    """Return the positions of names that contain every word of a text, whatever its case; ``*`` and ``?`` make a
+    pattern.
+    """
     words = text.lower().split()
     if not words:
         return list(range(len(names)))
@@ -38,7 +40,7 @@ def suggestions(request: PageRequest) -> list[dict[str, Any]]:
 
 
 def _ranked(snapshot: Snapshot) -> tuple[list[str], list[int]]:
-    """All datasets by their accesses on all stored days."""
+    """Return all datasets by their accesses on all stored days."""
 
     def make() -> tuple[list[str], list[int]]:
         tables = snapshot.datasets

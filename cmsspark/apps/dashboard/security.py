@@ -42,7 +42,7 @@ REPORT_POLICY: Final = (
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this host can reach an address."""
+    """Return whether only this host can reach an address."""
     if host == "localhost":
         return True
     try:
@@ -73,7 +73,7 @@ class Guard:
         return hashlib.sha256(b"cmsspark dashboard\0" + (self.token or "").encode()).hexdigest()
 
     def is_host(self, header: str) -> bool:
-        """Whether a ``Host`` header names this server."""
+        """Return whether a ``Host`` header names this server."""
         name = _host_name(header)
         if name in LOOPBACK or name in {host.lower() for host in self.hosts}:
             return True
@@ -84,20 +84,20 @@ class Guard:
         return self.token is not None
 
     def is_token(self, text: str) -> bool:
-        """Whether a text is the token; takes the same time for every wrong one."""
+        """Return whether a text is the token; takes the same time for every wrong one."""
         return self.token is None or hmac.compare_digest(text.encode(), self.token.encode())
 
     def is_cookie(self, text: str) -> bool:
-        """Whether a cookie's value is the right one; takes the same time for every wrong one."""
+        """Return whether a cookie's value is the right one; takes the same time for every wrong one."""
         return self.token is None or hmac.compare_digest(text.encode(), self.cookie_value.encode())
 
 
 def new_token() -> str:
-    """A token that nobody guesses."""
+    """Return a token that nobody guesses."""
     return secrets.token_urlsafe(24)
 
 
 def _host_name(header: str) -> str:
-    """The name in a ``Host`` header, without its port; an empty text for anything else."""
+    """Return the name in a ``Host`` header, without its port; an empty text for anything else."""
     match = _HOST.fullmatch(header.strip().lower())
     return (match[1] or match[2]).removesuffix(".") if match else ""

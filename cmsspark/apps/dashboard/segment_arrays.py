@@ -113,12 +113,15 @@ def write_groups(path: Path, places: dict[str, int]) -> None:
 
 
 def groups_path(path: Path) -> Path:
-    """The file that :func:`write_groups` writes beside a Parquet file."""
+    """Return the file that :func:`write_groups` writes beside a Parquet file."""
     return path.with_suffix(".groups.arrow")
 
 
 def read(path: str | Path) -> tuple[pa.RecordBatch, About]:
-    """A file of this module, mapped into memory. Raises DataError (65) where it is damaged, OSError if it is gone."""
+    """Return a file of this module, mapped into memory.
+
+    Raises DataError (65) where it is damaged, OSError if it is gone.
+    """
     import pyarrow as pa
 
     try:
@@ -131,7 +134,7 @@ def read(path: str | Path) -> tuple[pa.RecordBatch, About]:
 
 
 def numbers(column: pa.Array) -> Any:
-    """A column as numpy: whole numbers of 64 bits or less in place, larger ones as Python's."""
+    """Return a column as numpy: whole numbers of 64 bits or less in place, larger ones as Python's."""
     import pyarrow as pa
 
     if pa.types.is_decimal(column.type):

@@ -89,7 +89,7 @@ FILES: Final = frozenset(
 
 
 def derived(column: str) -> str:
-    """The SQL expression of a derived column; an empty text where the name has no such part."""
+    """Return the SQL expression of a derived column; an empty text where the name has no such part."""
     if column == "campaign":
         return f"split_part({derived('processing_name')}, '-', 1)"
     rule = DERIVED[column]
@@ -176,7 +176,7 @@ def _build(con: duckdb.DuckDBPyConnection, days: Sequence[StoredInterval], store
 
 
 def _keys(con: duckdb.DuckDBPyConnection) -> dict[str, list[str]]:
-    """The ids of the pseudonym keys of each day, as its pseudonyms say."""
+    """Return the ids of the pseudonym keys of each day, as its pseudonyms say."""
     rows = con.execute(
         "SELECT DISTINCT day, split_part(name, ':', 1) AS key FROM (SELECT DISTINCT day, user_id FROM partials) "
         "JOIN user_names ON user_id = code ORDER BY ALL"
@@ -197,7 +197,7 @@ def _with_names(keys: Sequence[str], values: Sequence[str]) -> str:
 
 
 def _write_sums(con: duckdb.DuckDBPyConnection, path: Path, keys: Sequence[str], *, with_last_day: bool) -> None:
-    """One file of sums: a row for each combination of the keys."""
+    """Write one file of sums: a row for each combination of the keys."""
     last = "max(day) AS last_day, " if with_last_day else ""
     con.execute(f"CREATE TEMP TABLE result AS SELECT {', '.join(keys)}, {last}{_SUMS} FROM partials GROUP BY ALL")
     _copy(con, _with_names(keys, [*(["last_day"] if with_last_day else []), *_narrow(con)]), path)
@@ -213,7 +213,7 @@ def _write_dataset_sums(con: duckdb.DuckDBPyConnection, folder: Path) -> None:
 
 
 def _write_users(con: duckdb.DuckDBPyConnection, path: Path, keys: Sequence[str], *, as_lists: bool) -> None:
-    """One file of users: a row, or an entry of a list, for each combination of the keys and each of its users."""
+    """Write one file of users: a row, or an entry of a list, for each combination of the keys and each of its users."""
     names = ", ".join(keys)
     distinct = f"SELECT DISTINCT {names}, user_id FROM partials WHERE user_id IS NOT NULL"
     sql = f"SELECT {names}, {_USERS} FROM ({distinct}) GROUP BY ALL" if as_lists else distinct
@@ -231,7 +231,7 @@ def _copy(con: duckdb.DuckDBPyConnection, sql: str, path: Path) -> None:
 
 
 def _write_bits(con: duckdb.DuckDBPyConnection, path: Path, keys: Sequence[str], user_count: int) -> None:
-    """One file of sets of users: a row for each combination of the keys, its users as bits of whole 64-bit words."""
+    """Write one file of sets of users: a row for each combination of the keys, its users as bits of 64-bit words."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -254,18 +254,18 @@ def _write_bits(con: duckdb.DuckDBPyConnection, path: Path, keys: Sequence[str],
 
 
 def bytes_of_sets(user_count: int) -> int:
-    """The bytes of a set of so many users."""
+    """Return the bytes of a set of so many users."""
     return max(1, -(-user_count // 64)) * 8
 
 
 def _narrow(con: duckdb.DuckDBPyConnection) -> list[str]:
-    """The sums in SQL, of types that Parquet has."""
+    """Return the sums in SQL, of types that Parquet has."""
     return [f"CAST({name} AS {kind}) AS {name}" for name, kind in zip(SUMS, _kinds(con), strict=True)]
 
 
 def _kinds(con: duckdb.DuckDBPyConnection, *, has_short: bool = False) -> list[str]:
-    """The types of the sums: 64-bit integers where all fit, else decimals, as files have no larger integers; with
-    ``has_short`` 32 bits where these are enough.
+    """Return the types of the sums: 64-bit integers where all fit, else decimals, as files have no larger integers;
+    with ``has_short`` 32 bits where these are enough.
     """
     largest = con.execute(f"SELECT {', '.join(f'max({name})' for name in SUMS)} FROM result").fetchall()[0]
     kinds = []

@@ -22,12 +22,12 @@ class SegmentIndex(msgspec.Struct, frozen=True):
 
 
 def read_index(folder: Path) -> SegmentIndex:
-    """The index of a segment. Raises ValueError or OSError where there is none that can be read."""
+    """Return the index of a segment. Raises ValueError or OSError where there is none that can be read."""
     return msgspec.json.decode((folder / INDEX).read_bytes(), type=SegmentIndex)
 
 
 def file_digest(path: Path) -> str:
-    """The digest of a file's content."""
+    """Return the digest of a file's content."""
     import xxhash
 
     digest = xxhash.xxh3_64()

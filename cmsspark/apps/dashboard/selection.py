@@ -43,7 +43,7 @@ class Selection:
     step: str = "day"
 
     def where(self, columns: Sequence[str], *, days_too: bool = True) -> tuple[str, list[object]]:
-        """The condition in SQL on those of the columns that are filtered, and its parameters."""
+        """Return the condition in SQL on those of the columns that are filtered, and its parameters."""
         conditions = ["day BETWEEN ? AND ?"] if days_too else ["true"]
         parameters: list[object] = [self.first, self.last] if days_too else []
         for name in columns:
@@ -77,16 +77,16 @@ class Selection:
         return f"{where} AND stream IN ({', '.join('?' * len(streams))})", [*parameters, *streams]
 
     def value(self, column: str) -> str | None:
-        """The only value that a column is filtered to; None for all and for several."""
+        """Return the only value that a column is filtered to; None for all and for several."""
         values = self.values(column)
         return values[0] if len(values) == 1 else None
 
     def values(self, column: str) -> tuple[str, ...]:
-        """The values that a column is filtered to; none for all."""
+        """Return the values that a column is filtered to; none for all."""
         return tuple(value for name, value in self.filters if name == column)
 
     def bucket_of(self, day: date) -> date:
-        """The first day of the day's step."""
+        """Return the first day of the day's step."""
         if self.step == "week":
             return day - timedelta(days=day.isoweekday() - 1)
         return day.replace(day=1) if self.step == "month" else day
@@ -97,13 +97,13 @@ class Selection:
         return [day for day in days if self.bucket_of(day) == bucket]
 
     def buckets(self) -> list[date]:
-        """The first days of all steps of the period, in order."""
+        """Return the first days of all steps of the period, in order."""
         count = (self.last - self.first).days + 1
         return sorted({self.bucket_of(self.first + timedelta(days=number)) for number in range(count)})
 
 
 def text_parameter(parameters: Mapping[str, str], name: str, default: str = "") -> str:
-    """A text of the address. Raises UsageError (2) for one that is too long."""
+    """Return a text of the address. Raises UsageError (2) for one that is too long."""
     text = parameters.get(name, default)
     if len(text) > _MAX_TEXT:
         raise UsageError(f"{name} has at most {_MAX_TEXT:,} characters", found=f"{len(text):,}")
@@ -111,7 +111,7 @@ def text_parameter(parameters: Mapping[str, str], name: str, default: str = "") 
 
 
 def choice_parameter(parameters: Mapping[str, str], name: str, choices: Sequence[str], default: str) -> str:
-    """One of several words. Raises UsageError (2) for another one."""
+    """Return one of several words. Raises UsageError (2) for another one."""
     text = text_parameter(parameters, name) or default
     if text not in choices:
         raise UsageError(f"{name} is one of {', '.join(choices)}", found=repr(text[:80]))
@@ -119,7 +119,7 @@ def choice_parameter(parameters: Mapping[str, str], name: str, choices: Sequence
 
 
 def number_parameter(parameters: Mapping[str, str], name: str, default: int, least: int, most: int) -> int:
-    """A whole number within limits. Raises UsageError (2) for anything else."""
+    """Return a whole number within limits. Raises UsageError (2) for anything else."""
     text = text_parameter(parameters, name)
     if not text:
         return default
@@ -129,7 +129,7 @@ def number_parameter(parameters: Mapping[str, str], name: str, default: int, lea
 
 
 def day_parameter(parameters: Mapping[str, str], name: str, default: date) -> date:
-    """A day. Raises UsageError (2) for another text."""
+    """Return a day. Raises UsageError (2) for another text."""
     text = text_parameter(parameters, name)
     return dates.parse_day(text) if text else default
 
@@ -143,7 +143,7 @@ def presets(stored: Sequence[date]) -> list[tuple[str, date, date]]:
 
 
 def selection_of(parameters: Mapping[str, str], stored: Sequence[date]) -> Selection:
-    """The period and filters of an address, for a store that holds these days.
+    """Return the period and filters of an address, for a store that holds these days.
 
     Without a period it is the month of the newest stored day up to that day, and the two months before it. Raises
     UsageError (2) for wrong values.
@@ -161,13 +161,13 @@ def selection_of(parameters: Mapping[str, str], stored: Sequence[date]) -> Selec
 
 
 def _months_before(day: date, months: int) -> date:
-    """The first day of the month that is so many months before the day's."""
+    """Return the first day of the month that is so many months before the day's."""
     number = day.year * 12 + day.month - 1 - months
     return date(number // 12, number % 12 + 1, 1)
 
 
 def _filter(parameters: Mapping[str, Any], name: str) -> list[str]:
-    """The values of a filter, each once; none for all. ``-`` stands for names without that part."""
+    """Return the values of a filter, each once; none for all. ``-`` stands for names without that part."""
     found = parameters.get(name) or ()
     texts = [text_parameter({name: text}, name) for text in ((found,) if isinstance(found, str) else found)]
     return ["" if text == NO_PART else text for text in sorted(set(texts)) if text]

@@ -25,7 +25,7 @@ _X: Final = {"day": "Day (UTC)", "week": "ISO week, by its Monday (UTC)", "month
 
 
 def chart_of(name: str, series: Series, measure: str, chosen: Selection, by: str) -> Chart:
-    """The chart of a series: stacked where its groups add up, else lines.
+    """Return the chart of a series: stacked where its groups add up, else lines.
 
     Of one step the groups are bars: a stack without areas shows points at sums that read as values. Steps of which only
     a part is counted are marked, in the picture and in the table. Columns of downloads are named for the measure.
@@ -74,18 +74,19 @@ def chart_of(name: str, series: Series, measure: str, chosen: Selection, by: str
 
 
 def label_of(day: date, step: str) -> str:
-    """The label of a step: its first day, or the month."""
+    """Return the label of a step: its first day, or the month."""
     return f"{day:%Y-%m}" if step == "month" else day.isoformat()
 
 
 def measures_of(snapshot: Snapshot) -> list[tuple[str, str]]:
-    """The measures that a form offers, those of jobs where any are stored, each with its label."""
+    """Return the measures that a form offers, those of jobs where any are stored, each with its label."""
     return [(name, label) for name, (label, _, _) in MEASURES.items() if snapshot.has_jobs or name not in OF_JOBS]
 
 
 def measure_of(request: PageRequest, chosen: Selection, notes: list[Note]) -> str:
-    """The measure of the address. A stream has either accesses or jobs: the measure of the other kind is replaced, and
-    ``notes`` says so.
+    """Return the measure of the address.
+
+    A stream has either accesses or jobs: the measure of the other kind is replaced, and ``notes`` says so.
     """
     measure = choice_parameter(request.parameters, "measure", list(MEASURES), "nacc")
     stream = chosen.value("stream")
@@ -102,7 +103,7 @@ def measure_of(request: PageRequest, chosen: Selection, notes: list[Note]) -> st
 
 
 def measure_controls(request: PageRequest, measure: str, group: str, groups: Mapping[str, str]) -> list[Control]:
-    """The form's fields for the measure and the grouping."""
+    """Return the form's fields for the measure and the grouping."""
     measures = measures_of(request.snapshot)
     by = [*((name, label) for name, label in groups.items()), ("none", "nothing")]
     return [Control("measure", "Measure", measure, measures), Control("by", "Group by", group, by)]

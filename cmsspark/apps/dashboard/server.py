@@ -82,7 +82,10 @@ class Server:
 
 
 def open_server(store: str, state_dir: Path, cache_dir: Path, options: Options, log: Callable[[str], None]) -> Server:
-    """A server that listens, with its rollups being read. Raises UsageError (2) for an address that is in use."""
+    """Return a server that listens, with its rollups being read.
+
+    Raises UsageError (2) for an address that is in use.
+    """
     listening = _listen(options.host, options.port)
     port = listening.getsockname()[1]
     token = options.token
@@ -92,6 +95,8 @@ def open_server(store: str, state_dir: Path, cache_dir: Path, options: Options, 
     guard = Guard(token, frozenset({*options.names, options.host, *_own_names(token)}), port)
     # Pages and people's queries see no table with a row for each person; the rollups read the days of partials.
     database = Database(store, is_private=False, memory="250MB", threads=2, max_age_s=2)
+    # The store is there now: where it is gone later, pages say so, whichever was opened before.
+    database.refresh([])
     days = Database(store, is_private=True, memory="100MB", threads=1)
     keeper = Keeper(days, cache_dir, every_s=_EVERY_S, log=log, builder=RollupProcess())
     services = Services(keeper, database, state_dir, guard, options.prefix, options.skipped)

@@ -18,7 +18,7 @@ class Shortage(NotReady):
 
 
 def shortage_of(error: Exception) -> Shortage | None:
-    """A Shortage where an error says that the process gets no memory, thread or file descriptor; else None."""
+    """Return a Shortage where an error says that the process gets no memory, thread or file descriptor; else None."""
     import duckdb
 
     is_of_host = isinstance(error, duckdb.OutOfMemoryException) or is_shortage(error)

@@ -143,7 +143,7 @@ def unused(
 
 
 def window(snapshot: Snapshot, weeks: int) -> tuple[date, date]:
-    """The first and the last of the N × 7 days up to the newest stored one."""
+    """Return the first and the last of the N × 7 days up to the newest stored one."""
     last = snapshot.days[-1]
     return last - timedelta(days=7 * weeks - 1), last
 
@@ -151,7 +151,8 @@ def window(snapshot: Snapshot, weeks: int) -> tuple[date, date]:
 def _read_lately(
     snapshot: Snapshot, site: str, weeks: int, names: Sequence[str]
 ) -> tuple[set[str], dict[str, tuple[int, int]]]:
-    """The datasets that were read at the site in the window; and the accesses and jobs of these names elsewhere."""
+    """Return the datasets that were read at the site in the window; and the accesses and jobs of these names elsewhere.
+    """
 
     first, last = window(snapshot, weeks)
     read = {name for name, day in last_days(snapshot, site).items() if day >= first}
@@ -172,7 +173,7 @@ def _uses(snapshot: Snapshot, first: date, last: date) -> dict[str, tuple[int, i
 
 
 def users_of_site(snapshot: Snapshot, chosen: Selection, site: str) -> int | None:
-    """The distinct users of one site over the period; None where its days have two pseudonym keys."""
+    """Return the distinct users of one site over the period; None where its days have two pseudonym keys."""
     return _users(snapshot, chosen).get(site, 0)
 
 

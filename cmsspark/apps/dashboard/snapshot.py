@@ -42,7 +42,7 @@ def day_number(day: date) -> int:
 
 
 def day_of(number: int) -> date:
-    """The day of a number of days since 1970."""
+    """Return the day of a number of days since 1970."""
     return _EPOCH + timedelta(days=int(number))
 
 
@@ -81,12 +81,12 @@ class Snapshot:
         return any(name in STREAMS_OF_JOBS for name in self.names["stream"])
 
     def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """The rows of a query; any thread may call it."""
+        """Return the rows of a query; any thread may call it."""
         with reading_rollups(), self.con.cursor() as cursor:
             return cursor.execute(sql, list(parameters)).fetchall()
 
     def arrow(self, sql: str, parameters: Sequence[Any] = ()) -> pa.Table:
-        """The rows of a query as an Arrow table; any thread may call it."""
+        """Return the rows of a query as an Arrow table; any thread may call it."""
         with reading_rollups(), self.con.cursor() as cursor:
             return cursor.sql(sql, params=list(parameters)).to_arrow_table()
 
@@ -113,11 +113,11 @@ class Snapshot:
         return result.result()
 
     def files(self, name: str, first: date, last: date) -> list[str]:
-        """The files of a rollup whose segments have days of the period."""
+        """Return the files of a rollup whose segments have days of the period."""
         return [one.file(name) for one in self.segments if one.days[0] <= last and one.days[-1] >= first]
 
     def split(self, first: date, last: date) -> tuple[list[int], list[Segment]]:
-        """The numbers of segments that lie within the period, and the segments that it cuts."""
+        """Return the numbers of segments that lie within the period, and the segments that it cuts."""
         inside, cut = [], []
         for number, segment in enumerate(self.segments):
             begin, end = segment.days[0], segment.days[-1]
@@ -128,12 +128,13 @@ class Snapshot:
         return inside, cut
 
     def code(self, column: str, value: str) -> int:
-        """The number of a dimension's value; -1 where no access has it."""
+        """Return the number of a dimension's value; -1 where no access has it."""
         names = self.names[column]
         return names.index(value) if value in names else -1
 
     def lists(self) -> list[UserTable]:
-        """The users of each day, stream, site tier, data tier and campaign, loaded when they are first needed."""
+        """Return the users of each day, stream, site tier, data tier and campaign, loaded when they are first needed.
+        """
         with self._lock, reading_rollups():
             if self._lists is None:
                 ids = [table.global_ids for table in self.user_tables["tier_users"]]
@@ -149,7 +150,7 @@ class Snapshot:
             return self._lists
 
     def keys_of(self, first: date, last: date) -> set[str]:
-        """The ids of the pseudonym keys of the days of a period: users of two keys cannot be told apart."""
+        """Return the ids of the pseudonym keys of the days of a period: users of two keys cannot be told apart."""
         return {key for key, days in self.days_of_keys.items() if any(first <= day <= last for day in days)}
 
     @cached_property
@@ -219,7 +220,7 @@ def _load_sites(con: duckdb.DuckDBPyConnection, segments: Sequence[Segment]) -> 
 
 
 def _sum_columns(con: duckdb.DuckDBPyConnection, segments: Sequence[Segment], name: str, *, wide: bool = False) -> str:
-    """The definitions of the sums: 64 bits, or 128 where a segment has larger ones."""
+    """Return the definitions of the sums: 64 bits, or 128 where a segment has larger ones."""
     large: set[str] = set(SUMS) if wide else set()
     for one in segments:
         rows = con.execute("DESCRIBE SELECT * FROM read_parquet(?)", [one.file(name)]).fetchall()

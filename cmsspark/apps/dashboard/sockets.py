@@ -37,7 +37,7 @@ class Connection(HTTPChannel):  # type: ignore[misc]
         return result
 
     def readable(self) -> bool:
-        """Whether to wait for bytes. The end of a client's bytes is read once."""
+        """Return whether to wait for bytes. The end of a client's bytes is read once."""
         return bool(self.connected and super().readable())
 
     def waits_since(self) -> float | None:
@@ -47,7 +47,7 @@ class Connection(HTTPChannel):  # type: ignore[misc]
         return self.began or self.last_activity
 
     def is_overdue(self, now: float) -> bool:
-        """Whether the client has not done in time what the server waits for."""
+        """Return whether the client has not done in time what the server waits for."""
         since = self.waits_since()
         if since is None:
             return False
@@ -69,7 +69,7 @@ class DeadlineServer(TcpWSGIServer):  # type: ignore[misc]
     channel_class = Connection
 
     def readable(self) -> bool:
-        """Whether to accept a connection; closes what is overdue, and makes room."""
+        """Return whether to accept a connection; closes what is overdue, and makes room."""
         if len(self._map) >= self.adj.connection_limit:
             self._make_room()
         return bool(super().readable())

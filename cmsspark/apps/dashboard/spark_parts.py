@@ -38,7 +38,7 @@ _TIMES: Final[Mapping[str, str]] = {
 
 
 def figures(view: RunView) -> Figures:
-    """The run in some numbers."""
+    """Return the run in some numbers."""
     shown = []
     run, watched = view.measured, view.watched
     began = run.began_ms if run else watched.start_ms if watched else 0
@@ -81,7 +81,7 @@ def memory_areas(run: RunMetrics) -> Chart:
 
 
 def memory_over_time(run: RunMetrics) -> Chart:
-    """The processes of this host over time, as the measurement saw them."""
+    """Return the processes of this host over time, as the measurement saw them."""
     looks = _thinned(run.samples, lambda one: (one.driver_jvm_rss or 0) + (one.driver_python_rss or 0))
     labels = [f"{(one.at_ms - run.began_ms) / 1000:.0f}" for one in looks]
     columns = {
@@ -116,7 +116,7 @@ def roles_over_time(view: RunView, measure: str) -> Chart:
 
 
 def top_processes(view: RunView) -> Chart:
-    """The processes with the most resident memory, over time."""
+    """Return the processes with the most resident memory, over time."""
     found: dict[str, dict[int, int]] = {}
     for sample in view.samples:
         found.setdefault(f"{sample.pid} {sample.role}", {})[sample.time_ms] = sample.rss_bytes or 0
@@ -130,7 +130,7 @@ def top_processes(view: RunView) -> Chart:
 
 
 def executors(run: RunMetrics) -> Table:
-    """A row for each executor."""
+    """Return a row for each executor."""
     columns = (
         Column("executor", "Executor"), Column("host", "Host"), Column("cores", "Cores", "count"),
         Column("tasks", "Tasks", "count"), Column("failed", "Failed", "count"),
@@ -153,7 +153,7 @@ def executors(run: RunMetrics) -> Table:
 
 
 def time_components(run: RunMetrics) -> Table:
-    """What the time of tasks was spent on; CPU of tasks and of all processes apart."""
+    """Return what the time of tasks was spent on; CPU of tasks and of all processes apart."""
     total = run.totals.task_ms or run.totals.run_ms
     rows: list[tuple[str, float, float | None]] = [("all tasks", total / 1000, 1.0 if total else None)]
     for name, label in _TIMES.items():
@@ -172,7 +172,7 @@ def time_components(run: RunMetrics) -> Table:
 
 
 def stages(run: RunMetrics) -> Table:
-    """A row for each stage, the longest first, with what it read each second."""
+    """Return a row for each stage, the longest first, with what it read each second."""
     columns = (
         Column("stage", "Stage"), Column("name", "Name"), Column("start", "Begin, s", "count"),
         Column("seconds", "Seconds", "count"), Column("tasks", "Tasks", "count"), Column("failed", "Failed", "count"),
@@ -201,7 +201,7 @@ def _stage_row(run: RunMetrics, one: StageEntry) -> tuple[object, ...]:
 
 
 def stage_timeline(run: RunMetrics) -> Chart:
-    """Which stages ran when: in each slice of time one for each stage that ran in it."""
+    """Return which stages ran when: in each slice of time one for each stage that ran in it."""
     known = [one for one in run.stages if one.duration_ms is not None]
     if not known:
         return _timed("timeline", "Stages over time", [], {}, "stack", "count")
@@ -225,7 +225,7 @@ def _runs_in(one: StageEntry, at: int, width: int) -> bool:
 
 
 def process_tree(view: RunView) -> Table:
-    """The processes of the run as a tree, with their peaks."""
+    """Return the processes of the run as a tree, with their peaks."""
     columns = (
         Column("process", "Process"), Column("role", "Role"), Column("host", "Host"),
         Column("container", "Container"),

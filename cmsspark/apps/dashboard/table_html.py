@@ -20,7 +20,7 @@ def table_rows(table: Table) -> Markup:
 
 
 def is_text(column: Column) -> bool:
-    """Whether a column is aligned to the left."""
+    """Return whether a column is aligned to the left."""
     return column.kind in _TEXTS
 
 

@@ -117,7 +117,7 @@ class Table:
         return f"{len(self.visible):,} of {self.count:,} rows; the downloads have all"
 
     def share(self, row: Sequence[Any]) -> int:
-        """The length of a row's bar in percent of the largest."""
+        """Return the length of a row's bar in percent of the largest."""
         assert self.bars is not None
         return round(100 * (row[self.bars] or 0) / self._largest) if self._largest else 0
 

@@ -49,8 +49,8 @@ class Series:
 
 
 def totals(snapshot: Snapshot, chosen: Selection) -> dict[str, int | None]:
-    """The sums of a selection, as in ``SUMS``, and its distinct users: of accesses or, where its stream is of jobs, of
-    these.
+    """Return the sums of a selection, as in ``SUMS``, and its distinct users: of accesses or, where its stream is of
+    jobs, of these.
     """
 
     def make() -> dict[str, int | None]:
@@ -67,7 +67,9 @@ def totals(snapshot: Snapshot, chosen: Selection) -> dict[str, int | None]:
 
 
 def series(snapshot: Snapshot, chosen: Selection, measure: str, group: str | None) -> Series:
-    """A measure over time, by one of the filters' columns or as a whole; the largest groups first, then the others."""
+    """Return a measure over time, by one of the filters' columns or as a whole; the largest groups first, then the
+    others.
+    """
 
     def make() -> Series:
         if measure == "users":
@@ -209,7 +211,7 @@ def codes_of_users(snapshot: Snapshot, chosen: Selection) -> dict[str, list[int]
 
 
 def _tables_for(snapshot: Snapshot, columns: set[str]) -> Sequence[user_sets.UserTable]:
-    """The smallest sets of users that have these columns."""
+    """Return the smallest sets of users that have these columns."""
     if columns <= {"stream", "site_tier", "data_tier"}:
         return snapshot.user_tables["tier_users"]
     if columns <= {"stream", "campaign"}:
@@ -237,16 +239,16 @@ def _mixed(snapshot: Snapshot, chosen: Selection, buckets: Sequence[date]) -> li
 
 
 def whole(value: Any) -> int | None:
-    """The number as an int; None stays None."""
+    """Return the number as an int; None stays None."""
     return None if value is None else int(value)
 
 
 def total(values: Sequence[int | None]) -> int:
-    """The sum of the values that are there."""
+    """Return the sum of the values that are there."""
     return sum(value for value in values if value is not None)
 
 
 def added(values: Sequence[int | None]) -> int | None:
-    """The sum of the values that are there; None where there is none."""
+    """Return the sum of the values that are there; None where there is none."""
     there = [value for value in values if value is not None]
     return sum(there) if there else None

@@ -36,7 +36,9 @@ class UserTable:
     users: npt.NDArray[np.uint32] | None = None
 
     def union(self, rows: npt.NDArray[np.int64], groups: Codes) -> tuple[Codes, Mask]:
-        """The union of the sets of ``rows`` for each value of ``groups``: its values, and a row of flags for each."""
+        """Return the union of the sets of ``rows`` for each value of ``groups``: its values, and a row of flags for
+        each.
+        """
         if self.bits is not None:
             order = np.argsort(groups, kind="stable")
             values, starts = np.unique(groups[order], return_index=True)
@@ -53,7 +55,7 @@ class UserTable:
 
 
 def _positions(lengths: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> Any:
-    """Where the lists of ``rows`` stand among all lists one after another."""
+    """Return where the lists of ``rows`` stand among all lists one after another."""
     if len(rows) == len(lengths):
         return slice(None)
     ends = np.cumsum(lengths)
@@ -76,13 +78,13 @@ class DistinctCounter:
             self._flags[index] |= flags
 
     def counts(self) -> npt.NDArray[np.int64]:
-        """The distinct users of each group."""
+        """Return the distinct users of each group."""
         counts: npt.NDArray[np.int64] = self._flags.sum(axis=1, dtype=np.int64)
         return counts
 
 
 def of_bits(rows: pa.Table, keys: Mapping[str, Codes], global_ids: npt.NDArray[np.int64]) -> UserTable:
-    """The sets of a file whose column ``users`` has bits."""
+    """Return the sets of a file whose column ``users`` has bits."""
     column = rows.column("users").combine_chunks()
     column = column.chunk(0) if hasattr(column, "chunk") else column
     width = column.type.byte_width
@@ -92,7 +94,7 @@ def of_bits(rows: pa.Table, keys: Mapping[str, Codes], global_ids: npt.NDArray[n
 
 
 def of_lists(rows: pa.Table, keys: Mapping[str, Codes], global_ids: npt.NDArray[np.int64]) -> UserTable:
-    """The sets of a file whose column ``users`` has lists."""
+    """Return the sets of a file whose column ``users`` has lists."""
     column = rows.column("users").combine_chunks()
     chunks = column.chunks if hasattr(column, "chunks") else [column]
     lengths = [chunk.value_lengths().to_numpy().astype(np.int64) for chunk in chunks]
@@ -106,13 +108,13 @@ def of_lists(rows: pa.Table, keys: Mapping[str, Codes], global_ids: npt.NDArray[
 
 
 def of_rows(rows: pa.Table, global_ids: npt.NDArray[np.int64]) -> UserTable:
-    """The sets of a file with one user a row: each row is a set of one."""
+    """Return the sets of a file with one user a row: each row is a set of one."""
     users = rows["user_id"].to_numpy().astype(np.uint32)
     return UserTable({}, global_ids, lengths=np.ones(len(users), np.int64), users=users)
 
 
 def chosen_rows(table: UserTable, wanted: Mapping[str, Sequence[int]], first: int, last: int) -> npt.NDArray[np.int64]:
-    """The rows of days from ``first`` to ``last`` whose keys have one of the wanted codes."""
+    """Return the rows of days from ``first`` to ``last`` whose keys have one of the wanted codes."""
     days = table.keys["day"]
     mask: Mask = (days >= first) & (days <= last)
     for name, codes in wanted.items():
@@ -122,6 +124,6 @@ def chosen_rows(table: UserTable, wanted: Mapping[str, Sequence[int]], first: in
 
 
 def lengths_of(sets: Sequence[UserTable]) -> int:
-    """The memory of some tables, in bytes."""
+    """Return the memory of some tables, in bytes."""
     arrays = [array for one in sets for array in (one.bits, one.users, one.lengths) if array is not None]
     return sum(array.nbytes for array in arrays)

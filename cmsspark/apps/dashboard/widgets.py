@@ -228,7 +228,7 @@ def count_figure(label: str, count: int | None, note: str = "") -> Figure:
 
 
 def bytes_figure(label: str, size: int | None) -> Figure:
-    """A volume."""
+    """Return a volume."""
     return Figure(
         label, si(size, "B"), "no stream here logs bytes" if size is None else f"{size:,} B" if size >= 1000 else ""
     )

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
-from collections import Counter
+import shlex
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -95,7 +94,7 @@ def command(out: Path, day: date, records: int, days: int, seed: int, keep: bool
         if wanted is None:
             wanted = _make(paths, options, day, records, seed, steps)
         else:
-            steps.echo("reused from the last run: the same options make the same files")
+            steps.summarize("reused from the last run: the same options make the same files")
     for arguments in _jobs(paths, day):
         code = _run(steps, paths, arguments)
         if code:
@@ -104,7 +103,6 @@ def command(out: Path, day: date, records: int, days: int, seed: int, keep: bool
     _show(paths, day, wanted, steps)
     if days > 1 and (code := _past(paths, day, days, seed, steps)):
         return code
-    click.secho(f"\nDone in {steps.elapsed:.0f} s.", bold=True)
     return 0
 
 
@@ -124,15 +122,16 @@ def _past(paths: DemoPaths, day: date, days: int, seed: int, steps: Steps) -> in
         made, story = store_past(str(paths.store), day, days - 1, seed, key, progress)
         steps.echo(f"{made:,} generated, {days - 1 - made:,} already stored")
     for command_line in past_commands(paths, first, day):
-        if code := _run(steps, paths, command_line):
+        if code := _run(steps, paths, command_line, is_shown=command_line[0] == "cmsspark"):
             return code
     _title("What to try next, on all days")
+    _lines([f"  export CMSSPARK_SETTINGS={shlex.quote(str(paths.settings.absolute()))}"])
     _lines(next_lines(first, day, story))
     return 0
 
 
 def past_commands(paths: DemoPaths, first: date, day: date) -> list[tuple[str, ...]]:
-    """The commands that the demo runs over all its days, as a user types them."""
+    """Return the commands that the demo runs over all its days, as a user types them."""
     from cmsspark.apps.demo.story import STORY_DAYS
 
     period = ("--from", first.isoformat(), "--to", day.isoformat())
@@ -140,7 +139,7 @@ def past_commands(paths: DemoPaths, first: date, day: date) -> list[tuple[str, .
     commands: list[tuple[str, ...]] = [("run_spark", "dbs_phedex.py", *_common(paths, day), "--root", str(paths.cms))]
     if (day - first).days < STORY_DAYS:
         commands.append(("cmsspark", "period", *period, "--fout", str(paths.store)))
-    return [*commands, ("cmsspark", "view", "sites", *period, "--top", "5", "--fout", str(paths.store))]
+    return [*commands, ("cmsspark", "period", "--view", "sites", *period, "--top", "5", "--fout", str(paths.store))]
 
 
 def _common(paths: DemoPaths, day: date) -> tuple[str, ...]:
@@ -184,9 +183,9 @@ def _make(
     marker = paths.out / MARKER
     marker.write_text("{}", encoding="utf-8")
     made = make(
-        paths.cms, day, records=records, seed=seed, progress=lambda text: steps.echo(f"{steps.elapsed:4.1f} s  {text}")
+        paths.cms, day, records=records, seed=seed, progress=steps.progress
     )
-    steps.echo(_size(made))
+    steps.summarize(_size(made))
     wanted = made.reconciliation(day)
     kept.save(marker, options, paths.cms, wanted)
     return dict(wanted)
@@ -202,7 +201,7 @@ def _size(made: Made) -> str:
 
 
 def _jobs(paths: DemoPaths, day: date) -> list[tuple[str, ...]]:
-    """The commands of the demo, as a user types them."""
+    """Return the commands of the demo, as a user types them."""
     common = _common(paths, day)
     root = ("--root", str(paths.cms))
     # Not at import: numpy comes with it.
@@ -219,19 +218,20 @@ def _jobs(paths: DemoPaths, day: date) -> list[tuple[str, ...]]:
     ]
 
 
-def _run(steps: Steps, paths: DemoPaths, arguments: tuple[str, ...]) -> int:
+def _run(steps: Steps, paths: DemoPaths, arguments: tuple[str, ...], *, is_shown: bool = False) -> int:
+    """Run a command as a user types it; what it prints is shown where it fails, or with ``is_shown``."""
     from cmsspark.apps.demo.steps import installed, spelled
 
     name, *rest = arguments
     module = "cmsspark.submit" if name == "run_spark" else "cmsspark.main"
     with steps.step(f"$ {spelled(name, rest)}"):
         environment = {"CMSSPARK_SETTINGS": str(paths.settings.absolute())}
-        return steps.run([*installed(name, module), *rest], environment=environment)
+        return steps.run([*installed(name, module), *rest], environment=environment, is_shown=is_shown)
 
 
 def _show(paths: DemoPaths, day: date, wanted: Mapping[str, Any], steps: Steps) -> None:
     from cmsspark.apps.demo import show
-    from cmsspark.apps.results.path import find
+    from cmsspark.apps.results.show import find
 
     _, stored = find("data_aggregation", day, str(paths.store), None)
     streams = stored.manifest.reconciliation
@@ -244,13 +244,10 @@ def _show(paths: DemoPaths, day: date, wanted: Mapping[str, Any], steps: Steps) 
         )
     click.secho("  every count equals that of the simulated records", fg="green")
     _title("The ten most used datasets")
-    _lines(_most_used(paths, day))
-    _title("Size of replicas at the sites of a tier, by data tier")
-    _lines(_usage(paths, day))
-    _title("Where the files are")
-    _lines(_where(paths, day))
-    _title("What to try next")
-    _lines(_next(paths, day))
+    lines, dataset = _most_used(paths, day)
+    _lines(lines)
+    _title(f"All is in {paths.out}, made in {steps.elapsed:.0f} s. Three commands to try")
+    _lines(_next(paths, day, dataset))
 
 
 def _title(text: str) -> None:
@@ -263,19 +260,20 @@ def _lines(lines: list[str]) -> None:
 
 
 def _read(paths: DemoPaths, day: date, table: str) -> Any:
-    """The stored table as an Arrow table."""
+    """Return the stored table as an Arrow table."""
     import pyarrow.dataset as ds
 
-    from cmsspark.apps.results.path import find
+    from cmsspark.apps.results.show import find
     from cmsspark.filesystems.storage import local_path
 
     _, stored = find(table, day, str(paths.store), None)
     return ds.dataset(local_path(stored.path), format="parquet", partitioning=None).to_table()
 
 
-def _most_used(paths: DemoPaths, day: date) -> list[str]:
-    """Accesses, people, sites and volume of the ten datasets with the most accesses, from the partials; their jobs
-    and the CPU time of these.
+def _most_used(paths: DemoPaths, day: date) -> tuple[list[str], str]:
+    """Return the table of the ten datasets with the most accesses, from the partials, and the name of the first.
+
+    Columns are accesses, people, sites, volume, their jobs and the CPU time of these.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -299,51 +297,22 @@ def _most_used(paths: DemoPaths, day: date) -> list[str]:
          job_count.get(name), None if name not in hours else round(hours[name]), name)
         for row in top if (name := row["dataset_name"])
     ]  # fmt: skip
-    return table(("accesses", "users", "sites", "read", "jobs", "CPU h", "dataset"), shown, left=(6,))
+    headings = ("accesses", "users", "sites", "read", "jobs", "CPU h", "dataset")
+    return table(headings, shown, left=(6,)), top[0]["dataset_name"]
 
 
-def _usage(paths: DemoPaths, day: date) -> list[str]:
-    """Bytes of replicas by data tier (rows, the largest eight) and by tier of sites and kind of storage (columns),
-    and the events of all datasets that have a disk replica at a T2.
-    """
-    from cmsspark.apps.demo.show import table
-    from cmsspark.base.text.terminal import volume
+def _next(paths: DemoPaths, day: date, dataset: str) -> list[str]:
+    """Return three commands that work from any folder, also where cmsspark is not on PATH."""
+    from cmsspark.apps.demo.steps import installed
 
-    sums: Counter[tuple[str, str]] = Counter()
-    events: Counter[str] = Counter()
-    for row in _read(paths, day, "site_tier_usage").to_pylist():
-        tier, storage = row["data_tier"] or "unknown", f"{row['site_tier']} {row['kind']}"
-        sums[tier, storage] += row["replica_bytes"]
-        sums[tier, "all"] += row["replica_bytes"]
-        if storage == "T2 disk":
-            events[tier] += row["events"] or 0
-    columns = sorted({storage for _, storage in sums} - {"all"})
-    largest = sorted({tier for tier, _ in sums}, key=lambda tier: -sums[tier, "all"])[:8]
-    rows = [(tier, *(volume(sums.get((tier, storage))) for storage in columns), events[tier]) for tier in largest]
-    return table(("data tier", *columns, "events at T2"), rows)
-
-
-def _where(paths: DemoPaths, day: date) -> list[str]:
-    return [
-        f"  logs and dumps   {paths.cms}/project  (laid out as in production; select it with --root)",
-        f"  results          {paths.store}/data_aggregation/{day}  (Parquet, with a manifest)",
-        f"  documents        {paths.documents}  (JSON Lines, as sent to MONIT)",
-        f"  settings         {paths.settings}",
+    program = installed("cmsspark", "cmsspark.main")
+    if shutil.which("cmsspark") == program[0]:
+        program = ["cmsspark"]
+    settings = ("--settings", str(paths.settings.absolute()))
+    page = str((paths.out / "report.html").absolute())
+    commands = [
+        ("report", "--date", day.isoformat(), "--html", page, *settings),
+        ("show", "data_aggregation", "--date", day.isoformat(), *settings),
+        ("ask", "who-reads", dataset, "--from", day.isoformat(), *settings),
     ]
-
-
-def _next(paths: DemoPaths, day: date) -> list[str]:
-    from cmsspark.apps.demo.story import aligned, sql_line
-
-    # Without an active environment the commands are not on PATH.
-    folder = Path(sys.prefix)
-    inactive = sys.prefix != sys.base_prefix and os.environ.get("VIRTUAL_ENV") != sys.prefix
-    activate = [f"  . {os.path.relpath(folder / 'bin' / 'activate')}"] if inactive else []
-    lines = [
-        (f"cmsspark path data_aggregation --date {day}", "to read it with pandas, DuckDB or Spark"),
-        (f"cmsspark manifest data_aggregation --date {day}", "its inputs and counts"),
-        sql_line("describe data_aggregation"),
-        (f"run_spark dbs_phedex.py --date {day}", "replicas by dataset and site"),
-        ("run_spark --list", "all jobs"),
-    ]
-    return [*activate, f"  export CMSSPARK_SETTINGS={paths.settings}", *aligned(lines)]
+    return [f"  {shlex.join([*program, *words])}" for words in commands]

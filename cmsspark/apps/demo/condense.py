@@ -18,7 +18,7 @@ COLUMNS = ("dataset", "events", "files", "bytes", "accesses")
 
 
 def condense(open_data: Path, accesses: Path) -> bytes:
-    """The table as gzip bytes: ``dataset, events, files, bytes`` as recorded and the sum of ``accesses``."""
+    """Return the table as gzip bytes: ``dataset, events, files, bytes`` as recorded and the sum of ``accesses``."""
     rows: dict[str, list[str]] = {}
     with open_data.open(encoding="utf-8", newline="") as stream:
         for row in csv.DictReader(stream):

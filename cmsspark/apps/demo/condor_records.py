@@ -34,7 +34,7 @@ _JSON: Final = json.JSONEncoder(separators=(",", ":"))
 def condor_lines(
     world: World, rng: np.random.Generator, day: date, piece: int, records: int, *, is_first: bool, fields: int
 ) -> tuple[list[str], dict[str, int]]:
-    """A piece of a day's records, and their number by bin. ``is_first``: there is no day before.
+    """Return a piece of a day's records, and their number by bin. ``is_first``: there is no day before.
 
     ``fields``: fields of a record of a job that ended, besides those that are read; others have half of them.
     """
@@ -71,7 +71,7 @@ def condor_lines(
 
 
 def job_id(day: date, piece: int, number: int) -> str:
-    """The id of a job of a day."""
+    """Return the id of a job of a day."""
     return f"crab3@vocms0{100 + number % 7}.cern.ch#{1_000_000 * piece + number}.0#{start_ms(day) // 1000}"
 
 
@@ -95,7 +95,7 @@ class _Jobs:
         self._blocks = rng.choice(len(world.block_names), 512, p=weights / weights.sum()).tolist()
 
     def draw(self, number: int) -> dict[str, Any]:
-        """A job that ended, of a user's analysis on a block that DBS has."""
+        """Return a job that ended, of a user's analysis on a block that DBS has."""
         world, rng = self._world, self._rng
         luck = rng.random(4)
         block = self._blocks[int(luck[0] ** 2 * len(self._blocks))]

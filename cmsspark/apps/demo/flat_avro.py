@@ -57,7 +57,7 @@ def _long(value: int) -> bytes:
 def write_flat_avro(
     folder: Path, name: str, fields: Mapping[str, str], rows: Sequence[Mapping[str, Value]], *, number: int, codec: str
 ) -> Path:
-    """One part. ``fields``: the type of each, ``string``, ``bytes`` or ``long``; a row may leave fields out."""
+    """Return one part. ``fields``: the type of each, ``string``, ``bytes`` or ``long``; a row may leave fields out."""
     schema = {"type": "record", "name": name, "fields": [
         {"name": field, "type": ["null", kind], "default": None} for field, kind in fields.items()]}  # fmt: skip
     marker = hashlib.md5(f"{folder.name}/{number}".encode(), usedforsecurity=False).digest()

@@ -113,7 +113,7 @@ def report(partials: pa.Table, day: date) -> pa.Table:
 
 
 def served_streams(day: date) -> tuple[str, ...]:
-    """The streams that serve a day."""
+    """Return the streams that serve a day."""
     return Epochs.load().streams_of_day(day)
 
 
@@ -124,7 +124,7 @@ def _manifest(day: date, key_id: str) -> dict[str, Any]:
         "epochs": Epochs.load().of_day(day, streams),
         "missing_streams": [],
         "partial": False,
-        "warnings": ["made up, not counted"],
+        "warnings": ["simulated results"],
         "pseudonym_key_id": key_id,
         "versions": versions(),
         "timestamp": dates.start_ms(day),

@@ -93,7 +93,7 @@ def _nothing(site: str | None) -> str:
 
 
 def _aaa_site(side: str) -> Callable[[str | None], str]:
-    """What enriching adds for one side, by site; computed once for each."""
+    """Return what enriching adds for one side, by site; computed once for each."""
     pieces: dict[str | None, str] = {}
 
     def piece(site: str | None) -> str:
@@ -161,7 +161,7 @@ def _cmssw_statistics(rng: np.random.Generator) -> str:
 
 
 def cmssw_statistics(rng: np.random.Generator) -> dict[str, int | float]:
-    """The read statistics of a CMSSW record, which no job of ours asks for."""
+    """Return the read statistics of a CMSSW record, which no job of ours asks for."""
     big = rng.integers(1, 40_000_000, 4).tolist()
     real = (rng.random(6) * 1e6).round(4).tolist()
     return {

@@ -23,7 +23,7 @@ def save(marker: Path, options: Mapping[str, Any], root: Path, reconciliation: M
 
 
 def load(marker: Path, options: Mapping[str, Any], root: Path, *, is_changed_too: bool) -> dict[str, Any] | None:
-    """What a right count finds of the files that are there; None where they have to be made.
+    """Return what a right count finds of the files that are there; None where they have to be made.
 
     They are reused if ``options`` made them, as this version of the demo would make them, and nothing has changed them
     since; with ``is_changed_too`` whatever happened to them since.
@@ -40,7 +40,7 @@ def load(marker: Path, options: Mapping[str, Any], root: Path, *, is_changed_too
 
 
 def _generator() -> str:
-    """A digest of the code and the packages that write."""
+    """Return a digest of the code and the packages that write."""
     digest = hashlib.sha256(" ".join(version(name) for name in _WRITERS).encode())
     folder = Path(demo.__file__).parent
     for path in sorted([*folder.glob("*.py"), *folder.glob("*.gz")]):
@@ -49,7 +49,7 @@ def _generator() -> str:
 
 
 def _state(root: Path) -> str:
-    """A digest of the names, sizes and times of all files."""
+    """Return a digest of the names, sizes and times of all files."""
     digest = hashlib.sha256()
     for folder, folders, names in os.walk(root):
         folders.sort()

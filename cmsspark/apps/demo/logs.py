@@ -68,7 +68,7 @@ class Piece:
 
 
 def pieces(stream: Stream | Literal["condor"], day: date, records: int, per_part: int) -> Iterator[Piece]:
-    """A stream's day in pieces of whole parts; a day without records is one empty piece."""
+    """Yield a stream's day in pieces of whole parts; a day without records is one empty piece."""
     parts = max(1, PIECE // per_part)
     size = parts * per_part
     for number, first in enumerate(range(0, max(records, 1), size)):
@@ -76,7 +76,7 @@ def pieces(stream: Stream | Literal["condor"], day: date, records: int, per_part
 
 
 def folder_of(root: Path, stream: Stream | Literal["condor"], day: date, layout: LogLayout) -> Path:
-    """Where the logs of a stream's day lie; of both forms of AAA, the enriched one's place."""
+    """Return where the logs of a stream's day lie; of both forms of AAA, the enriched one's place."""
     archive = root / "project/monitoring/archive"
     match stream:
         case "condor":

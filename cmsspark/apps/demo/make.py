@@ -145,12 +145,12 @@ def make(
 
 
 def served_streams(day: date) -> tuple[str, ...]:
-    """The streams that serve a day: jobs come from CRAB or from HTCondor."""
+    """Return the streams that serve a day: jobs come from CRAB or from HTCondor."""
     return Epochs.load().streams_of_day(day, (*STREAMS, CONDOR))
 
 
 def _known(stream: str) -> Stream | Literal["condor"]:
-    """A stream that the demo writes. Raises ValueError."""
+    """Return a stream that the demo writes. Raises ValueError."""
     if stream == CONDOR:
         return CONDOR
     for known in STREAMS:
@@ -170,7 +170,7 @@ def _with_favourite(world: World, share: float) -> World:
 
 
 def _dumps(root: Path, day: date, layout: LogLayout, served: set[str]) -> list[tuple[str, Task]]:
-    """What there is to write of the dumps, the largest table first. ``served``: the sources of replicas."""
+    """Return what there is to write of the dumps, the largest table first. ``served``: the sources of replicas."""
     names = {"phedex": "PhEDEx", "rucio": "Rucio"}
     told, compression = f"dumps of DBS and {' and '.join(names[one] for one in sorted(served))}", layout.gzip
     tables: list[tuple[str, Task]] = [
@@ -190,7 +190,7 @@ def _dumps(root: Path, day: date, layout: LogLayout, served: set[str]) -> list[t
 def _logs(
     root: Path, day: date, records: int, seed: int, streams: Sequence[str], layout: LogLayout, *, is_first: bool
 ) -> list[tuple[str, Task]]:
-    """What there is to write of a day's logs."""
+    """Return what there is to write of a day's logs."""
     return [
         (
             f"{stream}: {count:,} records of {day}",
@@ -203,12 +203,12 @@ def _logs(
 
 
 def _has_caches(day: date) -> bool:
-    """Whether a day has records of caches: they are of the years of Rucio."""
+    """Return whether a day has records of caches: they are of the years of Rucio."""
     return Epochs.load().source(REPLICAS_ROLE, day) == "rucio"
 
 
 def _caches(root: Path, day: date, records: int, seed: int, layout: LogLayout) -> tuple[str, Task]:
-    """The records of caches of a day."""
+    """Return the records of caches of a day."""
     write = partial(write_cache_records, root=root, seed=seed, day=day, records=records, per_part=layout.per_part,
                     compression=layout.gzip)  # fmt: skip
     return f"caches: {records:,} records of {day}", write
@@ -222,7 +222,7 @@ def _reports(root: Path, day: date, records: int, seed: int, layout: LogLayout) 
 
 
 def _written(world: World, tasks: list[tuple[str, Task]], processes: int, tell: Progress) -> Iterator[Any]:
-    """What the tasks return, in their order; what comes next is told."""
+    """Yield what the tasks return, in their order; what comes next is told."""
     told = ""
     with _results(world, [task for _, task in tasks], processes) as results:
         for what, _ in tasks:

@@ -47,7 +47,7 @@ class Person:
 
 
 def domain(site: str | None) -> str:
-    """An internet domain for the hosts of ``site``."""
+    """Return an internet domain for the hosts of ``site``."""
     parts = (site or "").split("_")
     return _DOMAINS.get(parts[1], "grid.example.org") if len(parts) > 1 else "example.org"
 

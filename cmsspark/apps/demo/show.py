@@ -14,9 +14,9 @@ WIDTH: Final = 100
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[object]], *, left: Sequence[int] = (0,)) -> list[str]:
-    """A table with a rule below its headings that fits in 100 columns, or in the terminal where that is narrower."""
+    """Make a table that fits in 100 columns, or in the terminal where that is narrower."""
     width = min(WIDTH, terminal.terminal_width() or WIDTH)
-    return terminal.table(headings, rows, left=left, width=width, has_rule=True)
+    return terminal.table(headings, rows, left=left, width=width)
 
 
 #: A manifest's bins in the order in which they are shown, with their labels.
@@ -27,7 +27,8 @@ _BINS: Final = (
 
 
 def reconciliation(streams: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """A manifest's bins, one line each: read = matched + …; a column for each stream, their sum and its share."""
+    """Return a manifest's bins, one line each: read = matched + …; a column for each stream, their sum and its share.
+    """
     flat = {stream: {**counts, **counts["unmatched"]} for stream, counts in streams.items()}
     read = sum(counts["read"] for counts in flat.values())
     rows = []
@@ -46,12 +47,12 @@ def _bins(counts: Mapping[str, Any]) -> list[int]:
 
 
 def adds_up(streams: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether in each stream every record that was read is in exactly one bin."""
+    """Return whether in each stream every record that was read is in exactly one bin."""
     return all(_bins(counts)[0] == sum(_bins(counts)[1:]) for counts in streams.values())
 
 
 def differences(wanted: Mapping[str, Any], counted: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """The differences of two nested mappings: ``aaa.matched: 12 expected, 11 found``."""
+    """Return the differences of two nested mappings: ``aaa.matched: 12 expected, 11 found``."""
     lines = []
     for name in sorted({*wanted, *counted}):
         expected, actual = wanted.get(name), counted.get(name)

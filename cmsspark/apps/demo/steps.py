@@ -31,6 +31,7 @@ class Steps:
     total: int
     started: float = field(default_factory=time.monotonic)
     number: int = 0
+    _summary: str = ""
 
     @property
     def elapsed(self) -> float:
@@ -39,19 +40,35 @@ class Steps:
 
     @contextmanager
     def step(self, title: str) -> Iterator[None]:
-        """One step: its title before, its time after."""
+        """Print a step's title, and when it has ended its time and what :meth:`summarize` was told."""
         self.number += 1
+        self._summary = ""
         began = time.monotonic()
-        click.secho(f"\n[{self.number}/{self.total}] {title}", bold=True)
+        click.secho(f"[{self.number}/{self.total}] {title}", bold=True)
         yield
-        click.secho(f"      {time.monotonic() - began:.1f} s", dim=True)
+        _clear()
+        click.secho(f"      {time.monotonic() - began:.1f} s{self._summary and f': {self._summary}'}", dim=True)
 
     def echo(self, text: str) -> None:
         """Print a line of the running step."""
         click.echo(f"      {text}")
 
-    def run(self, command: Sequence[str], *, environment: Mapping[str, str]) -> int:
-        """Run a command, show what it prints, return its exit code. On a terminal a clock runs while it is silent."""
+    def progress(self, text: str) -> None:
+        """Show on a terminal what the running step does, until it does something else."""
+        if sys.stdout.isatty() and not progress_line.is_quiet():
+            _clear()
+            click.echo(f"      {text}", nl=False)
+
+    def summarize(self, text: str) -> None:
+        """Set the result of the running step, printed behind its time."""
+        self._summary = text
+
+    def run(self, command: Sequence[str], *, environment: Mapping[str, str], is_shown: bool = False) -> int:
+        """Run a command and return its exit code. On a terminal a clock runs while it is silent.
+
+        What it prints is shown where it fails, or with ``is_shown``.
+        """
+        printed: list[str] = []
         with subprocess.Popen(
             list(command),
             stdin=subprocess.DEVNULL,
@@ -70,16 +87,18 @@ class Steps:
                     width = shutil.get_terminal_size().columns - 1
                     click.echo(f"      {line[1:].rstrip()}"[:width], nl=False)
                 elif line is not None:
-                    _clear()
-                    self.echo(line.rstrip())
+                    printed.append(line.rstrip())
                 elif sys.stdout.isatty():
                     click.echo(f"\r      … {time.monotonic() - began:.0f} s", nl=False)
             _clear()
+        if process.returncode or is_shown:
+            for line in printed:
+                self.echo(line)
         return process.returncode
 
     @staticmethod
     def _progress() -> dict[str, str]:
-        """The environment that has a child report its progress to the terminal of this process."""
+        """Return the environment that has a child report its progress to the terminal of this process."""
         return {progress_line.MODE: "stream"} if sys.stdout.isatty() and not progress_line.is_quiet() else {}
 
 
@@ -110,7 +129,7 @@ def _clear() -> None:
 
 
 def installed(name: str, module: str) -> list[str]:
-    """The command line of one of our commands: the script beside this Python, else its module."""
+    """Return the command line of one of our commands: the script beside this Python, else its module."""
     script = Path(sys.executable).with_name(name)
     if script.is_file():
         return [str(script)]
@@ -118,5 +137,5 @@ def installed(name: str, module: str) -> list[str]:
 
 
 def spelled(name: str, arguments: Sequence[str]) -> str:
-    """The command as typed in a shell."""
+    """Return the command as typed in a shell."""
     return f"{name} {shlex.join(arguments)}"

@@ -96,7 +96,7 @@ def _store(store: str, past: ResampledPast, key: Pseudonyms, day: date, *, hours
     """Store a day ``hours`` after its end, and return its run."""
     without = list(options.get("without", ()))
     manifest = {"missing_streams": without, "partial": bool(without)} | (
-        {"warnings": [f"left out: {LATE}, whose log was not there", "made up, not counted"]} if without else {}
+        {"warnings": [f"left out: {LATE}, whose log was not there", "simulated results"]} if without else {}
     )
     partials = past.partials(day, stored_table("partials"), **options)
     began_ms = min(dates.start_ms(day + timedelta(days=1)) + hours * _HOUR_MS, clock.now_ms())
@@ -106,7 +106,8 @@ def _store(store: str, past: ResampledPast, key: Pseudonyms, day: date, *, hours
 
 
 def sql_line(statement: str) -> tuple[str, str]:
-    """The command that runs an SQL statement, and what it shows; where SQL is not installed, how to install it."""
+    """Return the command that runs an SQL statement, and what it shows; where SQL is not installed, how to install it.
+    """
     command = f'cmsspark sql "{statement}"'
     if all(importlib.util.find_spec(name) for name in SQL_PACKAGES):
         return command, "any question, in SQL"
@@ -125,7 +126,7 @@ def next_lines(first: date, day: date, story: Story) -> list[str]:
             (f"cmsspark diff {story.quiet - timedelta(days=1)} {story.quiet}", "the quiet day beside the one before"),
         ]
     lines += [
-        (f"cmsspark view datasets {span}", "the most read datasets of all days"),
+        (f"cmsspark period --view datasets {span}", "the most read datasets of all days"),
         (f"cmsspark report {span} --html days.html", "the same in pictures"),
         ("cmsspark ask unused --weeks 1", "replicas that nobody read"),
         sql_line("select day, sum(accesses), sum(jobs) from data_aggregation group by day order by day"),

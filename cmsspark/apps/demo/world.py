@@ -66,7 +66,8 @@ def _named_datasets() -> list[dict[str, str]]:
 
 
 def make_world(rng: np.random.Generator, *, datasets: int, files: int, people: int) -> World:
-    """A CMS of about ``files`` files; as many datasets as asked for, fewer where the table or the files run out."""
+    """Return a CMS of about ``files`` files; as many datasets as asked for, fewer where the table or the files run out.
+    """
     named = _named_datasets()
     count = max(1, min(datasets, len(named), files // 3))
     chosen = [named[i] for i in np.sort(rng.choice(len(named), count, replace=False))]
@@ -138,7 +139,7 @@ def _file_sizes(rng: np.random.Generator, rows: list[dict[str, str]], file_datas
 
 
 def _blocks(rng: np.random.Generator, per_dataset: Ints) -> tuple[Ints, Ints]:
-    """The block of each file and the dataset of each block."""
+    """Return the block of each file and the dataset of each block."""
     block_of: list[Ints] = []
     dataset_of: list[int] = []
     for dataset, (count, size) in enumerate(zip(per_dataset, rng.integers(5, 40, len(per_dataset)), strict=True)):
@@ -193,7 +194,7 @@ def _replicas(
 
 
 def _nodes(rng: np.random.Generator, is_used: bool) -> list[str]:
-    """Where one dataset is meant to be: tape, disk at a T1, some T2s (more of them where it is used)."""
+    """Return where one dataset is meant to be: tape, disk at a T1, some T2s (more of them where it is used)."""
     luck = rng.random(4)
     tape, disk = (T1[i] for i in rng.integers(0, len(T1), 2))
     nodes = []

@@ -19,7 +19,7 @@ def gzip_bytes(content: bytes) -> bytes:
 
 
 def write_part(folder: Path, number: int, content: bytes, compression: Compression, suffix: str = "") -> Path:
-    """One part; of ``mixed`` ones each second is packed. Names are of the forms that production has."""
+    """Return one part; of ``mixed`` ones each second is packed. Names are of the forms that production has."""
     packed = compression == "all" or (compression == "mixed" and number % 2 == 1)
     unique = hashlib.sha256(f"{folder.name}/{number}".encode()).hexdigest()
     name = f"part-{number:05d}"
@@ -75,7 +75,7 @@ def write_avro(
 
 
 def csv_line(values: Iterable[object]) -> str:
-    """One line as sqoop writes it: ``null``, backslash escapes, quotes around a text that needs them."""
+    """Return one line as sqoop writes it: ``null``, backslash escapes, quotes around a text that needs them."""
     return ",".join([_csv_value(value) for value in values])
 
 

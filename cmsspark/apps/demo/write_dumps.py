@@ -34,7 +34,7 @@ def _orphans(world: World) -> int:
 
 
 def dbs_folder(root: Path, day: date, layout: DbsLayout) -> Path:
-    """Where the DBS dump of ``day`` lies under ``root``."""
+    """Return where the DBS dump of ``day`` lies under ``root``."""
     base = root / "project/awg/cms"
     return base / "dbs/PROD_GLOBAL" / day.isoformat() if layout == "dated" else base / "CMS_DBS3_PROD_GLOBAL/current"
 
@@ -42,7 +42,7 @@ def dbs_folder(root: Path, day: date, layout: DbsLayout) -> Path:
 def write_dbs_table(
     world: World, root: Path, day: date, *, layout: DbsLayout, compression: Compression, name: str
 ) -> None:
-    """One of ``TABLES`` of a DBS dump of ``day`` under ``root``, a part in memory at a time."""
+    """Write one of ``TABLES`` of a DBS dump of ``day`` under ``root``, a part in memory at a time."""
     rows = iter(_tables(world, start_ms(day) // 1000)[name])
     # The dated dumps are packed as a rule; a mixed one keeps a plain part.
     packed: Compression = "all" if compression == "mixed" else compression
@@ -161,7 +161,7 @@ def _module_configs(world: World) -> Iterable[tuple[object, ...]]:
 
 
 def write_phedex(world: World, root: Path, day: date, *, compression: Compression) -> Path:
-    """The block replica snapshot taken early on ``day`` under ``root``; returns its folder."""
+    """Return the block replica snapshot taken early on ``day`` under ``root``; returns its folder."""
     taken = datetime(day.year, day.month, day.day, 3, 7, 9, tzinfo=UTC)
     name = f"time={day.isoformat()}_{taken:%Hh%Mm%Ss}"
     folder = root / "project/awg/cms/phedex/block-replicas-snapshots/csv" / name
@@ -201,5 +201,5 @@ def _forgotten(now: int) -> Iterable[tuple[object, ...]]:
 
 
 def dump_day(day: date) -> date:
-    """The date of the dumps that belong to a log day: the one after it."""
+    """Return the date of the dumps that belong to a log day: the one after it."""
     return day + timedelta(days=1)

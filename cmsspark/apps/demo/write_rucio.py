@@ -51,12 +51,12 @@ Row = dict[str, Any]
 
 
 def rucio_folder(root: Path, day: date) -> Path:
-    """Where the Rucio dump of ``day`` lies under ``root``."""
+    """Return where the Rucio dump of ``day`` lies under ``root``."""
     return root / "project/awg/cms/rucio" / day.isoformat()
 
 
 def write_rucio_table(world: World, root: Path, day: date, *, codec: str, name: str) -> Path:
-    """One of ``TABLES`` of a dump of ``day``, a part in memory at a time; returns the dump's folder."""
+    """Return one of ``TABLES`` of a dump of ``day``, a part in memory at a time; returns the dump's folder."""
     fields = dict(field.split() for field in _FIELDS[name].split(", "))
     rows = _ROWS[name](world, start_ms(day) - DAY_MS)
     folder = rucio_folder(root, day)
@@ -71,7 +71,7 @@ def write_rucio_table(world: World, root: Path, day: date, *, codec: str, name: 
 
 
 def rse_of(node: str) -> str | None:
-    """The RSE of a node of PhEDEx; None for a buffer, which Rucio does not have."""
+    """Return the RSE of a node of PhEDEx; None for a buffer, which Rucio does not have."""
     if node.endswith(("_Buffer", "_Export")):
         return None
     return f"{node.removesuffix('_MSS')}_Tape" if node.endswith("_MSS") else node
@@ -136,12 +136,12 @@ def _replicas(world: World, now: int) -> Iterator[Row]:
 
 
 def _loose(file: int) -> str:
-    """The name of a file in no block."""
+    """Return the name of a file in no block."""
     return f"/store/mc/Loose/None/GEN-SIM/v1/{file:07d}.root"
 
 
 def _is_used(world: World, dataset: int) -> bool:
-    """Whether anyone reads a dataset these days."""
+    """Return whether anyone reads a dataset these days."""
     return bool(world.popularity[dataset] > 0)
 
 

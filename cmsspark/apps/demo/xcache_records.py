@@ -25,7 +25,7 @@ _BYPASSED_EVERY: Final = 29
 
 
 def cache_folder(root: Path, day: date) -> Path:
-    """Where the caches' records of a day lie under ``root``."""
+    """Return where the caches' records of a day lie under ``root``."""
     return root / f"project/monitoring/archive/cms-xrootd-cache/raw/metric/{day:%Y/%m/%d}"
 
 
@@ -40,7 +40,7 @@ def write_cache_records(
 
 
 def cache_lines(world: World, rng: np.random.Generator, day: date, records: int) -> list[str]:
-    """The records of a day: most of the bytes that popular files are asked for are there already."""
+    """Return the records of a day: most of the bytes that popular files are asked for are there already."""
     weights = world.popularity[world.file_dataset]
     files = rng.choice(len(world.lfns), records, p=weights / weights.sum())
     sizes = world.file_bytes[files]

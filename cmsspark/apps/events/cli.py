@@ -1,4 +1,4 @@
-"""``cmsspark events``: apply models of events to new files, and judge them."""
+"""``cmsspark lab events``: apply models of events to new files, and judge them."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def score_command(
     request = ScoreRequest(model.resolve(), definition_of_model(model, definition, tree), accepted)
     if not stream and is_local(output):
         check_new(LocalFiles(), output)
-    spark = session("cmsspark events score", **quiet_options())
+    spark = session("cmsspark lab events score", **quiet_options())
     if stream:
         stream_scores(spark, stream, request, output, once=once, seconds=every, log=log)
         click.echo(output)
@@ -186,7 +186,7 @@ def cutflow_command(day: date | None, as_json: bool, fout: str | None, settings_
     from cmsspark.store.stored_columns import files_of
 
     store = store_of(fout, settings_of(settings_file))
-    files = files_of(store, "cmsspark events cutflow")
+    files = files_of(store, "cmsspark lab events cutflow")
     found = latest_run(files, store, prepare.NAME, prepare.TABLE, day or dates.today())
     flow = found.manifest.document["cutflow"]
     if as_json:

@@ -86,7 +86,7 @@ def write_tree(path: Path, collections: dict[str, Any], tree: str = TREE) -> Non
 
 
 def make_events(model: EventModel, count: int, rng: np.random.Generator) -> dict[str, Any]:
-    """The collections of ``count`` events, as awkward arrays of records."""
+    """Return the collections of ``count`` events, as awkward arrays of records."""
     lepton = _leptons(model, count, rng)
     jets = _jets(model, count, rng)
     met, met_phi = _missing(model, lepton, rng)
@@ -104,7 +104,7 @@ def make_events(model: EventModel, count: int, rng: np.random.Generator) -> dict
 
 
 def _leptons(model: EventModel, count: int, rng: np.random.Generator) -> dict[str, Array]:
-    """One or two leptons an event; the first of an event is the leading one."""
+    """Return one or two leptons an event; the first of an event is the leading one."""
     counts = 1 + (rng.random(count) < model.dilepton)
     total = int(counts.sum())
     pt = 23.0 + rng.exponential(model.lepton_pt, total)
@@ -222,7 +222,7 @@ def _split(lepton: dict[str, Array], particles: _Particles, rng: np.random.Gener
 
 
 def _records(counts: Array, columns: dict[str, Array]) -> Any:
-    """An awkward array with a list of records for each event."""
+    """Return an awkward array with a list of records for each event."""
     import awkward as ak
 
     return ak.zip({name: ak.unflatten(values, counts) for name, values in columns.items()})

@@ -68,7 +68,7 @@ class Evaluation:
         return float(np.mean(np.diag(shares(self.confusion))))
 
     def as_dict(self) -> dict[str, Any]:
-        """The content of ``metrics.json``."""
+        """Return the content of ``metrics.json``."""
         return {
             "events": self.events,
             "accuracy": self.accuracy,

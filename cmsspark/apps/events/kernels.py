@@ -46,7 +46,7 @@ _TWO_PI: Final = 2 * math.pi
 
 @jit
 def wrapped(angle: float) -> float:
-    """The angle in (−π, π]."""
+    """Return the angle in (−π, π]."""
     if -math.pi < angle <= math.pi:
         return angle
     return angle - _TWO_PI * math.ceil((angle - math.pi) / _TWO_PI)
@@ -61,7 +61,9 @@ def _distance2(eta: float, phi: float, other_eta: float, other_phi: float) -> fl
 
 @jit
 def _candidates(rows: Array, start: int, stop: int, least: float) -> Array:
-    """The particles with more transverse momentum than ``least``, by η: η, φ, pT and number of each, side by side."""
+    """Return the particles with more transverse momentum than ``least``, by η: η, φ, pT and number of each, side by
+    side.
+    """
     numbers = np.empty(stop - start, np.int64)
     etas = np.empty(stop - start)
     count = 0
@@ -104,7 +106,7 @@ def _cone_sum(eta: float, phi: float, by_eta: Array, itself: int, veto2: float, 
 
 @jit
 def _by_falling_pt(rows: Array, by_eta: Array, limit: int) -> Array:
-    """The numbers of the first ``limit`` particles by falling transverse momentum; equal ones as in the file."""
+    """Return the numbers of the first ``limit`` particles by falling transverse momentum; equal ones as in the file."""
     numbers = np.sort(by_eta[:, 3]).astype(np.int64)
     falling = np.empty(len(numbers))
     for place in range(len(numbers)):
@@ -158,7 +160,7 @@ def _count_isolated(
 
 @jit
 def _cut_of(hard: int, isolated: int) -> int:
-    """What becomes of an event with so many hard leptons, and so many isolated ones of them."""
+    """Return what becomes of an event with so many hard leptons, and so many isolated ones of them."""
     if hard == 0:
         return _NO_LEPTON
     if isolated == 0:

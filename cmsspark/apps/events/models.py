@@ -82,7 +82,7 @@ class XgboostModel:
 
 
 def read_description(folder: str | Path) -> dict[str, Any]:
-    """The content of ``model.json``. Raises InputMissing (66) without one, DataError (65) for another format."""
+    """Return the content of ``model.json``. Raises InputMissing (66) without one, DataError (65) for another format."""
     path = Path(folder, MODEL_FILE)
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -105,8 +105,9 @@ def read_description(folder: str | Path) -> dict[str, Any]:
 
 
 def load(folder: str | Path) -> Model:
-    """The model of a folder. Raises InputMissing (66), DataError (65) where it is damaged, UsageError (2) for an extra
-    that is not installed.
+    """Return the model of a folder.
+
+    Raises InputMissing (66), DataError (65) where it is damaged, UsageError (2) for an extra that is not installed.
     """
     document = read_description(folder)
     kind = str(document["kind"])
@@ -127,7 +128,7 @@ def load(folder: str | Path) -> Model:
 
 
 def require_xgboost() -> Any:
-    """The module. Raises UsageError (2) that names the extra where it is not installed."""
+    """Return the module. Raises UsageError (2) that names the extra where it is not installed."""
     try:
         import xgboost
     except ImportError:

@@ -35,13 +35,13 @@ class Progress:
     waited: int = 0
 
     def tree(self) -> dict[str, Any]:
-        """All of it as arrays."""
+        """Return all of it as arrays."""
         numbers = np.array([self.round, self.waited], np.int32), np.array(self.best_loss, np.float32)
         return {"weights": self.weights, "optimizer": self.optimizer, "best": self.best, "numbers": numbers}
 
     @classmethod
     def of(cls, tree: dict[str, Any]) -> Progress:
-        """What :meth:`tree` made."""
+        """Return what :meth:`tree` made."""
         (round_number, waited), best_loss = tree["numbers"]
         return cls(tree["weights"], tree["optimizer"], tree["best"], int(round_number), float(best_loss), int(waited))
 
@@ -72,7 +72,7 @@ class Checkpoints:
             old.unlink(missing_ok=True)
 
     def latest(self, start: Progress) -> Progress:
-        """The newest checkpoint that is whole; ``start`` where there is none.
+        """Return the newest checkpoint that is whole; ``start`` where there is none.
 
         Raises UsageError (2) where the checkpoints are those of another training.
         """

@@ -44,12 +44,12 @@ class Rows:
     weight: Array
 
     def take(self, rows: Array | slice) -> Rows:
-        """Some of the events."""
+        """Return the chosen events."""
         return Rows(self.hlf[rows], self.sequence[rows], self.label[rows], self.weight[rows])
 
     @staticmethod
     def joined(parts: list[Rows]) -> Rows:
-        """The events of several parts, in order."""
+        """Return the events of several parts, in order."""
         columns = [np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS]
         return Rows(*columns)
 
@@ -97,7 +97,8 @@ class Share:
         return sum(int(_is_validation(hashes).sum()) for hashes in self._hashes)
 
     def longest_sequence(self) -> int:
-        """The length that holds all particles of every event of this share; 1 for a network without particles."""
+        """Return the length that holds all particles of every event of this share; 1 for a network without particles.
+        """
         if not needs_low_level(self.kind):
             return 1
         return max((sequence_length(self._matrices(*group)) for group in self._groups), default=1)
@@ -139,7 +140,7 @@ class Share:
         return Rows.joined([self._read(i, is_validation=is_validation) for i in range(len(self._groups))])
 
     def _read(self, number: int, *, is_validation: bool) -> Rows:
-        """The events of a row group of this share that are, or are not, for validation."""
+        """Return the events of a row group of this share that are, or are not, for validation."""
         file, group = self._groups[number]
         chosen = _is_validation(self._hashes[number]) == is_validation
         label = self._column(file, group, "label")[chosen]
@@ -160,7 +161,7 @@ class Share:
         return self._column(file, group, "low_level").reshape(-1, *self.layout.shape)
 
     def _column(self, file: Path, group: int, name: str) -> Array:
-        """This worker's values of a column of a row group; lists as one row for each event."""
+        """Read this worker's values of a column of a row group; lists as one row for each event."""
         import pyarrow as pa
 
         try:

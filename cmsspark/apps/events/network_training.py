@@ -53,7 +53,9 @@ class World:
 
     @classmethod
     def of(cls, environ: Mapping[str, str] = os.environ) -> World:
-        """The world that the launcher's variables describe (``JAX_COORDINATOR_ADDRESS`` …); without them one worker."""
+        """Return the world that the launcher's variables describe (``JAX_COORDINATOR_ADDRESS`` …); without them one
+        worker.
+        """
         workers = int(environ.get("JAX_NUM_PROCESSES", "1"))
         if workers == 1:
             return cls()
@@ -99,7 +101,7 @@ class Training:
             raise UsageError("--steps and --epochs are both the budget: give one of them")
 
     def rounds(self, steps_of_epoch: int) -> tuple[int, int, int]:
-        """The number of rounds, the epochs of a round, and the steps of a round.
+        """Return the number of rounds, the epochs of a round, and the steps of a round.
 
         Example:
             >>> Training("hlf").rounds(steps_of_epoch=36)
@@ -116,7 +118,7 @@ class Training:
         return rounds, epochs, budget // rounds
 
     def rate(self, workers: int, steps: int) -> Any:
-        """The learning rate by step, as optax takes it."""
+        """Return the learning rate by step, as optax takes it."""
         import optax
 
         top = self.learning_rate * workers
@@ -310,7 +312,7 @@ class _Loop:
         self._judge = jax.jit(jax.shard_map(judge, in_specs=(whole, *(split,) * 4), out_specs=whole, **options))
 
     def _global(self, mine: Array) -> Array:
-        """This worker's part of an array over all workers."""
+        """Make an array over all workers of this worker's part."""
         import jax
 
         return jax.make_array_from_process_local_data(self._split, mine[None])
@@ -324,7 +326,7 @@ class _Loop:
         return jax.tree.map(lambda leaf: jax.make_array_from_process_local_data(whole, np.asarray(leaf)), tree)
 
     def _gathered(self, numbers: list[int]) -> Array:
-        """These numbers of all workers, a row each."""
+        """Gather these numbers of all workers, a row each."""
         if self._world.workers == 1:
             return np.array([numbers])
         from jax.experimental import multihost_utils

@@ -56,7 +56,7 @@ def require_jax() -> None:
 
 
 def needs_low_level(kind: str) -> bool:
-    """Whether a network of this kind reads the matrix of particles."""
+    """Return whether a network of this kind reads the matrix of particles."""
     return "low_level" in KINDS[kind]
 
 
@@ -113,7 +113,7 @@ def logits(kind: str, weights: Weights, hlf: Array, sequence: Array, dropout_key
 
 
 def _gru(weights: Weights, sequence: Array) -> Array:
-    """The state ``(n, 50)`` after the last particle; padding leaves it as it is."""
+    """Return the state ``(n, 50)`` after the last particle; padding leaves it as it is."""
     import jax
     import jax.numpy as jnp
 
@@ -156,7 +156,7 @@ def sequence_length(low_level: Array) -> int:
 
 @cache
 def _probabilities(kind: str) -> Any:
-    """The compiled function of a kind; compiled once for each shape in a process."""
+    """Return the compiled function of a kind; compiled once for each shape in a process."""
     import jax
 
     return jax.jit(lambda weights, hlf, sequence: jax.nn.softmax(logits(kind, weights, hlf, sequence)))
@@ -219,7 +219,7 @@ class Network:
 
 
 def load(folder: str | Path) -> Network:
-    """The network of a model's folder. Raises InputMissing (66), DataError (65), UsageError (2) without JAX."""
+    """Return the network of a model's folder. Raises InputMissing (66), DataError (65), UsageError (2) without JAX."""
     require_jax()
     path = Path(folder)
     try:

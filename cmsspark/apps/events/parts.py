@@ -129,7 +129,7 @@ def _array(values: Any, field: pa.Field) -> pa.Array:
 
 
 def matrix_of(column: Any, size: int) -> Array:
-    """The values of a column of lists as ``(rows, size)`` in single precision, from fixed lists or any others.
+    """Return the values of a column of lists as ``(rows, size)`` in single precision, from fixed lists or any others.
 
     Raises ValueError where a list has another length.
     """
@@ -172,5 +172,5 @@ def weights_of(columns: pa.Table) -> Array:
 
 
 def sample_parts(folder: str | Path) -> list[str]:
-    """The parts of a folder on this host, in the order of their names."""
+    """Return the parts of a folder on this host, in the order of their names."""
     return sorted(str(path) for path in Path(local_path(str(folder))).glob("part-*.parquet"))

@@ -41,7 +41,7 @@ class RangeResult:
 
     @classmethod
     def of(cls, text: str) -> Self:
-        """The result of a row."""
+        """Return the result of a row."""
         document = json.loads(text)
         return cls(**{**document, "cuts": tuple(document["cuts"])})
 
@@ -97,7 +97,7 @@ class PrepareTask:
 
 
 def inspected(text: str) -> tuple[int, InspectedFile]:
-    """The number and the result of a row of :class:`InspectTask`."""
+    """Return the number and the result of a row of :class:`InspectTask`."""
     number, path, label, events, size, reason, defaulted = json.loads(text)
     return number, InspectedFile(path, label, events, size, reason, tuple(defaulted))
 
@@ -113,18 +113,18 @@ def read_or_reason(part: EntryRange, definition: Definition) -> Chunk | str:
 
 
 def peak_memory() -> int:
-    """The most memory that this process had so far, in bytes."""
+    """Return the most memory that this process had so far, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def numbers_of(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
-    """The values of the column ``id``."""
+    """Yield the values of the column ``id``."""
     for batch in batches:
         yield from batch.column("id").to_pylist()
 
 
 def rows_of(texts: Iterable[str]) -> Iterator[pa.RecordBatch]:
-    """A row with one text for each of them."""
+    """Yield a row with one text for each of them."""
     import pyarrow as pa
 
     for text in texts:

@@ -97,7 +97,10 @@ def files_of_inputs(inputs: Sequence[str], classes: Sequence[str]) -> list[Event
 
 
 def paths_of(pattern: str) -> list[str]:
-    """The files that a path, a glob, a folder, a list or a URL names. Raises InputMissing (66), UsageError (2)."""
+    """Return the files that a path, a glob, a folder, a list or a URL names.
+
+    Raises InputMissing (66), UsageError (2).
+    """
     scheme = urlsplit(pattern).scheme if "://" in pattern else ""
     if scheme in _REMOTE:
         _require_remote(scheme, pattern)
@@ -124,7 +127,7 @@ def paths_of(pattern: str) -> list[str]:
 
 
 def _listed(path: str) -> list[str]:
-    """The files that the lines of a list name; ``#`` begins a comment. Relative ones begin at its folder."""
+    """Return the files that the lines of a list name; ``#`` begins a comment. Relative ones begin at its folder."""
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except PermissionError as error:
@@ -151,7 +154,8 @@ def _require_remote(scheme: str, url: str) -> None:
 
 
 def _remote_paths(scheme: str, url: str) -> list[str]:
-    """The files of a glob or of a folder (with / at its end) where the protocol can list folders; else the URL itself.
+    """Return the files of a glob or of a folder (with / at its end) where the protocol can list folders; else the URL
+    itself.
 
     A question mark begins options of a URL, and is no glob. Raises InputMissing (66) where there is none.
     """
@@ -197,7 +201,7 @@ def inspect(file: EventFile, definition: Definition) -> InspectedFile:
 
 
 def ranges_of(files: Iterable[InspectedFile], events: int) -> list[EntryRange]:
-    """The files cut into entry ranges of about equal size, with at most ``events`` each."""
+    """Return the files cut into entry ranges of about equal size, with at most ``events`` each."""
     ranges = []
     for file in files:
         if not file.events:
@@ -230,7 +234,7 @@ def read_range(part: EntryRange, definition: Definition) -> Chunk:
 
 
 def reason_of(error: BaseException) -> str:
-    """Why a file cannot be read, in one line."""
+    """Return why a file cannot be read, in one line."""
     if isinstance(error, CmssparkError):
         text = error.wanted if error.found is None else f"{error.wanted} ({error.found})"
     elif isinstance(error, OSError) and error.strerror:
@@ -245,7 +249,7 @@ def reason_of(error: BaseException) -> str:
 
 @contextmanager
 def open_tree(path: str, name: str) -> Iterator[Any]:
-    """The tree of a file. Raises what uproot raises; DataError (65) where the file has no such tree."""
+    """Yield the tree of a file. Raises what uproot raises; DataError (65) where the file has no such tree."""
     import uproot
 
     options = {"handler": uproot.MultithreadedFileSource} if is_local(path) else {}

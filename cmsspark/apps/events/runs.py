@@ -39,7 +39,7 @@ class EventRequest:
 
 
 def event_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of every job on events; the command gets ``request`` and ``as_json``."""
+    """Return the options of every job on events; the command gets ``request`` and ``as_json``."""
 
     @functools.wraps(command)
     def with_request(*arguments: Any, **options: Any) -> Any:
@@ -79,7 +79,7 @@ def event_run(request: EventRequest, job: str) -> Iterator[tuple[RunContext, Fil
 
 
 def latest_run(files: Files, fout: str, job: str, table: str, until: date) -> CurrentTable:
-    """The newest stored result of a job up to a day; ``path`` is the table, its parent the folder of the run.
+    """Return the newest stored result of a job up to a day; ``path`` is the table, its parent the folder of the run.
 
     Raises InputMissing (66) where there is none, DataError (65) where the store is damaged.
     """
@@ -98,7 +98,7 @@ def latest_run(files: Files, fout: str, job: str, table: str, until: date) -> Cu
 
 
 def folder_of(table: CurrentTable) -> str:
-    """The folder of a run, from one of its tables."""
+    """Return the folder of a run, from one of its tables."""
     return table.path.rstrip("/").rpartition("/")[0]
 
 
@@ -123,6 +123,6 @@ def finish(
 
 
 def first_day_of(run_context: RunContext) -> date:
-    """The day of a run of events."""
+    """Return the day of a run of events."""
     assert isinstance(run_context.interval, date)
     return run_context.interval

@@ -203,7 +203,7 @@ def chosen_counts(available: Mapping[Group, int], options: SampleOptions, classe
 
 
 def last_bin(bins: Mapping[int, int], count: int) -> tuple[int, int]:
-    """The bin in which the event number ``count`` by key lies, and its number there, from 1 on."""
+    """Return the bin in which the event number ``count`` by key lies, and its number there, from 1 on."""
     before = 0
     for number in sorted(bins):
         if before + bins[number] >= count:

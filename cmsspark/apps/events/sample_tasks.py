@@ -46,12 +46,12 @@ def mixed(hashes: Array, seed: int) -> Array:
 
 
 def keys_of(hashes: Array, seed: int) -> Array:
-    """The keys of events, whose order is that of the sample."""
+    """Return the keys of events, whose order is that of the sample."""
     return (mixed(hashes, seed) >> np.uint64(64 - KEY_BITS)).astype(np.int64)
 
 
 def is_test(hashes: Array, fraction: float) -> Array:
-    """Which events are in the part ``test``: by their hash alone, so for every seed the same."""
+    """Return which events are in the part ``test``: by their hash alone, so for every seed the same."""
     return mixed(hashes, _SPLIT_SEED) < np.uint64(min(2**64 - 1, round(fraction * 2**64)))
 
 
@@ -205,7 +205,7 @@ class _OpenPart:
 
 
 def part_of(keys: Array, count: int) -> Array:
-    """The part of each key: parts are ranges of keys, so that all parts together are in the order of keys."""
+    """Return the part of each key: parts are ranges of keys, so that all parts together are in the order of keys."""
     return (keys.astype(np.float64) / 2.0**KEY_BITS * count).astype(np.int64).clip(0, count - 1)
 
 
@@ -241,7 +241,7 @@ def _as_bytes(rows: Array) -> pa.Array:
 
 
 def _from_bytes(column: pa.Array, size: int) -> Array:
-    """The reverse of :func:`_as_bytes`."""
+    """Return the reverse of :func:`_as_bytes`."""
     import pyarrow as pa
 
     if pa.types.is_large_binary(column.type):

@@ -30,24 +30,24 @@ class StoredSample:
     counts: dict[str, int]
 
     def parts(self, files: Files, part: str) -> list[Entry]:
-        """The part files of ``train`` or ``test``."""
+        """Return the part files of ``train`` or ``test``."""
         return parts_of(files, join(self.folder, part))
 
     def facts(self) -> dict[str, str]:
-        """What a model card says of the sample."""
+        """Return what a model card says of the sample."""
         return {
             "sample": f"run {self.run}, seed {self.seed}, equal classes",
             "learned from": f"{self.counts[TRAIN]:,} events of the part train",
         }
 
     def manifest(self) -> dict[str, Any]:
-        """What a manifest says of the sample."""
+        """Return what a manifest says of the sample."""
         inputs = [{"stream": None, "table": sample.TABLE, "folder": self.folder, "files": [[self.run, None, None]]}]
         return {"sample": {"folder": self.folder, "run": self.run}, "inputs": inputs}
 
 
 def find_sample(files: Files, fout: str, until: date) -> StoredSample:
-    """The newest sample of a store up to a day. Raises InputMissing (66), DataError (65)."""
+    """Return the newest sample of a store up to a day. Raises InputMissing (66), DataError (65)."""
     found = latest_run(files, fout, sample.NAME, sample.TABLE, until)
     document = found.manifest.document
     counts = {name: int(document["folders"][name]["rows"]) for name in (TRAIN, TEST)}
@@ -57,7 +57,9 @@ def find_sample(files: Files, fout: str, until: date) -> StoredSample:
 
 @contextmanager
 def on_this_host(files: Files, folder: str, parts: Sequence[str]) -> Iterator[Path]:
-    """The folder of a sample as one of this host, with its scalers and the given parts, copied if it is elsewhere."""
+    """Yield the folder of a sample as one of this host, with its scalers and the given parts, copied if it is
+    elsewhere.
+    """
     if is_local(folder):
         yield Path(local_path(folder))
         return

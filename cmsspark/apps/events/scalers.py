@@ -72,7 +72,7 @@ class Scalers:
 
     @classmethod
     def of(cls, document: dict[str, Any], where: object = None) -> Self:
-        """The scalers of a ``scalers.json``. Raises DataError (65) where it is none."""
+        """Return the scalers of a ``scalers.json``. Raises DataError (65) where it is none."""
         try:
             hlf, low_level = document["hlf"], document["low_level"]
             parts = [np.asarray(hlf["minimum"], np.float64), np.asarray(hlf["maximum"], np.float64)]
@@ -90,7 +90,10 @@ class Scalers:
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """The scalers of a sample's or a model's folder on this host. Raises InputMissing (66), DataError (65)."""
+        """Return the scalers of a sample's or a model's folder on this host.
+
+        Raises InputMissing (66), DataError (65).
+        """
         path = Path(folder, SCALERS_FILE)
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
@@ -149,13 +152,13 @@ class Moments:
         self.count = total
 
     def scalers(self, *, low_level: bool) -> Scalers:
-        """The scalers of all events that were added."""
+        """Return the scalers of all events that were added."""
         if not low_level:
             return Scalers(self.minimum, self.maximum)
         return Scalers(self.minimum, self.maximum, self.mean, np.sqrt(self.squares / max(1, self.count)))
 
     def as_dict(self) -> dict[str, Any]:
-        """The sums as JSON can hold them."""
+        """Return the sums as JSON can hold them."""
         return {
             "minimum": self.minimum.tolist(), "maximum": self.maximum.tolist(), "count": self.count,
             "mean": self.mean.tolist(), "squares": self.squares.tolist(),
@@ -163,6 +166,6 @@ class Moments:
 
     @classmethod
     def of(cls, document: dict[str, Any]) -> Self:
-        """The sums of :meth:`as_dict`."""
+        """Return the sums of :meth:`as_dict`."""
         arrays = {name: np.asarray(document[name], np.float64) for name in ("minimum", "maximum", "mean", "squares")}
         return cls(count=document["count"], **arrays)

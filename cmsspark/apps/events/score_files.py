@@ -1,4 +1,4 @@
-"""``cmsspark events score``: scores for the events of ROOT files, given ones or those that arrive in a folder."""
+"""``cmsspark lab events score``: scores for the events of ROOT files, given ones or those that arrive in a folder."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def check_new(files: Files, output: str) -> None:
 
 
 def _is_new(files: Files, output: str) -> bool:
-    """Whether there is nothing, or an empty folder."""
+    """Return whether there is nothing, or an empty folder."""
     entry = files.stat(output)
     return entry is None or (entry.is_dir and not files.list_dir(output))
 
@@ -204,7 +204,7 @@ def _note_left_out(path: Path, number: int, files: Sequence[InspectedFile]) -> N
 
 
 def _path_of(uri: str) -> str:
-    """A path of this host from a URI of Spark's, in which special characters are encoded."""
+    """Return a path of this host from a URI of Spark's, in which special characters are encoded."""
     path = re.sub(r"^file:/+", "/", uri)
     return path if os.path.exists(path) else unquote(path)
 

@@ -116,7 +116,7 @@ def _scored(
 
 
 def load_shipped(model: str) -> Model:
-    """The model of a folder that :func:`cmsspark.engines.broadcast_files.ship` made available."""
+    """Return the model of a folder that :func:`cmsspark.engines.broadcast_files.ship` made available."""
     from cmsspark.engines.broadcast_files import local_folder
 
     return load(local_folder(model))

@@ -90,11 +90,11 @@ class TrialResult:
 
     @classmethod
     def of(cls, text: str | bytes) -> Self:
-        """The result of :meth:`text`."""
+        """Return the result of :meth:`text`."""
         return cls(**json.loads(text))
 
     def text(self) -> str:
-        """The result as JSON."""
+        """Return the result as JSON."""
         return json.dumps(asdict(self))
 
 
@@ -125,7 +125,10 @@ class TrialTask:
 
 
 def trials_of(options: SearchOptions) -> list[dict[str, float]]:
-    """The parameters of all trials; for the same options the same ones. Raises UsageError (2) for another method."""
+    """Return the parameters of all trials; for the same options the same ones.
+
+    Raises UsageError (2) for another method.
+    """
     base = dict(PARAMETERS["xgboost"])
     if options.method == "grid":
         chosen = [dict(zip(GRID, values, strict=True)) for values in itertools.product(*GRID.values())]
@@ -193,7 +196,7 @@ class _Trials:
         self, spark: SparkSession, wanted: Sequence[dict[str, float]], events: tuple[Events, Scalers],
         log: Callable[[str], None],
     ) -> list[TrialResult]:  # fmt: skip
-        """The results of all trials, in their order; each trial is a Spark job with one task."""
+        """Return the results of all trials, in their order; each trial is a Spark job with one task."""
         from cmsspark.engines.session import cause_of
 
         results = {number: found for number, one in enumerate(wanted) if (found := self._finished(one)) is not None}

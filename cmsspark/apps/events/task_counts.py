@@ -16,7 +16,8 @@ OPEN_BYTES: Final = 4 * 1024 * 1024
 
 
 def task_count(spark: SparkSession, items: int, size: int) -> int:
-    """The number of tasks for ``items`` of ``size`` bytes in all: one for each :data:`TASK_BYTES`, and for each core.
+    """Return the number of tasks for ``items`` of ``size`` bytes in all: one for each :data:`TASK_BYTES`, and for each
+    core.
 
     No task is without an item, so there are at most ``items``. A task takes its items one after another.
     """

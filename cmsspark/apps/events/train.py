@@ -133,7 +133,7 @@ def _train_network(spark: SparkSession, sample: StoredSample, kind: str, folder:
         raise UsageError(
             "networks learn from a sample on a file system that all hosts mount",
             where=sample.folder,
-            next_step="copy the sample there, and train with cmsspark train run",
+            next_step="copy the sample there, and train with cmsspark lab train run",
         )
     if kind != "hlf" and not sample.low_level:
         raise DataError(

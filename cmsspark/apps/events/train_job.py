@@ -108,7 +108,7 @@ class BarrierTrainer:
 
 
 def _losses(output: Path) -> list[dict[str, float]]:
-    """The losses by epoch from the log of the training that worker 0 leaves."""
+    """Return the losses by epoch from the log of the training that worker 0 leaves."""
     log = next(output.glob("*/training_log.jsonl"), None)
     rows = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()] if log else []
     return [
@@ -119,13 +119,13 @@ def _losses(output: Path) -> list[dict[str, float]]:
 
 
 def _continued(base: Path, run: TrainingRun) -> RunFolder:
-    """The folder of a run, with the checkpoints of a killed run of the same name. Raises NotReady (75)."""
+    """Return the folder of a run, with the checkpoints of a killed run of the same name. Raises NotReady (75)."""
     from cmsspark.apps.training.run_folder import RunFolder
 
     before, kept = RunFolder(base / run.name), base / f".{run.name}.output"
     if before.path.is_dir():
         if before.is_launcher_alive():
-            next_step = f"cmsspark train logs {run.name}"
+            next_step = f"cmsspark lab train logs {run.name}"
             raise NotReady("the same training runs already", where=before.path, next_step=next_step)
         shutil.rmtree(kept, ignore_errors=True)
         before.output.rename(kept)

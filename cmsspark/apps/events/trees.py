@@ -83,7 +83,7 @@ def _add_trees(
 
 
 def from_spark(kind: str, ensembles: Iterable[tuple[list[Node], list[float]]], classes: int) -> Trees:
-    """The trees of fitted models of pyspark.ml: one forest, or for each class one model of boosted trees.
+    """Return the trees of fitted models of pyspark.ml: one forest, or for each class one model of boosted trees.
 
     ``ensembles``: of each model the nodes (:func:`read_nodes`) and the weights of its trees.
     """
@@ -97,7 +97,7 @@ def from_spark(kind: str, ensembles: Iterable[tuple[list[Node], list[float]]], c
 
 
 def read_nodes(spark: SparkSession, model: Any, location: str) -> tuple[list[Node], list[float]]:
-    """The nodes of a fitted model, which is written to ``location`` for that, and the weights of its trees."""
+    """Return the nodes of a fitted model, which is written to ``location`` for that, and the weights of its trees."""
     from pyspark.sql import functions as F
 
     model.write().overwrite().save(location)

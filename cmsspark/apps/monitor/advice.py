@@ -125,7 +125,7 @@ def _written(count: int) -> str:
 
 
 def _within_node(heap: Advice, overhead: Advice, run: RunMetrics, role: str) -> Advice:
-    """The advice on the heap, made smaller where the container would not fit into the smallest node."""
+    """Return the advice on the heap, made smaller where the container would not fit into the smallest node."""
     node, container = run.smallest_node_bytes, sizes.executor_container(run.options)
     goal = sizes.size((heap.conf or "").partition("=")[2])
     now = sizes.heap(run.options, role)
@@ -160,7 +160,8 @@ def _sized(
 
 
 def _rounded(now: int, goal: int, most: int) -> str:
-    """The goal in steps of 256 MiB; of 1 MiB where those would go beyond ``most``, or not below what it is now."""
+    """Return the goal in steps of 256 MiB; of 1 MiB where those would go beyond ``most``, or not below what it is now.
+    """
     goal = min(goal, most or goal)
     value = sizes.as_option(goal)
     size = sizes.size(value) or 0

@@ -59,7 +59,9 @@ def worst_of(runs: Sequence[RunMetrics], role: str) -> Worst:
 
 
 def _is_full_heap(finding: Finding, run: RunMetrics, role: str) -> bool:
-    """Whether the finding is that a JVM of the role had no heap left; in local mode the driver runs the tasks, too."""
+    """Return whether the finding is that a JVM of the role had no heap left; in local mode the driver runs the tasks,
+    too.
+    """
     is_of_role = run.master.startswith("local") or (finding.where == "tasks") == (role == "executor")
     return finding.code == "heap_space" and is_of_role
 

@@ -1,4 +1,4 @@
-"""``cmsspark advise``: options of Spark for a job, from its last measured runs."""
+"""``cmsspark lab advise``: options of Spark for a job, from its last measured runs."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def show_command(run: str, as_json: bool, limit: int, settings_file: str | None,
 
 
 def _processes(samples: Sequence[ProcessSample]) -> list[tuple[Any, ...]]:
-    """A row for each process, that with the largest memory first."""
+    """Return a row for each process, that with the largest memory first."""
     by_process: dict[tuple[str, int, int], list[ProcessSample]] = {}
     for sample in samples:
         by_process.setdefault((sample.host, sample.pid, sample.create_ms), []).append(sample)

@@ -13,7 +13,7 @@ from cmsspark.store.run_metrics import RunMetrics
 
 
 def event_files(location: str) -> Files:
-    """What reads ``location``; a JVM starts for one that is not local."""
+    """Return what reads ``location``; a JVM starts for one that is not local."""
     if is_local(location):
         return files_for(location)
     from cmsspark.engines.session import has_session, small_session
@@ -24,7 +24,7 @@ def event_files(location: str) -> Files:
 
 
 def with_events(state_dir: Path, metrics: RunMetrics) -> RunMetrics:
-    """The run with its event log, read now where it is on another file system and was not read yet.
+    """Return the run with its event log, read now where it is on another file system and was not read yet.
 
     Where it cannot be read, a message on stderr names the reason, and the run is returned without it.
     """

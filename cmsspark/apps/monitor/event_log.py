@@ -90,7 +90,7 @@ class EventLogReader:
         _HANDLERS[name](self, event)
 
     def metrics(self) -> RunMetrics:
-        """What was read until now."""
+        """Return what was read until now."""
         run = self.run
         for stage in self._stages.values():
             self._keep(stage)
@@ -173,7 +173,7 @@ class EventLogReader:
             self._ended.pop(next(iter(self._ended))).closed()
 
     def _stage(self, stage: int, attempt: int) -> OpenStage:
-        """The stage, also one that has ended, or of which the log has no begin."""
+        """Return the stage, also one that has ended, or of which the log has no begin."""
         key = (stage, attempt)
         if (found := self._stages.get(key) or self._ended.get(key)) is None:
             found = self._stages[key] = OpenStage(stage, attempt)

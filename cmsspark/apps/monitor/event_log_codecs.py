@@ -37,13 +37,14 @@ class CutLog(Exception):
 
 
 def codec_of(start: bytes) -> str:
-    """The codec of a file with these first bytes; ``plain`` for none."""
+    """Return the codec of a file with these first bytes; ``plain`` for none."""
     return next((name for magic, name in _MAGIC if start.startswith(magic)), "plain")
 
 
 def pieces(stream: IO[bytes], where: str) -> Iterator[bytes]:
-    """The plain bytes of an event log. Raises CutLog after what could be read, SettingsError (78) where no library
-    reads it.
+    """Yield the plain bytes of an event log.
+
+    Raises CutLog after what could be read, SettingsError (78) where no library reads it.
     """
     start = stream.read(len(_LZ4_BLOCK))
     name = codec_of(start)
@@ -112,7 +113,7 @@ def _arrow(codec: str) -> Callable[[_Ahead], Iterator[bytes]]:
 
 
 def _into_buffers(source: Any) -> Iterator[bytes]:
-    """What pyarrow returns, also of the piece in which the stream is cut: for that it returns an error alone.
+    """Yield what pyarrow returns, also of the piece in which the stream is cut: for that it returns an error alone.
 
     It has filled the buffer until there. 0xff occurs nowhere in UTF-8, so the rest can be distinguished.
     """
@@ -174,7 +175,7 @@ def _bzip2(stream: _Ahead) -> Iterator[bytes]:
 
 
 def _standard(stream: _Ahead, make: Callable[[], Any], errors: tuple[type[Exception], ...]) -> Iterator[bytes]:
-    """A decompressor of the standard library; several streams may follow each other."""
+    """Yield a decompressor of the standard library; several streams may follow each other."""
     decompressor, data = make(), b""
     while data := data or stream.read(_PIECE // 16):
         try:

@@ -88,7 +88,7 @@ class LogLines:
 
 
 def find_log(location: str, files: Files | None = None) -> LogLines:
-    """The event log at a path or URI: a file, a rolling folder, or a folder with one of both.
+    """Return the event log at a path or URI: a file, a rolling folder, or a folder with one of both.
 
     ``files`` serves what is not on this host's disks. Raises InputMissing (66), UsageError (2) for a folder of several
     logs, which it names.
@@ -106,7 +106,7 @@ def find_log(location: str, files: Files | None = None) -> LogLines:
 
 
 def is_log_name(name: str) -> bool:
-    """Whether a file or folder of this name may be an event log."""
+    """Return whether a file or folder of this name may be an event log."""
     return not name.startswith(_OTHER)
 
 
@@ -118,7 +118,7 @@ def _open_local(path: str) -> IO[bytes]:
 
 
 def _parts(folder: str, files: Files, repeated: list[str]) -> list[str]:
-    """The files with the lines, in order. Names of those that repeat another one are added to ``repeated``."""
+    """Return the files with the lines, in order. Names of those that repeat another one are added to ``repeated``."""
     entries = files.list_dir(folder)
     rolled: dict[tuple[int, bool], Entry] = {}
     # Of two files with one number an empty one is no part.
@@ -144,7 +144,7 @@ def _parts(folder: str, files: Files, repeated: list[str]) -> list[str]:
 
 
 def _gaps(parts: list[str]) -> list[str]:
-    """The numbers of a rolling folder that are missing between its parts, or before its first one."""
+    """Return the numbers of a rolling folder that are missing between its parts, or before its first one."""
     found = [match for part in parts if (match := _ROLLED.fullmatch(part.rpartition("/")[2]))]
     numbers = sorted({int(match["number"]) for match in found})
     # What a compact file replaces is gone for good, and nothing is missing.

@@ -33,7 +33,9 @@ _ROLLING: Final = "eventlog_v2_"
 
 
 def find_event_log(location: str, metrics: RunMetrics, files: Files) -> str | None:
-    """The event log of a run in the folder ``location``: by the application's id, else by the run's id in its head."""
+    """Return the event log of a run in the folder ``location``: by the application's id, else by the run's id in its
+    head.
+    """
     try:
         entries = [entry for entry in files.list_dir(location) if is_log_name(entry.name)]
     except (CmssparkError, OSError):
@@ -66,7 +68,7 @@ def _names_run(entry: Entry, run: str, files: Files) -> bool:
 
 
 def with_event_log(metrics: RunMetrics, location: str, files: Files | None = None) -> RunMetrics:
-    """The run with its event log in the folder ``location``, which adds to the figures of REST and samples.
+    """Return the run with its event log in the folder ``location``, which adds to the figures of REST and samples.
 
     ``files`` serves what is not on this host's disks. ``notes`` of the run name a log that is missing.
     """
@@ -99,12 +101,13 @@ def _with_lines(metrics: RunMetrics, log: str, files: Files | None) -> RunMetric
 
 
 def pending_note(location: str) -> str:
-    """The note of a run whose event log is not on this host."""
-    return f"the event log is in {location}: cmsspark show and cmsspark advise read it there"
+    """Return the note of a run whose event log is not on this host."""
+    return f"the event log is in {location}: cmsspark show and cmsspark lab advise read it there"
 
 
 def completed(state_dir: Path, metrics: RunMetrics, files_of: Callable[[str], Files]) -> RunMetrics:
-    """The run with its event log on another file system, where it is not read yet. ``files_of`` reaches a location.
+    """Return the run with its event log on another file system, where it is not read yet. ``files_of`` reaches a
+    location.
 
     Once the log has an end, its figures are stored. Raises CmssparkError where the log cannot be reached, InputMissing
     (66) where it is not there.
@@ -131,7 +134,7 @@ def completed(state_dir: Path, metrics: RunMetrics, files_of: Callable[[str], Fi
 
 
 def _is_final(metrics: RunMetrics, files: Files) -> bool:
-    """Whether a log that was read will not get longer."""
+    """Return whether a log that was read will not get longer."""
     if not any(note.startswith("the event log has no end") for note in metrics.notes):
         return True
     entry = files.stat(metrics.event_log or "")

@@ -135,7 +135,7 @@ class Plans:
 
 
 def _error(text: str | None) -> str | None:
-    """The line of a query's error that names it. Spark 4 writes errors as JSON where a setting asks for it."""
+    """Return the line of a query's error that names it. Spark 4 writes errors as JSON where a setting asks for it."""
     return exception_line(text)[:_LONGEST_ERROR] if text else None
 
 
@@ -201,7 +201,7 @@ class Rdds:
         self._sorted: dict[str, int] = {}
 
     def completed(self, info: StageInfo, user: str, shuffle_bytes: int) -> None:
-        """A stage that ended. ``user``: the SQL execution or job that it is of."""
+        """Note a stage that ended. ``user``: the SQL execution or job that it is of."""
         cached = {rdd.id for rdd in info.rdds if rdd.level.memory or rdd.level.disk}
         for rdd in info.rdds:
             for parent in cached.intersection(rdd.parents):

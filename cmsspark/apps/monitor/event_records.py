@@ -256,7 +256,7 @@ NAME_DECODER: Final = msgspec.json.Decoder(EventName)
 
 
 def decode_leniently(name: str, line: bytes) -> Any:
-    """An event in which another program wrote null for what is missing, or ``1.5e9`` for a whole number.
+    """Return an event in which another program wrote null for what is missing, or ``1.5e9`` for a whole number.
 
     Raises msgspec.MsgspecError where it is no such event.
     """

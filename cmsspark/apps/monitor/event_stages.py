@@ -128,7 +128,7 @@ class OpenStage:
         return {name: self._peaks[name] for name in sorted(self._peaks, key=memory)[-_MOST_EXECUTORS:]}
 
     def closed(self) -> StageEntry:
-        """The stage as it is stored."""
+        """Return the stage as it is stored."""
         entry = self.entry
         entry.task_ms, entry.shuffle_read_bytes = self._task_ms.spread(), self._shuffle_read.spread()
         entry.shuffle_read_records = self._records.spread()

@@ -69,7 +69,7 @@ def _of_logs(metrics: RunMetrics) -> Iterator[Finding]:
         full = next((text for text in texts if _HEAP.search(text)), None)
         if full is not None:
             role = "executor" if where == "tasks" and not metrics.master.startswith("local") else "driver"
-            cure = f"a larger heap (spark.{role}.memory), or less in it at once; cmsspark advise has figures"
+            cure = f"a larger heap (spark.{role}.memory), or less in it at once; cmsspark lab advise has figures"
             yield Finding("heap_space", f"no heap was left: {full[:160]}", where, cure, "error")
 
 
@@ -80,7 +80,7 @@ def _full_heap(metrics: RunMetrics) -> Iterator[Finding]:
     if metrics.exit_code in (0, None) or largest < FULL_HEAP * limit or metrics.deploy_mode == "cluster":
         return
     title = f"{volume(largest)} of {volume(limit)} were in use before it failed"
-    cure = "a larger heap (spark.driver.memory), or less in it at once; cmsspark advise has figures"
+    cure = "a larger heap (spark.driver.memory), or less in it at once; cmsspark lab advise has figures"
     yield Finding("heap_space", title, "the driver's heap", cure, "error")
 
 

@@ -40,7 +40,7 @@ CAUSES: Final = (
         "heartbeat",
         re.compile(r"[Hh]eartbeat timed out"),
         "a full heap, a long garbage collection or a host without memory stops heartbeats: see its peaks, and "
-        "cmsspark advise; spark.network.timeout only waits longer",
+        "cmsspark lab advise; spark.network.timeout only waits longer",
     ),
     Cause(
         "container_killed",

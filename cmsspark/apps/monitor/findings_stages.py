@@ -66,7 +66,7 @@ def stage_findings(metrics: RunMetrics) -> Iterator[Finding]:
             "gc",
             f"{totals.gc_ms / totals.run_ms:.0%} of the tasks' time was garbage collection",
             "all stages",
-            "more heap for an executor (cmsspark advise), fewer cores in it, or fewer objects: columns instead of rows",
+            "more heap for an executor (cmsspark lab advise), fewer cores in it, or columns instead of rows of objects",
         )
     # Where a stage itself leaves cores idle, that is the cause.
     if not any(finding.code in ("few_tasks", "straggler", "skewed_stage") for finding in found):
@@ -137,7 +137,7 @@ def _straggler(stage: StageEntry) -> Finding | None:
 def _spill(stage: StageEntry) -> Finding:
     totals = stage.totals
     title = f"{volume(totals.disk_spilled_bytes)} spilled to disk ({volume(totals.memory_spilled_bytes)} in memory)"
-    cure = "cmsspark advise has the partitions and the heap that it takes; or fewer cores in an executor"
+    cure = "cmsspark lab advise has the partitions and the heap that it takes; or fewer cores in an executor"
     return Finding("spill", title, place(stage), cure)
 
 

@@ -60,12 +60,12 @@ class Growth:
         return f"{self.law} {figures}" if self.is_clear else f"no clear law {figures}"
 
     def at(self, size: float) -> float:
-        """The value that the law gives for a size."""
+        """Return the value that the law gives for a size."""
         return self.base + self.factor * LAWS[self.law](size)
 
 
 def fit(points: Sequence[tuple[float, float]]) -> Growth | None:
-    """The law through (size, value) points; None for fewer than three sizes, or values that are not positive.
+    """Return the law through (size, value) points; None for fewer than three sizes, or values that are not positive.
 
     Neither the base nor the factor is negative. The simplest law is taken that does not leave clearly more than the
     best one; of three sizes one that leaves 5 %, or twice what the best one leaves.

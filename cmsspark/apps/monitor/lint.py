@@ -37,7 +37,10 @@ _WRITES: Final = frozenset(
 
 
 def lint(source: bytes) -> list[Problem]:
-    """The problems of a script, in the order of its lines, without silenced ones. Raises SyntaxError, ValueError."""
+    """Return the problems of a script, in the order of its lines, without silenced ones.
+
+    Raises SyntaxError, ValueError.
+    """
     with warnings.catch_warnings():
         # Warnings of the parser, such as of `"\d"`, concern the script's author, not this command.
         warnings.simplefilter("ignore")
@@ -267,12 +270,12 @@ class _Visitor(RowRules, ast.NodeVisitor):
         self.generic_visit(node)
 
     def _is_grouped(self, node: ast.expr) -> bool:
-        """Whether the last method makes a table of groups, as ``groupBy(…).count()`` does: no action."""
+        """Return whether the last method makes a table of groups, as ``groupBy(…).count()`` does: no action."""
         before = [name for name in self._values.chain(node)[1:] if name != "pivot"]
         return bool(GROUPS & set(before[:1]))
 
     def _is_sorted(self, node: ast.expr) -> bool:
-        """Whether the last method gets rows in the order of a sort."""
+        """Return whether the last method gets rows in the order of a sort."""
         before = [name for name in self._values.chain(node)[1:] if name not in _KEEPS_ORDER]
         return bool(_SORTS & set(before[:1]))
 

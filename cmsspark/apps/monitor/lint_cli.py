@@ -1,4 +1,4 @@
-"""``cmsspark lint``: scripts for Spark, before they run."""
+"""``cmsspark lab lint``: scripts for Spark, before they run."""
 
 from __future__ import annotations
 

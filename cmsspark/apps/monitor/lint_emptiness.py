@@ -8,7 +8,7 @@ from typing import Final
 
 
 def is_bare_call(node: ast.expr, name: str) -> bool:
-    """Whether it is a call of the method without arguments."""
+    """Return whether it is a call of the method without arguments."""
     is_call = isinstance(node, ast.Call) and not node.args and not node.keywords
     return is_call and isinstance(node.func, ast.Attribute) and node.func.attr == name  # type: ignore[attr-defined]
 
@@ -22,7 +22,7 @@ _TURNED: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
 
 
 def is_test_of_emptiness(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> bool:
-    """Whether a comparison asks of ``count()`` only if there is any row."""
+    """Return whether a comparison asks of ``count()`` only if there is any row."""
     kind = type(operator)
     if is_bare_call(right, "count"):
         left, right, kind = right, left, _TURNED.get(kind, kind)

@@ -35,7 +35,7 @@ _SESSION: Final = {
 
 
 def uses_spark(tree: ast.AST) -> bool:
-    """Whether a script has to do with Spark: ``count()`` and ``first()`` are names of other libraries, too.
+    """Return whether a script has to do with Spark: ``count()`` and ``first()`` are names of other libraries, too.
 
     Notebooks have a session that they do not import.
     """
@@ -66,11 +66,11 @@ class OtherLibraries:
             (self._modules.add if isinstance(node, ast.Import) else self._modules.discard)(name)
 
     def is_module(self, name: str) -> bool:
-        """Whether a name is of ``import name``."""
+        """Return whether a name is of ``import name``."""
         return name in self._modules
 
     def in_annotation(self, annotation: ast.expr | None) -> ast.Name | None:
-        """The name of another library in an annotation, such as ``pd`` of ``Iterator[pd.DataFrame]``."""
+        """Return the name of another library in an annotation, such as ``pd`` of ``Iterator[pd.DataFrame]``."""
         names = (node for node in ast.walk(annotation or ast.Tuple([])) if isinstance(node, ast.Name))
         return next((name for name in names if name.id in self), None)
 
@@ -121,7 +121,7 @@ class SharedNames:
 
 
 def _name(node: ast.AST) -> str:
-    """The name that is called; nothing for a method."""
+    """Return the name that is called; nothing for a method."""
     return node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
 
 
@@ -139,7 +139,7 @@ def _assigned(tree: ast.AST) -> set[str]:
 
 
 def _takes_values(call: ast.Call, function: str) -> bool:
-    """Whether the arguments are values of Python, which are no columns, for Spark's function of that name."""
+    """Return whether the arguments are values of Python, which are no columns, for Spark's function of that name."""
     has_keyword = any(one.arg in _PYTHON_KEYWORDS for one in call.keywords)
     if has_keyword or not call.args:
         return has_keyword

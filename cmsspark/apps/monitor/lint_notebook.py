@@ -33,7 +33,10 @@ class NotebookScript:
 
 
 def script_of(content: bytes) -> NotebookScript:
-    """The code cells of a notebook; lines for IPython and the shell do nothing. Raises ValueError for no notebook."""
+    """Return the code cells of a notebook; lines for IPython and the shell do nothing.
+
+    Raises ValueError for no notebook.
+    """
     notebook = msgspec.json.decode(content, type=_Notebook)
     lines: list[str] = []
     places: list[tuple[int, int]] = []
@@ -50,7 +53,10 @@ def script_of(content: bytes) -> NotebookScript:
 
 
 def _plain(rows: list[str]) -> list[str]:
-    """The lines of a cell without those for IPython. In a cell that is Python a line may begin with ``%``, too."""
+    """Return the lines of a cell without those for IPython.
+
+    In a cell that is Python a line may begin with ``%``, too.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -60,7 +60,7 @@ class RowRules:
                     return
 
     def _is_local(self, node: ast.expr) -> bool:
-        """Whether a method is one of rows that are in Python already, or of another library's object."""
+        """Return whether a method is one of rows that are in Python already, or of another library's object."""
         parts = self._values.parts(node)
         begin = parts[-1] if parts else node
         if any(isinstance(part, ast.Attribute) and part.attr in _FETCHES for part in parts[1:]):

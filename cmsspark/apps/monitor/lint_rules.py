@@ -1,4 +1,4 @@
-"""The rules of ``cmsspark lint``, and the problems that they find."""
+"""The rules of ``cmsspark lab lint``, and the problems that they find."""
 
 from __future__ import annotations
 

@@ -39,5 +39,5 @@ def silenced_lines(source: bytes) -> dict[int, list[str | None]]:
 
 
 def is_silenced(code: str, line: int, silenced: dict[int, list[str | None]]) -> bool:
-    """Whether a code is silenced in a line."""
+    """Return whether a code is silenced in a line."""
     return any(codes is None or code in codes.upper() for codes in silenced.get(line, ()))

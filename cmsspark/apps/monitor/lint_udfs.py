@@ -62,7 +62,7 @@ class UdfNames:
 
 
 def arrow_is_set(tree: ast.AST) -> bool:
-    """Whether a script sets that all its UDFs take Arrow batches."""
+    """Return whether a script sets that all its UDFs take Arrow batches."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             values = [str(one.value).lower() for one in node.args if isinstance(one, ast.Constant)]

@@ -18,7 +18,7 @@ class Values:
         self._read: dict[int, ast.expr] = {}
 
     def snapshot(self) -> dict[str, ast.expr]:
-        """What names stand for now; for :meth:`restore`, at the end of a function."""
+        """Return what names stand for now; for :meth:`restore`, at the end of a function."""
         return dict(self._values)
 
     def restore(self, values: dict[str, ast.expr]) -> None:
@@ -51,7 +51,7 @@ class Values:
         return [pair for one, part in zip(target.elts, values, strict=True) for pair in self.bind(one, part)]
 
     def resolved(self, node: ast.expr) -> ast.expr:
-        """What a name stands for; any other expression as it is."""
+        """Return what a name stands for; any other expression as it is."""
         if not isinstance(node, ast.Name):
             return node
         return self._read.get(id(node)) or self._values.get(node.id, node)
@@ -61,7 +61,7 @@ class Values:
         return [part.attr for part in self.parts(node) if isinstance(part, ast.Attribute)]
 
     def parts(self, node: ast.expr) -> list[ast.expr]:
-        """The attributes of a chain, the last one first, and what it begins with; variables are followed."""
+        """Return the attributes of a chain, the last one first, and what it begins with; variables are followed."""
         found: list[ast.expr] = []
         current = node
         for _ in range(_MOST_STEPS):
@@ -80,7 +80,9 @@ class Values:
         return found
 
     def query(self, node: ast.expr) -> str:
-        """The text of the SQL that a chain begins with, where it is a literal; ``0`` for what an f-string puts in."""
+        """Return the text of the SQL that a chain begins with, where it is a literal; ``0`` for what an f-string puts
+        in.
+        """
         current = node
         for _ in range(_MOST_STEPS):
             if isinstance(current, ast.Call) and isinstance(current.func, ast.Attribute):

@@ -26,7 +26,7 @@ def measured_runs(state_dir: Path, start: str = "") -> Iterator[RunMetrics]:
 
 
 def of_job(state_dir: Path, job: str, count: int) -> list[RunMetrics]:
-    """The latest ended runs of a job, or of a script by its file's name. Raises InputMissing (66) for none."""
+    """Return the latest ended runs of a job, or of a script by its file's name. Raises InputMissing (66) for none."""
     name = Path(job).name
     found = []
     seen = set()
@@ -43,7 +43,7 @@ def of_job(state_dir: Path, job: str, count: int) -> list[RunMetrics]:
             f"a measured run of {name} that has ended is wanted",
             where=run_metrics.runs_folder(state_dir),
             found="one that still runs",
-            next_step=f"cmsspark advise {job}, when it has ended",
+            next_step=f"cmsspark lab advise {job}, when it has ended",
         )
     if not found:
         damaged = sum(1 for _ in _unreadable(state_dir))
@@ -92,7 +92,9 @@ def require_one(state_dir: Path, name: str) -> None:
 
 
 def find_run(state_dir: Path, name: str) -> RunMetrics | None:
-    """The measured run whose id begins with ``name``, or whose application has that id; None for none or several."""
+    """Return the measured run whose id begins with ``name``, or whose application has that id; None for none or
+    several.
+    """
     found = list(measured_runs(state_dir, name)) if name else []
     if not found and _APPLICATION.match(name):
         found = [metrics for metrics in measured_runs(state_dir) if metrics.application == name][:1]
@@ -100,7 +102,7 @@ def find_run(state_dir: Path, name: str) -> RunMetrics | None:
 
 
 def as_of_now(metrics: RunMetrics) -> RunMetrics:
-    """The run; one whose process ended without storing its end has failed."""
+    """Return the run; one whose process ended without storing its end has failed."""
     if metrics.state == "RUNNING" and process_identity.lives(metrics.process) is False:
         metrics.state = "FAILED"
         metrics.notes.append("run_spark was killed: what was measured until then is shown")

@@ -37,7 +37,7 @@ def size(text: str | None, unit: str = "") -> int | None:
 
 
 def share(text: str | None, default: float) -> float:
-    """A number of an option, or the default."""
+    """Return a number of an option, or the default."""
     try:
         value = float(text) if text else default
     except ValueError:
@@ -46,7 +46,7 @@ def share(text: str | None, default: float) -> float:
 
 
 def heap(options: Mapping[str, str], role: str) -> int:
-    """The heap of the ``driver`` or of an ``executor``."""
+    """Return the heap of the ``driver`` or of an ``executor``."""
     text = options.get(f"spark.{role}.memory")
     # A number alone is MiB for YARN and Kubernetes, bytes for the JVM and other masters: no heap is less than 1 MiB.
     is_mib = (size(text) or 0) < MIB
@@ -54,7 +54,7 @@ def heap(options: Mapping[str, str], role: str) -> int:
 
 
 def overhead(options: Mapping[str, str], role: str) -> int:
-    """What the container of that role gets beside the heap."""
+    """Return what the container of that role gets beside the heap."""
     fixed = size(options.get(f"spark.{role}.memoryOverhead"), "m")
     if fixed is not None:
         return fixed
@@ -72,7 +72,7 @@ def off_heap(options: Mapping[str, str]) -> int:
 
 
 def executor_container(options: Mapping[str, str]) -> int | None:
-    """All memory of an executor's container; None where there are no executors beside the driver."""
+    """Return all memory of an executor's container; None where there are no executors beside the driver."""
     if options.get("spark.master", "").startswith("local"):
         return None
     pyspark = size(options.get("spark.executor.pyspark.memory"), "m") or 0
@@ -80,8 +80,9 @@ def executor_container(options: Mapping[str, str]) -> int | None:
 
 
 def parallel_tasks(metrics: RunMetrics, stage: StageEntry | None = None) -> int:
-    """How many tasks could run at once, in the run or while a stage ran: the cores of the executors that were there
-    together, over the cores of a task."""
+    """Return how many tasks could run at once, in the run or while a stage ran: the cores of the executors that were
+    there together, over the cores of a task.
+    """
     first = (stage.submitted_ms if stage else None) or 0
     last = (stage.completed_ms if stage else None) or sys.maxsize
     changes = []

@@ -32,7 +32,7 @@ _LONGEST: Final = 80
 
 
 def part(text: str) -> str:
-    """A text as one part of a name: a dot, a blank or a line end in it would make another name of it."""
+    """Return a text as one part of a name: a dot, a blank or a line end in it would make another name of it."""
     return _OTHERS.sub("_", text).strip("_")[:_LONGEST] or "none"
 
 
@@ -128,7 +128,8 @@ class Annotations:
 
 
 def run_annotations(prefix: str, file: Path) -> Annotations:
-    """The annotations of a measured run. Its application's id is used where it is known, so that panels find them.
+    """Return the annotations of a measured run. Its application's id is used where it is known, so that panels find
+    them.
 
     Raises InputMissing (66) for no such file, DataError (65) for one that is not a measured run.
     """

@@ -31,7 +31,7 @@ COUNTERS: Final = {
 
 
 def counter_lines(prefix: str, metrics: RunMetrics) -> list[str]:
-    """The counters of each job of the run, ``PREFIX.RUN.driver.jobs.JOB.COUNTER``, at its begin and its end."""
+    """Return the counters of each job of the run, ``PREFIX.RUN.driver.jobs.JOB.COUNTER``, at its begin and its end."""
     sums: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(COUNTERS, 0))
     for entry in metrics.reported:
         for name, field in COUNTERS.items():
@@ -71,7 +71,7 @@ class LiveSender:
             self.sender.send(self._lines())
 
     def _lines(self) -> list[str]:
-        """The counters now; none before the job has counted, or where the file is damaged."""
+        """Return the counters now; none before the job has counted, or where the file is damaged."""
         counts: dict[str, int] = {}
         with suppress(OSError, msgspec.MsgspecError):
             content = (self.folder / self_metrics.LIVE_FILE).read_bytes()

@@ -1,4 +1,4 @@
-"""``cmsspark perf``: run suites, compare releases and input sizes, and write their pages."""
+"""``cmsspark lab perf``: run suites, compare releases and input sizes, and write their pages."""
 
 from __future__ import annotations
 
@@ -78,13 +78,13 @@ def run_command(suite_file: Path, release: str, settings_file: str | None, debug
         raise DataError(
             f"the suite {suite.suite} breaks {len(broken)} of its limits",
             found="\n    ".join(broken),
-            next_step=f"cmsspark perf results {suite.suite} draws the processes of the steps",
+            next_step=f"cmsspark lab perf results {suite.suite} draws the processes of the steps",
         )
     return int(Exit.DONE)
 
 
 def _exit_code(code: int) -> int:
-    """A step's own code; one that a signal ended, or that took too long, may be tried again."""
+    """Return a step's own code; one that a signal ended, or that took too long, may be tried again."""
     return code if 0 < code < 128 and code != 124 else int(Exit.NOT_READY)
 
 
@@ -139,7 +139,7 @@ def compare_command(
         raise UsageError(
             "BEFORE and AFTER are two releases",
             found=f"{before} twice",
-            next_step=f"cmsspark perf longevity {suite} compares runs of one release",
+            next_step=f"cmsspark lab perf longevity {suite} compares runs of one release",
         )
     with _database(settings_of(settings_file).state_dir) as database:
         first = latest_by_size(database, suite, before)
@@ -154,7 +154,7 @@ def compare_command(
         raise InputMissing(
             "two releases with a run of the same input size are wanted",
             found="; ".join(only_in_one(first, second)),
-            next_step="run the suite of both releases with the same sizes: cmsspark perf run",
+            next_step="run the suite of both releases with the same sizes: cmsspark lab perf run",
         )
     _echo_differences(rows, as_json, tolerance)
     for line in only_in_one(first, second):
@@ -164,7 +164,7 @@ def compare_command(
         raise DataError(
             f"{len(grown)} measures of {suite} grew by more than {tolerance:.0%}",
             found="; ".join(f"{row.step} {row.role} {row.measure} × {row.ratio or 0:.2f}" for row in grown[:10]),
-            next_step=f"cmsspark perf results {suite} draws the processes of the steps",
+            next_step=f"cmsspark lab perf results {suite} draws the processes of the steps",
         )
 
 
@@ -273,10 +273,10 @@ def infrastructure_command(out: Path | None, settings_file: str | None, debug: b
 
 @contextmanager
 def _database(state_dir: Path) -> Iterator[ProcessDatabase]:
-    """The database of watched processes, to read. Raises InputMissing (66) where nothing was watched."""
+    """Yield the database of watched processes, to read. Raises InputMissing (66) where nothing was watched."""
     with read_processes(state_dir) as database:
         if database is None:
-            raise InputMissing("a run of a suite is wanted", found="none", next_step="cmsspark perf run SUITE.yaml")
+            raise InputMissing("a run of a suite is wanted", found="none", next_step="cmsspark lab perf run SUITE.yaml")
         yield database
 
 

@@ -58,7 +58,8 @@ class PairJoin:
         yield SMALLER_ROWS, max(1, min(left, right) // repeats) if min(left, right) else 0
 
     def _repeats(self, tasks: Values) -> int:
-        """How often rows are counted too much: a product computes a partition anew for each one of the other side.
+        """Return how often rows are counted too much: a product computes a partition anew for each one of the other
+        side.
 
         Of one side with a shuffle below it the number of partitions is not known: that of the tasks is its bound.
         """

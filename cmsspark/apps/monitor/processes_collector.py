@@ -123,7 +123,7 @@ class Collector:
         return Stored(len(batch.samples), known.status)
 
     def status_of(self, run: str) -> str | None:
-        """The state of a run; None for one that is not known."""
+        """Return the state of a run; None for one that is not known."""
         with open_processes(self.state_dir) as database:
             return next((one.status for one in database.runs() if one.run == run), None)
 
@@ -190,7 +190,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._guarded(lambda: self._take(body, sender))
 
     def _refusal(self) -> tuple[int, str] | None:
-        """Why a request with a body of an allowed length is not read; None where it is."""
+        """Return why a request with a body of an allowed length is not read; None where it is."""
         if not self._is_allowed():
             return 401, "the token is missing or wrong"
         if self.path != BATCHES:
@@ -200,7 +200,7 @@ class _Handler(BaseHTTPRequestHandler):
         return None
 
     def _body(self, count: int) -> bytes | None:
-        """The body; None where it takes too long or ends early."""
+        """Return the body; None where it takes too long or ends early."""
         end = time.monotonic() + self.server.collector.body_seconds
         parts = []
         while count > 0:
@@ -276,5 +276,5 @@ def _check(batch: Batch) -> None:
 
 
 def is_over(status: str) -> bool:
-    """Whether the state is that of an ended run."""
+    """Return whether the state is that of an ended run."""
     return status != RUNNING

@@ -65,8 +65,10 @@ class CollectorServer:
 
     @classmethod
     def of(cls, url: str, token: str, ca: Path | None = None) -> CollectorServer:
-        """The server of ``http[s]://HOST:PORT``. Raises UsageError (2) for anything else, SettingsError (78) for a
-        token that no header carries."""
+        """Return the server of ``http[s]://HOST:PORT``.
+
+        Raises UsageError (2) for anything else, SettingsError (78) for a token that no header carries.
+        """
         try:
             parts = urlsplit(url)
             port = parts.port
@@ -94,7 +96,7 @@ class Buffer:
         self._next = max(numbers, default=0) + 1
 
     def files(self) -> list[Path]:
-        """The files that wait, the oldest first."""
+        """Return the files that wait, the oldest first."""
         return sorted(file for file in self.folder.glob("*.json") if re.fullmatch(r"\d{10}", file.stem))
 
     def add(self, batch: Batch) -> None:
@@ -272,7 +274,7 @@ def _signals(stop: Callable[[], None]) -> Iterator[int]:
 
 
 def sender_to(server: CollectorServer, folder: Path, log: Callable[[str], None]) -> Sender:
-    """A sender with its buffer in ``folder``."""
+    """Return a sender with its buffer in ``folder``."""
     return Sender(
         HttpClient(server, HttpTimeouts(connect=3.0, move=10.0, whole=20.0)), Buffer(folder), log, server.token
     )

@@ -10,7 +10,7 @@ from cmsspark.base.errors import InputMissing, UsageError
 
 
 def find_node_manager() -> int:
-    """The PID of this host's NodeManager. Raises InputMissing (66) for none, UsageError (2) for several."""
+    """Return the PID of this host's NodeManager. Raises InputMissing (66) for none, UsageError (2) for several."""
     psutil = require_psutil()
     found = []
     for process in psutil.process_iter():

@@ -57,7 +57,7 @@ def check_rows(rows: Iterable[msgspec.Struct]) -> None:
 
 
 def boot_id() -> str:
-    """The id of this kernel's boot, which no two machines share; nothing where the system has none."""
+    """Return the id of this kernel's boot, which no two machines share; nothing where the system has none."""
     with suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return ""
@@ -79,7 +79,7 @@ class SenderNotes:
         self._skews: dict[tuple[str, str], int] = {}
 
     def entries(self, run: str, host: str, sender: SenderHeaders) -> list[LogEntry]:
-        """What is new about the sender of a batch."""
+        """Return what is new about the sender of a batch."""
         now_ms, sent_ms, boot = sender
         found = []
         boots = self._boots.setdefault((run, host), set())
@@ -101,7 +101,8 @@ class SenderNotes:
 
 
 def with_one_clock(samples: Sequence[ProcessSample], log: Iterable[LogEntry]) -> list[ProcessSample]:
-    """The samples with the times of the collector's clock, by the last note on each host; in the order of times."""
+    """Return the samples with the times of the collector's clock, by the last note on each host; in the order of times.
+    """
     skews = {}
     for entry in log:
         if entry.type == CLOCK and (match := _CLOCK_TEXT.fullmatch(entry.message)):

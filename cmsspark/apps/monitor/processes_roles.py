@@ -67,7 +67,7 @@ def role_of(name: str, words: Sequence[str], parent: str | None) -> str:
 
 
 def container_of(words: Sequence[str], folder: str | None) -> str | None:
-    """The id of the YARN container that a command line or a working folder names, else None."""
+    """Return the id of the YARN container that a command line or a working folder names, else None."""
     for text in (*words, folder or ""):
         if match := _CONTAINER.search(text):
             return match[0]
@@ -112,5 +112,5 @@ def _python(words: Sequence[str], parent: str | None) -> str:
 
 
 def _is_python_script(words: Sequence[str]) -> bool:
-    """Whether an interpreter of another name runs a Python file."""
+    """Return whether an interpreter of another name runs a Python file."""
     return len(words) > 1 and words[1].endswith(".py")

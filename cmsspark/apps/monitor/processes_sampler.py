@@ -34,7 +34,7 @@ _BECOMES: Final = (OTHER, YARN_LAUNCHER)
 
 
 def require_psutil() -> Any:
-    """The module psutil. Raises UsageError (2) that names the extra where it is missing."""
+    """Return the module psutil. Raises UsageError (2) that names the extra where it is missing."""
     try:
         import psutil
     except ImportError:
@@ -89,7 +89,7 @@ class TreeSampler:
         self._root_ids = {pid: self._created(pid) for pid in self.roots}
 
     def sample(self) -> list[ProcessSample]:
-        """Every process of the trees now, with one time for all.
+        """Return every process of the trees now, with one time for all.
 
         A process that ends meanwhile, or may not be read, is left out.
         """
@@ -111,7 +111,9 @@ class TreeSampler:
         return samples
 
     def _is_pss_due(self) -> bool:
-        """Whether this sample measures proportional memory, of all processes: a sum over some of them means nothing."""
+        """Return whether this sample measures proportional memory, of all processes: a sum over some of them means
+        nothing.
+        """
         if self.ticks % PSS_EACH != 2:
             return False
         changed = abs(self._rss_bytes - self._pss_rss_bytes)
@@ -144,7 +146,7 @@ class TreeSampler:
         return parents
 
     def _children(self, pid: int) -> list[int]:
-        """The children of each thread of a process."""
+        """Return the children of each thread of a process."""
         seen, threads = self._seen.get(pid), [str(pid)]
         found: list[int] = []
         if seen is not None and seen.threads > 1:
@@ -229,12 +231,12 @@ def _percent(seen: _Seen, cpu: float, now: int) -> float | None:
 
 
 def _as_text(name: str) -> str:
-    """A name with ``\\xff`` for a byte that is no UTF-8."""
+    """Return a name with ``\\xff`` for a byte that is no UTF-8."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def _short(words: Sequence[str], name: str) -> str:
-    """The program, and what it runs: a main class, a module or a script."""
+    """Return the program, and what it runs: a main class, a module or a script."""
     if not words:
         return name
     program = redacted([words[0].rpartition("/")[2]])

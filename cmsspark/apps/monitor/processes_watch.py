@@ -94,7 +94,7 @@ def start(root: int, options: WatchOptions) -> Watch | None:
 
 
 def _detach_and_watch(run: str, root: int, options: WatchOptions, channel: int, pid_writer: int) -> None:
-    """In the forked child: fork again, so that init waits for the monitor, and watch. Never returns."""
+    """Fork again in the forked child, so that init waits for the monitor, and watch. Never returns."""
     try:
         if os.fork() != 0:
             os._exit(0)
@@ -190,7 +190,7 @@ def _ends_within(handle: int, seconds: float) -> bool:
 
 
 def _exit_code(channel: int | None) -> int | None:
-    """The code that the parent of the run writes; None where there is no parent, or it was killed."""
+    """Return the code that the parent of the run writes; None where there is no parent, or it was killed."""
     if channel is None:
         return None
     poll = select.poll()
@@ -203,7 +203,9 @@ def _exit_code(channel: int | None) -> int | None:
 
 
 def _recorded_code(state_dir: Path, root: int, start_ms: int) -> int | None:
-    """The exit code of the run history for a job in the process ``root``: a run by processes has no parent of ours."""
+    """Return the exit code of the run history for a job in the process ``root``: a run by processes has no parent of
+    ours.
+    """
     from cmsspark.store.run_history import State, read_history
 
     with suppress(Exception), read_history(state_dir) as history:
@@ -226,5 +228,5 @@ def _user() -> str | None:
 
 
 def is_off(environ: Any) -> bool:
-    """Whether the environment turns the watch off (``CMSSPARK_MONITOR=0``)."""
+    """Return whether the environment turns the watch off (``CMSSPARK_MONITOR=0``)."""
     return environ.get(OFF, "").lower() in ("0", "no", "off", "false")

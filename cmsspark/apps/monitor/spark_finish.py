@@ -18,8 +18,9 @@ from cmsspark.store.run_metrics import ExecutorEntry, RunMetrics
 def finish(
     metrics: RunMetrics, folder: Path, options: Mapping[str, str], driver_peaks: Mapping[str, int]
 ) -> RunMetrics:
-    """The run with everything that is known after its end. ``folder``: that of the measured run; ``driver_peaks``: of
-    the driver's process tree, as it was sampled.
+    """Return the run with everything that is known after its end.
+
+    ``folder``: that of the measured run; ``driver_peaks``: of the driver's process tree, as it was sampled.
     """
     add_reported(metrics, folder / self_metrics.FILE)
     metrics = _with_events(metrics, options)
@@ -34,7 +35,7 @@ def finish(
 
 
 def _with_events(metrics: RunMetrics, options: Mapping[str, str]) -> RunMetrics:
-    """The run with its event log, which replaces the figures of REST on executors."""
+    """Return the run with its event log, which replaces the figures of REST on executors."""
     location = options.get("spark.eventLog.dir", "")
     if options.get("spark.eventLog.enabled") != "true" or not location:
         metrics.notes.append("there is no event log (spark.eventLog.enabled): figures of stages are missing")

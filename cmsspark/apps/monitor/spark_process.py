@@ -35,7 +35,7 @@ def measuring(run: Callable[[], NoReturn]) -> NoReturn:
 
 
 def _is_in_spark() -> bool:
-    """Whether spark-submit started this process: its parent measures the run then."""
+    """Return whether spark-submit started this process: its parent measures the run then."""
     return "SPARK_ENV_LOADED" in os.environ or "PYSPARK_GATEWAY_PORT" in os.environ
 
 

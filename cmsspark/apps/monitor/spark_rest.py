@@ -72,7 +72,7 @@ class RestPoller:
 
 
 def executor(row: Mapping[str, Any]) -> ExecutorEntry:
-    """A row of ``allexecutors``."""
+    """Return a row of ``allexecutors``."""
     totals = TaskTotals(
         tasks=row.get("totalTasks", 0), failed_tasks=row.get("failedTasks", 0), task_ms=row.get("totalDuration", 0),
         gc_ms=row.get("totalGCTime", 0), input_bytes=row.get("totalInputBytes", 0),
@@ -146,7 +146,7 @@ def _ms(value: Any) -> int | None:
 
 
 def listening(pid: int, proc: Path = Path("/proc")) -> set[int]:
-    """The TCP ports on which a process listens."""
+    """Return the TCP ports on which a process listens."""
     inodes = set()
     with suppress(OSError):
         for entry in os.scandir(proc / str(pid) / "fd"):

@@ -44,7 +44,7 @@ class TreeReader:
         self.peaks: dict[str, int] = {}
 
     def sample(self) -> Sample | None:
-        """A sample of the processes; None where the root is gone."""
+        """Return a sample of the processes; None where the root is gone."""
         root_rss = self._rss(self._root)
         if root_rss is None:
             return None
@@ -70,7 +70,7 @@ class TreeReader:
         return sample
 
     def _children_of_jvm(self) -> tuple[list[int], list[int]]:
-        """The driver's Python, and daemons of Python workers."""
+        """Return the driver's Python, and daemons of Python workers."""
         if self._looks % _NEW_CHILDREN == 0:
             self._below_jvm = self._children(self._root)
         self._looks += 1
@@ -174,7 +174,7 @@ def _is_java(cmdline: bytes) -> bool:
 
 
 def memory_of(sample: Sample) -> int:
-    """All memory of a sample."""
+    """Return all memory of a sample."""
     return sum(value or 0 for value in (sample.driver_jvm_rss, sample.driver_python_rss, sample.workers_rss))
 
 

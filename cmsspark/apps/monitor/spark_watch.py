@@ -64,7 +64,8 @@ class RunMeasure:
         return run_metrics.runs_folder(self.state_dir) / self.metrics.run
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """What the child's environment needs: a job reports there, and the JVM writes the run's id into its log."""
+        """Return what the child's environment needs: a job reports there, and the JVM writes the run's id into its log.
+        """
         if not self.has_jvm:
             return {self_metrics.VARIABLE: str(self.folder)}
         own = environ.get("SPARK_SUBMIT_OPTS", "")
@@ -91,7 +92,7 @@ class RunMeasure:
             lines.append(text.strip()[:_LONGEST_LINE])
 
     def ended(self, code: int, application: str | None = None) -> None:
-        """The child has ended with ``code``; ``application`` is YARN's id where it is known."""
+        """Note that the child has ended with ``code``; ``application`` is YARN's id where it is known."""
         with suppress(Exception):
             self._end_samples()
         with suppress(Exception):
@@ -155,7 +156,9 @@ class RunMeasure:
 def begin(
     state_dir: Path, job: str, options: Mapping[str, str], *, has_jvm: bool, log: Callable[[str], None] | None = None
 ) -> RunMeasure | None:
-    """A measurement that can be stored; None, with a message to ``log``, where the state folder cannot be written."""
+    """Return a measurement that can be stored; None, with a message to ``log``, where the state folder cannot be
+    written.
+    """
     now = clock.now_ms()
     metrics = RunMetrics(clock.new_run_id(now), job, "spark" if has_jvm else "processes", now)
     metrics.host, metrics.process = socket.gethostname(), process_identity.identity()
@@ -176,7 +179,7 @@ def begin(
 
 
 def usable_events_folder(state_dir: Path) -> str | None:
-    """The URI of the folder for event logs, made where there is none; None where Spark could not write there.
+    """Return the URI of the folder for event logs, made where there is none; None where Spark could not write there.
 
     Spark refuses to start where the folder of event logs is missing.
     """

@@ -61,7 +61,7 @@ class Spans:
             self._spans = self.merged()
 
     def merged(self) -> list[tuple[int, int]]:
-        """The intervals in order; at most ``most``."""
+        """Return the intervals in order; at most ``most``."""
         while True:
             merged: list[tuple[int, int]] = []
             for first, last in sorted(self._spans):

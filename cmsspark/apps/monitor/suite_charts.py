@@ -37,7 +37,7 @@ def lines(
     bands: Sequence[tuple[str, float, float]] = (),
     with_points: bool = False,
 ) -> Chart:
-    """Each series as a line through its (x, y); ``bands``: named ranges of x, such as steps."""
+    """Return each series as a line through its (x, y); ``bands``: named ranges of x, such as steps."""
     shown = {name: _thinned(points) for name, points in series.items() if points}
     xs = [x for points in shown.values() for x, _ in points] + [x for _, *ends in bands for x in ends]
     top = max((y for points in shown.values() for _, y in points), default=0) or 1

@@ -92,7 +92,7 @@ class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_suite(path: Path) -> Suite:
-    """The suite of a file. Raises InputMissing (66) for none, SettingsError (78) with file and line."""
+    """Return the suite of a file. Raises InputMissing (66) for none, SettingsError (78) with file and line."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -182,18 +182,18 @@ def _check_word(file: ConfigFile, word: str, known: dict[str, str], *key: str) -
 
 
 def _is_text(word: str) -> bool:
-    """Whether UTF-8 has the word: half of a surrogate pair is no character."""
+    """Return whether UTF-8 has the word: half of a surrogate pair is no character."""
     with suppress(UnicodeEncodeError):
         return bool(word.encode()) or not word
     return False
 
 
 def filled(words: list[str], values: dict[str, str]) -> list[str]:
-    """The words with placeholders replaced; a value that looks like a placeholder stays as it is."""
+    """Return the words with placeholders replaced; a value that looks like a placeholder stays as it is."""
     known = re.compile("|".join(map(re.escape, values)))
     return [known.sub(lambda match: values[match[0]], word) for word in words]
 
 
 def size_text(size: float) -> str:
-    """An input size with all of its digits: ``10000000``, ``0.5``."""
+    """Return an input size with all of its digits: ``10000000``, ``0.5``."""
     return str(int(size)) if size == int(size) else repr(size)

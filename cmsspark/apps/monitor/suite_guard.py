@@ -53,15 +53,15 @@ class Guard:
                 self._process.communicate(timeout=_PATIENCE_S)
 
     def run_began(self, run: str, scratch: Path) -> None:
-        """A run begins, with a scratch folder."""
+        """Note that a run begins, with a scratch folder."""
         self._send("run", run, str(scratch))
 
     def started(self, pid: int) -> None:
-        """A process group of the run was started."""
+        """Note that a process group of the run was started."""
         self._send("started", pid)
 
     def ended(self, pid: int) -> None:
-        """A process group has ended: its number may be that of another one from now on."""
+        """Note that a process group has ended: its number may be that of another one from now on."""
         self._send("ended", pid)
 
     def _send(self, *words: str | int) -> None:
@@ -104,7 +104,7 @@ class _Started:
                 if run.run == self.run and run.status == RUNNING:
                     run.status, run.end_ms = ENDED, clock.now_ms()
                     database.put_run(run)
-                    text = f"cmsspark perf run was killed; {len(left)} processes of its steps are ended: "
+                    text = f"cmsspark lab perf run was killed; {len(left)} processes of its steps are ended: "
                     database.add([], [LogEntry(run.run, run.end_ms, "error", text + ", ".join(left), run.host)])
 
 

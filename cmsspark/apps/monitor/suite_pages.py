@@ -26,7 +26,7 @@ _NOTHING: Final = "–"
 
 
 def results_page(result: SuiteResult, samples: Sequence[ProcessSample], others: Sequence[SuiteResult] = ()) -> str:
-    """A run of a suite: maxima by step and role, memory and CPU over time, the largest processes.
+    """Return a run of a suite: maxima by step and role, memory and CPU over time, the largest processes.
 
     ``others``: the runs of the same release with other input sizes.
     """
@@ -45,7 +45,7 @@ def results_page(result: SuiteResult, samples: Sequence[ProcessSample], others: 
 
 
 def longevity_page(suite: str, results: Sequence[SuiteResult]) -> str:
-    """A trend over all runs of a suite, the oldest first: resident memory, CPU and time of each step."""
+    """Return a trend over all runs of a suite, the oldest first: resident memory, CPU and time of each step."""
     body = [_head(f"Longevity of {suite}", number_of(len(results), "run"))]
     steps = list(dict.fromkeys(step.name for result in results for step in result.steps))
     for title, number in (("Resident memory at most", _volume), ("Seconds", lambda value: f"{value:.1f} s")):
@@ -74,7 +74,7 @@ def longevity_page(suite: str, results: Sequence[SuiteResult]) -> str:
 
 
 def infrastructure_page(samples: Iterable[ProcessSample], now_ms: int, this_host: Sequence[tuple[str, str]]) -> str:
-    """The nodes as they were seen last: processes, memory and CPU by role; ``this_host``: facts on this one."""
+    """Return the nodes as they were seen last: processes, memory and CPU by role; ``this_host``: facts on this one."""
     latest: dict[str, list[ProcessSample]] = defaultdict(list)
     for sample in samples:
         if latest[sample.host] and sample.time_ms > latest[sample.host][0].time_ms:
@@ -126,7 +126,7 @@ SCALING_HEADINGS: Final = ("step", "role", "measure", "by size", "grows as", "at
 
 
 def scaling_table(results: Sequence[SuiteResult]) -> str:
-    """The laws as a table, and the curves of resident memory."""
+    """Return the laws as a table, and the curves of resident memory."""
     series: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for result in results:
         for (step, role), maxima in result.maxima.items():

@@ -118,7 +118,7 @@ def maxima_of(samples: Iterable[ProcessSample], steps: Sequence[StepTime]) -> di
 
 
 def result_of(database: ProcessDatabase, run: WatchedRun) -> SuiteResult:
-    """The result of a stored run of a suite."""
+    """Return the result of a stored run of a suite."""
     log = database.log(run.run)
     steps = step_times(log)
     samples = with_one_clock(database.samples(run.run), log)
@@ -132,7 +132,7 @@ def result_of(database: ProcessDatabase, run: WatchedRun) -> SuiteResult:
 
 
 def latest_by_size(database: ProcessDatabase, suite: str, release: str | None) -> dict[float | None, SuiteResult]:
-    """The latest complete run of a release for each input size; of any release where it is None.
+    """Return the latest complete run of a release for each input size; of any release where it is None.
 
     Raises InputMissing (66) for a suite or a release without a complete run.
     """
@@ -151,7 +151,7 @@ def latest_by_size(database: ProcessDatabase, suite: str, release: str | None) -
         raise InputMissing(
             f"a complete run of the suite {suite}" + (f", release {release}," if release else "") + " is wanted",
             found=f"complete runs of releases: {known}",
-            next_step="cmsspark perf run SUITE.yaml --release NAME",
+            next_step="cmsspark lab perf run SUITE.yaml --release NAME",
         )
     return dict(sorted(found.items(), key=lambda entry: entry[0] or 0))
 
@@ -161,12 +161,12 @@ def _no_suite(database: ProcessDatabase, suite: str) -> InputMissing:
     return InputMissing(
         f"a run of the suite {suite} is wanted",
         found=f"runs of other suites: {', '.join(names[:20])}" if names else "no run of a suite",
-        next_step=nearest(suite, names) if names else "cmsspark perf run SUITE.yaml",
+        next_step=nearest(suite, names) if names else "cmsspark lab perf run SUITE.yaml",
     )
 
 
 def runs_of(database: ProcessDatabase, suite: str, limit: int) -> list[WatchedRun]:
-    """The last runs of a suite, the latest first. Raises InputMissing (66) for none."""
+    """Return the last runs of a suite, the latest first. Raises InputMissing (66) for none."""
     runs = database.runs(suite=suite, limit=limit)
     if not runs:
         raise _no_suite(database, suite)
@@ -174,7 +174,8 @@ def runs_of(database: ProcessDatabase, suite: str, limit: int) -> list[WatchedRu
 
 
 def only_in_one(before: Mapping[float | None, SuiteResult], after: Mapping[float | None, SuiteResult]) -> list[str]:
-    """A line for each input size, and for each step of a common size, that one side lacks: it is not compared."""
+    """Return a line for each input size, and for each step of a common size, that one side lacks: it is not compared.
+    """
     lines = []
     for side, own, other in (("BEFORE", before, after), ("AFTER", after, before)):
         lacking = [size for size in own if size not in other]
@@ -194,7 +195,7 @@ def only_in_one(before: Mapping[float | None, SuiteResult], after: Mapping[float
 
 
 def broken_limits(result: SuiteResult, limits: Sequence[Limit]) -> list[str]:
-    """A line for each limit that the run does not keep, or for which nothing was measured."""
+    """Return a line for each limit that the run does not keep, or for which nothing was measured."""
     lines = []
     for limit in limits:
         maxima = result.maxima.get((limit.step, limit.role))

@@ -37,7 +37,7 @@ class Scaling:
 
 
 def scaling(results: Sequence[SuiteResult]) -> Iterator[Scaling]:
-    """Every step and role with a value, in the order of steps and roles; seconds have the role ``all``."""
+    """Yield every step and role with a value, in the order of steps and roles; seconds have the role ``all``."""
     # A step that is shorter than the interval has a time, and no samples.
     steps = dict.fromkeys(step.name for result in results for step in result.steps)
     sampled = {key for result in results for key in result.maxima}

@@ -124,8 +124,8 @@ def _bytes_per_access(reads: Reads, groups: list[Array]) -> Array | None:
 
 
 def by_tier(reads: Reads, groups: list[Array], sizes: Array) -> Demand:
-    """The rule by data tier, as demand: the accesses of the last weeks of all datasets of a tier, spread evenly over
-    their bytes. It knows how each tier is used, and nothing of single datasets.
+    """Return the rule by data tier, as demand: the accesses of the last weeks of all datasets of a tier, spread evenly
+    over their bytes. It knows how each tier is used, and nothing of single datasets.
     """
     demand = expected(reads, groups)
     tier = groups[2]
@@ -153,7 +153,7 @@ def _weeks_back(reads: Reads) -> Array:
 
 
 def _first_days(reads: Reads) -> Array:
-    """The number of the day of each dataset's first read; that after the last day where there is none."""
+    """Return the number of the day of each dataset's first read; that after the last day where there is none."""
     first = np.full(len(reads.datasets), len(reads.days))
     np.minimum.at(first, reads.dataset, reads.day)
     return first

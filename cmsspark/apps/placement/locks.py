@@ -29,7 +29,7 @@ Lock = tuple[str, "str | None"]
 
 
 def read_locks(path: Path, rses_file: str | None = None) -> frozenset[Lock]:
-    """The locks of a table or a dump; those on tape are left out, and a lock counts whatever its state is.
+    """Return the locks of a table or a dump; those on tape are left out, and a lock counts whatever its state is.
 
     A table is CSV or Parquet with ``dataset`` (or the name of a block) and ``site`` (or an RSE or node; null: at all
     sites). A dump is a folder with Rucio's Avro tables DATASET_LOCKS and RSES, read by rules 22 and 23; ``rses_file``:

@@ -45,7 +45,7 @@ class Plan:
     completed: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def result(self) -> Replicas:
-        """The replicas once the plan is carried out."""
+        """Return the replicas once the plan is carried out."""
         datasets, sites = [pair[0] for pair in self.added], [pair[1] for pair in self.added]
         replaced, fixed = self.gone.copy(), []
         for pair in self.added:
@@ -84,7 +84,7 @@ def make_plan(
     min_benefit: float = 0.0,
     lifetime: float = LIFETIME,
 ) -> Plan:
-    """The plan for the week of ``demand``.
+    """Return the plan for the week of ``demand``.
 
     ``min_copies``: complete copies on disk that remain of what loses one. ``free_share``: the part of each site's
     capacity that stays free. ``min_benefit``: bytes that a copy is expected to serve in ``lifetime`` weeks, for each
@@ -192,7 +192,8 @@ class _State:
         self.added.append((dataset, site))
 
     def _victims(self, dataset: int, site: int, size: float, most: float) -> list[int] | None:
-        """The copies that go for ``size`` bytes, which serve fewer than ``most`` accesses; None where too few."""
+        """Return the copies that go for ``size`` bytes, which serve fewer than ``most`` accesses; None where too few.
+        """
         missing, chosen, lost = size - self._free[site], list[int](), 0.0
         for number in self._of_site[site]:
             if missing <= 0:

@@ -1,4 +1,4 @@
-"""Reads of datasets at sites by day, from a file of anybody's or from stored days."""
+"""Reads of datasets at sites by day, from a user's file or from stored days."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ class Reads:
     dropped: int = 0
 
     def before(self, day: int) -> Reads:
-        """The reads of the days before day number ``day``; the names stay."""
+        """Return the reads of the days before day number ``day``; the names stay."""
         return self._chosen(self.day < day, self.days[:day])
 
     def week(self, day: int) -> Reads:
-        """The reads of the seven days from day number ``day`` on."""
+        """Return the reads of the seven days from day number ``day`` on."""
         return self._chosen((self.day >= day) & (self.day < day + 7), self.days)
 
     def _chosen(self, where: Array, days: tuple[date, ...]) -> Reads:
@@ -79,7 +79,7 @@ class Reads:
         return totals
 
     def named(self, datasets: tuple[str, ...], sites: tuple[str, ...]) -> Reads:
-        """The same reads with the numbers of other lists of names, which hold all of these."""
+        """Return the same reads with the numbers of other lists of names, which hold all of these."""
         of_dataset = _places(self.datasets, datasets)
         of_site = _places(self.sites, sites)
         return Reads(
@@ -94,8 +94,8 @@ def _places(names: tuple[str, ...], among: tuple[str, ...]) -> Array:
 
 
 def read_reads(path: Path) -> Reads:
-    """The reads of a CSV or Parquet file with the columns day, dataset, site, accesses, and optionally remote and
-    bytes; rows of one day, dataset and site are added up.
+    """Return the reads of a CSV or Parquet file with the columns day, dataset, site, accesses, and optionally remote
+    and bytes; rows of one day, dataset and site are added up.
 
     Raises InputMissing (66), UsageError (2) for other files, DataError (65) for damaged ones, missing columns, nulls
     and negative numbers.
@@ -104,7 +104,7 @@ def read_reads(path: Path) -> Reads:
 
 
 def make_reads(table: pl.DataFrame) -> Reads:
-    """The reads of rows with :data:`COLUMNS`. Raises InputMissing (66) where no row names a site."""
+    """Return the reads of rows with :data:`COLUMNS`. Raises InputMissing (66) where no row names a site."""
     import polars as pl
 
     for name in ("remote", "bytes"):
@@ -133,7 +133,7 @@ def make_reads(table: pl.DataFrame) -> Reads:
 
 
 def stored_reads(stored: StoredDays) -> Reads:
-    """The accesses of stored days, all their streams together; jobs are no accesses.
+    """Return the accesses of stored days, all their streams together; jobs are no accesses.
 
     Raises DataError (65) where a day's partials are damaged.
     """

@@ -44,7 +44,7 @@ class Row:
     benefit: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """All columns."""
+        """Return all columns."""
         return asdict(self)
 
 

@@ -55,7 +55,7 @@ class Week:
     copies_removed: int
 
     def as_dict(self) -> dict[str, Any]:
-        """All numbers; the week as text."""
+        """Return all numbers; the week as text."""
         return {**asdict(self), "week": self.week.isoformat()}
 
 
@@ -75,7 +75,7 @@ class Replay:
     lifetime: float = LIFETIME
 
     def run(self, rules: Sequence[str], *, weeks: int | None = None) -> list[Week]:
-        """A row for each week and rule. Raises InputMissing (66) where no week has enough days before it."""
+        """Return a row for each week and rule. Raises InputMissing (66) where no week has enough days before it."""
         for rule in rules:
             if rule not in ABOUT:
                 raise UsageError(f"there is no rule {rule!r}", next_step=f"one of {', '.join(ABOUT)}")
@@ -150,7 +150,7 @@ def with_arrivals(state: Replicas, known: Replicas, snapshot: Replicas) -> Repli
 
 
 def _of_week(week: Reads) -> Demand:
-    """The demand that a week turned out to have."""
+    """Return the demand that a week turned out to have."""
     counts = np.zeros((len(week.datasets), len(week.sites)))
     np.add.at(counts, (week.dataset, week.site), week.accesses)
     totals = counts.sum(1)
@@ -159,8 +159,8 @@ def _of_week(week: Reads) -> Demand:
 
 
 def sums(rows: Sequence[Week]) -> list[dict[str, Any]]:
-    """A row for each rule over all weeks: its sums, disk_bytes as the mean, remote reads and bytes against those of the
-    rule by data tier and of doing nothing (-0.1 is a tenth fewer; null where there is nothing to compare with).
+    """Return a row for each rule over all weeks: its sums, disk_bytes as the mean, remote reads and bytes against those
+    of the rule by data tier and of doing nothing (-0.1 is a tenth fewer; null where there is nothing to compare with).
     """
     totals: dict[str, dict[str, Any]] = {}
     for rule in dict.fromkeys(row.rule for row in rows):

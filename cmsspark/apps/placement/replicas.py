@@ -123,8 +123,8 @@ def make_replicas(
     sizes: Mapping[str, float] | None = None,
     until: date | None = None,
 ) -> Replicas:
-    """The copies of rows with :data:`COLUMNS`, several of one dataset and site added up; those since ``until`` or later
-    are left out.
+    """Return the copies of rows with :data:`COLUMNS`, several of one dataset and site added up; those since ``until``
+    or later are left out.
 
     ``datasets``, ``sites``: names that are numbered, too. The size of a dataset is that of ``sizes``, else of its rows,
     else its largest copy. Without a column ``complete``, a copy of that size is complete.
@@ -181,8 +181,9 @@ def _sizes(table: pl.DataFrame, disk: pl.DataFrame, names: tuple[str, ...], size
 def make_space(
     replicas: Replicas, given: Mapping[str, tuple[float | None, float | None]], budget: float | None
 ) -> Space:
-    """The space of each site: of ``given`` (capacity and budget in bytes, None where not given), else what lies there
-    now, so that copies can only take the place of others; a budget that is not given is ``budget``, None is unlimited.
+    """Return the space of each site: of ``given`` (capacity and budget in bytes, None where not given), else what lies
+    there now, so that copies can only take the place of others; a budget that is not given is ``budget``, None is
+    unlimited.
 
     Raises InputMissing (66) where ``given`` names a site that has no copy and no read.
     """

@@ -55,7 +55,7 @@ class PlacementInputs:
     locks: frozenset[Lock] = frozenset()
 
     def replicas_before(self, day: date) -> Replicas:
-        """The replicas that are known before a day."""
+        """Return the replicas that are known before a day."""
         from cmsspark.apps.placement.replicas import make_replicas
 
         made = make_replicas(self.table_before(day), datasets=self.reads.datasets, sites=self.reads.sites, until=day)
@@ -67,7 +67,7 @@ class PlacementInputs:
         return locked(made, self.locks)
 
     def space(self, replicas: Replicas) -> Space:
-        """The space of the sites of the replicas."""
+        """Return the space of the sites of the replicas."""
         from cmsspark.apps.placement.replicas import make_space
 
         return make_space(replicas, self.given_space, self.budget)
@@ -86,7 +86,7 @@ def file_inputs(
 
 
 def synthetic_inputs(seed: int, budget: float | None) -> PlacementInputs:
-    """A made-up world; each site has room for a tenth more than what its copies would take in the end."""
+    """Return a made-up world; each site has room for a tenth more than what its copies would take in the end."""
     from cmsspark.apps.placement import synthetic
     from cmsspark.apps.placement.replicas import make_replicas
 
@@ -154,7 +154,7 @@ def _stored_replicas(files: Files, current: CurrentTable, table: str) -> pl.Data
 
 
 def _with_names(reads: Reads, tables: list[pl.DataFrame]) -> Reads:
-    """The reads under the names of replicas, too."""
+    """Return the reads under the names of replicas, too."""
     datasets, sites = set(reads.datasets), set(reads.sites)
     for table in tables:
         datasets |= set(table["dataset"].to_list())

@@ -30,8 +30,8 @@ _CAMPAIGN_DAYS: Final = 56
 
 
 def make_world(seed: int = 0, *, primaries: int = 60, sites: int = 12, weeks: int = 20) -> tuple[Reads, pl.DataFrame]:
-    """The reads, and the replicas as a table with :data:`cmsspark.apps.placement.replicas.COLUMNS` whose ``since`` says
-    when each was made. The same seed gives the same world.
+    """Return the reads, and the replicas as a table with :data:`cmsspark.apps.placement.replicas.COLUMNS` whose
+    ``since`` says when each was made. The same seed gives the same world.
     """
     import polars as pl
 
@@ -58,7 +58,7 @@ def make_world(seed: int = 0, *, primaries: int = 60, sites: int = 12, weeks: in
 def _copies(
     generator: np.random.Generator, name: str, day: int, size: float, sites: list[str], homes: Array
 ) -> list[dict[str, Any]]:
-    """One or two copies on disk, half by who reads such data and half by room, and one on tape."""
+    """Return one or two copies on disk, half by who reads such data and half by room, and one on tape."""
     volume = float(round(3e11 * size * generator.lognormal(0, 1.3)))
     since = _FIRST + timedelta(days=day)
     count = int(generator.integers(1, 3))
@@ -72,7 +72,9 @@ def _reads(
     generator: np.random.Generator, name: str, made: int, end: int, scale: float, homes: Array, size: float,
     sites: list[str],
 ) -> list[pl.DataFrame]:  # fmt: skip
-    """The reads of one dataset: days from its making on, with weeks in which an analysis runs over it, or none does."""
+    """Return the reads of one dataset: days from its making on, with weeks in which an analysis runs over it, or none
+    does.
+    """
     import polars as pl
 
     days = np.arange(max(made, 0), end)

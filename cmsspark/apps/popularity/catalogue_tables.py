@@ -106,7 +106,7 @@ def _tables(files: Files, fout: str, name: str, days: Sequence[date]) -> list[_S
 
 
 def _known(day: date, table: CurrentTable) -> date | None:
-    """The day of the newest that the table was made from; None where a dump has no date."""
+    """Return the day of the newest that the table was made from; None where a dump has no date."""
     dumps = [dump.day for dump in table.manifest.dumps.values()]
     dated = [when for when in dumps if when is not None]
     return max([day, *dated]) if len(dated) == len(dumps) else None
@@ -156,7 +156,7 @@ def _of_dbs(rows: pl.DataFrame, first: date) -> pl.DataFrame:
 
 
 def _newest_release(text: str | None) -> float | None:
-    """The newest of releases joined by commas as a number: 10.06 of CMSSW_10_6_8; None without one."""
+    """Return the newest of releases joined by commas as a number: 10.06 of CMSSW_10_6_8; None without one."""
     found = [(int(match[1]), int(match[2])) for match in _RELEASE.finditer(text or "")]
     return None if not found else max(found)[0] + max(found)[1] / 100
 

@@ -50,11 +50,11 @@ class DatasetReads:
     user: Array
 
     def until(self, count: int) -> DatasetReads:
-        """The reads before day number ``count``."""
+        """Return the reads before day number ``count``."""
         return self._between(0, count)
 
     def only(self, chosen: Array) -> DatasetReads:
-        """The reads of the datasets of these numbers, which ascend, under their new numbers."""
+        """Return the reads of the datasets of these numbers, which ascend, under their new numbers."""
         kept, users = np.isin(self.dataset, chosen), np.isin(self.user_dataset, chosen)
         fewer = self._where(kept, users)
         numbers = [np.searchsorted(chosen, each).astype(np.int32) for each in (fewer.dataset, fewer.user_dataset)]
@@ -151,7 +151,7 @@ class ReadsBuilder:
         return names.replace_strict(different, pl.Series(codes, dtype=pl.Int32), default=None, return_dtype=pl.Int32)
 
     def build(self, days: Sequence[date], datasets: Sequence[str]) -> DatasetReads:
-        """The reads, with days and datasets under their numbers in these."""
+        """Return the reads, with days and datasets under their numbers in these."""
         place = {name: number for number, name in enumerate(datasets)}
         dataset = np.array([place[name] for name in self._numbers["dataset_name"]], np.int32)
         unknown = self._numbers["site_name"].get(_UNKNOWN_SITE)

@@ -64,8 +64,8 @@ def evaluated_days(series: Series, label: Label, last: int | None = None) -> lis
 
 
 def too_short(series: Series, wanted: str, earliest: int, label: Label, mondays: int = 1) -> InputMissing:
-    """The error where a series has not ``mondays`` weeks that begin on a Monday ``earliest`` days after its first day
-    or later, and are over: it says how many days are needed from that first day on.
+    """Return the error where a series has not ``mondays`` weeks that begin on a Monday ``earliest`` days after its
+    first day or later, and are over: it says how many days are needed from that first day on.
     """
     start = series.days[0] + timedelta(days=earliest)
     monday = start + timedelta(days=-start.weekday() % 7 + 7 * (mondays - 1))

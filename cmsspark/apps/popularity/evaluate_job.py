@@ -32,7 +32,7 @@ _MODELS: Final = ("average", "blend")
 
 
 def command_of(name: str, run_job: Callable[..., results.CurrentTable]) -> click.Command:
-    """The command of a job that judges models, whose ``run`` is ``run_job``."""
+    """Return the command of a job that judges models, whose ``run`` is ``run_job``."""
 
     @click.command(name, help=f"{JOBS[name].about}. Needs cmsspark[popularity]. Exit codes: cmsspark help exit-codes.")
     @date_option

@@ -21,9 +21,9 @@ SITE_TABLE: Final = "popularity_site_features"
 
 
 def file_rows(series: Series, number: int, label: Label, last: int = 0) -> pl.DataFrame:
-    """All features of each dataset on day ``number``, and on the days 7, 14 … before it, ``last`` of them: columns
-    ``first_day``, ``dataset``, ``site`` (of a series by site), the features, and ``is_popular``, null where the weeks
-    from that day on are not over.
+    """Return all features of each dataset on day ``number``, and on the days 7, 14 … before it, ``last`` of them:
+    columns ``first_day``, ``dataset``, ``site`` (of a series by site), the features, and ``is_popular``, null where the
+    weeks from that day on are not over.
 
     Days without a day before them are left out. Raises DataError (65) where the series lacks what the label is made of.
     """
@@ -51,7 +51,7 @@ def file_rows(series: Series, number: int, label: Label, last: int = 0) -> pl.Da
 
 
 def _labels(series: Series, start: int, label: Label) -> list[bool | None]:
-    """Whether each dataset was popular in the weeks from that day on; nulls where they are not over."""
+    """Return whether each dataset was popular in the weeks from that day on; nulls where they are not over."""
     if start + label.days > len(series.days):
         return [None] * len(series.datasets)
     popular: list[bool | None] = (label.of(series, start) > 0).tolist()

@@ -60,7 +60,7 @@ class Names:
 
 
 def _numbered(values: Array, sites: tuple[str, ...] | None) -> Array:
-    """The number of each value; of a series by site, of each value at a site."""
+    """Return the number of each value; of a series by site, of each value at a site."""
     if sites is not None:
         values = np.array([f"{value}\t{site}" for value, site in zip(values.tolist(), sites, strict=True)], str)
     return np.unique(values, return_inverse=True)[1]
@@ -118,8 +118,8 @@ def decayed(values: Array) -> Array:
 
 
 def _rhythm(accesses: Array, used: Array) -> dict[str, Array]:
-    """How regularly and how much each dataset was used: gaps between days with an access, the days in a row up to the
-    last one, the busiest day and how long ago it was, and how far days of four weeks differ.
+    """Return how regularly and how much each dataset was used: gaps between days with an access, the days in a row up
+    to the last one, the busiest day and how long ago it was, and how far days of four weeks differ.
     """
     length, count = used.shape
     active = used.sum(0)
@@ -136,8 +136,9 @@ def _rhythm(accesses: Array, used: Array) -> dict[str, Array]:
 
 
 def _of_siblings(values: Array, group: Array, known: Array) -> Array:
-    """The mean of the others in the group that are ``known``: days before have a row of them. Names that only later
-    days have count nowhere. Where the group has none, the mean of all known ones.
+    """Return the mean of the others in the group that are ``known``: days before have a row of them.
+
+    Names that only later days have count nowhere. Where the group has none, the mean of all known ones.
     """
     totals, counts = np.bincount(group, values * known), np.bincount(group, known)
     others = counts[group] - known

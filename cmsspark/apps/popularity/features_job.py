@@ -24,7 +24,7 @@ NAME: Final = "popularity_features"
 
 
 def command_of(name: str, run_job: Callable[..., results.CurrentTable]) -> click.Command:
-    """The command of a job that stores features, whose ``run`` is ``run_job``."""
+    """Return the command of a job that stores features, whose ``run`` is ``run_job``."""
 
     @click.command(name, help=f"{JOBS[name].about}. Exit codes: cmsspark help exit-codes.")
     @date_option

@@ -116,7 +116,7 @@ def _table(weeks: Weeks, series: Series, day: date, model_name: str, rows: dict[
 
 
 def table_name(name: str, series: Series) -> str:
-    """The stored table ``name`` (forecast, quality …) of datasets, or of datasets at sites."""
+    """Return the stored table ``name`` (forecast, quality …) of datasets, or of datasets at sites."""
     return f"{_SITE_TABLE if series.by_site else _TABLE}{name}"
 
 
@@ -183,7 +183,7 @@ def _mean(weeks: Sequence[Mapping[str, Any]], name: str) -> float | None:
 
 
 def last_days(series: Series, day: date) -> Series:
-    """The series up to the day before ``day``."""
+    """Return the series up to the day before ``day``."""
     return series.until(max((day - series.days[0]).days, 0))
 
 

@@ -28,7 +28,7 @@ _DEFAULTS: Final = {"model": "blend", "weeks": 4, "top": 2000, "seed": 0}
 
 
 def command_of(name: str, run_job: Callable[..., results.CurrentTable]) -> click.Command:
-    """The command of a job that stores a forecast, whose ``run`` is ``run_job``."""
+    """Return the command of a job that stores a forecast, whose ``run`` is ``run_job``."""
 
     @click.command(name, help=f"{JOBS[name].about}. Exit codes: cmsspark help exit-codes.")
     @date_option

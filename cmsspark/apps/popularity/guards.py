@@ -11,7 +11,7 @@ from cmsspark.apps.popularity.features import decayed
 from cmsspark.apps.popularity.fitting import predict
 from cmsspark.apps.popularity.scores import average_precision
 from cmsspark.apps.popularity.series import Series
-from cmsspark.apps.popularity.training import Weeks
+from cmsspark.apps.popularity.training import FIRST_DAY, Weeks
 from cmsspark.base.errors import DataError
 
 Array = np.ndarray[Any, Any]
@@ -25,6 +25,10 @@ _BESIDE: Final = 0.55
 _MOST_ROWS: Final = 5_000
 #: Fewer rows say nothing about a column.
 _LEAST_ROWS: Final = 20
+#: Weeks before the checked ones that few rows are checked together with, at most.
+_MORE_WEEKS: Final = 8
+#: What a leak in few rows adds at least to the rank correlation of the best column of the past.
+_LEAST_GAIN: Final = 0.02
 #: Average precision of shuffled labels may lie this far above the share of positives.
 _SHUFFLED_ROOM: Final = 0.15
 #: Shuffles of each day at least, and of all days together: three alone may all find the same direction by chance.
@@ -103,7 +107,7 @@ def shuffles(seed: int, days: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def check_shuffled(weeks: Weeks, scores: Sequence[tuple[int, Array]]) -> None:
-    """A model of shuffled labels has the average precision of guessing, in the mean of days and shuffles. ``scores``:
+    """Check that a model of shuffled labels has the average precision of guessing. ``scores``:
     (day, what such a model predicted for it). Raises DataError (65).
 
     Such a model ranks by some direction of the features. Where few datasets are popular, one direction is much better
@@ -130,29 +134,37 @@ def check_columns(weeks: Weeks, days: Sequence[int]) -> None:
 
     Alone, and beside columns that come from the past for certain, each column may tell the order of the datasets by
     their accesses in the week only as well as such columns do: the same week's CPU, users, bytes, or a noisy copy of
-    its accesses tell much more.
+    its accesses tell much more. Few rows are checked once more together with those of the weeks before.
     """
-    weekly, past, columns = [], [], []
-    for day in days:
-        entered = np.nonzero(weeks.until(day).population(day))[0]
-        if len(entered) > _MOST_ROWS:
-            entered = np.sort(np.random.default_rng(day).choice(entered, _MOST_ROWS, replace=False))
-        series = weeks.series.until(day)
-        weekly.append(_ranks(weeks.series.accesses[day : day + weeks.label.days, entered].sum(0)))
-        past.append(np.apply_along_axis(_ranks, 0, _past_columns(series)[entered]))
-        columns.append(np.apply_along_axis(_ranks, 0, weeks.rows(day)[entered]))
-    week, known, suspects = np.concatenate(weekly), np.concatenate(past), np.concatenate(columns)
-    if len(week) < _LEAST_ROWS or not week.any():
+    rows = [_ranked(weeks, day) for day in days]
+    count = sum(len(week) for week, _, _ in rows)
+    if count < _LEAST_ROWS or not any(week.any() for week, _, _ in rows):
         return
-    best = float(np.abs(known.T @ week).max()) / len(week)
-    basis, _ = np.linalg.qr(np.append(known, np.ones((len(known), 1)), axis=1))
+    is_few = count <= 2 * rows[0][1].shape[1]
+    _check_rows(weeks.columns, rows, is_few=is_few)
+    if is_few:
+        earlier = range(min(days) - 7, FIRST_DAY - 1, -7)[:_MORE_WEEKS]
+        _check_rows(weeks.columns, [*rows, *(_ranked(weeks, day) for day in earlier)], is_few=True)
+
+
+def _check_rows(names: Sequence[str], rows: Sequence[tuple[Array, Array, Array]], *, is_few: bool) -> None:
+    """Check rows of some days (:func:`_ranked`) together. Raises DataError (65).
+
+    Of few rows the columns of the past leave so little open that an honest column may fit it by chance: a leak fits it
+    and also closes half of what the best column of the past lacks to the order of the week.
+    """
+    week, past, suspects = (np.concatenate(parts) for parts in zip(*rows, strict=True))
+    best = float(np.abs(past.T @ week).max()) / len(week)
+    basis = _basis_of_few(past) if is_few else _basis(past)
     rest = week - basis @ (basis.T @ week)
-    for number, name in enumerate(weeks.columns):
+    spread = len(week) ** -0.5
+    spread_beside = (len(week) - basis.shape[1]) ** -0.5 if is_few else spread
+    least = best + max((1 - best) / 2, _LEAST_GAIN) if is_few else 0.0
+    for number, name in enumerate(names):
         alone = abs(float(suspects[:, number] @ week)) / len(week)
         added = suspects[:, number] - basis @ (basis.T @ suspects[:, number])
-        beside = abs(_correlation(added, rest)) if len(week) > 2 * basis.shape[1] else 0.0
-        spread = len(week) ** -0.5
-        if alone > best + _ALONE + spread or beside > _BESIDE + 1.5 * spread:
+        beside = abs(_correlation(added, rest))
+        if alone > best + _ALONE + spread or (beside > _BESIDE + 1.5 * spread_beside and alone >= least):
             raise DataError(
                 f"the feature {name} knows the week that is predicted",
                 found=f"rank correlation {alone:.3f} with its accesses, {best:.3f} by the best column of the past; "
@@ -161,15 +173,41 @@ def check_columns(weeks: Weeks, days: Sequence[int]) -> None:
             )
 
 
+def _ranked(weeks: Weeks, day: int) -> tuple[Array, Array, Array]:
+    """Return the ranks of the accesses of the week, of columns of the past and of all features on that day, of at most
+    :data:`_MOST_ROWS` datasets.
+    """
+    entered = np.nonzero(weeks.until(day).population(day))[0]
+    if len(entered) > _MOST_ROWS:
+        entered = np.sort(np.random.default_rng(day).choice(entered, _MOST_ROWS, replace=False))
+    past = np.apply_along_axis(_ranks, 0, _past_columns(weeks.series.until(day))[entered])
+    features = np.apply_along_axis(_ranks, 0, weeks.rows(day)[entered])
+    return _ranks(weeks.series.accesses[day : day + weeks.label.days, entered].sum(0)), past, features
+
+
 def _past_columns(past: Series) -> Array:
-    """Return float64 [datasets, columns] that can know nothing of the week after ``past``."""
-    length, columns = len(past.days), []
+    """Return float64 [datasets, columns] that can know nothing of the week after ``past``, those of accesses first."""
+    length, used = len(past.days), past.accesses > 0
+    columns = [np.where(used.any(0), np.argmax(used[::-1], 0), length)]
     for values in past.values:
         columns += [values[max(length - days, 0) :].sum(0) for days in (1, 3, 7, 14, 28)]
         columns.append(decayed(values))
-    used = past.accesses > 0
-    columns.append(np.where(used.any(0), np.argmax(used[::-1], 0), length))
     return np.stack(columns, axis=1)
+
+
+def _basis(past: Array) -> Array:
+    """Return orthonormal columns that span a constant and the columns of the past."""
+    basis, _ = np.linalg.qr(np.append(past, np.ones((len(past), 1)), axis=1))
+    return np.asarray(basis)
+
+
+def _basis_of_few(past: Array) -> Array:
+    """Return the same of few rows, without the last columns of the past and those that depend on others: in as many
+    dimensions as there are rows they would explain every week.
+    """
+    columns = np.append(np.ones((len(past), 1)), past[:, : len(past) // 3 - 1], axis=1)
+    vectors, sizes, _ = np.linalg.svd(columns, full_matrices=False)
+    return np.asarray(vectors[:, sizes > 1e-9 * sizes[0]])
 
 
 def _correlation(one: Array, other: Array) -> float:

@@ -35,7 +35,7 @@ def label_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def label_of(threshold: float, users: float | None, top_bytes: int | None, horizon: int) -> Label:
-    """The label of these options. Raises UsageError (2) where they exclude each other."""
+    """Return the label of these options. Raises UsageError (2) where they exclude each other."""
     from cmsspark.apps.popularity.training import Label
     from cmsspark.base.errors import UsageError
 

@@ -53,7 +53,7 @@ class Model(Protocol):
 
 
 def sigmoid(values: Array) -> Array:
-    """The logistic function, without overflow."""
+    """Return the logistic function, without overflow."""
     return np.asarray(1 / (1 + np.exp(-np.clip(values, -30, 30))))
 
 
@@ -257,7 +257,7 @@ def check_model(name: str) -> None:
 
 
 def make_model(name: str, label: Label, options: Mapping[str, Any] | None = None) -> Model:
-    """A model by name, with ``options`` in place of its own. Raises UsageError (2) for another name."""
+    """Return a model by name, with ``options`` in place of its own. Raises UsageError (2) for another name."""
     check_model(name)
     return MODELS[name](label, options or {})
 

@@ -98,14 +98,14 @@ class Saved:
 
 
 def columns_digest(columns: Sequence[str]) -> str:
-    """The sha256 of the names of columns, in order."""
+    """Return the sha256 of the names of columns, in order."""
     return hashlib.sha256("\n".join(columns).encode()).hexdigest()
 
 
 def aligned(rows: Array, columns: Sequence[str], wanted: Sequence[str]) -> Array:
-    """The rows with the columns ``wanted``: flags of tiers and campaigns that the series has not are 0, its own others
-    are left out. Raises DataError (65) where another column is missing: features have changed, or the model learned
-    from tables of a store that the series has not.
+    """Return the rows with the columns ``wanted``: flags of tiers and campaigns that the series has not are 0, its own
+    others are left out. Raises DataError (65) where another column is missing: features have changed, or the model
+    learned from tables of a store that the series has not.
     """
     place = {name: number for number, name in enumerate(columns)}
     lacking = [name for name in wanted if name not in place and not name.startswith(_FLAGS)]
@@ -129,7 +129,7 @@ def aligned(rows: Array, columns: Sequence[str], wanted: Sequence[str]) -> Array
 
 
 def train(weeks: Weeks, model_name: str, *, seed: int = 0) -> Fitted:
-    """The model that has learned from all days of the series."""
+    """Return the model that has learned from all days of the series."""
     return fit(weeks, len(weeks.series.days), model_name, seed=seed)
 
 
@@ -183,8 +183,8 @@ def save(folder: Path, weeks: Weeks, fitted: Fitted, metrics: Sequence[Mapping[s
 
 
 def load(folder: Path, location: str | None = None) -> Saved:
-    """The model of a version's folder, or the newest of a folder of versions. ``location``: where a copy came from,
-    which errors name.
+    """Return the model of a version's folder, or the newest of a folder of versions. ``location``: where a copy came
+    from, which errors name.
 
     Raises InputMissing (66) where there is none, DataError (65) where it is damaged or of another version of cmsspark.
     """
@@ -208,8 +208,8 @@ def load(folder: Path, location: str | None = None) -> Saved:
 
 
 def find(location: str) -> Saved | None:
-    """The saved model of a folder, which may be a URI of the local disk or of another file system; None where a plain
-    path is no folder. Raises as :func:`load`.
+    """Return the saved model of a folder, which may be a URI of the local disk or of another file system; None where a
+    plain path is no folder. Raises as :func:`load`.
     """
     if is_local(location):
         folder = Path(local_path(location))

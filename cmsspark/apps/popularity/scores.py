@@ -10,7 +10,7 @@ Array = np.ndarray[Any, Any]
 
 
 def average_precision(labels: Array, scores: Array) -> float | None:
-    """The mean precision over the positives, equal scores taken together; None without a positive."""
+    """Return the mean precision over the positives, equal scores taken together; None without a positive."""
     if not labels.any():
         return None
     order = np.argsort(-scores, kind="stable")
@@ -22,7 +22,7 @@ def average_precision(labels: Array, scores: Array) -> float | None:
 
 
 def area_under_curve(labels: Array, scores: Array) -> float | None:
-    """The probability that a positive has the higher score, ties half; None without both kinds."""
+    """Return the probability that a positive has the higher score, ties half; None without both kinds."""
     positives = int(labels.sum())
     negatives = len(labels) - positives
     if not positives or not negatives:

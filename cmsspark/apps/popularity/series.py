@@ -1,4 +1,4 @@
-"""Daily use of datasets: from a file of anybody's, or from stored days."""
+"""Daily use of datasets: from a user's file, or from stored days."""
 
 from __future__ import annotations
 
@@ -105,14 +105,14 @@ class Series:
         return np.asarray(self.values[0])
 
     def until(self, count: int) -> Series:
-        """The series that ends before day number ``count``."""
+        """Return the series that ends before day number ``count``."""
         catalogue = None if self.catalogue is None else self.catalogue.until(count)
         reads = None if self.reads is None else self.reads.until(count)
         values = self.values[:, :count]
         return Series(self.days[:count], self.datasets, values, (), self.first_rows, catalogue, reads, self.sites)
 
     def only(self, chosen: Array) -> Series:
-        """The series of the datasets of these numbers, which ascend."""
+        """Return the series of the datasets of these numbers, which ascend."""
         names = tuple(self.datasets[number] for number in chosen.tolist())
         first = None if self.first_rows is None else self.first_rows[chosen]
         catalogue = None if self.catalogue is None else self.catalogue.only(chosen)
@@ -128,7 +128,8 @@ class Series:
 
 
 def read_series(path: Path) -> Series:
-    """The series of a CSV or Parquet file with the columns day, dataset, accesses, and optionally users, bytes, cpus.
+    """Return the series of a CSV or Parquet file with the columns day, dataset, accesses, and optionally users, bytes,
+    cpus.
 
     Rows of one day and dataset are added up; users, bytes and cpus may be null. Raises as
     :func:`cmsspark.store.table_files.read_table`, DataError (65) for more than fits into memory.
@@ -179,9 +180,9 @@ def make_series(table: pl.DataFrame, names: Sequence[str] = ()) -> Series:
 
 
 def stored_series(stored: StoredDays, *, by_site: bool = False) -> Series:
-    """The series of stored days: accesses, distinct users, bytes and CPU seconds of each dataset over all streams
-    of accesses. Jobs are another measure, and are not among them. Its catalogue comes from stored tables of DBS and
-    replicas, where there are some. With ``by_site`` each element is a dataset at a site, as the logs name sites.
+    """Return the series of stored days: accesses, distinct users, bytes and CPU seconds of each dataset over all
+    streams of accesses. Jobs are another measure, and are not among them. Its catalogue comes from stored tables of DBS
+    and replicas, where there are some. With ``by_site`` each element is a dataset at a site, as the logs name sites.
 
     Raises DataError (65) where a day's partials are damaged, two keys of pseudonyms are mixed, or the datasets at sites
     are more than fit into memory.
@@ -230,7 +231,8 @@ def stored_series(stored: StoredDays, *, by_site: bool = False) -> Series:
 
 
 def _access_rows(stored: StoredDays) -> Iterator[tuple[date, pl.DataFrame]]:
-    """Each day's partials of streams of accesses, of all its part files: rows of one dataset may be in several."""
+    """Yield each day's partials of streams of accesses, of all its part files: rows of one dataset may be in several.
+    """
     import polars as pl
 
     texts = ("stream", "dataset_name", "site_name", "user")

@@ -41,8 +41,9 @@ class StoredRun:
     tables: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def series(self, *, by_site: bool = False) -> Series:
-        """The daily use of the datasets, or of the datasets at sites, in these days. Raises DataError (65),
-        InputMissing (66).
+        """Return the daily use of the datasets, or of the datasets at sites, in these days.
+
+        Raises DataError (65), InputMissing (66).
         """
         from cmsspark.apps.popularity.series import stored_series
 
@@ -90,8 +91,8 @@ class StoredRun:
 def stored_run(
     name: str, day: date, fout: str, settings: Settings, log: Callable[[str], None] | None = None
 ) -> Iterator[StoredRun]:
-    """A run of the job ``name`` on the stored days before ``day``, at most :data:`DAYS`; on any failure the previous
-    result stays.
+    """Yield a run of the job ``name`` on the stored days before ``day``, at most :data:`DAYS`; on any failure the
+    previous result stays.
 
     Raises InputMissing (66) where no day or not the day before is stored, DataError (65), NotReady (75).
     """
@@ -111,7 +112,7 @@ def stored_run(
 
 
 def _without_first_gap(days: StoredDays) -> StoredDays:
-    """The days from the first stored one on: a store that begins later lacks nothing."""
+    """Return the days from the first stored one on: a store that begins later lacks nothing."""
     if not days.partials:
         return days
     first = min(days.partials)

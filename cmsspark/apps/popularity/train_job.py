@@ -28,7 +28,7 @@ FOLDER: Final = "models"
 
 
 def command_of(name: str, run_job: Callable[..., results.CurrentTable]) -> click.Command:
-    """The command of a job that trains a model, whose ``run`` is ``run_job``."""
+    """Return the command of a job that trains a model, whose ``run`` is ``run_job``."""
 
     @click.command(name, help=f"{JOBS[name].about}. Needs cmsspark[popularity]. Exit codes: cmsspark help exit-codes.")
     @date_option

@@ -54,7 +54,7 @@ class Label:
         return self.text_of(by_site=False)
 
     def text_of(self, *, by_site: bool) -> str:
-        """What it is, in a few words; ``by_site``: for datasets at sites."""
+        """Return what it is, in a few words; ``by_site``: for datasets at sites."""
         during = number_of(self.weeks, "week")
         if self.top_bytes is not None:
             what = "pairs of dataset and site" if by_site else "datasets"
@@ -112,7 +112,7 @@ class Training:
     datasets: Array
 
     def where(self, chosen: Array) -> Training:
-        """The rows where ``chosen``."""
+        """Return the rows where ``chosen``."""
         parts = (self.rows[chosen], self.labels[chosen], self.days[chosen], self.weights[chosen])
         return Training(*parts, self.columns, self.total, self.datasets[chosen])
 

@@ -30,12 +30,12 @@ HELD_WEEKS: Final = 1
 
 
 def configurations(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """All combinations of the values of a grid."""
+    """Return all combinations of the values of a grid."""
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
 
 def parse_grid(model_name: str, texts: Sequence[str]) -> dict[str, list[Any]]:
-    """The grid of ``NAME=VALUE,VALUE`` texts, or the model's own without any. Raises UsageError (2)."""
+    """Return the grid of ``NAME=VALUE,VALUE`` texts, or the model's own without any. Raises UsageError (2)."""
     if model_name not in GRIDS:
         raise UsageError(f"{model_name} has nothing to tune", next_step=f"one of {', '.join(GRIDS)}")
     grid: dict[str, list[Any]] = {}
@@ -55,8 +55,8 @@ def tune(
     series: Series, label: Label, model_name: str, grid: Mapping[str, Sequence[Any]], *, weeks: int = 4, seed: int = 0,
     spark: SparkSession | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """A row for each configuration, the best first: ``options``, ``average_precision`` and ``brier`` as means of the
-    ``weeks`` before the held-back one, and ``held_average_precision`` and ``held_brier`` of that one.
+    """Return a row for each configuration, the best first: ``options``, ``average_precision`` and ``brier`` as means of
+    the ``weeks`` before the held-back one, and ``held_average_precision`` and ``held_brier`` of that one.
 
     Raises InputMissing (66) where the series has too few weeks.
     """

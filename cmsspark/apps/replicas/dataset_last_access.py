@@ -55,7 +55,8 @@ def build(frames: Frames, day: date, months: int = MONTHS) -> pl.DataFrame:
 
 
 def log_last_access(files: Files, request: JobRequest) -> dict[str, pl.DataFrame]:
-    """The last stored day, not after the request's, on which a log of any stream has an access to each dataset."""
+    """Return the last stored day, not after the request's, on which a log of any stream has an access to each dataset.
+    """
     import polars as pl
 
     from cmsspark.store import results
@@ -78,7 +79,7 @@ def log_last_access(files: Files, request: JobRequest) -> dict[str, pl.DataFrame
 
 
 def configured(options: Mapping[str, Any], settings: Settings) -> DumpJob:
-    """The job for its options."""
+    """Return the job for its options."""
     del settings
     return replace(JOB, build=partial(build, months=options["months"]))
 

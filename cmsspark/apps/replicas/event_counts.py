@@ -37,7 +37,7 @@ def build(frames: Frames, day: date) -> pl.DataFrame:
 
 
 def _manifest(frames: Frames) -> dict[str, Any]:
-    """How many blocks the words leave out."""
+    """Return how many blocks the words leave out."""
     without, skims = (frames[name]["word"].to_list() for name in ("without", "skims"))
     left_out = int(month_sums(frames, without).filter("is_left_out")["block_count"].sum())
     return {"event_counts": {"without": without, "skims": skims, "blocks_left_out": left_out}}
@@ -54,7 +54,7 @@ def _more(words: Sequence[str], skims: Sequence[str], *_: Any) -> dict[str, pl.D
 
 
 def configured(options: Mapping[str, Any], settings: Settings) -> DumpJob:
-    """The job for its options and the settings."""
+    """Return the job for its options and the settings."""
     return replace(
         JOB,
         block_contents="valid" if options["valid_files"] else "all",

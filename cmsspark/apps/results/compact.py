@@ -1,4 +1,4 @@
-"""``cmsspark compact``: store days that have many small files as new runs with few files."""
+"""``cmsspark lab compact``: merges small files of stored days into new runs."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def command(
     """Compact days and periods whose tables have more files than they need (one for each 128 MB).
 
     A compacted result is a new run with the same rows. Nothing is published again, and no period becomes out of date.
-    The old runs stay until cmsspark prune removes them. Without --date and a period all results are checked.
+    The old runs stay until cmsspark lab prune removes them. Without --date and a period all results are checked.
     """
     settings = settings_of(settings_file)
     store = store_of(fout, settings)
     jobs = (find_job(job_name).name,) if job_name else ()
-    compact(files_of(store, "cmsspark compact", settings), store, jobs, day or period, dry_run=dry_run)
+    compact(files_of(store, "cmsspark lab compact", settings), store, jobs, day or period, dry_run=dry_run)
 
 
 def compact(
@@ -83,5 +83,5 @@ def compact(
 
 
 def _covers(when: Interval, interval: Interval) -> bool:
-    """Whether ``when`` is the interval, or a period with that day."""
+    """Return whether ``when`` is the interval, or a period with that day."""
     return interval == when or (isinstance(when, Period) and not isinstance(interval, Period) and interval in when.days)

@@ -12,7 +12,7 @@ from cmsspark.base.text.terminal import hanging, terminal_width
 
 
 def exit_codes() -> str:
-    """The text of ``cmsspark help exit-codes``: the meaning and the next step of every exit code."""
+    """Return the text of ``cmsspark help exit-codes``: the meaning and the next step of every exit code."""
     lines = ["Exit codes of run_spark and cmsspark:", ""]
     width = terminal_width()
     for code in Exit:
@@ -50,7 +50,7 @@ def _topics(group: click.Context) -> str:
 
 
 def _command_context(context: click.Context, names: tuple[str, ...]) -> click.Context:
-    """The context of the command with these ``names``. Raises UsageError (2) for a name that does not exist."""
+    """Return the context of the command with these ``names``. Raises UsageError (2) for a name that does not exist."""
     for name in names:
         group = context.command
         subcommand = group.get_command(context, name) if isinstance(group, click.Group) else None

@@ -1,4 +1,4 @@
-"""``cmsspark pseudonyms``: the keys of pseudonyms, and their rotation."""
+"""``cmsspark lab pseudonyms``: the keys of pseudonyms, and their rotation."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def _name_stored_days(settings: Settings, fout: str | None, first: date, keys: K
     store = fout or settings.store
     if store is None or first > dates.today():
         return
-    files = files_of(store, "cmsspark pseudonyms")
+    files = files_of(store, "cmsspark lab pseudonyms")
     others = []
     for day in contents.stored_intervals(files, store, JOB):
         if isinstance(day, date) and day >= first:
@@ -138,4 +138,4 @@ def _name_stored_days(settings: Settings, fout: str | None, first: date, keys: K
     if others:
         again = f"cmsspark daily --force --from {min(others)} --to {max(others)}"
         click.echo(f"stored with an earlier key: {spans(others)}")
-        click.echo(f"{again} counts them again; then cmsspark prune removes what they replaced")
+        click.echo(f"{again} counts them again; then cmsspark lab prune removes what they replaced")

@@ -93,7 +93,7 @@ def _is_day(text: str) -> bool:
 
 
 def _dump_tables(text: str, root: str | None, settings: Settings) -> list[DumpView]:
-    """The tables of the dumps of a day, by default today, with a note on each folder."""
+    """Return the tables of the dumps of a day, by default today, with a note on each folder."""
     from cmsspark.sources.layout import Layout
     from cmsspark.store.query.dump_views import find_tables
     from cmsspark.store.stored_columns import files_of
@@ -107,7 +107,7 @@ def _dump_tables(text: str, root: str | None, settings: Settings) -> list[DumpVi
 
 
 def _query_text(query: str | None, file: str | None) -> str | None:
-    """The query of the command line, a file or a pipe; None for the prompt. Raises UsageError (2)."""
+    """Return the query of the command line, a file or a pipe; None for the prompt. Raises UsageError (2)."""
     if query is not None and file is not None:
         raise UsageError("QUERY and --file exclude each other", next_step="give only one of them")
     if file == "-" or (query is None and file is None and not sys.stdin.isatty()):

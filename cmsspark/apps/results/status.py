@@ -25,22 +25,22 @@ from cmsspark.store.run_history import Run, State
 
 @click.command("status")
 @click.option("--days", "count", type=click.IntRange(1, 4000), default=14, show_default=True, help="Number of days.")
-@click.option("--to", "last", type=DayType(), help="Last day. [default: yesterday in UTC]")
+@click.option("--to", "last", type=DayType(), help="Last day. [default: yesterday; if --days before, the last stored]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: the state by day and job.")
 @store_options
 def command(count: int, last: date | None, as_json: bool, fout: str | None, settings_file: str | None) -> None:
     """Show which days of which jobs are stored, published, failed or missing."""
-    until = last or dates.today() - timedelta(days=1)
-    span = [until - timedelta(days=back) for back in range(count - 1, -1, -1)]
     settings = settings_of(settings_file)
     store = fout or settings.store
     # A run into another store says nothing about this one. Where there is no store, all that is known is shown.
     own = store if store and not (is_local(store) and not Path(local_path(store)).is_dir()) else None
     with history_of(settings, fout) as history:
-        # Runs of periods have no single day: cmsspark periods lists them.
+        stored = history.stored_days(own)
+        until = last or _last_day(stored, count)
+        span = [until - timedelta(days=back) for back in range(count - 1, -1, -1)]
+        # Runs of periods have no single day: cmsspark period --list lists them.
         runs = [run for run in history.runs(first=span[0], last=until) if not run.details.period]
         published = history.published(span[0], until)
-        stored = history.stored_days(own)
     if own is not None:
         places = {place for place in {run.store for run in runs} if is_same_place(place, own)}
         runs = [run for run in runs if run.store in places]
@@ -62,8 +62,16 @@ def command(count: int, last: date | None, as_json: bool, fout: str | None, sett
         click.echo(line)
 
 
+def _last_day(stored: Mapping[str, Sequence[date]], count: int) -> date:
+    """Return yesterday, or the last stored day where no stored day is among the ``count`` days up to yesterday."""
+    yesterday = dates.today() - timedelta(days=1)
+    of_days = [days for job, days in stored.items() if job in JOBS and not JOBS[job].of_periods]
+    newest = max((day for days in of_days for day in days), default=yesterday)
+    return newest if newest <= yesterday - timedelta(days=count) else yesterday
+
+
 def _store_note(store: str | None, *, has_runs: bool) -> str | None:
-    """What there is to say where no store is named, or where none is at that place."""
+    """Return what there is to say where no store is named, or where none is at that place."""
     if not store:
         return None if has_runs else "no store is named: give --fout URI, or `store: URI` in cmsspark.yaml"
     if is_local(store) and not Path(local_path(store)).is_dir():
@@ -72,7 +80,7 @@ def _store_note(store: str | None, *, has_runs: bool) -> str | None:
 
 
 def outside(stored: Mapping[str, Sequence[date]], span: Sequence[date]) -> list[str]:
-    """A line for each job with stored days outside the window, with the option that shows the last of them."""
+    """Return a line for each job with stored days outside the window, with the option that shows the last of them."""
     lines = []
     for job, stored_days in stored.items():
         if job in JOBS and not JOBS[job].of_periods and (others := [day for day in stored_days if day not in span]):
@@ -82,7 +90,7 @@ def outside(stored: Mapping[str, Sequence[date]], span: Sequence[date]) -> list[
 
 
 def failures(runs: Iterable[Run], cells: Mapping[tuple[date, str], Cell], state_dir: Path) -> list[str]:
-    """A line for each day whose last run failed: the code, the reason, and the page that says more."""
+    """Return a line for each day whose last run failed: the code, the reason, and the page that says more."""
     lines, seen = [], set()
     for run in runs:  # the latest start first
         key = run.day, run.job
@@ -97,7 +105,7 @@ def failures(runs: Iterable[Run], cells: Mapping[tuple[date, str], Cell], state_
 
 
 def remarks(records: Mapping[str, DayRecord], span: Sequence[date]) -> list[str]:
-    """A line for each day that was skipped or acknowledged, and for each before the window that is not done."""
+    """Return a line for each day that was skipped or acknowledged, and for each before the window that is not done."""
     lines = []
     for key, record in sorted(records.items()):
         day, _ = split_key(key)

@@ -1,1 +1,1 @@
-"""The launcher of trainings: ``cmsspark train`` starts a script on workers of this host, of Spark or of Kubernetes."""
+"""The launcher of trainings: ``cmsspark lab train`` starts a script on workers here, on Spark or on Kubernetes."""

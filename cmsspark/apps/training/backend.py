@@ -47,12 +47,12 @@ class Attempt:
         self.on_line(rank, text)
 
     def failure(self, rank: int, reason: str) -> WorkerFailure:
-        """The failure of a worker, with its last lines."""
+        """Return the failure of a worker, with its last lines."""
         self.on_state(rank, "failed")
         return WorkerFailure(rank, reason, tuple(self._last.get(rank, ())))
 
     def folder(self, rank: int) -> Path:
-        """The folder of a worker's output."""
+        """Return the folder of a worker's output."""
         return self.output / f"worker-{rank}"
 
 
@@ -74,7 +74,7 @@ class Backend(Protocol):
 
 
 def reason_of(code: int) -> str:
-    """What an exit code of a script says; a negative one is a signal."""
+    """Return what an exit code of a script says; a negative one is a signal."""
     if code >= 0:
         return f"ended with exit code {code}"
     import signal

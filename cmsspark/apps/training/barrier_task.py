@@ -40,7 +40,7 @@ def run_worker(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
     rank = context.partitionId()
     if context.attemptNumber() > 0:
         # Retries are the launcher's: only it knows whether they are wanted, and reports them.
-        raise RuntimeError("cmsspark train: Spark may not start a worker again")
+        raise RuntimeError("cmsspark lab train: Spark may not start a worker again")
     folder = tempfile.mkdtemp(prefix="cmsspark-train-")
     link = socket.create_connection(tuple(plan["driver"]), 30)
     try:
@@ -119,7 +119,7 @@ def _send(link: socket.socket, frame: dict[str, Any]) -> None:
 
 
 def pack(folder: str) -> bytes:
-    """A folder as a compressed archive; empty for an empty folder."""
+    """Return a folder as a compressed archive; empty for an empty folder."""
     if not os.listdir(folder):
         return b""
     stream = io.BytesIO()

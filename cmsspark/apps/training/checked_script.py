@@ -50,7 +50,7 @@ def check_script(script: Path, arguments: tuple[str, ...], *, checks_imports: bo
 
 
 def knows_dry_run(source: str) -> bool:
-    """Whether a script has an option ``--dry-run``: then it says itself whether its arguments are right."""
+    """Return whether a script has an option ``--dry-run``: then it says itself whether its arguments are right."""
     return re.search(r"""["']--dry-run["'/]""", source) is not None or "cmsspark.apps.events.train_script" in source
 
 

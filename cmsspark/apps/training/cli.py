@@ -1,4 +1,4 @@
-"""``cmsspark train``: start a training script on several workers, look at its runs, and bring back what it made."""
+"""``cmsspark lab train``: start a training script on several workers, look at its runs, and bring back what it made."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def command() -> None:
 def run_command(
     script: Path, arguments: tuple[str, ...], dry_run: bool, settings_file: str | None, **options: Any
 ) -> None:
-    """Run SCRIPT on workers. Its own arguments stand behind --: cmsspark train run fit.py --workers 4 -- --epochs 3
+    """Run SCRIPT on workers. Its own arguments stand behind --: cmsspark lab train run fit.py --workers 4 -- --epochs 3
 
     Ctrl-C stops all workers and removes what was made. Ends with 65 and the last lines of a worker that failed.
     """
@@ -117,7 +117,7 @@ def run_command(
     launch(run, backend, folder, click.echo)
     click.echo(f"{run.name}: done; in {folder.output}: {described_files(folder)}", err=True)
     if brought_back(folder):
-        click.echo(f"  next: cmsspark train fetch {run.name} --to FOLDER", err=True)
+        click.echo(f"  next: cmsspark lab train fetch {run.name} --to FOLDER", err=True)
 
 
 def _note_memory(run: TrainingRun) -> None:
@@ -298,7 +298,7 @@ def stop_command(name: str, settings_file: str | None) -> None:
     deadline = time.monotonic() + _STOP_SECONDS
     while folder.is_launcher_alive():
         if time.monotonic() > deadline:
-            raise NotReady(f"the launcher of {name} has not ended yet", next_step=f"cmsspark train status {name}")
+            raise NotReady(f"the launcher of {name} has not ended yet", next_step=f"cmsspark lab train status {name}")
         time.sleep(0.1)
     click.echo(f"{name}: {folder.state().state}")
 
@@ -353,6 +353,6 @@ def forget_command(name: str, settings_file: str | None) -> None:
 
     folder: RunFolder = RunFolder.find(settings_of(settings_file).state_dir / "training", name)
     if folder.state().state == "running":
-        raise NotReady(f"{name} is running", next_step=f"cmsspark train stop {name}")
+        raise NotReady(f"{name} is running", next_step=f"cmsspark lab train stop {name}")
     folder.remove()
     click.echo(f"{name}: removed")

@@ -31,10 +31,10 @@ class Site(Protocol):
     poll_seconds: float
 
     def cluster(self) -> manifests.Cluster:
-        """The site's part of the manifests."""
+        """Return the site's part of the manifests."""
 
     def owned(self, run: TrainingRun, number: int, source: str, token: str, owners: list[Any]) -> list[Any]:
-        """The objects of an attempt beside its Job."""
+        """Return the objects of an attempt beside its Job."""
 
 
 class JobAttempt:
@@ -154,7 +154,7 @@ class JobAttempt:
         return self._job_failure(len(by_rank))
 
     def _worker(self, rank: int, pod: Any) -> WorkerFailure | None:
-        """What became of a worker since the last look."""
+        """Return what became of a worker since the last look."""
         if rank in self._done:
             return None
         self._seen[rank] = pod.metadata.name
@@ -206,7 +206,7 @@ class JobAttempt:
         return self._attempt.failure(rank, reason)
 
     def _job_failure(self, pods: int) -> WorkerFailure | None:
-        """What is wrong with the Job itself: its deadline, or pods that its controller may not make."""
+        """Return what is wrong with the Job itself: its deadline, or pods that its controller may not make."""
         if pods == self._run.workers:
             return None
         with api_errors(f"reading the Job {self._name}", self._where):
@@ -224,7 +224,8 @@ class JobAttempt:
         return None
 
     def _refusals(self) -> list[str]:
-        """Why the Job's controller could not make pods, as its events say; nothing where they may not be read."""
+        """Return why the Job's controller could not make pods, as its events say; nothing where they may not be read.
+        """
         chosen = f"involvedObject.name={self._name},involvedObject.kind=Job,reason=FailedCreate"
         with suppress(CmssparkError), api_errors("reading events", self._where):
             events = self._core.list_namespaced_event(

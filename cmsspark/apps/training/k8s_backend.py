@@ -56,7 +56,7 @@ class K8sBackend:
             pack_files(run.files, K8S_BYTES)
 
     def yaml(self, run: TrainingRun, source: str) -> str:
-        """The manifests of a run as YAML; values of secrets are ``***``."""
+        """Return the manifests of a run as YAML; values of secrets are ``***``."""
         owners = [manifests.owner(run.name, "UID-OF-THE-JOB")]
         made = [manifests.job(run, self.cluster(), 1), *self.owned(run, 1, source, "***", owners)]
         documents = [_plain(each) for each in made]
@@ -71,14 +71,14 @@ class K8sBackend:
             return pods.wait()
 
     def cluster(self) -> manifests.Cluster:
-        """The site's part of the manifests."""
+        """Return the site's part of the manifests."""
         return manifests.Cluster(
             self.image, self.namespace or "default", self.claim, self.max_seconds, self.volumes, self.node_selector,
             self.pull_secrets, self.template,
         )  # fmt: skip
 
     def owned(self, run: TrainingRun, number: int, source: str, token: str, owners: list[Any]) -> list[Any]:
-        """The objects of an attempt beside its Job."""
+        """Return the objects of an attempt beside its Job."""
         cluster = self.cluster()
         return [
             *manifests.secrets(run, cluster, number, token, owners),
@@ -104,7 +104,7 @@ class K8sBackend:
                 )
 
     def _connected(self) -> Any:
-        """A client of the cluster. Raises UsageError (2) without a kubeconfig."""
+        """Return a client of the cluster. Raises UsageError (2) without a kubeconfig."""
         from kubernetes import client, config
         from kubernetes.config.config_exception import ConfigException
 

@@ -58,7 +58,7 @@ def message_of(error: Exception) -> str:
 
 
 def translated(status: int, message: str, what: str, where: str) -> CmssparkError:
-    """The error for an HTTP status and the API server's message."""
+    """Return the error for an HTTP status and the API server's message."""
     if status == 401:
         return NotAllowed(
             "the API server does not know this user",

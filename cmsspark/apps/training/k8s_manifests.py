@@ -60,24 +60,26 @@ class Cluster:
 
 
 def labels(run: TrainingRun) -> dict[str, str]:
-    """The labels of all objects of a run."""
+    """Return the labels of all objects of a run."""
     return {**_LABELS, RUN_LABEL: run.name}
 
 
 def object_name(run: TrainingRun, attempt: int) -> str:
-    """The name of an attempt's objects: each has its own, because those of the last may still be on their way out."""
+    """Return the name of an attempt's objects: each has its own, because those of the last may still be on their way
+    out.
+    """
     return run.name if attempt == 1 else f"{run.name}-r{attempt}"
 
 
 def owner(name: str, uid: str) -> Any:
-    """A reference to the Job, which makes it the owner."""
+    """Return a reference to the Job, which makes it the owner."""
     from kubernetes import client
 
     return client.V1OwnerReference(api_version="batch/v1", kind="Job", name=name, uid=uid, block_owner_deletion=False)
 
 
 def job(run: TrainingRun, cluster: Cluster, attempt: int) -> Any:
-    """The Job: all workers at once, none started again, removed some time after its end."""
+    """Return the Job: all workers at once, none started again, removed some time after its end."""
     from kubernetes import client
 
     name = object_name(run, attempt)
@@ -210,12 +212,13 @@ def _output_volume(cluster: Cluster) -> Any:
 
 
 def secret_name(name: str, number: int) -> str:
-    """The name of the Secret that is made of a run's own credentials."""
+    """Return the name of the Secret that is made of a run's own credentials."""
     return f"{name}-secret-{number}"
 
 
 def secrets(run: TrainingRun, cluster: Cluster, attempt: int, token: str, owners: list[Any]) -> list[Any]:
-    """The Secrets of an attempt: the token by which output is fetched, and credentials that came from this host."""
+    """Return the Secrets of an attempt: the token by which output is fetched, and credentials that came from this host.
+    """
     from kubernetes import client
 
     name = object_name(run, attempt)
@@ -237,7 +240,7 @@ def secrets(run: TrainingRun, cluster: Cluster, attempt: int, token: str, owners
 
 
 def config_map(run: TrainingRun, cluster: Cluster, attempt: int, source: str, owners: list[Any]) -> Any:
-    """The ConfigMap with the script, the programs beside it, and the job without anything secret."""
+    """Return the ConfigMap with the script, the programs beside it, and the job without anything secret."""
     from kubernetes import client
 
     name = object_name(run, attempt)
@@ -260,7 +263,8 @@ def config_map(run: TrainingRun, cluster: Cluster, attempt: int, source: str, ow
 
 
 def service(run: TrainingRun, cluster: Cluster, attempt: int, owners: list[Any]) -> Any:
-    """The headless Service that gives pods names; also before they are ready, which they are at their end only."""
+    """Return the headless Service that gives pods names; also before they are ready, which they are at their end only.
+    """
     from kubernetes import client
 
     spec = client.V1ServiceSpec(

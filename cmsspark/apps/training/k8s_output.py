@@ -23,7 +23,7 @@ class PodOutput:
         self._headers = {TOKEN_HEADER: token}
 
     def code(self, pod: str) -> int | None:
-        """The exit code of a pod's script; None where it cannot be had now."""
+        """Return the exit code of a pod's script; None where it cannot be had now."""
         try:
             answer = self._get(pod, "result")
             code = json.loads(answer.read())["code"]

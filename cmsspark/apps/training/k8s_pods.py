@@ -12,19 +12,19 @@ CONFIG_ERROR: Final = "CreateContainerConfigError"
 
 
 def rank_of(pod: Any) -> int:
-    """The worker that a pod of an indexed Job is."""
+    """Return the worker that a pod of an indexed Job is."""
     annotations, labels = pod.metadata.annotations or {}, pod.metadata.labels or {}
     return int(annotations.get(_INDEX) or labels.get(_INDEX) or -1)
 
 
 def is_ready(pod: Any) -> bool:
-    """Whether its script ended, and its output can be fetched."""
+    """Return whether its script ended, and its output can be fetched."""
     conditions = pod.status.conditions or []
     return any(each.type == "Ready" and each.status == "True" for each in conditions)
 
 
 def failure_of(pod: Any) -> str | None:
-    """Why the worker of a pod failed; None for one that did not."""
+    """Return why the worker of a pod failed; None for one that did not."""
     state = _container_state(pod)
     if pod.status.phase == "Failed":
         if pod.status.reason:
@@ -43,7 +43,7 @@ def failure_of(pod: Any) -> str | None:
 
 
 def waits_for_config(pod: Any) -> str | None:
-    """What a pod lacks that should be there soon, such as a Secret; None where it lacks nothing."""
+    """Return what a pod lacks that should be there soon, such as a Secret; None where it lacks nothing."""
     state = _container_state(pod)
     if state is not None and state.waiting is not None and state.waiting.reason == CONFIG_ERROR:
         return f"cannot start: {' '.join((state.waiting.message or CONFIG_ERROR).split())[:300]}"
@@ -51,7 +51,7 @@ def waits_for_config(pod: Any) -> str | None:
 
 
 def why_pending(pod: Any) -> str | None:
-    """Why no node takes a pod; None where one does, or nobody looked yet."""
+    """Return why no node takes a pod; None where one does, or nobody looked yet."""
     for condition in pod.status.conditions or []:
         if condition.type == "PodScheduled" and condition.status == "False":
             return " ".join((condition.message or condition.reason or "").split())[:300]

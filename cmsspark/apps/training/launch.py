@@ -91,12 +91,12 @@ def _finish(folder: RunFolder, word: str, reason: str | None = None) -> None:
 
 
 def brought_back(folder: RunFolder) -> list[Path]:
-    """The files that workers left, below :attr:`RunFolder.output`."""
+    """Return the files that workers left, below :attr:`RunFolder.output`."""
     return sorted(path.relative_to(folder.output) for path in folder.output.rglob("*") if path.is_file())
 
 
 def described_files(folder: RunFolder) -> str:
-    """Some of the files that came back, in a line."""
+    """Name some of the files that came back, in a line."""
     files = brought_back(folder)
     more = f" and {len(files) - _LISTED} more" if len(files) > _LISTED else ""
     return (", ".join(map(str, files[:_LISTED])) + more) or "no file"

@@ -142,7 +142,7 @@ class _Process:
             self._process.stdin.close()
 
     def wait(self) -> int:
-        """The exit code of the worker program."""
+        """Return the exit code of the worker program."""
         return self._process.wait(_END_SECONDS)
 
     def end(self) -> None:

@@ -92,7 +92,7 @@ def serve(result: Result, port: int) -> http.server.ThreadingHTTPServer:
 
 
 def secrets_in(folder: Path) -> dict[str, dict[str, str]]:
-    """The secrets that are mounted below a folder: name → key → value."""
+    """Return the secrets that are mounted below a folder: name → key → value."""
     found: dict[str, dict[str, str]] = {}
     with suppress(FileNotFoundError):
         for secret in sorted(folder.iterdir()):

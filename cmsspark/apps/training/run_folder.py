@@ -72,7 +72,7 @@ class RunFolder:
         except FileExistsError:
             raise UsageError(
                 "the name of a run is free", where=folder.path, found=f"a run {run.name}",
-                next_step=f"choose another --name, or remove it: cmsspark train forget {run.name}",
+                next_step=f"choose another --name, or remove it: cmsspark lab train forget {run.name}",
             ) from None  # fmt: skip
         for name in ("logs", "output"):
             (folder.path / name).mkdir()
@@ -86,7 +86,7 @@ class RunFolder:
 
     @classmethod
     def find(cls, base: Path, name: str) -> RunFolder:
-        """The folder of a run. Raises InputMissing (66) where there is none of that name, UsageError (2)."""
+        """Return the folder of a run. Raises InputMissing (66) where there is none of that name, UsageError (2)."""
         folder = cls(base / run_name(Path(), name))
         if not (folder.path / "run.json").is_file():
             names = ", ".join(each.record.name for each in runs(base)) or "none"
@@ -94,7 +94,7 @@ class RunFolder:
                 f"there is no run {name}",
                 where=base,
                 found=f"runs: {names}",
-                next_step="cmsspark train status lists them",
+                next_step="cmsspark lab train status lists them",
             )
         return folder
 
@@ -114,7 +114,7 @@ class RunFolder:
         return self.path / "logs" / "merged.log"
 
     def worker_log(self, rank: int) -> Path:
-        """The lines of a worker."""
+        """Return the lines of a worker."""
         return self.path / "logs" / f"worker-{rank}.log"
 
     def state(self) -> RunState:
@@ -133,7 +133,7 @@ class RunFolder:
         self._write("state.json", state)
 
     def is_launcher_alive(self) -> bool:
-        """Whether the process that started the run still runs on this host."""
+        """Return whether the process that started the run still runs on this host."""
         record = self.record
         return _began(record.process) == record.process_began
 
@@ -155,14 +155,14 @@ class RunFolder:
 
 
 def runs(base: Path) -> Iterator[RunFolder]:
-    """All runs, the oldest first."""
+    """Yield all runs, the oldest first."""
     with suppress(OSError):
         found = [RunFolder(path) for path in base.iterdir() if (path / "run.json").is_file()]
         yield from sorted(found, key=lambda folder: folder.record.began_ms)
 
 
 def _began(pid: int) -> int | None:
-    """When a process began, in clock ticks since the boot; None where it does not run."""
+    """Return when a process began, in clock ticks since the boot; None where it does not run."""
     with suppress(OSError, IndexError, ValueError), open(f"/proc/{pid}/stat", encoding="latin-1") as stream:
         state, *fields = stream.read().rpartition(")")[2].split()
         # One that ended, and that its parent did not wait for yet, runs no more.

@@ -18,7 +18,9 @@ _OPTIONAL = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
 
 
 def imports_of(tree: ast.AST) -> Iterator[tuple[str, int]]:
-    """The modules that a script needs, with the line: all but those in ``try … except ImportError`` and for types."""
+    """Yield the modules that a script needs, with the line: all but those in ``try … except ImportError`` and for
+    types.
+    """
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
@@ -53,7 +55,10 @@ def missing_imports(source: str, *folders: str) -> list[tuple[str, int]]:
 
 
 def _is_found(name: str, path: list[str]) -> bool:
-    """Whether a module exists. Nothing of it is imported, unless it is a part of a package that makes such parts."""
+    """Return whether a module exists.
+
+    Nothing of it is imported, unless it is a part of a package that makes such parts.
+    """
     first, *parts = name.split(".")
     if first in sys.builtin_module_names or first in sys.stdlib_module_names:
         return _can_import(name) if parts else True
@@ -72,7 +77,7 @@ def _is_found(name: str, path: list[str]) -> bool:
 
 
 def _is_by_hook(name: str) -> bool:
-    """Whether an import hook, as editable installations have, finds a module that is on no path."""
+    """Return whether an import hook, as editable installations have, finds a module that is on no path."""
     try:
         return importlib.util.find_spec(name) is not None
     except (ImportError, ValueError):

@@ -109,7 +109,7 @@ class SparkBackend:
         address = (
             {} if master.startswith("local") else {"spark.driver.bindAddress": every, "spark.driver.host": _host()}
         )
-        return session(f"cmsspark train {run.name}", **{**options, **address, **self.confs})
+        return session(f"cmsspark lab train {run.name}", **{**options, **address, **self.confs})
 
 
 class _Drive:
@@ -201,7 +201,8 @@ class _Drive:
             )  # fmt: skip
 
     def _job_failed(self, rank: int) -> WorkerFailure:
-        """The Spark job failed: before the workers began an error of ours, afterwards the failure of a worker."""
+        """Return the Spark job failed: before the workers began an error of ours, afterwards the failure of a worker.
+        """
         from cmsspark.engines.session import cause_of
 
         assert self._error is not None
@@ -238,7 +239,7 @@ class _Drive:
             "files": b"" if run.files is None else pack_files(run.files, SPARK_BYTES),
         }
         try:
-            self._context.setJobGroup(self._group, f"cmsspark train {run.name}", interruptOnCancel=True)
+            self._context.setJobGroup(self._group, f"cmsspark lab train {run.name}", interruptOnCancel=True)
             ranks = self._context.parallelize(range(run.workers), run.workers).barrier()
             task = barrier_task.run_worker
             ranks.mapPartitions(lambda ignored: task(plan)).collect()
@@ -248,7 +249,7 @@ class _Drive:
             self._events.put((0, {"ended": True}))
 
     def _restored(self) -> dict[int, bytes]:
-        """What workers left in an attempt before, so that they go on from their checkpoints."""
+        """Return what workers left in an attempt before, so that they go on from their checkpoints."""
         folders = {rank: self._attempt.folder(rank) for rank in range(self._attempt.run.workers)}
         return {rank: barrier_task.pack(str(folder)) for rank, folder in folders.items() if folder.is_dir()}
 
@@ -284,7 +285,7 @@ class _Drive:
 
 
 def _host() -> str:
-    """The address of this host that others reach."""
+    """Return the address of this host that others reach."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             # Nothing is sent: the kernel only chooses the interface.

@@ -78,7 +78,7 @@ class TrainingRun:
 
 
 def run_name(script: Path, given: str | None) -> str:
-    """The name of a run: the given one, or one from the script's with a random end.
+    """Return the name of a run: the given one, or one from the script's with a random end.
 
     Raises UsageError (2) for a name that could be no name of a pod.
     """
@@ -108,7 +108,7 @@ def memory_of(text: str) -> int:
 
 
 def secret_of(text: str, folder: Path, backend: str) -> Secret:
-    """The secret ``NAME`` or ``NAME=FOLDER``: a folder with one private file for each key.
+    """Return the secret ``NAME`` or ``NAME=FOLDER``: a folder with one private file for each key.
 
     Without FOLDER it is ``folder``/NAME; on Kubernetes a Secret of that name in the cluster, where there is no such
     folder. Raises UsageError (2), InputMissing (66), NotAllowed (77) for files that others can read.

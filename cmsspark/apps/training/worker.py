@@ -34,7 +34,7 @@ Frame = dict[str, Any]
 
 
 def worker_environment(job: Mapping[str, Any]) -> dict[str, str]:
-    """The variables by which a script finds the other workers: of TensorFlow, of JAX, of PyTorch, and ours.
+    """Return the variables by which a script finds the other workers: of TensorFlow, of JAX, of PyTorch, and ours.
 
     Each worker has one port, which its framework may use; the coordinator is worker 0.
     """
@@ -76,7 +76,7 @@ def files_environment(folder: str, environ: Mapping[str, str]) -> dict[str, str]
 
 
 def secret_values(secrets: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """The texts that no log may contain: the values and their lines, the longest first."""
+    """Return the texts that no log may contain: the values and their lines, the longest first."""
     values = {value.strip() for keys in secrets.values() for value in keys.values()}
     lines = {line.strip() for value in values for line in value.splitlines()}
     return sorted((text for text in values | lines if len(text) >= SECRET_LENGTH), key=len, reverse=True)
@@ -97,7 +97,7 @@ def die_with_parent(number: int, parent: int) -> None:
 
 
 def children_of(pid: int) -> list[int]:
-    """The processes whose parent is ``pid``."""
+    """Return the processes whose parent is ``pid``."""
     found = []
     for name in os.listdir("/proc"):
         if name.isdigit():

@@ -11,7 +11,7 @@ import click
 from cmsspark.base import dates
 from cmsspark.base.errors import UsageError
 from cmsspark.base.periods import Interval, Period, named
-from cmsspark.base.text.terminal import NOTHING, number, table, terminal_width
+from cmsspark.base.text.terminal import NOTHING, number, table, terminal_width, volume
 from cmsspark.cli.options import settings_of, store_of, store_options
 from cmsspark.sources.registry import STREAMS_OF_JOBS
 from cmsspark.store.job_index import Job, find_job
@@ -26,6 +26,9 @@ COLUMNS: Final = {"dataset": "dataset_name", "site": "site_name", "stream": "str
 #: Counts of accesses → those of jobs, which are not accesses and have columns of their own.
 _OF_JOBS: Final = {"nacc": "job_count", "read_bytes": "job_read_bytes", "remote_nacc": None}
 _STORED: Final = ("nacc", "read_bytes", "remote_nacc", "cpu_time", "wc_time")
+#: Measures in bytes, and in seconds.
+_BYTES: Final = ("read_bytes", "job_read_bytes")
+_SECONDS: Final = ("cpu_time", "wc_time")
 MEASURES_OF_JOBS: Final = ("job_count", "job_read_bytes")
 MEASURES: Final = (*_STORED, *MEASURES_OF_JOBS)
 
@@ -39,7 +42,7 @@ class Side:
 
     @classmethod
     def of(cls, text: str) -> Side:
-        """A day, a period by its name, each also with ``@RUN``. Raises UsageError (2)."""
+        """Return a day, a period by its name, each also with ``@RUN``. Raises UsageError (2)."""
         name, at, run = text.partition("@")
         if at and not run:
             raise UsageError(f"a run is needed after the @ of {text!r}", next_step="cmsspark runs lists them")
@@ -131,7 +134,10 @@ def _job_of(name: str | None, sides: tuple[Side, Side]) -> Job:
 
 
 def _rows(store: str, job: str, schema: Table, side: Side) -> tuple[str, pl.DataFrame]:
-    """The name of a run, and the columns that are compared or published. Raises DataError (65) for a damaged part."""
+    """Return the name of a run, and the columns that are compared or published.
+
+    Raises DataError (65) for a damaged part.
+    """
     import polars as pl
 
     from cmsspark.store import results
@@ -203,25 +209,35 @@ def _as_dict(
 def _print(names: list[str], sums: list[Change], groups: list[Grouped], measure: str, impact: Impact | None) -> None:
     click.echo(f"A {names[0]}\nB {names[1]}\n")
     has_values = [change for change in sums if change.before is not None or change.after is not None]
-    _table([_line(change) for change in has_values], ("", "A", "B", "B - A", ""))
+    _table([_line(change, change.key) for change in has_values], ("", "A", "B", "B - A", ""))
     for group in groups:
         click.echo(
             f"\n{measure} by {group.column}: {group.appeared:,} appeared, {group.vanished:,} vanished, "
             f"{group.changed:,} changed, {group.same:,} the same"
         )
         if group.largest:
-            _table([_line(change) for change in group.largest])
+            _table([_line(change, measure) for change in group.largest])
     if impact is not None:
         counts = f"{impact.new:,} new, {impact.changed:,} changed, {impact.gone:,} gone, {impact.unchanged:,} unchanged"
         click.echo(f"\ndocuments: {counts}")
 
 
-def _line(change: Change) -> tuple[str, ...]:
+def _line(change: Change, measure: str) -> tuple[str, ...]:
     share = f"{100 * change.delta / change.before:+.1f} %" if change.before and change.after is not None else ""
     if change.before is None and change.after is None:
         return (change.key, NOTHING, NOTHING, "", "")
     change_text = "new" if change.before is None else "gone" if change.after is None else share
-    return (change.key, number(change.before), number(change.after), number(change.delta, "+"), change_text)
+    before, after, delta = (_with_unit(value, measure) for value in (change.before, change.after, change.delta))
+    return (change.key, before, after, delta if delta.startswith(("-", NOTHING)) else f"+{delta}", change_text)
+
+
+def _with_unit(value: float | None, measure: str) -> str:
+    """Return a sum of a measure with its unit: bytes in powers of 1000; seconds, from an hour on as hours."""
+    if value is None or measure not in (*_BYTES, *_SECONDS):
+        return number(value)
+    if measure in _SECONDS:
+        return f"{value / 3_600:,.1f} h" if abs(value) >= 3_600 else f"{value:.3f} s"
+    return f"-{volume(-value)}" if value < 0 else volume(value)
 
 
 def _table(rows: list[tuple[str, ...]], headings: tuple[str, ...] = ("",) * 5) -> None:

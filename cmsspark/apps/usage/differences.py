@@ -58,12 +58,12 @@ class Impact:
 
 
 def totals(before: pl.DataFrame, after: pl.DataFrame, measures: Sequence[str]) -> list[Change]:
-    """Each measure's sum; None where all its values are null."""
+    """Return each measure's sum; None where all its values are null."""
     return [Change(name, _sum(before, name), _sum(after, name)) for name in measures]
 
 
 def grouped(before: pl.DataFrame, after: pl.DataFrame, column: str, measure: str, top: int) -> Grouped:
-    """The difference of ``measure`` by ``column``; ``top`` largest changes, equal ones by their name."""
+    """Return the difference of ``measure`` by ``column``; ``top`` largest changes, equal ones by their name."""
     import polars as pl
 
     def sums(rows: pl.DataFrame, name: str) -> pl.DataFrame:
@@ -92,7 +92,8 @@ def grouped(before: pl.DataFrame, after: pl.DataFrame, column: str, measure: str
 
 
 def impact(before: pl.DataFrame, after: pl.DataFrame, keys: Sequence[str]) -> Impact:
-    """The documents that change, one a row, identified by ``keys``; any other column that differs is a change."""
+    """Return the documents that change, one a row, identified by ``keys``; any other column that differs is a change.
+    """
     import polars as pl
 
     values = [name for name in after.columns if name not in keys]
@@ -112,12 +113,12 @@ def _sum(rows: pl.DataFrame, name: str) -> int | float | None:
 
 
 def _whole(column: pl.Series) -> pl.Series:
-    """A measure as whole numbers of 128 bits, whose sums cannot overflow: seconds as milliseconds."""
+    """Return a measure as whole numbers of 128 bits, whose sums cannot overflow: seconds as milliseconds."""
     import polars as pl
 
     return ((column * 1000.0).round(0) if column.dtype.is_float() else column).cast(pl.Int128)
 
 
 def _in_units(whole: int | None, is_time: bool) -> int | float | None:
-    """A sum in its unit: milliseconds as seconds."""
+    """Return a sum in its unit: milliseconds as seconds."""
     return whole / 1000 if is_time and whole is not None else whole

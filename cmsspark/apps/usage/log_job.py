@@ -27,7 +27,7 @@ _NOT_OF_A_REQUEST = ("day", "fout", "settings_file", "source", "as_json")
 
 
 def day_request(job: Job, options: Mapping[str, Any], settings: Settings, fout: str) -> DayRequest:
-    """The request that the parsed ``options`` of a job on log streams make (click's names and values).
+    """Return the request that the parsed ``options`` of a job on log streams make (click's names and values).
 
     Without ``streams`` these are the job's streams that are expected to have logs of the day; a job whose streams all
     lie outside of it keeps them, so that the error names what is not there.
@@ -45,7 +45,7 @@ def day_request(job: Job, options: Mapping[str, Any], settings: Settings, fout: 
 
 
 def command_of(job: Job) -> click.Command:
-    """A click command that counts a day of the job's streams into its tables."""
+    """Return a click command that counts a day of the job's streams into its tables."""
 
     @click.command(job.name, help=f"{job.about}. Exit codes: cmsspark help exit-codes.")
     @job_options

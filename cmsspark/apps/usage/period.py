@@ -80,7 +80,7 @@ def run(
 
 
 def build(days: StoredDays) -> PeriodResult:
-    """The period's rows, sorted by their keys. Raises DataError (65) for two keys, or damaged days."""
+    """Return the period's rows, sorted by their keys. Raises DataError (65) for two keys, or damaged days."""
     import polars as pl
 
     from cmsspark.base.names import DERIVED
@@ -119,7 +119,7 @@ def _run(period: Period, fout: str, allow_missing: bool, run_context: RunContext
 
 
 def manifest_of(days: StoredDays, key_id: str | None, seconds: float) -> dict[str, Any]:
-    """The manifest of a table that is made from these days; ``key_id``: of the key of their pseudonyms."""
+    """Return the manifest of a table that is made from these days; ``key_id``: of the key of their pseudonyms."""
     return {
         "day": days.period.first.isoformat(),
         "period": days.period.isoformat(),

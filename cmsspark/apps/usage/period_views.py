@@ -50,10 +50,11 @@ def command(
 
 
 def chosen(views: dict[str, View], names: Sequence[str]) -> list[View]:
-    """The views of these names, all without names. Raises UsageError (2) for a name that there is not."""
+    """Return the views of these names, all without names. Raises UsageError (2) for a name that there is not."""
     for name in names:
         if name not in views:
-            raise UsageError(f"there is no view {name!r}", found=", ".join(views), next_step="cmsspark view lists them")
+            next_step = "cmsspark period --view lists them"
+            raise UsageError(f"there is no view {name!r}", found=", ".join(views), next_step=next_step)
     return [views[name] for name in dict.fromkeys(names or views)]
 
 
@@ -95,7 +96,7 @@ def run(
 
 
 def build(days: StoredDays, views: Sequence[View]) -> pl.DataFrame:
-    """The rows of all views with the columns of the table; null what a view does not have.
+    """Return the rows of all views with the columns of the table; null what a view does not have.
 
     Raises DataError (65) for two keys of pseudonyms, or damaged days.
     """
@@ -123,7 +124,7 @@ def build(days: StoredDays, views: Sequence[View]) -> pl.DataFrame:
 
 
 def _definition(view: View) -> dict[str, Any]:
-    """What the view counts, for the manifest: a file of views changes."""
+    """Return what the view counts, for the manifest: a file of views changes."""
     rollup = view.rollup
     return {
         "keys": list(rollup.keys),

@@ -1,16 +1,19 @@
-"""``cmsspark report``: accounts for every record of a stored day, as text, as JSON or as an HTML page."""
+"""``cmsspark report``: a stored day or period as text, JSON, HTML page, pictures or web site."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from cmsspark.base.errors import Exit, InputMissing, OutputError
+from cmsspark.apps.usage.report_pictures import FORMATS, write_pictures
+from cmsspark.apps.usage.report_site import write_site
+from cmsspark.base.errors import Exit, InputMissing, OutputError, UsageError
 from cmsspark.base.periods import Interval, Period, first_day
 from cmsspark.base.text.readable import encodable, json_text
 from cmsspark.cli.options import settings_of, store_of, store_options
-from cmsspark.cli.period_options import when_options
+from cmsspark.cli.period_options import needed_when, optional_when_options
 from cmsspark.pages.text import text
 from cmsspark.run.run_report import of_run, page_of_run
 from cmsspark.store import results
@@ -18,35 +21,57 @@ from cmsspark.store.daily_state import DailyState
 from cmsspark.store.job_index import job_of_table
 from cmsspark.store.stored_columns import files_of
 
+if TYPE_CHECKING:
+    from cmsspark.settings.settings import Settings
+
 
 @click.command("report")
 @click.argument("table", required=False)
-@when_options
-@click.option("--run", "run", metavar="RUN", help="A run of the day that is not current; RUN can be abbreviated.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@optional_when_options
 @click.option("--html", "html", metavar="FILE", type=click.Path(dir_okay=False), help="Write an HTML page to FILE.")
+@click.option("--pictures", metavar="DIR", help="Write the pictures to DIR as PNG and SVG, and print their paths.")
+@click.option("--picture", "names", multiple=True, metavar="NAME", help="With --pictures: only this. May be repeated.")
+@click.option("--format", "fmt", type=click.Choice([*FORMATS]), default="both", help="With --pictures; both: SVG, PNG.")
+@click.option("--since", metavar="MONTH", help="First month of the picture event_counts, such as 2025-11.")
+@click.option("--site", metavar="DIR", help="Write a web site of all stored days, weeks and months to DIR.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--run", "run", metavar="RUN", help="A run of the day that is not current; RUN can be abbreviated.")
 @store_options
 def command(
-    table: str | None,
-    when: Interval,
-    run: str | None,
-    as_json: bool,
-    html: str | None,
-    fout: str | None,
-    settings_file: str | None,
-) -> int:
+    table: str | None, when: Interval | None, html: str | None, pictures: str | None, names: tuple[str, ...], fmt: str,
+    since: str | None, site: str | None, as_json: bool, run: str | None, fout: str | None, settings_file: str | None,
+) -> int:  # fmt: skip
     """Account for every record of a day of TABLE: counts, joins, inputs, differences from the days before.
 
     The HTML page begins with what was read: datasets, sites, trend, CPU time. A week, month or range has one, too.
-    TABLE is data_aggregation by default, for a period period_aggregation. Exits with 65 if a join lost or duplicated
-    rows.
+    TABLE is data_aggregation by default, for a period period_aggregation. Pictures are datasets, sites, trend, heat,
+    remote and cpu; event_counts, drawn alone, has the events of the C-RSG report. A site needs no server program: any
+    web folder does. Exits with 65 if a join lost or duplicated rows.
     """
-    table = table or ("period_aggregation" if isinstance(when, Period) else "data_aggregation")
-    job = job_of_table(table)
     settings = settings_of(settings_file)
     store = store_of(fout, settings)
+    if site is not None:
+        if when is not None or table or html or pictures:
+            raise UsageError("--site is of all stored days", next_step="cmsspark report --site DIR")
+        write_site(settings, store, Path(site))
+        return 0
+    when = needed_when(when)
+    if pictures is not None:
+        for path in write_pictures(settings, store, table, when, Path(pictures), names, fmt, since):
+            click.echo(path)
+        if html is None and not as_json:
+            return 0
+    return _report(settings, store, table, when, run, Path(html) if html else None, as_json)
+
+
+def _report(
+    settings: Settings, store: str, table: str | None, when: Interval, run: str | None, html: Path | None, as_json: bool
+) -> int:
+    """Write or print the report of a day or period; the exit code is 65 if a join lost or duplicated rows."""
+    table = table or ("period_aggregation" if isinstance(when, Period) else "data_aggregation")
+    job = job_of_table(table)
     files = files_of(store, "cmsspark report", settings)
-    name = job.name if table in job.aliases else table
+    name = table if table in job.tables else job.name
     try:
         stored = (
             results.run_table(files, store, job.name, name, when, run)
@@ -66,7 +91,7 @@ def command(
     folder = stored.path.rsplit("/", 1)[0]
     contents = of_run(files, store, job, stored.manifest, folder)
     if html is not None:
-        _write(Path(html), page_of_run(files, store, job, stored.manifest, folder))
+        _write(html, page_of_run(files, store, job, stored.manifest, folder))
     if as_json:
         click.echo(json_text(contents, indent=1))
     elif html is None:

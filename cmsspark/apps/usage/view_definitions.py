@@ -36,12 +36,12 @@ class View:
     sort: str
 
     def last(self, today: date) -> Period:
-        """The period that it is of where none is given."""
+        """Return the period that it is of where none is given."""
         return periods.week("last", today) if self.period == "week" else periods.month("last", today)
 
 
 def load_views(own: str | None) -> dict[str, View]:
-    """The built-in views, and those of the file ``own``, which come before built-in ones of the same name.
+    """Return the built-in views, and those of the file ``own``, which come before built-in ones of the same name.
 
     Raises SettingsError (78) with file and line for what is unknown or of another form.
     """
@@ -56,7 +56,7 @@ def load_views(own: str | None) -> dict[str, View]:
 
 
 def parse_views(content: bytes, name: str) -> dict[str, View]:
-    """The views of a file's content. Raises SettingsError (78)."""
+    """Return the views of a file's content. Raises SettingsError (78)."""
     file = config_files.parse(content, name)
     return {key: _view(file, key) for key in file.values}
 

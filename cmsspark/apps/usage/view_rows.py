@@ -12,8 +12,9 @@ if TYPE_CHECKING:
 
 
 def rows_of(view: View, stored: StoredDays) -> pl.DataFrame:
-    """The sorted rows of the view: its keys and measures. Raises DataError (65) where users have pseudonyms of two
-    keys.
+    """Return the sorted rows of the view: its keys and measures.
+
+    Raises DataError (65) where users have pseudonyms of two keys.
     """
     from cmsspark.counting.rollup import roll_up
 

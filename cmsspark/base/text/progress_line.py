@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 def is_quiet() -> bool:
-    """Whether progress and notes are off (``--quiet`` or ``CMSSPARK_QUIET=1``)."""
+    """Return whether progress and notes are off (``--quiet`` or ``CMSSPARK_QUIET=1``)."""
     return "--quiet" in sys.argv or os.environ.get(QUIET, "") not in ("", "0")
 
 

@@ -12,7 +12,7 @@ _UNPRINTABLE: Final = re.compile(r"[^\n\t -~]")
 
 
 def readable(text: str, *, lines: bool = True) -> str:
-    """The text with unprintable characters, such as terminal control codes, escaped as ``\\xff`` or ``\\ud800``.
+    """Return the text with unprintable characters, such as terminal control codes, escaped as ``\\xff`` or ``\\ud800``.
 
     With ``lines``, newlines and tabs are kept.
     """
@@ -22,7 +22,7 @@ def readable(text: str, *, lines: bool = True) -> str:
 
 
 def encodable(text: str) -> str:
-    """The text with lone surrogates escaped as ``\\xff``, so that UTF-8 can encode it."""
+    """Return the text with lone surrogates escaped as ``\\xff``, so that UTF-8 can encode it."""
     return _SURROGATES.sub(lambda match: _escaped(match[0]), text)
 
 

@@ -34,7 +34,10 @@ class Coloured(NamedTuple):
 
 
 def terminal_width() -> int | None:
-    """The width of the terminal on stdout: ``COLUMNS``, else the reported width. None if stdout is no terminal."""
+    """Return the width of the terminal on stdout: ``COLUMNS``, else the reported width.
+
+    None if stdout is no terminal.
+    """
     if not sys.stdout.isatty():
         return None
     set_by_user = os.environ.get("COLUMNS", "")
@@ -145,7 +148,7 @@ def _least_width(
     whole: Collection[int],
     indent: str,
 ) -> int:
-    """The width of a table of these columns whose texts are as short as they can be read."""
+    """Return the width of a table of these columns whose texts are as short as they can be read."""
     sizes = [max(len(text) for text in (headings[i], *(_cell(row[i]) for row in rows))) for i in columns]
     least = [
         min(size, _READABLE) if i in left and i not in whole else size for i, size in zip(columns, sizes, strict=True)
@@ -187,7 +190,7 @@ def volume(count: float | None) -> str | None:
 
 
 def number(value: float | None, sign: str = "") -> str:
-    """A whole number with separators, and with its sign where ``sign`` is ``+``; a dash for None.
+    """Return a whole number with separators, and with its sign where ``sign`` is ``+``; a dash for None.
 
     Integers are written exactly, however large.
     """
@@ -197,7 +200,7 @@ def number(value: float | None, sign: str = "") -> str:
 
 
 def percent(share: float | None) -> str:
-    """A share between 0 and 1 in percent; a small share other than 0 is ``<0.01%``. A dash for None."""
+    """Return a share between 0 and 1 in percent; a small share other than 0 is ``<0.01%``. A dash for None."""
     if share is None:
         return NOTHING
     return f"{share:.2%}" if share >= 0.0001 or not share else "<0.01%"

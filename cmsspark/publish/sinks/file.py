@@ -23,7 +23,7 @@ def read_credentials(path: Path | None) -> None:
 
 
 def build(credentials: None, options: SinkOptions) -> FileSink:
-    """The sink below ``options.spool``."""
+    """Return the sink below ``options.spool``."""
     return FileSink(options.spool, options.table, options.period)
 
 
@@ -77,10 +77,10 @@ class FileSink:
             raise RetryableError(f"{target}: {error.strerror}") from None
 
     def stage(self, batch: Batch, documents: Sequence[bytes]) -> None:
-        """Nothing is written ahead: a file appears completely or not at all."""
+        """Write nothing ahead: a file appears completely or not at all."""
 
     def close(self) -> None:
-        """Nothing is open between batches."""
+        """Do nothing: nothing is open between batches."""
 
 
 def _not_allowed(path: Path, error: OSError) -> ForbiddenError:

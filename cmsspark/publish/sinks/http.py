@@ -29,13 +29,13 @@ _HEADERS: Final = {"Content-Type": "application/json; charset=UTF-8"}
 
 
 def read_credentials(path: Path | None) -> Endpoint:
-    """The address and login of a credentials file."""
+    """Return the address and login of a credentials file."""
     assert path is not None
     return read_endpoint(path)
 
 
 def build(credentials: Endpoint, options: SinkOptions) -> HttpSink:
-    """The sink that posts to ``credentials``."""
+    """Return the sink that posts to ``credentials``."""
     defaults, settings = HttpTimeouts(), options.settings
     timeouts = replace(defaults, whole=min(defaults.whole, settings.patience))
     return HttpSink(credentials, timeouts, has_metadata=settings.http_metadata, has_top_level=settings.http_top_level)
@@ -59,7 +59,7 @@ class HttpSink:
         self.where = endpoint.where
 
     def outbox_name(self, state_dir: Path) -> str:
-        """The folder of this path, producer and host, or of the endpoint's ``name``."""
+        """Return the folder of this path, producer and host, or of the endpoint's ``name``."""
         endpoint = self._endpoint
         destination = Destination("http", endpoint.path, endpoint.producer, (endpoint.host,), endpoint.name)
         slug = slug_of("http", f"{endpoint.host}{endpoint.path}", endpoint.where)
@@ -82,7 +82,7 @@ class HttpSink:
         self._client.close()
 
     def stage(self, batch: Batch, documents: Sequence[bytes]) -> None:
-        """Nothing is written ahead: a server processes every request that arrives."""
+        """Write nothing ahead: a server processes every request that arrives."""
 
     def send(self, batch: Batch, documents: Sequence[bytes], meanwhile: Callable[[], None] = lambda: None) -> None:
         """Post a batch as one JSON array, and wait for the complete answer."""
@@ -97,7 +97,7 @@ class HttpSink:
         self._judge(answer)
 
     def _body(self, document: bytes) -> bytes:
-        """A document of the spool as the server expects it.
+        """Return a document of the spool as the server expects it.
 
         MONIT's page on HTTP asks for producer and type at the top level; its older form has them under ``metadata``.
         """

@@ -33,13 +33,13 @@ _TEMPORARY: Final = re.compile(
 
 
 def read_credentials(path: Path | None) -> Broker:
-    """The broker and login of a credentials file."""
+    """Return the broker and login of a credentials file."""
     assert path is not None
     return read_broker(path)
 
 
 def build(credentials: Broker, options: SinkOptions) -> StompSink:
-    """The sink that sends to ``credentials``.
+    """Return the sink that sends to ``credentials``.
 
     A password on its way to another host without TLS is announced, or refused with NotAllowed (77) where the options
     require TLS.
@@ -92,7 +92,7 @@ class StompSink:
         self.where = broker.where
 
     def outbox_name(self, state_dir: Path) -> str:
-        """The folder of this topic, producer and brokers, or of the broker's ``name``."""
+        """Return the folder of this topic, producer and brokers, or of the broker's ``name``."""
         broker = self._broker
         hosts = tuple(sorted({host for host, _ in broker.addresses}))
         destination = Destination("stomp", broker.destination, self._headers["producer"], hosts, broker.name)
@@ -163,7 +163,7 @@ class StompSink:
         self._sending = self._is_staging()
 
     def _is_staging(self) -> bool:
-        """Whether a part of the next batch was written, so that the connection cannot end with DISCONNECT."""
+        """Return whether a part of the next batch was written, so that the connection cannot end with DISCONNECT."""
         return self._staged is not None or self._staging_error is not None
 
     def stage(self, batch: Batch, documents: Sequence[bytes]) -> None:
@@ -269,7 +269,7 @@ class StompSink:
     # -- errors ----------------------------------------------------------------------------------------------
 
     def _error_of(self, frame: Any, *, in_doubt: bool) -> Exception:
-        """The exception for an ERROR frame about a batch."""
+        """Return the exception for an ERROR frame about a batch."""
         reason = error_text(frame, self._broker)
         if NOT_ALLOWED.search(reason):
             return not_allowed(reason, self._broker.where, in_doubt=in_doubt)
@@ -285,7 +285,7 @@ def _drop_standby(connection: StompConnection) -> None:
 
 
 def _following_error(connection: StompConnection) -> Any | None:
-    """The ERROR that follows another: ActiveMQ may say why it took no message after it refused their COMMIT."""
+    """Return the ERROR that follows another: ActiveMQ may say why it took no message after it refused their COMMIT."""
     try:
         frame = connection.receive(1.0)
     except ConnectionLost:
@@ -294,5 +294,6 @@ def _following_error(connection: StompConnection) -> Any | None:
 
 
 def _taken(transaction: str) -> str:
-    """The name of the empty transaction whose receipt says that the broker has all messages of ``transaction``."""
+    """Return the name of the empty transaction whose receipt says that the broker has all messages of ``transaction``.
+    """
     return f"taken-{transaction}"

@@ -157,18 +157,19 @@ _PLAIN = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes"
 
 
 def _are_plain(kinds: Collection[Any]) -> bool:
-    """Whether all types are plain and a record has at least one byte: otherwise a damaged count loops very long."""
+    """Return whether all types are plain and a record has at least one byte: otherwise a damaged count loops very long.
+    """
     return all(map(_is_plain, kinds)) and any(kind != "null" for kind in kinds)
 
 
 def _is_plain(kind: Any) -> bool:
-    """Whether a field's type is plain, or a union of a plain type and null."""
+    """Return whether a field's type is plain, or a union of a plain type and null."""
     branches = kind if isinstance(kind, list) else [kind]
     return len(branches) <= 2 and all(isinstance(branch, str) and branch in _PLAIN for branch in branches)
 
 
 def _header(content: bytes) -> tuple[Any, str]:
-    """The schema and the codec in the file's header. Raises fastavro's errors."""
+    """Return the schema and the codec in the file's header. Raises fastavro's errors."""
     import fastavro
 
     reader = fastavro.reader(io.BytesIO(content))
@@ -176,7 +177,10 @@ def _header(content: bytes) -> tuple[Any, str]:
 
 
 def _fields(schema: Any, required: str, file: str) -> dict[str, Any]:
-    """The names and types of a schema's fields. Raises DataError (65) where the required one is not among them."""
+    """Return the names and types of a schema's fields.
+
+    Raises DataError (65) where the required one is not among them.
+    """
     fields = {field["name"]: field["type"] for field in schema.get("fields", ())} if isinstance(schema, dict) else {}
     if required not in fields:
         raise _other_schema(required, list(fields), file)
@@ -184,7 +188,10 @@ def _fields(schema: Any, required: str, file: str) -> dict[str, Any]:
 
 
 def _blocks(content: bytes, codec: str, file: str, damaged: Callable[[str], None] | None) -> list[Block] | None:
-    """The file's blocks. Where they are damaged, calls ``damaged`` and returns None, or raises DataError (65)."""
+    """Return the file's blocks.
+
+    Where they are damaged, calls ``damaged`` and returns None, or raises DataError (65).
+    """
     try:
         return avro_blocks.blocks(content, codec)
     except avro_blocks.DamagedBlock as error:
@@ -195,7 +202,7 @@ def _blocks(content: bytes, codec: str, file: str, damaged: Callable[[str], None
 
 
 def _with_polars(content: bytes, columns: Sequence[str], records: int) -> Any:
-    """The columns as a polars frame; None where polars fails or returns another number of records."""
+    """Return the columns as a polars frame; None where polars fails or returns another number of records."""
     import polars
     from polars.exceptions import PanicException, PolarsError
 
@@ -225,7 +232,10 @@ def _quiet() -> Iterator[None]:
 def _intact_rows(
     content: bytes, codec: str, file: str, damaged: Callable[[str], None] | None
 ) -> Iterator[Mapping[str, Any]]:
-    """The rows of a file by fastavro. Damage raises DataError (65); with ``damaged``, the blocks before it count."""
+    """Yield the rows of a file by fastavro.
+
+    Damage raises DataError (65); with ``damaged``, the blocks before it count.
+    """
     try:
         yield from _rows(content, codec)
     except avro_blocks.DamagedBlock as error:
@@ -235,7 +245,7 @@ def _intact_rows(
 
 
 def _rows(content: bytes, codec: str) -> Iterator[Mapping[str, Any]]:
-    """The rows of each block that is intact, block by block. Raises DamagedBlock, which names the block."""
+    """Yield the rows of each block that is intact, block by block. Raises DamagedBlock, which names the block."""
     import fastavro
 
     begin = avro_blocks.first_block(content)
@@ -258,7 +268,7 @@ def _rows(content: bytes, codec: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _rows_of_block(block: Any) -> list[Any]:
-    """The rows of a block that holds as many as its header names. Raises DamagedBlock, and fastavro's errors."""
+    """Return the rows of a block that holds as many as its header names. Raises DamagedBlock, and fastavro's errors."""
     size = len(block.bytes_.getbuffer())
     if block.num_records > size:
         raise avro_blocks.DamagedBlock(f"its header names {block.num_records} records in {size} bytes")

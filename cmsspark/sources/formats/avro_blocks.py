@@ -36,7 +36,7 @@ class DamagedBlock(ValueError):
 
 
 def blocks(content: bytes, codec: str) -> list[Block]:
-    """A container's blocks. Raises :class:`DamagedBlock`."""
+    """Return a container's blocks. Raises :class:`DamagedBlock`."""
     blocks: list[Block] = []
     at = first_block(content)
     sync = content[at - SYNC : at]
@@ -52,13 +52,16 @@ def blocks(content: bytes, codec: str) -> list[Block]:
 
 
 def block_at(numbers: bytes, begin: int, codec: str) -> Block:
-    """The block at byte ``begin`` of a file, of which ``numbers`` are the first bytes. Raises :class:`DamagedBlock`."""
+    """Return the block at byte ``begin`` of a file, of which ``numbers`` are the first bytes.
+
+    Raises :class:`DamagedBlock`.
+    """
     block = _block(numbers, 0, begin, codec)
     return Block(block.records, begin + block.begin, begin + block.end)
 
 
 def _block(content: bytes, at: int, begin: int, codec: str) -> Block:
-    """The block whose numbers stand at ``at``; ``begin`` is for messages."""
+    """Return the block whose numbers stand at ``at``; ``begin`` is for messages."""
     count, at = _long(content, at)
     size, at = _long(content, at)
     if size < 0 or not 0 <= count <= size * MOST.get(codec, math.inf) or (not count and size > _NOTHING):
@@ -73,7 +76,7 @@ def check_snappy(plain: bytes | memoryview, check: bytes | memoryview) -> None:
 
 
 def first_block(content: bytes) -> int:
-    """The byte behind a container's header, where its first block begins. Raises :class:`DamagedBlock`."""
+    """Return the byte behind a container's header, where its first block begins. Raises :class:`DamagedBlock`."""
     if not content.startswith(_MAGIC):
         raise DamagedBlock("this is no Avro file: its first bytes differ")
     at = len(_MAGIC)
@@ -94,7 +97,7 @@ def first_block(content: bytes) -> int:
 
 
 def _long(content: bytes, at: int) -> tuple[int, int]:
-    """A number as Avro writes it, and where it ends."""
+    """Return a number as Avro writes it, and where it ends."""
     number = shift = 0
     while True:
         if at >= len(content):

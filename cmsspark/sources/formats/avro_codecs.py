@@ -61,7 +61,8 @@ def _zstandard(block: memoryview) -> Any:
 
 
 def _one_stream(decompressor: Any, block: memoryview, damage: type[Exception]) -> Any:
-    """The content of the only stream in a block; None where it is damaged, cut short or followed by something."""
+    """Return the content of the only stream in a block; None where it is damaged, cut short or followed by something.
+    """
     try:
         content = decompressor.decompress(block)
     except (damage, EOFError):

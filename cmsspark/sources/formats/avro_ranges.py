@@ -74,7 +74,7 @@ def open_container(stream: IO[bytes], file: str) -> Container | None:
 
 
 def without_logical_types(schema: Any) -> Any:
-    """A schema whose values come as they are stored: times as numbers."""
+    """Return a schema whose values come as they are stored: times as numbers."""
     if isinstance(schema, dict):
         kept = {name: without_logical_types(value) for name, value in schema.items() if name != "logicalType"}
         # A decimal stays one: its bytes are no text.
@@ -85,7 +85,10 @@ def without_logical_types(schema: Any) -> Any:
 def blocks_of_range(
     stream: IO[bytes], container: Container, file: str, first: int = 0, last: int | None = None
 ) -> Iterator[PlainBlock]:
-    """The blocks of a range of bytes, decompressed. Raises DataError (65) that names file and block for damage."""
+    """Yield the blocks of a range of bytes, decompressed.
+
+    Raises DataError (65) that names file and block for damage.
+    """
     window = _Window(stream)
     begin = container.begin if first <= container.begin - SYNC else _next_block(window, container.sync, first)
     unpack = CODECS[container.codec]
@@ -108,7 +111,7 @@ def blocks_of_range(
 
 
 def _next_block(window: _Window, sync: bytes, first: int) -> int | None:
-    """Where the first block begins whose marker begins at ``first`` or later."""
+    """Return where the first block begins whose marker begins at ``first`` or later."""
     at = first
     while piece := window.read(at, _STEP):
         found = piece.find(sync)
@@ -129,7 +132,7 @@ class _Window:
         self._held = b""
 
     def read(self, at: int, count: int) -> bytes:
-        """The bytes from ``at`` on; fewer at the end of the file."""
+        """Return the bytes from ``at`` on; fewer at the end of the file."""
         offset = at - self._begin
         if not 0 <= offset <= len(self._held):
             self._begin, self._held, offset = at, b"", 0
@@ -142,7 +145,7 @@ class _Window:
 
 
 def damaged(file: str, error: Exception) -> DataError:
-    """The error about a damaged file."""
+    """Return the error about a damaged file."""
     kind = "" if isinstance(error, DamagedBlock) else f"{type(error).__name__}: "
     return DataError(
         "an Avro file of a dump cannot be read",

@@ -58,11 +58,11 @@ class TablePiece:
     damaged: tuple[str, ...] = ()
 
     def has(self, name: str) -> npt.NDArray[np.bool_]:
-        """Whether each value is not null."""
+        """Return whether each value is not null."""
         return self._word(name, 0) > 0
 
     def numbers(self, name: str, null: int = 0) -> npt.NDArray[np.int64]:
-        """The numbers of a column, ``null`` where there is none."""
+        """Return the numbers of a column, ``null`` where there is none."""
         return np.where(self.has(name), self._word(name, 1), null)
 
     def hashes(self, name: str) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
@@ -70,7 +70,7 @@ class TablePiece:
         return self._word(name, 1).view(np.uint64), self._word(name, 2).view(np.uint64)
 
     def datasets(self, name: str) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.uint64]]:
-        """Whether each name is a block's, and the hash of its dataset."""
+        """Return whether each name is a block's, and the hash of its dataset."""
         return (self._word(name, 0) & 2) > 0, self._word(name, 3).view(np.uint64)
 
     def _word(self, name: str, word: int) -> npt.NDArray[np.int64]:
@@ -97,7 +97,8 @@ class TableReader:
         last: int | None = None,
         container: Container | None = None,
     ) -> Iterator[TablePiece]:
-        """The rows of the blocks in a range of bytes. ``container``: the file's header, if it has been read already.
+        """Yield the rows of the blocks in a range of bytes. ``container``: the file's header, if it has been read
+        already.
 
         Raises DataError (65) for damage and for another schema.
         """
@@ -109,7 +110,10 @@ class TableReader:
         yield from self._pieces(blocks, container, fields, file)
 
     def _fields(self, schema: Any, file: str) -> dict[str, str]:
-        """The file's name of each required column. Raises DataError (65) with the difference to what is required."""
+        """Return the file's name of each required column.
+
+        Raises DataError (65) with the difference to what is required.
+        """
         types = {one["name"]: one["type"] for one in schema.get("fields", ())} if isinstance(schema, dict) else {}
         by_name = {name.upper(): name for name in reversed(types)} | {name: name for name in types}
         differences = []
@@ -165,7 +169,7 @@ class TableReader:
         return TablePiece(tuple(self.kinds), merged, count, len(damaged), tuple(damaged[:_TOLD]))
 
     def _fast(self, schema: Any, fields: Mapping[str, str]) -> Any:
-        """The compiled reader of these fields; None where it is unavailable or the schema is not plain."""
+        """Return the compiled reader of these fields; None where it is unavailable or the schema is not plain."""
         types = [[_base(branch) for branch in (one["type"] if isinstance(one["type"], list) else [one["type"]])]
                  for one in schema["fields"]]  # fmt: skip
         if _columns is None or not all(kind in _PLAIN for kinds in types for kind in kinds):
@@ -188,7 +192,7 @@ class TableReader:
         return lambda text: numbers.setdefault(text, len(numbers))
 
     def _value(self, name: str, value: Any) -> list[int]:
-        """The words of a value. Raises Malformed."""
+        """Return the words of a value. Raises Malformed."""
         if value is None:
             return [0] * _WORDS
         kind = self.kinds[name]
@@ -216,7 +220,7 @@ def plain_text(value: Any, field_name: str) -> str:
 
 
 def identifier(value: Any, field_name: str) -> str:
-    """An id as 32 hex digits in lower case: from 16 bytes, or hex digits, dashes aside. Raises Malformed."""
+    """Return an id as 32 hex digits in lower case: from 16 bytes, or hex digits, dashes aside. Raises Malformed."""
     if isinstance(value, bytes) and len(value) == 16:
         return value.hex()
     if isinstance(value, str):
@@ -227,7 +231,7 @@ def identifier(value: Any, field_name: str) -> str:
 
 
 def whole_number(value: Any, field_name: str) -> int:
-    """A number from 0 to 2^63-1: text of digits, an integer, or a float of whole value. Raises Malformed."""
+    """Return a number from 0 to 2^63-1: text of digits, an integer, or a float of whole value. Raises Malformed."""
     number = -1
     if isinstance(value, str) and value.isascii() and value.isdigit():
         number = int(value) if len(value.lstrip("0")) < 20 else MAX_LONG + 1
@@ -239,7 +243,7 @@ def whole_number(value: Any, field_name: str) -> int:
 
 
 def _left(fast: Any, block: PlainBlock, schema: Any) -> list[tuple[str, Mapping[str, Any]]]:
-    """The rows of a block that compiled code leaves to Python. Raises DamagedBlock."""
+    """Return the rows of a block that compiled code leaves to Python. Raises DamagedBlock."""
     found = fast.read(block.content, block.records)
     if found is None:
         raise DamagedBlock(f"it does not hold exactly the {block.records} records that its header names")
@@ -253,7 +257,7 @@ def _left(fast: Any, block: PlainBlock, schema: Any) -> list[tuple[str, Mapping[
 
 
 def _rows(content: bytes, count: int, schema: Any) -> list[Mapping[str, Any]]:
-    """The records of a block by name. Raises DamagedBlock where it does not hold exactly so many."""
+    """Return the records of a block by name. Raises DamagedBlock where it does not hold exactly so many."""
     import fastavro
 
     if not count:
@@ -278,13 +282,13 @@ def _rows(content: bytes, count: int, schema: Any) -> list[Mapping[str, Any]]:
 
 
 def _fits(kind: Any, wanted: str) -> bool:
-    """Whether a field of this type may have values of a kind. A number's field may be null throughout."""
+    """Return whether a field of this type may have values of a kind. A number's field may be null throughout."""
     branches = {_base(branch) for branch in (kind if isinstance(kind, list) else [kind])}
     return bool(branches & set(_TYPES[wanted])) or (wanted == NUMBER and branches == {"null"})
 
 
 def _base(kind: Any) -> str:
-    """The name of a type, without what it says beside."""
+    """Return the name of a type, without what it says beside."""
     name = kind.get("type") if isinstance(kind, dict) and kind.get("logicalType") != "decimal" else kind
     return name if isinstance(name, str) else "decimal" if isinstance(kind, dict) else "another type"
 

@@ -69,18 +69,18 @@ class Chunk:
         return self._content[self._begin(first) : self._begin(end)]
 
     def line(self, line: int) -> bytes:
-        """A line without its newline."""
+        """Return a line without its newline."""
         return bytes(self._content[self._begin(line) : int(self._ends[line])])
 
     def quarantined(self, line: int, reason: str) -> Quarantined:
-        """A malformed line."""
+        """Return a malformed line."""
         behind = self._numbers[line] if self._numbers else line
         begin, end = self._begin(line), int(self._ends[line])
         raw = bytes(self._content[begin : min(end, begin + RAW_LIMIT)])
         return Quarantined.cut(self.file, self.first_line + behind, reason, raw, end - begin)
 
     def suspect(self, error: Exception, first: int, end: int) -> int | None:
-        """The line that msgspec probably rejected in lines ``first`` up to ``end``, from its message; None where
+        """Return the line that msgspec probably rejected in lines ``first`` up to ``end``, from its message; None where
         unknown.
 
         The caller must read the line alone to be certain.

@@ -81,13 +81,13 @@ class _Lexer:
         self.at_start = True
 
     def finish(self) -> list[bytes]:
-        """The record where the text ends without a newline."""
+        """Return the record where the text ends without a newline."""
         self._end_field(line_end=True)
         return self.fields
 
 
 def records(lines: Iterable[bytes], file: str, *, is_whole: bool = True) -> Iterator[list[bytes]]:
-    """The fields of each record of ``lines`` (each with its newline).
+    """Yield the fields of each record of ``lines`` (each with its newline).
 
     With ``is_whole=False`` the text is the beginning of a longer one, and its last, unfinished record is left out.
     Raises DataError (65) where a quote is not closed.
@@ -125,7 +125,7 @@ def _unclosed(file: str, number: int, actual: str) -> DataError:
 
 
 def value(field: bytes, column: Column, file: str, row: int) -> str | int | float | None:
-    """A field as its column's type: text, int, float, or None for ``null`` and for an empty number."""
+    """Return a field as its column's type: text, int, float, or None for ``null`` and for an empty number."""
     if field == b"null":
         return None
     if column.type == "string":
@@ -152,7 +152,8 @@ def value(field: bytes, column: Column, file: str, row: int) -> str | int | floa
 
 
 def _shown(field: bytes) -> str:
-    """A value for an error message: a number as it stands; of a text, which may name a person, the length only."""
+    """Return a value for an error message: a number as it stands; of a text, which may name a person, the length only.
+    """
     if re.fullmatch(rb"[0-9.eE+-]{1,40}|(?i:[+-]?(?:nan|inf(?:inity)?))", field):
         return repr(field.decode())
     return f"a text of {len(field)} bytes"
@@ -179,7 +180,7 @@ def check_width(fields: list[bytes], table: Table, file: str, row: int, width: i
 
 
 def check_start(first: list[list[bytes]], table: Table, file: str) -> int:
-    """The number of columns of a file whose ``first`` records are given; 0 where it has none.
+    """Return the number of columns of a file whose ``first`` records are given; 0 where it has none.
 
     Raises DataError (65) for a header row, for too few columns, for records of several widths, for lines that end in
     a carriage return only, and where values show that columns moved.
@@ -216,7 +217,7 @@ def check_start(first: list[list[bytes]], table: Table, file: str) -> int:
 
 
 def carriage_returns(table: Table, file: str) -> DataError:
-    """The error for a file whose lines end in a carriage return only: all of it would be one record."""
+    """Return the error for a file whose lines end in a carriage return only: all of it would be one record."""
     return DataError(
         f"a line of {table.name} does not end in a newline",
         where=f"{file}, row 1",
@@ -226,7 +227,7 @@ def carriage_returns(table: Table, file: str) -> DataError:
 
 
 def _check_value(field: bytes, column: Column, file: str, row: int) -> None:
-    """The type of a value that may not be read: any number will do for a number, 0 or 1 for a flag."""
+    """Check the type of a value that may not be read: any number will do for a number, 0 or 1 for a flag."""
     if column.type == "string":
         return
     loose = Column(column.name, "double")

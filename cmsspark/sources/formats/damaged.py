@@ -43,7 +43,7 @@ class Damage:
     unverified: int = 0
 
     def notes(self) -> Iterator[Note]:
-        """The damage, for the manifest."""
+        """Yield the damage, for the manifest."""
         if self.reason is not None:
             details = {
                 "file": self.file,
@@ -150,7 +150,7 @@ class Intact:
 
 
 def _bytewise(member: Any, piece: bytes) -> bytes:
-    """What comes out of a member before its damage."""
+    """Return what comes out of a member before its damage."""
     content = bytearray()
     try:
         for at in range(len(piece)):

@@ -56,7 +56,7 @@ class FastAvroReader:
     def read(
         self, content: bytes, codec: str, fields: Mapping[str, Any], blocks: Iterable[Block]
     ) -> tuple[AccessBatch, Left] | None:
-        """The accesses of a file of such ``blocks``, and the records that are left.
+        """Return the accesses of a file of such ``blocks``, and the records that are left.
 
         None where the file is not plain, or much of it would be left: nothing of it is read then. Raises DamagedBlock
         where a block does not hold what its header says.
@@ -83,7 +83,7 @@ class FastAvroReader:
         return batch, Left(numbers, b"".join(parts))
 
     def _reader(self, fields: Mapping[str, Any]) -> Any:
-        """What reads records of these fields; None where they are not plain."""
+        """Return what reads records of these fields; None where they are not plain."""
         if _plain_avro is None:
             return None
         kinds = [tuple(kind) if isinstance(kind, list) else (kind,) for kind in fields.values()]
@@ -105,7 +105,7 @@ class FastAvroReader:
 
 
 def rows_of(left: Left, schema: Any) -> list[Mapping[str, Any]]:
-    """The records that were left, by name. Raises fastavro's errors."""
+    """Return the records that were left, by name. Raises fastavro's errors."""
     import fastavro
 
     # An array of them, which is read at once: their number, they, and the end.

@@ -43,7 +43,7 @@ class Numbers:
         self.shared = [_numbered(meaning, values) for meaning, values in zip(meanings, self._means, strict=True)]
 
     def group(self, numbers: bytes) -> int:
-        """The group of such numbers, given as int64 after each other."""
+        """Return the group of such numbers, given as int64 after each other."""
         places = self._unpack(numbers)
         return self._group(tuple([values[position] for values, position in zip(self._means, places, strict=True)]))
 

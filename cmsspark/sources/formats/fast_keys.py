@@ -106,7 +106,7 @@ def fast_access_lines(
     meanings: Sequence[Callable[[str | None], Any]],
     group: Callable[[tuple[Any, ...]], int],
 ) -> FastKeyReader | None:
-    """The reader of accesses of ``day`` (its number, from 1970 on); None where it is not compiled.
+    """Return the reader of accesses of ``day`` (its number, from 1970 on); None where it is not compiled.
 
     ``meanings``: for each of the shared texts, the function that maps its value; ``group`` numbers a group of mapped
     values.
@@ -141,7 +141,10 @@ def fast_access_lines(
 def fast_job_lines(
     day: int, keys: JobKeys, add: Callable[[list[tuple[Any, ...]], AccessBatch], None]
 ) -> FastKeyReader | None:
-    """The reader of jobs of ``day``; None where it is not compiled. ``add`` takes the records that are in no bin."""
+    """Return the reader of jobs of ``day``; None where it is not compiled.
+
+    ``add`` takes the records that are in no bin.
+    """
     if _key_reader is None:
         return None
     lines = _key_reader.JobLines((keys.job_id, *keys.texts), keys.hours, (keys.exit_code,), keys.longs, False, day)

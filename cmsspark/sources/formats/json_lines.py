@@ -50,7 +50,7 @@ class Coder:
         self._numbers: dict[Group, int] = {}
 
     def number(self, site: str, app: str, user: str | None, remote: int) -> int:
-        """The group's number; ``user`` is the user's name as logged."""
+        """Return the group's number; ``user`` is the user's name as logged."""
         group = Group(site, app, user, remote)
         number = self._numbers.get(group)
         if number is None:
@@ -103,19 +103,19 @@ class JsonDecoder(ABC):
 
     @abstractmethod
     def strict(self, fields: Fields) -> Any:
-        """The record of a strictly parsed line. Raises Malformed."""
+        """Return the record of a strictly parsed line. Raises Malformed."""
 
     def decode_lines(self, lines: Content) -> list[Any]:
-        """The records of whole lines, typed. Raises msgspec's errors."""
+        """Return the records of whole lines, typed. Raises msgspec's errors."""
         records: list[Any] = self._decoder.decode_lines(lines)
         return records
 
     def decode_line(self, line: bytes) -> Any:
-        """The record of one line, typed. Raises msgspec's errors."""
+        """Return the record of one line, typed. Raises msgspec's errors."""
         return self._decoder.decode(line)
 
     def decode(self, content: Content, file: str, first_line: int = 1) -> AccessBatch:
-        """The accesses of ``content``, whole lines of ``file`` that end in ``\\n``."""
+        """Return the accesses of ``content``, whole lines of ``file`` that end in ``\\n``."""
         batch = AccessBatch()
         self.add(content, file, first_line, batch)
         return batch.unpack()
@@ -182,7 +182,7 @@ class JsonDecoder(ABC):
             return self.strict(strict_json.parse_object(line))
 
     def of_the_day(self, records: list[Any], batch: AccessBatch) -> list[Any]:
-        """The ``data`` of records of the folder's day. Others are counted as out_of_day (rule 6)."""
+        """Return the ``data`` of records of the folder's day. Others are counted as out_of_day (rule 6)."""
         low, high, is_out = self.low_ms, self.high_ms, self._is_out_of_day
         return [
             record.data
@@ -243,7 +243,7 @@ def parts_of(fields: Fields) -> tuple[Any, Metadata | None]:
 
 
 def objects(values: list[Any], field: str = "data") -> Iterator[Fields]:
-    """The values, each of which must be an object. Raises Malformed."""
+    """Yield the values, each of which must be an object. Raises Malformed."""
     for value in values:
         if not isinstance(value, dict):
             raise Malformed(f"{field}: expected an object, found {kind_of(value)}")

@@ -60,7 +60,7 @@ class _DuplicateKey(Exception):
 
 
 def learn(line: bytes, required_of: RequiredFieldsOf) -> LineTemplate | None:
-    """The template of a line (without its newline); None where it has none that other lines could fit.
+    """Return the template of a line (without its newline); None where it has none that other lines could fit.
 
     It must be one JSON object, its ``data`` and ``metadata`` objects, without escapes, tabs and duplicate keys. Its
     required values must not be objects or arrays, which are ill-typed there. Where ``data`` is a text, all its
@@ -93,7 +93,7 @@ def learn(line: bytes, required_of: RequiredFieldsOf) -> LineTemplate | None:
 
 
 def _parts(text: str) -> dict[str, str]:
-    """The parts of ``key=value&...`` by their keys; empty where another part is there, or a key twice."""
+    """Return the parts of ``key=value&...`` by their keys; empty where another part is there, or a key twice."""
     parts = [part.partition("=") for part in text.split("&")]
     by_key = {key: value for key, _, value in parts}
     return by_key if len(by_key) == len(parts) and all(equals for _, equals, _ in parts) else {}
@@ -111,7 +111,7 @@ def _refused(constant: str) -> Any:
 
 
 def _cut(text: str, data_is_text: bool) -> tuple[tuple[bytes, ...], list[tuple[str | None, ...]]]:
-    """The literals around the values of valid JSON, and the path of each value, with None for an array.
+    """Return the literals around the values of valid JSON, and the path of each value, with None for an array.
 
     ``data_is_text``: each part of the text ``data`` is a value.
     """

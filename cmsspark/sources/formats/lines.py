@@ -169,7 +169,7 @@ def pieces(content: bytes, size: int = CHUNK, line_limit: int = LINE_LIMIT) -> I
 
 
 def _after_mark(stream: Any, buffer: bytearray, file: str) -> tuple[int, int]:
-    """The span of a file's first bytes in the buffer after the BOM. Short reads may split the BOM."""
+    """Return the span of a file's first bytes in the buffer after the BOM. Short reads may split the BOM."""
     end = 0
     while end < len(BOM) and BOM.startswith(buffer[:end]):
         got = _read(stream, memoryview(buffer)[end : len(BOM)], file)

@@ -64,7 +64,7 @@ def read_table(source: str | IO[bytes], table: Table, columns: Sequence[str], na
 
 
 def arrow_schema(table: Table, columns: Sequence[str]) -> Any:
-    """The ``pyarrow.Schema`` of what :func:`read_table` yields."""
+    """Return the ``pyarrow.Schema`` of what :func:`read_table` yields."""
     import pyarrow as pa
 
     kinds = {"string": pa.string(), "long": pa.int64(), "double": pa.float64()}
@@ -94,7 +94,7 @@ def _pieces(stream: IO[bytes], table: Table, columns: Sequence[str], file: str) 
 
 
 def _past(rows: int, pieces: Iterator[Any]) -> Iterator[Any]:
-    """The pieces without the first ``rows`` rows."""
+    """Yield the pieces without the first ``rows`` rows."""
     for piece in pieces:
         skipped = min(rows, piece.num_rows)
         rows -= skipped
@@ -124,7 +124,10 @@ def _plain(watched: _Watched, table: Table, columns: Sequence[str], width: int) 
 
 
 def _table(result: Any, text: bytes, schema: Any) -> Any:
-    """What compiled code found in ``text``. Raises _Doubtful where it found none, and for text that is not UTF-8."""
+    """Return what compiled code found in ``text``.
+
+    Raises _Doubtful where it found none, and for text that is not UTF-8.
+    """
     import pyarrow as pa
 
     if result is None or not is_utf8(text):
@@ -204,8 +207,9 @@ class _Watched(io.RawIOBase):
         return True
 
     def start(self, table: Table) -> list[list[bytes]]:
-        """The first whole records; :meth:`read` gives their text again. Raises DataError (65) for a file without
-        newlines.
+        """Return the first whole records; :meth:`read` gives their text again.
+
+        Raises DataError (65) for a file without newlines.
         """
         wanted = SAMPLE
         while True:
@@ -223,7 +227,10 @@ class _Watched(io.RawIOBase):
                 wanted *= 4
 
     def read(self, size: int = -1) -> bytes:
-        """The next bytes, as pyarrow asks for them. Raises _Doubtful where it would split rows at a lone ``\\r``."""
+        """Return the next bytes, as pyarrow asks for them.
+
+        Raises _Doubtful where it would split rows at a lone ``\\r``.
+        """
         piece = self.text(BLOCK if size < 0 else size)
         # Searches for one byte cost next to nothing; most dumps have none of these.
         if self._last in _MARKS or any(mark in piece for mark in _MARKS):
@@ -269,7 +276,7 @@ class _Watched(io.RawIOBase):
 
 
 def _lines(watched: _Watched) -> Iterator[bytes]:
-    """The text line by line, each with its newline; only ``\\n`` ends one."""
+    """Yield the text line by line, each with its newline; only ``\\n`` ends one."""
     rest = b""
     while piece := watched.read_raw(BLOCK):
         lines = _split(rest + piece)

@@ -36,7 +36,7 @@ def distinct(names: Sequence[str]) -> list[str]:
 
 
 def values_of(column: Any) -> list[Any]:
-    """The values of an Arrow column in Python; days and times that Python cannot hold are texts.
+    """Return the values of an Arrow column in Python; days and times that Python cannot hold are texts.
 
     DuckDB has days up to the year 5,881,580, and ``infinity``.
     """
@@ -47,7 +47,7 @@ def values_of(column: Any) -> list[Any]:
 
 
 def _python_value(value: Any) -> Any:
-    """The value of an Arrow scalar."""
+    """Return the value of an Arrow scalar."""
     try:
         return value.as_py()
     except (OverflowError, ValueError):
@@ -59,7 +59,7 @@ def _python_value(value: Any) -> Any:
 
 
 def text_of(value: object) -> str:
-    """A value that is there, as CSV has it."""
+    """Return a value that is there, as CSV has it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, dict | list):
@@ -70,7 +70,7 @@ def text_of(value: object) -> str:
 
 
 def cell_of(value: object) -> object:
-    """A value as a cell of a table: numbers as they are, whole ones without loss; anything else as text."""
+    """Return a value as a cell of a table: numbers as they are, whole ones without loss; anything else as text."""
     if value is None or (isinstance(value, int) and not isinstance(value, bool)):
         return value
     if isinstance(value, Decimal):
@@ -81,7 +81,7 @@ def cell_of(value: object) -> object:
 
 
 def json_of(value: object) -> Any:
-    """A value as JSON has it: what is no finite number is null, decimals are numbers, anything else is text."""
+    """Return a value as JSON has it: what is no finite number is null, decimals are numbers, anything else is text."""
     match value:
         case None | bool() | int() | str():
             return value
@@ -99,7 +99,7 @@ def json_of(value: object) -> Any:
 
 
 def _interval(value: Any) -> str:
-    """An interval, such as ``1 month 2 days 0:00:03``."""
+    """Return an interval, such as ``1 month 2 days 0:00:03``."""
     parts = [
         f"{count} {unit}{'s' if abs(count) != 1 else ''}"
         for count, unit in ((value.months, "month"), (value.days, "day"))

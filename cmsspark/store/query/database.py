@@ -190,7 +190,7 @@ class Database:
         return {name: stored.get(name, []) for name in self.views}
 
     def days(self, table: str = "data_aggregation") -> list[date]:
-        """The stored days of a table, in order."""
+        """Return the stored days of a table, in order."""
         return [one.interval for one in self.stored(table) if isinstance(one.interval, date)]
 
     @property
@@ -260,7 +260,7 @@ class Database:
                 raise self._error_of(error, statement) from None
 
     def _error_of(self, error: Exception, statement: str) -> Exception:
-        """The error with what the store knows: the damaged part, or that a file is gone."""
+        """Return the error with what the store knows: the damaged part, or that a file is gone."""
         import duckdb
 
         text = str(error)
@@ -285,7 +285,7 @@ class Database:
 
 
 class _FileGone(Exception):
-    """A part file was deleted after it was listed, as a newer run replaced it and ``cmsspark prune`` removed it."""
+    """A part file was deleted after it was listed, as a newer run replaced it and ``cmsspark lab prune`` removed it."""
 
     def __init__(self, error: CmssparkError) -> None:
         self.error = error
@@ -293,7 +293,7 @@ class _FileGone(Exception):
 
 
 def _connect(files: Files, memory: str | None, threads: int | None) -> tuple[duckdb.DuckDBPyConnection, PartSystem]:
-    """A database in memory that reads nothing but the file system of the parts, for good."""
+    """Return a database in memory that reads nothing but the file system of the parts, for good."""
     try:
         import duckdb
 

@@ -206,7 +206,7 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
         return converted
 
     def _conformed(self, content: _Content, stored: StoredInterval) -> pa.Table:
-        """The rows of a part with the columns of today; a column that the part does not have is null."""
+        """Return the rows of a part with the columns of today; a column that the part does not have is null."""
         schema = self._schemas[stored.table]
         if stored.fmt != "parquet":
             return part_rows(self._files, csv_table(stored), schema, schema.names)
@@ -252,7 +252,7 @@ def conformed_part(files: Files, part: StoredPart, schema: Table) -> pa.Table:
 
 
 def null_rows(schema: Table, count: int) -> bytes:
-    """A Parquet file of a few hundred bytes with a table's columns and ``count`` rows of nulls."""
+    """Return a Parquet file of a few hundred bytes with a table's columns and ``count`` rows of nulls."""
     import pyarrow as pa
 
     return _parquet(pa.table([pa.nulls(count, field.type) for field in schema.arrow()], schema=schema.arrow()))

@@ -22,8 +22,10 @@ _WORDS: Final = (
     "min max date with describe summarize explain show tables desc interval case when then else end null is"
 )
 _HELP: Final = """\
-  a statement ends with ;   tables: show tables;   columns: describe TABLE;
-  .rows N  maximum rows of a table      .help  this text      .quit or Ctrl-D  leave"""
+  a statement ends with ;        .tables  the tables     .schema TABLE  its columns
+  .rows N  maximum rows          .help  this text        exit or Ctrl-D  leave"""
+#: Words that end the prompt, with and without a dot before and a semicolon behind.
+_LEAVE: Final = ("exit", "quit", "q")
 _HISTORY_LINES: Final = 1_000
 
 
@@ -46,16 +48,18 @@ class Prompt:
         click.echo(f"{self.database.fout}: {span}. `.help` explains the prompt.", err=True)
         try:
             while (statement := self._statement()) is not None:
+                if statement.rstrip("; ").lower() in _LEAVE[:2]:
+                    break
                 if statement.startswith("."):
                     if not self._dot(statement.rstrip(";").split()):
                         break
                 elif statement.strip("; \n"):
-                    self._answer(statement)
+                    self._answer(statement, self.rows)
         finally:
             self._write_history()
 
     def _statement(self) -> str | None:
-        """The next statement; None at the end of input. Ctrl-C drops what was typed of one."""
+        """Read the next statement; None at the end of input. Ctrl-C drops what was typed of one."""
         lines: list[str] = []
         while True:
             try:
@@ -71,23 +75,33 @@ class Prompt:
             text = "\n".join(lines).strip()
             if not text:
                 lines.clear()
-            elif text.endswith(";") or (len(lines) == 1 and text.startswith(".")):
+            elif text.endswith(";") or (len(lines) == 1 and (text.startswith(".") or text.lower() in _LEAVE[:2])):
                 return text
 
     def _dot(self, words: list[str]) -> bool:
-        """Answer a command of the prompt; False where it ends the prompt."""
-        if words[0] in (".quit", ".exit", ".q"):
+        """Answer a command of the prompt; return False where it ends the prompt."""
+        if words[0].removeprefix(".") in _LEAVE:
             return False
-        if words[0] == ".rows" and len(words) == 2 and words[1].isdecimal() and int(words[1]):
+        if words[0] == ".tables":
+            self._answer("show tables", None)
+        elif words[0] == ".schema" and len(words) <= 2:
+            self._schema(words[1:] or [table.name for table in self.database.tables])
+        elif words[0] == ".rows" and len(words) == 2 and words[1].isdecimal() and int(words[1]):
             self.rows = int(words[1])
         else:
             click.echo(_HELP)
         return True
 
-    def _answer(self, statement: str) -> None:
+    def _schema(self, tables: list[str]) -> None:
+        """Print the columns of tables."""
+        for table in tables:
+            click.echo(f"{table}:")
+            self._answer(f'describe "{table}"', None)
+
+    def _answer(self, statement: str, max_rows: int | None) -> None:
         began = time.monotonic()
         try:
-            result = self.database.query(statement, max_rows=self.rows, max_seconds=self.time_limit)
+            result = self.database.query(statement, max_rows=max_rows, max_seconds=self.time_limit)
             output.echo_result(result)
             click.echo(output.summary(result), err=True)
         except CmssparkError as error:

@@ -25,7 +25,7 @@ _ALLOWED: Final = "SELECT, WITH, FROM, VALUES, DESCRIBE, SUMMARIZE, SHOW TABLES 
 
 
 def checked(sql: str) -> str:
-    """The one reading statement in ``sql``. Raises UsageError (2) for anything else.
+    """Return the one reading statement in ``sql``. Raises UsageError (2) for anything else.
 
     Example:
         >>> checked("select 1;")
@@ -59,7 +59,7 @@ def checked(sql: str) -> str:
 
 
 def mentioned(sql: str, names: Iterable[str]) -> list[str]:
-    """Those of the table ``names`` that a query may read: all of them where it names tables indirectly."""
+    """Return those of the table ``names`` that a query may read: all of them where it names tables indirectly."""
     words = set(_WORD.findall(sql.lower()))
     found = [name for name in names if name in words]
     return list(names) if not found or words & _INDIRECT else found
@@ -77,7 +77,7 @@ def wrong_query() -> tuple[type[Exception], ...]:
 
 
 def as_ours(error: Exception, sql: str = "") -> CmssparkError:
-    """The error of a query. The error of a damaged store is not made here."""
+    """Return the error of a query. The error of a damaged store is not made here."""
     import duckdb
 
     text = _our_suggestion(str(error)) if isinstance(error, duckdb.CatalogException) else str(error)
@@ -106,7 +106,7 @@ def as_ours(error: Exception, sql: str = "") -> CmssparkError:
 
 
 def _our_suggestion(text: str) -> str:
-    """The text of an error with a table of ours as its suggestion: DuckDB has tables of its own, too."""
+    """Return the text of an error with a table of ours as its suggestion: DuckDB has tables of its own, too."""
     missing = _NO_TABLE.search(text)
     if missing is None:
         return text
@@ -118,7 +118,7 @@ def _our_suggestion(text: str) -> str:
 
 
 def _day_literal(text: str) -> str:
-    """How the day of a query that cannot be run is written."""
+    """Return how the day of a query that cannot be run is written."""
     digits = _DIGITS.search(text)
     with contextlib.suppress(ValueError):
         day = date.fromisoformat(digits[0]) if digits else None

@@ -148,7 +148,7 @@ class StoredParts:
         return not is_same
 
     def of(self, job: Job, table: str) -> list[StoredInterval]:
-        """The stored intervals of a table, oldest first, as the last refresh found them."""
+        """Return the stored intervals of a table, oldest first, as the last refresh found them."""
         runs = self._runs.get(job.name, {})
         stored = (run.tables[table] for run in runs.values() if table in run.tables)
         return sorted(stored, key=lambda one: (one.first_day, one.last_day))
@@ -172,7 +172,7 @@ class StoredParts:
                 yield interval, entry.path
 
     def _current_run(self, folder: str) -> str | None:
-        """The run that ``CURRENT`` names; None where there is none yet, an empty text where it is damaged."""
+        """Return the run that ``CURRENT`` names; None where there is none yet, an empty text where it is damaged."""
         path = join(folder, "CURRENT")
         try:
             run = json.loads(self.files.read_bytes(path)).get("run")
@@ -202,7 +202,7 @@ class StoredParts:
         return _StoredRun(run, kept or Manifest(document={}), tables)
 
     def _slim_manifest(self, folder: str) -> Manifest | None:
-        """What the index needs of a run's manifest, without its lists of files; None where it cannot be read."""
+        """Return what the index needs of a run's manifest, without its lists of files; None where it cannot be read."""
         try:
             slim = _SLIM.decode(self.files.read_bytes(join(folder, "manifest.json")))
         except (CmssparkError, msgspec.MsgspecError, ValueError):
@@ -266,7 +266,10 @@ def tables() -> dict[str, tuple[Job, ...]]:
 
 
 def _with_reasons(runs: dict[Interval, _StoredRun]) -> dict[Interval, _StoredRun]:
-    """The runs with the reasons why some are partial. A day is compared with the days around it, a period is not."""
+    """Return the runs with the reasons why some are partial.
+
+    A day is compared with the days around it, a period is not.
+    """
     manifests = {interval: run.manifest for interval, run in runs.items()}
     marked = {}
     for interval, run in runs.items():

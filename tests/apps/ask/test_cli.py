@@ -166,7 +166,7 @@ def test_jobs_are_not_accesses_and_are_counted_beside_them(with_jobs: Path) -> N
 def test_a_dataset_that_only_jobs_use_is_known_and_has_no_accesses(with_jobs: Path) -> None:
     found = json_of(with_jobs, "who-reads", "/jobs/only/MINIAOD", "--week", "2026-W01")
     assert found["totals"]["nacc"] == 0 and found["totals"]["jobs"]["job_count"] == 4_000
-    text = output_of(with_jobs, "what-is-read-at", "T2_DE_DESY", "--week", "2026-W01")
+    text = output_of(with_jobs, "reads", "T2_DE_DESY", "--week", "2026-W01")
     assert "nobody read it" in text and "4,000 jobs by 1 person" in text and "/jobs/only/MINIAOD" in text
 
 
@@ -185,58 +185,58 @@ def test_a_pattern_is_one_answer_with_its_datasets(place: Path) -> None:
 
 
 def test_people_are_counted_and_never_named(place: Path) -> None:
-    for words in (("who-reads", "/*"), ("what-is-read-at", "*"), ("unused", "--week", "2026-W01")):
+    for words in (("who-reads", "/*"), ("reads", "*"), ("unused", "--week", "2026-W01")):
         assert KEY not in output_of(place, *words) + json.dumps(json_of(place, *words))
     assert "accesses by 4 people" in output_of(place, "who-reads", "/*")
     assert "by no known user" in output_of(place, "who-reads", "/ZMM_x/*")
 
 
 def test_what_is_read_at_a_site_is_reported_by_data_tier_and_dataset(place: Path) -> None:
-    found = json_of(place, "what-is-read-at", "unknown", "--week", "2026-W01")
+    found = json_of(place, "reads", "unknown", "--week", "2026-W01")
     assert found["totals"]["distinct_users"] == 1 and found["totals"]["nacc"] == 2
     assert [row["data_tier"] for row in found["by_data_tier"]] == ["AOD"]
     assert [row["dataset_name"] for row in found["by_dataset"]] == ["/ttH/c/AOD"]
-    assert len(json_of(place, "what-is-read-at", "T*")["by_site"]) == 2
+    assert len(json_of(place, "reads", "T*")["by_site"]) == 2
 
 
 def test_what_is_known_and_not_read_is_an_answer(place: Path) -> None:
     assert "nobody read it" in output_of(place, "who-reads", "/nobody/reads/MINIAOD")
-    assert "nobody read it" in output_of(place, "what-is-read-at", "T2_US_MIT")
+    assert "nobody read it" in output_of(place, "reads", "T2_US_MIT")
     assert json_of(place, "who-reads", "/nobody/*/*")["totals"]["nacc"] == 0
 
 
 def test_what_nobody_knows_is_refused_with_the_nearest_names(place: Path) -> None:
     assert "nearest: /ZMM/Run2026A-v1/AOD" in fails(InputMissing, place, "who-reads", "/ZMM/Run2026B-v1/AOD")
-    assert "T2_CH_CERN" in fails(InputMissing, place, "what-is-read-at", "T2_CH_CERM")
+    assert "T2_CH_CERN" in fails(InputMissing, place, "reads", "T2_CH_CERM")
     assert "T2_CH_CERN" in fails(InputMissing, place, "who-reads", "/ZMM/*/AOD", "--site", "T2_CH_CER")
-    told = fails(InputMissing, place, "what-lies-at", "--tier", "T9")
+    told = fails(InputMissing, place, "holdings", "--tier", "T9")
     assert "T2" in told and "site_tier_usage of 20" in told and str(place) in told
-    assert "there is no site ''" in fails(InputMissing, place, "what-lies-at", "--site", "", "--tier", "T2")
-    assert "AOD" in fails(InputMissing, place, "what-lies-at", "--tier", "T2", "--data-tier", "AODD")
+    assert "there is no site ''" in fails(InputMissing, place, "holdings", "--site", "", "--tier", "T2")
+    assert "AOD" in fails(InputMissing, place, "holdings", "--tier", "T2", "--data-tier", "AODD")
     assert "others" in fails(InputMissing, place, "who-reads", "/qqqqqqq/*")
 
 
 def test_a_store_without_days_says_what_to_run(tmp_path: Path) -> None:
     assert "run_spark data_aggregation" in fails(InputMissing, tmp_path, "who-reads", "/a/b/c")
-    assert "run_spark site_tier_usage" in fails(InputMissing, tmp_path, "what-lies-at", "--tier", "T2")
+    assert "run_spark site_tier_usage" in fails(InputMissing, tmp_path, "holdings", "--tier", "T2")
     store_partials(tmp_path, WEEK.last, [])
     assert "run_spark dbs_phedex" in fails(InputMissing, tmp_path, "unused", "--from", "20260104")
 
 
 def test_what_lies_at_a_tier_comes_from_site_tier_usage_and_at_a_site_from_dbs_phedex(place: Path) -> None:
-    found = json_of(place, "what-lies-at", "--tier", "T2", "--data-tier", "AOD")
+    found = json_of(place, "holdings", "--tier", "T2", "--data-tier", "AOD")
     assert (found["table"], found["total_bytes"], len(found["rows"])) == ("site_tier_usage", 10**15, 1)
-    assert "1.0 PB in 10 files" in output_of(place, "what-lies-at", "--tier", "T2", "--kind", "tape")
-    assert json_of(place, "what-lies-at", "--tier", "T2", "--kind", "buffer")["total_bytes"] == 0
-    site = json_of(place, "what-lies-at", "--site", "T2_CH_CERN", "--kind", "disk")
+    assert "1.0 PB in 10 files" in output_of(place, "holdings", "--tier", "T2", "--kind", "tape")
+    assert json_of(place, "holdings", "--tier", "T2", "--kind", "buffer")["total_bytes"] == 0
+    site = json_of(place, "holdings", "--site", "T2_CH_CERN", "--kind", "disk")
     assert [(row["data_tier"], row["replica_bytes"], row["dataset_count"]) for row in site["rows"]] == [
         ("MINIAOD", 7_000, 1),
         ("AOD", 1_000, 1),
     ]
-    both = json_of(place, "what-lies-at", "--site", "T2_*", "--data-tier", "AOD", "--kind", "disk")
+    both = json_of(place, "holdings", "--site", "T2_*", "--data-tier", "AOD", "--kind", "disk")
     assert [(row["site_count"], row["dataset_count"], row["replica_bytes"]) for row in both["rows"]] == [(2, 1, 1_500)]
     with pytest.raises(UsageError):
-        output_of(place, "what-lies-at")
+        output_of(place, "holdings")
     with pytest.raises(UsageError):
         output_of(place, "who-reads", "/*", "--weeks", "1", "--week", "2026-W01")
 
@@ -244,10 +244,10 @@ def test_what_lies_at_a_tier_comes_from_site_tier_usage_and_at_a_site_from_dbs_p
 def test_what_lay_there_on_an_earlier_day_is_found(place: Path) -> None:
     store_table(place, "dbs_phedex", "dbs_phedex", WEEK.first, LYING[:1])
     day = WEEK.first + timedelta(days=2)
-    found = json_of(place, "what-lies-at", "--site", "T2_CH_CERN", "--date", str(day))
+    found = json_of(place, "holdings", "--site", "T2_CH_CERN", "--date", str(day))
     assert (found["day"], found["total_bytes"]) == (str(WEEK.first), 1_000)
     assert "no day of dbs_phedex is stored up to 2020-01-01" in fails(
-        InputMissing, place, "what-lies-at", "--site", "T2_CH_CERN", "--date", "20200101"
+        InputMissing, place, "holdings", "--site", "T2_CH_CERN", "--date", "20200101"
     )
 
 
@@ -305,14 +305,14 @@ def used(dataset: str, last: date | None, *, is_candidate: bool, state: str = "u
 
 
 def test_what_could_go_are_candidates_at_the_site_the_largest_first(place: Path) -> None:
-    assert "run_spark dataset_last_access" in fails(InputMissing, place, "could-go", "T2_CH_CERN")
+    assert "run_spark dataset_last_access" in fails(InputMissing, place, "deletable", "T2_CH_CERN")
     rows = [
         used("/ZMM/Run2026A-v1/AOD", date(2024, 5, 6), is_candidate=True),
         used("/ttH/c/AOD", None, is_candidate=False),
         used("/nobody/reads/MINIAOD", None, is_candidate=True, state="never"),
     ]
     store_table(place, "dataset_last_access", "dataset_last_access", WEEK.last, rows)
-    found = json_of(place, "could-go", "T2_*")
+    found = json_of(place, "deletable", "T2_*")
     assert [
         (row["dataset_name"], row["site_name"], row["present_bytes"], row["last_access"]) for row in found["rows"]
     ] == [
@@ -321,10 +321,10 @@ def test_what_could_go_are_candidates_at_the_site_the_largest_first(place: Path)
         ("/ZMM/Run2026A-v1/AOD", "T2_US_MIT", 500, "2024-05-06"),
     ]
     assert (found["total_bytes"], found["replica_count"]) == (8_500, 3)
-    assert [row["present_bytes"] for row in json_of(place, "could-go", "T2_CH_CERN", "--kind", "tape")["rows"]] == [
+    assert [row["present_bytes"] for row in json_of(place, "deletable", "T2_CH_CERN", "--kind", "tape")["rows"]] == [
         9_000
     ]
-    assert "T2_CH_CERN" in fails(InputMissing, place, "could-go", "T2_CH_CENR")
+    assert "T2_CH_CERN" in fails(InputMissing, place, "deletable", "T2_CH_CENR")
     unread = json_of(place, "unused", "--weeks", "1")["rows"]
     assert {row["dataset_name"]: row["last_access"] for row in unread} == {
         "/nobody/reads/MINIAOD": None,
@@ -336,7 +336,7 @@ def test_what_could_go_are_candidates_at_the_site_the_largest_first(place: Path)
 def test_replicas_come_from_rucio_where_its_table_is_newer(place: Path) -> None:
     newer = {**LYING[0], "day": WEEK.last + timedelta(days=1), "present_bytes": 77}
     store_table(place, "dbs_rucio", "dbs_rucio", newer["day"], [newer])
-    found = json_of(place, "what-lies-at", "--site", "T2_CH_CERN")
+    found = json_of(place, "holdings", "--site", "T2_CH_CERN")
     assert (found["table"], found["total_bytes"]) == ("dbs_rucio", 77)
 
 
@@ -346,5 +346,5 @@ def test_replicas_from_after_the_year_9999_have_its_last_day(place: Path, newest
     store_table(place, "dbs_phedex", "dbs_phedex", WEEK.last, rows, run="r2")
     candidates = [used("/nobody/reads/MINIAOD", None, is_candidate=True)]
     store_table(place, "dataset_last_access", "dataset_last_access", WEEK.last, candidates)
-    for question in (("could-go", "T2_X"), ("unused", "--weeks", "1")):
+    for question in (("deletable", "T2_X"), ("unused", "--weeks", "1")):
         assert [row["newest_replica"] for row in json_of(place, *question)["rows"]] == ["9999-12-31"], question

@@ -241,7 +241,7 @@ def test_a_second_daily_ends_with_75_and_names_the_first(place: Mornings) -> Non
         second = daily(*words)
     assert second.returncode == 75
     assert f"process {os.getpid()} on " in second.stderr
-    assert second.stdout.startswith("daily not begun: ")
+    assert second.stdout.startswith("daily run could not start: ")
     assert second.stdout.endswith("; exit 75\n")
     assert second.stdout.count("\n") == 1
     assert not (Path(place.fout) / JOB).exists()
@@ -252,7 +252,7 @@ def test_a_daily_that_cannot_begin_prints_its_line(place: Mornings, wrong: str) 
     (place.folder / "cmsspark.yaml").write_text(wrong + "\n")
     done = daily(place.folder / "cmsspark.yaml", "--fout", place.fout)
     assert done.returncode == 78
-    assert done.stdout.startswith("daily not begun: ")
+    assert done.stdout.startswith("daily run could not start: ")
     assert done.stdout.endswith("; exit 78\n")
     assert "Traceback" not in done.stderr
 

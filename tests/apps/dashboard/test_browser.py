@@ -170,7 +170,7 @@ def test_a_query_completes_names_of_tables_and_columns(page: Any, dashboard: Run
     page.keyboard.press("Tab")
     assert page.input_value("#c-q") == "SELECT * FROM data_aggregation"
     page.locator("details.fold > summary", has_text="data_aggregation").first.click()
-    assert page.locator("details.fold[open] [data-insert='nacc']").is_visible()
+    assert page.locator("details.fold[open] [data-insert='accesses']").is_visible()
 
 
 def test_the_keyboard_reaches_the_content_first(page: Any, dashboard: Running) -> None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from cmsspark.apps.demo import kept
 from cmsspark.apps.demo.cli import command
 from cmsspark.apps.demo.show import WIDTH
 from cmsspark.base.errors import OutputError, run_click
+from cmsspark.main import command as cmsspark
 
 
 def demo(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -63,13 +66,28 @@ def test_the_demo_finds_every_bin_as_it_was_made(shown: tuple[Path, str]) -> Non
 def test_the_demo_shows_the_ten_most_used_datasets_and_where_everything_lies(shown: tuple[Path, str]) -> None:
     out, text = shown
     after = text.split("The ten most used datasets\n")[1].splitlines()
-    assert [line.split()[-1][0] for line in after[2:12]] == ["/"] * 10
-    assert not after[12]
+    assert [line.split()[-1][0] for line in after[1:11]] == ["/"] * 10
+    assert not after[11]
     assert str(out / "store") in text and str(out / "documents") in text
 
 
+def test_the_demo_prints_a_screen_and_three_commands_that_work_from_any_folder(
+    shown: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = shown[1].rstrip().splitlines()
+    assert len(lines) <= 45
+    assert [line[:2] for line in lines[-3:]] == ["  "] * 3 and "Three commands" in lines[-4]
+    monkeypatch.chdir(tmp_path)
+    for line in lines[-3:]:
+        words = shlex.split(line)
+        start = next(number for number, word in enumerate(words) if word in ("report", "show", "ask"))
+        ended = CliRunner().invoke(cmsspark, words[start:], catch_exceptions=False)
+        assert ended.exit_code == 0, ended.output
+    assert (shown[0] / "report.html").stat().st_size > 10_000
+
+
 def test_tables_fit_in_100_columns(shown: tuple[Path, str]) -> None:
-    results = shown[1].split("Every record is counted")[1].split("Where the files are")[0]
+    results = shown[1].split("Every record is counted")[1].split("All is in")[0]
     assert max(len(line) for line in results.splitlines()) <= WIDTH
 
 

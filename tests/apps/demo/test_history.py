@@ -91,10 +91,10 @@ def test_every_command_takes_it_for_counted_days(tmp_path: Path, monkeypatch: py
     assert store_history(HISTORY, "store", chosen, KEY.key_id) == 4
     for words in (
         ("period", "--week", "2026-W02"),
-        ("view", "sites", "--week", "2026-W02"),
+        ("period", "--view", "sites", "--week", "2026-W02"),
         ("diff", "20260105", "20260106"),
-        ("ask", "what-is-read-at", "T2_*", "--weeks", "1"),
-        ("path", "partials", "--date", "2026-01-07"),
+        ("ask", "reads", "T2_*", "--weeks", "1"),
+        ("show", "partials", "--path", "--date", "2026-01-07"),
     ):
         assert CliRunner().invoke(command, [*words, "--fout", "store"], catch_exceptions=False).exit_code == 0
     told = CliRunner().invoke(command, ["status", "--days", "7", "--to", "20260111", "--json", "--fout", "store"])

@@ -9,18 +9,23 @@ import pytest
 from cmsspark.apps.demo.steps import Steps, installed, spelled
 
 
-def test_a_step_shows_its_number_its_output_and_its_time(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_step_shows_its_number_its_time_and_its_result(capsys: pytest.CaptureFixture[str]) -> None:
     steps = Steps(total=2)
     with steps.step("$ something"):
         steps.run([sys.executable, "-c", "print('one'); print('two')"], environment={})
-    shown = capsys.readouterr().out.splitlines()
-    assert shown[:4] == ["", "[1/2] $ something", "      one", "      two"]
-    assert shown[4].strip().endswith(" s")
+        steps.summarize("two lines")
+    title, result = capsys.readouterr().out.splitlines()
+    assert title == "[1/2] $ something"
+    assert result.startswith("      ") and result.endswith(" s: two lines")
 
 
-def test_what_a_command_says_on_stderr_is_shown_too(capsys: pytest.CaptureFixture[str]) -> None:
-    Steps(total=1).run([sys.executable, "-c", "import sys; sys.stderr.write('oh\\n')"], environment={})
-    assert "      oh\n" in capsys.readouterr().out
+@pytest.mark.parametrize(("code", "is_shown"), [(65, False), (0, True)])
+def test_what_a_command_prints_is_shown_where_it_fails_or_is_asked_for(
+    code: int, is_shown: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = f"import sys; print('one', flush=True); sys.stderr.write('oh\\n'); sys.exit({code})"
+    Steps(total=1).run([sys.executable, "-c", program], environment={}, is_shown=is_shown)
+    assert capsys.readouterr().out == "      one\n      oh\n"
 
 
 def test_the_exit_code_is_the_commands_own() -> None:
@@ -29,7 +34,7 @@ def test_the_exit_code_is_the_commands_own() -> None:
 
 def test_a_command_sees_the_environment_it_is_given(capsys: pytest.CaptureFixture[str]) -> None:
     program = "import os; print(os.environ['CMSSPARK_SETTINGS'])"
-    Steps(total=1).run([sys.executable, "-c", program], environment={"CMSSPARK_SETTINGS": "/x y.yaml"})
+    Steps(total=1).run([sys.executable, "-c", program], environment={"CMSSPARK_SETTINGS": "/x y.yaml"}, is_shown=True)
     assert "/x y.yaml" in capsys.readouterr().out
 
 

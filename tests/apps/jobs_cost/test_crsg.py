@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from cmsspark.apps.jobs_cost import crsg_event_counts, crsg_pictures
 from cmsspark.apps.replicas import event_counts
-from cmsspark.apps.usage import plot
+from cmsspark.apps.usage import report
 from cmsspark.base.errors import InputMissing
 from cmsspark.pages import charts
 from cmsspark.pages.pdf import pdf
@@ -94,9 +94,13 @@ def test_a_pdf_has_the_texts_and_boxes_of_the_picture() -> None:
     assert content[place:].startswith(b"xref\n0 7")
 
 
-def test_plot_takes_a_month_and_no_other_picture(tmp_path: Path) -> None:
-    for arguments in (["--since", "2025-13"], ["sites"]):
-        outcome = CliRunner().invoke(
-            plot.command, ["event_counts", *arguments, "--date", "2026-06-15", "--fout", str(tmp_path)]
-        )
-        assert outcome.exception is not None
+def test_event_counts_take_a_month_and_no_other_picture(tmp_path: Path) -> None:
+    usual = ["--picture", "event_counts", "--date", "2026-06-15", "--fout", str(tmp_path)]
+    for arguments, reason in (
+        (["--since", "2025-13", *usual], "--since is a month"),
+        (["--picture", "sites", *usual], "event_counts is drawn alone"),
+        (["--since", "2025-11", "--picture", "sites", *usual[2:]], "--since is an option of the picture event_counts"),
+    ):
+        pictures = ["--pictures", str(tmp_path), *arguments]
+        outcome = CliRunner().invoke(report.command, pictures, standalone_mode=False)
+        assert reason in str(outcome.exception)

@@ -190,10 +190,10 @@ def test_the_command_prints_inputs_formula_confidence_and_the_option(
 ) -> None:
     monkeypatch.setenv("CMSSPARK_STATE_DIR", str(tmp_path))
     run_metrics.write(run_metrics.file_of(tmp_path, "20260115T060000Z-1a2b3c"), measured(heap=int(3.9 * GIB)))
-    done = CliRunner().invoke(command, ["advise", "some/job"], standalone_mode=False)
+    done = CliRunner().invoke(command, ["lab", "advise", "some/job"], standalone_mode=False)
     assert done.exception is None, done.output
     assert "--conf spark.executor.memory=5g" in done.stdout
     assert "inputs      heap peak 4.2 GB = 97% of 4.3 GB" in done.stdout
     assert "formula     max(unified / 0.6 + 300 MB" in done.stdout and "confidence  medium" in done.stdout
-    missing = CliRunner().invoke(command, ["advise", "other"], standalone_mode=False)
+    missing = CliRunner().invoke(command, ["lab", "advise", "other"], standalone_mode=False)
     assert getattr(missing.exception, "exit_code", None) == 66 and "runs of job" in str(missing.exception)

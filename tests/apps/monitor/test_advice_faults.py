@@ -142,7 +142,7 @@ def test_a_job_that_still_runs_is_not_advised_on(state: Path) -> None:
     run = measured(heap=GIB)
     run.state, run.job, run.process = "RUNNING", "a.py", process_identity.identity()
     put(state, run)
-    _, error = call("advise", "a.py")
+    _, error = call("lab", "advise", "a.py")
     assert error.exit_code == 66 and "one that still runs" in str(error)
     shown, error = call("show", "20260115T060000Z")
     assert error is None and "It still runs, since" in shown
@@ -182,10 +182,10 @@ def test_a_damaged_file_is_named_with_its_reason(state: Path, damage: Callable[[
     damage(path)
     _, error = call("show", "20260115T060000Z")
     assert error.exit_code == 65 and str(path) in str(error) and reason in str(error)
-    _, error = call("advise", "job")
+    _, error = call("lab", "advise", "job")
     assert error.exit_code == 66 and "1 of which the file cannot be read" in str(error)
     put(state, measured(heap=GIB), 1)
-    assert call("advise", "job")[1] is None, "the damaged one does not stand in the way of others"
+    assert call("lab", "advise", "job")[1] is None, "the damaged one does not stand in the way of others"
 
 
 def test_a_later_format_that_can_be_read_is_shown_with_a_note(state: Path) -> None:

@@ -192,7 +192,7 @@ print(metrics.totals.tasks - made.count, lines.plain_bytes, after - before)
 def grown(size: int) -> tuple[int, int, int]:
     """(tasks that are missing, bytes that were read, kB by which memory grew)"""
     command = [sys.executable, "-c", GENERATED, str(size)]
-    run = subprocess.run(command, capture_output=True, text=True, check=True, cwd=LOGS.parents[2])
+    run = subprocess.run(command, capture_output=True, text=True, check=True, cwd=LOGS.parents[3])
     missing, count, kilobytes = map(int, run.stdout.split())
     return missing, count, kilobytes
 

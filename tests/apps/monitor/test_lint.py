@@ -1,4 +1,4 @@
-"""``cmsspark lint``: each rule on its place, none where the work is done well, silence, and exit codes."""
+"""``cmsspark lab lint``: each rule on its place, none where the work is done well, silence, and exit codes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HEAD = "from pyspark.sql import functions as F\n"
 
 
 def run(*words: str) -> Result:
-    return CliRunner().invoke(command, ["lint", *words], standalone_mode=False)
+    return CliRunner().invoke(command, ["lab", "lint", *words], standalone_mode=False)
 
 
 def codes(text: str) -> list[str]:
@@ -202,7 +202,7 @@ def test_a_broken_file_does_not_hide_what_the_others_have(tmp_path: Path) -> Non
     (tmp_path / "a.py").write_text("import pyspark\nif True\n")
     (tmp_path / "b.py").write_text("import pyspark\nx = df.toPandas()\n")
     (tmp_path / "c.ipynb").write_text("{")
-    done = CliRunner().invoke(command, ["lint", str(tmp_path), "--json"], standalone_mode=False)
+    done = CliRunner().invoke(command, ["lab", "lint", str(tmp_path), "--json"], standalone_mode=False)
     assert [json.loads(line)["file"] for line in done.stdout.splitlines()] == [str(tmp_path / "b.py")]
     assert getattr(done.exception, "exit_code", None) == 65 and "c.ipynb" in str(done.exception)
     assert done.stderr.startswith("cmsspark: a script in Python 3 is wanted") and "a.py:2" in done.stderr

@@ -1,4 +1,4 @@
-"""``cmsspark lint``: forms in which each rule is met, and forms that look like it and are not."""
+"""``cmsspark lab lint``: forms in which each rule is met, and forms that look like it and are not."""
 
 from __future__ import annotations
 

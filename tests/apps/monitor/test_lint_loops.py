@@ -1,4 +1,4 @@
-"""``cmsspark lint``: loops that call actions, loops that converge, tests of counts, windows, whole tables."""
+"""``cmsspark lab lint``: loops that call actions, loops that converge, tests of counts, windows, whole tables."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def suite_file(folder: Path, steps: str, more: str = "") -> Path:
 
 
 def perf(state: Path, *words: str, check: int | None = 0) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", CLI, "perf", *words]
+    command = [sys.executable, "-c", CLI, "lab", "perf", *words]
     environ = {**os.environ, "CMSSPARK_STATE_DIR": str(state)}
     ended = subprocess.run(command, capture_output=True, text=True, timeout=900, env=environ, cwd=state, check=False)
     assert check is None or ended.returncode == check, ended.stdout + ended.stderr
@@ -109,7 +109,7 @@ def test_a_broken_limit_is_65_and_a_failed_step_has_its_own_code(tmp_path: Path)
 def test_an_interrupted_suite_leaves_no_process(tmp_path: Path) -> None:
     child = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']).wait()"
     steps = f'  - {{name: a, command: ["{{python}}", -c, "{child}"]}}\n'
-    command = [sys.executable, "-c", CLI, "perf", "run", str(suite_file(tmp_path, steps))]
+    command = [sys.executable, "-c", CLI, "lab", "perf", "run", str(suite_file(tmp_path, steps))]
     environ = {**os.environ, "CMSSPARK_STATE_DIR": str(tmp_path)}
     with subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True) as process:
         # The guard, the step, and what the step started.

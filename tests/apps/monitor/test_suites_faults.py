@@ -144,7 +144,7 @@ def test_what_a_step_leaves_is_ended_and_named_also_daemons(tmp_path: Path) -> N
 def test_ctrl_c_ends_a_step_that_ignores_it_and_what_it_started(tmp_path: Path) -> None:
     text = 'trap "" INT TERM; setsid sleep 600 & while true; do sleep 0.1; done'
     steps = f"  - {{name: a, command: [sh, -c, '{text}']}}\n  - {{name: b, command: [touch, '{tmp_path}/b']}}\n"
-    command = [sys.executable, "-c", CLI, "perf", "run", str(suite_file(tmp_path, steps))]
+    command = [sys.executable, "-c", CLI, "lab", "perf", "run", str(suite_file(tmp_path, steps))]
     environ = {**os.environ, "CMSSPARK_STATE_DIR": str(tmp_path)}
     with subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
@@ -162,7 +162,7 @@ def test_a_runner_that_is_killed_leaves_no_step_no_daemon_and_no_monitor(tmp_pat
     text = 'trap "" TERM; setsid sleep 600 & env -i sleep 600 & touch {folder}/up; while true; do sleep 0.1; done'
     steps = f"  - {{name: a, command: [sh, -c, '{text}']}}\n"
     file = suite_file(tmp_path, steps, nodes(tmp_path, "h", "[sh, -c, 'exec sleep 600', '{host}']"))
-    command = [sys.executable, "-c", CLI, "perf", "run", str(file)]
+    command = [sys.executable, "-c", CLI, "lab", "perf", "run", str(file)]
     environ = {**os.environ, "CMSSPARK_STATE_DIR": str(tmp_path), "TMPDIR": str(tmp_path)}
     with subprocess.Popen(command, env=environ, stderr=subprocess.DEVNULL) as runner:
         until(lambda: bool(list(tmp_path.glob("cmsspark-suite-*/up"))))

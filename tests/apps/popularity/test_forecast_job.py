@@ -230,10 +230,10 @@ def test_ask_could_go_leaves_out_what_will_be_popular(store: Path) -> None:
         for name in (HOT, COLD)
     ]  # fmt: skip
     store_table(store, "dbs_phedex", "dbs_phedex", day, lying)
-    told = json.loads(ask(store, "could-go", "T1_US_A", "--json").stdout)
+    told = json.loads(ask(store, "deletable", "T1_US_A", "--json").stdout)
     assert [row["dataset_name"] for row in told["rows"]] == [COLD]
     assert told["forecast"]["first_day"] == "2026-03-02"
-    assert "1 candidates are left out" in ask(store, "could-go", "T1_US_A").stdout
+    assert "1 candidates are left out" in ask(store, "deletable", "T1_US_A").stdout
 
 
 def test_a_store_that_is_too_young_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""``cmsspark compact``: few files, the same rows, and nobody who used the old run has work again."""
+"""``cmsspark lab compact``: few files, the same rows, and nobody who used the old run has work again."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def current(store: Path) -> results.CurrentTable:
 
 
 def output_of(store: Path, *arguments: str, code: int = 0) -> str:
-    result = CliRunner().invoke(command, ["compact", "--fout", str(store), *arguments])
+    result = CliRunner().invoke(command, ["lab", "compact", "--fout", str(store), *arguments])
     assert result.exit_code == code, result.output
     return result.stdout
 
@@ -115,7 +115,7 @@ def test_documents_that_wait_are_resumed_after_a_compaction(store: Path) -> None
     from cmsspark.publish.publication import PublishRequest, source_of
 
     request = PublishRequest.__new__(PublishRequest)
-    request.__dict__.update(limit=None, is_again=False)
+    request.__dict__.update(limit=None, resend_all=False)
     before = source_of(current(store), SPEC, request)
     assert before.startswith("r1 ")
     output_of(store)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-import cmsspark
+from cmsspark import apps
 from cmsspark.apps.dashboard.server import Options, open_server
 from cmsspark.base import errors
 from cmsspark.main import command
@@ -69,11 +69,12 @@ def test_a_token_from_a_file_is_not_in_the_address(host: str, tmp_path: Path) ->
 
 def test_without_its_packages_it_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The command imports the package again: both of its names are put back afterwards.
-    monkeypatch.setattr(cmsspark, "dashboard", importlib.import_module("cmsspark.apps.dashboard"))
+    monkeypatch.setattr(apps, "dashboard", importlib.import_module("cmsspark.apps.dashboard"))
     for name in [name for name in sys.modules if name.startswith("cmsspark.apps.dashboard")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "waitress", None)
-    code, text = run("--fout", str(tmp_path))
+    for name in ["waitress", *(name for name in sys.modules if name.startswith("waitress."))]:
+        monkeypatch.setitem(sys.modules, name, None)
+    code, text = run("--fout", str(tmp_path), "--port", "0")
     assert code == 2 and "cmsspark[dashboard]" in text
 
 

@@ -1,4 +1,4 @@
-"""The page with the answer, ``cmsspark plot`` and ``cmsspark site``, in a real Chromium too."""
+"""The page with the answer, ``cmsspark report`` with pictures and as a site, in a real Chromium too."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_period_that_is_not_stored_says_what_to_run(store: str, tmp_path: Path
 
 
 def test_plot_writes_every_picture_as_png_and_svg(store: str, tmp_path: Path) -> None:
-    ended = run("plot", "--date", "2026-01-07", "--fout", store, "-o", str(tmp_path))
+    ended = run("report", "--date", "2026-01-07", "--fout", store, "--pictures", str(tmp_path))
     paths = [Path(line) for line in ended.stdout.splitlines()]
     assert {path.name for path in paths} == {
         f"2026-01-07-{name}.{ending}"
@@ -125,23 +125,35 @@ def test_plot_writes_every_picture_as_png_and_svg(store: str, tmp_path: Path) ->
             # Glyphs and bars: a white picture packs to a few kB.
             assert len(content) > 8_000
     assert not [p for p in paths if b"http://" in p.read_bytes().replace(b"http://www.w3.org/2000/svg", b"")]
-    one = run("plot", "heat", "--week", "2026-W02", "--fout", store, "-o", str(tmp_path), "--format", "svg")
+    one = run(
+        "report",
+        "--picture",
+        "heat",
+        "--week",
+        "2026-W02",
+        "--fout",
+        store,
+        "--pictures",
+        str(tmp_path),
+        "--format",
+        "svg",
+    )
     assert one.stdout.splitlines() == [str(tmp_path / "2026-W02-heat.svg")]
 
 
 def test_plot_says_which_pictures_there_are(store: str, tmp_path: Path) -> None:
-    for words, found in ((["cats"], "datasets"), (["--table", "dbs_events"], "data_aggregation")):
-        ended = run("plot", *words, "--date", "2026-01-07", "--fout", store, "-o", str(tmp_path))
+    for words, found in ((["--picture", "cats"], "datasets"), (["dbs_events"], "data_aggregation")):
+        ended = run("report", *words, "--date", "2026-01-07", "--fout", store, "--pictures", str(tmp_path))
         assert isinstance(ended.exception, CmssparkError) and ended.exception.exit_code == 2
         assert found in str(ended.exception)
     (tmp_path / "file").touch()
-    ended = run("plot", "--date", "2026-01-07", "--fout", store, "-o", str(tmp_path / "file"))
+    ended = run("report", "--date", "2026-01-07", "--fout", store, "--pictures", str(tmp_path / "file"))
     assert isinstance(ended.exception, CmssparkError) and ended.exception.exit_code == 73
 
 
 def test_a_site_has_an_index_and_every_page_and_makes_only_what_changed(tmp_path: Path) -> None:
     store, out = make_store(tmp_path / "store", 3), tmp_path / "site"
-    assert run("site", "-o", str(out), "--fout", store).exception is None
+    assert run("report", "--site", str(out), "--fout", store).exception is None
     index = (out / "index.html").read_text()
     links = re.findall(r'<td class="warn"><a href="([^"]+)" title="([^"]+)"><b>(\d+)</b>', index)
     assert [(link, number) for link, _, number in links] == [(f"days/{day}.html", str(day.day)) for day in days(3)]
@@ -153,12 +165,12 @@ def test_a_site_has_an_index_and_every_page_and_makes_only_what_changed(tmp_path
     store_day(HISTORY, store, KEY.key_id, FIRST)
     (damaged,) = (Path(store) / "data_aggregation" / "2026-01-06").glob("runs/*/manifest.json")
     damaged.write_text("{")
-    ended = run("site", "-o", str(out), "--fout", store)
+    ended = run("report", "--site", str(out), "--fout", store)
     assert ended.exception is None and "6 January 2026" in ended.stderr
     changed = [link for link in times if (out / link).stat().st_mtime_ns != times[link]]
     assert changed == ["days/2026-01-05.html"]
     assert "damaged" in (out / "index.html").read_text()
-    nothing = run("site", "-o", str(out), "--fout", str(tmp_path / "none"))
+    nothing = run("report", "--site", str(out), "--fout", str(tmp_path / "none"))
     assert isinstance(nothing.exception, CmssparkError) and nothing.exception.exit_code == 66
 
 
@@ -210,7 +222,7 @@ def test_it_is_accessible(counted: Path, chromium: Browser, scheme: Any) -> None
     with chromium.new_context(bypass_csp=True, color_scheme=scheme, viewport={"width": 390, "height": 800}) as context:
         view = context.new_page()
         view.goto(f"file://{counted}", timeout=PATIENCE_MS)
-        (script,) = (TOP / "tests" / "dashboard").glob("axe-*.js")
+        (script,) = (TOP / "tests" / "apps" / "dashboard").glob("axe-*.js")
         view.evaluate(script.read_text(encoding="utf-8"))
         found = view.evaluate("axe.run()")["violations"]
         assert [(entry["id"], entry["nodes"][0]["html"]) for entry in found] == []

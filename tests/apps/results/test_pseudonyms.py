@@ -1,4 +1,4 @@
-"""``cmsspark pseudonyms``: which key is for which days, and what a rotation says."""
+"""``cmsspark lab pseudonyms``: which key is for which days, and what a rotation says."""
 
 from __future__ import annotations
 

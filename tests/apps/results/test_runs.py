@@ -230,3 +230,9 @@ def test_a_process_that_was_killed_is_seen_by_the_next_look(place: Place) -> Non
     with run_history.open_history(place.state) as book:
         book.put(replace(entry(State.RUNNING, 1), process=gone))
     assert place.word() == "interrupted"
+
+
+def test_status_ends_at_the_last_stored_day_where_that_is_long_ago(place: Place) -> None:
+    place.work()
+    assert "2026-01-15  done" in place.cmsspark("status").stdout
+    assert "2026-01-15  done" not in place.cmsspark("status", "--to", "2026-02-15").stdout

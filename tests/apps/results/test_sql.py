@@ -123,9 +123,11 @@ def typed(store: str, state: Path, lines: list[str]) -> str:
 
 
 def test_the_prompt_answers_goes_on_after_errors_and_keeps_its_history(store: str, tmp_path: Path) -> None:
-    lines = ["select count(*) as n", "from partials;", "select x;", ".rows 2", "from partials;", ".help", ".quit"]
+    lines = ["select count(*) as n", "from partials;", "select x;", ".rows 2", "from partials;", ".help", ".tables"]
+    lines += [".schema partials", "exit"]
     shown = typed(store, tmp_path, lines)
     assert "2 days, 2026-01-05 to 2026-01-06" in shown
+    assert "partials:" in shown and "site_name" in shown.partition("partials:")[2]
     assert "600" in shown and "the query cannot be run" in shown and "the first 2 rows" in shown
     history = tmp_path / "sql_history"
     assert "select count(*) as n" in history.read_text()

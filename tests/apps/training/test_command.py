@@ -1,4 +1,4 @@
-"""``cmsspark train`` as people type it: dry runs, status, logs, stop, fetch, forget, and wrong command lines."""
+"""``cmsspark lab train`` as people type it: dry runs, status, logs, stop, fetch, forget, and wrong command lines."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_failed_run_ends_with_65_and_says_so_afterwards(home: Path) -> None:
 
 def test_stop_ends_a_run_of_another_process(home: Path) -> None:
     (home / "long.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(600)")
-    words = [sys.executable, "-m", "cmsspark", "train", "run", "long.py", "--name", "long"]
+    words = [sys.executable, "-m", "cmsspark", "lab", "train", "run", "long.py", "--name", "long"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=with_path()) as launcher:
         assert launcher.stdout is not None and launcher.stdout.readline() == b"worker 0 | up\n"
         assert refused("forget", "long").exit_code == 75

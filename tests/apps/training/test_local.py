@@ -129,6 +129,7 @@ def test_an_interrupted_or_killed_launcher_leaves_no_process(tmp_path: Path, num
         sys.executable,
         "-m",
         "cmsspark",
+        "lab",
         "train",
         "run",
         str(script),

@@ -153,7 +153,7 @@ def test_rule_31_without_the_folder_of_the_day_before_no_job_of_it_is_repeated_a
     shutil.rmtree(Tree(root, YESTERDAY).folder("condor"))
     tables, manifest = _run(_request(root, tmp_path))
     assert manifest["earlier_jobs"]["condor"] == {"day": "2019-06-14", "folder": None, "ids_from": None}
-    assert [text for text in manifest["warnings"] if "no job is repeated from the day before" in text]
+    assert [text for text in manifest["warnings"] if "jobs already counted on" in text]
     _check(tables, manifest, count_day_of_jobs(root, DAY))
 
 

@@ -80,10 +80,10 @@ def test_on_hadoop_s_files_a_period_is_read_stored_and_published_with_the_same_c
     assert rows_of(results.CurrentTable(str(far_run), Manifest.of({}))) == rows_of(run(near))
     for place in (there, str(near)):
         output_of("publish", "--week", "2026-W01", "--spool", str(tmp_path / place[-4:]), "--fout", place)
-        assert "2026-W01" in output_of("periods", "--fout", place)
+        assert "2026-W01" in output_of("period", "--list", "--fout", place)
     spooled = [sorted(path.read_bytes() for path in (tmp_path / name).rglob("*.jsonl")) for name in ("tore", "near")]
-    assert output_of("view", "sites", "--week", "2026-W01", "--json", "--fout", there) == output_of(
-        "view", "sites", "--week", "2026-W01", "--json", "--fout", str(near)
+    assert output_of("period", "--view", "sites", "--week", "2026-W01", "--json", "--fout", there) == output_of(
+        "period", "--view", "sites", "--week", "2026-W01", "--json", "--fout", str(near)
     )
     assert output_of("ask", "who-reads", "/*", "--json", "--fout", there) == output_of(
         "ask", "who-reads", "/*", "--json", "--fout", str(near)

@@ -215,9 +215,11 @@ def test_a_period_is_published_and_found_by_its_name(tmp_path: Path) -> None:
     (spooled,) = [path for path in (tmp_path / "spool").rglob("*.jsonl") if "2026-W01" in str(path)]
     bodies = [json.loads(line) for line in spooled.read_text().splitlines()]
     assert [body.get("nacc", body.get("document_count")) for body in bodies] == [7, 1]
-    assert output_of("path", job.TABLE, "--week", "2026-W01", *fout).startswith("file://")
+    assert output_of("show", job.TABLE, "--path", "--week", "2026-W01", *fout).startswith("file://")
     assert (
-        json.loads(output_of("manifest", job.TABLE, "--from", "20251229", "--to", "20260104", *fout))["period"]
+        json.loads(output_of("show", job.TABLE, "--manifest", "--from", "20251229", "--to", "20260104", *fout))[
+            "period"
+        ]
         == "2026-W01"
     )
     shown = output_of("runs", *fout)
@@ -244,7 +246,10 @@ def test_a_rebuilt_run_history_knows_periods(tmp_path: Path, state: Path) -> Non
         ("publish", "--week", "2026-W01", "--job", "data_aggregation"),
         ("publish", "--date", "20260101", "--job", "period"),
         ("publish",),
-        ("path", job.TABLE),
+        ("show", job.TABLE),
+        ("show", "latest", "--path"),
+        ("period", "--list", "--week", "2026-W01"),
+        ("period", "--week", "2026-W01", "--out", "rows.csv"),
     ],
 )
 def test_a_wrong_command_line_ends_in_2(tmp_path: Path, wrong: tuple[str, ...]) -> None:
@@ -256,24 +261,24 @@ def test_a_day_that_was_run_again_makes_its_periods_stale(tmp_path: Path) -> Non
     fout = ("--fout", str(tmp_path))
     whole_week(tmp_path)
     run(tmp_path)
-    assert "up to date" in output_of("periods", *fout)
+    assert "up to date" in output_of("period", "--list", *fout)
     store_partials(tmp_path, WEEK.days[1], [], run="r2")
-    found = json.loads(output_of("periods", "--json", *fout))
+    found = json.loads(output_of("period", "--list", "--json", *fout))
     assert (found[0]["period"], found[0]["stale"]) == ("2026-W01", ["run again: 2025-12-30"])
     (tmp_path / "data_aggregation" / str(WEEK.days[1]) / "CURRENT").unlink()
-    assert "gone: 2025-12-30" in output_of("periods", *fout)
+    assert "gone: 2025-12-30" in output_of("period", "--list", *fout)
     run(tmp_path, between(WEEK.first, WEEK.days[1]), allow_missing=True)
     store_partials(tmp_path, WEEK.days[1], [], run="r3")
-    assert "new: 2025-12-30" in output_of("periods", *fout)
+    assert "new: 2025-12-30" in output_of("period", "--list", *fout)
     (tmp_path / "data_aggregation" / str(WEEK.days[1]) / "CURRENT").write_text("{")
-    assert "run again: 2025-12-30" in output_of("periods", *fout)
+    assert "run again: 2025-12-30" in output_of("period", "--list", *fout)
 
 
 def test_a_table_of_an_older_schema_is_stale(tmp_path: Path) -> None:
     whole_week(tmp_path)
     manifest = Path(run(tmp_path).path) / "manifest.json"
     manifest.write_text(manifest.read_text().replace(stored_table(job.TABLE).fingerprint(), "0" * 12))
-    assert "the schema has changed" in output_of("periods", "--fout", str(tmp_path))
+    assert "the schema has changed" in output_of("period", "--list", "--fout", str(tmp_path))
 
 
 def test_what_a_killed_run_left_is_removed_by_the_next(tmp_path: Path) -> None:
@@ -300,6 +305,6 @@ def test_prune_knows_periods_and_keeps_the_current_one(tmp_path: Path) -> None:
     folder = tmp_path / "period" / "2026-W01" / "runs"
     for path in folder.iterdir():
         os.utime(path, (1_760_000_000, 1_760_000_000))
-    told = output_of("prune", "--yes", "--fout", str(tmp_path))
+    told = output_of("lab", "prune", "--yes", "--fout", str(tmp_path))
     assert "removed: period of 2026-W01" in told
     assert [path.name for path in folder.iterdir()] == [runs[1]]

@@ -1,4 +1,4 @@
-"""``period_views``: the rows of named views, as `cmsspark view` has them, stored and published with a period."""
+"""``period_views``: the rows of named views, as `cmsspark period --view` has them, stored and published."""
 
 from __future__ import annotations
 
@@ -48,12 +48,14 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def stored(*words: str) -> list[dict[str, Any]]:
     arguments = ["--week", str(WEEK), *words]
     CliRunner().invoke(period_views.command, arguments, catch_exceptions=False, standalone_mode=False)
-    found = CliRunner().invoke(command, ["path", "period_views", "--week", str(WEEK)], catch_exceptions=False)
+    found = CliRunner().invoke(command, ["show", "period_views", "--path", "--week", str(WEEK)], catch_exceptions=False)
     return list(pq.read_table(found.stdout.strip().removeprefix("file://")).to_pylist())
 
 
 def of_view(name: str) -> list[dict[str, Any]]:
-    found = CliRunner().invoke(command, ["view", name, "--week", str(WEEK), "--json"], catch_exceptions=False)
+    found = CliRunner().invoke(
+        command, ["period", "--view", name, "--week", str(WEEK), "--json"], catch_exceptions=False
+    )
     return list(json.loads(found.stdout)["rows"])
 
 
@@ -74,7 +76,9 @@ def test_the_stored_rows_are_those_of_the_views() -> None:
 
 def test_without_names_all_views_are_stored_and_the_manifest_says_what_they_count() -> None:
     rows = stored()
-    found = CliRunner().invoke(command, ["manifest", "period_views", "--week", str(WEEK)], catch_exceptions=False)
+    found = CliRunner().invoke(
+        command, ["show", "period_views", "--manifest", "--week", str(WEEK)], catch_exceptions=False
+    )
     views = json.loads(found.stdout)["views"]
     assert {"mine", "people", "jobs", "datasets"} <= set(views) and {row["view"] for row in rows} <= set(views)
     assert views["mine"]["keys"] == ["day", "data_tier"] and views["mine"]["filter"]["site_name"] == ["T2_*"]

@@ -35,7 +35,7 @@ _COLUMNS: Final = (
 
 
 def view(request: PageRequest) -> Content:
-    """The page of a stored period and a site."""
+    """Return the page of a stored period and a site."""
     periods = [
         row[0]
         for row in _rows(request, "SELECT period FROM cache_comparison GROUP BY period ORDER BY max(last_day), period")
@@ -72,7 +72,7 @@ def view(request: PageRequest) -> Content:
 
 
 def _rows(request: PageRequest, query: str, values: Any = ()) -> list[tuple[Any, ...]]:
-    """The rows of a query; none where no comparison was ever stored."""
+    """Return the rows of a query; none where no comparison was ever stored."""
     return request.database.query(query, values).rows
 
 

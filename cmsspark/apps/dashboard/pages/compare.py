@@ -55,7 +55,10 @@ class _Row:
 
 
 def view(request: PageRequest) -> Content:
-    """The page for two periods, a measure and a grouping. Raises UsageError (2) for a period that ends too early."""
+    """Return the page for two periods, a measure and a grouping.
+
+    Raises UsageError (2) for a period that ends too early.
+    """
     chosen = request.selection()
     if not request.parameters.get("from") and not request.parameters.get("to"):
         chosen = replace(chosen, first=chosen.last - timedelta(days=_DAYS - 1))
@@ -93,7 +96,7 @@ def view(request: PageRequest) -> Content:
 
 
 def _other(request: PageRequest, chosen: Selection) -> Selection:
-    """The period to compare with: by default as many days, right before."""
+    """Return the period to compare with: by default as many days, right before."""
     last = day_parameter(request.parameters, "to2", chosen.first - timedelta(days=1))
     first = day_parameter(request.parameters, "from2", last - timedelta(days=_length(chosen) - 1))
     if first > last:
@@ -106,7 +109,7 @@ def _length(chosen: Selection) -> int:
 
 
 def _rows(request: PageRequest, chosen: Selection, other: Selection, measure: str, group: str) -> list[_Row]:
-    """The groups of both periods, the largest change first."""
+    """Return the groups of both periods, the largest change first."""
     now, before = _values(request, chosen, measure, group), _values(request, other, measure, group)
     # Without a stored day nothing is known of a period; a group that no record of a stored day has was not used.
     are_stored = [_is_stored(request, one) for one in (chosen, other)]

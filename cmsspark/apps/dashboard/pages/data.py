@@ -41,7 +41,10 @@ _MAP_ROWS, _MAP_COLUMNS = 40, 12
 
 
 def view(request: PageRequest) -> Content:
-    """The page for a day, a tier of sites and a kind of storage. Raises InputMissing (66) for a day without data."""
+    """Return the page for a day, a tier of sites and a kind of storage.
+
+    Raises InputMissing (66) for a day without data.
+    """
     days = {table: request.database.days(table) for table in ("site_tier_usage", "dbs_phedex")}
     every = sorted({day for stored in days.values() for day in stored})
     if not every:

@@ -51,7 +51,7 @@ _REPLICAS: Final = (
 
 
 def view(request: PageRequest) -> Content:
-    """The page of the dataset ``name``; without a name, a search."""
+    """Return the page of the dataset ``name``; without a name, a search."""
     name = text_parameter(request.parameters, "name")
     if not name:
         return _search(request)
@@ -188,7 +188,7 @@ def _by(request: PageRequest, dataset: str, rows: list[tuple[Any, ...]], name: s
 
 
 def _shown(request: PageRequest, columns: tuple[Column, ...]) -> tuple[Column, ...]:
-    """The columns without those of jobs where no jobs are stored."""
+    """Return the columns without those of jobs where no jobs are stored."""
     return tuple(column for column in columns if request.snapshot.has_jobs or column.name not in OF_JOBS)
 
 

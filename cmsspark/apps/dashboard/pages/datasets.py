@@ -57,7 +57,10 @@ Row = Mapping[str, Any]
 
 
 def view(request: PageRequest) -> Content:
-    """The page for a period, columns and conditions. Raises UsageError (2) for a condition that cannot be read."""
+    """Return the page for a period, columns and conditions.
+
+    Raises UsageError (2) for a condition that cannot be read.
+    """
     chosen = request.selection()
     text = text_parameter(request.parameters, "where")
     names = _chosen_columns(request)
@@ -95,7 +98,7 @@ def _chosen_columns(request: PageRequest) -> list[str]:
 
 
 def _rows(request: PageRequest, chosen: Selection, notes: list[Note]) -> list[Row]:
-    """All datasets that are used, in DBS or at a site, the most used first."""
+    """Return all datasets that are used, in DBS or at a site, the most used first."""
     snapshot = request.snapshot
     uses = snapshot.cached(("explore", chosen), lambda: _uses(request, chosen))
     facts = _facts(request, notes)

@@ -51,7 +51,7 @@ _COLUMNS: Final = (
 
 
 def view(request: PageRequest) -> Content:
-    """The page of a period; with a workflow in the address its sites."""
+    """Return the page of a period; with a workflow in the address its sites."""
     days = request.database.days("job_efficiency")
     if not days:
         note = Note("No day of HTCondor's jobs is stored. Run: run_spark job_efficiency --date DAY")

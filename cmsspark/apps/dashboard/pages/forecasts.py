@@ -88,8 +88,9 @@ class _Chosen:
 
 
 def view(request: PageRequest) -> Content:
-    """The page of a stored forecast and a stratum; by site where the address says so. Raises InputMissing (66) for a
-    day without one.
+    """Return the page of a stored forecast and a stratum; by site where the address says so.
+
+    Raises InputMissing (66) for a day without one.
     """
     of = choice_parameter(request.parameters, "of", tuple(_OF), "dataset")
     by_site = of == "site"
@@ -125,7 +126,7 @@ def view(request: PageRequest) -> Content:
 
 
 def _sites(request: PageRequest, chosen: _Chosen) -> Control:
-    """The form's field for the site."""
+    """Return the form's field for the site."""
     sql = f"SELECT DISTINCT site_name FROM {chosen.job} WHERE day = $day ORDER BY site_name"
     names = [row[0] for row in request.database.query(sql, {"day": chosen.day}).rows]
     if chosen.site and chosen.site not in names:

@@ -14,7 +14,7 @@ _ALL: Final = "hpc IS NOT NULL"
 
 
 def view(request: PageRequest) -> Content:
-    """The page of a day's cores, and of all stored months."""
+    """Return the page of a day's cores, and of all stored months."""
     days = request.database.days("running_cores")
     if not days:
         note = Note("No day of running cores is stored. Run: run_spark job_efficiency --date DAY")

@@ -54,7 +54,7 @@ _JOBS_NOTE: Final = "Jobs and their users are not accesses and are never added t
 
 
 def view(request: PageRequest) -> Content:
-    """The page for the address's period, filters, measure and grouping."""
+    """Return the page for the address's period, filters, measure and grouping."""
     chosen = request.selection()
     notes = request.use_notes(chosen)
     measure = measure_of(request, chosen, notes)

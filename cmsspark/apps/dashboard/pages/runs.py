@@ -51,7 +51,7 @@ _CLASSES: Final = {"green": "good", "yellow": "warn", "blue": "info", "red": "ba
 
 
 def view(request: PageRequest) -> Content:
-    """The calendar of a period, the jobs of one day, or one day of one job."""
+    """Return the calendar of a period, the jobs of one day, or one day of one job."""
     store = request.database.fout
     stored = run_index.stored_job_days(store)
     if not stored:
@@ -161,7 +161,7 @@ def _attention(request: PageRequest, index: RunIndex, jobs: list[str]) -> list[S
 
 
 def _of_day(request: PageRequest, index: RunIndex, day: date) -> Content:
-    """All jobs of one day."""
+    """Return all jobs of one day."""
     rows = []
     for job in index.jobs:
         cell, run = index.cells[day, job], index.current.get((day, job))
@@ -249,7 +249,7 @@ def without_paths(text: str) -> str:
 
 
 def report(database: Database, job: str, interval: str, run: str) -> Response:
-    """The report of a run as it was stored, in a sandbox. 404 where there is none."""
+    """Return the report of a run as it was stored, in a sandbox. 404 where there is none."""
     page = run_index.report_path(database.fout, job, interval, run)
     if page is None:
         abort(404)

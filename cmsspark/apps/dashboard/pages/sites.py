@@ -52,7 +52,7 @@ _REMOTE: Final = (
 
 
 def view(request: PageRequest) -> Content:
-    """All sites, or the page of the site ``site``."""
+    """Return all sites, or the page of the site ``site``."""
     chosen = request.selection()
     site = text_parameter(request.parameters, "site")
     sites = site_use.all_sites(request.snapshot, chosen)
@@ -261,12 +261,12 @@ def _all(columns: tuple[Column, ...], rows: list[tuple[Any, ...]]) -> Any:
 
 
 def _columns(request: PageRequest) -> tuple[Column, ...]:
-    """The columns of sums; those of jobs where any are stored."""
+    """Return the columns of sums; those of jobs where any are stored."""
     return tuple(column for column in _SUM_COLUMNS if request.snapshot.has_jobs or column.name not in OF_JOBS)
 
 
 def _values(request: PageRequest, sums: Any) -> tuple[Any, ...]:
-    """The values of :func:`_columns`."""
+    """Return the values of :func:`_columns`."""
     row: dict[str, Any] = {name: None if value is None else int(value) for name, value in zip(SUMS, sums, strict=True)}
     remote, known = row["remote_nacc"], row["remote_known_nacc"]
     row["remote_share"] = remote / known if remote is not None and known else None

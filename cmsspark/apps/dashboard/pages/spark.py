@@ -14,7 +14,7 @@ from cmsspark.store.run_exceptions import exception_of
 
 
 def view(request: PageRequest) -> Content:
-    """The run ``run``; the latest without one."""
+    """Return the run ``run``; the latest without one."""
     notes: list[str] = []
     choices = run_measures.choices(request.state_dir, notes)
     if not choices:

@@ -24,31 +24,39 @@ _EXAMPLE: Final = (
 
 
 def view(request: PageRequest) -> Content:
-    """The form, and the rows of the query ``q`` of the address."""
+    """Return the form, and the rows of the query ``q`` of the address."""
     sql = request.parameters.get("q", "")
     if len(sql) > CHARACTERS:
         raise UsageError(f"a query has at most {CHARACTERS:,} characters", found=f"{len(sql):,}")
-    notes, sections = [], []
-    if sql and request.is_cross_site:
-        notes.append(Note("Another site linked to this query. Read it, then run it yourself.", "warn"))
-    elif sql:
-        is_download = bool(request.parameters.get("download"))
-        try:
+    notes: list[Note] = []
+    sections: list[Section] = []
+    tables: list[Section] = []
+    is_download = bool(request.parameters.get("download"))
+    try:
+        # Before the query: a process that starts for it does not know that the store was there before.
+        tables = _tables(request)
+        if sql and request.is_cross_site:
+            notes.append(Note("Another site linked to this query. Read it, then run it yourself.", "warn"))
+        elif sql:
             query = Query(sql, DOWNLOADED if is_download else ROWS, BYTES, SECONDS)
             result = request.queries.run(query, request.is_gone)
             sections.append(Section("Rows", [_table(request, sql, result)], f"{result.seconds:.2f} s"))
-        except CmssparkError as error:
-            if is_download:
-                raise
-            notes.append(Note(shown(error.wanted), "bad"))
-            for label, value in (("where", error.where), ("found", error.found), ("next", error.next_step)):
-                notes += [Note(f"{label}: {shown(line)}") for line in str(value or "").splitlines() if line.strip()]
-    sections += _tables(request)
+    except CmssparkError as error:
+        if is_download:
+            raise
+        notes += _error_notes(error)
     limits = f"One query that reads; {SECONDS:g} s, {ROWS:,} rows here and {DOWNLOADED:,} in a download."
     control = Control("q", "Query", sql or _EXAMPLE, kind="area", wide=True, completions="words.json")
     return Content(
-        "SQL", sections, f"{limits} Tables with a row for each person are left out.", [control], notes, "Run"
+        "SQL", sections + tables, f"{limits} Tables with a row for each person are left out.", [control], notes, "Run"
     )
+
+
+def _error_notes(error: CmssparkError) -> list[Note]:
+    """Return the lines of an error as notes, so that the form with the query stays."""
+    facts = (("where", error.where), ("found", error.found), ("next", error.next_step))
+    lines = [(label, line) for label, value in facts for line in str(value or "").splitlines() if line.strip()]
+    return [Note(shown(error.wanted), "bad"), *(Note(f"{label}: {shown(line)}") for label, line in lines)]
 
 
 def _table(request: PageRequest, sql: str, result: QueryResult) -> Table:

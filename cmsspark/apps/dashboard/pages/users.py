@@ -27,7 +27,7 @@ _CPU: Final = {"data_tier": "Data tier", "site_tier": "Site tier", "campaign": "
 
 
 def view(request: PageRequest) -> Content:
-    """The page for the address's period, filters and grouping."""
+    """Return the page for the address's period, filters and grouping."""
     chosen = request.selection()
     group = choice_parameter(request.parameters, "by", list(_GROUPS), "none")
     tier = choice_parameter(request.parameters, "cpu_by", list(_CPU), "data_tier")

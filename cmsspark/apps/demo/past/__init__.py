@@ -74,7 +74,7 @@ class History:
         }
 
     def partials(self, day: date, schema: Table) -> pa.Table:
-        """The partials of a day, each key once, in the schema's columns."""
+        """Return the partials of a day, each key once, in the schema's columns."""
         import pyarrow as pa
 
         rng = np.random.default_rng([self.seed, day.toordinal()])
@@ -140,12 +140,12 @@ class History:
 
 
 def jobs_stream(day: date) -> str:
-    """The stream whose jobs a day has: that of ``crab`` or that of ``condor``."""
+    """Return the stream whose jobs a day has: that of ``crab`` or that of ``condor``."""
     return _epochs().source(JOBS_ROLE, day)
 
 
 def _job_bytes(day: date) -> bool:
-    """Whether jobs of a day carry the bytes that they read."""
+    """Return whether jobs of a day carry the bytes that they read."""
     return STREAMS_BY_NAME[jobs_stream(day)].has_bytes
 
 
@@ -161,20 +161,21 @@ def _often(rng: np.random.Generator, size: int, count: int) -> _Ints:
 
 
 def _version(name: str, number: int) -> str:
-    """The name of a later version of a known dataset."""
+    """Return the name of a later version of a known dataset."""
     primary, processed, tier = name.split("/")[1:]
     return f"/{primary}/{processed}-v{number + 1}/{tier}" if number else name
 
 
 def _coded(texts: pa.Array, codes: _Ints) -> pa.Array:
-    """The text that each code stands for, as a dictionary; -1 is null."""
+    """Return the text that each code stands for, as a dictionary; -1 is null."""
     import pyarrow as pa
 
     return pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int32), mask=codes < 0), texts)
 
 
 def activity(day: date) -> float:
-    """How much is read on a day, relative to a working day of 2025: less at weekends, in August and around New Year.
+    """Return how much is read on a day, relative to a working day of 2025: less at weekends, in August and around New
+    Year.
 
     Example:
         >>> activity(date(2026, 1, 17)) < activity(date(2026, 1, 16))

@@ -38,7 +38,7 @@ class ResampledPast:
     seed: int = 1
 
     def partials(self, day: date, schema: Table, *, share: float = 1.0, without: Collection[str] = ()) -> pa.Table:
-        """The partials of another day: ``share`` of its accesses, and no stream of ``without``."""
+        """Return the partials of another day: ``share`` of its accesses, and no stream of ``without``."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -65,7 +65,7 @@ class ResampledPast:
         return made.filter(pc.invert(left_out)) if without else made
 
     def _moves(self, rows: pa.Table, day: date) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        """How much more or less than usual each row's dataset is read on a day; 1 on the counted day."""
+        """Return how much more or less than usual each row's dataset is read on a day; 1 on the counted day."""
         coded = rows["dataset_name"].combine_chunks().dictionary_encode()
         rng = np.random.default_rng([self.seed, 1])
         phases = rng.random(len(coded.dictionary)) * 2 * np.pi

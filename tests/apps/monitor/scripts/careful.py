@@ -1,4 +1,4 @@
-"""The same work without what cmsspark lint finds."""
+"""The same work without what cmsspark lab lint finds."""
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F

@@ -1,4 +1,4 @@
-"""Everything that cmsspark lint finds, once each. It is never run."""
+"""Everything that cmsspark lab lint finds, once each. It is never run."""
 
 from pyspark.sql import SparkSession, Window
 from pyspark.sql.functions import *  # SPK103

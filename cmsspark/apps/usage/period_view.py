@@ -1,4 +1,4 @@
-"""``cmsspark view``: a named view of a week, a month or a range of stored days."""
+"""``cmsspark period --view``: a named view of a week, a month or a range of stored days."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,9 +22,8 @@ from cmsspark.base.periods import Period
 from cmsspark.base.text.plurals import number_of
 from cmsspark.base.text.spelling import suggestion
 from cmsspark.base.text.terminal import echo_table, hanging, terminal_width, volume
-from cmsspark.cli.options import settings_of, store_of, store_options
+from cmsspark.cli.options import settings_of, store_of
 from cmsspark.cli.output_files import write_file
-from cmsspark.cli.period_options import period_options
 from cmsspark.store import stored_days
 from cmsspark.store.stored_columns import files_of
 from cmsspark.store.stored_days import StoredDays
@@ -36,55 +36,64 @@ Counter = Callable[[date], int]
 _WRITERS: Final = {".parquet": "write_parquet", ".csv": "write_csv", ".jsonl": "write_ndjson"}
 
 
-@click.command("view")
-@click.argument("name", required=False)
-@period_options
-@click.option("--views", "views_file", metavar="FILE", help="File with own views. [default: `views` in the settings]")
-@click.option("--allow-missing", is_flag=True, help="Leave out days that are not stored.")
-@click.option("--run-missing", is_flag=True, help="First run the job for days that are not stored.")
-@click.option("--root", metavar="URI", help="With --run-missing: root of the default input folders.")
-@click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Maximum number of rows.")
-@click.option("--out", metavar="FILE", help="Write all rows to FILE: .parquet, .csv or .jsonl.")
-@click.option("--json", "as_json", is_flag=True, help="Print all rows as JSON.")
-@store_options
-def command(
-    name: str | None, period: Period | None, views_file: str | None, allow_missing: bool, run_missing: bool,
-    root: str | None, top: int, out: str | None, as_json: bool, fout: str | None, settings_file: str | None,
-) -> None:  # fmt: skip
-    """Make the view NAME of a period, or list all views without NAME. Default: the last whole week or month."""
+@dataclass(frozen=True)
+class ViewRequest:
+    """A request for a named view, as the options of ``cmsspark period`` give it."""
+
+    #: The view; "" lists all views.
+    name: str
+    period: Period | None
+    views_file: str | None
+    allow_missing: bool
+    run_missing: bool
+    root: str | None
+    top: int
+    out: str | None
+    as_json: bool
+    fout: str | None
+    settings_file: str | None
+
+
+def echo_views(views_file: str | None) -> None:
+    """List the views, each with its keys."""
+    for listed in load_views(views_file).values():
+        about = f"by {', '.join(listed.rollup.keys)}: {listed.about}"
+        click.echo(hanging(f"{listed.name:<14} ", about, 15, terminal_width()))
+
+
+def make_view(request: ViewRequest) -> None:
+    """Make and print the view of a period; without a period of the last whole week or month."""
     began = time.monotonic()
-    settings = settings_of(settings_file)
-    views = load_views(views_file or settings.views)
-    if name is None:
-        for listed in views.values():
-            about = f"by {', '.join(listed.rollup.keys)}: {listed.about}"
-            click.echo(hanging(f"{listed.name:<14} ", about, 15, terminal_width()))
+    settings = settings_of(request.settings_file)
+    if not request.name:
+        echo_views(request.views_file or settings.views)
         return
-    view = _named(views, name)
+    out = request.out
+    view = _named(load_views(request.views_file or settings.views), request.name)
     if out and Path(out).suffix not in _WRITERS:
         raise UsageError(
             f"--out must end in {', '.join(_WRITERS)}", found=out, next_step="the ending chooses the format"
         )
-    store = store_of(fout, settings)
-    files = files_of(store, "cmsspark view", settings)
-    chosen = period or view.last(dates.today())
+    store = store_of(request.fout, settings)
+    files = files_of(store, "cmsspark period --view", settings)
+    chosen = request.period or view.last(dates.today())
     stored = stored_days.find_days(files, store, chosen)
-    if run_missing and stored.missing:
-        count_days(stored.missing, lambda day: _count(day, store, settings_file, root))
+    if request.run_missing and stored.missing:
+        count_days(stored.missing, lambda day: _count(day, store, request.settings_file, request.root))
         stored = stored_days.find_days(files, store, chosen)
-    stored.check(allow_missing=allow_missing)
+    stored.check(allow_missing=request.allow_missing)
     rows = rows_of(view, stored)
     for warning in stored.warnings:
         click.echo(f"warning: {warning}", err=True)
     if out:
         _write(rows, out)
-    if as_json:
+    if request.as_json:
         click.echo(json.dumps(_as_dict(view, stored, rows), indent=1, ensure_ascii=False))
     elif not out:
-        _print(rows, view, top)
+        _print(rows, view, request.top)
     seconds = time.monotonic() - began
     summary = f"{number_of(rows.height, 'row')} from {number_of(len(stored.partials), 'day')} in {seconds:.2f} s"
-    click.echo(f"{name} of {chosen}: {summary}", err=True)
+    click.echo(f"{view.name} of {chosen}: {summary}", err=True)
 
 
 def count_days(missing: tuple[date, ...], count: Counter) -> None:
@@ -110,7 +119,7 @@ def _count(day: date, fout: str, settings_file: str | None, root: str | None) ->
 
 def _named(views: dict[str, View], name: str) -> View:
     if name not in views:
-        hint = suggestion(name, views) or "cmsspark view lists the views; docs/periods.md says how to add one"
+        hint = suggestion(name, views) or "cmsspark period --view lists the views; docs/periods.md says how to add one"
         raise UsageError(f"there is no view {name!r}", found=", ".join(views), next_step=hint)
     return views[name]
 

@@ -1,38 +1,37 @@
-"""``cmsspark periods``: the stored weeks, months and ranges, and which are out of date."""
+"""``cmsspark period --list``: the stored weeks, months and ranges, and which are out of date."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from cmsspark.base.periods import Period
 from cmsspark.base.schemas import stored_table
-from cmsspark.cli.options import settings_of, store_of, store_options
+from cmsspark.cli.options import store_of
 from cmsspark.filesystems.storage import Files
 from cmsspark.store import results
 from cmsspark.store.stored_columns import files_of
 from cmsspark.store.stored_days import CurrentRuns, stale, stored_periods
 
+if TYPE_CHECKING:
+    from cmsspark.settings.settings import Settings
 
-@click.command("periods")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@store_options
-def command(as_json: bool, fout: str | None, settings_file: str | None) -> None:
+
+def echo_periods(settings: Settings, fout: str | None, as_json: bool) -> None:
     """List the stored weeks, months and ranges: their days and rows, and whether days were run again since."""
     from cmsspark.base.text.terminal import echo_table
 
-    settings = settings_of(settings_file)
     store = store_of(fout, settings)
-    files = files_of(store, "cmsspark periods", settings)
+    files = files_of(store, "cmsspark period --list", settings)
     runs = CurrentRuns(files, store)
     periods = [_as_dict(files, store, period, runs) for period in stored_periods(files, store, "period")]
     if as_json:
         click.echo(json.dumps(periods, indent=1))
         return
     if not periods:
-        click.echo(f"no period is stored in {store}; next: run_spark period --week last")
+        click.echo(f"no period is stored in {store}; next: cmsspark period --week last")
         return
     rows = []
     for row in periods:

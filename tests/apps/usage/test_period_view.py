@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 
-from cmsspark.apps.usage import view_cli as view_command
+from cmsspark.apps.usage import period_view as view_command
 from cmsspark.apps.usage.view_definitions import load_views, parse_views
 from cmsspark.base.errors import (
     CmssparkError,
@@ -58,7 +58,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def output_of(*arguments: str) -> str:
-    result = CliRunner().invoke(command, ["view", *arguments, "--fout", "store"], catch_exceptions=False)
+    result = CliRunner().invoke(command, ["period", "--view", *arguments, "--fout", "store"], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout
 
@@ -126,7 +126,9 @@ def test_the_settings_may_name_the_file_of_views(home: Path) -> None:
 
 
 def test_people_see_the_largest_first_and_how_long_it_took() -> None:
-    result = CliRunner().invoke(command, ["view", "datasets", "--week", "2026-W01", "--top", "1", "--fout", "store"])
+    result = CliRunner().invoke(
+        command, ["period", "--view", "datasets", "--week", "2026-W01", "--top", "1", "--fout", "store"]
+    )
     lines = result.stdout.splitlines()
     assert lines[0].split() == [
         "nacc",

@@ -1,4 +1,4 @@
-"""``cmsspark site``: a static web site of the pages of all stored days, weeks and months."""
+"""``cmsspark report --site``: a static web site of the pages of all stored days, weeks and months."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import date
 from html import escape
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -15,7 +15,6 @@ from cmsspark.base import clock
 from cmsspark.base.errors import CmssparkError, InputMissing, OutputError
 from cmsspark.base.periods import Interval, Period, first_day
 from cmsspark.base.text.readable import encodable
-from cmsspark.cli.options import settings_of, store_of, store_options
 from cmsspark.cli.output_files import write_file
 from cmsspark.filesystems.storage import Files
 from cmsspark.pages import use_pictures
@@ -24,6 +23,9 @@ from cmsspark.run.run_report import page_of_run
 from cmsspark.store import contents, results
 from cmsspark.store.job_index import JOBS, Job
 from cmsspark.store.stored_columns import files_of
+
+if TYPE_CHECKING:
+    from cmsspark.settings.settings import Settings
 
 #: The jobs whose results have pages, and the folder of each.
 _FOLDERS: Final = {"period": "periods", "data_aggregation": "days"}
@@ -39,29 +41,23 @@ class SitePage:
     fault: str = ""
 
 
-@click.command("site")
-@click.option("-o", "--out", metavar="DIR", required=True, help="Folder of the site; pages of before are kept.")
-@store_options
-def command(out: str, fout: str | None, settings_file: str | None) -> None:
-    """Write a static web site to DIR: a calendar with numbers and verdicts, and a page for each stored day, week, month
-    and range.
+def write_site(settings: Settings, store: str, out: Path) -> None:
+    """Write a calendar with verdicts and a page for each stored day, week, month and range; print the calendar's path.
 
-    A page is written again only where its run is another one. The site needs no server program: any web folder does.
+    A page is written again only where its run is another one; pages of before stay.
     """
-    settings = settings_of(settings_file)
-    store = store_of(fout, settings)
-    files = files_of(store, "cmsspark site", settings)
-    pages = [page for job in _FOLDERS for page in _job_pages(files, store, JOBS[job], Path(out))]
+    files = files_of(store, "cmsspark report --site", settings)
+    pages = [page for job in _FOLDERS for page in _job_pages(files, store, JOBS[job], out)]
     if not pages:
         next_step = "run_spark data_aggregation --date DAY"
         raise InputMissing("no day is stored", where=store, next_step=next_step)
     days = {page.interval: page.entry for page in pages if isinstance(page.interval, date)}
     made = clock.to_minute(clock.now_ms())
-    _write(Path(out) / "index.html", site_index(days, _groups(pages), store, made))
+    _write(out / "index.html", site_index(days, _groups(pages), store, made))
     for page in pages:
         if page.fault:
             click.echo(f"warning: {page.entry.title}: {page.fault}", err=True)
-    click.echo(Path(out) / "index.html")
+    click.echo(out / "index.html")
 
 
 def _job_pages(files: Files, store: str, job: Job, out: Path) -> Iterator[SitePage]:

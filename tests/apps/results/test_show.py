@@ -1,4 +1,4 @@
-"""``cmsspark path`` and ``cmsspark manifest`` on local stores: no JVM, nothing but the answer on stdout."""
+"""``cmsspark show`` of tables on local stores: no JVM, nothing but the answer on stdout."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def run(*arguments: str) -> None:
 def test_path_prints_the_uri_and_nothing_else(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wanted = f"file://{stored}/store/data_aggregation/2019-06-15/runs/run-1/partials\n"
     for fout in (f"{stored}/store", f"file://{stored}/store"):
-        run("path", "partials", "--date", "20190615", "--fout", fout)
+        run("show", "partials", "--path", "--date", "20190615", "--fout", fout)
         assert capsys.readouterr() == (wanted, "")
 
 
 def test_manifest_prints_json(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run("manifest", "data_aggregation", "--date", "2019-06-15", "--fout", f"{stored}/store")
+    run("show", "data_aggregation", "--manifest", "--date", "2019-06-15", "--fout", f"{stored}/store")
     manifest = json.loads(capsys.readouterr().out)
     assert manifest["reconciliation"] == {"aaa": {"read": 1}}
     assert manifest["quarantine"] == "ünï"
@@ -51,22 +51,22 @@ def test_manifest_prints_json(stored: Path, capsys: pytest.CaptureFixture[str]) 
 def test_the_settings_name_the_store_where_the_command_does_not(
     stored: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run("path", "partials", "--date", "20190615", "--settings", str(stored / "cmsspark.yaml"))
+    run("show", "partials", "--path", "--date", "20190615", "--settings", str(stored / "cmsspark.yaml"))
     assert capsys.readouterr().out.endswith("/run-1/partials\n")
 
 
 def test_a_day_or_table_that_is_not_there_is_reported(stored: Path) -> None:
     with pytest.raises(InputMissing, match="no result of partials is stored for 2019-06-16"):
-        run("path", "partials", "--date", "20190616", "--fout", f"{stored}/store")
+        run("show", "partials", "--path", "--date", "20190616", "--fout", f"{stored}/store")
     with pytest.raises(InputMissing, match="no result of dbs_aaa"):
-        run("manifest", "dbs_aaa", "--date", "20190615", "--fout", f"{stored}/store")
+        run("show", "dbs_aaa", "--manifest", "--date", "20190615", "--fout", f"{stored}/store")
     with pytest.raises(UsageError, match="no table 'nothing'"):
-        run("path", "nothing", "--date", "20190615", "--fout", f"{stored}/store")
+        run("show", "nothing", "--path", "--date", "20190615", "--fout", f"{stored}/store")
 
 
 def test_a_pattern_names_the_part_files(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = stored / "store/data_aggregation/2019-06-15/runs/run-1/partials"
-    run("path", "partials", "--date", "20190615", "--glob", "--fout", f"{stored}/store")
+    run("show", "partials", "--date", "20190615", "--glob", "--fout", f"{stored}/store")
     printed = capsys.readouterr().out
     assert printed == f"{folder}/part-*.parquet\n"
     for name in ("part-00000-a.parquet", "_SUCCESS", ".part-00000-a.parquet.crc"):

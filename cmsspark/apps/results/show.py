@@ -1,0 +1,196 @@
+"""``cmsspark show``: a stored table or a run: its details, its path, its manifest. Local stores need no JVM."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import click
+
+from cmsspark.apps.monitor.show_measured import echo_measured, latest_of, only_measured
+from cmsspark.apps.results.runs import COLOURS, history_of, interval_text
+from cmsspark.base import clock
+from cmsspark.base.errors import UsageError
+from cmsspark.base.periods import Interval
+from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.readable import json_text
+from cmsspark.cli.options import settings_of, store_of, store_options
+from cmsspark.cli.period_options import optional_when_options
+from cmsspark.filesystems.storage import Files, is_local, local_path
+from cmsspark.pages import reconciliation_table
+from cmsspark.run import failure_report
+from cmsspark.run.run_context import from_manifest
+from cmsspark.run.run_report import PAGE
+from cmsspark.settings.settings import Settings
+from cmsspark.store.job_index import JOBS, find_job, job_of_table
+from cmsspark.store.part_checks import check_table
+from cmsspark.store.results import CurrentTable, current
+from cmsspark.store.run_history import Run, RunHistory
+from cmsspark.store.stored_columns import files_of
+
+_DAY_STEP = "give --date, or one of --week, --month, --from … --to"
+
+
+def find(table: str, day: Interval, fout: str | None, settings_file: str | None) -> tuple[Files, CurrentTable]:
+    """Return the file system and the current result of ``table``. Local stores need no JVM; others start one."""
+    job = job_of_table(table)
+    settings = settings_of(settings_file)
+    store = store_of(fout, settings)
+    files = files_of(store, "cmsspark show", settings)
+    return files, current(files, store, job.name, table if table in job.tables else job.name, day)
+
+
+@click.command("show")
+@click.argument("name", metavar="TABLE|RUN")
+@optional_when_options
+@click.option("--path", "form", flag_value="path", help="Print only the URI of the table, for pandas, DuckDB or Spark.")
+@click.option("--glob", "form", flag_value="glob", help="Print only a pattern of its part files.")
+@click.option("--manifest", "form", flag_value="manifest", help="Print only its manifest, as JSON.")
+@click.option("--json", "form", flag_value="json", help="Print the details as JSON.")
+@click.option("--trace", "form", flag_value="trace", help="Print only the exception that ended the run, as a whole.")
+@store_options
+def command(name: str, when: Interval | None, form: str | None, fout: str | None, settings_file: str | None) -> None:
+    """Show the current result of TABLE for a day or period, or RUN: its exception, inputs, counts, use and findings.
+
+    RUN is the beginning of an id that run_spark or cmsspark runs prints, the file name of a script or the name of a
+    job (its latest run), or latest.
+    """
+    if when is None and form in ("path", "glob", "manifest"):
+        raise UsageError(f"--{form} needs a day or a period", next_step=_DAY_STEP)
+    if when is not None and form == "trace":
+        raise UsageError("--trace is of a run, not of a day", next_step="leave out the day: cmsspark show RUN --trace")
+    settings = settings_of(settings_file)
+    if when is None:
+        _show_run(name, form, fout, settings)
+        return
+    files, stored = find(name, when, fout, settings_file)
+    if form in ("path", "glob"):
+        check_table(files, stored, stored.path.rpartition("/")[2])
+    if form == "path":
+        click.echo(files.uri(stored.path))
+    elif form == "glob":
+        click.echo(_pattern(files, stored))
+    elif form == "manifest":
+        click.echo(json_text(stored.manifest.document, indent=1))
+    else:
+        _show_stored(files, stored, form == "json", fout, settings)
+
+
+def _is_table(name: str) -> bool:
+    return any(name in (*job.tables, *job.aliases) for job in JOBS.values())
+
+
+def _pattern(files: Files, stored: CurrentTable) -> str:
+    fmt = stored.manifest.tables[stored.path.rpartition("/")[2]].format
+    # A name with a character of patterns stays a plain path, in which that character is escaped.
+    folder = glob.escape(stored.path) if is_local(stored.path) else files.uri(stored.path)
+    return f"{folder}/part-*.{fmt}"
+
+
+def _show_stored(files: Files, stored: CurrentTable, as_json: bool, fout: str | None, settings: Settings) -> None:
+    """Print the run of a stored table; where the run history lacks it, as its manifest describes it."""
+    with history_of(settings, fout) as history:
+        try:
+            record = history.find(stored.manifest.run)
+        except UsageError:
+            record = from_manifest(stored.manifest, store_of(fout, settings))
+        _print_run(record, history, as_json, settings, path=files.uri(stored.path))
+
+
+def _show_run(name: str, form: str | None, fout: str | None, settings: Settings) -> None:
+    """Print the run that ``name`` means: one of the run history, else a measured one. Raises UsageError (2)."""
+    with history_of(settings, fout) as history:
+        try:
+            record = _find_run(history, name, settings)
+        except UsageError:
+            if only_measured(settings.state_dir, name, as_json=form == "json", trace=form == "trace"):
+                return
+            if _is_table(name):
+                step = f"{_DAY_STEP}; cmsspark status lists the days"
+                raise UsageError(f"name a day or a period of {name}", next_step=step) from None
+            raise
+        if form == "trace":
+            echo_measured(settings.state_dir, record, trace=True)
+        else:
+            _print_run(record, history, form == "json", settings)
+
+
+def _find_run(history: RunHistory, name: str, settings: Settings) -> Run:
+    """Return the run of the run history that a name means. Raises UsageError (2) where it means none, or a script's."""
+    if name == "latest":
+        record = history.find(name)
+        script = latest_of(settings.state_dir, name)
+        # The measurement of a job begins before its run: what was measured later is a script's.
+        if script is not None and script.began_ms > record.began_ms:
+            raise UsageError("the latest run is a script's", found=script.run)
+        return record
+    with suppress(UsageError):
+        runs = history.runs(job=find_job(name).name, limit=1)
+        if runs:
+            return runs[0]
+    return history.find(name)
+
+
+def _print_run(record: Run, history: RunHistory, as_json: bool, settings: Settings, path: str = "") -> None:
+    """Print the details of a run; ``path``: of the table that was asked for."""
+    published = [entry for entry in history.published(record.day, record.day) if entry.stored_run == record.stored_run]
+    if as_json:
+        documents = [{**entry.__dict__, "day": entry.day.isoformat()} for entry in published]
+        details = {**record.as_dict(), "published": documents}
+        click.echo(json_text({**details, "path": path} if path else details, indent=1))
+        return
+    state = click.style(record.state.value, fg=COLOURS[record.state])
+    click.echo(f"{record.job} of {interval_text(record)}: {state}{', partial' if record.is_partial else ''}")
+    if path:
+        click.echo(f"  {'path':<12}{path}")
+    for label, value in _facts(record):
+        click.echo(f"  {label:<12}{value}")
+    if (failed := failure_report.page_path(settings.state_dir, record)).is_file():
+        click.echo(f"  {'page':<12}{failed}")
+    if record.error:
+        click.echo(f"  {'error':<12}{record.exit_code}: " + record.error.replace("\n", "\n" + " " * 14))
+    for entry in published:
+        counts = f"{entry.confirmed:,} confirmed, {entry.waiting:,} waiting, {entry.refused:,} refused"
+        click.echo(f"  {'published':<12}{entry.table}: {counts}, {entry.destination}, {clock.to_second(entry.at_ms)}")
+    if bins := record.details.reconciliation:
+        click.echo("\n" + reconciliation_table.table(bins))
+    echo_measured(settings.state_dir, record)
+
+
+def _page(run: Run) -> Path | None:
+    """Return the run's report in a local store."""
+    if not run.stored_run or not is_local(run.store):
+        return None
+    page = Path(local_path(run.store), run.job, run.day.isoformat(), "runs", run.stored_run, PAGE)
+    return page if page.is_file() else None
+
+
+def _facts(run: Run) -> Iterator[tuple[str, object]]:
+    details = run.details
+    yield "run", run.run
+    if run.stored_run:
+        yield "stored as", run.stored_run
+    yield "store", run.store
+    yield "started", f"{clock.to_second(run.began_ms)} UTC"
+    if run.seconds is not None:
+        yield "took", f"{run.seconds:,.1f} s"
+    if run.process:
+        yield "by", f"process {run.process.get('pid')} on {run.process.get('host')}"
+    if days := details.days:
+        yield "days", f"{len(days)}, {min(days)} to {max(days)}"
+    for table, entry in details.tables.items():
+        yield "table", f"{table}: {number_of(entry.rows, 'row')}, {entry.bytes or 0:,} bytes"
+    for kind, dump in details.dumps.items():
+        yield "dump", f"{kind}: {dump.folder}"
+    if page := _page(run):
+        yield "report", page
+    if details.missing_streams:
+        yield "missing", ", ".join(details.missing_streams)
+    if run.fingerprint:
+        yield "inputs", run.fingerprint[:16]
+    if details.versions:
+        yield "versions", ", ".join(f"{name} {value}" for name, value in details.versions.items())
+    for text in details.warnings:
+        yield "warning", text

@@ -1,0 +1,64 @@
+"""``cmsspark period``: makes, lists and views weeks, months and other ranges of stored days."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import click
+
+from cmsspark.apps.usage import period as period_job
+from cmsspark.apps.usage.period_list import echo_periods
+from cmsspark.apps.usage.period_view import ViewRequest, make_view
+from cmsspark.base.errors import UsageError
+from cmsspark.base.periods import Period
+from cmsspark.cli.job_output import output_options, print_outcome
+from cmsspark.cli.options import settings_of, store_of, store_options
+from cmsspark.cli.period_options import needed, period_options
+
+#: Options of a view → their parameters.
+_KEYS: Final = {"out": "out", "views": "views_file", "run-missing": "run_missing", "root": "root"}
+
+
+@click.command("period")
+@period_options
+@click.option("--list", "is_list", is_flag=True, help="List the stored periods, and which are out of date.")
+@click.option(
+    "--view", "name", is_flag=False, flag_value="", metavar="[NAME]", help="Print the view NAME; without NAME list all."
+)
+@click.option("--allow-missing", is_flag=True, help="Leave out days that are not stored.")
+@click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Of a view: rows to print.")
+@click.option("--out", metavar="FILE", help="Of a view: write all rows to FILE: .parquet, .csv or .jsonl.")
+@click.option("--views", "views_file", metavar="FILE", help="File with your views. [default: `views` in the settings]")
+@click.option("--run-missing", is_flag=True, help="Of a view: first run the job for days that are not stored.")
+@click.option("--root", metavar="URI", help="With --run-missing: root of the default input folders.")
+@store_options
+@output_options
+def command(
+    is_list: bool, name: str | None, period: Period | None, fout: str | None, settings_file: str | None,
+    as_json: bool, allow_missing: bool, **view_options: Any,
+) -> None:  # fmt: skip
+    """Make the table of a week, a month or a range of stored days; or list the stored ones; or print a view.
+
+    Distinct users are counted anew over the period. A view without a period is of the last whole week or month.
+    """
+    of_a_view = [f"--{option}" for option in ("out", "views", "run-missing", "root") if view_options[_KEYS[option]]]
+    if name is None and of_a_view:
+        raise UsageError(f"{', '.join(of_a_view)}: only of a view", next_step="cmsspark period --view NAME …")
+    if is_list and (name is not None or period is not None):
+        raise UsageError("--list takes no period and no view", next_step="cmsspark period --list")
+    if is_list:
+        echo_periods(settings_of(settings_file), fout, as_json)
+    elif name is not None:
+        make_view(
+            ViewRequest(
+                name, period, allow_missing=allow_missing, as_json=as_json, fout=fout, settings_file=settings_file,
+                **view_options,
+            )
+        )  # fmt: skip
+    else:
+        settings, chosen = settings_of(settings_file), needed(period)
+        store = store_of(fout, settings)
+        print_outcome(
+            period_job.NAME, chosen, as_json,
+            lambda: period_job.run(chosen, store, settings, allow_missing=allow_missing),
+        )  # fmt: skip

@@ -1,0 +1,115 @@
+"""What ``run_spark --list`` and ``run_spark JOB --help`` print: jobs by subject, usual options before advanced ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import click
+
+from cmsspark.base.text.terminal import hanging, terminal_width
+from cmsspark.store.job_index import JOBS, Job
+from cmsspark.submit.arguments import GROUPS, Option
+from cmsspark.submit.job_commands import load_command
+
+#: Width of help and lists, also in a pipe.
+_WIDTH: Final = 80
+_LEFT: Final = 27
+_OTHER: Final = "Other"
+#: The subsystem of a job's module → its heading in the list.
+_HEADINGS: Final = {
+    "usage": "Use of data, from logs and stored days",
+    "replicas": "Datasets and replicas, from the dumps of DBS, PhEDEx and Rucio",
+    "crab": "CRAB jobs of a period",
+    "jobs_cost": "What jobs cost, and the C-RSG report",
+    "popularity": "Forecasts of popularity",
+    "cache": "Caches",
+    "events": "Collision events",
+    "results": "Publishing",
+}
+#: Parameters of jobs that most lines do not need.
+_ADVANCED: Final = frozenset({
+    "settings_file", "source", "fmt", "quiet", "verbose", "debug", "allow_tmp", "max_malformed", "accept_damaged",
+    "quarantine_above", "refresh_dumps", "join", "recount", "seed", "spool", "resume", "limit", "resend", "verify",
+    "verify_login", "index", "views_file", "top_bytes", "users", "threshold", "judged", "retries",
+})  # fmt: skip
+#: Options of run_spark that most lines need.
+_USUAL: Final = ("--yarn", "--dry-run", "--explain", "--help")
+
+
+def _width() -> int:
+    return min(_WIDTH, terminal_width() or _WIDTH)
+
+
+def job_list() -> str:
+    """Return the built-in jobs by subject, a line each."""
+    groups: dict[str, list[Job]] = {heading: [] for heading in (*_HEADINGS.values(), _OTHER)}
+    for job in JOBS.values():
+        groups[_HEADINGS.get(job.location.partition(".")[0], _OTHER)].append(job)
+    lines = []
+    for heading, jobs in groups.items():
+        if jobs:
+            lines += ["", f"{heading}:", *map(_job_line, jobs)]
+    return "\n".join(["Built-in jobs; run_spark JOB --help has the options of one.", *lines])
+
+
+def _job_line(job: Job) -> str:
+    aliases = f" (also {', '.join(job.aliases)})" if job.aliases else ""
+    return _row(job.name, f"{job.about}{aliases}")
+
+
+def _row(left: str, text: str) -> str:
+    """Return ``text`` behind ``left``, or below where ``left`` is too long, in lines that fit."""
+    lead = f"  {left:<{_LEFT - 3}} "
+    if len(lead) <= _LEFT:
+        return hanging(lead, text, _LEFT, _width())
+    return f"{lead.rstrip()}\n" + hanging(" " * _LEFT, text, _LEFT, _width())
+
+
+def wrapper_rows(options: Iterable[Option]) -> Iterator[str]:
+    """Yield lines for options of run_spark."""
+    for option in options:
+        names = ", ".join(filter(None, (option.short, option.name)))
+        yield _row(f"{names} {option.metavar}" if option.metavar else names, option.about)
+
+
+def help_text(*, leave_out: Iterable[str] = ()) -> str:
+    """Return the wrapper's options under their headings, as ``run_spark --help`` prints them."""
+    lines: list[str] = []
+    for heading, options in GROUPS.items():
+        remaining = [option for option in options if option.name not in leave_out]
+        lines += ["", f"{heading}:", *wrapper_rows(remaining)]
+    return "\n".join(lines)
+
+
+def job_help(name: str, job: Job | None) -> str:
+    """Return the help of a job: its usual options, then the advanced ones; for a script what is known of it."""
+    if job is None:
+        own = (
+            f"Usage: run_spark {name} [wrapper options] [--] [options of {name}]\n\nIts own help: python {name} --help"
+        )
+        return f"{own}\n\nOptions of run_spark{help_text()}"
+    command = load_command(job)
+    with click.Context(command, info_name=f"run_spark {job.name}") as context:
+        formatter = click.HelpFormatter(width=_width())
+        command.format_usage(context, formatter)
+        command.format_help_text(context, formatter)
+        rows = [
+            (parameter.name in _ADVANCED, record)
+            for parameter in command.params
+            if (record := parameter.get_help_record(context)) is not None
+        ]
+    # A hidden option, such as --engine, carries on a choice of run_spark.
+    own_names = {
+        spelling
+        for parameter in command.params
+        if not getattr(parameter, "hidden", False)
+        for spelling in parameter.opts
+    }
+    usual = [option for group in GROUPS.values() for option in group if option.name in _USUAL]
+    lines = ["", "Options:", *(_row(*record) for is_advanced, record in rows if not is_advanced)]
+    lines += wrapper_rows(option for option in usual if option.name not in own_names)
+    if advanced := [_row(*record) for is_advanced, record in rows if is_advanced]:
+        lines += ["", f"Advanced options of {job.name}:", *advanced]
+    lines += ["", "Advanced options of run_spark:", help_text(leave_out={*_USUAL, *own_names})]
+    return formatter.getvalue().rstrip() + "\n" + "\n".join(lines)

@@ -1,0 +1,34 @@
+"""Help and lists of jobs: by subject, usual options first, in 80 columns."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from cmsspark.store.job_index import JOBS
+from cmsspark.submit.arguments import OPTIONS
+from cmsspark.submit.job_commands import load_command
+from cmsspark.submit.job_help import job_help, job_list
+
+
+def test_the_list_has_each_job_once_under_a_heading() -> None:
+    text = job_list()
+    assert max(map(len, text.splitlines())) <= 80
+    assert sorted(re.findall(r"^  (\w+) ", text, re.MULTILINE)) == sorted(JOBS)
+    headings = re.findall(r"^(\S.*):$", text, re.MULTILINE)
+    assert len(headings) == len(set(headings)) >= 5
+
+
+@pytest.mark.parametrize("name", sorted(JOBS))
+def test_the_help_of_a_job_has_every_option_once_the_usual_ones_first(name: str) -> None:
+    text = job_help(name, JOBS[name])
+    assert max(map(len, text.splitlines())) <= 80
+    own = [option for option in load_command(JOBS[name]).params if not getattr(option, "hidden", False)]
+    shown = re.findall(r"^  (?:-\w, )?(--[\w-]+)", text, re.MULTILINE)
+    expected = {option.opts[-1] for option in own} | {option.name for option in OPTIONS}
+    assert set(shown) == expected
+    assert len(shown) == len(set(shown))
+    usual, _, advanced = text.partition("\nAdvanced ")
+    assert "  --yarn" in usual and "  --fout" in usual and "  --conf" not in usual
+    assert len(usual.splitlines()) <= 50 and "--executor-memory" in advanced
