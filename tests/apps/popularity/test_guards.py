@@ -83,3 +83,32 @@ def test_a_series_in_which_every_dataset_is_new_passes() -> None:
     weeks = Weeks(replace(series, values=quiet), Label(10))
     assert series.days[39] == series.days[0] + timedelta(days=39)
     check_columns(weeks, [39])
+
+
+def last_days(series: Series, count: int) -> Series:
+    return replace(series, days=series.days[-count:], values=series.values[:, -count:])
+
+
+@pytest.mark.parametrize(("datasets", "days"), [(20, 15), (23, 22), (45, 60)])
+def test_the_accesses_of_the_week_fail_one_week_of_few_rows(
+    monkeypatch: pytest.MonkeyPatch, datasets: int, days: int
+) -> None:
+    series = last_days(measured_series(3, datasets), days)
+
+    def with_week(past: Series, names: Names) -> tuple[list[str], Any]:
+        columns, rows = REAL(past, names)
+        week = series.accesses[len(past.days) : len(past.days) + 7].sum(0)
+        return [*columns, "suspect"], np.append(rows, week[:, None], axis=1)
+
+    check_columns(Weeks(series, Label(10)), [days - 7])
+    monkeypatch.setattr(training_code, "features", with_week)
+    with pytest.raises(errors.DataError, match="the feature suspect knows the week"):
+        check_columns(Weeks(series, Label(10)), [days - 7])
+
+
+@pytest.mark.parametrize("datasets", [20, 45, 80])
+def test_few_datasets_of_which_most_never_change_pass(datasets: int) -> None:
+    series = last_days(measured_series(3, datasets), 36)
+    values = np.ones_like(series.values)
+    values[:, :, :5] = np.random.default_rng(5).poisson(20, values[:, :, :5].shape)
+    check_columns(Weeks(replace(series, values=values), Label(10)), [29])
