@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from cmsspark.publish.credentials_file import CredentialsSource, read_credentials_file
-from cmsspark.publish.http_address import HttpAddress
+from cmsspark.settings.http_client import HttpAddress
 from cmsspark.settings.secrets import basic_credentials, safe_text, tls_context
 
 _DESTINATION: Final = re.compile(r"/(?:queue|topic)/[A-Za-z0-9._>*-]+")
@@ -111,13 +111,6 @@ class Endpoint(HttpAddress, frozen=True, kw_only=True):
     password: str | None = None
     name: str | None = None
 
-    @property
-    def authorization(self) -> str | None:
-        """The value of the ``Authorization`` header, or None without a password."""
-        if self.password is None:
-            return None
-        return f"Basic {basic_credentials(self.username, self.password)}"
-
     def safe_text(self, text: str) -> str:
         """Make a server\'s text safe for terminals and logs, without the secrets of the login."""
         return safe_text(text, *_secrets(self.username, self.password))
@@ -180,6 +173,7 @@ def read_endpoint(path: Path) -> Endpoint:
         port=int(match["port"] or (443 if secure else 80)),
         path=match["path"] if last else f"{match['path'].rstrip('/')}/{producer}",
         is_secure=secure,
+        authorization=None if file.password is None else f"Basic {basic_credentials(file.username, file.password)}",
         producer=producer,
         type=file.type,
         username=file.username,

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import msgspec
 
+from cmsspark.base.clock import Clock, SystemClock
 from cmsspark.base.errors import InputMissing, NotAllowed, NotReady, SettingsError
-from cmsspark.publish.connection import ConnectionLost
-from cmsspark.publish.http_client import HttpAnswer, HttpClient, HttpTimeouts, retry_after
+from cmsspark.base.sockets import ConnectionLost
 from cmsspark.publish.search_server import SearchServer
-from cmsspark.publish.sink import Clock, SystemClock
+from cmsspark.settings.http_client import HttpAnswer, HttpClient, HttpTimeouts, retry_after
 
 #: Bytes of an answer that are read.
 MAX_BYTES: Final = 32_000_000

@@ -16,8 +16,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from cmsspark.publish.connection import ConnectionLost, connect, connection_lost
-from cmsspark.publish.sink import Clock
+from cmsspark.base.clock import Clock
+from cmsspark.base.sockets import ConnectionLost, connect, connection_lost
 
 # stomp.py resolves the host's own names when it is imported, which takes seconds where no name server answers.
 os.environ.setdefault("STOMP_SKIP_HOSTNAME_SCAN", "1")

@@ -34,7 +34,7 @@ _TOKEN: Final = click.option(
 
 @click.group("monitor", cls=CommandGroup)
 def command() -> None:
-    """Watch the processes of runs: on this host, and on the nodes of a cluster. Needs cmsspark[monitor].
+    """Watch the processes of runs: on this host, and on the nodes of a cluster.
 
     run_spark watches each run by itself; `runs` and `show` print what is stored.
     """
@@ -190,7 +190,7 @@ def node_command(
     from cmsspark.apps.monitor.processes_request import check_node_name
     from cmsspark.settings.secrets import read_password
 
-    server = processes_node.CollectorServer.of(collector, read_password(token_file), ca)
+    server = processes_node.collector_server(collector, read_password(token_file), ca)
     _check_seconds(ttl=ttl, interval=interval, patience=patience)
     if name is not None:
         check_node_name(name)
@@ -248,12 +248,12 @@ def collect_command(
 @_DEBUG
 def watch_command(pid: int, interval: float | None, settings_file: str | None, debug: bool) -> None:
     """Watch the process PID and all below it until it ends: something that run_spark did not start."""
-    from cmsspark.apps.monitor.processes_sampler import require_psutil
+    import psutil
+
     from cmsspark.apps.monitor.processes_watch import WatchOptions, watch
     from cmsspark.base.clock import new_run_id
 
     _check_seconds(interval=1.0 if interval is None else interval)
-    psutil = require_psutil()
     if not psutil.pid_exists(pid):
         raise UsageError("a process to watch is wanted", where=f"PID {pid}", found="no such process")
     run = new_run_id()

@@ -11,14 +11,12 @@ import re
 import select
 import signal
 import socket
-import ssl
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -27,9 +25,9 @@ from cmsspark.apps.monitor.processes_request import BOOT, SENT_MS, boot_id, chec
 from cmsspark.apps.monitor.processes_sampler import TreeSampler
 from cmsspark.base import clock
 from cmsspark.base.errors import InputMissing, NotAllowed, NotReady, UsageError
-from cmsspark.publish.connection import ConnectionLost
-from cmsspark.publish.http_client import HttpClient, HttpTimeouts
-from cmsspark.settings.secrets import safe_text, tls_context
+from cmsspark.base.sockets import ConnectionLost
+from cmsspark.settings.http_client import HttpAddress, HttpClient, HttpTimeouts
+from cmsspark.settings.secrets import safe_text
 from cmsspark.store.process_samples import DONE, LogEntry, ProcessSample, WatchedRun
 
 #: Bytes that wait on disk at most; of more, the oldest are deleted, and counted.
@@ -42,43 +40,25 @@ _PAUSE: Final = 5.0
 _MOST_SAMPLES: Final = 400
 
 
-@dataclass(frozen=True)
-class CollectorServer:
-    """Where the collector is, as :class:`HttpClient` wants it."""
+class CollectorServer(HttpAddress, frozen=True, kw_only=True):
+    """Where the collector is, and its token."""
 
-    host: str
-    port: int
-    is_tls: bool
     token: str
-    ca: Path | None = None
 
-    @property
-    def authority(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
-    @property
-    def authorization(self) -> str:
-        return f"Bearer {self.token}"
+def collector_server(url: str, token: str, ca: Path | None = None) -> CollectorServer:
+    """Return the server of ``http[s]://HOST:PORT``.
 
-    def tls(self) -> ssl.SSLContext | None:
-        return tls_context(self.ca) if self.is_tls else None
-
-    @classmethod
-    def of(cls, url: str, token: str, ca: Path | None = None) -> CollectorServer:
-        """Return the server of ``http[s]://HOST:PORT``.
-
-        Raises UsageError (2) for anything else, SettingsError (78) for a token that no header carries.
-        """
-        try:
-            parts = urlsplit(url)
-            port = parts.port
-        except ValueError:
-            parts, port = urlsplit(""), None
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.path.strip("/"):
-            raise UsageError("--collector is http://HOST:PORT or https://HOST:PORT", found=repr(url))
-        check_token(token)
-        is_tls = parts.scheme == "https"
-        return cls(parts.hostname, port or (443 if is_tls else 80), is_tls, token, ca)
+    Raises UsageError (2) for anything else, SettingsError (78) for a token that no header carries.
+    """
+    check_token(token)
+    try:
+        server = CollectorServer.from_url(url, token=token, authorization=f"Bearer {token}", ca=ca)
+    except ValueError:
+        server = None
+    if server is None or server.path.strip("/"):
+        raise UsageError("--collector is http://HOST:PORT or https://HOST:PORT", found=repr(url))
+    return server
 
 
 @dataclass

@@ -39,7 +39,7 @@ def test_stages_and_executors_of_a_running_application_come_from_rest(monkeypatc
         "allexecutors": [{"id": "1", "hostPort": "h:1", "totalCores": 4, "activeTasks": 2, "removeReason": "lost"}],
         "stages?withSummaries=true&quantiles=0,0.5,1": [ROW, {**ROW, "status": "SKIPPED"}],
     }
-    monkeypatch.setattr(spark_rest, "_get", lambda url: answers[url.partition("/a/")[2]])
+    monkeypatch.setattr(spark_rest, "fetch_json", lambda url, seconds: answers[url.partition("/a/")[2]])
     poller = spark_rest.RestPoller(1, {})
     poller._base = "http://127.0.0.1:4040/a"
     poller.poll()
