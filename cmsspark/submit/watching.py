@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -58,12 +57,11 @@ def measuring(
 def watching_processes(
     request: Request, settings: Settings, environ: Mapping[str, str], measure: spark_watch.RunMeasure | None = None
 ) -> Callable[[int], RunWatch | None] | None:
-    """Return what starts to watch the processes of the run below a PID; None where that is switched off or has no
-    psutil.
+    """Return what starts to watch the processes of the run below a PID; None where that is switched off.
 
     ``measure``: the measurement of the run, whose counters are sent with the samples where live metrics are.
     """
-    if not is_watched(request, settings, environ) or importlib.util.find_spec("psutil") is None:
+    if not is_watched(request, settings, environ):
         return None
 
     def start(root: int) -> RunWatch | None:

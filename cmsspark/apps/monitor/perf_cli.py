@@ -41,7 +41,7 @@ def _page_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group("perf", cls=CommandGroup)
 def command() -> None:
-    """Run a suite of steps and watch their processes; compare releases and input sizes. Needs cmsspark[monitor]."""
+    """Run a suite of steps and watch their processes; compare releases and input sizes."""
 
 
 @command.command("run")
@@ -51,12 +51,10 @@ def command() -> None:
 @_DEBUG
 def run_command(suite_file: Path, release: str, settings_file: str | None, debug: bool) -> int:
     """Run the steps of a suite and watch them. Ends with the code of a step that fails, 65 for a broken limit."""
-    from cmsspark.apps.monitor.processes_sampler import require_psutil
     from cmsspark.apps.monitor.suite_file import read_suite
     from cmsspark.apps.monitor.suite_results import broken_limits, result_of
     from cmsspark.apps.monitor.suite_run import SuiteRunner
 
-    require_psutil()
     if not release.strip() or not release.isprintable() or len(release) > _LONGEST_RELEASE:
         raise UsageError(
             f"--release is a name of at most {_LONGEST_RELEASE} printable characters", found=repr(release[:200])
@@ -254,10 +252,10 @@ def longevity_command(suite: str, limit: int, out: Path | None, settings_file: s
 @_page_options
 def infrastructure_command(out: Path | None, settings_file: str | None, debug: bool) -> None:
     """Write the page of the nodes as their monitors saw them last."""
-    from cmsspark.apps.monitor.processes_sampler import require_psutil
+    import psutil
+
     from cmsspark.apps.monitor.suite_pages import infrastructure_page
 
-    psutil = require_psutil()
     with _database(settings_of(settings_file).state_dir) as database:
         samples = database.latest_samples()
     memory, disk = psutil.virtual_memory(), psutil.disk_usage("/")

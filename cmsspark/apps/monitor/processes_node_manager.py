@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+import psutil
+
 from cmsspark.apps.monitor.processes_roles import YARN_NODE_MANAGER, role_of
-from cmsspark.apps.monitor.processes_sampler import require_psutil
 from cmsspark.base.errors import InputMissing, UsageError
 
 
 def find_node_manager() -> int:
     """Return the PID of this host's NodeManager. Raises InputMissing (66) for none, UsageError (2) for several."""
-    psutil = require_psutil()
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):

@@ -8,9 +8,9 @@ import subprocess
 import time
 from collections.abc import Collection
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
-from cmsspark.apps.monitor.processes_sampler import require_psutil
+import psutil
 
 #: The variable of a step's environment by which processes are recognised that became daemons: ``RUN/NUMBER/``.
 STEP_VARIABLE: Final = "CMSSPARK_PERF_STEP"
@@ -21,7 +21,6 @@ _TERM_SECONDS: Final = 5.0
 
 def end_step(child: subprocess.Popen[bytes], marker: str) -> list[str]:
     """End what is left of a step; the names of processes that outlived a step which ended by itself."""
-    psutil = require_psutil()
     has_ended = child.poll() is not None
     try:
         left = _processes_of({child.pid}, marker)
@@ -48,8 +47,7 @@ def end_processes(groups: Collection[int], marker: str) -> list[str]:
     return names
 
 
-def _terminate(processes: Collection[Any]) -> None:
-    psutil = require_psutil()
+def _terminate(processes: Collection[psutil.Process]) -> None:
     for process in processes:
         with suppress(psutil.Error):
             process.terminate()
@@ -57,35 +55,24 @@ def _terminate(processes: Collection[Any]) -> None:
 
 
 def _kill(groups: Collection[int], marker: str) -> None:
-    psutil = require_psutil()
     for process in _processes_of(groups, marker):
         with suppress(psutil.Error):
             process.kill()
 
 
-def _processes_of(groups: Collection[int], marker: str) -> list[Any]:
+def _processes_of(groups: Collection[int], marker: str) -> list[psutil.Process]:
     """Living processes of some process groups, or whose marker in their environment begins so."""
-    psutil = require_psutil()
-    wanted = f"{STEP_VARIABLE}={marker}".encode()
-    found = []
-    for pid in psutil.pids():
+    processes = []
+    for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
-            is_wanted = os.getpgid(pid) in groups or any(entry.startswith(wanted) for entry in _environment(pid))
-            if pid != os.getpid() and is_wanted:
-                process = psutil.Process(pid)
-                if process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
-    return found
+            is_member = os.getpgid(process.pid) in groups or process.environ().get(STEP_VARIABLE, "").startswith(marker)
+            if is_member and process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE:
+                processes.append(process)
+    return processes
 
 
-def _environment(pid: int) -> list[bytes]:
-    with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as stream:
-        return stream.read().split(b"\0")
-    return []
-
-
-def _name(process: Any) -> str:
-    with suppress(require_psutil().Error):
+def _name(process: psutil.Process) -> str:
+    with suppress(psutil.Error):
         return f"{process.name()} ({process.pid})"
     return str(process.pid)
 

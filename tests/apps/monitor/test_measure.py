@@ -162,13 +162,13 @@ def test_a_tree_is_sampled_by_roles(tmp_path: Path) -> None:
     assert TreeReader(root.pid).sample() is None
 
 
-def test_a_process_without_pages_is_no_sample(tmp_path: Path) -> None:
+def test_a_process_without_pages_is_no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     """It ends: its memory is gone, its entry is not yet."""
-    stat = "7 (python) R 1 7 7 0 -1 0 0 0 0 0 5 5 0 0 20 0 1 0 100 0 {} 0"
-    (tmp_path / "7").mkdir()
-    for pages, expected in ((3, 3 * os.sysconf("SC_PAGE_SIZE")), (0, None)):
-        (tmp_path / "7" / "stat").write_text(stat.format(pages))
-        assert TreeReader(7, tmp_path)._rss(7) == expected
+    reader = TreeReader(os.getpid())
+    assert (reader._rss(os.getpid()) or 0) > 1_000_000
+    no_pages = reader._process(os.getpid()).memory_info()._replace(rss=0)
+    monkeypatch.setattr(reader._process(os.getpid()), "memory_info", lambda: no_pages)
+    assert reader._rss(os.getpid()) is None
 
 
 def test_of_many_samples_those_with_the_most_memory_stay() -> None:
