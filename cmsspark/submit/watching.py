@@ -46,7 +46,7 @@ def measuring(
         measure.metrics.smallest_node_bytes = yarn.smallest_node(environ)
         measure.diagnose = functools.partial(yarn.diagnostics, environ)
     if measure is not None and settings.metrics.host is not None:
-        from cmsspark.apps.monitor.metrics_run import send_run
+        from cmsspark.apps.monitor.live_metrics import send_run
 
         # The job writes its counters there while it runs.
         (measure.folder / self_metrics.LIVE_FILE).touch(mode=0o600)
@@ -69,12 +69,12 @@ def watching_processes(
 
         name, on_samples = Path(request.job or "").name, None
         if settings.metrics.host is not None:
-            from cmsspark.apps.monitor.metrics_graphite import GraphiteSender
+            from cmsspark.apps.monitor.live_metrics import GraphiteSender
 
             sender = GraphiteSender(settings.metrics)
             on_samples = sender.send_samples
             if measure is not None:
-                from cmsspark.apps.monitor.metrics_run import LiveSender
+                from cmsspark.apps.monitor.live_metrics import LiveSender
 
                 on_samples = LiveSender(sender, measure.folder, measure.metrics.job, measure.metrics.began_ms).send
         run = measure.metrics.run if measure is not None else None

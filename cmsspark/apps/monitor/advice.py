@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from cmsspark.apps.monitor import memory_sizes as sizes
 from cmsspark.apps.monitor.advice_peaks import Worst, confidence_of, worst_of
 from cmsspark.apps.monitor.advice_spill import SpillCure, partitions_of, spill_cure
-from cmsspark.apps.monitor.advice_text import Advice
 from cmsspark.apps.monitor.memory_sizes import MIB
 from cmsspark.base.text.terminal import volume
 from cmsspark.store.run_metrics import RunMetrics
@@ -276,3 +275,30 @@ def _partitions(runs: Sequence[RunMetrics], latest: RunMetrics, cure: SpillCure 
         text = f"at most {size}: adaptive execution joined partitions until tasks spilled"
         conf = f"spark.sql.adaptive.advisoryPartitionSizeInBytes={size}"
         yield Advice("partition size", text, conf, inputs, "shuffle bytes of the stage / partitions", "medium")
+
+
+class Advice(Struct, frozen=True):
+    """One piece of advice. ``conf``: the exact option; None where the value should stay, or nothing can be known."""
+
+    subject: str
+    #: What the option is now and what it should be, or why no advice is possible.
+    text: str
+    conf: str | None = None
+    inputs: str = ""
+    formula: str = ""
+    #: ``high``, ``medium``, ``low``, or ``none`` where nothing can be known.
+    confidence: str = "none"
+
+
+def lines(advice: Sequence[Advice]) -> Iterator[str]:
+    """Yield advice as text."""
+    for one in advice:
+        yield f"{one.subject}: {one.text}"
+        if one.conf:
+            yield f"  --conf {one.conf}"
+        if one.inputs:
+            yield f"  inputs      {one.inputs}"
+        if one.formula:
+            yield f"  formula     {one.formula}"
+        if one.confidence != "none":
+            yield f"  confidence  {one.confidence}"

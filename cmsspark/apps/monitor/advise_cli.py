@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import msgspec
 
-from cmsspark.apps.monitor.event_files import with_events
+from cmsspark.apps.monitor.event_log_search import with_events
 from cmsspark.base.errors import UsageError
 from cmsspark.base.text.readable import json_text, readable
 from cmsspark.cli.options import settings_of
@@ -25,8 +25,7 @@ def command(job: str, count: int, as_json: bool, settings_file: str | None, debu
 
     Takes the worst executor of the last runs. Each line has its inputs, formula and confidence; nothing is applied.
     """
-    from cmsspark.apps.monitor.advice import advise
-    from cmsspark.apps.monitor.advice_text import lines
+    from cmsspark.apps.monitor.advice import advise, lines
     from cmsspark.apps.monitor.measured_runs import of_job
     from cmsspark.apps.monitor.run_report import finding_lines
 

@@ -186,8 +186,8 @@ def node_command(
     not answered for --patience seconds.
     """
     from cmsspark.apps.monitor import processes_node
-    from cmsspark.apps.monitor.processes_node_manager import find_node_manager
-    from cmsspark.apps.monitor.processes_request import check_node_name
+    from cmsspark.apps.monitor.node_identity import check_node_name
+    from cmsspark.apps.monitor.processes_node import find_node_manager
     from cmsspark.settings.secrets import read_password
 
     server = processes_node.collector_server(collector, read_password(token_file), ca)
@@ -218,11 +218,12 @@ def collect_command(
     settings_file: str | None, debug: bool,
 ) -> None:  # fmt: skip
     """Take what monitors of nodes send, until a signal, and store it in the state directory."""
-    from cmsspark.apps.monitor import processes_address, processes_collector
+    from cmsspark.apps.monitor import processes_collector
+    from cmsspark.apps.monitor.node_identity import check_address, server_tls
     from cmsspark.settings.secrets import read_password
 
-    processes_address.check_address(host, tls_cert is not None, without_tls)
-    tls = processes_address.server_tls(tls_cert, tls_key)
+    check_address(host, tls_cert is not None, without_tls)
+    tls = server_tls(tls_cert, tls_key)
     state_dir = settings_of(settings_file).state_dir
     collector = processes_collector.Collector(state_dir, read_password(token_file), host, port, tls)
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -270,7 +271,7 @@ def annotate_command(run: str, settings_file: str | None, debug: bool) -> None:
 
     Dashboards draw them over the curves.
     """
-    from cmsspark.apps.monitor.metrics_graphite import run_annotations, send_annotations
+    from cmsspark.apps.monitor.live_metrics import run_annotations, send_annotations
 
     settings = settings_of(settings_file)
     if settings.metrics.host is None:

@@ -19,7 +19,7 @@ from cmsspark.apps.monitor import memory_sizes as sizes
 from cmsspark.apps.monitor.event_log_files import LogLines
 from cmsspark.apps.monitor.event_plans import Plans, Rdds
 from cmsspark.apps.monitor.event_stages import OpenStage, TaskSums, merge_peaks
-from cmsspark.apps.monitor.spread import Spans
+from cmsspark.apps.monitor.quantile_sketch import Spans
 from cmsspark.base.errors import DataError
 from cmsspark.store.run_metrics import ExecutorEntry, RunMetrics, StageEntry
 

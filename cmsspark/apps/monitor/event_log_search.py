@@ -11,12 +11,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+import click
+
 from cmsspark.apps.monitor import findings
 from cmsspark.apps.monitor.event_log import EventLogReader, read_event_log
 from cmsspark.apps.monitor.event_log_files import find_log, is_log_name
 from cmsspark.apps.monitor.event_stages import merge_peaks
 from cmsspark.base import clock
 from cmsspark.base.errors import CmssparkError, InputMissing
+from cmsspark.filesystems.opening import files_for
 from cmsspark.filesystems.storage import Entry, Files, LocalFiles, is_local, local_path
 from cmsspark.store import run_metrics
 from cmsspark.store.run_metrics import RunMetrics, TaskTotals
@@ -139,3 +142,28 @@ def _is_final(metrics: RunMetrics, files: Files) -> bool:
         return True
     entry = files.stat(metrics.event_log or "")
     return entry is None or clock.now_ms() - entry.mtime_ms > _STILL_MS
+
+
+def event_files(location: str) -> Files:
+    """Return what reads ``location``; a JVM starts for one that is not local."""
+    if is_local(location):
+        return files_for(location)
+    from cmsspark.engines.session import has_session, small_session
+
+    if not has_session():
+        click.echo(f"reading event logs in {location}: starting a JVM", err=True)
+    return files_for(location, small_session("cmsspark monitor events"))
+
+
+def with_events(state_dir: Path, metrics: RunMetrics) -> RunMetrics:
+    """Return the run with its event log, read now where it is on another file system and was not read yet.
+
+    Where it cannot be read, a message on stderr names the reason, and the run is returned without it.
+    """
+    from cmsspark.apps.monitor.event_log_search import completed
+
+    try:
+        return completed(state_dir, metrics, event_files)
+    except CmssparkError as error:
+        click.echo(f"without the event log: {error}", err=True)
+        return metrics

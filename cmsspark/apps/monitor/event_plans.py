@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from cmsspark.apps.monitor.event_records import DriverUpdates, PlanNode, SqlEnd, SqlStart, SqlUpdate, StageInfo
-from cmsspark.apps.monitor.plan_joins import MergeJoin, PairJoin, join_of
-from cmsspark.apps.monitor.plan_rows import SHUFFLED_ROWS, metric_ids
+from cmsspark.apps.monitor.plan_joins import SHUFFLED_ROWS, MergeJoin, PairJoin, join_of, metric_ids
 from cmsspark.store.run_exceptions import exception_line
 from cmsspark.store.run_metrics import Query
 

@@ -11,12 +11,12 @@ import sys
 import warnings
 from typing import Final
 
-from cmsspark.apps.monitor.lint_emptiness import CountedNames, is_bare_call, is_test_of_emptiness
+from cmsspark.apps.monitor.lint_empty_checks import CountedNames, is_bare_call, is_test_of_emptiness
 from cmsspark.apps.monitor.lint_loops import CalledFunctions, deciding_actions
 from cmsspark.apps.monitor.lint_names import SharedNames, uses_spark
+from cmsspark.apps.monitor.lint_noqa import is_silenced, silenced_lines
 from cmsspark.apps.monitor.lint_rows import RowRules
 from cmsspark.apps.monitor.lint_rules import Problem
-from cmsspark.apps.monitor.lint_silence import is_silenced, silenced_lines
 from cmsspark.apps.monitor.lint_tables import GROUPS
 from cmsspark.apps.monitor.lint_udfs import UdfNames, arrow_is_set
 

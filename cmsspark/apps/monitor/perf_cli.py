@@ -21,8 +21,7 @@ from cmsspark.cli.options import settings_of
 from cmsspark.store.process_samples import ProcessDatabase, read_processes
 
 if TYPE_CHECKING:
-    from cmsspark.apps.monitor.suite_differences import Difference
-    from cmsspark.apps.monitor.suite_results import SuiteResult
+    from cmsspark.apps.monitor.suite_results import Difference, SuiteResult
 
 _SETTINGS: Final = click.option("--settings", "settings_file", metavar="FILE", help="The settings file.")
 _LONGEST_RELEASE: Final = 100
@@ -128,8 +127,7 @@ def compare_command(
     With the releases BEFORE and AFTER: their latest complete runs, for each input size that both have. With one
     release or none: how it grows with the input size, with the law that fits.
     """
-    from cmsspark.apps.monitor.suite_differences import differences
-    from cmsspark.apps.monitor.suite_results import latest_by_size, only_in_one
+    from cmsspark.apps.monitor.suite_results import differences, latest_by_size, only_in_one
 
     if tolerance is not None and not math.isfinite(tolerance):
         raise UsageError("--tolerance is a share such as 0.2", found=str(tolerance))
@@ -195,8 +193,8 @@ def _echo_differences(rows: list[Difference], as_json: bool, tolerance: float | 
 
 
 def _echo_scaling(results: list[SuiteResult], as_json: bool) -> None:
+    from cmsspark.apps.monitor.scaling_law import scaling
     from cmsspark.apps.monitor.suite_pages import SCALING_HEADINGS, scaling_rows
-    from cmsspark.apps.monitor.suite_scaling import scaling
 
     sizes = [result for result in results if result.run.input_size]
     if not sizes:
@@ -223,7 +221,7 @@ def results_command(suite: str, release: str | None, out: Path | None, settings_
 
     Of a suite with input sizes it is the run of the largest one, beside how all of them grow.
     """
-    from cmsspark.apps.monitor.processes_request import with_one_clock
+    from cmsspark.apps.monitor.node_identity import with_one_clock
     from cmsspark.apps.monitor.suite_pages import results_page
     from cmsspark.apps.monitor.suite_results import latest_by_size
 

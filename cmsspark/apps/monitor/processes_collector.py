@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cmsspark.apps.monitor.processes_request import BOOT, SENT_MS, SenderHeaders, SenderNotes, check_rows, check_token
+from cmsspark.apps.monitor.node_identity import BOOT, SENT_MS, SenderHeaders, SenderNotes, check_rows, check_token
 from cmsspark.base import clock
 from cmsspark.base.errors import CmssparkError, OutputError, UsageError
 from cmsspark.store.process_samples import RUNNING, LogEntry, ProcessSample, WatchedRun, open_processes

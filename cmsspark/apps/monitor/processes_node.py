@@ -19,9 +19,11 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+import psutil
 
+from cmsspark.apps.monitor.node_identity import BOOT, SENT_MS, boot_id, check_token
 from cmsspark.apps.monitor.processes_collector import BATCHES, Batch, Stored, is_over
-from cmsspark.apps.monitor.processes_request import BOOT, SENT_MS, boot_id, check_token
+from cmsspark.apps.monitor.processes_roles import YARN_NODE_MANAGER, role_of
 from cmsspark.apps.monitor.processes_sampler import TreeSampler
 from cmsspark.base import clock
 from cmsspark.base.errors import InputMissing, NotAllowed, NotReady, UsageError
@@ -258,3 +260,26 @@ def sender_to(server: CollectorServer, folder: Path, log: Callable[[str], None])
     return Sender(
         HttpClient(server, HttpTimeouts(connect=3.0, move=10.0, whole=20.0)), Buffer(folder), log, server.token
     )
+
+
+def find_node_manager() -> int:
+    """Return the PID of this host's NodeManager. Raises InputMissing (66) for none, UsageError (2) for several."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            words = process.cmdline()
+            if role_of(process.name(), words, None) == YARN_NODE_MANAGER:
+                found.append(int(process.pid))
+    if not found:
+        raise InputMissing(
+            "a NodeManager is wanted on this host",
+            found="none that this account sees",
+            next_step="start the monitor as the user of the NodeManager, or name its process with --pid",
+        )
+    if len(found) > 1:
+        raise UsageError(
+            "one NodeManager is wanted",
+            found=f"processes {', '.join(map(str, found))}",
+            next_step="name one with --pid",
+        )
+    return found[0]

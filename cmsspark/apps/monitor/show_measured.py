@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from cmsspark.apps.monitor.event_files import with_events
+from cmsspark.apps.monitor.event_log_search import with_events
 from cmsspark.apps.monitor.measured_runs import find_run, measured_runs, require_one
 from cmsspark.apps.monitor.run_report import report
 from cmsspark.base.errors import InputMissing

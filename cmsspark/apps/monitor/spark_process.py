@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from cmsspark.apps.monitor import findings
 from cmsspark.apps.monitor.run_report import ending_lines
-from cmsspark.apps.monitor.spark_reported import add_reported
+from cmsspark.apps.monitor.spark_finish import add_reported
 from cmsspark.base import clock, self_metrics
 from cmsspark.settings.settings import load_settings
 from cmsspark.store import run_metrics
@@ -53,7 +53,7 @@ def _store(folder: Path, code: int) -> None:
     # This process was started by run_spark, whose settings it has by the environment.
     settings = load_settings(None, os.environ)
     if settings.metrics.host is not None:
-        from cmsspark.apps.monitor.metrics_run import send_run
+        from cmsspark.apps.monitor.live_metrics import send_run
 
         send_run(settings.metrics, path)
 

@@ -5,16 +5,19 @@
 
 from __future__ import annotations
 
+import mmap
 import os
+import re
+import struct
 import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 import psutil
 
-from cmsspark.apps.monitor.spark_jvm import JvmCounters
 from cmsspark.base import clock
 from cmsspark.store.run_metrics import MOST_SAMPLES, Sample
 
@@ -57,9 +60,7 @@ class TreeReader:
         if driver is not None:
             sample.driver_python_rss = python_rss[driver]
             sample.python_written_bytes = self._transferred(driver, "write_chars")
-        workers = {
-            pid: rss for daemon in daemons for pid in child_pids(daemon) if (rss := self._rss(pid)) is not None
-        }
+        workers = {pid: rss for daemon in daemons for pid in child_pids(daemon) if (rss := self._rss(pid)) is not None}
         sample.workers, sample.workers_rss = len(workers), sum(workers.values())
         if workers:
             sample.largest_worker = max(workers, key=lambda pid: workers[pid])
@@ -185,3 +186,53 @@ def memory_of(sample: Sample) -> int:
 def thinned(samples: list[Sample]) -> list[Sample]:
     """Of each two samples the one with more memory."""
     return [max(samples[first : first + 2], key=memory_of) for first in range(0, len(samples), 2)]
+
+
+_MAGIC: Final = b"\xca\xfe\xc0\xc0"
+_HEADER: Final = 32
+_ENTRY: Final = 20
+_USED: Final = re.compile(rb"sun\.gc\.generation\.\d+\.space\.\d+\.used")
+_LONG: Final = ord("J")
+
+
+class JvmCounters:
+    """The counters of a JVM. ``heap()`` is None where they cannot be read: another JVM, another user, or none yet."""
+
+    def __init__(self, pid: int, folder: Path = Path("/tmp")) -> None:  # noqa: S108 -- HotSpot uses no other
+        self._pid, self._folder = pid, folder
+        self._map: mmap.mmap | None = None
+        self._used: list[int] = []
+
+    def heap(self) -> int | None:
+        """Used bytes of the heap, some 50 ms old."""
+        if self._map is None:
+            self._open()
+        if self._map is None:
+            return None
+        return sum(int(struct.unpack_from("<q", self._map, offset)[0]) for offset in self._used)
+
+    def _open(self) -> None:
+        for path in self._folder.glob(f"hsperfdata_*/{self._pid}"):
+            with suppress(OSError, ValueError, struct.error), path.open("rb") as file:
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                if self._find(mapped):
+                    self._map = mapped
+                    return
+                mapped.close()
+
+    def _find(self, data: mmap.mmap) -> bool:
+        """Find the offsets of the counters; False while the JVM still makes them."""
+        if data[:4] != _MAGIC or data[4] != 1 or not data[7]:
+            return False
+        offset, count = struct.unpack_from("<ii", data, 24)
+        used = []
+        for _ in range(count):
+            length, name_at, vector = struct.unpack_from("<iii", data, offset)
+            value_at = struct.unpack_from("<i", data, offset + 16)[0]
+            end = data.find(b"\0", offset + name_at)
+            name = data[offset + name_at : end]
+            if data[offset + 12] == _LONG and not vector and _USED.fullmatch(name):
+                used.append(offset + value_at)
+            offset += length
+        self._used = used
+        return bool(used)

@@ -7,12 +7,11 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Final
 
-from cmsspark.apps.monitor.growth import LEAST_SIZES
 from cmsspark.apps.monitor.processes_roles import ROLES
+from cmsspark.apps.monitor.scaling_law import LEAST_SIZES, scaling
 from cmsspark.apps.monitor.suite_charts import lines
 from cmsspark.apps.monitor.suite_file import ALL, size_text
 from cmsspark.apps.monitor.suite_results import SuiteResult
-from cmsspark.apps.monitor.suite_scaling import scaling
 from cmsspark.base import clock
 from cmsspark.base.text.plurals import number_of
 from cmsspark.base.text.readable import readable
@@ -112,8 +111,8 @@ def scaling_rows(results: Sequence[SuiteResult]) -> list[tuple[str, str, str, st
     for one in scaling(results):
         show = _volume if one.measure == "resident" else _seconds
         text = ", ".join(f"{size_text(size)}: {show(value)}" for size, value in one.points)
-        law = str(one.growth) if one.growth else f"needs {LEAST_SIZES} sizes"
-        at = show(one.growth.at(10 * largest)) if one.growth and one.growth.is_clear else _NOTHING
+        law = str(one.law) if one.law else f"needs {LEAST_SIZES} sizes"
+        at = show(one.law.at(10 * largest)) if one.law and one.law.is_clear else _NOTHING
         rows.append((one.step, one.role, one.measure, text, law, at))
     return rows
 

@@ -16,12 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from cmsspark.apps.monitor.processes_address import check_address, server_tls
+from cmsspark.apps.monitor.node_identity import check_address, server_tls
+from cmsspark.apps.monitor.orphan_reaper import STEP_VARIABLE, OrphanReaper, end_group, end_step
 from cmsspark.apps.monitor.processes_collector import Collector
 from cmsspark.apps.monitor.processes_sampler import TreeSampler
 from cmsspark.apps.monitor.suite_file import Nodes, Step, Suite, filled, size_text
-from cmsspark.apps.monitor.suite_guard import Guard
-from cmsspark.apps.monitor.suite_processes import STEP_VARIABLE, end_group, end_step
 from cmsspark.base import clock
 from cmsspark.base.errors import SettingsError
 from cmsspark.base.signals import interruptible
@@ -53,10 +52,10 @@ class SuiteRunner:
     state_dir: Path
     release: str
     log: Callable[[str], None]
-    _guard: Guard = field(init=False)
+    _guard: OrphanReaper = field(init=False)
 
     def __post_init__(self) -> None:
-        self._guard = Guard(self.state_dir)
+        self._guard = OrphanReaper(self.state_dir)
 
     def run(self) -> list[WatchedRun]:
         """Run the steps for each size; the stored runs. A run whose step fails is FAILED, and the rest is not run."""

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cmsspark.apps.monitor.advice import advise
-from cmsspark.apps.monitor.advice_text import Advice
+from cmsspark.apps.monitor.advice import Advice, advise
 from cmsspark.apps.monitor.event_plans import FIXED_PARTITIONS
 from cmsspark.main import command
 from cmsspark.store import run_metrics

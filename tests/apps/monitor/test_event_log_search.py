@@ -129,12 +129,12 @@ def test_the_commands_read_it_and_say_where_they_cannot(tmp_path: Path, monkeypa
     def away(location: str) -> Files:
         raise NotReady("the cluster does not answer", where=location)
 
-    monkeypatch.setattr("cmsspark.apps.monitor.event_files.event_files", away)
+    monkeypatch.setattr("cmsspark.apps.monitor.event_log_search.event_files", away)
     shown = CliRunner().invoke(command, ["show", "application_1_0001"])
     assert shown.exit_code == 0 and "without the event log: the cluster does not answer" in shown.stderr
     assert pending_note(HDFS) in shown.stdout
     write(logs, "application_1_0001")
-    monkeypatch.setattr("cmsspark.apps.monitor.event_files.event_files", lambda _: Far(logs))
+    monkeypatch.setattr("cmsspark.apps.monitor.event_log_search.event_files", lambda _: Far(logs))
     advised = CliRunner().invoke(command, ["lab", "advise", "job.py", "--json"])
     assert advised.exit_code == 0 and json.loads(advised.stdout)["advice"][0]["conf"]
     assert "tasks => 40" in CliRunner().invoke(command, ["show", "20260115-aaa"]).stdout

@@ -14,9 +14,8 @@ from click.testing import CliRunner
 
 from cmsspark.apps.monitor import spark_watch
 from cmsspark.apps.monitor.measured_runs import find_run, measured_runs, of_job
-from cmsspark.apps.monitor.spark_jvm import JvmCounters
 from cmsspark.apps.monitor.spark_rest import executor, listening
-from cmsspark.apps.monitor.spark_samples import TreeReader, thinned
+from cmsspark.apps.monitor.spark_samples import JvmCounters, TreeReader, thinned
 from cmsspark.base import self_metrics
 from cmsspark.main import command
 from cmsspark.store import run_metrics
@@ -204,7 +203,7 @@ def test_processes_report_their_work_like_a_stage(tmp_path: Path, monkeypatch: p
     stage.end()
     counts = {"aaa": {"read": 10, "malformed": 1, "matched": 9}, "eos": {"read": 5}}
     self_metrics.report_read("r", "dbs_aaa", "2026-01-15", [5, 6], counts)
-    from cmsspark.apps.monitor.spark_reported import add_reported
+    from cmsspark.apps.monitor.spark_finish import add_reported
 
     metrics = RunMetrics("r", "j", "processes", 0)
     add_reported(metrics, tmp_path / self_metrics.FILE)

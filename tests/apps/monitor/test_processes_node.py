@@ -19,10 +19,9 @@ import msgspec
 import psutil
 import pytest
 
-from cmsspark.apps.monitor.processes_address import check_address
+from cmsspark.apps.monitor.node_identity import check_address
 from cmsspark.apps.monitor.processes_collector import Batch, Collector
-from cmsspark.apps.monitor.processes_node import Buffer, collector_server, sender_to
-from cmsspark.apps.monitor.processes_node_manager import find_node_manager
+from cmsspark.apps.monitor.processes_node import Buffer, collector_server, find_node_manager, sender_to
 from cmsspark.base.errors import SettingsError, UsageError
 from cmsspark.store.process_samples import LogEntry, ProcessSample, WatchedRun, open_processes
 from tests.apps.monitor.test_processes_watch import until

@@ -14,12 +14,12 @@ import psutil
 import pytest
 
 from cmsspark.apps.monitor import suite_pages
-from cmsspark.apps.monitor.growth import LAWS, fit
-from cmsspark.apps.monitor.suite_differences import differences
+from cmsspark.apps.monitor.scaling_law import LAWS, fit
 from cmsspark.apps.monitor.suite_file import Limit, read_suite
 from cmsspark.apps.monitor.suite_results import (
     SuiteResult,
     broken_limits,
+    differences,
     latest_by_size,
     maxima_of,
     result_of,

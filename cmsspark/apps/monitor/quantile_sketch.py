@@ -11,7 +11,7 @@ _RATIO = 1.02
 _LOG = math.log(_RATIO)
 
 
-class SpreadSketch:
+class QuantileSketch:
     """Counts of values in buckets whose bounds grow by 2 %; least and largest are exact. Values are not negative."""
 
     __slots__ = ("_buckets", "_count", "_max", "_min")
