@@ -229,7 +229,7 @@ def measure_day(
             ways.append(partial(bench.on_yarn, way="warm", client="java"))
         for one in ways:
             results.append(one(day, job))
-            print("\n".join(table(_HEAD, [results[-1].cells()], whole=(0,))), flush=True)
+            print("\n".join(table(_HEAD, [results[-1].cells()], full=(0,))), flush=True)
         if problems := bench.differences(job):
             sys.exit("\n".join(problems))
     return results
@@ -297,7 +297,7 @@ def main() -> None:
             results += measure_day(bench, day, given.jobs.split(","), repeats=given.repeats, with_java=given.java)
     finally:
         daemons.remove()
-    print("\n".join((*table(_HEAD, [one.cells() for one in results], whole=(0,)), "", *medians(results))))
+    print("\n".join((*table(_HEAD, [one.cells() for one in results], full=(0,)), "", *medians(results))))
     if given.doc:
         write(given.doc, written(results, given.cpus))
 
