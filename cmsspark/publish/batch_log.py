@@ -185,12 +185,12 @@ class BatchLog(StateDatabase):
 
     def first(self, states: Iterable[BatchState], after: int = 0) -> Batch | None:
         """Return the first batch in one of ``states`` with a number above ``after``."""
-        wanted = tuple(states)
-        marks = ",".join("?" * len(wanted))
+        accepted = tuple(states)
+        marks = ",".join("?" * len(accepted))
         with self._guard():
             row = self._db.execute(
                 f"SELECT {_COLUMNS} FROM batches WHERE state IN ({marks}) AND number > ? ORDER BY number LIMIT 1",  # noqa: S608 -- only placeholders
-                (*wanted, after),
+                (*accepted, after),
             ).fetchone()
         return None if row is None else _batch(row)
 

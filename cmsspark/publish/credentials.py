@@ -214,8 +214,8 @@ def _addresses(file: _File, source: CredentialsSource) -> tuple[tuple[str, int],
         match = _ADDRESS.fullmatch(part.strip()) if isinstance(part, str) else None
         if match is None or not 0 < int(match["port"]) < 65_536:
             key = "host" if file.host is not None else "host_and_ports"
-            wanted = "host_and_ports is host:port, several separated by commas; or host and port stand alone"
-            raise source.error(wanted, "something else", key)
+            rule = "host_and_ports is host:port, several separated by commas; or host and port stand alone"
+            raise source.error(rule, "something else", key)
         result.append((match["host"].strip("[]"), int(match["port"])))
     if not result:
         raise source.error("host_and_ports names at least one host:port", "none", "host_and_ports")

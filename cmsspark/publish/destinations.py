@@ -41,8 +41,8 @@ class Destination:
             return False
         if self.name and other.name:
             return self.name == other.name
-        same = (self.target, self.producer) == (other.target, other.producer)
-        return same and not set(self.hosts).isdisjoint(other.hosts)
+        is_equal = (self.target, self.producer) == (other.target, other.producer)
+        return is_equal and not set(self.hosts).isdisjoint(other.hosts)
 
 
 @dataclass(frozen=True)

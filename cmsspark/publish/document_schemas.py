@@ -81,8 +81,7 @@ def schema_of(table: Table) -> dict[str, Any]:
 
 
 def _of_completeness() -> dict[str, Any]:
-    """Return the JSON Schema of the document that ends each publication; it has a part for each stream of the registry.
-    """
+    """Return the JSON Schema of the document that ends each publication, with a part for each stream."""
     streams = {name: _bins(name) for name in STREAMS}
     listed = {"type": "array", "items": dict(_DIGEST), "maxItems": MAX_GONE_LISTED}
     period = "^[0-9]{4}-([0-9]{2}|W[0-9]{2}|[0-9]{2}-[0-9]{2}(--[0-9]{4}-[0-9]{2}-[0-9]{2})?)$"
@@ -134,8 +133,8 @@ def _metadata() -> dict[str, Any]:
 
 
 def _object(properties: Mapping[str, Any], required: Sequence[str] = ()) -> dict[str, Any]:
-    wanted = {"required": list(required)} if required else {}
-    return {"type": "object", "properties": dict(properties), **wanted, "additionalProperties": False}
+    required_part = {"required": list(required)} if required else {}
+    return {"type": "object", "properties": dict(properties), **required_part, "additionalProperties": False}
 
 
 def published_tables() -> list[str]:
@@ -153,9 +152,9 @@ def generated() -> dict[str, str]:
 
 def stale(folder: Path) -> list[str]:
     """Files of ``folder`` that are missing, are not as they are generated now, or are generated no more."""
-    wanted = {name: text.encode() for name, text in generated().items()}
+    contents = {name: text.encode() for name, text in generated().items()}
     stored = {file.name: file.read_bytes() for file in folder.glob("*.json")}
-    return sorted(name for name in wanted.keys() | stored.keys() if wanted.get(name) != stored.get(name))
+    return sorted(name for name in contents.keys() | stored.keys() if contents.get(name) != stored.get(name))
 
 
 def main(arguments: Sequence[str]) -> int:

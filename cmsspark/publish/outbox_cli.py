@@ -171,7 +171,9 @@ def _one_destination(state_dir: Path, name: str) -> str:
     """
     root = state_dir / "outbox"
     names = sorted(folder.name for folder in root.glob("*") if folder.is_dir())
-    matching = [other for other in names if other == name] or [other for other in names if other.startswith(name)]
+    matching = [candidate for candidate in names if candidate == name] or [
+        candidate for candidate in names if candidate.startswith(name)
+    ]
     if len(matching) != 1:
         raise InputMissing(
             f"{'several destinations start' if matching else 'no destination starts'} with {name!r}",

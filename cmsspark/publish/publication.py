@@ -213,15 +213,15 @@ def _report_others(request: PublishRequest, name: str, table: str, period: str, 
     """
     from cmsspark.publish.destinations import locations
 
-    others = {
+    open_counts = {
         location.destination: location.open_documents()
         for location in locations(request.settings.state_dir, table=table, to=f"{request.sink}-")
         if location.period == period and location.destination != name
     }
-    waiting = {other: count for other, count in others.items() if count}
+    waiting = {destination: count for destination, count in open_counts.items() if count}
     if not waiting:
         return
-    counts = ", ".join(f"{count:,} for {other}" for other, count in waiting.items())
+    counts = ", ".join(f"{count:,} for {destination}" for destination, count in waiting.items())
     next_step = f"if it is the same destination: cmsspark outbox move --from {next(iter(waiting))} --to {name}"
     if is_error:
         raise NotReady(

@@ -61,12 +61,12 @@ def search_server(url: str | None, login: Path | None) -> SearchServer:
     if chosen is None:
         raise UsageError("--verify needs the address of an OpenSearch", next_step=f"--verify URL, or url in {EXAMPLE}")
     host, port, path, is_secure = _parts(chosen)
-    own = None if file.url is None else _parts(file.url)[0]
-    if own is not None and own != host:
+    login_host = None if file.url is None else _parts(file.url)[0]
+    if login_host is not None and login_host != host:
         raise NotAllowed(
             "a login is sent to its own server only",
             where=login,
-            found=f"a login for {own}, and {host} to verify",
+            found=f"a login for {login_host}, and {host} to verify",
             next_step="name the login file of that server with --verify-login",
         )
     authorization, secrets = _authorization(file, source)

@@ -95,14 +95,14 @@ def _write(
             counts["left_out"] += 1
             continue
         try:
-            made = document(spec, row)
-            validator.check(made)
-            body = canonical(made)
+            fields = document(spec, row)
+            validator.check(fields)
+            body = canonical(fields)
             _check_size(body)
         except BadDocument as error:
             writer.quarantine(position, str(error), row)
             continue
-        if changes.is_new(made["metadata"]["_id"], body) or resend_all:
+        if changes.is_new(fields["metadata"]["_id"], body) or resend_all:
             writer.add(body)
             counts["documents"] += 1
         else:

@@ -107,10 +107,10 @@ class StompConnection:
                 return self._frames.popleft()
             if self._lost is not None:
                 raise self._lost
-            left = deadline - self._clock.monotonic()
-            if left <= 0:
+            remaining = deadline - self._clock.monotonic()
+            if remaining <= 0:
                 return None
-            self._wait(left)
+            self._wait(remaining)
 
     def agree_heartbeats(self, interval: float, header: str) -> None:
         """Keep heartbeats as agreed from our ``interval`` (seconds) and the broker's ``heart-beat`` header (ms)."""
@@ -226,9 +226,9 @@ class StompConnection:
         """
         if self._lost is not None or not self._send_interval:
             return math.inf
-        left = self._last_write + self._send_interval - self._clock.monotonic()
-        if left > 0:
-            return left
+        remaining = self._last_write + self._send_interval - self._clock.monotonic()
+        if remaining > 0:
+            return remaining
         try:
             if self._write(memoryview(b"\n")):
                 return self._send_interval

@@ -59,10 +59,9 @@ def verify(request: PublishRequest, where: VerifyRequest, *, is_verbose: bool = 
 
 def _hint(results: list[Verification]) -> str | None:
     if all(result.found == 0 for result in results):
-        others = sum(result.others for result in results)
-        return (
-            f"none of the day at all{f', but {others:,} of another producer' if others else ''}: is it the right index?"
-        )
+        foreign = sum(result.others for result in results)
+        but = f", but {foreign:,} of another producer" if foreign else ""
+        return f"none of the day at all{but}: is it the right index?"
     return None
 
 

@@ -155,8 +155,8 @@ def _parts_of_phedex(files: Files, phedex: Dump, spill: Path) -> list[Part]:
 def _parts_of_rucio(files: Files, rucio: Dump, each: Each, rses_file: str | None, spill: Path) -> list[Part]:
     """Block replicas on disk, from the replicas of files."""
     # Nothing that depends on the day is used.
-    found = read_rucio(rucio, date.min, spill, each, rses_file=rses_file, opened=partial(opened, files))
-    return [partial(_on_disk, found.rses.storage(), part) for part in found.replicas.parts]
+    parts = read_rucio(rucio, date.min, spill, each, rses_file=rses_file, opened=partial(opened, files))
+    return [partial(_on_disk, parts.rses.storage(), part) for part in parts.replicas.parts]
 
 
 def _on_disk(storage: dict[str, tuple[str, str]], part: Part) -> Iterator[Any]:
@@ -165,8 +165,8 @@ def _on_disk(storage: dict[str, tuple[str, str]], part: Part) -> Iterator[Any]:
 
     for table in part():
         nodes = table["node_name"].combine_chunks().dictionary_encode()
-        places = [storage[node] for node in nodes.dictionary.to_pylist()]
-        sites = array([site if kind == "disk" else None for site, kind in places], "string").take(nodes.indices)
+        storages = [storage[node] for node in nodes.dictionary.to_pylist()]
+        sites = array([site if kind == "disk" else None for site, kind in storages], "string").take(nodes.indices)
         yield pa.table({"block_name": table["block_name"], "site": sites}).drop_null()
 
 

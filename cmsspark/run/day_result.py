@@ -226,7 +226,7 @@ def _same(paths: list[str], key_of: Callable[[str], Any]) -> list[list[str]]:
         except OSError as error:
             raise unreadable(path, error) from None
         groups.setdefault(keys[file_id], []).append(path)
-    return [same for same in groups.values() if len(same) > 1]
+    return [group for group in groups.values() if len(group) > 1]
 
 
 def _start(path: str) -> bytes:

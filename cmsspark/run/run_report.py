@@ -58,9 +58,9 @@ def _write_by_process(fout: str, job: str, done: CurrentTable) -> None:
     Where that of this process is nearly used up, the C library ends the process as soon as a thread starts.
     """
     manifest, file = done.manifest, join(done.path, PAGE)
-    when = options(named(manifest.period or manifest.day)).split()
+    selection = options(named(manifest.period or manifest.day)).split()
     table = find_job(job).tables[0]
-    words = ["report", table, *when, "--run", manifest.run, "--fout", fout, "--html", local_path(file)]
+    words = ["report", table, *selection, "--run", manifest.run, "--fout", fout, "--html", local_path(file)]
     ended = subprocess.run([sys.executable, "-m", "cmsspark", *words], capture_output=True, text=True, check=False)
     if not Path(local_path(file)).exists():
         reason = ended.stderr.strip().splitlines() or [f"its process ended with {ended.returncode}"]

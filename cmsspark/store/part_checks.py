@@ -79,9 +79,9 @@ def stored_parts(files: Files, current: CurrentTable, table: str) -> list[Stored
     ]
     names = {part.name for part in parts}
     if digests is not None and names != digests.keys():
-        missing, others = sorted(digests.keys() - names), sorted(names - digests.keys())
-        actual = [f"{text}: {', '.join(group)}" for text, group in (("missing", missing), ("new", others)) if group]
-        absent = StoredPart(f"{current.path}/{(missing or others)[0]}", False, -1, 0, manifest=current.manifest)
+        missing, unlisted = sorted(digests.keys() - names), sorted(names - digests.keys())
+        actual = [f"{text}: {', '.join(group)}" for text, group in (("missing", missing), ("new", unlisted)) if group]
+        absent = StoredPart(f"{current.path}/{(missing or unlisted)[0]}", False, -1, 0, manifest=current.manifest)
         raise absent.damaged("; ".join(actual))
     return parts
 

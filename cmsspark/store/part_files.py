@@ -115,7 +115,7 @@ def plain_texts(schema: pa.Schema) -> pa.Schema:
 
 
 def check_columns(rows: DataFrame, schema: Table) -> None:
-    wanted = [(f.name, f.dataType.simpleString()) for f in schema.spark().fields]
+    expected = [(f.name, f.dataType.simpleString()) for f in schema.spark().fields]
     columns = [(f.name, f.dataType.simpleString()) for f in rows.schema.fields]
-    if wanted != columns:
-        raise RuntimeError(f"table {schema.name} wants columns {wanted}, the job made {columns}")
+    if expected != columns:
+        raise RuntimeError(f"table {schema.name} wants columns {expected}, the job made {columns}")

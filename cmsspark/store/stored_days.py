@@ -130,13 +130,13 @@ class StoredDays:
                 read = [part_rows(self.files, part, schema, columns) for _, part in parts]
         by_day = [(day, rows) for (day, _), rows in zip(parts, read, strict=True)]
         for day, table in batch:
-            wanted = table.manifest.tables[TABLE].rows
+            expected = table.manifest.tables[TABLE].rows
             row_count = sum(rows.num_rows for part_day, rows in by_day if part_day == day)
-            if row_count != wanted:
+            if row_count != expected:
                 raise DataError(
                     f"the {TABLE} of {day} have another number of rows than their manifest says",
                     where=table.path,
-                    found=f"{number_of(row_count, 'row')} where {wanted:,} were written",
+                    found=f"{number_of(row_count, 'row')} where {expected:,} were written",
                     next_step=f"run {JOB} again for {day}",
                 )
         return by_day
@@ -166,9 +166,9 @@ def stale(manifest: Manifest, runs: Mapping[date, str]) -> list[str]:
 
     ``runs``: the current run of each stored day of the period.
     """
-    made = manifest.days
-    again = [day for day, run in runs.items() if made.get(day, run) != run]
-    groups = (("run again", again), ("new", runs.keys() - made.keys()), ("gone", made.keys() - runs.keys()))
+    sources = manifest.days
+    again = [day for day, run in runs.items() if sources.get(day, run) != run]
+    groups = (("run again", again), ("new", runs.keys() - sources.keys()), ("gone", sources.keys() - runs.keys()))
     return [f"{word}: {spans(list(days))}" for word, days in groups if days]
 
 
@@ -216,8 +216,8 @@ def partial_reasons(manifests: Mapping[When, Manifest]) -> dict[When, str]:
     partial = {}
     for day, manifest in manifests.items():
         roles = {_role(stream) for stream in streams[day]}
-        others = {stream for stream in every - streams[day] if _role(stream) not in roles}
-        without = sorted(others | lacking[day]) if streams[day] else []
+        missing_streams = {stream for stream in every - streams[day] if _role(stream) not in roles}
+        without = sorted(missing_streams | lacking[day]) if streams[day] else []
         reasons = [f"without {', '.join(without)}"] if without else []
         if manifest.damaged:
             reasons.append("damaged files")

@@ -77,8 +77,8 @@ def _tasks_at_once(run: RunMetrics, role: str) -> int:
     cores = max(
         (entry.cores for entry in run.executors if (entry.executor == "driver") == (role == "driver")), default=1
     )
-    each = run.options.get("spark.task.cpus", "1")
-    return max(1, cores // (int(each) if each.isdigit() and int(each) else 1))
+    task_cpus = run.options.get("spark.task.cpus", "1")
+    return max(1, cores // (int(task_cpus) if task_cpus.isdigit() and int(task_cpus) else 1))
 
 
 def _has_set_partitions(run: RunMetrics, stage: StageEntry) -> bool:

@@ -39,12 +39,12 @@ def command(job: str, count: int, as_json: bool, settings_file: str | None, debu
     click.echo(f"{job}, from {len(runs)} measured run{'s' if len(runs) > 1 else ''}, the latest {runs[0].run}:\n")
     for line in lines(advice):
         click.echo(readable(line))
-    if found := runs[0].findings:
+    if findings := runs[0].findings:
         click.echo("\nFindings of the latest run:")
-        for line in finding_lines(found):
+        for line in finding_lines(findings):
             click.echo(readable(f"  {line}"))
-    if any(one.conf for one in advice):
-        options = " ".join(f"--conf {one.conf}" for one in advice if one.conf)
+    if any(entry.conf for entry in advice):
+        options = " ".join(f"--conf {entry.conf}" for entry in advice if entry.conf)
         click.echo(f"\nAll of it: run_spark {job} {options}")
 
 

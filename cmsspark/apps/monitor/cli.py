@@ -87,13 +87,15 @@ def show_command(run: str, as_json: bool, limit: int, settings_file: str | None,
     with read_processes(settings_of(settings_file).state_dir) as database:
         if database is None:
             raise UsageError("no run was watched yet", next_step="run_spark watches each run of more than a second")
-        found = database.find(run)
-        samples, log = database.samples(found.run), database.log(found.run)
+        watched = database.find(run)
+        samples, log = database.samples(watched.run), database.log(watched.run)
     if as_json:
         for sample in samples:
             click.echo(json.dumps({name: getattr(sample, name) for name in sample.__struct_fields__}))
         return
-    click.echo(f"{found.run}  {found.job or found.suite or ''}  {found.status}  {to_second(found.start_ms)} UTC")
+    click.echo(
+        f"{watched.run}  {watched.job or watched.suite or ''}  {watched.status}  {to_second(watched.start_ms)} UTC"
+    )
     headings = (
         "process",
         "role",
@@ -285,9 +287,9 @@ def annotate_command(run: str, settings_file: str | None, debug: bool) -> None:
         raise UsageError(
             "RUN must be the id of a measured run", found=repr(run), next_step="cmsspark monitor runs lists them"
         )
-    found = run_annotations(settings.metrics.prefix, settings.state_dir / "monitor" / "runs" / run / "run.json")
-    send_annotations(settings.metrics, found)
-    click.echo(f"{found.count} stages and queries of {found.run}")
+    annotations = run_annotations(settings.metrics.prefix, settings.state_dir / "monitor" / "runs" / run / "run.json")
+    send_annotations(settings.metrics, annotations)
+    click.echo(f"{annotations.count} stages and queries of {annotations.run}")
 
 
 def _check_seconds(**options: float) -> None:

@@ -175,9 +175,9 @@ class EventLogReader:
     def _stage(self, stage: int, attempt: int) -> OpenStage:
         """Return the stage, also one that has ended, or of which the log has no begin."""
         key = (stage, attempt)
-        if (found := self._stages.get(key) or self._ended.get(key)) is None:
-            found = self._stages[key] = OpenStage(stage, attempt)
-        return found
+        if (entry := self._stages.get(key) or self._ended.get(key)) is None:
+            entry = self._stages[key] = OpenStage(stage, attempt)
+        return entry
 
     def _keep(self, stage: OpenStage) -> None:
         entry = stage.closed()

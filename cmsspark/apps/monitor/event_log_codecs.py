@@ -68,8 +68,8 @@ class _Ahead:
     def read(self, count: int = -1) -> bytes:
         if count < 0:
             count = _PIECE
-        taken, self._start = self._start[:count], self._start[count:]
-        return taken + self._stream.read(count - len(taken)) if len(taken) < count else taken
+        start, self._start = self._start[:count], self._start[count:]
+        return start + self._stream.read(count - len(start)) if len(start) < count else start
 
     def exactly(self, count: int, *, may_end: bool = False) -> bytes:
         """``count`` bytes; empty at the end where ``may_end``. Raises CutLog."""

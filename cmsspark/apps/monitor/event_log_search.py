@@ -55,8 +55,8 @@ def find_event_log(location: str, metrics: RunMetrics, files: Files) -> str | No
 
 
 def _is_of(name: str, application: str) -> bool:
-    rest = name.removeprefix(_ROLLING).removeprefix(application)
-    return name.removeprefix(_ROLLING).startswith(application) and rest[:1] in ("", "_", ".")
+    suffix = name.removeprefix(_ROLLING).removeprefix(application)
+    return name.removeprefix(_ROLLING).startswith(application) and suffix[:1] in ("", "_", ".")
 
 
 def _names_run(entry: Entry, run: str, files: Files) -> bool:
@@ -79,8 +79,8 @@ def with_event_log(metrics: RunMetrics, location: str, files: Files | None = Non
     log = find_event_log(local_path(location) if local else location, metrics, files or LocalFiles())
     if log is None:
         where = "the driver's host has it, if there is one" if metrics.deploy_mode == "cluster" else ""
-        why = where or "it did not start, or was ended before it did"
-        metrics.notes.append(f"Spark wrote no event log {'here' if where else ''}".rstrip() + f": {why}")
+        reason = where or "it did not start, or was ended before it did"
+        metrics.notes.append(f"Spark wrote no event log {'here' if where else ''}".rstrip() + f": {reason}")
         return metrics
     return _with_lines(metrics, log, files)
 
@@ -97,8 +97,8 @@ def _with_lines(metrics: RunMetrics, log: str, files: Files | None) -> RunMetric
     result.began_ms, result.ended_ms = began_ms, max(ended_ms or 0, result.ended_ms or 0) or None
     for entry in result.executors:
         # Spark logs no peak of a driver without tasks; REST has it.
-        if (known := before.pop(entry.executor, None)) is not None:
-            merge_peaks(entry.peaks, known.peaks)
+        if (earlier := before.pop(entry.executor, None)) is not None:
+            merge_peaks(entry.peaks, earlier.peaks)
     result.executors += before.values()
     return result
 

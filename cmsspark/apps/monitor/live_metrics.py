@@ -145,24 +145,27 @@ def run_annotations(prefix: str, file: Path) -> Annotations:
     start = f"{part(prefix)}.{part(measured.application or measured.run)}.driver.events"
     lines = []
     spans = [
-        (f"stage_{one.stage}_{one.attempt} {one.name}", one.submitted_ms, one.completed_ms) for one in measured.stages
+        (f"stage_{entry.stage}_{entry.attempt} {entry.name}", entry.submitted_ms, entry.completed_ms)
+        for entry in measured.stages
     ]
-    spans += [(f"query_{one.execution} {one.description}", one.began_ms, one.ended_ms) for one in measured.queries]
-    known = [span for span in spans if span[1] is not None]
-    for name, begin, end in known:
+    spans += [
+        (f"query_{entry.execution} {entry.description}", entry.began_ms, entry.ended_ms) for entry in measured.queries
+    ]
+    begun = [span for span in spans if span[1] is not None]
+    for name, begin, end in begun:
         assert begin is not None
         lines.append(f"{start}.{part(name)}.begin 1 {begin // 1000}")
         if end is not None:
             lines.append(f"{start}.{part(name)}.duration_ms {max(0, end - begin)} {begin // 1000}")
             lines.append(f"{start}.{part(name)}.end 1 {end // 1000}")
-    return Annotations(measured.run, lines, len(known))
+    return Annotations(measured.run, lines, len(begun))
 
 
-def send_annotations(settings: MetricsSettings, found: Annotations) -> None:
+def send_annotations(settings: MetricsSettings, annotations: Annotations) -> None:
     """Send annotations. Raises NotReady (75) where the receiver cannot be reached."""
     sender = GraphiteSender(settings)
     try:
-        if found.lines and not sender.send(found.lines):
+        if annotations.lines and not sender.send(annotations.lines):
             raise NotReady(
                 "the receiver of metrics could not be reached",
                 where=f"{settings.host}:{settings.port}",

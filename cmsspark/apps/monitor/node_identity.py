@@ -84,13 +84,13 @@ class SenderNotes:
     def entries(self, run: str, host: str, sender: SenderHeaders) -> list[LogEntry]:
         """Return what is new about the sender of a batch."""
         now_ms, sent_ms, boot = sender
-        found = []
+        entries = []
         boots = self._boots.setdefault((run, host), set())
         if boot and re.fullmatch(r"[0-9a-f\-]{1,40}", boot) and boot not in boots and len(boots) < 10:
             boots.add(boot)
             if len(boots) > 1:
                 text = f"{len(boots)} machines send as {host}: start their monitors with --name, each its own"
-                found.append(LogEntry(run, now_ms, "error", text, host))
+                entries.append(LogEntry(run, now_ms, "error", text, host))
         if sent_ms is not None and re.fullmatch(r"\d{1,15}", sent_ms, re.ASCII):
             skew = now_ms - int(sent_ms)
             before = self._skews.get((run, host), 0)
@@ -99,13 +99,12 @@ class SenderNotes:
             if abs(skew - before) > _LEAST_SKEW_MS:
                 self._skews[run, host] = skew
                 text = f"{skew:+d} ms to add to the times of {host}: its clock differs from the collector's"
-                found.append(LogEntry(run, now_ms, CLOCK, text, host))
-        return found
+                entries.append(LogEntry(run, now_ms, CLOCK, text, host))
+        return entries
 
 
 def with_one_clock(samples: Sequence[ProcessSample], log: Iterable[LogEntry]) -> list[ProcessSample]:
-    """Return the samples with the times of the collector's clock, by the last note on each host; in the order of times.
-    """
+    """Return the samples in the order of times by the collector's clock, with the last note on each host."""
     skews = {}
     for entry in log:
         if entry.type == CLOCK and (match := _CLOCK_TEXT.fullmatch(entry.message)):

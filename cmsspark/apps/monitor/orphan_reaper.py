@@ -37,12 +37,12 @@ def end_step(child: subprocess.Popen[bytes], marker: str) -> list[str]:
     """End what is left of a step; the names of processes that outlived a step which ended by itself."""
     has_ended = child.poll() is not None
     try:
-        left = _processes_of({child.pid}, marker)
-        if has_ended and left:
+        processes = _processes_of({child.pid}, marker)
+        if has_ended and processes:
             # Workers and shutdown hooks end shortly after what started them.
-            left = psutil.wait_procs(left, timeout=_GRACE)[1]
-        names = [_name(process) for process in left] if has_ended else []
-        _terminate(left)
+            processes = psutil.wait_procs(processes, timeout=_GRACE)[1]
+        names = [_name(process) for process in processes] if has_ended else []
+        _terminate(processes)
     finally:
         # Also after a second Ctrl-C, and for what was started meanwhile.
         _kill({child.pid}, marker)
@@ -54,9 +54,9 @@ def end_step(child: subprocess.Popen[bytes], marker: str) -> list[str]:
 
 def end_processes(groups: Collection[int], marker: str) -> list[str]:
     """End all processes of some groups, or whose marker begins so; their names."""
-    left = _processes_of(groups, marker)
-    names = [_name(process) for process in left]
-    _terminate(left)
+    processes = _processes_of(groups, marker)
+    names = [_name(process) for process in processes]
+    _terminate(processes)
     _kill(groups, marker)
     return names
 
@@ -178,7 +178,7 @@ class _Started:
 
     def end(self, state_dir: Path) -> None:
         """End all of it, and store that the run has ended."""
-        left = end_processes(self.groups, f"{self.run}/")
+        names = end_processes(self.groups, f"{self.run}/")
         if self.scratch is not None:
             shutil.rmtree(self.scratch, ignore_errors=True)
         with open_processes(state_dir) as database:
@@ -186,8 +186,8 @@ class _Started:
                 if run.run == self.run and run.status == RUNNING:
                     run.status, run.end_ms = ENDED, clock.now_ms()
                     database.put_run(run)
-                    text = f"cmsspark lab perf run was killed; {len(left)} processes of its steps are ended: "
-                    database.add([], [LogEntry(run.run, run.end_ms, "error", text + ", ".join(left), run.host)])
+                    text = f"cmsspark lab perf run was killed; {len(names)} processes of its steps are ended: "
+                    database.add([], [LogEntry(run.run, run.end_ms, "error", text + ", ".join(names), run.host)])
 
 
 def main() -> None:

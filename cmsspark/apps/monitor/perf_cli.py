@@ -92,14 +92,16 @@ def _echo_result(result: SuiteResult) -> None:
     size = f", size {size_text(run.input_size)}" if run.input_size else ""
     click.echo(f"{run.run}  {run.suite}, release {run.release}{size}: {run.status}")
     rows: list[tuple[object, ...]] = [
-        (step, role, one.processes, f"{one.cpu_percent:,.0f}", volume(one.virtual_bytes), volume(one.rss_bytes),
-         None if one.pss_bytes is None else volume(one.pss_bytes), result.seconds(step) if role == "all" else None)
-        for (step, role), one in result.maxima.items()
+        (step, role, top.processes, f"{top.cpu_percent:,.0f}", volume(top.virtual_bytes), volume(top.rss_bytes),
+         None if top.pss_bytes is None else volume(top.pss_bytes), result.seconds(step) if role == "all" else None)
+        for (step, role), top in result.maxima.items()
     ]  # fmt: skip
     # A step that is shorter than the interval has no sample.
     sampled = {step for step, _ in result.maxima}
     rows += [
-        (one.name, "all", None, None, None, None, None, one.seconds) for one in result.steps if one.name not in sampled
+        (time.name, "all", None, None, None, None, None, time.seconds)
+        for time in result.steps
+        if time.name not in sampled
     ]
     heads = ("step", "role", "processes", "CPU % max", "virtual max", "RSS max", "PSS max", "seconds")
     echo_table(heads, rows, texts=(0, 1), optional=(2, 6), indent="  ")
@@ -205,8 +207,8 @@ def _echo_scaling(results: list[SuiteResult], as_json: bool) -> None:
         )
     rows = scaling_rows(sizes)
     if as_json:
-        for row, one in zip(rows, scaling(sizes), strict=True):
-            click.echo(json_text({**dict(zip(SCALING_HEADINGS, row, strict=True)), **one.as_dict()}))
+        for row, entry in zip(rows, scaling(sizes), strict=True):
+            click.echo(json_text({**dict(zip(SCALING_HEADINGS, row, strict=True)), **entry.as_dict()}))
         return
     # The law is what the table is for: in a narrow terminal the names of steps give way.
     echo_table((*SCALING_HEADINGS[:-1], "at 10 ×"), rows, texts=(0, 1, 2, 3, 4), full=(4,), optional=(3,))

@@ -60,8 +60,10 @@ def _union(node: PlanNode, limit: int | None) -> RowCount | None:
     parts = [rows_of(child) for child in node.children]
     if any(part is None or part.limit is not None for part in parts):
         return None
-    known = [part for part in parts if part is not None]
-    return RowCount(tuple(number for part in known for number in part.ids), all(p.is_shuffled for p in known), limit)
+    counted = [part for part in parts if part is not None]
+    return RowCount(
+        tuple(number for part in counted for number in part.ids), all(p.is_shuffled for p in counted), limit
+    )
 
 
 def shuffled_bytes(node: PlanNode) -> int | None:

@@ -131,8 +131,8 @@ class Sender:
         """Send one batch; why it failed, or None."""
         try:
             self.client.connected()
-            own = {"Content-Type": "application/json", SENT_MS: str(clock.now_ms()), BOOT: boot_id()}
-            answer = self.client.exchange("POST", BATCHES, own, file.read_bytes(), 10_000)
+            headers = {"Content-Type": "application/json", SENT_MS: str(clock.now_ms()), BOOT: boot_id()}
+            answer = self.client.exchange("POST", BATCHES, headers, file.read_bytes(), 10_000)
         except ConnectionLost as error:
             return error.reason
         self.answered = time.monotonic()
@@ -223,12 +223,12 @@ class NodeMonitor:
         end = time.monotonic() + _LAST_SECONDS
         while not self.sender.send(at_once=True) and time.monotonic() < end:
             time.sleep(0.5)
-        left = len(self.sender.buffer.files())
-        if left:
+        waiting = len(self.sender.buffer.files())
+        if waiting:
             raise NotReady(
                 "the collector could not be reached",
                 where=self.sender.buffer.folder,
-                found=f"{left} batches wait there",
+                found=f"{waiting} batches wait there",
                 next_step="the next monitor with the same --buffer sends them",
             )
 
@@ -264,22 +264,22 @@ def sender_to(server: CollectorServer, folder: Path, log: Callable[[str], None])
 
 def find_node_manager() -> int:
     """Return the PID of this host's NodeManager. Raises InputMissing (66) for none, UsageError (2) for several."""
-    found = []
+    pids = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             words = process.cmdline()
             if role_of(process.name(), words, None) == YARN_NODE_MANAGER:
-                found.append(int(process.pid))
-    if not found:
+                pids.append(int(process.pid))
+    if not pids:
         raise InputMissing(
             "a NodeManager is wanted on this host",
             found="none that this account sees",
             next_step="start the monitor as the user of the NodeManager, or name its process with --pid",
         )
-    if len(found) > 1:
+    if len(pids) > 1:
         raise UsageError(
             "one NodeManager is wanted",
-            found=f"processes {', '.join(map(str, found))}",
+            found=f"processes {', '.join(map(str, pids))}",
             next_step="name one with --pid",
         )
-    return found[0]
+    return pids[0]

@@ -217,12 +217,12 @@ def _short(words: Sequence[str], name: str) -> str:
     if not words:
         return name
     program = redacted([words[0].rpartition("/")[2]])
-    rest = iter(words[1:])
-    for word in rest:
+    remaining = iter(words[1:])
+    for word in remaining:
         if word in ("-cp", "-classpath", "--class-path", "-X", "-W"):
-            next(rest, None)
+            next(remaining, None)
         elif word in ("-m", "-c"):
-            following = next(rest, "")
+            following = next(remaining, "")
             return f"{program} {word} {redacted([following]) if word == '-m' else '…'}"[:_SHORT]
         elif not word.startswith("-"):
             return redacted([f"{program} {word.rpartition('/')[2]}"])[:_SHORT]

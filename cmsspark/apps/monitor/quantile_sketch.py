@@ -37,10 +37,10 @@ class QuantileSketch:
         return Spread(min=self._min, median=self._median(), max=self._max)
 
     def _median(self) -> int:
-        left = (self._count + 1) // 2
+        remaining = (self._count + 1) // 2
         for bucket in sorted(self._buckets):
-            left -= self._buckets[bucket]
-            if left <= 0:
+            remaining -= self._buckets[bucket]
+            if remaining <= 0:
                 middle = round(math.exp((bucket - 0.5) * _LOG)) if bucket else 0
                 return min(max(middle, self._min or 0), self._max)
         return self._max

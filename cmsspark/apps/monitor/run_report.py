@@ -120,8 +120,8 @@ def _sums(metrics: RunMetrics) -> Iterator[tuple[str, str, str]]:
 
 def _stages(metrics: RunMetrics, width: int | None) -> Iterator[str]:
     longest = sorted(metrics.stages, key=lambda stage: stage.duration_ms or 0, reverse=True)[:_MOST_STAGES]
-    left = metrics.stage_count - len(longest)
-    yield f"Stages{f', the longest of {metrics.stage_count}' if left else ''}:"
+    remaining = metrics.stage_count - len(longest)
+    yield f"Stages{f', the longest of {metrics.stage_count}' if remaining else ''}:"
     rows: list[list[Any]] = []
     for stage in sorted(longest, key=lambda stage: (stage.stage, stage.attempt)):
         times, totals = stage.task_ms, stage.totals

@@ -64,12 +64,11 @@ class RunMeasure:
         return run_metrics.runs_folder(self.state_dir) / self.metrics.run
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Return what the child's environment needs: a job reports there, and the JVM writes the run's id into its log.
-        """
+        """Return the child's variables: where a job reports, and the run's id, which the JVM writes into its log."""
         if not self.has_jvm:
             return {self_metrics.VARIABLE: str(self.folder)}
-        own = environ.get("SPARK_SUBMIT_OPTS", "")
-        words = f"-D{PROPERTY}={self.metrics.run} {own}".strip()
+        options = environ.get("SPARK_SUBMIT_OPTS", "")
+        words = f"-D{PROPERTY}={self.metrics.run} {options}".strip()
         return {self_metrics.VARIABLE: str(self.folder), "SPARK_SUBMIT_OPTS": words}
 
     def started(self, pid: int) -> None:

@@ -130,9 +130,9 @@ class SuiteRunner:
         output = self.state_dir / "perf" / run.run / f"{step.name}.log"
         output.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         marker = f"{run.run}/{self.suite.steps.index(step)}/"
-        own = dict(zip(step.env, filled(list(step.env.values()), values), strict=True))
+        environment = dict(zip(step.env, filled(list(step.env.values()), values), strict=True))
         # The steps are watched here: run_spark need not do it again.
-        environ = {**os.environ, "CMSSPARK_MONITOR": "0", **own, STEP_VARIABLE: marker}
+        environ = {**os.environ, "CMSSPARK_MONITOR": "0", **environment, STEP_VARIABLE: marker}
         argv = filled(step.command, values)
         with open(output, "wb") as stream:
             os.fchmod(stream.fileno(), 0o600)
@@ -229,8 +229,8 @@ def _started_monitors(nodes: Nodes, values: dict[str, str]) -> dict[str, subproc
     return monitors
 
 
-def _not_started(what: str, argv: list[str], error: OSError | ValueError) -> SettingsError:
+def _not_started(label: str, argv: list[str], error: OSError | ValueError) -> SettingsError:
     reason = error.strerror if isinstance(error, OSError) else str(error)
     return SettingsError(
-        f"the command of {what} cannot be started", where=argv[0], found=reason, next_step="is it on PATH?"
+        f"the command of {label} cannot be started", where=argv[0], found=reason, next_step="is it on PATH?"
     )

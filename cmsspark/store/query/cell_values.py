@@ -24,15 +24,15 @@ def distinct(names: Sequence[str]) -> list[str]:
         >>> distinct(["a", "a", "b"])
         ['a', 'a_1', 'b']
     """
-    taken = set(names)
-    made: list[str] = []
+    used = set(names)
+    unique: list[str] = []
     for name in names:
         chosen, number = name, 0
-        while chosen in made or (number and chosen in taken):
+        while chosen in unique or (number and chosen in used):
             number += 1
             chosen = f"{name}_{number}"
-        made.append(chosen)
-    return made
+        unique.append(chosen)
+    return unique
 
 
 def values_of(column: Any) -> list[Any]:

@@ -191,7 +191,7 @@ class Database:
 
     def days(self, table: str = "data_aggregation") -> list[date]:
         """Return the stored days of a table, in order."""
-        return [one.interval for one in self.stored(table) if isinstance(one.interval, date)]
+        return [entry.interval for entry in self.stored(table) if isinstance(entry.interval, date)]
 
     @property
     def tables(self) -> list[Table]:
@@ -218,8 +218,8 @@ class Database:
 
     def _require(self, table: str) -> None:
         if table not in self._jobs_by_table:
-            found = ", ".join(self._jobs_by_table)
-            raise UsageError(f"there is no table {table!r}", found=found, next_step="`show tables` lists them")
+            present = ", ".join(self._jobs_by_table)
+            raise UsageError(f"there is no table {table!r}", found=present, next_step="`show tables` lists them")
 
     def _check_store(self) -> None:
         """Raise InputMissing (66) where the store is gone: without this its tables would just be empty."""

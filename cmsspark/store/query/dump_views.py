@@ -83,8 +83,8 @@ def _tables_of(files: Files, dump: sources.Dump, day: date) -> Iterator[DumpView
         if listed is None:
             # A table that is not there has no view.
             with suppress(CmssparkError):
-                other = sources.dump_at(files, dump.kind, dump.folder, day, dump.day, [name])
-                listed = None if other is None else other.tables[name]
+                dump_of_day = sources.dump_at(files, dump.kind, dump.folder, day, dump.day, [name])
+                listed = None if dump_of_day is None else dump_of_day.tables[name]
         if listed is None:
             continue
         table = input_table(f"{dump.kind}/{name}")
@@ -136,8 +136,8 @@ def _rucio_part(files: Files, table: Table, path: str) -> pa.Table:
     except OSError as error:
         raise unreadable(path, error) from None
     except Exception as error:
-        found = f"{type(error).__name__}: {error}"
-        raise DataError("a part of a dump of Rucio cannot be read", where=path, found=found) from None
+        reason = f"{type(error).__name__}: {error}"
+        raise DataError("a part of a dump of Rucio cannot be read", where=path, found=reason) from None
 
 
 def _plain(value: Any, name: str, kind: str) -> Any:

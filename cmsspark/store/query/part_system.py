@@ -87,8 +87,8 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
 
     def put(self, folder: str, schema: Table, stored: list[StoredInterval]) -> None:
         """Replace the files in a table's ``folder`` by those of ``stored``."""
-        files = sum(len(one.parts) for one in stored)
-        usual = sum(one.rows for one in stored) // files if files else 0
+        files = sum(len(entry.parts) for entry in stored)
+        usual = sum(entry.rows for entry in stored) // files if files else 0
         contents = {_schema_file(folder, schema): _Content(0, content=null_rows(schema, usual))}
         for interval in stored:
             run = f"{folder}/{_partitions(interval)}/{quote(interval.run, safe='') or 'damaged'}"
@@ -236,7 +236,7 @@ def conformed_part(files: Files, part: StoredPart, schema: Table) -> pa.Table:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    wanted = schema.arrow()
+    expected = schema.arrow()
     try:
         with open_stored(files, part) as stream, pq.ParquetFile(stream, page_checksum_verification=True) as file:
             rows = file.read(columns=[name for name in file.schema_arrow.names if name in schema.names])
@@ -244,9 +244,9 @@ def conformed_part(files: Files, part: StoredPart, schema: Table) -> pa.Table:
                 rows[field.name].cast(field.type)
                 if field.name in rows.column_names
                 else pa.nulls(rows.num_rows, field.type)
-                for field in wanted
+                for field in expected
             ]
-            return pa.table(columns, schema=wanted)
+            return pa.table(columns, schema=expected)
     except (pa.ArrowException, OSError) as error:
         raise unreadable(part, error) from None
 

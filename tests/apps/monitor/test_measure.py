@@ -166,7 +166,7 @@ def test_a_process_without_pages_is_no_sample(monkeypatch: pytest.MonkeyPatch) -
     reader = TreeReader(os.getpid())
     assert (reader._rss(os.getpid()) or 0) > 1_000_000
     no_pages = reader._process(os.getpid()).memory_info()._replace(rss=0)
-    monkeypatch.setattr(reader._process(os.getpid()), "memory_info", lambda: no_pages)
+    monkeypatch.setattr(type(reader._process(os.getpid())._proc), "memory_info", lambda process: no_pages)
     assert reader._rss(os.getpid()) is None
 
 
