@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from cmsspark.base.errors import DataError
-from cmsspark.publish.completeness import SUFFIX, completeness_id, digest_of
+from cmsspark.publish.completeness import SUFFIX, completeness_id, digest_pairs
 from cmsspark.publish.documents import WITHHELD, BadDocument, DocumentSpec, canonical, document, field_name
 from cmsspark.publish.scratch_database import scratch_database
 from cmsspark.publish.search_client import Hit
@@ -114,7 +114,7 @@ class Comparison:
 
     def _expected_summary(self, is_partial: bool) -> dict[str, Any]:
         (count,) = self._db.execute("SELECT count(*) FROM docs").fetchone()
-        digest = digest_of(iter(self._db.execute("SELECT id, sha FROM docs ORDER BY id")))
+        digest = digest_pairs(iter(self._db.execute("SELECT id, sha FROM docs ORDER BY id")))
         spec = self._spec
         values = (spec.table.name, spec.period, count, digest, is_partial, spec.timestamp)
         return dict(zip(_SUMMARY, values, strict=True))

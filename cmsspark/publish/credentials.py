@@ -152,7 +152,7 @@ def read_endpoint(path: Path) -> Endpoint:
     Raises as :func:`read_broker`.
     """
     file, source = _read(path)
-    url = file.url or _url_of(file, source)
+    url = file.url or _build_url(file, source)
     match = _URL.fullmatch(url)
     if match is None or not 0 < int(match["port"] or 443) < 65_536:
         raise source.error("url is https://host:port/producer, without user, `?` and `#`", "something else", "url")
@@ -183,7 +183,7 @@ def read_endpoint(path: Path) -> Endpoint:
     )
 
 
-def _url_of(file: _File, source: CredentialsSource) -> str:
+def _build_url(file: _File, source: CredentialsSource) -> str:
     ((host, port), *more) = _addresses(file, source)
     if more or file.producer is None:
         raise source.error("`url`, or one host:port and a `producer`", "several, or no `producer`", "host_and_ports")

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from cmsspark.base.resources import resource
 from cmsspark.base.schemas import Table, stored_table
-from cmsspark.publish.completeness import MAX_GONE_LISTED, bins_of
+from cmsspark.publish.completeness import MAX_GONE_LISTED, select_bins
 from cmsspark.publish.documents import TYPE_PREFIX, WITHHELD, added_fields, field_name
 from cmsspark.sources.registry import STREAMS, STREAMS_BY_NAME
 
@@ -43,10 +43,10 @@ def document_schema(name: str) -> dict[str, Any]:
         >>> document_schema("data_aggregation")["type"]
         'object'
     """
-    return _of_completeness() if name == COMPLETENESS else schema_of(stored_table(name))
+    return _of_completeness() if name == COMPLETENESS else build_schema(stored_table(name))
 
 
-def schema_of(table: Table) -> dict[str, Any]:
+def build_schema(table: Table) -> dict[str, Any]:
     """Return the JSON Schema of a table's documents.
 
     Fields are the table's columns without the day, which is in the id; a number is not negative; a column that is never
@@ -115,7 +115,7 @@ def _of_completeness() -> dict[str, Any]:
 
 def _bins(stream: str) -> dict[str, Any]:
     """Return the bins of one stream."""
-    names, parts = bins_of(stream)
+    names, parts = select_bins(stream)
     unmatched = _object({name: dict(_COUNT) for name in parts})
     return _object({**{name: dict(_COUNT) for name in names}, "unmatched": unmatched})
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from cmsspark.base import clock
 from cmsspark.publish.batch_log import BatchLog
 from cmsspark.publish.changes import Changes, open_changes
-from cmsspark.publish.completeness import DaySummary, completeness, completeness_id, digest_of
+from cmsspark.publish.completeness import DaySummary, completeness, completeness_id, digest_pairs
 from cmsspark.publish.documents import MAX_BYTES, BadDocument, DocumentSpec, canonical, document, gone
 from cmsspark.publish.spool import Spool, SpoolWriter
 from cmsspark.publish.validate import validator_for
@@ -134,7 +134,7 @@ def _write_end(
             present += 1
             yield pair
 
-    digest = digest_of(counted())
+    digest = digest_pairs(counted())
     gone_count, gone_ids = changes.gone()
     shown = None if spec.has_user_datasets else left_out
     summary = DaySummary(present, digest, gone_ids, gone_count, writer.quarantined, shown)

@@ -12,7 +12,7 @@ import click
 from cmsspark.base.errors import DataError
 from cmsspark.base.periods import options
 from cmsspark.base.text.terminal import echo_table, printable
-from cmsspark.publish.publication import PublishRequest, document_spec, public_tables, stored_table_of
+from cmsspark.publish.publication import PublishRequest, document_spec, find_stored_table, public_tables
 
 if TYPE_CHECKING:
     from cmsspark.publish.comparison import Comparison, Verification
@@ -75,7 +75,7 @@ def _verify_table(request: PublishRequest, where: VerifyRequest, table: str, is_
     spec = document_spec(request, table)
     server = search_server(where.url, where.login)
     names = index_names(where.index or f"monit_prod_{spec.producer}_agg_{spec.type}*".lower())
-    stored = stored_table_of(request, table)
+    stored = find_stored_table(request, table)
     client = SearchClient(server, names, patience=request.options.patience, log=_log)
     folder = request.settings.state_dir
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

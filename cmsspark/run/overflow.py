@@ -49,7 +49,7 @@ class Largest(NamedTuple):
     outsized_count: int
 
 
-def reader_of(request: DayRequest) -> Any:
+def build_reader(request: DayRequest) -> Any:
     """Return what makes the readers of a run: of (stream, form, day)."""
     return partial(Reader, line_limit=request.settings.max_line_bytes, above=request.quarantine_above)
 
@@ -124,7 +124,7 @@ def _of_stream(
     file, total = "", 0
     top: list[int] = []
     for listed in source.files:
-        reader = reader_of(request)(source.stream, source.format_name, request.day)
+        reader = build_reader(request)(source.stream, source.format_name, request.day)
         with _copied(files, listed.path) as local, open(local, "rb") as stream:
             for batch in reader.file(stream, listed.path, accept_damaged=listed.path in accepted):
                 values = _matched(batch, column, catalogue)

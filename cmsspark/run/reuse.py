@@ -68,7 +68,7 @@ def _is_same(manifest: Manifest, request: DayRequest, inputs: Inputs) -> bool:
     )
 
 
-def outcome_of(source: results.CurrentTable, streams: tuple[str, ...]) -> DayOutcome:
+def restore_outcome(source: results.CurrentTable, streams: tuple[str, ...]) -> DayOutcome:
     """Return the outcome of the run ``source``, restricted to ``streams``."""
     from cmsspark.run.day_result import DayOutcome
 

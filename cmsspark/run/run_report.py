@@ -28,7 +28,7 @@ from cmsspark.pages.pictures import facts, pictures
 from cmsspark.store import results
 from cmsspark.store.job_index import Job, find_job
 from cmsspark.store.results import CurrentTable
-from cmsspark.store.stored_columns import part_rows, parts_of
+from cmsspark.store.stored_columns import list_stored_parts, part_rows
 
 #: The page that each run of a job on log streams writes beside its tables.
 PAGE: Final = "report.html"
@@ -94,7 +94,7 @@ def _stored(job: Job, manifest: Manifest, folder: str) -> dict[str, int] | None:
         return None
     files, table = LocalFiles(), CurrentTable(join(folder, name), manifest)
     counted: Counter[str] = Counter()
-    for part in parts_of(files, table, name):
+    for part in list_stored_parts(files, table, name):
         rows = part_rows(files, part, stored_table(name), ("stream", "nacc"))
         for group in rows.group_by("stream").aggregate([("nacc", "sum")]).to_pylist():
             counted[group["stream"]] += group["nacc_sum"]

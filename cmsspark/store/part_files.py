@@ -23,7 +23,7 @@ _BLOCK_BYTES: Final = 8 * 1024 * 1024
 _Part = TypeVar("_Part", bound=Entry)
 
 
-def parts_of(files: Files, folder: str, fmt: str = "parquet") -> list[Entry]:
+def list_parts(files: Files, folder: str, fmt: str = "parquet") -> list[Entry]:
     """Return the part files in a table's folder, in the order of their names."""
     return [
         entry for entry in files.list_dir(folder) if entry.name.startswith("part-") and entry.name.endswith(f".{fmt}")

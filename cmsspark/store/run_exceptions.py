@@ -33,7 +33,7 @@ class RunException(NamedTuple):
     text: str
 
 
-def exception_of(metrics: RunMetrics) -> RunException | None:
+def find_exception(metrics: RunMetrics) -> RunException | None:
     """Return what ended a run that failed; of a run that went well after a failure, that failure. None without any."""
     counts = {line: count for line, count in metrics.failures.items() if line.startswith("ExceptionFailure") and count}
     if counts and (metrics.failed_jobs or metrics.state != "FAILED" or metrics.driver_trace is None):

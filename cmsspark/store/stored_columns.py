@@ -49,7 +49,7 @@ def missing_store(store: str) -> InputMissing:
     )
 
 
-def parts_of(files: Files, current: CurrentTable, table: str) -> list[StoredPart | CurrentTable]:
+def list_stored_parts(files: Files, current: CurrentTable, table: str) -> list[StoredPart | CurrentTable]:
     """Return the parts that :func:`part_rows` takes: a table's part files, or a table in CSV itself."""
     if current.manifest.tables[table].format != "parquet":
         return [current]
@@ -87,7 +87,7 @@ def table_rows(files: Files, current: CurrentTable, table: str, columns: Sequenc
 
     schema = stored_table(table)
     expected = pa.schema([schema.arrow().field(name) for name in columns])
-    parts = [part_rows(files, part, schema, columns) for part in parts_of(files, current, table)]
+    parts = [part_rows(files, part, schema, columns) for part in list_stored_parts(files, current, table)]
     return pa.concat_tables(
         [pa.Table.from_batches([], expected), *(part.select(list(columns)).cast(expected) for part in parts)]
     )

@@ -20,7 +20,7 @@ from cmsspark.filesystems.storage import Files, is_local, join
 from cmsspark.sources.registry import STREAMS_BY_NAME
 from cmsspark.store import contents, results
 from cmsspark.store.results import CurrentTable
-from cmsspark.store.stored_columns import part_rows, parts_of
+from cmsspark.store.stored_columns import list_stored_parts, part_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -122,7 +122,7 @@ class StoredDays:
     def _read(self, batch: list[tuple[date, CurrentTable]], columns: Sequence[str]) -> list[tuple[date, pa.Table]]:
         with ExitStack() as stack:
             schema = stored_table(TABLE)
-            parts = [(day, part) for day, table in batch for part in parts_of(self.files, table, TABLE)]
+            parts = [(day, part) for day, table in batch for part in list_stored_parts(self.files, table, TABLE)]
             if is_local(self.fout):
                 pool = stack.enter_context(ThreadPoolExecutor(4))
                 read = list(pool.map(lambda part: part_rows(self.files, part[1], schema, columns), parts))
@@ -190,13 +190,13 @@ class CurrentRuns:
             path = join(self._base, day.isoformat(), "CURRENT")
             try:
                 is_stored = self._files.stat(path) is not None
-                self._runs[day] = _rows_of(self._files.read_bytes(path)) if is_stored else None
+                self._runs[day] = _rows_path(self._files.read_bytes(path)) if is_stored else None
             except (ValueError, KeyError, TypeError):
                 self._runs[day] = "damaged"
         return self._runs[day]
 
 
-def _rows_of(pointer: bytes) -> str:
+def _rows_path(pointer: bytes) -> str:
     """Return the run that made the rows of a day's current run.
 
     Raises ValueError, KeyError, TypeError for no CURRENT.

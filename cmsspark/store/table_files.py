@@ -59,7 +59,7 @@ def read_table(
         raise DataError(f"the {what} cannot be read", where=path, found=text, next_step="write it again") from None
     table = _renamed(table, path, what, columns, needed)
     table = table.with_row_index("_line", 2).filter(~pl.all_horizontal(pl.exclude("_line").is_null()))
-    kinds = {name: _kind_of(name, days, numbers, flags) for name in columns if name in table.columns}
+    kinds = {name: _find_kind(name, days, numbers, flags) for name in columns if name in table.columns}
     for name, kind_of in kinds.items():
         table = _typed(table, name, kind_of, path, what)
     _check(table, path, what, kinds, may_be_null)
@@ -96,7 +96,7 @@ def _renamed(
         if matches and len(columns_by_name[matches[0]]) > 1:
             raise DataError(
                 f"the {what} have the column {matches[0]} more than once", where=path,
-                found=_columns_of(table), next_step="leave one of them",
+                found=_name_columns(table), next_step="leave one of them",
             )  # fmt: skip
         if matches:
             chosen[columns_by_name[matches[0]][0]] = name
@@ -104,19 +104,19 @@ def _renamed(
             raise DataError(
                 f"the {what} have no column {' or '.join((name, *spellings))}",
                 where=path,
-                found=_columns_of(table),
+                found=_name_columns(table),
                 next_step=f"name the columns {', '.join(columns)}",
             )
     return table.select(list(chosen)).rename(chosen)
 
 
-def _columns_of(table: pl.DataFrame) -> str:
+def _name_columns(table: pl.DataFrame) -> str:
     """Return the names of the columns; of many the first ones, and how many more there are."""
     more = len(table.columns) - _MOST_NAMES
     return f"columns {', '.join(table.columns[:_MOST_NAMES])}" + (f" and {more:,} more" if more > 0 else "")
 
 
-def _kind_of(name: str, days: Sequence[str], numbers: Sequence[str], flags: Sequence[str]) -> str:
+def _find_kind(name: str, days: Sequence[str], numbers: Sequence[str], flags: Sequence[str]) -> str:
     return "day" if name in days else "number" if name in numbers else "flag" if name in flags else "text"
 
 

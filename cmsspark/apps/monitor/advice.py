@@ -11,8 +11,8 @@ from typing import Final
 from msgspec import Struct, structs
 
 from cmsspark.apps.monitor import memory_sizes as sizes
-from cmsspark.apps.monitor.advice_peaks import Worst, confidence_of, worst_of
-from cmsspark.apps.monitor.advice_spill import SpillCure, partitions_of, spill_cure
+from cmsspark.apps.monitor.advice_peaks import Worst, find_worst, rate_confidence
+from cmsspark.apps.monitor.advice_spill import SpillCure, shuffle_partitions, spill_cure
 from cmsspark.apps.monitor.memory_sizes import MIB
 from cmsspark.base.text.terminal import volume
 from cmsspark.store.run_metrics import RunMetrics
@@ -45,9 +45,9 @@ def advise(runs: Sequence[RunMetrics]) -> list[Advice]:
     role = "driver" if latest.master.startswith("local") else "executor"
     # Other options make other peaks: only runs with today's are compared.
     alike = [run for run in spark if sizes.heap(run.options, role) == sizes.heap(latest.options, role)]
-    worst = worst_of(alike, role)
-    confidence = confidence_of(alike)
-    cure = spill_cure([run for run in alike if partitions_of(run) == partitions_of(latest)], role)
+    worst = find_worst(alike, role)
+    confidence = rate_confidence(alike)
+    cure = spill_cure([run for run in alike if shuffle_partitions(run) == shuffle_partitions(latest)], role)
     overhead = _overhead(worst, latest, role, confidence)
     heap = _within_node(_heap(worst, latest, role, confidence, cure), overhead, latest, role)
     advice = [heap, overhead, _fraction(worst, latest, role, confidence, heap)]
@@ -258,7 +258,7 @@ def _cores(worst: Worst, run: RunMetrics, heap: Advice) -> Advice:
 def _partitions(runs: Sequence[RunMetrics], latest: RunMetrics, cure: SpillCure | None) -> Iterator[Advice]:
     """Yield parts of the largest shuffle of at most 128 MB, and small enough for tasks that spilled."""
     read = max((stage.totals.shuffle_read_bytes for run in runs for stage in run.stages), default=0)
-    now = partitions_of(latest)
+    now = shuffle_partitions(latest)
     if not read:
         yield Advice("partitions", "not known: no stage read a shuffle")
         return

@@ -88,11 +88,11 @@ def _has_set_partitions(run: RunMetrics, stage: StageEntry) -> bool:
     fixed = {value for query in run.queries for kind, _, value in query.nodes if kind == FIXED_PARTITIONS}
     if stage.task_count in fixed:
         return False
-    number = partitions_of(run)
+    number = shuffle_partitions(run)
     return stage.task_count == number or (_is_adaptive(run) and stage.task_count < number)
 
 
-def partitions_of(run: RunMetrics) -> int:
+def shuffle_partitions(run: RunMetrics) -> int:
     """Return ``spark.sql.shuffle.partitions`` of a run."""
     text = run.options.get("spark.sql.shuffle.partitions", "")
     return int(text) if text.isdigit() and int(text) else PARTITIONS

@@ -26,11 +26,11 @@ def command(job: str, count: int, as_json: bool, settings_file: str | None, debu
     Takes the worst executor of the last runs. Each line has its inputs, formula and confidence; nothing is applied.
     """
     from cmsspark.apps.monitor.advice import advise, lines
-    from cmsspark.apps.monitor.measured_runs import of_job
+    from cmsspark.apps.monitor.measured_runs import find_job_runs
     from cmsspark.apps.monitor.run_report import finding_lines
 
     state_dir = settings_of(settings_file).state_dir
-    runs = [with_events(state_dir, run) for run in of_job(state_dir, _name(job), count)]
+    runs = [with_events(state_dir, run) for run in find_job_runs(state_dir, _name(job), count)]
     advice = advise(runs)
     if as_json:
         document = {"job": job, "runs": [run.run for run in runs], "advice": msgspec.to_builtins(advice)}

@@ -47,14 +47,14 @@ def find_event_log(location: str, metrics: RunMetrics, files: Files) -> str | No
         raise
     entries.sort(key=lambda entry: entry.mtime_ms, reverse=True)
     if metrics.application is not None:
-        named = [entry for entry in entries if _is_of(entry.name, metrics.application)]
+        named = [entry for entry in entries if _names_application(entry.name, metrics.application)]
         if named:
             return named[0].path  # of several attempts the last one
     young = [entry for entry in entries if entry.mtime_ms >= metrics.began_ms - _EARLIER_MS]
     return next((entry.path for entry in young[:_MOST_LOOKED_AT] if _names_run(entry, metrics.run, files)), None)
 
 
-def _is_of(name: str, application: str) -> bool:
+def _names_application(name: str, application: str) -> bool:
     suffix = name.removeprefix(_ROLLING).removeprefix(application)
     return name.removeprefix(_ROLLING).startswith(application) and suffix[:1] in ("", "_", ".")
 
@@ -132,7 +132,7 @@ def completed(state_dir: Path, metrics: RunMetrics, files_of: Callable[[str], Fi
     result = _with_lines(metrics, log, files)
     result.findings = findings.find(result)
     if _is_final(result, files):
-        run_metrics.write(run_metrics.file_of(state_dir, result.run), result)
+        run_metrics.write(run_metrics.run_file(state_dir, result.run), result)
     return result
 
 

@@ -66,7 +66,7 @@ def command(scripts: tuple[str, ...], as_json: bool, debug: bool) -> int:
 def _lint(path: Path) -> tuple[list[Problem], PlaceOf]:
     """Return the problems of a file, and what gives the cell (0 in a script) and the line in it for a line."""
     from cmsspark.apps.monitor.lint import lint
-    from cmsspark.apps.monitor.lint_notebook import NotebookScript, script_of
+    from cmsspark.apps.monitor.lint_notebook import NotebookScript, read_notebook
 
     notebook = NotebookScript(b"", [])
 
@@ -76,7 +76,7 @@ def _lint(path: Path) -> tuple[list[Problem], PlaceOf]:
     try:
         content = _content(path)
         if path.suffix == ".ipynb":
-            notebook = script_of(content)
+            notebook = read_notebook(content)
             content = notebook.source
         return lint(content), place_of
     except SyntaxError as error:

@@ -32,7 +32,7 @@ class NotebookScript:
     places: list[tuple[int, int]]
 
 
-def script_of(content: bytes) -> NotebookScript:
+def read_notebook(content: bytes) -> NotebookScript:
     """Return the code cells of a notebook; lines for IPython and the shell do nothing.
 
     Raises ValueError for no notebook.

@@ -22,10 +22,10 @@ def measured_runs(state_dir: Path, start: str = "") -> Iterator[RunMetrics]:
     names = (entry.name for entry in folder.iterdir()) if folder.is_dir() else iter(())
     for name in sorted((name for name in names if name.startswith(start)), reverse=True):
         with suppress(OSError, ValueError):
-            yield as_of_now(run_metrics.read(run_metrics.file_of(state_dir, name)))
+            yield as_of_now(run_metrics.read(run_metrics.run_file(state_dir, name)))
 
 
-def of_job(state_dir: Path, job: str, count: int) -> list[RunMetrics]:
+def find_job_runs(state_dir: Path, job: str, count: int) -> list[RunMetrics]:
     """Return the latest ended runs of a job, or of a script by its file's name. Raises InputMissing (66) for none."""
     name = Path(job).name
     runs = []

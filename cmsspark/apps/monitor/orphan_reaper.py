@@ -37,7 +37,7 @@ def end_step(child: subprocess.Popen[bytes], marker: str) -> list[str]:
     """End what is left of a step; the names of processes that outlived a step which ended by itself."""
     has_ended = child.poll() is not None
     try:
-        processes = _processes_of({child.pid}, marker)
+        processes = _find_processes({child.pid}, marker)
         if has_ended and processes:
             # Workers and shutdown hooks end shortly after what started them.
             processes = psutil.wait_procs(processes, timeout=_GRACE)[1]
@@ -54,7 +54,7 @@ def end_step(child: subprocess.Popen[bytes], marker: str) -> list[str]:
 
 def end_processes(groups: Collection[int], marker: str) -> list[str]:
     """End all processes of some groups, or whose marker begins so; their names."""
-    processes = _processes_of(groups, marker)
+    processes = _find_processes(groups, marker)
     names = [_name(process) for process in processes]
     _terminate(processes)
     _kill(groups, marker)
@@ -69,12 +69,12 @@ def _terminate(processes: Collection[psutil.Process]) -> None:
 
 
 def _kill(groups: Collection[int], marker: str) -> None:
-    for process in _processes_of(groups, marker):
+    for process in _find_processes(groups, marker):
         with suppress(psutil.Error):
             process.kill()
 
 
-def _processes_of(groups: Collection[int], marker: str) -> list[psutil.Process]:
+def _find_processes(groups: Collection[int], marker: str) -> list[psutil.Process]:
     """Living processes of some process groups, or whose marker in their environment begins so."""
     processes = []
     for process in psutil.process_iter():

@@ -51,7 +51,7 @@ def command() -> None:
 def run_command(suite_file: Path, release: str, settings_file: str | None, debug: bool) -> int:
     """Run the steps of a suite and watch them. Ends with the code of a step that fails, 65 for a broken limit."""
     from cmsspark.apps.monitor.suite_file import read_suite
-    from cmsspark.apps.monitor.suite_results import broken_limits, result_of
+    from cmsspark.apps.monitor.suite_results import broken_limits, load_result
     from cmsspark.apps.monitor.suite_run import SuiteRunner
 
     if not release.strip() or not release.isprintable() or len(release) > _LONGEST_RELEASE:
@@ -65,7 +65,7 @@ def run_command(suite_file: Path, release: str, settings_file: str | None, debug
     )
     runs = runner.run()
     with _database(state_dir) as database:
-        results = [result_of(database, run) for run in runs]
+        results = [load_result(database, run) for run in runs]
     for result in results:
         _echo_result(result)
     if runs[-1].exit_code:
@@ -241,10 +241,10 @@ def results_command(suite: str, release: str | None, out: Path | None, settings_
 def longevity_command(suite: str, limit: int, out: Path | None, settings_file: str | None, debug: bool) -> None:
     """Write the page with the trend over the last runs of SUITE."""
     from cmsspark.apps.monitor.suite_pages import longevity_page
-    from cmsspark.apps.monitor.suite_results import result_of, runs_of
+    from cmsspark.apps.monitor.suite_results import load_result, load_runs
 
     with _database(settings_of(settings_file).state_dir) as database:
-        results = [result_of(database, run) for run in reversed(runs_of(database, suite, limit))]
+        results = [load_result(database, run) for run in reversed(load_runs(database, suite, limit))]
     _write(out or Path(f"{suite}-longevity.html"), longevity_page(suite, results))
 
 

@@ -38,7 +38,7 @@ class RowCount:
         return rows if self.limit is None else min(rows, self.limit)
 
 
-def rows_of(node: PlanNode) -> RowCount | None:
+def find_row_count(node: PlanNode) -> RowCount | None:
     """Return what counts the rows that a node gives; None where no accumulator does."""
     limit: int | None = None
     while True:
@@ -57,7 +57,7 @@ def rows_of(node: PlanNode) -> RowCount | None:
 
 
 def _union(node: PlanNode, limit: int | None) -> RowCount | None:
-    parts = [rows_of(child) for child in node.children]
+    parts = [find_row_count(child) for child in node.children]
     if any(part is None or part.limit is not None for part in parts):
         return None
     counted = [part for part in parts if part is not None]
@@ -159,14 +159,14 @@ class MergeJoin:
         yield LARGE_SIDE, values[self.sides[1 - small]]
 
 
-def join_of(node: PlanNode) -> PairJoin | MergeJoin | None:
+def find_join(node: PlanNode) -> PairJoin | MergeJoin | None:
     """Return the join that a node is, where it is one that may cost too much."""
     if len(node.children) != 2:
         return None
     left, right = node.children
     if node.name in (_CARTESIAN, _NESTED):
         result = metric_ids(node, ROWS)
-        return PairJoin(node.text, (rows_of(left), rows_of(right)), result[0]) if result else None
+        return PairJoin(node.text, (find_row_count(left), find_row_count(right)), result[0]) if result else None
     if node.name.startswith(_MERGE) and (match := _TYPE.search(node.text)) is not None:
         builds = _BUILDS.get(match[1], ())
         sides = shuffled_bytes(left), shuffled_bytes(right)

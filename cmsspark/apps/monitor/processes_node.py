@@ -23,7 +23,7 @@ import psutil
 
 from cmsspark.apps.monitor.node_identity import BOOT, SENT_MS, boot_id, check_token
 from cmsspark.apps.monitor.processes_collector import BATCHES, Batch, Stored, is_over
-from cmsspark.apps.monitor.processes_roles import YARN_NODE_MANAGER, role_of
+from cmsspark.apps.monitor.processes_roles import YARN_NODE_MANAGER, find_role
 from cmsspark.apps.monitor.processes_sampler import TreeSampler
 from cmsspark.base import clock
 from cmsspark.base.errors import InputMissing, NotAllowed, NotReady, UsageError
@@ -268,7 +268,7 @@ def find_node_manager() -> int:
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             words = process.cmdline()
-            if role_of(process.name(), words, None) == YARN_NODE_MANAGER:
+            if find_role(process.name(), words, None) == YARN_NODE_MANAGER:
                 pids.append(int(process.pid))
     if not pids:
         raise InputMissing(

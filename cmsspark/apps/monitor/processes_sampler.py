@@ -13,7 +13,7 @@ from typing import Final
 
 import psutil
 
-from cmsspark.apps.monitor.processes_roles import OTHER, YARN_LAUNCHER, container_of, role_of
+from cmsspark.apps.monitor.processes_roles import OTHER, YARN_LAUNCHER, find_container, find_role
 from cmsspark.apps.monitor.spark_samples import child_pids
 from cmsspark.base import clock
 from cmsspark.settings.redaction import redacted
@@ -179,8 +179,8 @@ class TreeSampler:
         folder = None
         with suppress(psutil.Error, OSError):
             folder = _as_text(process.cwd())
-        container = container_of(words, folder) or (above.container if above and not is_root else None)
-        role = role_of(name, words, parent)
+        container = find_container(words, folder) or (above.container if above and not is_root else None)
+        role = find_role(name, words, parent)
         if before is not None and before.role == role:
             before.is_new = False
             return before

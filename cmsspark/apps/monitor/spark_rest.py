@@ -117,7 +117,7 @@ def stage(row: Mapping[str, Any]) -> StageEntry:
     return entry
 
 
-def sums_of(stages: Iterable[StageEntry]) -> TaskTotals:
+def sum_stages(stages: Iterable[StageEntry]) -> TaskTotals:
     """Return the sums over the tasks of stages."""
     result = TaskTotals()
     for entry in stages:

@@ -178,14 +178,14 @@ class Sampler(threading.Thread):
         return thinned(self.samples) if len(self.samples) > MOST_SAMPLES else self.samples
 
 
-def memory_of(sample: Sample) -> int:
+def total_memory(sample: Sample) -> int:
     """Return all memory of a sample."""
     return sum(value or 0 for value in (sample.driver_jvm_rss, sample.driver_python_rss, sample.workers_rss))
 
 
 def thinned(samples: list[Sample]) -> list[Sample]:
     """Of each two samples the one with more memory."""
-    return [max(samples[first : first + 2], key=memory_of) for first in range(0, len(samples), 2)]
+    return [max(samples[first : first + 2], key=total_memory) for first in range(0, len(samples), 2)]
 
 
 _MAGIC: Final = b"\xca\xfe\xc0\xc0"

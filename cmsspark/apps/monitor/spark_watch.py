@@ -105,12 +105,12 @@ class RunMeasure:
             metrics.driver_trace = self._trace.text() if code else None
             metrics.application = application or metrics.application
             if self._rest is not None and self._rest.answers:
-                from cmsspark.apps.monitor.spark_rest import sums_of
+                from cmsspark.apps.monitor.spark_rest import sum_stages
 
                 metrics.sources.append("rest")
                 metrics.executors = self._rest.executors
                 metrics.stages, metrics.stage_count = self._rest.stages, len(self._rest.stages)
-                metrics.totals = sums_of(metrics.stages)
+                metrics.totals = sum_stages(metrics.stages)
                 metrics.stage_failures = {entry.failure[:500]: 1 for entry in metrics.stages if entry.failure}
             # Not before: a short run needs none of it while it starts.
             from cmsspark.apps.monitor.spark_finish import finish

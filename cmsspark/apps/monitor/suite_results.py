@@ -92,7 +92,7 @@ def step_times(log: Iterable[LogEntry]) -> list[StepTime]:
     return steps
 
 
-def maxima_of(samples: Iterable[ProcessSample], steps: Sequence[StepTime]) -> dict[tuple[str, str], Maxima]:
+def compute_maxima(samples: Iterable[ProcessSample], steps: Sequence[StepTime]) -> dict[tuple[str, str], Maxima]:
     """Maxima by (step, role), in the order of the steps and roles."""
     ticks: dict[tuple[str, str, str, int], list[ProcessSample]] = defaultdict(list)
     for sample in samples:
@@ -117,7 +117,7 @@ def maxima_of(samples: Iterable[ProcessSample], steps: Sequence[StepTime]) -> di
     return {key: maxima[key] for key in order if key in maxima}
 
 
-def result_of(database: ProcessDatabase, run: WatchedRun) -> SuiteResult:
+def load_result(database: ProcessDatabase, run: WatchedRun) -> SuiteResult:
     """Return the result of a stored run of a suite."""
     log = database.log(run.run)
     steps = step_times(log)
@@ -126,9 +126,9 @@ def result_of(database: ProcessDatabase, run: WatchedRun) -> SuiteResult:
     repeats: dict[tuple[str, str], list[Maxima]] = {}
     for step in steps:
         if names.count(step.name) > 1:
-            for key, maxima in maxima_of(samples, [step]).items():
+            for key, maxima in compute_maxima(samples, [step]).items():
                 repeats.setdefault(key, []).append(maxima)
-    return SuiteResult(run, steps, maxima_of(samples, steps), repeats)
+    return SuiteResult(run, steps, compute_maxima(samples, steps), repeats)
 
 
 def latest_by_size(database: ProcessDatabase, suite: str, release: str | None) -> dict[float | None, SuiteResult]:
@@ -145,7 +145,7 @@ def latest_by_size(database: ProcessDatabase, suite: str, release: str | None) -
     results: dict[float | None, SuiteResult] = {}
     for run in runs:
         if run.release == release and run.input_size not in results:
-            results[run.input_size] = result_of(database, run)
+            results[run.input_size] = load_result(database, run)
     if not results:
         releases = ", ".join(dict.fromkeys(readable(str(run.release), lines=False) for run in runs)) or "none"
         raise InputMissing(
@@ -165,7 +165,7 @@ def _no_suite(database: ProcessDatabase, suite: str) -> InputMissing:
     )
 
 
-def runs_of(database: ProcessDatabase, suite: str, limit: int) -> list[WatchedRun]:
+def load_runs(database: ProcessDatabase, suite: str, limit: int) -> list[WatchedRun]:
     """Return the last runs of a suite, the latest first. Raises InputMissing (66) for none."""
     runs = database.runs(suite=suite, limit=limit)
     if not runs:

@@ -15,7 +15,7 @@ from cmsspark.base.errors import CmssparkError, DataError, NotReady, UsageError
 from cmsspark.base.schemas import Table, stored_table
 from cmsspark.filesystems.storage import Files, LocalFiles, is_local, local_path
 from cmsspark.store.query import cost_views, statements
-from cmsspark.store.query.cell_values import distinct, values_of
+from cmsspark.store.query.cell_values import distinct, to_values
 from cmsspark.store.query.descriptions import description
 from cmsspark.store.query.limits import limited, time_limit
 from cmsspark.store.query.stored_parts import StoredInterval, StoredParts, tables
@@ -65,7 +65,7 @@ class QueryResult:
     @property
     def rows(self) -> list[tuple[Any, ...]]:
         """The rows as tuples of Python values."""
-        columns = [values_of(column) for column in self.table.columns]
+        columns = [to_values(column) for column in self.table.columns]
         return list(zip(*columns, strict=True)) if columns else []
 
     @property

@@ -66,7 +66,7 @@ def find_tables(files: Files, layout: Layout, day: date) -> tuple[list[DumpView]
             notes.append(f"{kind}: {error.problem}: {error.found}")
             continue
         notes += [f"{kind}: {dump.folder}", *dump.warnings]
-        tables += _tables_of(files, dump, day)
+        tables += _find_tables(files, dump, day)
     if not tables:
         raise InputMissing(
             f"no dump for {day}",
@@ -76,7 +76,7 @@ def find_tables(files: Files, layout: Layout, day: date) -> tuple[list[DumpView]
     return tables, notes
 
 
-def _tables_of(files: Files, dump: sources.Dump, day: date) -> Iterator[DumpView]:
+def _find_tables(files: Files, dump: sources.Dump, day: date) -> Iterator[DumpView]:
     """Yield the tables that are in the dump's folder, needed for streams or not."""
     for name in DUMPS[dump.kind].tables:
         listed = dump.tables.get(name)

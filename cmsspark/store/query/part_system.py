@@ -104,7 +104,7 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
 
     def put_rows(self, schema: Table, columns: Mapping[str, Sequence[Any]]) -> None:
         """Replace the rows of a table that is not stored."""
-        content = _parquet(table_of(schema, columns))
+        content = _parquet(build_table(schema, columns))
         self._folders[schema.name] = {f"{schema.name}/rows.parquet": _Content(0, content=content)}
 
     def put_parts(self, table: str, columns: pa.Schema, parts: Mapping[str, Callable[[], pa.Table]]) -> None:
@@ -258,7 +258,7 @@ def null_rows(schema: Table, count: int) -> bytes:
     return _parquet(pa.table([pa.nulls(count, field.type) for field in schema.arrow()], schema=schema.arrow()))
 
 
-def table_of(schema: Table, columns: Mapping[str, Sequence[Any]]) -> pa.Table:
+def build_table(schema: Table, columns: Mapping[str, Sequence[Any]]) -> pa.Table:
     """Python values as a table with the columns of ``schema``, without pandas, which pyarrow would import."""
     import pyarrow as pa
 

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from cmsspark.apps.monitor import spark_watch
-from cmsspark.apps.monitor.measured_runs import find_run, measured_runs, of_job
+from cmsspark.apps.monitor.measured_runs import find_job_runs, find_run, measured_runs
 from cmsspark.apps.monitor.spark_rest import executor, listening
 from cmsspark.apps.monitor.spark_samples import JvmCounters, TreeReader, thinned
 from cmsspark.base import self_metrics
@@ -59,7 +59,7 @@ def test_a_run_is_stored_with_its_event_log_samples_and_what_the_job_reported(tm
     assert (metrics.job, metrics.state, metrics.exit_code, metrics.totals.tasks) == ("job.py", "DONE", 0, 40)
     assert [entry.input_bytes for entry in metrics.reported] == [7]
     assert [finding.code for finding in metrics.findings] == ["skewed_stage"]
-    assert oct(run_metrics.file_of(tmp_path, metrics.run).stat().st_mode)[-3:] == "600"
+    assert oct(run_metrics.run_file(tmp_path, metrics.run).stat().st_mode)[-3:] == "600"
 
 
 def test_lines_of_the_log_that_name_a_cause_are_kept(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_run_whose_process_is_gone_has_failed(tmp_path: Path) -> None:
     assert stored(tmp_path).state == "FAILED"
     assert "was killed" in stored(tmp_path).notes[0]
     assert find_run(tmp_path, measure.metrics.run[:12]) is not None
-    assert of_job(tmp_path, "somewhere/job.py", 5)[0].run == measure.metrics.run
+    assert find_job_runs(tmp_path, "somewhere/job.py", 5)[0].run == measure.metrics.run
 
 
 def test_old_runs_and_event_logs_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +134,7 @@ def test_old_runs_and_event_logs_are_removed(tmp_path: Path, monkeypatch: pytest
     events = run_metrics.events_folder(tmp_path)
     events.mkdir(parents=True)
     for number in range(6):
-        run_metrics.write(run_metrics.file_of(tmp_path, f"run{number}"), RunMetrics(f"run{number}", "j", "spark", 0))
+        run_metrics.write(run_metrics.run_file(tmp_path, f"run{number}"), RunMetrics(f"run{number}", "j", "spark", 0))
         (events / f"log{number}").write_bytes(b"x" * 1000)
         os.utime(events / f"log{number}", (number, number))
     spark_watch.prune(tmp_path)

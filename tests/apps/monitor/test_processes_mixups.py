@@ -21,7 +21,7 @@ from cmsspark.apps.monitor.node_identity import (
 )
 from cmsspark.apps.monitor.processes_collector import Batch, Collector
 from cmsspark.apps.monitor.processes_node import NodeMonitor, collector_server, sender_to
-from cmsspark.apps.monitor.suite_results import result_of
+from cmsspark.apps.monitor.suite_results import load_result
 from cmsspark.base import clock
 from cmsspark.base.errors import SettingsError, UsageError
 from cmsspark.main import command
@@ -213,7 +213,7 @@ def test_samples_of_a_node_with_another_clock_count_in_the_step_in_which_they_we
     headers = {"Content-Type": "application/json", "Cmsspark-Sent-Ms": str(clock.now_ms() - 600_000)}
     assert request(f"{collector.url}/v1/batches", body, **headers)[0] == 200
     with open_processes(tmp_path / "state") as database:
-        found = result_of(database, database.runs()[0])
+        found = load_result(database, database.runs()[0])
         assert [entry.type for entry in database.log("r")].count("clock") == 1
         assert [one.time_ms for one in database.samples("r")] == [late, now], "what was sent is stored as it is"
         shifted = with_one_clock(database.samples("r"), database.log("r"))
