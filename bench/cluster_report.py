@@ -146,5 +146,5 @@ def write(doc: Path, text: str) -> None:
 
 def report(results: Sequence[Result]) -> str:
     """All tables as text."""
-    runs = [*table(_HEAD, [run.cells() for run in results], whole=(0,)), "", *medians(results)]
-    return "\n".join((*runs, "", *table(*parts(results), whole=(0,)), "", *ratios(results)))
+    runs = [*table(_HEAD, [run.cells() for run in results], full=(0,)), "", *medians(results)]
+    return "\n".join((*runs, "", *table(*parts(results), full=(0,)), "", *ratios(results)))

@@ -18,7 +18,7 @@ class Failure:
     title: str
     run: str
     exit_code: int
-    wanted: str
+    problem: str
     parts: dict[str, str]
     facts: dict[str, str]
 
@@ -32,7 +32,7 @@ def _body(failure: Failure) -> Iterator[str]:
     yield f"<h1>{_text(failure.title)}</h1>"
     badge = f'<span class="badge bad">failed with {failure.exit_code}</span>'
     yield f"<p>run <code>{_text(failure.run)}</code> {badge}</p>"
-    error = f"<p><b>{_text(failure.wanted)}</b></p>{_list(failure.parts)}"
+    error = f"<p><b>{_text(failure.problem)}</b></p>{_list(failure.parts)}"
     yield f"<section class=warnings><h2>What failed</h2>{error}</section>"
     try:
         code = Exit(failure.exit_code)
