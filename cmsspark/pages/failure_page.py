@@ -18,15 +18,15 @@ class Failure:
     title: str
     run: str
     exit_code: int
-    wanted: str
+    problem: str
     parts: dict[str, str]
     facts: dict[str, str]
 
 
 def failure_page(failure: Failure) -> str:
     """Return the page as HTML."""
-    wanted = Markup("<p><b>{}</b></p>").format(_lines(failure.wanted))
-    parts: list[Any] = [section("What failed", wanted, _pairs(failure.parts), kind="warnings")]
+    problem = Markup("<p><b>{}</b></p>").format(_lines(failure.problem))
+    parts: list[Any] = [section("What failed", problem, _pairs(failure.parts), kind="warnings")]
     try:
         code_meant = Exit(failure.exit_code)
         meaning = f"{failure.exit_code}: {code_meant.meaning}. Next: {code_meant.next_step}."

@@ -107,7 +107,7 @@ class Outbox:
             log = BatchLog(path)
             log.check()
         except BatchLogDamaged as error:
-            if "another version" in error.wanted:
+            if "another version" in error.problem:
                 raise
             return self._rebuilt(path, f"the batch log was damaged ({error.found})")
         finish_compaction(self.spool, log)

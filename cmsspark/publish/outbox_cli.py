@@ -73,7 +73,7 @@ def list_command(day: date | None, table: str | None, to: str | None, settings_f
         counts = (totals.confirmed, totals.waiting + totals.stalled, totals.in_doubt, totals.refused)
         rows.append((location.period, location.table, *counts, location.destination, ""))
     headings = ("day", "table", "confirmed", "to send", "in doubt", "refused", "destination", "")
-    echo_table(headings, rows, left=(0, 1, 6, 7), whole=(0, 7))
+    echo_table(headings, rows, texts=(0, 1, 6, 7), full=(0, 7))
 
 
 @command.command("show")

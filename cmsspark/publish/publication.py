@@ -279,7 +279,7 @@ def _print(result: PublishResult) -> None:
         totals.confirmed + totals.in_doubt, totals.confirmed, totals.in_doubt, totals.waiting + totals.stalled,
         result.quarantined + totals.refused,
     )  # fmt: skip
-    echo_table(headings, [(result.table, *counts)], whole=(0,))
+    echo_table(headings, [(result.table, *counts)], full=(0,))
     if spooled is not None and (spooled.unchanged or spooled.gone):
         click.echo(f"unchanged since the last time: {spooled.unchanged:,}; gone from the day: {spooled.gone:,}")
     if spooled is not None and spooled.left_out:

@@ -149,7 +149,7 @@ class Publisher:
             raise
         except ForbiddenError as error:
             doubtful = batch.doubtful or error.in_doubt
-            log.mark(batch, BatchState.IN_DOUBT if doubtful else BatchState.READY, str(error.found or error.wanted))
+            log.mark(batch, BatchState.IN_DOUBT if doubtful else BatchState.READY, str(error.found or error.problem))
             raise
         except BaseException:
             # Interrupted: whether the COMMIT was written is unknown here.

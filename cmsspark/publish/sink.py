@@ -42,14 +42,14 @@ class ForbiddenError(NotAllowed):
 
     def __init__(
         self,
-        wanted: str,
+        problem: str,
         *,
         where: object = None,
         found: object = None,
         next_step: str | None = None,
         in_doubt: bool = False,
     ) -> None:
-        super().__init__(wanted, where=where, found=found, next_step=next_step)
+        super().__init__(problem, where=where, found=found, next_step=next_step)
         self.in_doubt = in_doubt
 
 

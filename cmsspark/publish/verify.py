@@ -94,7 +94,7 @@ def _verify_table(request: PublishRequest, where: VerifyRequest, table: str, is_
 
 def _print(table: str, result: Verification, where: str) -> None:
     row = (table, result.expected, result.found, result.missing, result.extra, result.different, result.gone)
-    echo_table(_HEADINGS, [row], whole=(0,))
+    echo_table(_HEADINGS, [row], full=(0,))
     if result.invalid:
         click.echo(f"rows with invalid documents, which are not expected: {result.invalid:,}")
     click.echo(f"at {where}")

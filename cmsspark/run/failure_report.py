@@ -70,8 +70,8 @@ def _failure(run: Run, error: BaseException) -> Failure:
         "store": run.store,
         "result": _result(run, interval),
     }
-    wanted = ours.wanted if ours is not None else str(run.error or "interrupted")
-    return Failure(f"{run.job} of {interval}", run.run, run.exit_code or 0, wanted, parts, facts)
+    problem = ours.problem if ours is not None else str(run.error or "interrupted")
+    return Failure(f"{run.job} of {interval}", run.run, run.exit_code or 0, problem, parts, facts)
 
 
 def _result(run: Run, interval: str) -> str:

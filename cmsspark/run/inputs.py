@@ -40,7 +40,7 @@ def resolve(request: DayRequest, layout: Layout, files: Files) -> Inputs:
             if not request.allow_missing:
                 raise
             missing.append(stream)
-            warnings.append(f"{stream} is left out: {error.wanted}")
+            warnings.append(f"{stream} is left out: {error.problem}")
     if not streams:
         raise InputMissing(
             f"none of {', '.join(request.streams)} is there for {request.day}", found="; ".join(warnings)
@@ -57,7 +57,7 @@ def resolve(request: DayRequest, layout: Layout, files: Files) -> Inputs:
                 raise
             missing.append(served)
             left_out = f"{served} is left out, remote_nacc of {' and '.join(STREAMS_NEEDING_REPLICAS)} is null"
-            warnings.append(f"{left_out}: {error.wanted}")
+            warnings.append(f"{left_out}: {error.problem}")
     earlier = [
         find_earlier(files, layout, request.fout, source.stream, request.day)
         for source in streams

@@ -59,9 +59,9 @@ def explained(error: Exception, request: DayRequest, inputs: Inputs, catalogue: 
 
     The logs are read again for that, where they lie on a local disk or are no larger than MOST_COPIED_BYTES.
     """
-    if not isinstance(error, DataError) or _MARK not in error.wanted:
+    if not isinstance(error, DataError) or _MARK not in error.problem:
         return error
-    columns = [name for name in _COLUMNS if name in error.wanted] or list(_COLUMNS)
+    columns = [name for name in _COLUMNS if name in error.problem] or list(_COLUMNS)
     try:
         records = [_largest(request, inputs, catalogue, column) for column in columns]
         record = max(chain.from_iterable(records), key=lambda largest: largest.value, default=None)
@@ -69,11 +69,11 @@ def explained(error: Exception, request: DayRequest, inputs: Inputs, catalogue: 
         record = None
     if record is None:
         next_step = "--quarantine-above BYTES (or seconds) puts larger records in quarantine and marks the result"
-        return DataError(error.wanted, where=error.where, found=error.found, next_step=f"{next_step} partial")
+        return DataError(error.problem, where=error.where, found=error.found, next_step=f"{next_step} partial")
     unit, factor = ("bytes", 1) if record.column == BYTES else ("seconds", 1000)
     others = f" and {number_of(record.outsized_count - 1, 'other record')}" if record.outsized_count > 1 else ""
     return DataError(
-        f"{record.stream}, {record.what}: a sum is {_MARK} ({error.wanted})",
+        f"{record.stream}, {record.what}: a sum is {_MARK} ({error.problem})",
         where=f"{record.file}, {'record' if record.file.endswith('.avro') else 'line'} {record.position}",
         found=f"the largest {_COLUMNS[record.column]} of the day, {record.value // factor:,} {unit}",
         next_step=f"--quarantine-above {max(0, (record.least - 1) // factor)} puts it{others} in quarantine and marks"

@@ -95,7 +95,7 @@ class RunContext:
                 if run.state is State.RUNNING:
                     history.sweep()
         except CmssparkError as error:
-            notes.append(f"{error.wanted} ({error.found}): {error.where}; the run continues without it")
+            notes.append(f"{error.problem} ({error.found}): {error.where}; the run continues without it")
         for note in notes if not self._has_warned else ():
             self._has_warned = True
             self.log(f"warning: {note}")

@@ -221,7 +221,7 @@ def _files(settings: Settings, root: str | None, fout: str) -> Files:
 
 def _show(daily: Daily, tasks: Sequence[PlannedTask]) -> int:
     for task in tasks:
-        reasons = "; ".join(task.readiness.reasons) or (task.error.wanted if task.error else "")
+        reasons = "; ".join(task.readiness.reasons) or (task.error.problem if task.error else "")
         skipped = daily.state.record(task.day, task.job.name).skipped
         state = f"not ready: {reasons}" if reasons else "would be run" if task.runs else "would be published"
         if skipped is not None:

@@ -57,7 +57,7 @@ def as_error(error: Exception) -> CmssparkError:
 def in_a_line(error: CmssparkError) -> str:
     """Return what was wanted, where, and what is there instead."""
     where = "" if error.where is None else f": {error.where}"
-    return error.wanted + where + ("" if error.found is None else f": {error.found}")
+    return error.problem + where + ("" if error.found is None else f": {error.found}")
 
 
 def exit_code(outcomes: Iterable[TaskOutcome]) -> int:

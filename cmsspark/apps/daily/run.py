@@ -182,7 +182,7 @@ class Daily:
         try:
             return self.state.record(task.day, task.job.name)
         except CmssparkError as error:
-            self.log(f"warning: {error.wanted}: {error.where}: {error.found}")
+            self.log(f"warning: {error.problem}: {error.where}: {error.found}")
             return DayRecord()
 
     def _attempt(self, task: PlannedTask, record: DayRecord) -> TaskOutcome:
@@ -217,7 +217,7 @@ class Daily:
                 update_record(latest, outcome, int(self.now() * 1000), self.config.rules)
                 record = latest
         except CmssparkError as error:
-            self.log(f"warning: {error.wanted}: {error.where}: {error.found}")
+            self.log(f"warning: {error.problem}: {error.where}: {error.found}")
         if record.acknowledged is not None and record.acknowledged_signature == trouble:
             return replace(outcome, word="acknowledged", code=0, signature=trouble)
         return replace(outcome, signature=trouble)
@@ -281,5 +281,5 @@ def worked(daily: Daily, first: date, last: date) -> list[TaskOutcome]:
                 if daily.only is None:
                     record_gap(state, daily.config.jobs, first, last, int(daily.now() * 1000))
         except CmssparkError as error:
-            daily.log(f"warning: {error.wanted}: {error.where}: {error.found}")
+            daily.log(f"warning: {error.problem}: {error.where}: {error.found}")
         return daily.work(daily.tasks(first, last))

@@ -66,8 +66,8 @@ def runs_command(limit: int, as_json: bool, settings_file: str | None, debug: bo
     echo_table(
         ("run", "job", "started (UTC)", "seconds", "status", "exit", "host"),
         rows,
-        left=(0, 1, 2, 4, 6),
-        whole=(0, 2, 4),
+        texts=(0, 1, 2, 4, 6),
+        full=(0, 2, 4),
         optional=(5, 6, 3),
     )
 
@@ -108,7 +108,7 @@ def show_command(run: str, as_json: bool, limit: int, settings_file: str | None,
         "fds",
     )
     rows = _processes(samples)
-    echo_table(headings, rows[:limit], left=(0, 1, 2), whole=(1,), optional=(2, 5, 8, 9, 10, 4))
+    echo_table(headings, rows[:limit], texts=(0, 1, 2), full=(1,), optional=(2, 5, 8, 9, 10, 4))
     if len(rows) > limit:
         click.echo(f"{len(rows) - limit} more processes: --limit")
     for entry in log:

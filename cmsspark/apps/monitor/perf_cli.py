@@ -105,7 +105,7 @@ def _echo_result(result: SuiteResult) -> None:
         (one.name, "all", None, None, None, None, None, one.seconds) for one in result.steps if one.name not in sampled
     ]
     heads = ("step", "role", "processes", "CPU % max", "virtual max", "RSS max", "PSS max", "seconds")
-    echo_table(heads, rows, left=(0, 1), optional=(2, 6), indent="  ")
+    echo_table(heads, rows, texts=(0, 1), optional=(2, 6), indent="  ")
 
 
 @command.command("compare")
@@ -193,7 +193,7 @@ def _echo_differences(rows: list[Difference], as_json: bool, tolerance: float | 
         for row in rows
     ]  # fmt: skip
     heads = ("size", "step", "role", "measure", "before", "after", "ratio", "noise")
-    echo_table(heads, cells, left=(1, 2, 3), optional=(0, 7))
+    echo_table(heads, cells, texts=(1, 2, 3), optional=(0, 7))
 
 
 def _echo_scaling(results: list[SuiteResult], as_json: bool) -> None:
@@ -213,7 +213,7 @@ def _echo_scaling(results: list[SuiteResult], as_json: bool) -> None:
             click.echo(json_text({**dict(zip(SCALING_HEADINGS, row, strict=True)), **one.as_dict()}))
         return
     # The law is what the table is for: in a narrow terminal the names of steps give way.
-    echo_table((*SCALING_HEADINGS[:-1], "at 10 ×"), rows, left=(0, 1, 2, 3, 4), whole=(4,), optional=(3,))
+    echo_table((*SCALING_HEADINGS[:-1], "at 10 ×"), rows, texts=(0, 1, 2, 3, 4), full=(4,), optional=(3,))
 
 
 @command.command("results")

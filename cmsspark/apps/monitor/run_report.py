@@ -136,7 +136,7 @@ def _stages(metrics: RunMetrics, width: int | None) -> Iterator[str]:
         ]
         rows.append([*row, volume(read), volume(totals.disk_spilled_bytes), "failed" if stage.failure else ""])
     headings = ("stage", "name", "s", "tasks", "median s", "max s", "read", "spilled", "")
-    yield from table(headings, rows, left=(1,), width=width)
+    yield from table(headings, rows, texts=(1,), width=width)
 
 
 def _peaks(metrics: RunMetrics, width: int | None) -> Iterator[str]:

@@ -47,5 +47,5 @@ def _with_events(metrics: RunMetrics, options: Mapping[str, str]) -> RunMetrics:
     try:
         return with_event_log(metrics, location)
     except CmssparkError as error:
-        metrics.notes.append(f"the event log cannot be read: {error.wanted}")
+        metrics.notes.append(f"the event log cannot be read: {error.problem}")
         return metrics

@@ -77,7 +77,7 @@ def _job_pages(files: Files, store: str, job: Job, out: Path) -> Iterator[SitePa
         except CmssparkError as error:
             if isinstance(error, OutputError):
                 raise
-            fault = f"{error.wanted}: {error.found}" if error.found else error.wanted
+            fault = f"{error.problem}: {error.found}" if error.found else error.problem
             yield SitePage(interval, SiteEntry(title, "", Verdict("bad", "damaged", fault)), fault)
             continue
         yield SitePage(interval, SiteEntry(title, path, verdict_of(current.manifest)))

@@ -63,7 +63,7 @@ def find_tables(files: Files, layout: Layout, day: date) -> tuple[list[DumpView]
         try:
             dump = choose(files, layout, day)
         except (InputMissing, NotReady) as error:
-            notes.append(f"{kind}: {error.wanted}: {error.found}")
+            notes.append(f"{kind}: {error.problem}: {error.found}")
             continue
         notes += [f"{kind}: {dump.folder}", *dump.warnings]
         tables += _tables_of(files, dump, day)

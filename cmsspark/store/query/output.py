@@ -36,7 +36,7 @@ def echo_result(result: QueryResult) -> None:
     echo_table(
         result.names,
         [[cell_of(value) for value in row] for row in result.rows],
-        left=texts,
+        texts=texts,
         optional=range(2, len(result.names)),
     )
 
