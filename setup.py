@@ -121,6 +121,7 @@ setup(
         "cramjam>=2.8",  # Avro's snappy codec
         "fastavro>=1.9",
         "isal>=1.7",
+        "jinja2>=3.1",  # pages that are files; 1.4 MB with markupsafe
         "jsonschema>=4.20",
         "msgspec>=0.19",
         "numpy>=1.26",

@@ -12,6 +12,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
+from markupsafe import Markup
+
 from cmsspark.base.errors import CmssparkError, OutputError
 from cmsspark.base.manifests import Manifest
 from cmsspark.base.periods import named, options
@@ -67,7 +69,7 @@ def _write_by_process(fout: str, job: str, done: CurrentTable) -> None:
         raise OutputError(f"it needs more memory than this process may use (ulimit -v): {reason[0]}")
 
 
-def page_of_run(files: Files, fout: str, job: Job, manifest: Manifest, folder: str, links: str = "") -> str:
+def page_of_run(files: Files, fout: str, job: Job, manifest: Manifest, folder: str, links: Markup | None = None) -> str:
     """Return the page of the run in ``folder``: what was read, in pictures, and then how it was counted."""
     contents = of_run(files, fout, job, manifest, folder)
     interval = named(manifest.period or manifest.day)
