@@ -187,7 +187,7 @@ def built_in(name: str) -> Job | None:
         if script_lines.is_script(name):
             raise script_lines.ScriptNotIncluded(name) from None
         raise UsageError(
-            error.wanted, found=f"{error.found}; and there is no file {name!r} here", next_step=error.next_step
+            error.problem, found=f"{error.found}; and there is no file {name!r} here", next_step=error.next_step
         ) from None
 
 
