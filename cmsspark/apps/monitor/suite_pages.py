@@ -1,4 +1,4 @@
-"""Pages of suites, each one HTML file without scripts: Results, Longevity, Infrastructure."""
+"""Pages of suites, each one HTML file without scripts: Results, Trend, Hosts."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def results_page(result: SuiteResult, samples: Sequence[ProcessSample], others: 
     return document(f"Results of {run.suite}", "\n".join(body))
 
 
-def longevity_page(suite: str, results: Sequence[SuiteResult]) -> str:
+def trend_page(suite: str, results: Sequence[SuiteResult]) -> str:
     """Return a trend over all runs of a suite, the oldest first: resident memory, CPU and time of each step."""
-    body = [_head(f"Longevity of {suite}", number_of(len(results), "run"))]
+    body = [_head(f"Trend of {suite}", number_of(len(results), "run"))]
     steps = list(dict.fromkeys(step.name for result in results for step in result.steps))
     for title, number in (("Resident memory at most", _volume), ("Seconds", lambda value: f"{value:.1f} s")):
         series: dict[str, list[tuple[float, float]]] = {}
@@ -70,10 +70,10 @@ def longevity_page(suite: str, results: Sequence[SuiteResult]) -> str:
                      _volume(worst) if worst is not None else None, run.status))  # fmt: skip
     heads = ("", "run", "release", "size", "started (UTC)", "seconds", "resident", "status")
     body.append(_section("Runs", _table(heads, rows, (1, 2, 4, 7))))
-    return document(f"Longevity of {suite}", "\n".join(body))
+    return document(f"Trend of {suite}", "\n".join(body))
 
 
-def infrastructure_page(samples: Iterable[ProcessSample], now_ms: int, this_host: Sequence[tuple[str, str]]) -> str:
+def hosts_page(samples: Iterable[ProcessSample], now_ms: int, this_host: Sequence[tuple[str, str]]) -> str:
     """Return the nodes as they were seen last: processes, memory and CPU by role; ``this_host``: facts on this one."""
     latest: dict[str, list[ProcessSample]] = defaultdict(list)
     for sample in samples:
@@ -81,7 +81,7 @@ def infrastructure_page(samples: Iterable[ProcessSample], now_ms: int, this_host
             latest[sample.host].clear()
         if not latest[sample.host] or sample.time_ms == latest[sample.host][0].time_ms:
             latest[sample.host].append(sample)
-    body = [_head("Infrastructure", f"{len(latest)} hosts, as of {clock.to_second(now_ms)} UTC")]
+    body = [_head("Hosts", f"{len(latest)} hosts, as of {clock.to_second(now_ms)} UTC")]
     body.append(_section("This host", _table(("", ""), this_host, (0, 1))))
     rows = []
     for host, processes in sorted(latest.items()):
@@ -93,7 +93,7 @@ def infrastructure_page(samples: Iterable[ProcessSample], now_ms: int, this_host
                 rows.append((host, f"{age:,.0f} s ago", role, len(own), containers, *_sums(own)))
     heads = ("host", "seen", "role", "processes", "containers", "CPU %", "resident", "virtual", "open files")
     body.append(_section("Nodes", _table(heads, rows, (0, 1, 2)), "The last sample of each host."))
-    return document("Infrastructure", "\n".join(body))
+    return document("Hosts", "\n".join(body))
 
 
 def _sums(own: Sequence[ProcessSample]) -> tuple[str, str, str, str]:
