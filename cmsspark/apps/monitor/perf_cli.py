@@ -137,7 +137,7 @@ def compare_command(
         raise UsageError(
             "BEFORE and AFTER are two releases",
             found=f"{before} twice",
-            next_step=f"cmsspark lab perf longevity {suite} compares runs of one release",
+            next_step=f"cmsspark lab perf trend {suite} compares runs of one release",
         )
     with _database(settings_of(settings_file).state_dir) as database:
         first = latest_by_size(database, suite, before)
@@ -234,27 +234,27 @@ def results_command(suite: str, release: str | None, out: Path | None, settings_
     _write(out or Path(f"{suite}-results.html"), results_page(last, samples, results))
 
 
-@command.command("longevity")
+@command.command("trend")
 @click.argument("suite")
 @click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="The last so many runs.")
 @_page_options
-def longevity_command(suite: str, limit: int, out: Path | None, settings_file: str | None, debug: bool) -> None:
+def trend_command(suite: str, limit: int, out: Path | None, settings_file: str | None, debug: bool) -> None:
     """Write the page with the trend over the last runs of SUITE."""
-    from cmsspark.apps.monitor.suite_pages import longevity_page
+    from cmsspark.apps.monitor.suite_pages import trend_page
     from cmsspark.apps.monitor.suite_results import load_result, load_runs
 
     with _database(settings_of(settings_file).state_dir) as database:
         results = [load_result(database, run) for run in reversed(load_runs(database, suite, limit))]
-    _write(out or Path(f"{suite}-longevity.html"), longevity_page(suite, results))
+    _write(out or Path(f"{suite}-trend.html"), trend_page(suite, results))
 
 
-@command.command("infrastructure")
+@command.command("hosts")
 @_page_options
-def infrastructure_command(out: Path | None, settings_file: str | None, debug: bool) -> None:
+def hosts_command(out: Path | None, settings_file: str | None, debug: bool) -> None:
     """Write the page of the nodes as their monitors saw them last."""
     import psutil
 
-    from cmsspark.apps.monitor.suite_pages import infrastructure_page
+    from cmsspark.apps.monitor.suite_pages import hosts_page
 
     with _database(settings_of(settings_file).state_dir) as database:
         samples = database.latest_samples()
@@ -266,7 +266,7 @@ def infrastructure_command(out: Path | None, settings_file: str | None, debug: b
         ("memory", f"{volume(memory.total)}, {volume(memory.available)} available"),
         ("disk /", f"{volume(disk.total)}, {volume(disk.free)} free"),
     ]
-    _write(out or Path("infrastructure.html"), infrastructure_page(samples, clock.now_ms(), facts))
+    _write(out or Path("hosts.html"), hosts_page(samples, clock.now_ms(), facts))
 
 
 @contextmanager

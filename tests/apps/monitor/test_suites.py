@@ -82,11 +82,11 @@ def test_a_suite_runs_marks_its_steps_measures_them_and_compares(tmp_path: Path)
     perf(tmp_path, "run", str(suite_file(tmp_path, more, "sizes: [30]\n")), "--release", "two")
     ended = perf(tmp_path, "compare", "mine", "one", "two", "--tolerance", "0.3", check=65)
     assert "load all rss_bytes ×" in ended.stderr and "rest all rss_bytes" not in ended.stderr
-    for page in ("results", "longevity"):
+    for page in ("results", "trend"):
         perf(tmp_path, page, "mine", "--out", str(tmp_path / f"{page}.html"))
         text = (tmp_path / f"{page}.html").read_text(encoding="utf-8")
         assert "<script" not in text and "<svg" in text and "src=" not in text
-    perf(tmp_path, "infrastructure", "--out", str(tmp_path / "i.html"))
+    perf(tmp_path, "hosts", "--out", str(tmp_path / "i.html"))
     assert "python_driver" in (tmp_path / "i.html").read_text(encoding="utf-8")
 
 
@@ -214,8 +214,8 @@ def test_pages_escape_what_they_show() -> None:
     one = result("<b>1</b>", 2, 100, 1.0)
     rows = [ProcessSample("r", 1, "<i>h</i>", 1, 0, 0, "java", rss_bytes=5)]
     texts = [
-        suite_pages.results_page(one, rows, [one, one]), suite_pages.longevity_page("<u>s</u>", [one]),
-        suite_pages.infrastructure_page(rows, int(time.time() * 1000), [("<s>x</s>", "y")]),
+        suite_pages.results_page(one, rows, [one, one]), suite_pages.trend_page("<u>s</u>", [one]),
+        suite_pages.hosts_page(rows, int(time.time() * 1000), [("<s>x</s>", "y")]),
     ]  # fmt: skip
     for text in texts:
         for tag in ("<b>", "<i>", "<u>", "<s>"):
