@@ -93,7 +93,7 @@ def _values(column: pa.ChunkedArray) -> Sums:
     import pyarrow.compute as pc
 
     is_there = pc.is_valid(column).to_numpy()
-    if (pc.sum(column.cast("float64")).as_py() or 0) >= SAFE:
+    if (pc.sum(column.cast("float64", safe=False)).as_py() or 0) >= SAFE:
         return np.array([int(value or 0) for value in column.to_pylist()], dtype=object), is_there
     return pc.fill_null(column, 0).to_numpy(), is_there
 
