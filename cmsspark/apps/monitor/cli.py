@@ -13,7 +13,7 @@ from typing import Any, Final, NoReturn
 
 import click
 
-from cmsspark.apps.monitor.events_cli import events_command
+from cmsspark.apps.monitor.show_measured import events_command
 from cmsspark.base.clock import to_second
 from cmsspark.base.errors import UsageError
 from cmsspark.base.text.terminal import echo_table, volume
