@@ -126,7 +126,7 @@ class TaskContext:
         """
         replicas = _replicas(local_folder(self.replicas)) if self.replicas else None
         arguments = (reader.groups, replicas, self.pseudonyms.of)
-        last = (aggregator.rows(*arguments), aggregator.bin_rows()) if is_last else ()
+        last = (aggregator.rows(*arguments), aggregator.pair_rows(), aggregator.bin_rows()) if is_last else ()
         if is_last and not self.single_accesses:
             last = (*last, aggregator.note_rows(reader.notes()))
         for rows in (aggregator.drain(*arguments), *last):
