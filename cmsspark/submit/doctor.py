@@ -98,7 +98,7 @@ def examine(settings_file: str | None, fout: str | None, environ: Mapping[str, s
 
 
 def _failed(name: str, error: CmssparkError) -> Diagnosis:
-    parts = [str(part) for part in (error.wanted, error.where, error.found) if part is not None]
+    parts = [str(part) for part in (error.problem, error.where, error.found) if part is not None]
     return Diagnosis(name, WRONG, "; ".join(parts), error.next_step)
 
 
@@ -191,7 +191,7 @@ def _key(settings: Settings) -> Diagnosis:
 
 
 def _broker(settings: Settings) -> Diagnosis:
-    from cmsspark.publish.publishing_settings import publishing_settings
+    from cmsspark.publish.sink import publishing_settings
     from cmsspark.publish.sinks import SINKS
 
     options = publishing_settings(settings)
@@ -215,7 +215,7 @@ def _broker(settings: Settings) -> Diagnosis:
 
 def _people(settings: Settings) -> Diagnosis:
     """Return whether numbers of few people are withheld where others read documents or pages."""
-    from cmsspark.publish.publishing_settings import publishing_settings
+    from cmsspark.publish.sink import publishing_settings
 
     options = publishing_settings(settings)
     if options.min_distinct_users is not None:
@@ -284,7 +284,7 @@ def _cluster(settings: Settings, environ: Mapping[str, str]) -> Diagnosis:
         kerberos.check(environ, *map(settings.spark.get, names))
     except CmssparkError as error:
         return Diagnosis(
-            "cluster", WRONG, f"{folder} requires Kerberos: {error.wanted}; {error.found}", error.next_step or ""
+            "cluster", WRONG, f"{folder} requires Kerberos: {error.problem}; {error.found}", error.next_step or ""
         )
     return Diagnosis("cluster", OK, folder)
 
