@@ -18,8 +18,8 @@ from cmsspark.base import buffers, dates
 from cmsspark.base.names import DERIVED
 from cmsspark.base.schemas import Table
 from cmsspark.counting.packing import Codes, pack
-from cmsspark.counting.pre_aggregate import ACCESS, PAIR, QUARANTINE
-from cmsspark.counting.site_pairs import PAIR_KEYS, SCAN_COLUMNS
+from cmsspark.counting.pre_aggregate import ACCESS, QUARANTINE
+from cmsspark.counting.site_pairs import PAIR, PAIR_KEYS, SCAN_COLUMNS
 from cmsspark.counting.sums import Nullable, in_seconds, runs_of, sum_by_key
 
 if TYPE_CHECKING:

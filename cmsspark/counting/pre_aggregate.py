@@ -19,8 +19,8 @@ from cmsspark.base.access import AccessBatch, Group, Packed, Quarantined, Remote
 from cmsspark.base.exact_integers import Longs
 from cmsspark.counting import prefixes
 from cmsspark.counting.catalogue import NOT_THERE, Catalogue, Hashes, Numbers, Replicas, site_hashes
-from cmsspark.counting.site_pairs import PairNumbers
-from cmsspark.counting.sums import capped_sums, runs_of, sum_runs
+from cmsspark.counting.site_pairs import SitePairs
+from cmsspark.counting.sums import runs_of, sum_runs
 from cmsspark.sources.registry import STREAMS_NAMING_READERS
 
 if TYPE_CHECKING:
@@ -28,13 +28,12 @@ if TYPE_CHECKING:
 
 #: Accesses that a task keeps before it aggregates them, by default.
 AGGREGATE_AT: Final = 50_000
-#: Bytes of quarantined records that a task keeps: a file of garbage must not fill its memory.
+#: Bytes of quarantined records that a task keeps: a file of garbage must not fill its memory. Each counts so many more.
 QUARANTINE_BYTES: Final = 16 * 1024 * 1024
-#: Bytes of a quarantined record besides its text, about.
 _RECORD_BYTES: Final = 200
 
 #: Kinds of rows in the result of a scan. Notes of readers have other kinds.
-ACCESS, PAIR, BIN, QUARANTINE, PREFIX = "access", "pair", "bin", "quarantine", "prefix"
+ACCESS, BIN, QUARANTINE, PREFIX = "access", "bin", "quarantine", "prefix"
 
 #: (name, type) of each column of the result of a scan.
 COLUMNS: Final = (
@@ -123,9 +122,8 @@ class StreamAggregator:
     _sums: Columns = field(default_factory=dict)
     _aggregated: int = 0
     _groups: _Groups = field(default_factory=_Groups)
-    #: The sums by data tier and pair of sites, of a stream that has these (rule 63).
-    _pair_parts: list[Columns] = field(default_factory=list)
-    _pairs: PairNumbers = field(default_factory=PairNumbers)
+    #: Complete once ``rows`` has run.
+    site_pairs: SitePairs = field(default_factory=SitePairs)
 
     @property
     def held(self) -> int:
@@ -134,10 +132,8 @@ class StreamAggregator:
 
     def add(self, batch: AccessBatch) -> None:
         """Count the bins of a batch and keep its matched accesses."""
-        self.bins["read"] += batch.read
-        self.bins["write_only"] += batch.write_only
-        self.bins["no_lfn"] += batch.no_lfn
-        self.bins["malformed"] += len(batch.malformed)
+        counts = {"read": batch.read, "write_only": batch.write_only, "no_lfn": batch.no_lfn}
+        self.bins.update({**counts, "malformed": len(batch.malformed)})
         self.out_of_day.update(batch.out_of_day)
         self.generations.update(batch.generations)
         self.quarantined += batch.malformed
@@ -191,45 +187,11 @@ class StreamAggregator:
         sums["remote_count"] = (remote != Remote.UNKNOWN).astype(np.int64)
         sums["pair"] = np.asarray(catalogue.pair_datasets)[pairs].astype(np.int64)
         if self.stream in STREAMS_NAMING_READERS:
-            self._add_site_pairs(groups, sums)
+            self.site_pairs.add(groups, require(sums["pair"]), catalogue, sums)
         sums["group"] = self._groups.keys[numbers]
         parts = [self._sums, sums] if self._sums else [sums]
         self._sums = pre_aggregate(joined(parts), "pair", "group", self.stream)
         self._aggregated = len(require(self._sums["pair"]))
-
-    def _add_site_pairs(self, groups: list[Group], accesses: Columns) -> None:
-        """Add accesses, with the dataset in ``pair``, to the sums by data tier and pair of sites."""
-        tiers = self._pairs.of_datasets(require(accesses["pair"]), self._catalogue())
-        pairs = self._pairs.of_groups(groups, require(accesses["group"]))
-        width = len(self._pairs.pairs)
-        size, keys = len(self._pairs.tiers) * width, tiers * width + pairs
-        rows = np.flatnonzero(np.bincount(keys))
-        part: Columns = {"tier": rows // width, "pair": rows % width}
-        for name in ("nacc", "remote_nacc", "remote_count", "read_bytes"):
-            values = accesses[name]
-            part[name] = None if values is None else capped_sums(keys, values, size)[rows]
-        self._pair_parts.append(part)
-
-    def pair_rows(self) -> dict[str, Any]:
-        """Return the sums by data tier and pair of sites as columns of a scan's result, once ``rows`` has run."""
-        if not self._pair_parts:
-            return {}
-        sums = pre_aggregate(joined(self._pair_parts), "tier", "pair", self.stream, is_capped=True)
-        tiers, pairs = require(sums["tier"]), require(sums["pair"])
-        count = len(tiers)
-        zeros = np.zeros(count, np.int32)
-        return {
-            "kind": buffers.dictionary_array([PAIR], zeros),
-            "stream": buffers.dictionary_array([self.stream], zeros),
-            **self._pairs.key_columns(tiers, pairs),
-            "app": buffers.dictionary_array([None], zeros),
-            "nacc": buffers.from_numpy(require(sums["nacc"])),
-            "remote_nacc": with_nulls(sums["remote_nacc"], sums["remote_count"], count),
-            "read_bytes": with_nulls(sums["read_bytes"], sums["nacc"], count),
-            "cpu_ms": with_nulls(None, None, count),
-            "wall_ms": with_nulls(None, None, count),
-            "detail": buffers.dictionary_array([None], zeros),
-        }
 
     def rows(self, groups: list[Group], replicas: Replicas | None, pseudonym: Callable[[str], str]) -> dict[str, Any]:
         """Return the aggregated accesses as columns of a scan's result, with pseudonyms instead of user names.
@@ -312,10 +274,10 @@ def joined(parts: Sequence[Columns]) -> Columns:
     return whole
 
 
-def pre_aggregate(columns: Columns, first: str, second: str, stream: str, *, is_capped: bool = False) -> Columns:
+def pre_aggregate(columns: Columns, first: str, second: str, stream: str) -> Columns:
     """Return ``columns`` with each combination of the keys ``first`` and ``second`` once and all others summed.
 
-    Keys are numbers from 0 on. Raises DataError (65) if a sum exceeds 64 bits; with ``is_capped`` it is 2^63-1.
+    Keys are numbers from 0 on. Raises DataError (65) if a sum exceeds 64 bits.
     """
     high, low = require(columns[first]), require(columns[second])
     width = int(low.max()) + 1 if len(low) else 1
@@ -325,10 +287,7 @@ def pre_aggregate(columns: Columns, first: str, second: str, stream: str, *, is_
     sums: Columns = {first: keys // width, second: keys % width}
     for name, values in columns.items():
         if name not in sums:
-            what = f"{name} of {stream}"
-            sums[name] = (
-                None if values is None else sum_runs(values[runs.order], runs.starts, what, is_capped=is_capped)
-            )
+            sums[name] = None if values is None else sum_runs(values[runs.order], runs.starts, f"{name} of {stream}")
     return sums
 
 

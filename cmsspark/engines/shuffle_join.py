@@ -15,8 +15,8 @@ from cmsspark.base.access import Remote
 from cmsspark.base.buffers import flags, from_numpy, is_there
 from cmsspark.base.names import DERIVED
 from cmsspark.counting.catalogue import check_hash, hashes_in, name_hash
-from cmsspark.counting.pre_aggregate import ACCESS, BIN, COLUMNS, PAIR
-from cmsspark.counting.site_pairs import SCAN_COLUMNS
+from cmsspark.counting.pre_aggregate import ACCESS, BIN, COLUMNS
+from cmsspark.counting.site_pairs import PAIR, SCAN_COLUMNS
 from cmsspark.sources import phedex
 from cmsspark.sources.fields import UNKNOWN
 from cmsspark.sources.registry import STREAMS_NAMING_READERS

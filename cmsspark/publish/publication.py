@@ -76,7 +76,7 @@ def public_tables(request: PublishRequest) -> list[str]:
     if tables[1:]:
         # Where nothing is stored, the error comes with the table that is read.
         with suppress(InputMissing):
-            stored = stored_table_of(request, tables[0]).manifest.tables
+            stored = find_stored_table(request, tables[0]).manifest.tables
             return [tables[0], *(table for table in tables[1:] if table in stored)]
     return list(tables)
 

@@ -248,9 +248,9 @@ def _sorted(parts: list[pa.Table], schema: Table, kind: str) -> pa.Table:
     if len(parts) < 2:
         return rows
     keys = KEYS if kind == PARTIALS else _SORTED_BY[kind]
-    # As processes sort: null first.
-    order = pc.sort_indices(rows, sort_keys=[(key, "ascending") for key in keys], null_placement="at_start")
-    return rows.take(order)
+    # Null first, as processes sort.
+    filled = pa.table({key: pc.fill_null(rows[key], "") for key in keys})
+    return rows.take(pc.sort_indices(filled, sort_keys=[(key, "ascending") for key in keys]))
 
 
 def _attach_by_shuffle(
