@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -86,22 +85,3 @@ class SinkOptions:
     spool: Path
     settings: PublishingSettings = field(default_factory=PublishingSettings)
     log: Callable[[str], None] = lambda text: None
-
-
-class Clock(Protocol):
-    """The time as a seam: tests pass their own clock and do not sleep."""
-
-    def monotonic(self) -> float: ...
-    def sleep(self, seconds: float) -> None: ...
-
-
-class SystemClock:
-    """The real time."""
-
-    def monotonic(self) -> float:
-        """Seconds on a clock that never goes back."""
-        return time.monotonic()
-
-    def sleep(self, seconds: float) -> None:
-        """Wait."""
-        time.sleep(seconds)

@@ -85,7 +85,7 @@ def prune(files: Files, fout: str, before_ms: int, *, remove: bool) -> int:
 
 def _remove(files: Files, fout: str, run: OldRun) -> str | None:
     """Delete a run under its day's lease; the reason where it must stay."""
-    folder = lease.folder_of(fout, run.job, run.interval)
+    folder = lease.lease_folder(fout, run.job, run.interval)
     try:
         with lease.hold(files, folder, f"{run.job} of {run.interval}"):
             # Check again under the lease: a run may have become current, or the current one may be lost.

@@ -14,15 +14,15 @@ import psutil
 import pytest
 
 from cmsspark.apps.monitor import suite_pages
-from cmsspark.apps.monitor.growth import LAWS, fit
-from cmsspark.apps.monitor.suite_differences import differences
+from cmsspark.apps.monitor.scaling_law import LAWS, fit
 from cmsspark.apps.monitor.suite_file import Limit, read_suite
 from cmsspark.apps.monitor.suite_results import (
     SuiteResult,
     broken_limits,
+    compute_maxima,
+    differences,
     latest_by_size,
-    maxima_of,
-    result_of,
+    load_result,
     step_times,
 )
 from cmsspark.base.errors import InputMissing
@@ -163,7 +163,7 @@ def test_maxima_are_sums_over_a_role_at_one_time_on_one_host_within_the_step() -
     assert [(one.name, one.seconds, one.exit_code) for one in steps] == [("a", 0.01, 0), ("b", 0.02, 3)]
     rows = [*samples(5, {1: 999}), *samples(12, {1: 100, 2: 50}), *samples(14, {1: 120}),
             *samples(14, {9: 130}, host="g"), *samples(14, {3: 7}, "python_worker"), *samples(30, {1: 10})]  # fmt: skip
-    found = maxima_of(rows, steps)
+    found = compute_maxima(rows, steps)
     assert found["a", "java_driver"].rss_bytes == 150 and found["a", "java_driver"].processes == 2
     assert found["a", "java_driver"].cpu_percent == 100.0 and found["a", "java_driver"].virtual_bytes == 300
     assert found["a", "all"].rss_bytes == 150 and found["a", "python_worker"].rss_bytes == 7
@@ -174,7 +174,7 @@ def result(release: str, seconds: int, rss: int, size: float | None = None) -> S
     log = [LogEntry("r", 0, "mark", "begin a"), LogEntry("r", seconds * 1000, "mark", "end a exit 0")]
     steps = step_times(log)
     run = WatchedRun("r", 0, "h", release=release, suite="s", input_size=size, end_ms=seconds * 1000, status="DONE")
-    return SuiteResult(run, steps, maxima_of(samples(1, {1: rss}), steps))
+    return SuiteResult(run, steps, compute_maxima(samples(1, {1: rss}), steps))
 
 
 def test_differences_and_limits_are_exact() -> None:
@@ -227,4 +227,4 @@ def test_a_release_without_a_run_names_those_that_there_are(tmp_path: Path) -> N
         database.put_run(WatchedRun("r", 1, "h", suite="s", release="1.0", status="DONE"))
         with pytest.raises(InputMissing, match=r"runs of releases: 1\.0"):
             latest_by_size(database, "s", "2.0")
-        assert result_of(database, database.runs()[0]).maxima == {}
+        assert load_result(database, database.runs()[0]).maxima == {}
