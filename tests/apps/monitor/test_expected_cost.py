@@ -97,7 +97,8 @@ def test_a_plan_names_executors_memory_time_and_cost() -> None:
     run = on_yarn(120, GB, executors=[ExecutorEntry("1", peaks={"ProcessTreePythonRSSMemory": 2 * GB})])
     assert list(plan_lines([run], "yarn", spark_size(GB, YARN), YARN)) == [
         "executors  2 executors of 4 cores, 8 tasks at once",
-        "memory     2 × 7.5 GB for executors, 4.3 GB of heap for the driver; Python took up to 2.0 GB in an earlier run",
+        "memory     2 × 7.5 GB for executors, 4.3 GB of heap for the driver"
+        "; Python took up to 2.0 GB in an earlier run",
         "time       120 s, by 1 measured run of 1.0 GB, which took 120 s",
         "cost       at most 0.27 core hours, 0.5 GB hours of executors",
     ]
