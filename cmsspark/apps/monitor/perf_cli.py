@@ -137,7 +137,7 @@ def compare_command(
         raise UsageError(
             "BEFORE and AFTER are two releases",
             found=f"{before} twice",
-            next_step=f"cmsspark lab perf longevity {suite} compares runs of one release",
+            next_step=f"cmsspark lab perf trend {suite} compares runs of one release",
         )
     with _database(settings_of(settings_file).state_dir) as database:
         first = latest_by_size(database, suite, before)
@@ -150,7 +150,7 @@ def compare_command(
     rows = differences(first, second)
     if not rows:
         raise InputMissing(
-            "two releases with a run of the same input size are wanted",
+            "the releases have no run of the same input size",
             found="; ".join(only_in_one(first, second)),
             next_step="run the suite of both releases with the same sizes: cmsspark lab perf run",
         )
@@ -201,8 +201,7 @@ def _echo_scaling(results: list[SuiteResult], as_json: bool) -> None:
     sizes = [result for result in results if result.run.input_size]
     if not sizes:
         raise InputMissing(
-            "runs with input sizes are wanted",
-            found="runs without a size",
+            "the runs have no input sizes",
             next_step="give two releases to compare, or `sizes` in the suite",
         )
     rows = scaling_rows(sizes)
@@ -234,27 +233,27 @@ def results_command(suite: str, release: str | None, out: Path | None, settings_
     _write(out or Path(f"{suite}-results.html"), results_page(last, samples, results))
 
 
-@command.command("longevity")
+@command.command("trend")
 @click.argument("suite")
 @click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="The last so many runs.")
 @_page_options
-def longevity_command(suite: str, limit: int, out: Path | None, settings_file: str | None, debug: bool) -> None:
+def trend_command(suite: str, limit: int, out: Path | None, settings_file: str | None, debug: bool) -> None:
     """Write the page with the trend over the last runs of SUITE."""
-    from cmsspark.apps.monitor.suite_pages import longevity_page
+    from cmsspark.apps.monitor.suite_pages import trend_page
     from cmsspark.apps.monitor.suite_results import load_result, load_runs
 
     with _database(settings_of(settings_file).state_dir) as database:
         results = [load_result(database, run) for run in reversed(load_runs(database, suite, limit))]
-    _write(out or Path(f"{suite}-longevity.html"), longevity_page(suite, results))
+    _write(out or Path(f"{suite}-trend.html"), trend_page(suite, results))
 
 
-@command.command("infrastructure")
+@command.command("hosts")
 @_page_options
-def infrastructure_command(out: Path | None, settings_file: str | None, debug: bool) -> None:
+def hosts_command(out: Path | None, settings_file: str | None, debug: bool) -> None:
     """Write the page of the nodes as their monitors saw them last."""
     import psutil
 
-    from cmsspark.apps.monitor.suite_pages import infrastructure_page
+    from cmsspark.apps.monitor.suite_pages import hosts_page
 
     with _database(settings_of(settings_file).state_dir) as database:
         samples = database.latest_samples()
@@ -266,7 +265,7 @@ def infrastructure_command(out: Path | None, settings_file: str | None, debug: b
         ("memory", f"{volume(memory.total)}, {volume(memory.available)} available"),
         ("disk /", f"{volume(disk.total)}, {volume(disk.free)} free"),
     ]
-    _write(out or Path("infrastructure.html"), infrastructure_page(samples, clock.now_ms(), facts))
+    _write(out or Path("hosts.html"), hosts_page(samples, clock.now_ms(), facts))
 
 
 @contextmanager
@@ -274,7 +273,7 @@ def _database(state_dir: Path) -> Iterator[ProcessDatabase]:
     """Yield the database of watched processes, to read. Raises InputMissing (66) where nothing was watched."""
     with read_processes(state_dir) as database:
         if database is None:
-            raise InputMissing("a run of a suite is wanted", found="none", next_step="cmsspark lab perf run SUITE.yaml")
+            raise InputMissing("no suite has run", next_step="cmsspark lab perf run SUITE.yaml")
         yield database
 
 

@@ -1,4 +1,4 @@
-"""Pages of suites, each one HTML file without scripts: Results, Longevity, Infrastructure."""
+"""Pages of suites, each one HTML file without scripts: Results, Trend, Hosts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def results_page(result: SuiteResult, samples: Sequence[ProcessSample], others: 
     return document(f"Results of {run.suite}", parts, _about(run))
 
 
-def longevity_page(suite: str, results: Sequence[SuiteResult]) -> str:
+def trend_page(suite: str, results: Sequence[SuiteResult]) -> str:
     """Return a trend over all runs of a suite, the oldest first: resident memory, CPU and time of each step."""
     steps = dict.fromkeys(step.name for result in results for step in result.steps)
     memory: dict[str, list[tuple[float, float]]] = {step: [] for step in steps}
@@ -70,10 +70,10 @@ def longevity_page(suite: str, results: Sequence[SuiteResult]) -> str:
         section("Seconds", _lines(seconds, "Seconds", _seconds, marks=marks)),
         section("Runs", table(heads, rows, (1, 2, 4, 7))),
     ]
-    return document(f"Longevity of {suite}", parts, number_of(len(results), "run"))
+    return document(f"Trend of {suite}", parts, number_of(len(results), "run"))
 
 
-def infrastructure_page(samples: Iterable[ProcessSample], now_ms: int, this_host: Sequence[tuple[str, str]]) -> str:
+def hosts_page(samples: Iterable[ProcessSample], now_ms: int, this_host: Sequence[tuple[str, str]]) -> str:
     """Return the nodes as they were seen last: processes, memory and CPU by role; ``this_host``: facts on this one."""
     latest: dict[str, list[ProcessSample]] = defaultdict(list)
     for sample in samples:
@@ -94,7 +94,7 @@ def infrastructure_page(samples: Iterable[ProcessSample], now_ms: int, this_host
         section("This host", table((), this_host, (0, 1))),
         section("Nodes", table(heads, rows, (0, 1, 2)), about="The last sample of each host."),
     ]
-    return document("Infrastructure", parts, f"{number_of(len(latest), 'host')}, as of {clock.to_second(now_ms)} UTC")
+    return document("Hosts", parts, f"{number_of(len(latest), 'host')}, as of {clock.to_second(now_ms)} UTC")
 
 
 def _lines(
