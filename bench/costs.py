@@ -1,7 +1,7 @@
 """What jobs cost, at scale: ``python -m bench.costs [MILLIONS]`` from the top of a checkout.
 
-Makes a day of so many millions of HTCondor's records (10 without a number), counts it by ``job_efficiency`` and by DuckDB
-on the same files, and compares cells of job_efficiency and running_cores.
+Makes a day of so many millions of HTCondor's records (10 without a number), counts it by ``job_efficiency`` and by
+DuckDB on the same files, and compares cells of job_efficiency and running_cores.
 """
 
 from __future__ import annotations
