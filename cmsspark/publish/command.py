@@ -26,7 +26,7 @@ from cmsspark.publish.publication import (
     record_publication,
     show_documents,
 )
-from cmsspark.publish.publishing_settings import publishing_settings
+from cmsspark.publish.sink import publishing_settings
 from cmsspark.publish.sinks import SINKS
 from cmsspark.publish.verify import VerifyRequest, verify
 from cmsspark.settings.settings import Settings
@@ -82,7 +82,7 @@ def publish_options(command: Callable[..., Any]) -> Callable[..., Any]:
         verify: str | None, verify_login: str | None, index: str | None, verbose: bool,
     ) -> Any:  # fmt: skip
         settings = settings_of(settings_file)
-        request = request_of(settings, when, job_name, fout, sink, amq, spool, limit)
+        request = build_request(settings, when, job_name, fout, sink, amq, spool, limit)
         where = _verify_request(request, verify, verify_login, index)
         _refuse_together(("--verify", where), ("--resume", resume), ("--dry-run", dry_run), ("--resend", resend))
         _refuse_together(("--verify", where), ("--limit", limit))
@@ -138,7 +138,7 @@ def publish(request: PublishRequest, action: PublishAction) -> None:
     check_results(results)
 
 
-def request_of(
+def build_request(
     settings: Settings, day: Interval, job_name: str | None, fout: str | None, sink: str | None, amq: str | None,
     spool: str | None, limit: int | None,
 ) -> PublishRequest:  # fmt: skip
@@ -162,18 +162,18 @@ def request_of(
     credentials = amq or defaults.amq
     folder = spool or defaults.spool or settings.state_dir / "published"
     return PublishRequest(
-        day, _job_of(job_name, day), settings, defaults, fout, chosen,
+        day, _find_job(job_name, day), settings, defaults, fout, chosen,
         Path(credentials) if credentials else None, Path(folder), limit,
     )  # fmt: skip
 
 
-def _job_of(name: str | None, when: Interval) -> Job:
-    is_period = isinstance(when, Period)
+def _find_job(name: str | None, interval: Interval) -> Job:
+    is_period = isinstance(interval, Period)
     job = find_job(name or ("period" if is_period else "data_aggregation"))
     if job.of_periods != is_period:
         kind = "periods" if job.of_periods else "days"
         raise UsageError(
-            f"{job.name} has results of {kind}, and {options(when)} names a {'period' if is_period else 'day'}",
+            f"{job.name} has results of {kind}, and {options(interval)} names a {'period' if is_period else 'day'}",
             next_step="give --date for a day, --week, --month or --from … --to for a period",
         )
     return job

@@ -19,13 +19,11 @@ from cmsspark.counting.reconciliation import StreamBins
 from cmsspark.filesystems.storage import is_local, unreadable
 from cmsspark.pages import reconciliation_table
 from cmsspark.run import catalogue_snapshots
-from cmsspark.run.file_records import FileNotes, entries, leave_out_damaged, list_records
+from cmsspark.run.file_records import FileNotes, entries, leave_out_damaged, list_records, quarantine
 from cmsspark.run.provenance import check_unchanged, dumps_summary, input_summary, versions
-from cmsspark.run.quarantine import quarantine
 from cmsspark.run.request import DayRequest, Inputs, JobRequest
 from cmsspark.run.run_context import RunContext
-from cmsspark.run.scan_result import ScanResult
-from cmsspark.run.scan_summary import ScanSummary
+from cmsspark.run.scan_summary import ScanResult, ScanSummary
 from cmsspark.sources.folders import DayInput
 from cmsspark.store import results
 
@@ -44,7 +42,7 @@ class DayOutcome:
     source: str = ""
 
 
-def outcome_of(
+def build_outcome(
     request: DayRequest, inputs: Inputs, result: ScanResult, catalogue: Mapping[str, Any] | None
 ) -> DayOutcome:
     """Return the outcome of a scan; quarantines malformed records. ``catalogue``: the report of its build, None for a
@@ -74,7 +72,7 @@ def outcome_of(
     }
     files = f", which names {catalogue['files']:,} files" if catalogue else ""
     if catalogue:
-        warnings += catalogue_snapshots.warnings_of(Report(**catalogue), inputs.dbs)
+        warnings += catalogue_snapshots.list_warnings(Report(**catalogue), inputs.dbs)
     source = f"DBS dump of {inputs.dbs.day or 'no date'} in {inputs.dbs.folder}{files}"
     return DayOutcome(summary.bins, manifest, summary.warnings() + warnings, examples, source)
 
@@ -226,7 +224,7 @@ def _same(paths: list[str], key_of: Callable[[str], Any]) -> list[list[str]]:
         except OSError as error:
             raise unreadable(path, error) from None
         groups.setdefault(keys[file_id], []).append(path)
-    return [same for same in groups.values() if len(same) > 1]
+    return [group for group in groups.values() if len(group) > 1]
 
 
 def _start(path: str) -> bytes:

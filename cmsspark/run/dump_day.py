@@ -148,13 +148,13 @@ def run(job: DumpJob, request: JobRequest, log: Callable[[str], None] | None = N
         # Missing local input is an error before a JVM starts.
         dumps = job.choose(LocalFiles(), job_run.layout, request.day) if job_run.is_local else []
         start = _run_by_processes if job_run.engine == PROCESSES else _run_in_spark
-        done = start(_Work(job.only(request.datasets), request, job_run.layout, job_run.run_context), dumps)
+        done = start(DumpDayRun(job.only(request.datasets), request, job_run.layout, job_run.run_context), dumps)
         job_run.run_context.manifest = done.manifest
         return done
 
 
 @dataclass(frozen=True)
-class _Work:
+class DumpDayRun:
     """A run of a job for a day."""
 
     job: DumpJob
@@ -196,41 +196,41 @@ class _Work:
         return done
 
 
-def _run_by_processes(work: _Work, dumps: list[Dump]) -> results.CurrentTable:
+def _run_by_processes(day_run: DumpDayRun, dumps: list[Dump]) -> results.CurrentTable:
     from cmsspark.dumps.dump_parts import spill_folder, write_by_processes
     from cmsspark.run import local
 
     with local.worker_pool() as workers:
 
         def write(staged: results.StagedRun) -> Written:
-            more = work.job.more(LocalFiles(), work.request) if work.job.more else {}
-            settings = work.request.settings
+            more = day_run.job.more(LocalFiles(), day_run.request) if day_run.job.more else {}
+            settings = day_run.request.settings
             with spill_folder(settings.cache_dir) as folder:
                 return write_by_processes(
-                    work.job, work.request.day, dumps, folder, workers.map, staged, settings.rses, more
+                    day_run.job, day_run.request.day, dumps, folder, workers.map, staged, settings.rses, more
                 )
 
-        return work.store(LocalFiles(), dumps, PROCESSES, write)
+        return day_run.store(LocalFiles(), dumps, PROCESSES, write)
 
 
-def _run_in_spark(work: _Work, dumps: list[Dump]) -> results.CurrentTable:
+def _run_in_spark(day_run: DumpDayRun, dumps: list[Dump]) -> results.CurrentTable:
     from cmsspark.engines.session import cause_of, session
     from cmsspark.engines.spark_progress import log_page, spark_progress
     from cmsspark.run.dump_spark import write_by_spark
 
-    spark = session(f"cmsspark {work.job.name}")
-    log_page(spark, work.run_context.log)
+    spark = session(f"cmsspark {day_run.job.name}")
+    log_page(spark, day_run.run_context.log)
     files = LocalFiles() if dumps else files_for("hdfs://", spark)
-    work.run_context.lock(files)
-    chosen = dumps or work.job.choose(files, work.layout, work.request.day)
+    day_run.run_context.lock(files)
+    chosen = dumps or day_run.job.choose(files, day_run.layout, day_run.request.day)
 
     def write(staged: results.StagedRun) -> Written:
-        more = work.job.more(files, work.request) if work.job.more else {}
+        more = day_run.job.more(files, day_run.request) if day_run.job.more else {}
         with spark_progress(spark, "reading dumps in Spark"):
-            return write_by_spark(work.job, work.request, spark, files, chosen, staged, more)
+            return write_by_spark(day_run.job, day_run.request, spark, files, chosen, staged, more)
 
     try:
-        return work.store(files, chosen, SPARK, write)
+        return day_run.store(files, chosen, SPARK, write)
     except Exception as error:
         raise cause_of(error) from None
 

@@ -65,8 +65,8 @@ def _block_frames(job: DumpTable, spark: SparkSession, dumps: Sequence[Dump]) ->
         for name, columns in (job.dbs.items() if dump.kind == "dbs" else ())
     }
     is_valid_only = job.block_contents == "valid"
-    known = dbs_rows.identities(dbs["DATASETS"])
-    of_blocks = dbs_rows.block_sums(dbs["FILES"], dbs["BLOCKS"], known, is_valid_only=is_valid_only)
+    identities = dbs_rows.identities(dbs["DATASETS"])
+    of_blocks = dbs_rows.block_sums(dbs["FILES"], dbs["BLOCKS"], identities, is_valid_only=is_valid_only)
     weight = sum(
         weight_of(file.path, file.size) for dump in dumps for listed in dump.tables.values() for file in listed
     )
@@ -92,7 +92,8 @@ def _with_rucio(
     read = {table: TableCounts() for table in TABLES if table in dump.tables}
     counts = read | counts_of(done.others) | {"RSES": rse_counts}
     unattached = sum(int(rows.columns["count"][0]) for rows in done.others if rows.what == rucio_blocks.UNATTACHED)
-    entry = {"tables": {name: one.as_dict() for name, one in sorted(counts.items())}, "unattached_blocks": unattached}
+    count_rows = {name: count.as_dict() for name, count in sorted(counts.items())}
+    entry = {"tables": count_rows, "unattached_blocks": unattached}
     names = [rse.name for rse in rses.rses]
     more = rucio_row_frames.rucio_frames(job.rucio_frames, done.others, done.names, names, rses.storage())
     return done.frames | more, entry
@@ -109,9 +110,9 @@ def collected(rows: DataFrame) -> pl.DataFrame:
     kinds = {**_ARROW, "decimal": pa.decimal128(38, 0)}
     schema = pa.schema([(field.name, kinds[field.dataType.typeName()]) for field in rows.schema.fields])
     tables = [schema.empty_table(), *(decode_rows(row["packed"]).cast(schema) for row in packed)]
-    found = pl.from_arrow(pa.concat_tables(tables))
-    assert isinstance(found, pl.DataFrame)
-    return found
+    frame = pl.from_arrow(pa.concat_tables(tables))
+    assert isinstance(frame, pl.DataFrame)
+    return frame
 
 
 _ARROW = {

@@ -37,8 +37,8 @@ def write(state_dir: Path, run: Run, error: BaseException) -> Path | None:
         finally:
             aside.unlink(missing_ok=True)
         # Runs that began in one second do not stand in their order by name.
-        others = sorted(set(path.parent.glob("*.html")) - {path}, key=lambda file: (file.stat().st_mtime_ns, file.name))
-        for old in others[: 1 - _KEPT]:
+        older = sorted(set(path.parent.glob("*.html")) - {path}, key=lambda file: (file.stat().st_mtime_ns, file.name))
+        for old in older[: 1 - _KEPT]:
             old.unlink()
     except OSError:
         return None

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from cmsspark.counting import drift, reconciliation
 from cmsspark.counting.merge import HAS, QUARANTINE_CUT, QUARANTINE_KEPT_BYTES, SideRow
 from cmsspark.counting.prefixes import OTHER
 from cmsspark.counting.reconciliation import StreamBins
+from cmsspark.engines.tasks import StreamFiles, TaskContext
 from cmsspark.run.file_records import FileNotes
 from cmsspark.run.inputs import spellings
 from cmsspark.sources.file_counts import FILE
 from cmsspark.sources.registry import FEEDS, STREAMS_OF_JOBS
 from cmsspark.sources.sample import needed_of
+from cmsspark.store.results import StagedRun
 
 #: Prefixes of unmatched files that a manifest names of each stream.
 PREFIXES_NAMED: Final = 20
@@ -47,7 +49,7 @@ class ScanSummary:
         """Sum up the side rows of a scan."""
         binned: list[tuple[str, str, int, str | None]] = []
         summary = cls({})
-        for kind, stream, what, count, detail in rows:
+        for kind, stream, name, count, detail in rows:
             if kind == "damaged":
                 damage = json.loads(detail or "")
                 file = damage["file"]
@@ -56,19 +58,19 @@ class ScanSummary:
             elif kind == "outsized":
                 summary.outsized[stream] = summary.outsized.get(stream, 0) + count
             elif kind == "sample":
-                summary.sampled.setdefault(stream, drift.Seen()).add(what, count, detail or "")
+                summary.sampled.setdefault(stream, drift.Seen()).add(name, count, detail or "")
             elif kind == FILE:
-                summary.files.setdefault(stream, FileNotes()).add(what, count, detail or "")
+                summary.files.setdefault(stream, FileNotes()).add(name, count, detail or "")
             elif kind == "prefix":
-                summary.prefixes.setdefault(stream, Counter())[what] += count
+                summary.prefixes.setdefault(stream, Counter())[name] += count
             elif kind == "reader":
-                summary.readers[what] += count
+                summary.readers[name] += count
             elif kind == HAS:
-                summary.has.setdefault(stream, set()).add(what)
+                summary.has.setdefault(stream, set()).add(name)
             elif kind == QUARANTINE_CUT:
                 summary.not_kept[stream] += count
             else:
-                binned.append((stream, what, count, detail))
+                binned.append((stream, name, count, detail))
         feeds = {name: FEEDS[name].bins for name in streams if name in FEEDS}
         summary.bins = reconciliation.from_rows(binned, streams, STREAMS_OF_JOBS, feeds)
         summary.damaged.sort(key=lambda damage: str(damage["file"]))
@@ -76,15 +78,15 @@ class ScanSummary:
 
     def drift(self) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
         """Drift for the manifest, and warnings. Raises DataError (65) for a stream of another schema."""
-        return drift.check(self.bins, self.sampled, needed_of, lambda stream, what: what in self.has.get(stream, ()))
+        return drift.check(self.bins, self.sampled, needed_of, lambda stream, name: name in self.has.get(stream, ()))
 
     def unmatched_prefixes(self) -> dict[str, list[list[Any]]]:
         """For the manifest: by stream, the most frequent [prefix, records], and the rest of them as ``other``."""
         prefixes = {}
         for stream, counts in sorted(self.prefixes.items()):
             named = sorted(((name, count) for name, count in counts.items() if name != OTHER), key=_by_count)
-            rest = counts[OTHER] + sum(count for _, count in named[PREFIXES_NAMED:])
-            prefixes[stream] = [list(pair) for pair in named[:PREFIXES_NAMED]] + ([[OTHER, rest]] if rest else [])
+            others = counts[OTHER] + sum(count for _, count in named[PREFIXES_NAMED:])
+            prefixes[stream] = [list(pair) for pair in named[:PREFIXES_NAMED]] + ([[OTHER, others]] if others else [])
         return prefixes
 
     def compiled(self) -> dict[str, Any]:
@@ -124,3 +126,28 @@ def _unverified(damage: Mapping[str, Any]) -> str:
 def _by_count(pair: tuple[str, int]) -> tuple[int, str]:
     """Return a sort key: the largest count first, equal ones by name."""
     return -pair[1], pair[0]
+
+
+class ScanResult(Protocol):
+    """A day that a runner has counted: its side rows (see ``Aggregated.side_rows``) and its tables."""
+
+    engine: str
+
+    def side_rows(self) -> Iterable[SideRow]:
+        """Return the rows of the scan that are not accesses."""
+
+    def quarantined(self) -> Iterator[tuple[str, str]]:
+        """Return (stream, detail) of malformed records."""
+
+    def write(self, run: StagedRun, table: str, fmt: str) -> int:
+        """Write a table of the run and return its number of rows."""
+
+    def close(self) -> None:
+        """Release what the result holds."""
+
+
+class Runner(Protocol):
+    """Counts the files of a day. A runner only moves rows to and from the kernel."""
+
+    def run(self, streams: Sequence[StreamFiles], context: TaskContext) -> ScanResult:
+        """Count the files of all streams. Raises DataError (65), NotAllowed (77), NotReady (75)."""

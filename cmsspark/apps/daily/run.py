@@ -20,7 +20,7 @@ from cmsspark.base.errors import CmssparkError, Exit
 from cmsspark.base.signals import interruptible
 from cmsspark.base.text.plurals import number_of
 from cmsspark.filesystems.storage import Files, join
-from cmsspark.store.daily_state import GIVEN_UP, DailyState, DayRecord, key_of, signature, split_key
+from cmsspark.store.daily_state import GIVEN_UP, DailyState, DayRecord, day_key, signature, split_key
 
 if TYPE_CHECKING:
     from cmsspark.apps.daily.config import DailyConfig
@@ -175,7 +175,7 @@ class Daily:
         outcome = TaskOutcome(task, "left", 0, "not tried, because others ended with a code that stops all")
         with suppress(CmssparkError), self.state.change() as state:
             record = DayRecord(word=outcome.word, text=outcome.text, first_ms=int(self.now() * 1000))
-            state.days.setdefault(key_of(task.day, task.job.name), record)
+            state.days.setdefault(day_key(task.day, task.job.name), record)
         return outcome
 
     def _record(self, task: PlannedTask) -> DayRecord:
@@ -211,9 +211,9 @@ class Daily:
         try:
             with self.state.change() as state:
                 if outcome.word in ("done", "published"):
-                    state.days.pop(key_of(task.day, task.job.name), None)
+                    state.days.pop(day_key(task.day, task.job.name), None)
                     return replace(outcome, signature=trouble)
-                latest = state.days.setdefault(key_of(task.day, task.job.name), DayRecord())
+                latest = state.days.setdefault(day_key(task.day, task.job.name), DayRecord())
                 update_record(latest, outcome, int(self.now() * 1000), self.config.rules)
                 record = latest
         except CmssparkError as error:

@@ -11,64 +11,31 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 from typing import Final
 
 from cmsspark.apps.dashboard import segment_build
-from cmsspark.apps.dashboard.coded_rows import TABLE
-from cmsspark.apps.dashboard.segment_index import SegmentIndex
-from cmsspark.apps.dashboard.shortage import shortage_of
-from cmsspark.base.errors import CmssparkError, NotReady, OutputError
+from cmsspark.apps.dashboard.segment import (
+    FILES,
+    TABLE,
+    VERSION,
+    Segment,
+    SegmentIndex,
+    file_digest,
+    find_exhaustion,
+    read_index,
+)  # fmt: skip
+from cmsspark.base.errors import CmssparkError, OutputError
 from cmsspark.base.text.plurals import number_of
 from cmsspark.filesystems.storage import local_path
 from cmsspark.store.query.database import Database
 from cmsspark.store.query.stored_parts import StoredInterval
 
 _DIGEST: Final = 16
-
-
-class RollupsDamagedError(NotReady):
-    """A file of the rollups could not be read: they are checked and built again."""
-
-
-@contextmanager
-def reading_rollups() -> Iterator[None]:
-    """Raises RollupsDamagedError (75) where the block cannot read a file of the rollups, and Shortage (75) where it
-    gets no memory or file descriptor for it; a damaged file may ask for much memory, too.
-    """
-    import duckdb
-    import pyarrow as pa
-
-    try:
-        yield
-    except (duckdb.IOException, duckdb.InvalidInputException, pa.ArrowException, OSError) as error:
-        if shortage := shortage_of(error):
-            raise shortage from error
-        raise RollupsDamagedError(
-            "files of the rollups are damaged or gone, and are built again", next_step="load this page again"
-        ) from error
-
-
-@dataclass(frozen=True)
-class Segment:
-    """A segment that is there: its folder and its index."""
-
-    folder: Path
-    index: SegmentIndex
-
-    @property
-    def days(self) -> list[date]:
-        """Its days, in order."""
-        return sorted(date.fromisoformat(day) for day in self.index.runs)
-
-    def file(self, name: str) -> str:
-        """Return the path of one of its Parquet files."""
-        return str(self.folder / f"{name}.parquet")
 
 
 @dataclass(frozen=True)
@@ -89,8 +56,8 @@ class RollupState:
         return {date.fromisoformat(day): run for one in self.segments for day, run in one.index.runs.items()}
 
 
-#: Builds the segment of some stored days of a store in a folder, with some threads.
-Build = Callable[[Sequence[StoredInterval], str, Path, int], SegmentIndex]
+#: Builds the segment of some stored days of a store in a folder.
+Build = Callable[[Sequence[StoredInterval], str, Path], SegmentIndex]
 
 
 class Rollups:
@@ -103,7 +70,6 @@ class Rollups:
         database: Database,
         cache: Path,
         log: Callable[[str], None],
-        threads: int = 1,
         build: Build = segment_build.build,
     ) -> None:
         self._build = build
@@ -111,7 +77,6 @@ class Rollups:
         self.store = store = str(Path(local_path(database.fout)).resolve())
         self.folder = cache / "dashboard" / hashlib.sha256(store.encode()).hexdigest()[:_DIGEST]
         self._log = log
-        self._threads = threads
         self._verified: set[str] = set()
         #: Runs that could not be read, with the reason: they are not tried at every refresh.
         self._unreadable: dict[tuple[date, str], str] = {}
@@ -162,8 +127,8 @@ class Rollups:
         try:
             return all(self._is_intact(one.folder, one.index) for one in segments)
         except OSError as error:
-            if shortage := shortage_of(error):
-                raise shortage from error
+            if exhausted := find_exhaustion(error):
+                raise exhausted from error
             return False
 
     def stored(self) -> dict[date, StoredInterval]:
@@ -185,7 +150,7 @@ class Rollups:
             return segment
         self._log(f"rollups of {name}: {number_of(len(days), 'day')}")
         try:
-            index = self._build(days, self.store, folder, self._threads)
+            index = self._build(days, self.store, folder)
         except OutputError:
             raise
         except CmssparkError as error:
@@ -203,7 +168,7 @@ class Rollups:
         for one in days:
             scratch = self.folder / f".building-{one.interval}-check"
             try:
-                self._build([one], self.store, scratch, self._threads)
+                self._build([one], self.store, scratch)
                 readable.append(one)
             except OutputError:
                 raise
@@ -221,14 +186,14 @@ class Rollups:
         if not folder.is_dir():
             return None
         try:
-            index = segment_build.read_index(folder)
-            is_whole = index.version == segment_build.VERSION
+            index = read_index(folder)
+            is_whole = index.version == VERSION
             is_whole = is_whole and index.runs == {str(one.interval): one.run for one in days}
-            is_whole = is_whole and index.files.keys() == segment_build.FILES
+            is_whole = is_whole and index.files.keys() == FILES
             is_whole = is_whole and self._is_intact(folder, index)
         except (OSError, ValueError) as error:
-            if shortage := shortage_of(error):
-                raise shortage from error
+            if exhausted := find_exhaustion(error):
+                raise exhausted from error
             is_whole = False
         if is_whole:
             return Segment(folder, index)
@@ -243,7 +208,7 @@ class Rollups:
         if folder.name in self._verified:
             return True
         with ThreadPoolExecutor(2) as pool:
-            digests = pool.map(segment_build.file_digest, [folder / name for name in index.files])
+            digests = pool.map(file_digest, [folder / name for name in index.files])
             is_same = all(digest == wanted for digest, (_, wanted) in zip(digests, index.files.values(), strict=True))
         if is_same:
             self._verified.add(folder.name)

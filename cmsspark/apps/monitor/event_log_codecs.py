@@ -36,7 +36,7 @@ class CutLog(Exception):
     """The compressed data end in their middle, or are damaged from there on; all before was returned."""
 
 
-def codec_of(start: bytes) -> str:
+def detect_codec(start: bytes) -> str:
     """Return the codec of a file with these first bytes; ``plain`` for none."""
     return next((name for magic, name in _MAGIC if start.startswith(magic)), "plain")
 
@@ -47,10 +47,10 @@ def pieces(stream: IO[bytes], where: str) -> Iterator[bytes]:
     Raises CutLog after what could be read, SettingsError (78) where no library reads it.
     """
     start = stream.read(len(_LZ4_BLOCK))
-    name = codec_of(start)
+    name = detect_codec(start)
     if name == "lzf":
         raise SettingsError(
-            "an event log of a known compression is wanted",
+            "the compression of the event log cannot be read",
             where=where,
             found="LZF, for which no Python library exists",
             next_step="spark-submit … --conf spark.eventLog.compression.codec=zstd writes logs that can be read",
@@ -68,8 +68,8 @@ class _Ahead:
     def read(self, count: int = -1) -> bytes:
         if count < 0:
             count = _PIECE
-        taken, self._start = self._start[:count], self._start[count:]
-        return taken + self._stream.read(count - len(taken)) if len(taken) < count else taken
+        start, self._start = self._start[:count], self._start[count:]
+        return start + self._stream.read(count - len(start)) if len(start) < count else start
 
     def exactly(self, count: int, *, may_end: bool = False) -> bytes:
         """``count`` bytes; empty at the end where ``may_end``. Raises CutLog."""
@@ -77,7 +77,7 @@ class _Ahead:
         while len(data) < count and (more := self.read(count - len(data))):
             data += more
         if len(data) < count and not (may_end and not data):
-            raise CutLog(f"{count} bytes of a block are wanted, {len(data)} are there")
+            raise CutLog(f"a block has {len(data)} instead of {count} bytes")
         return data
 
     def readable(self) -> bool:
@@ -103,9 +103,7 @@ def _arrow(codec: str) -> Callable[[_Ahead], Iterator[bytes]]:
         import pyarrow as pa
 
         if not pa.Codec.is_available(codec):
-            raise SettingsError(
-                f"pyarrow with {codec} is wanted", found="a pyarrow without", next_step="pip install pyarrow"
-            )
+            raise SettingsError(f"this pyarrow cannot read {codec}", next_step="pip install pyarrow")
         source = pa.CompressedInputStream(pa.PythonFile(stream, mode="r"), codec)
         yield from _into_buffers(source)
 
@@ -136,7 +134,7 @@ def _lz4_blocks(stream: _Ahead) -> Iterator[bytes]:
     while head := stream.exactly(21, may_end=True):
         magic, token, packed, plain, _ = struct.unpack("<8sBiii", head)
         if magic != _LZ4_BLOCK or not (0 <= packed <= _MOST_BLOCK and 0 <= plain <= _MOST_BLOCK):
-            raise CutLog("a block of lz4-java is wanted")
+            raise CutLog("no block of lz4-java follows")
         if not packed:
             continue  # the mark at an end; another stream may follow
         data = stream.exactly(packed)
@@ -159,7 +157,7 @@ def _snappy_blocks(stream: _Ahead) -> Iterator[bytes]:
             continue
         (packed,) = struct.unpack(">i", head)
         if not 0 <= packed <= _MOST_BLOCK:
-            raise CutLog("a block of snappy-java is wanted")
+            raise CutLog("no block of snappy-java follows")
         try:
             yield bytes(cramjam.snappy.decompress_raw(stream.exactly(packed)))
         except (cramjam.DecompressionError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Pages of suites, each one HTML file without scripts: Results, Longevity, Infrastructure."""
+"""Pages of suites, each one HTML file without scripts: Results, Trend, Hosts."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import Final
 
 from markupsafe import Markup
 
-from cmsspark.apps.monitor.growth import LEAST_SIZES
 from cmsspark.apps.monitor.processes_roles import ROLES
+from cmsspark.apps.monitor.scaling_law import LEAST_SIZES, scaling
 from cmsspark.apps.monitor.suite_file import ALL, size_text
 from cmsspark.apps.monitor.suite_results import SuiteResult
-from cmsspark.apps.monitor.suite_scaling import scaling
 from cmsspark.base import clock
 from cmsspark.base.text.plurals import number_of
 from cmsspark.base.text.terminal import volume
@@ -47,7 +46,7 @@ def results_page(result: SuiteResult, samples: Sequence[ProcessSample], others: 
     return document(f"Results of {run.suite}", parts, _about(run))
 
 
-def longevity_page(suite: str, results: Sequence[SuiteResult]) -> str:
+def trend_page(suite: str, results: Sequence[SuiteResult]) -> str:
     """Return a trend over all runs of a suite, the oldest first: resident memory, CPU and time of each step."""
     steps = dict.fromkeys(step.name for result in results for step in result.steps)
     memory: dict[str, list[tuple[float, float]]] = {step: [] for step in steps}
@@ -71,10 +70,10 @@ def longevity_page(suite: str, results: Sequence[SuiteResult]) -> str:
         section("Seconds", _lines(seconds, "Seconds", _seconds, marks=marks)),
         section("Runs", table(heads, rows, (1, 2, 4, 7))),
     ]
-    return document(f"Longevity of {suite}", parts, number_of(len(results), "run"))
+    return document(f"Trend of {suite}", parts, number_of(len(results), "run"))
 
 
-def infrastructure_page(samples: Iterable[ProcessSample], now_ms: int, this_host: Sequence[tuple[str, str]]) -> str:
+def hosts_page(samples: Iterable[ProcessSample], now_ms: int, this_host: Sequence[tuple[str, str]]) -> str:
     """Return the nodes as they were seen last: processes, memory and CPU by role; ``this_host``: facts on this one."""
     latest: dict[str, list[ProcessSample]] = defaultdict(list)
     for sample in samples:
@@ -95,7 +94,7 @@ def infrastructure_page(samples: Iterable[ProcessSample], now_ms: int, this_host
         section("This host", table((), this_host, (0, 1))),
         section("Nodes", table(heads, rows, (0, 1, 2)), about="The last sample of each host."),
     ]
-    return document("Infrastructure", parts, f"{number_of(len(latest), 'host')}, as of {clock.to_second(now_ms)} UTC")
+    return document("Hosts", parts, f"{number_of(len(latest), 'host')}, as of {clock.to_second(now_ms)} UTC")
 
 
 def _lines(
@@ -137,8 +136,8 @@ def scaling_rows(results: Sequence[SuiteResult]) -> list[tuple[str, str, str, st
     for entry in scaling(results):
         show: Callable[[float], str] = _volume if entry.measure == "resident" else _seconds
         points = ", ".join(f"{size_text(size)}: {show(value)}" for size, value in entry.points)
-        law = str(entry.growth) if entry.growth else f"needs {LEAST_SIZES} sizes"
-        at = show(entry.growth.at(10 * largest)) if entry.growth and entry.growth.is_clear else _NOTHING
+        law = str(entry.law) if entry.law else f"needs {LEAST_SIZES} sizes"
+        at = show(entry.law.at(10 * largest)) if entry.law and entry.law.is_clear else _NOTHING
         rows.append((entry.step, entry.role, entry.measure, points, law, at))
     return rows
 

@@ -230,7 +230,7 @@ def stored(running: Running, rows: list[dict[str, Any]]) -> None:
     run = stores.store_day(running.store, LAST, rows).name
     end = time.monotonic() + PATIENCE / 1000
     while running.snapshot.state.runs.get(LAST) != run:
-        assert time.monotonic() < end, running.server.services.keeper.freshness
+        assert time.monotonic() < end, running.server.services.refresher.freshness
         time.sleep(0.05)
 
 

@@ -1,4 +1,4 @@
-"""``cmsspark lab prune``: only what counts no more goes, only when asked for, and never the only copy."""
+"""``cmsspark prune``: only what counts no more goes, only when asked for, and never the only copy."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def names(store: Path) -> list[str]:
 
 
 def output_of(store: Path, *arguments: str) -> str:
-    result = CliRunner().invoke(command, ["lab", "prune", "--fout", str(store), *arguments], catch_exceptions=False)
+    result = CliRunner().invoke(command, ["prune", "--fout", str(store), *arguments], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout
 
@@ -83,7 +83,7 @@ def test_of_a_day_whose_current_result_is_not_whole_all_stays(store: Path, harm:
 
 
 def test_a_day_that_somebody_works_on_is_left_alone(store: Path) -> None:
-    folder = lease.folder_of(str(store), "data_aggregation", DAY)
+    folder = lease.lease_folder(str(store), "data_aggregation", DAY)
     Lease(LocalFiles(), folder, "the day", process=ELSEWHERE).take()
     assert output_of(store, "--yes").count("another process is working on") == 3
     assert names(store) == ["dead", "r1", "r2", "r3"]
@@ -106,7 +106,7 @@ def test_a_run_that_became_current_meanwhile_stays(store: Path) -> None:
 
 def old_lease(store: Path, day: date = DAY, process: dict[str, object] | None = None, released: bool = True) -> Path:
     """The lease of a day, last written long ago."""
-    folder = lease.folder_of(str(store), "data_aggregation", day)
+    folder = lease.lease_folder(str(store), "data_aggregation", day)
     held = Lease(LocalFiles(), folder, "the day", **({"process": process} if process else {}))
     held.take()
     if released:
@@ -159,6 +159,6 @@ def test_old_damaged_run_histories_are_removed_while_one_works(tmp_path: Path) -
 
 def test_yes_and_dry_run_exclude_each_other(tmp_path: Path) -> None:
     with pytest.raises(UsageError):
-        words = ["lab", "prune", "--fout", str(tmp_path), "--yes", "--dry-run"]
+        words = ["prune", "--fout", str(tmp_path), "--yes", "--dry-run"]
         CliRunner().invoke(command, words, catch_exceptions=False)
     assert output_of(tmp_path, "--dry-run") == "nothing to remove\n"

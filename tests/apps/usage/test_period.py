@@ -292,7 +292,7 @@ def test_what_a_killed_run_left_is_removed_by_the_next(tmp_path: Path) -> None:
 def test_of_two_at_once_one_works_and_the_other_is_reported(tmp_path: Path) -> None:
     whole_week(tmp_path)
     with (
-        lease.hold(LocalFiles(), lease.folder_of(str(tmp_path), "period", WEEK), "period of 2026-W01"),
+        lease.hold(LocalFiles(), lease.lease_folder(str(tmp_path), "period", WEEK), "period of 2026-W01"),
         pytest.raises(NotReady, match="another process is working on period of 2026-W01"),
     ):
         run(tmp_path)
@@ -305,6 +305,6 @@ def test_prune_knows_periods_and_keeps_the_current_one(tmp_path: Path) -> None:
     folder = tmp_path / "period" / "2026-W01" / "runs"
     for path in folder.iterdir():
         os.utime(path, (1_760_000_000, 1_760_000_000))
-    told = output_of("lab", "prune", "--yes", "--fout", str(tmp_path))
+    told = output_of("prune", "--yes", "--fout", str(tmp_path))
     assert "removed: period of 2026-W01" in told
     assert [path.name for path in folder.iterdir()] == [runs[1]]
