@@ -197,14 +197,14 @@ class HttpClient:
         connection = self._connection
         assert connection is not None
         connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
-        own = {
+        headers_of_ours = {
             "Host": self._server.authority,
             "User-Agent": f"cmsspark/{__version__}",
             **headers,
             "Content-Length": str(len(body)),
             "Authorization": self._server.authorization,
         }
-        for name, value in own.items():
+        for name, value in headers_of_ours.items():
             if value is not None:
                 connection.putheader(name, value)
         connection.endheaders()
