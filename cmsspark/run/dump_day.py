@@ -16,6 +16,7 @@ import click
 from cmsspark.base import dates
 from cmsspark.base.compiled import unavailable_reason
 from cmsspark.base.errors import DataError, InputMissing
+from cmsspark.base.schemas import stored_table
 from cmsspark.base.text.plurals import number_of
 from cmsspark.cli.job_output import output_options, print_outcome
 from cmsspark.cli.options import engine_option, job_options, settings_of, store_of, with_sources
@@ -36,10 +37,8 @@ from cmsspark.store.job_index import JOBS, Job
 
 if TYPE_CHECKING:
     import polars as pl
-    from pyspark.sql import SparkSession
 
     from cmsspark.dumps.dump_frames import Frames
-    from cmsspark.dumps.dump_tables import TableSource
     from cmsspark.settings.settings import Settings
 
 
@@ -52,11 +51,11 @@ class DumpJob:
     """A job on dumps. ``dbs``: the columns it reads of each DBS table; ``replicas``: whether it reads the snapshot.
 
     ``build(frames, day)`` makes the job's table, which has its name, from the frames that
-    :func:`cmsspark.dumps.dump_frames.read_frames` describes, whichever engine has read them.
+    :func:`cmsspark.dumps.dump_frames.make_frames` describes, whichever engine has read them.
 
     ``rucio``: tables of Rucio that it reads beside those of replicas; ``rucio_frames``: what it reads of Rucio alone
     (``rse_sums``, ``last_access``, ``differences``). A job with these, or with ``is_of_rucio``, takes no other
-    replicas. ``block_contents``: what FILES comes to by block instead of by dataset, of ``all`` files or ``valid``
+    replicas. ``block_contents``: FILES are summed by block instead of by dataset, ``all`` of them or ``valid``
     ones. ``more(files, request)``: frames from elsewhere. ``manifest(frames)``: entries of the manifest. ``options``:
     options of its command beside those of all jobs; ``configured``: the job for their values.
     """
@@ -97,20 +96,6 @@ class DumpJob:
         tables = (*DUMPS["rucio"].for_streams, *self.rucio)
         return [*chosen, folders.choose_replica_dump(files, layout, day, tables)] if self.replicas else chosen
 
-    def sources(self, spark: SparkSession, dumps: list[Dump], feed: str = "auto") -> dict[str, TableSource]:
-        """Return the sources of the tables in Spark, by the tables' names; those of Rucio are made elsewhere
-        (:mod:`cmsspark.run.dump_spark`).
-        """
-        from cmsspark.dumps.dataset_replicas import REPLICA_COLUMNS
-        from cmsspark.dumps.dump_tables import table_source
-
-        return {
-            name: table_source(spark, dump, name, self.dbs[name] if dump.kind == "dbs" else REPLICA_COLUMNS, feed)
-            for dump in dumps
-            if dump.kind != "rucio"
-            for name in (self.dbs if dump.kind == "dbs" else dump.tables)
-        }
-
     def command(self) -> click.Command:
         """Return the job's click command."""
 
@@ -148,13 +133,13 @@ def run(job: DumpJob, request: JobRequest, log: Callable[[str], None] | None = N
         # Missing local input is an error before a JVM starts.
         dumps = job.choose(LocalFiles(), job_run.layout, request.day) if job_run.is_local else []
         start = _run_by_processes if job_run.engine == PROCESSES else _run_in_spark
-        done = start(_Work(job.only(request.datasets), request, job_run.layout, job_run.run_context), dumps)
+        done = start(DumpDayRun(job.only(request.datasets), request, job_run.layout, job_run.run_context), dumps)
         job_run.run_context.manifest = done.manifest
         return done
 
 
 @dataclass(frozen=True)
-class _Work:
+class DumpDayRun:
     """A run of a job for a day."""
 
     job: DumpJob
@@ -166,7 +151,7 @@ class _Work:
         self, files: Files, dumps: list[Dump], engine_name: str, write: Callable[[results.StagedRun], Written]
     ) -> results.CurrentTable:
         """Write the table into a new run with ``write``, and make the run current."""
-        from cmsspark.dumps.rucio_parts import future_accesses
+        from cmsspark.dumps.rucio_scan import future_accesses
 
         log, name, day = self.run_context.log, self.job.name, self.request.day
         for dump in dumps:
@@ -196,27 +181,30 @@ class _Work:
         return done
 
 
-def _run_by_processes(work: _Work, dumps: list[Dump]) -> results.CurrentTable:
-    from cmsspark.dumps.dump_parts import spill_folder, write_by_processes
+def _run_by_processes(work: DumpDayRun, dumps: list[Dump]) -> results.CurrentTable:
+    # Imported before the processes are forked, so that they share it.
+    from cmsspark.dumps.process_transport import ProcessTransport, spill_folder
     from cmsspark.run import local
+    from cmsspark.run.dump_table import make_table
 
+    files = LocalFiles()
     with local.worker_pool() as workers:
 
         def write(staged: results.StagedRun) -> Written:
-            more = work.job.more(LocalFiles(), work.request) if work.job.more else {}
-            settings = work.request.settings
-            with spill_folder(settings.cache_dir) as folder:
-                return write_by_processes(
-                    work.job, work.request.day, dumps, folder, workers.map, staged, settings.rses, more
-                )
+            more = work.job.more(files, work.request) if work.job.more else {}
+            with spill_folder(work.request.settings.cache_dir) as folder:
+                transport = ProcessTransport(folder, workers.map)
+                table, manifest = make_table(work.job, work.request, transport, files, dumps, more)
+            return staged.write_arrow(table, work.job.name), manifest
 
-        return work.store(LocalFiles(), dumps, PROCESSES, write)
+        return work.store(files, dumps, PROCESSES, write)
 
 
-def _run_in_spark(work: _Work, dumps: list[Dump]) -> results.CurrentTable:
+def _run_in_spark(work: DumpDayRun, dumps: list[Dump]) -> results.CurrentTable:
+    from cmsspark.dumps.spark_transport import SparkTransport, send_table
     from cmsspark.engines.session import cause_of, session
     from cmsspark.engines.spark_progress import log_page, spark_progress
-    from cmsspark.run.dump_spark import write_by_spark
+    from cmsspark.run.dump_table import make_table
 
     spark = session(f"cmsspark {work.job.name}")
     log_page(spark, work.run_context.log)
@@ -227,7 +215,11 @@ def _run_in_spark(work: _Work, dumps: list[Dump]) -> results.CurrentTable:
     def write(staged: results.StagedRun) -> Written:
         more = work.job.more(files, work.request) if work.job.more else {}
         with spark_progress(spark, "reading dumps in Spark"):
-            return write_by_spark(work.job, work.request, spark, files, chosen, staged, more)
+            table, manifest = make_table(work.job, work.request, SparkTransport(spark), files, chosen, more)
+            if work.request.fmt == "parquet":
+                return staged.write_arrow(table, work.job.name), manifest
+            rows = send_table(spark, table, stored_table(work.job.name))
+            return staged.write(rows, work.job.name, work.request.fmt), manifest
 
     try:
         return work.store(files, chosen, SPARK, write)
