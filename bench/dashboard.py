@@ -213,7 +213,7 @@ class Visits:
     def sql(self, number: int) -> str:
         """Return the page of a query over the newest month."""
         where = f"WHERE day > DATE '{self.year['to']}' - 30"
-        sql = f"SELECT stream, sum(nacc) + {number} FROM data_aggregation {where} GROUP BY 1"
+        sql = f"SELECT stream, sum(accesses) + {number} FROM data_aggregation {where} GROUP BY 1"
         return f"{self.address}/sql?{urlencode({'q': sql})}"
 
     def choices(self, visitor: int) -> tuple[str, list[tuple[str, str]]]:
@@ -349,10 +349,10 @@ def raw(store: Path, year: dict[str, str]) -> float:
         began = time.perf_counter()
         days = [year["from"], year["to"]]
         where = "FROM partials WHERE day BETWEEN ?::DATE AND ?::DATE"
-        database.query(f"SELECT stream, date_trunc('week', day), sum(nacc) {where} GROUP BY ALL", days)
-        database.query(f'SELECT count(DISTINCT "user"), sum(nacc), sum(read_bytes) {where}', days)
+        database.query(f"SELECT stream, date_trunc('week', day), sum(accesses) {where} GROUP BY ALL", days)
+        database.query(f'SELECT count(DISTINCT "user"), sum(accesses), sum(read_bytes) {where}', days)
         database.query(
-            f'SELECT dataset_name, sum(nacc) AS n, count(DISTINCT "user") {where} GROUP BY 1 ORDER BY n DESC', days
+            f'SELECT dataset_name, sum(accesses) AS n, count(DISTINCT "user") {where} GROUP BY 1 ORDER BY n DESC', days
         )
         return time.perf_counter() - began
 
@@ -365,9 +365,8 @@ def contents(store: Path) -> tuple[list[date], list[str], list[str], list[str], 
             return [], [], [], [], []
 
         def names(column: str, count: int) -> list[str]:
-            sql = (
-                f"SELECT {column} FROM data_aggregation WHERE day = ? GROUP BY 1 ORDER BY sum(nacc) DESC LIMIT {count}"
-            )
+            order = f"ORDER BY sum(accesses) DESC LIMIT {count}"
+            sql = f"SELECT {column} FROM data_aggregation WHERE day = ? GROUP BY 1 {order}"
             return [row[0] for row in database.query(sql, [days[-1]]).rows]
 
         tiers = names("split_part(dataset_name, '/', 4)", 12)

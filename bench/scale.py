@@ -191,7 +191,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--doc", type=Path, help="write the tables to this file, as docs/scaling.md has them")
     given = parser.parse_args(arguments)
     for head, lines in ((_HEAD, rows()), (_CHECKED, checks())):
-        print("\n".join(table(head, lines, whole=(0,))), end="\n\n")
+        print("\n".join(table(head, lines, full=(0,))), end="\n\n")
     if given.doc:
         write(given.doc)
 

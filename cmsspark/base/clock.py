@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 import uuid
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, Protocol
 
 _STAMP: Final = "%Y%m%dT%H%M%S"
 _RUN_STAMP: Final = f"{_STAMP}Z"
@@ -53,3 +53,22 @@ def to_second(ms: int) -> str:
 def to_minute(ms: int) -> str:
     """``2026-01-15 06:00 UTC``, for display."""
     return f"{utc(ms):%Y-%m-%d %H:%M} UTC"
+
+
+class Clock(Protocol):
+    """The time as a seam: tests pass their own clock and do not sleep."""
+
+    def monotonic(self) -> float: ...
+    def sleep(self, seconds: float) -> None: ...
+
+
+class SystemClock:
+    """The real time."""
+
+    def monotonic(self) -> float:
+        """Seconds on a clock that never goes back."""
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+        time.sleep(seconds)

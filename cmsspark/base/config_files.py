@@ -52,10 +52,10 @@ class ConfigFile:
                 return f"{self.name}, line {self.lines[key[:length]]}"
         return self.name
 
-    def error(self, wanted: str, *key: str, found: object = None, next_step: str | None = None) -> SettingsError:
+    def error(self, problem: str, *key: str, found: object = None, next_step: str | None = None) -> SettingsError:
         """Return an error about a key; ``found`` is the wrong value, shown as Python writes it."""
         shown = None if found is None else repr(found)
-        return SettingsError(wanted, where=self.where(*key), found=shown, next_step=next_step)
+        return SettingsError(problem, where=self.where(*key), found=shown, next_step=next_step)
 
     def convert(self, kind: type[_T], *key: str) -> _T:
         """Return the values, or those under ``key``, as a struct. Raises SettingsError (78)."""
@@ -76,7 +76,7 @@ def nearest(name: str, valid_names: Iterable[str]) -> str:
 
 def _translated(message: str, file: ConfigFile, kind: Any, key: Key, values: Any) -> SettingsError:
     """Return a validation error of msgspec as an error about the key in the file."""
-    what, _, path = message.partition(" - at `$")
+    reason, _, path = message.partition(" - at `$")
     in_list = False
     names = key
     for name, number, is_entry in _STEP.findall(path.rstrip("`")):
@@ -90,18 +90,18 @@ def _translated(message: str, file: ConfigFile, kind: Any, key: Key, values: Any
         kind = _element(kind) if number else _field_of(kind, name)
         key, names = (*key, number or name), names if number else (*names, name)
     dotted = ".".join(names)
-    if unknown := _UNKNOWN.fullmatch(what):
-        wanted = f"there is no setting {unknown[1]!r}" + (f" under {dotted}" if dotted else "")
-        return file.error(wanted, *key, unknown[1], next_step=nearest(unknown[1], _names(kind)))
-    if missing := _MISSING.fullmatch(what):
+    if unknown := _UNKNOWN.fullmatch(reason):
+        problem = f"there is no setting {unknown[1]!r}" + (f" under {dotted}" if dotted else "")
+        return file.error(problem, *key, unknown[1], next_step=nearest(unknown[1], _names(kind)))
+    if missing := _MISSING.fullmatch(reason):
         return file.error(f"{dotted or 'the file'} needs `{missing[1]}`", *key)
     subject = f"each of {dotted}" if in_list else dotted or "the file"
     if choices := _choices(kind):
         hint = nearest(values, choices) if isinstance(values, str) else None
         return file.error(f"{subject} is one of {', '.join(choices)}", *key, found=values, next_step=hint)
-    expected = _EXPECTED.fullmatch(what)
+    expected = _EXPECTED.fullmatch(reason)
     if expected is None:
-        return file.error(f"{subject}: {what}", *key, found=values)
+        return file.error(f"{subject}: {reason}", *key, found=values)
     types = [_TYPE_NAMES.get(name, name) for name in expected[1].split(" | ") if name != "null"]
     verb, below = ("has", " below it") if types == [_TYPE_NAMES["object"]] else ("is", "")
     is_one_value = not isinstance(values, list | dict) and values is not None
@@ -218,19 +218,19 @@ class _Parser:
 
     def _reject_references(self, event: yaml.Event) -> None:
         """Reject aliases, anchors and tags: with them a value can differ from what is written at its key."""
-        what = None
+        reference = None
         if isinstance(event, yaml.AliasEvent):
-            what = f"the alias *{event.anchor}"
+            reference = f"the alias *{event.anchor}"
         elif isinstance(event, yaml.NodeEvent) and event.anchor:
-            what = f"the anchor &{event.anchor}"
+            reference = f"the anchor &{event.anchor}"
         elif isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent) and event.tag:
-            what = f"the tag {event.tag}"
-        if what:
+            reference = f"the tag {event.tag}"
+        if reference:
             line = event.start_mark.line + 1 if event.start_mark else "unknown"
             raise SettingsError(
                 "settings must not use aliases, anchors or tags",
                 where=f"{self._name}, line {line}",
-                found=what,
+                found=reference,
                 next_step="write the value in full",
             )
 

@@ -94,13 +94,13 @@ class CmssparkError(Exception):
 
     def __init__(
         self,
-        wanted: str,
+        problem: str,
         *,
         where: object = None,
         found: object = None,
         next_step: str | None = None,
     ) -> None:
-        self.wanted = wanted
+        self.problem = problem
         self.where = where
         self.found = found
         self.next_step = next_step
@@ -108,7 +108,7 @@ class CmssparkError(Exception):
 
     def text(self) -> str:
         """Return the message as users read it."""
-        lines = [self.wanted]
+        lines = [self.problem]
         for label, value in (("where", self.where), ("found", self.found), ("next", self.next_step)):
             if value is not None:
                 lines.append(f"  {label}: {value}")
@@ -117,13 +117,13 @@ class CmssparkError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         # Errors cross from Spark's Python workers to the driver by pickle.
-        return (_rebuild, (type(self), self.wanted, self.where, self.found, self.next_step))
+        return (_rebuild, (type(self), self.problem, self.where, self.found, self.next_step))
 
 
 def _rebuild(
-    kind: type[CmssparkError], wanted: str, where: object, found: object, next_step: str | None
+    kind: type[CmssparkError], problem: str, where: object, found: object, next_step: str | None
 ) -> CmssparkError:
-    return kind(wanted, where=where, found=found, next_step=next_step)
+    return kind(problem, where=where, found=found, next_step=next_step)
 
 
 class UsageError(CmssparkError):

@@ -28,12 +28,12 @@ def sums_by_group(groups: npt.NDArray[Any], values: Longs, count: int) -> tuple[
     return upper, lower
 
 
-def joined(upper: Longs, lower: Longs, what: str) -> Longs:
-    """Return the sums themselves. Raises DataError (65), which names ``what`` was summed, where one leaves 64 bits."""
+def joined(upper: Longs, lower: Longs, quantity: str) -> Longs:
+    """Return the sums of ``quantity``. Raises DataError (65) on 64-bit overflow."""
     carried = upper + (lower >> 32)
     if len(carried) and (int(carried.max()) >= 2**31 or int(carried.min()) < -(2**31)):
         raise DataError(
-            f"the sum of {what} of one group does not fit 64 bits", next_step="look for absurd sizes in the dump"
+            f"the sum of {quantity} of one group does not fit 64 bits", next_step="look for absurd sizes in the dump"
         )
     return (carried << 32) + (lower & _LOW)
 
@@ -42,7 +42,7 @@ def rounded(values: npt.NDArray[np.float64]) -> tuple[Longs, npt.NDArray[np.bool
     """Return the nearest integers, halves away from 0; and where these fit 64 bits (0 stands where they do not)."""
     fits = np.abs(values) < 2.0**63
     some = np.where(fits, values, 0.0)
-    whole = np.trunc(some)
+    truncated = np.trunc(some)
     # Exact, as adding a half to the largest double below one is not.
-    whole += np.sign(some) * (np.abs(some - whole) >= 0.5)
-    return whole.astype(np.int64), fits
+    truncated += np.sign(some) * (np.abs(some - truncated) >= 0.5)
+    return truncated.astype(np.int64), fits

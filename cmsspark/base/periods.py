@@ -83,14 +83,14 @@ class Period:
 Interval = date | Period
 
 
-def first_day(when: Interval) -> date:
+def first_day(interval: Interval) -> date:
     """Return the first day of a period, or the day itself."""
-    return when.first if isinstance(when, Period) else when
+    return interval.first if isinstance(interval, Period) else interval
 
 
-def options(when: Interval) -> str:
+def options(interval: Interval) -> str:
     """Return the command-line options that select the day or period."""
-    return when.options if isinstance(when, Period) else f"--date {when}"
+    return interval.options if isinstance(interval, Period) else f"--date {interval}"
 
 
 def week(text: str, today: date) -> Period:
@@ -176,7 +176,7 @@ def named(name: str) -> Interval:
         else:
             interval = week(name, date.max) if "W" in name else month(name, date.max)
     except UsageError as error:
-        raise ValueError(error.wanted) from None
+        raise ValueError(error.problem) from None
     if interval.isoformat() != name:
         raise ValueError(f"{name} is another spelling of {interval}")
     return interval
@@ -194,9 +194,9 @@ def spans(chosen: Sequence[date]) -> str:
     return ", ".join(ranges) + (f" and {len(runs) - 10} more" if len(runs) > 10 else "")
 
 
-def start_ms(when: Interval) -> int:
+def start_ms(interval: Interval) -> int:
     """Return the first instant of a day or period, UTC milliseconds since 1970."""
-    return dates.start_ms(first_day(when))
+    return dates.start_ms(first_day(interval))
 
 
 def _next_month(first: date) -> date:

@@ -76,7 +76,7 @@ def _failed(job: str, interval: Interval, error: Exception) -> dict[str, Any]:
         "state": "failed",
         "exit_code": int(code),
         "error": {
-            "wanted": ours.wanted,
+            "wanted": ours.problem,
             "where": None if ours.where is None else str(ours.where),
             "found": None if ours.found is None else str(ours.found),
             "next": ours.next_step,

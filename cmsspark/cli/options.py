@@ -49,7 +49,7 @@ class DayType(click.ParamType):  # type: ignore[type-arg]  # generic from click 
         try:
             return dates.parse_day(text, latest=dates.today())
         except UsageError as error:
-            self.fail(f"{error.wanted}; {error.next_step}", param, ctx)
+            self.fail(f"{error.problem}; {error.next_step}", param, ctx)
 
 
 class FiniteRange(click.FloatRange):

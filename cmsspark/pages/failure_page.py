@@ -1,14 +1,14 @@
-"""The page of a run that failed: what failed, where, and the next step. Without scripts, with all text escaped."""
+"""The page of a run that failed: what failed, where, and the next step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from html import escape
+from typing import Any
+
+from markupsafe import Markup
 
 from cmsspark.base.errors import Exit
-from cmsspark.base.text.readable import readable
-from cmsspark.pages.page import document
+from cmsspark.pages.layout import badge, code, document, safe, section, table
 
 
 @dataclass(frozen=True)
@@ -18,37 +18,28 @@ class Failure:
     title: str
     run: str
     exit_code: int
-    wanted: str
+    problem: str
     parts: dict[str, str]
     facts: dict[str, str]
 
 
 def failure_page(failure: Failure) -> str:
     """Return the page as HTML."""
-    return document(failure.title, "\n".join(_body(failure)))
-
-
-def _body(failure: Failure) -> Iterator[str]:
-    yield f"<h1>{_text(failure.title)}</h1>"
-    badge = f'<span class="badge bad">failed with {failure.exit_code}</span>'
-    yield f"<p>run <code>{_text(failure.run)}</code> {badge}</p>"
-    error = f"<p><b>{_text(failure.wanted)}</b></p>{_list(failure.parts)}"
-    yield f"<section class=warnings><h2>What failed</h2>{error}</section>"
+    problem = Markup("<p><b>{}</b></p>").format(_lines(failure.problem))
+    parts: list[Any] = [section("What failed", problem, _pairs(failure.parts), kind="warnings")]
     try:
-        code = Exit(failure.exit_code)
-        meaning = f"<p>{failure.exit_code}: {_text(code.meaning)}. Next: {_text(code.next_step)}.</p>"
+        code_meant = Exit(failure.exit_code)
+        meaning = f"{failure.exit_code}: {code_meant.meaning}. Next: {code_meant.next_step}."
     except ValueError:
         meaning = ""
-    yield f"<section><h2>What the code means</h2>{meaning}</section>"
-    yield f"<section><h2>The run</h2>{_list(failure.facts)}</section>"
+    parts += [section("What the code means", about=meaning), section("The run", _pairs(failure.facts))]
+    failed = badge("bad", f"failed with {failure.exit_code}")
+    return document(failure.title, parts, Markup("run {} {}").format(code(failure.run), failed))
 
 
-def _list(items: dict[str, str]) -> str:
-    rows = "".join(
-        f"<tr><td class=text>{_text(name)}</td><td class=text>{_text(value)}</td></tr>" for name, value in items.items()
-    )
-    return f"<table>{rows}</table>" if rows else ""
+def _pairs(texts: dict[str, str]) -> Markup:
+    return table((), [(name, _lines(words)) for name, words in texts.items()], (0, 1)) if texts else Markup()
 
 
-def _text(value: str) -> str:
-    return escape(readable(value)).replace("\n", "<br>")
+def _lines(words: str) -> Markup:
+    return Markup("<br>").join(safe(line) for line in words.split("\n"))

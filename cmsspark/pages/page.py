@@ -1,41 +1,33 @@
-"""A reconciliation report as one HTML page, without scripts and external resources, with all text escaped."""
+"""A reconciliation report as one HTML page."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from html import escape
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from cmsspark.base.resources import read_text
+from markupsafe import Markup
+
 from cmsspark.base.text.plurals import number_of
-from cmsspark.base.text.terminal import percent, printable, volume
+from cmsspark.base.text.terminal import percent, volume
+from cmsspark.pages import charts, layout
 from cmsspark.pages.day_report import BINS, by_prefix
+from cmsspark.pages.layout import badge, code, section, table
 from cmsspark.pages.pictures import Picture
+from cmsspark.pages.svg import Axis, Chart, si
 from cmsspark.pages.text import WORDS
 
 #: Maximum rows of a list; the JSON has all of them.
 _SHOWN: Final = 20
-_HEIGHT: Final = 60
 _BADGES: Final = {"usual": "good", "few": "bad", "none": "bad", "unmatched": "warn", "unknown": "warn"}
-
-_PAGE: Final = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="referrer" content="no-referrer">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<title>{title}</title>
-<style>
-{style}</style>
-</head>
-<body>
-<main>
-{body}
-</main>
-</body>
-</html>
-"""
+_ABOUT_JOINS: Final = (
+    "A join must neither lose nor duplicate accesses. Rows in: accesses that the decoders counted. Rows out: accesses"
+    " in the tables and bins."
+)
+_ABOUT_PREFIXES: Final = (
+    "Records of the bins user or group file, temporary file and not in DBS together, by prefix of the file's name. "
+    "Prefixes end before parts that may name a person."
+)
+_ABOUT_TRENDS: Final = "Records read on each day. The dashed line is the median of the days before."
 
 
 def page(
@@ -43,289 +35,185 @@ def page(
     title: str | None = None,
     facts: Sequence[tuple[str, str]] = (),
     pictures: Sequence[Picture] = (),
-    links: str = "",
+    links: Markup | None = None,
 ) -> str:
     """Return the report as a page. It begins with what the day or period was used for: numbers (``facts``) and
     ``pictures``.
 
-    ``title`` says what the page is about; ``links`` is HTML at the top.
+    ``title`` says what the page is about; ``links`` stand at the top.
     """
-    title = title or _run_of(report)
-    body = "\n".join([*([f"<nav>{links}</nav>"] if links else []), *_body(report, title, facts, pictures)])
-    return document(title, body)
+    name = f"{report.get('job')} of {report.get('period') or report.get('day')}"
+    about = Markup("{}, run {} {}").format(layout.safe(name), code(report.get("run")), _verdicts(report))
+    return layout.document(title or name, _parts(report, facts, pictures), about, links)
 
 
-def document(title: str, body: str) -> str:
-    """Return a whole page; ``body`` is HTML."""
-    return _PAGE.format(title=escape(title), style=read_text("etc/report.css"), body=body)
-
-
-def _run_of(report: Mapping[str, Any]) -> str:
-    return f"{report.get('job')} of {report.get('period') or report.get('day')}"
-
-
-def _body(
-    report: Mapping[str, Any], title: str, facts: Sequence[tuple[str, str]], pictures: Sequence[Picture]
-) -> Iterator[str]:
+def _parts(
+    report: Mapping[str, Any], facts: Sequence[tuple[str, str]], pictures: Sequence[Picture]
+) -> Iterator[Markup]:
     streams = report["streams"]
-    yield f"<h1>{_text(title)}</h1>"
-    yield f"<p>{_text(_run_of(report))}, run <code>{_text(report.get('run'))}</code> {_verdicts(report)}</p>"
     if facts:
-        yield f'<div class="facts">{"".join(_fact(value, about) for value, about in facts)}</div>'
+        yield layout.facts(facts)
     if pictures:
-        yield f'<div class="pictures">{"".join(map(_picture, pictures))}</div>'
-        yield '<h1 class="part">How it was counted</h1>'
-    yield f'<div class="facts">{"".join(_facts(report))}</div>'
+        drawn = [layout.picture(entry.name, entry.title, entry.about, entry.chart) for entry in pictures]
+        yield Markup('<div class="pictures">{}</div>').format(Markup("").join(drawn))
+        yield Markup('<h1 class="part">How it was counted</h1>')
+    yield layout.facts(list(_facts(report)))
     if report.get("warnings"):
-        items = "".join(f"<li>{_text(warning)}</li>" for warning in report["warnings"])
-        yield f'<section class="warnings"><h2>Warnings</h2><ul>{items}</ul></section>'
+        yield section("Warnings", layout.items(report["warnings"]), kind="warnings")
     if streams:
-        yield _section("Records by bin", "Each record is counted in exactly one bin.", _bars(streams) + _bins(streams))
+        yield section(
+            "Records by bin", _bars(streams), _bins(streams), about="Each record is counted in exactly one bin."
+        )
         if len(report["trailing_days"]) > 1:
-            about = "Records read on each day. The dashed line is the median of the days before."
-            yield _section("Compared with the days before", about, _trends(report))
-        yield _section("Joins", _ABOUT_JOINS, _joins(report["joins"]))
-    if inputs := _inputs(streams) + _dumps(report):
-        yield _section("Inputs", "", inputs)
+            yield section("Compared with the days before", _trends(report), about=_ABOUT_TRENDS)
+        yield section("Joins", _joins(report["joins"]), about=_ABOUT_JOINS)
+    if inputs := [*_inputs(streams), *_dumps(report)]:
+        yield section("Inputs", *inputs)
     yield from _details(report, streams)
     versions = ", ".join(f"{name} {value}" for name, value in (report.get("versions") or {}).items())
-    yield f"<footer>{_text(versions)}</footer>"
+    yield Markup("<footer>{}</footer>").format(layout.safe(versions))
 
 
-def _picture(picture: Picture) -> str:
-    return (
-        f'<section class="picture" id="{escape(picture.name)}"><h2>{_text(picture.title)}</h2>'
-        f'<p>{_text(picture.about)}</p><div class="scroll" tabindex="0">{picture.chart.svg()}</div></section>'
-    )
-
-
-_ABOUT_JOINS: Final = (
-    "A join must neither lose nor duplicate accesses. Rows in: accesses that the decoders counted. Rows out: accesses"
-    " in the tables and bins."
-)
-
-
-def _section(title: str, about: str, content: str) -> str:
-    intro = f"<p>{escape(about)}</p>" if about else ""
-    return f"<section><h2>{escape(title)}</h2>{intro}{content}</section>"
-
-
-def _text(value: object) -> str:
-    # A lone surrogate (a file name that is not UTF-8) cannot be written.
-    return escape(printable(str(value)))
-
-
-def _badge(kind: str, text: str) -> str:
-    return f'<span class="badge {kind}">{_text(text)}</span>'
-
-
-def _verdicts(report: Mapping[str, Any]) -> str:
-    badges = []
-    if report.get("partial"):
-        badges.append(_badge("warn", "partial"))
+def _verdicts(report: Mapping[str, Any]) -> Markup:
+    badges = [badge("warn", "partial")] if report.get("partial") else []
     if wrong := [join for join in report["joins"] if not join["is_right"]]:
-        badges.append(_badge("bad", number_of(len(wrong), "wrong join")))
-    warnings = len(report.get("warnings") or ())
-    if warnings:
-        badges.append(_badge("warn", number_of(warnings, "warning")))
-    return " ".join(badges or [_badge("good", "complete, nothing unusual")])
+        badges.append(badge("bad", number_of(len(wrong), "wrong join")))
+    if warnings := len(report.get("warnings") or ()):
+        badges.append(badge("warn", number_of(warnings, "warning")))
+    return Markup(" ").join(badges or [badge("good", "complete, nothing unusual")])
 
 
-def _facts(report: Mapping[str, Any]) -> Iterator[str]:
+def _facts(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     matched = sum(
         bin_["records"] for stream in report["streams"] for bin_ in stream["bins"] if bin_["bin"] == "matched"
     )
     if report["streams"]:
-        yield _fact(f"{report['read']:,}", "records read")
-        yield _fact(percent(matched / report["read"] if report["read"] else None), "matched to a dataset")
-    for name, table in (report.get("tables") or {}).items():
-        yield _fact(f"{table['rows']:,}", f"rows of {name}, {volume(table.get('bytes', 0))}")
+        yield f"{report['read']:,}", "records read"
+        yield percent(matched / report["read"] if report["read"] else None), "matched to a dataset"
+    for name, entry in (report.get("tables") or {}).items():
+        yield f"{entry['rows']:,}", f"rows of {name}, {volume(entry.get('bytes', 0))}"
     if report.get("seconds") is not None:
-        yield _fact(
-            f"{report['seconds']:,.0f} s",
-            "to make it" if report.get("period") else f"by {report.get('engine') or 'spark'}",
-        )
+        about = "to make it" if report.get("period") else f"by {report.get('engine') or 'spark'}"
+        yield f"{report['seconds']:,.0f} s", about
 
 
-def _fact(value: str, about: str) -> str:
-    return f'<div class="fact"><b>{_text(value)}</b><span>{_text(about)}</span></div>'
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], text: Sequence[int] = (0,)) -> str:
-    """``rows`` hold HTML; columns in ``text`` are aligned to the left."""
-
-    def line(tag: str, cells: Sequence[str]) -> str:
-        return "".join(f"<{tag}{' class=text' if i in text else ''}>{cell}</{tag}>" for i, cell in enumerate(cells))
-
-    body = "".join(f"<tr>{line('td', row)}</tr>" for row in rows)
-    head = f"<tr>{line('th', [escape(head) for head in heads])}</tr>"
-    return f'<div class="scroll" tabindex="0"><table><thead>{head}</thead><tbody>{body}</tbody></table></div>'
-
-
-def _bars(streams: Sequence[Mapping[str, Any]]) -> str:
-    used = [
-        name for name in BINS if any(entry["records"] for s in streams for entry in s["bins"] if entry["bin"] == name)
-    ]
-    legend = "".join(f'<span><i class="c-{name}"></i>{BINS[name]}</span>' for name in used)
-    html = [f'<div class="legend">{legend}</div>']
+def _bars(streams: Sequence[Mapping[str, Any]]) -> Markup:
+    used = {entry["bin"] for stream in streams for entry in stream["bins"] if entry["records"]}
+    legend = [(name, title) for name, title in BINS.items() if name in used]
+    lines = []
     for stream in streams:
-        parts = "".join(
-            f'<i class="c-{entry["bin"]}" style="width:{100 * entry["share"]:.4f}%"'
-            f' title="{BINS[entry["bin"]]}: {entry["records"]:,} ({percent(entry["share"])})"></i>'
+        parts = [
+            (name, f"{100 * entry['share']:.4f}", f"{BINS[name]}: {entry['records']:,} ({percent(entry['share'])})")
             for entry in stream["bins"]
-            if entry["records"]
-        )
-        left = "left out" if stream["is_missing"] else f"{stream['read']:,} records"
-        html.append(f'<div class="head"><span class="stream">{_text(stream["stream"])}</span><span>{left}</span></div>')
-        html.append(f'<div class="bar">{parts}</div>')
-    return "".join(html)
+            if entry["records"] and (name := entry["bin"])
+        ]
+        lines.append((stream["stream"], "left out" if stream["is_missing"] else f"{stream['read']:,} records", parts))
+    return layout.bins(legend, lines)
 
 
-def _bins(streams: Sequence[Mapping[str, Any]]) -> str:
-    rows = []
-    of_streams = [{entry["bin"]: entry for entry in stream["bins"]} for stream in streams]
+def _bins(streams: Sequence[Mapping[str, Any]]) -> Markup:
+    rows: list[Sequence[object]] = []
+    bins_by_stream = [{entry["bin"]: entry for entry in stream["bins"]} for stream in streams]
     for name, about in BINS.items():
-        cells = [bins.get(name) for bins in of_streams]
+        cells = [bins.get(name) for bins in bins_by_stream]
         if any(cell and cell["records"] for cell in cells):
             # Streams of jobs have bins that others do not have, and the other way round.
-            shown = [f"{cell['records']:,}<small>{percent(cell['share'])}</small>" if cell else "" for cell in cells]
-            rows.append([f'<span title="{name}">{about}</span>', *shown])
-    rows.append(["<b>read</b>", *(f"<b>{stream['read']:,}</b>" for stream in streams)])
-    return _table(["bin", *(stream["stream"] for stream in streams)], rows)
+            numbers = [
+                Markup("{:,}<small>{}</small>").format(cell["records"], percent(cell["share"])) if cell else ""
+                for cell in cells
+            ]
+            rows.append([Markup('<span title="{}">{}</span>').format(name, about), *numbers])
+    rows.append([Markup("<b>read</b>"), *(Markup("<b>{:,}</b>").format(stream["read"]) for stream in streams)])
+    return table(["bin", *(stream["stream"] for stream in streams)], rows)
 
 
-def _trends(report: Mapping[str, Any]) -> str:
-    days = report["trailing_days"]
+def _trends(report: Mapping[str, Any]) -> Markup:
     trends = []
     for stream in report["streams"]:
         usual = stream["usual"]
-        reads = [day["read"].get(stream["stream"], 0) for day in days]
-        badge = _badge(_BADGES[usual["word"]], WORDS[usual["word"]].lower())
         about = ""
         if usual["word"] != "unknown":
             about = f"{usual['factor']:.2f} × the median of {usual['days']} days; unmatched "
             about += f"{percent(usual['unmatched_share'])}, usually {percent(usual['usual_unmatched_share'])}"
-        trends.append(
-            f'<div><div class="head"><span class="stream">{_text(stream["stream"])}</span>{badge}</div>'
-            f"{_chart(days, reads, usual.get('read'))}"
-            f'<div class="days">{"".join(f"<span>{_text(day)}</span>" for day in _marked(days))}</div>'
-            f"<small>{about}</small></div>"
-        )
-    return f'<div class="trends">{"".join(trends)}</div>'
+        chart = _trend(report["trailing_days"], stream["stream"], usual.get("read"))
+        trends.append((stream["stream"], badge(_BADGES[usual["word"]], WORDS[usual["word"]].lower()), chart, about))
+    return layout.trends(trends)
 
 
-def _marked(days: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the days below a trend, as far from each other: the first, the last, and some between them."""
-    count = next((count for count in (4, 3, 2) if len(days) > 4 * count and (len(days) - 1) % count == 0), 1)
-    return [days[number * (len(days) - 1) // count]["day"] for number in range(count + 1)]
-
-
-def _chart(days: Sequence[Mapping[str, Any]], reads: Sequence[int], usual: float | None) -> str:
-    top = max([*reads, usual or 0, 1])
-    bars = "".join(
-        f'<rect class="{"now" if i == len(reads) - 1 else "before"}" x="{10 * i + 1}" width="8"'
-        f' y="{_HEIGHT - _HEIGHT * read / top:.2f}" height="{_HEIGHT * read / top:.2f}">'
-        f"<title>{_text(day['day'])}: {read:,}</title></rect>"
-        for i, (day, read) in enumerate(zip(days, reads, strict=True))
-    )
-    line = ""
+def _trend(days: Sequence[Mapping[str, Any]], stream: str, usual: float | None) -> Chart:
+    """Return the records of a stream by day, the last one in a stronger colour, with the median of those before."""
+    reads = [(number, float(day["read"].get(stream, 0))) for number, day in enumerate(days)]
+    top = max([*(read for _, read in reads), usual or 0, 1])
+    lines = [charts.Line("", reads[:-1], "c5", bar=0.8), charts.Line("", reads[-1:], "c1", bar=0.8)]
     if usual is not None:
-        level = _HEIGHT - _HEIGHT * usual / top
-        line = f'<line class="usual" x1="0" x2="{10 * len(reads)}" y1="{level:.2f}" y2="{level:.2f}"/>'
-    box = f"0 0 {10 * len(reads)} {_HEIGHT}"
-    attributes = f'class="days-before" viewBox="{box}" preserveAspectRatio="none"'
-    return f'<svg {attributes} role="img" aria-label="records a day">{bars}{line}</svg>'
+        lines.append(charts.Line("", [(-0.5, usual), (len(days) - 0.5, usual)], "rule"))
+    marks = [(number, str(days[number]["day"])[5:]) for number in charts.spread(len(days))]
+    x = Axis(-0.5, len(days) - 0.5, marks=marks)
+    return charts.plot(lines, x, Axis(0, top), about=f"records a day: at most {si(top)}", width=300, height=70)
 
 
-def _joins(joins: Sequence[Mapping[str, Any]]) -> str:
+def _joins(joins: Sequence[Mapping[str, Any]]) -> Markup:
     rows = [
-        [
-            f'<span class="stream">{_text(join["stream"])}</span>',
-            _text(join["join"]),
-            f"{join['rows_in']:,}",
-            f"{join['rows_out']:,}",
-            _badge("good", "correct") if join["is_right"] else _badge("bad", "wrong"),
-        ]
+        [join["stream"], join["join"], f"{join['rows_in']:,}", f"{join['rows_out']:,}",
+         badge("good", "correct") if join["is_right"] else badge("bad", "wrong")]
         for join in joins
-    ]
-    return _table(["stream", "join", "rows in", "rows out", "result"], rows, (0, 1))
+    ]  # fmt: skip
+    return table(["stream", "join", "rows in", "rows out", "result"], rows, (0, 1))
 
 
-def _inputs(streams: Sequence[Mapping[str, Any]]) -> str:
+def _inputs(streams: Sequence[Mapping[str, Any]]) -> list[Markup]:
     rows = []
     for stream in streams:
         read = stream["input"]
-        name = f'<span class="stream">{_text(stream["stream"])}</span>'
         if read is None:
-            rows.append([name, "", "", "left out" if stream["is_missing"] else "", ""])
+            rows.append([stream["stream"], "", "", "left out" if stream["is_missing"] else "", ""])
             continue
-        formats = (
-            ", ".join(f"{name} {count:,}" for name, count in sorted(stream["generations"].items())) or read["form"]
-        )
-        folder = f"<code>{_text(read['folder'])}</code>" + (" " + _badge("warn", ".tmp") if read["is_tmp"] else "")
-        rows.append([name, f"{read['files']:,}", str(volume(read["bytes"])), _text(formats), folder])
-    return _table(["stream", "files", "size", "format", "folder"], rows, (0, 3, 4)) if rows else ""
+        formats = ", ".join(f"{name} {count:,}" for name, count in sorted(stream["generations"].items()))
+        folder = code(read["folder"]) + (Markup(" ") + badge("warn", ".tmp") if read["is_tmp"] else "")
+        rows.append([stream["stream"], f"{read['files']:,}", volume(read["bytes"]), formats or read["form"], folder])
+    return [table(["stream", "files", "size", "format", "folder"], rows, (0, 3, 4))] if rows else []
 
 
-def _dumps(report: Mapping[str, Any]) -> str:
-    rows = [
-        [
-            f'<span class="stream">{_text(kind)}</span>',
-            _text(dump.get("day") or "no date"),
-            f"<code>{_text(dump.get('folder'))}</code>",
-        ]
-        for kind, dump in (report.get("dumps") or {}).items()
-    ]
-    return _table(["dump", "of", "folder"], rows, (0, 1, 2)) if rows else ""
+def _dumps(report: Mapping[str, Any]) -> list[Markup]:
+    dumps = (report.get("dumps") or {}).items()
+    rows = [[kind, dump.get("day") or "no date", code(dump.get("folder"))] for kind, dump in dumps]
+    return [table(["dump", "of", "folder"], rows, (0, 1, 2))] if rows else []
 
 
-def _details(report: Mapping[str, Any], streams: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Sections that only some days have."""
+def _details(report: Mapping[str, Any], streams: Sequence[Mapping[str, Any]]) -> Iterator[Markup]:
+    """Yield the sections that only some days have."""
     if prefixes := by_prefix(report):
         # Jobs log their dataset: a stream without names of files has no column of noughts.
         named = [stream["stream"] for stream in streams if stream["unmatched_prefixes"]]
-        yield _section("Files that are not in DBS", _ABOUT_PREFIXES, _prefixes(prefixes, named))
+        rows = [[code(prefix), *(f"{counts.get(name, 0):,}" for name in named)] for prefix, counts in prefixes[:_SHOWN]]
+        yield section("Files that are not in DBS", table(["prefix", *named], rows), about=_ABOUT_PREFIXES)
     if quarantine := report.get("quarantine"):
-        yield _section("Malformed records", "", _quarantine(quarantine))
+        yield section("Malformed records", *_quarantine(quarantine))
     drift = [
-        [*(_text(v) for v in (stream["stream"], e["field"], e["form"], e["change"], e["example"])), f"{e['records']:,}"]
+        [stream["stream"], *(entry[name] for name in ("field", "form", "change", "example")), f"{entry['records']:,}"]
         for stream in streams
-        for e in stream["drift"][:_SHOWN]
+        for entry in stream["drift"][:_SHOWN]
     ]
     if drift:
         heads = ["stream", "field", "format", "change", "example", "records of a sample"]
-        yield _section("Fields that differ from the schema", "", _table(heads, drift, range(5)))
+        yield section("Fields that differ from the schema", table(heads, drift, range(5)))
     days = [
-        [_text(stream["stream"]), _text(day), f"{count:,}"]
+        [stream["stream"], day, f"{count:,}"]
         for stream in streams
         for day, count in sorted(stream["out_of_day"].items(), key=lambda entry: -entry[1])[:_SHOWN]
     ]
     if days:
-        yield _section("Records of other days", "", _table(["stream", "day", "records"], days, (0, 1)))
+        yield section("Records of other days", table(["stream", "day", "records"], days, (0, 1)))
     if identical := report.get("identical_files"):
-        items = "".join(f"<li><code>{_text(' = '.join(same))}</code></li>" for same in identical[:_SHOWN])
-        yield _section("Identical files", "Each file is counted.", f"<ul>{items}</ul>")
+        paths = [code(" = ".join(same)) for same in identical[:_SHOWN]]
+        yield section("Identical files", layout.items(paths), about="Each file is counted.")
 
 
-_ABOUT_PREFIXES: Final = (
-    "Records of the bins user or group file, temporary file and not in DBS together, by prefix of the file's name. "
-    "Prefixes end before parts that may name a person."
-)
-
-
-def _prefixes(prefixes: Sequence[tuple[str, Mapping[str, int]]], streams: Sequence[str]) -> str:
-    rows = [
-        [f"<code>{_text(prefix)}</code>", *(f"{counts.get(stream, 0):,}" for stream in streams)]
-        for prefix, counts in prefixes[:_SHOWN]
-    ]
-    return _table(["prefix", *streams], rows)
-
-
-def _quarantine(kept: Mapping[str, Any]) -> str:
-    file = f"<code>{_text(kept['file'])}</code>"
-    if not kept["is_there"]:
-        return f"<p>Kept in {file}, which no longer exists.</p>"
-    reasons = [[_text(entry["reason"]), f"{entry['records']:,}"] for entry in kept["reasons"][:_SHOWN]]
-    examples = "".join(f"<li>{_text(example)}</li>" for example in kept["examples"])
-    count = f"<p>{kept['records']:,} records, kept in {file}.</p>"
-    return count + _table(["reason", "records"], reasons) + f"<p class=after>Examples</p><ul>{examples}</ul>"
+def _quarantine(quarantine: Mapping[str, Any]) -> Iterator[Markup]:
+    file = code(quarantine["file"])
+    if not quarantine["is_there"]:
+        yield Markup("<p>Kept in {}, which no longer exists.</p>").format(file)
+        return
+    yield Markup("<p>{:,} records, kept in {}.</p>").format(quarantine["records"], file)
+    yield table(["reason", "records"], [[entry["reason"], f"{entry['records']:,}"] for entry in quarantine["reasons"]])
+    yield Markup('<p class="after">Examples</p>') + layout.items(quarantine["examples"])

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
 import xml.etree.ElementTree as ElementTree
 from typing import Final
 
-from cmsspark.pages.charts import COLOURS, text_width
+from cmsspark.pages.svg import COLOURS, text_width
 
 _SVG: Final = "{http://www.w3.org/2000/svg}"
-_INK: Final = {"title": "#1d2733", "soft": "#5b6878", "grid": "#dfe3e8"}
+_INK: Final = {"title": "#1d2733", "soft": "#5b6878", "on": "#ffffff"}
 _SIZES: Final = {"title": 15, "soft": 11, "name": 11}
 
 
@@ -28,15 +29,25 @@ def _draw(element: ElementTree.Element, shift: float, operations: list[str]) -> 
     for child in element:
         kind = child.tag.removeprefix(_SVG)
         moved = shift
-        if kind == "g" and (match := re.fullmatch(r"translate\(0 ([\d.]+)\)", child.get("transform", ""))):
-            moved += float(match[1])
+        turned = re.fullmatch(r"translate\(([\d.]+) ([\d.]+)\)(?: rotate\(-(\d+)\))?", child.get("transform", ""))
+        if turned and not turned[3]:
+            moved += float(turned[2])
         if kind == "rect":
             operations.append(_rectangle(child, moved))
         elif kind == "line":
             x1, x2, y = float(child.attrib["x1"]), float(child.attrib["x2"]), -float(child.attrib["y1"]) - moved
-            operations.append(f"{_colour(_INK['grid'])} RG {x1:.1f} {y:.1f} m {x2:.1f} {y:.1f} l S")
+            operations.append(f"{_colour(COLOURS['grid'])} RG {x1:.1f} {y:.1f} m {x2:.1f} {y:.1f} l S")
         elif kind == "text":
             operations.append(_text(child, moved))
+        elif turned and turned[3]:
+            # A label that leans: its own axes are turned.
+            angle = math.radians(float(turned[3]))
+            cosine, sine = f"{math.cos(angle):.4f}", f"{math.sin(angle):.4f}"
+            place = f"{turned[1]} {-float(turned[2]) - moved:.1f}"
+            operations.append(f"q {cosine} {sine} -{sine} {cosine} {place} cm")
+            _draw(child, 0.0, operations)
+            operations.append("Q")
+            continue
         _draw(child, moved, operations)
 
 
@@ -46,25 +57,24 @@ def _rectangle(element: ElementTree.Element, shift: float) -> str:
     box = f"{x:.1f} {-y - shift - height:.1f} {width:.1f} {height:.1f} re"
     if kind == "gap":
         return f"[2 2] 0 d {_colour(_INK['soft'])} RG {box} S [] 0 d"
-    return f"{_colour(COLOURS.get(kind) or element.get('fill') or '#000000')} rg {box} f"
+    return f"{_colour(COLOURS[kind])} rg {box} f"
 
 
 def _text(element: ElementTree.Element, shift: float) -> str:
     classes = element.get("class", "").split()
     size = next((_SIZES[name] for name in classes if name in _SIZES), 12)
     text = "".join(element.itertext())
-    x = float(element.attrib["x"]) - {"end": 1.0, "mid": 0.5}.get(classes[-1] if classes else "", 0.0) * (
-        text_width(text) * size / 11
-    )
+    aligned = 1.0 if "end" in classes else 0.5 if "mid" in classes else 0.0
+    x = float(element.attrib["x"]) - aligned * text_width(text) * size / 11
     y = -float(element.attrib["y"]) - shift
     escaped = re.sub(r"([()\\])", r"\\\1", text)
-    ink = _INK["soft"] if "soft" in classes else _INK["title"]
+    ink = next((_INK[name] for name in ("soft", "on") if name in classes), _INK["title"])
     font = "F2" if "title" in classes else "F1"
     return f"BT {_colour(ink)} rg /{font} {size} Tf {x:.1f} {y:.1f} Td ({escaped}) Tj ET"
 
 
 def _colour(colour: str) -> str:
-    return " ".join(f"{int(colour[place : place + 2], 16) / 255:.3f}" for place in (1, 3, 5))
+    return " ".join(f"{int(colour[digit : digit + 2], 16) / 255:.3f}" for digit in (1, 3, 5))
 
 
 def _file(content: bytes, width: float, height: float) -> bytes:

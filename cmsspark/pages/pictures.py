@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cmsspark.base.text.plurals import number_of
 from cmsspark.base.text.terminal import volume
 from cmsspark.pages import charts
-from cmsspark.pages.charts import Chart
+from cmsspark.pages.svg import REST, Chart, si
 from cmsspark.sources.registry import ACCESS_STREAMS
 
 if TYPE_CHECKING:
@@ -124,32 +124,32 @@ def pictures(use: Use, about: str) -> list[Picture]:
             "datasets",
             "Most read datasets",
             f"{unit} {about}, of {number_of(use.dataset_count, 'dataset')}",
-            charts.bars(use.datasets, what=f"most read datasets, {unit}"),
+            charts.bars(use.datasets, about=f"most read datasets, {unit}"),
         ),
         Picture(
             "sites",
             "Sites that serve most",
             f"{unit} {about}, of {number_of(use.site_count, 'site')}",
-            charts.bars(use.sites, what=f"sites, {unit}"),
+            charts.bars(use.sites, about=f"sites, {unit}"),
         ),
         Picture(
             "heat",
             "What is read where",
             f"{unit} by site and data tier {about}; colours on a logarithmic scale",
-            charts.heat_map(heat_sites, tiers, use.heat, what=f"{unit} by site and data tier"),
+            charts.heat_map(heat_sites, tiers, use.heat, about=f"{unit} by site and data tier"),
         ),
         Picture(
             "remote",
             "Local and remote reads",
             f"share of {unit} {about}: at the job's own site, from another site, or not recorded by the log",
-            charts.shares(use.places, ("local", "remote", "not known"), ("c1", "c2", "c7"), what="local and remote"),
+            charts.shares(use.places, ("local", "remote", "not known"), ("c1", "c2", REST), about="local and remote"),
         ),
     ]
     if use.tiers_cpu_hours:
-        chart = charts.bars(use.tiers_cpu_hours, what="CPU hours by data tier")
+        chart = charts.bars(use.tiers_cpu_hours, about="CPU hours by data tier")
         shown.append(Picture("cpu", "CPU time by data tier", f"CPU hours of jobs {about}", chart))
     if len(use.days) > 1:
-        chart = charts.stacked_days(use.days, use.trend, what=f"{unit} a day by stream")
+        chart = charts.stacked_days(use.days, use.trend, about=f"{unit} a day by stream")
         text = f"{unit} a day by stream, {use.days[0]} to {use.days[-1]}"
         shown.insert(2, Picture("trend", f"{unit.capitalize()} day by day", text, chart))
     return shown
@@ -158,16 +158,16 @@ def pictures(use: Use, about: str) -> list[Picture]:
 def facts(use: Use) -> list[tuple[str, str]]:
     """Return the numbers above the pictures, each with what it is."""
     told = [
-        (charts.si(use.nacc), use.unit),
+        (si(use.nacc), use.unit),
         (f"{use.dataset_count:,}", "datasets read"),
         (f"{use.site_count:,}", "sites"),
     ]
     if use.read_bytes is not None:
         told.append((str(volume(use.read_bytes)), "read"))
     if use.job_count is not None:
-        told.append((charts.si(use.job_count), "jobs (not accesses)"))
+        told.append((si(use.job_count), "jobs (not accesses)"))
     if use.cpu_hours is not None:
-        told.append((charts.si(use.cpu_hours), "CPU hours"))
+        told.append((si(use.cpu_hours), "CPU hours"))
     if use.remote_share is not None:
         told.append((f"{use.remote_share:.1%}", "read from another site"))
     return told

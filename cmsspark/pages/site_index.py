@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import calendar
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
-from html import escape
 from typing import Final
+
+from markupsafe import Markup
 
 from cmsspark.base.manifests import Manifest
 from cmsspark.base.periods import spans
 from cmsspark.base.text.plurals import number_of
-from cmsspark.base.text.terminal import percent, printable
-from cmsspark.pages.charts import si
+from cmsspark.base.text.terminal import percent
+from cmsspark.pages import layout
 from cmsspark.pages.day_report import counts
-from cmsspark.pages.page import document
+from cmsspark.pages.layout import badge, section
+from cmsspark.pages.svg import si
 
 _TITLE: Final = "What CMS reads: stored days, weeks and months"
-_WEEKDAYS: Final = ("Mo", "Tu", "We", "Th", "Fr", "Sa", "Su")
 
 
 @dataclass(frozen=True)
@@ -69,29 +71,27 @@ def site_index(
     days: dict[date, SiteEntry], periods: Sequence[tuple[str, Sequence[SiteEntry]]], store: str, made: str
 ) -> str:
     """Return the first page. ``periods``: heading → its entries."""
-    body = [f"<h1>{_TITLE}</h1>", f"<p>from {_text(store)}, made {_text(made)}</p>"]
-    if days:
-        body += [_facts(days), _calendar(days)]
-    body += [_section(heading, _list(entries)) for heading, entries in periods if entries]
-    return document("What CMS reads", "\n".join(body))
+    parts = [layout.facts(_facts(days)), _calendar(days)] if days else []
+    parts += [section(heading, layout.items(map(_entry, entries))) for heading, entries in periods if entries]
+    return layout.document(_TITLE, parts, f"from {store}, made {made}")
 
 
-def _facts(days: dict[date, SiteEntry]) -> str:
-    first, last = min(days), max(days)
+def _facts(days: dict[date, SiteEntry]) -> list[tuple[str, str]]:
     missing = _missing(days)
-    kinds = [entry.verdict for entry in days.values()]
-    read = [verdict.read for verdict in kinds if verdict.read is not None]
-    matched = sum(verdict.matched or 0 for verdict in kinds)
+    verdicts = [entry.verdict for entry in days.values()]
+    read = [verdict.read for verdict in verdicts if verdict.read is not None]
+    matched = sum(verdict.matched or 0 for verdict in verdicts)
+    kinds = Counter(verdict.kind for verdict in verdicts)
     facts = [
-        (f"{len(days):,}", f"days stored, {first} to {last}"),
-        (f"{sum(verdict.kind == 'good' for verdict in kinds):,}", "complete, nothing unusual"),
-        (f"{sum(verdict.kind == 'warn' for verdict in kinds):,}", "partial or with warnings"),
-        (f"{sum(verdict.kind == 'bad' for verdict in kinds):,}", "wrong or damaged"),
+        (f"{len(days):,}", f"days stored, {min(days)} to {max(days)}"),
+        (f"{kinds['good']:,}", "complete, nothing unusual"),
+        (f"{kinds['warn']:,}", "partial or with warnings"),
+        (f"{kinds['bad']:,}", "wrong or damaged"),
         (f"{len(missing):,}", f"days missing: {spans(missing)}" if missing else "days missing"),
     ]
     if read:
         facts.append((si(sum(read)), f"records read, {percent(matched / sum(read) if sum(read) else None)} matched"))
-    return f'<div class="facts">{"".join(map(_fact, facts))}</div>'
+    return facts
 
 
 def _missing(days: dict[date, SiteEntry]) -> list[date]:
@@ -100,62 +100,38 @@ def _missing(days: dict[date, SiteEntry]) -> list[date]:
     return [day for day in every if day not in days]
 
 
-def _calendar(days: dict[date, SiteEntry]) -> str:
-    months = sorted({(day.year, day.month) for day in (*days, *_missing(days))}, reverse=True)
+def _calendar(days: dict[date, SiteEntry]) -> Markup:
     missing = frozenset(_missing(days))
-    grids = "".join(_month(year, month, days, missing) for year, month in months)
+    months = sorted({(day.year, day.month) for day in (*days, *missing)}, reverse=True)
+    grids = [
+        (
+            f"{calendar.month_name[month]} {year}",
+            [
+                [_cell(date(year, month, number), days, missing) if number else ("", 0, (), "", "") for number in week]
+                for week in calendar.monthcalendar(year, month)
+            ],
+        )
+        for year, month in months
+    ]
     keys = (("good", "complete"), ("warn", "partial or with warnings"), ("bad", "wrong, damaged or missing"))
-    legend = "".join(f'<span class="badge {kind}">{text}</span> ' for kind, text in keys)
-    about = f"Each day with the records that it read. {legend}"
-    return f'<section><h2>Days</h2><p>{about}</p><div class="months">{grids}</div></section>'
+    legend = Markup(" ").join(badge(*key) for key in keys)
+    about = Markup("<p>Each day with the records that it read. {}</p>").format(legend)
+    return section("Days", about, layout.months(grids))
 
 
-def _month(year: int, month: int, days: dict[date, SiteEntry], missing: frozenset[date]) -> str:
-    heads = "".join(f'<th scope="col">{name}</th>' for name in _WEEKDAYS)
-    weeks = "".join(
-        f"<tr>{''.join(_cell(date(year, month, number) if number else None, days, missing) for number in week)}</tr>"
-        for week in calendar.monthcalendar(year, month)
-    )
-    name = f"{calendar.month_name[month]} {year}"
-    return (
-        f'<table class="month"><caption>{name}</caption><thead><tr>{heads}</tr></thead><tbody>{weeks}</tbody></table>'
-    )
-
-
-def _cell(day: date | None, days: dict[date, SiteEntry], missing: frozenset[date]) -> str:
-    if day is None:
-        return "<td></td>"
+def _cell(day: date, days: dict[date, SiteEntry], missing: frozenset[date]) -> tuple[str, int, Sequence[str], str, str]:
+    """Return a day of the calendar: class, number, lines, path of its page, and what it says in words."""
     entry = days.get(day)
     if entry is None:
-        kind, word = ("bad", "missing") if day in missing else ("", "")
-        return f'<td class="{kind}"><div><b>{day.day}</b><span>{word}</span></div></td>'
+        return ("bad" if day in missing else ""), day.day, ("missing" if day in missing else "",), "", ""
     verdict = entry.verdict
-    number = f"{si(verdict.read)}".replace(" ", "") if verdict.read is not None else ""
-    title = _text(f"{day}: {verdict.word}; {verdict.about}")
-    inside = f"<b>{day.day}</b><span>{number}</span><span>{_text(verdict.word)}</span>"
-    if not entry.path:
-        return f'<td class="{verdict.kind}"><div title="{title}">{inside}</div></td>'
-    return f'<td class="{verdict.kind}"><a href="{escape(entry.path)}" title="{title}">{inside}</a></td>'
+    read = "" if verdict.read is None else si(verdict.read).replace(" ", "")
+    return verdict.kind, day.day, (read, verdict.word), entry.path, f"{day}: {verdict.word}; {verdict.about}"
 
 
-def _list(entries: Sequence[SiteEntry]) -> str:
-    return f"<ul>{''.join(_items(entries))}</ul>"
-
-
-def _items(entries: Sequence[SiteEntry]) -> Iterator[str]:
-    for entry in entries:
-        badge = f'<span class="badge {entry.verdict.kind}">{_text(entry.verdict.word)}</span>'
-        title = f'<a href="{escape(entry.path)}">{_text(entry.title)}</a>' if entry.path else _text(entry.title)
-        yield f"<li>{title} {badge} <small>{_text(entry.verdict.about)}</small></li>"
-
-
-def _section(title: str, content: str) -> str:
-    return f"<section><h2>{_text(title)}</h2>{content}</section>"
-
-
-def _fact(fact: tuple[str, str]) -> str:
-    return f'<div class="fact"><b>{_text(fact[0])}</b><span>{_text(fact[1])}</span></div>'
-
-
-def _text(value: str) -> str:
-    return escape(printable(value))
+def _entry(entry: SiteEntry) -> Markup:
+    title = layout.safe(entry.title)
+    if entry.path:
+        title = Markup('<a href="{}">{}</a>').format(entry.path, title)
+    verdict = badge(entry.verdict.kind, entry.verdict.word)
+    return Markup("{} {} <small>{}</small>").format(title, verdict, layout.safe(entry.verdict.about))

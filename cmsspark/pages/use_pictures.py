@@ -15,7 +15,7 @@ from cmsspark.sources.registry import STREAMS_BY_NAME
 from cmsspark.store import results
 from cmsspark.store.job_index import Job
 from cmsspark.store.results import CurrentTable
-from cmsspark.store.stored_columns import part_rows, parts_of, table_rows
+from cmsspark.store.stored_columns import list_stored_parts, part_rows, table_rows
 
 #: Days of the trend of a day.
 TREND_DAYS: Final = 28
@@ -53,7 +53,7 @@ def _of_day(files: Files, fout: str, job: str, table: str, day: date) -> dict[st
     try:
         current = results.current(files, fout, job, table, day)
         sums: dict[str, int] = {}
-        for part in parts_of(files, current, table):
+        for part in list_stored_parts(files, current, table):
             rows = part_rows(files, part, stored_table(table), ("stream", "nacc"))
             for group in rows.group_by("stream").aggregate([("nacc", "sum")]).to_pylist():
                 sums[group["stream"]] = sums.get(group["stream"], 0) + group["nacc_sum"]

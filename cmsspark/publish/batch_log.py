@@ -6,8 +6,6 @@ One row per batch. A state is on the disk (WAL, synchronous FULL) before the ste
 commit was written and its receipt did not arrive (the batch is sent again, with the same ids). ``STALLED`` after too
 many attempts. ``SPLIT`` when a batch was cut in two to find a document that the destination rejects; ``QUARANTINED``
 when that document is found. ``SUPERSEDED`` when a newer snapshot of the day took its place.
-
-The file is named ``ledger.sqlite`` and calls snapshots ``generation``: outboxes of older versions stay readable.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from cmsspark.base.errors import DataError
 from cmsspark.store.state_database import StateDatabase
 
 #: The name of the file in an outbox.
-FILE_NAME: Final = "ledger.sqlite"
+FILE_NAME: Final = "batches.sqlite"
 
 
 class BatchState(StrEnum):
@@ -63,14 +61,14 @@ class Batch:
 
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS batches (
-    number INTEGER PRIMARY KEY, generation INTEGER NOT NULL, part TEXT NOT NULL, offset INTEGER NOT NULL,
+    number INTEGER PRIMARY KEY, snapshot_no INTEGER NOT NULL, part TEXT NOT NULL, offset INTEGER NOT NULL,
     length INTEGER NOT NULL, count INTEGER NOT NULL, sha256 TEXT NOT NULL, state TEXT NOT NULL,
     attempts INTEGER NOT NULL DEFAULT 0, doubtful INTEGER NOT NULL DEFAULT 0, reason TEXT
 );
-CREATE INDEX IF NOT EXISTS batches_by_state ON batches (generation, state);
-CREATE TABLE IF NOT EXISTS generations (generation INTEGER PRIMARY KEY);
+CREATE INDEX IF NOT EXISTS batches_by_state ON batches (snapshot_no, state);
+CREATE TABLE IF NOT EXISTS snapshots (snapshot_no INTEGER PRIMARY KEY);
 """
-_COLUMNS: Final = "number, generation, part, offset, length, count, sha256, state, attempts, doubtful"
+_COLUMNS: Final = "number, snapshot_no, part, offset, length, count, sha256, state, attempts, doubtful"
 
 
 class BatchLogDamaged(DataError):
@@ -93,22 +91,22 @@ class BatchLog(StateDatabase):
             marks = ",".join("?" * len(superseded))
             db.execute(
                 f"UPDATE batches SET doubtful = doubtful OR state IN ('SENDING', 'IN_DOUBT'), state='SUPERSEDED' "  # noqa: S608 -- only placeholders
-                f"WHERE generation < ? AND state IN ({marks})",
+                f"WHERE snapshot_no < ? AND state IN ({marks})",
                 (snapshot_no, *superseded),
             )
             self._insert(db, batches)
-            db.execute("INSERT OR IGNORE INTO generations VALUES (?)", (snapshot_no,))
+            db.execute("INSERT OR IGNORE INTO snapshots VALUES (?)", (snapshot_no,))
 
     def replace(self, snapshot_no: int, batches: Iterable[Batch]) -> None:
         """Replace all older snapshots by this one, in one transaction: their batches are forgotten."""
         with self._transaction() as db:
-            db.execute("DELETE FROM batches WHERE generation <= ?", (snapshot_no,))
+            db.execute("DELETE FROM batches WHERE snapshot_no <= ?", (snapshot_no,))
             self._insert(db, batches)
-            db.execute("INSERT OR IGNORE INTO generations VALUES (?)", (snapshot_no,))
+            db.execute("INSERT OR IGNORE INTO snapshots VALUES (?)", (snapshot_no,))
 
     def _insert(self, db: sqlite3.Connection, batches: Iterable[Batch]) -> None:
         db.executemany(
-            "INSERT INTO batches (generation, part, offset, length, count, sha256, state, attempts, doubtful) "
+            "INSERT INTO batches (snapshot_no, part, offset, length, count, sha256, state, attempts, doubtful) "
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 (b.snapshot_no, b.part, b.offset, b.length, b.count, b.sha256, b.state, b.attempts, b.doubtful)
@@ -146,7 +144,7 @@ class BatchLog(StateDatabase):
         """
         with self._transaction() as db:
             rows = db.execute(
-                "SELECT number, count FROM batches WHERE generation = ? AND state = 'QUARANTINED'", (snapshot_no,)
+                "SELECT number, count FROM batches WHERE snapshot_no = ? AND state = 'QUARANTINED'", (snapshot_no,)
             ).fetchall()
             chosen = {number: count for number, count in rows if numbers is None or number in set(numbers)}
             db.executemany(
@@ -187,12 +185,12 @@ class BatchLog(StateDatabase):
 
     def first(self, states: Iterable[BatchState], after: int = 0) -> Batch | None:
         """Return the first batch in one of ``states`` with a number above ``after``."""
-        wanted = tuple(states)
-        marks = ",".join("?" * len(wanted))
+        accepted = tuple(states)
+        marks = ",".join("?" * len(accepted))
         with self._guard():
             row = self._db.execute(
                 f"SELECT {_COLUMNS} FROM batches WHERE state IN ({marks}) AND number > ? ORDER BY number LIMIT 1",  # noqa: S608 -- only placeholders
-                (*wanted, after),
+                (*accepted, after),
             ).fetchone()
         return None if row is None else _batch(row)
 
@@ -213,13 +211,13 @@ class BatchLog(StateDatabase):
     def snapshots(self) -> set[int]:
         """Return the snapshots that were entered."""
         with self._guard():
-            return {row[0] for row in self._db.execute("SELECT generation FROM generations")}
+            return {row[0] for row in self._db.execute("SELECT snapshot_no FROM snapshots")}
 
     def counts(self, snapshot_no: int | None = None) -> dict[BatchState, tuple[int, int]]:
         """State → (batches, documents), of one snapshot or of all."""
         with self._guard():
             rows = self._db.execute(
-                "SELECT state, count(*), sum(count) FROM batches WHERE ? IS NULL OR generation = ? GROUP BY state",
+                "SELECT state, count(*), sum(count) FROM batches WHERE ? IS NULL OR snapshot_no = ? GROUP BY state",
                 (snapshot_no, snapshot_no),
             ).fetchall()
         return {BatchState(state): (batches, documents) for state, batches, documents in rows}
@@ -235,11 +233,11 @@ class BatchLog(StateDatabase):
 def _join_split(db: sqlite3.Connection, snapshot_no: int) -> None:
     """Put split batches of which nothing was confirmed together again, the largest first."""
     split = db.execute(
-        "SELECT number, part, offset, offset + length FROM batches WHERE generation = ? AND state = 'SPLIT' "
+        "SELECT number, part, offset, offset + length FROM batches WHERE snapshot_no = ? AND state = 'SPLIT' "
         "ORDER BY number",
         (snapshot_no,),
     ).fetchall()
-    pieces = "FROM batches WHERE generation = ? AND part = ? AND offset >= ? AND offset + length <= ? AND number > ?"
+    pieces = "FROM batches WHERE snapshot_no = ? AND part = ? AND offset >= ? AND offset + length <= ? AND number > ?"
     for number, part, start, end in split:
         inside = (snapshot_no, part, start, end, number)
         states = db.execute(f"SELECT state, doubtful {pieces}", inside).fetchall()

@@ -54,7 +54,7 @@ class Changes:
         self._completeness_id = completeness_id
         self._db = db
         self._db.execute(
-            "CREATE TABLE docs (id BLOB PRIMARY KEY, sent BLOB, now BLOB, gone INTEGER, generation INTEGER, "
+            "CREATE TABLE docs (id BLOB PRIMARY KEY, sent BLOB, now BLOB, gone INTEGER, snapshot_no INTEGER, "
             "part TEXT, offset INTEGER, length INTEGER) WITHOUT ROWID"
         )
         self._db.execute("BEGIN")
@@ -114,7 +114,7 @@ class Changes:
     def vanished(self, resend_all: bool = False) -> Iterator[SentDocument]:
         """Documents sent before that the day no longer has and that were not yet sent as gone; or all of them."""
         rows = self._db.execute(
-            "SELECT id, generation, part, offset, length FROM docs "
+            "SELECT id, snapshot_no, part, offset, length FROM docs "
             "WHERE now IS NULL AND (gone=0 OR sent IS NULL OR ?) ORDER BY id",
             (resend_all,),
         )
@@ -141,7 +141,7 @@ class Changes:
     def sent(self) -> Iterator[SentDocument]:
         """Return every document that the destination was sent, in its last form, in the order of the spool."""
         rows = self._db.execute(
-            "SELECT id, generation, part, offset, length FROM docs ORDER BY generation, part, offset"
+            "SELECT id, snapshot_no, part, offset, length FROM docs ORDER BY snapshot_no, part, offset"
         )
         return (SentDocument(*row) for row in rows)
 

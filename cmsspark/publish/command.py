@@ -77,12 +77,12 @@ def publish_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def with_request(
-        when: Interval, job_name: str | None, fout: str | None, settings_file: str | None, sink: str | None,
+        interval: Interval, job_name: str | None, fout: str | None, settings_file: str | None, sink: str | None,
         amq: str | None, spool: str | None, resume: bool, dry_run: bool, limit: int | None, resend: bool,
         verify: str | None, verify_login: str | None, index: str | None, verbose: bool,
     ) -> Any:  # fmt: skip
         settings = settings_of(settings_file)
-        request = request_of(settings, when, job_name, fout, sink, amq, spool, limit)
+        request = build_request(settings, interval, job_name, fout, sink, amq, spool, limit)
         where = _verify_request(request, verify, verify_login, index)
         _refuse_together(("--verify", where), ("--resume", resume), ("--dry-run", dry_run), ("--resend", resend))
         _refuse_together(("--verify", where), ("--limit", limit))
@@ -138,7 +138,7 @@ def publish(request: PublishRequest, action: PublishAction) -> None:
     check_results(results)
 
 
-def request_of(
+def build_request(
     settings: Settings, day: Interval, job_name: str | None, fout: str | None, sink: str | None, amq: str | None,
     spool: str | None, limit: int | None,
 ) -> PublishRequest:  # fmt: skip
@@ -162,18 +162,18 @@ def request_of(
     credentials = amq or defaults.amq
     folder = spool or defaults.spool or settings.state_dir / "published"
     return PublishRequest(
-        day, _job_of(job_name, day), settings, defaults, fout, chosen,
+        day, _find_job(job_name, day), settings, defaults, fout, chosen,
         Path(credentials) if credentials else None, Path(folder), limit,
     )  # fmt: skip
 
 
-def _job_of(name: str | None, when: Interval) -> Job:
-    is_period = isinstance(when, Period)
+def _find_job(name: str | None, interval: Interval) -> Job:
+    is_period = isinstance(interval, Period)
     job = find_job(name or ("period" if is_period else "data_aggregation"))
     if job.of_periods != is_period:
         kind = "periods" if job.of_periods else "days"
         raise UsageError(
-            f"{job.name} has results of {kind}, and {options(when)} names a {'period' if is_period else 'day'}",
+            f"{job.name} has results of {kind}, and {options(interval)} names a {'period' if is_period else 'day'}",
             next_step="give --date for a day, --week, --month or --from … --to for a period",
         )
     return job

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from cmsspark.base.errors import DataError
-from cmsspark.publish.completeness import SUFFIX, completeness_id, digest_of
+from cmsspark.publish.completeness import SUFFIX, completeness_id, digest_pairs
 from cmsspark.publish.documents import WITHHELD, BadDocument, DocumentSpec, canonical, document, field_name
 from cmsspark.publish.scratch_database import scratch_database
 from cmsspark.publish.search_client import Hit
@@ -96,14 +96,14 @@ class Comparison:
             if self._spec.leaves_out(row):
                 continue
             try:
-                made = document(self._spec, row)
-                validator.check(made)
-                body = canonical(made)
+                fields = document(self._spec, row)
+                validator.check(fields)
+                body = canonical(fields)
             except BadDocument:
                 self._invalid += 1
                 continue
-            key = bytes.fromhex(made["metadata"]["_id"])
-            values = (key, hashlib.sha256(body).digest(), self._content(made))
+            key = bytes.fromhex(fields["metadata"]["_id"])
+            values = (key, hashlib.sha256(body).digest(), self._content(fields))
             try:
                 self._db.execute("INSERT INTO docs (id, sha, content) VALUES (?, ?, ?)", values)
             except sqlite3.IntegrityError:
@@ -114,7 +114,7 @@ class Comparison:
 
     def _expected_summary(self, is_partial: bool) -> dict[str, Any]:
         (count,) = self._db.execute("SELECT count(*) FROM docs").fetchone()
-        digest = digest_of(iter(self._db.execute("SELECT id, sha FROM docs ORDER BY id")))
+        digest = digest_pairs(iter(self._db.execute("SELECT id, sha FROM docs ORDER BY id")))
         spec = self._spec
         values = (spec.table.name, spec.period, count, digest, is_partial, spec.timestamp)
         return dict(zip(_SUMMARY, values, strict=True))
@@ -128,12 +128,12 @@ class Comparison:
         for hit in index.documents([at_time(spec.timestamp), of_type(spec.type)], names):
             self._take(hit, index.where)
         self._take_summary(index)
-        (expected, found) = self._db.execute("SELECT count(*), total(seen > 0) FROM docs").fetchone()
+        (expected, seen) = self._db.execute("SELECT count(*), total(seen > 0) FROM docs").fetchone()
         counts = dict(self._db.execute("SELECT kind, count(*) FROM found GROUP BY kind"))
         return Verification(
             expected=expected + 1,
-            found=int(found) + 1 - counts.get("no summary", 0),
-            missing=expected - int(found) + counts.get("no summary", 0),
+            found=int(seen) + 1 - counts.get("no summary", 0),
+            missing=expected - int(seen) + counts.get("no summary", 0),
             extra=counts.get("extra", 0),
             different=counts.get("different", 0) + counts.get("summary", 0),
             gone=self._gone,
@@ -177,8 +177,8 @@ class Comparison:
     def _belongs(self, hit: Hit) -> bool:
         """Return whether a document says that it is one of this table, producer and period."""
         spec = self._spec
-        wanted = {"type": spec.type, "producer": spec.producer}
-        if any(hit.meta(name) not in (None, value) for name, value in wanted.items()):
+        fields = {"type": spec.type, "producer": spec.producer}
+        if any(hit.meta(name) not in (None, value) for name, value in fields.items()):
             return False
         return "period" not in self._fields or hit.body.get("period") in (None, spec.period)
 
@@ -212,7 +212,7 @@ class Comparison:
 
     def differences(self, rows: Iterable[Mapping[str, Any]], limit: int | None = None) -> Iterator[Difference]:
         """Yield the differences, of each kind at most ``limit``; ``rows`` as in :meth:`expect`."""
-        left = {kind: limit if limit is not None else -1 for kind in ("missing", "different")}
+        remaining = {kind: limit if limit is not None else -1 for kind in ("missing", "different")}
         for kind, identity, about in self._db.execute(
             "SELECT kind, id, body FROM found WHERE kind IN ('summary', 'no summary')"
         ):
@@ -222,28 +222,28 @@ class Comparison:
         for identity, about in cursor:
             yield Difference("extra", identity, about or "")
         for row in rows:
-            if not any(left.values()):
+            if not any(remaining.values()):
                 return
             if self._spec.leaves_out(row):
                 continue
             try:
-                made = document(self._spec, row)
+                body = document(self._spec, row)
             except BadDocument:
                 continue
-            for difference in self._differences_of(made):
-                if left[difference.kind]:
-                    left[difference.kind] -= 1
+            for difference in self._differences_of(body):
+                if remaining[difference.kind]:
+                    remaining[difference.kind] -= 1
                     yield difference
 
-    def _differences_of(self, made: Mapping[str, Any]) -> Iterator[Difference]:
-        identity = str(made["metadata"]["_id"])
-        about = " ".join(str(made[column.name]) for column in self._spec.keys if column.name in made)
+    def _differences_of(self, expected: Mapping[str, Any]) -> Iterator[Difference]:
+        identity = str(expected["metadata"]["_id"])
+        about = " ".join(str(expected[column.name]) for column in self._spec.keys if column.name in expected)
         row = self._db.execute("SELECT seen FROM docs WHERE id=?", (bytes.fromhex(identity),)).fetchone()
         if row is not None and not row[0]:
             yield Difference("missing", identity, about)
         for (body,) in self._db.execute("SELECT body FROM found WHERE kind='different' AND id=?", (identity,)):
-            there, here = json.loads(body), self._comparable(made)
-            yield Difference("different", identity, f"{about}: {_unequal(there, here)}")
+            indexed, comparable = json.loads(body), self._comparable(expected)
+            yield Difference("different", identity, f"{about}: {_unequal(indexed, comparable)}")
 
 
 def _plain(value: Any) -> Any:
@@ -253,10 +253,10 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _unequal(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+def _unequal(indexed: Mapping[str, Any], expected: Mapping[str, Any]) -> str:
     """Return the fields that differ, each with both values."""
-    names = sorted(name for name in there.keys() | here.keys() if there.get(name) != here.get(name))
-    return ", ".join(f"{name} {_shown(there.get(name))} instead of {_shown(here.get(name))}" for name in names)
+    names = sorted(name for name in indexed.keys() | expected.keys() if indexed.get(name) != expected.get(name))
+    return ", ".join(f"{name} {_shown(indexed.get(name))} instead of {_shown(expected.get(name))}" for name in names)
 
 
 def _shown(value: Any) -> str:

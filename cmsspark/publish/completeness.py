@@ -64,12 +64,12 @@ def completeness(spec: DocumentSpec, summary: DaySummary, manifest: Mapping[str,
     return body
 
 
-def bins_of(stream: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def select_bins(stream: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the bins of a stream, and the parts of ``unmatched``."""
     return (BINS_OF_JOBS, UNMATCHED_JOB_BINS) if stream in STREAMS_OF_JOBS else (BINS, UNMATCHED_BINS)
 
 
-def digest_of(pairs: Iterable[tuple[bytes, bytes]]) -> str:
+def digest_pairs(pairs: Iterable[tuple[bytes, bytes]]) -> str:
     """Return the digest of a set of documents: sha256 over their ids and digests, in the order of ids."""
     total = hashlib.sha256()
     for identity, digest in pairs:
@@ -88,7 +88,7 @@ def _reconciliation(streams: Any) -> dict[str, Any]:
         if not isinstance(bins, Mapping):
             continue
         unmatched = bins.get("unmatched")
-        names, parts = bins_of(stream)
+        names, parts = select_bins(stream)
         result[stream] = {name: bins[name] for name in names if type(bins.get(name)) is int}
         if isinstance(unmatched, Mapping):
             result[stream]["unmatched"] = {name: unmatched[name] for name in parts if type(unmatched.get(name)) is int}

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from cmsspark.publish.credentials_file import CredentialsSource, read_credentials_file
-from cmsspark.publish.http_address import HttpAddress
+from cmsspark.settings.http_client import HttpAddress
 from cmsspark.settings.secrets import basic_credentials, safe_text, tls_context
 
 _DESTINATION: Final = re.compile(r"/(?:queue|topic)/[A-Za-z0-9._>*-]+")
@@ -111,13 +111,6 @@ class Endpoint(HttpAddress, frozen=True, kw_only=True):
     password: str | None = None
     name: str | None = None
 
-    @property
-    def authorization(self) -> str | None:
-        """The value of the ``Authorization`` header, or None without a password."""
-        if self.password is None:
-            return None
-        return f"Basic {basic_credentials(self.username, self.password)}"
-
     def safe_text(self, text: str) -> str:
         """Make a server\'s text safe for terminals and logs, without the secrets of the login."""
         return safe_text(text, *_secrets(self.username, self.password))
@@ -159,7 +152,7 @@ def read_endpoint(path: Path) -> Endpoint:
     Raises as :func:`read_broker`.
     """
     file, source = _read(path)
-    url = file.url or _url_of(file, source)
+    url = file.url or _build_url(file, source)
     match = _URL.fullmatch(url)
     if match is None or not 0 < int(match["port"] or 443) < 65_536:
         raise source.error("url is https://host:port/producer, without user, `?` and `#`", "something else", "url")
@@ -180,6 +173,7 @@ def read_endpoint(path: Path) -> Endpoint:
         port=int(match["port"] or (443 if secure else 80)),
         path=match["path"] if last else f"{match['path'].rstrip('/')}/{producer}",
         is_secure=secure,
+        authorization=None if file.password is None else f"Basic {basic_credentials(file.username, file.password)}",
         producer=producer,
         type=file.type,
         username=file.username,
@@ -189,7 +183,7 @@ def read_endpoint(path: Path) -> Endpoint:
     )
 
 
-def _url_of(file: _File, source: CredentialsSource) -> str:
+def _build_url(file: _File, source: CredentialsSource) -> str:
     ((host, port), *more) = _addresses(file, source)
     if more or file.producer is None:
         raise source.error("`url`, or one host:port and a `producer`", "several, or no `producer`", "host_and_ports")
@@ -220,8 +214,8 @@ def _addresses(file: _File, source: CredentialsSource) -> tuple[tuple[str, int],
         match = _ADDRESS.fullmatch(part.strip()) if isinstance(part, str) else None
         if match is None or not 0 < int(match["port"]) < 65_536:
             key = "host" if file.host is not None else "host_and_ports"
-            wanted = "host_and_ports is host:port, several separated by commas; or host and port stand alone"
-            raise source.error(wanted, "something else", key)
+            rule = "host_and_ports is host:port, several separated by commas; or host and port stand alone"
+            raise source.error(rule, "something else", key)
         result.append((match["host"].strip("[]"), int(match["port"])))
     if not result:
         raise source.error("host_and_ports names at least one host:port", "none", "host_and_ports")

@@ -23,16 +23,16 @@ class CredentialsSource:
         self.content = content
         self.example = example
 
-    def error(self, wanted: str, found: str, key: str | None = None) -> SettingsError:
+    def error(self, problem: str, found: str, key: str | None = None) -> SettingsError:
         """Return an error about ``key``. ``found`` never holds a value."""
         match = re.search(rb'"%s"\s*:' % re.escape(key.encode()), self.content) if key else None
-        return self.error_at(wanted, found, match.start() if match else None)
+        return self.error_at(problem, found, match.start() if match else None)
 
-    def error_at(self, wanted: str, found: str, byte: int | None) -> SettingsError:
+    def error_at(self, problem: str, found: str, byte: int | None) -> SettingsError:
         """Return an error about what begins at ``byte``."""
         line = None if byte is None else self.content.count(b"\n", 0, byte) + 1
         return SettingsError(
-            wanted,
+            problem,
             where=self.path if line is None else f"{self.path}, line {line}",
             found=found,
             next_step=f"{self.example} shows the form of a credentials file",
@@ -70,5 +70,5 @@ def _invalid(message: str, source: CredentialsSource) -> SettingsError:
     """msgspec's message, which names keys and types and no value, as an error with its line."""
     key = re.search(r"unknown field `([^`]*)`|`\$\.(\w+)", message)
     named = (key[1] or key[2]) if key else None
-    wanted = "the file holds one JSON object of known keys, each a text"
-    return source.error(wanted, message, named)
+    problem = "the file holds one JSON object of known keys, each a text"
+    return source.error(problem, message, named)

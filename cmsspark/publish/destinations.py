@@ -2,8 +2,7 @@
 
 A destination is known by its ``name`` in the credentials file, or else by its topic (or path), its producer and its
 hosts: it stays the same while one host is still among them, so that a broker may be added or a port changed. Each
-folder says in ``destination.json`` what it belongs to. Folders of older versions have none; they are named for a list
-of addresses and are recognized by it, also after brokers were added.
+folder says in ``destination.json`` what it belongs to.
 """
 
 from __future__ import annotations
@@ -14,19 +13,16 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import date
-from itertools import combinations
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from cmsspark.base.errors import CmssparkError
 from cmsspark.publish.batch_log import FILE_NAME, OPEN, BatchLog
 from cmsspark.publish.spool import disk_errors
 
 MARK: Final = "destination.json"
-#: Of more addresses not every choice is tried.
-_MAX_ADDRESSES: Final = 10
 
 
 @dataclass(frozen=True)
@@ -45,8 +41,8 @@ class Destination:
             return False
         if self.name and other.name:
             return self.name == other.name
-        same = (self.target, self.producer) == (other.target, other.producer)
-        return same and not set(self.hosts).isdisjoint(other.hosts)
+        is_equal = (self.target, self.producer) == (other.target, other.producer)
+        return is_equal and not set(self.hosts).isdisjoint(other.hosts)
 
 
 @dataclass(frozen=True)
@@ -67,42 +63,23 @@ class OutboxLocation:
         return 0
 
 
-def slug_of(sink: str, label: str, identity: str) -> str:
-    """Return the name of a folder: the sink, a readable label and a digest of ``identity``."""
-    plain = re.sub(r"[^A-Za-z0-9.-]", "-", label)
-    return f"{sink}-{plain}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}"
+def outbox_folder(state_dir: Path, destination: Destination, label: str, identity: str) -> str:
+    """Return the name of the destination's folder in the outbox, and mark the folder as the destination's.
 
-
-def stomp_slugs(target: str, addresses: tuple[tuple[str, int], ...]) -> Iterator[str]:
-    """Yield the folder's names for a list of brokers and for each choice of them, the whole list first."""
-    ordered = sorted(addresses)
-    sizes = range(len(ordered), 0, -1) if len(ordered) <= _MAX_ADDRESSES else [len(ordered)]
-    for size in sizes:
-        for chosen in combinations(ordered, size):
-            yield slug_of("stomp", target.split("/", 2)[2], f"{target} {list(chosen)}")
-
-
-def folder_of(state_dir: Path, destination: Destination, slugs: Iterator[str]) -> str:
-    """Return the name of the destination's folder in the outbox, old or new; it is marked as the destination's.
-
-    ``slugs``: names that the folder may have without a mark, the one for a new folder first.
+    A new one is named for the sink, a readable ``label`` and a digest of ``identity``.
     """
     root = state_dir / "outbox"
     for mark in sorted(root.glob(f"*/{MARK}")):
         marked = _load(mark)
         if marked is not None and marked.is_same(destination):
             hosts = tuple(sorted({*marked.hosts, *destination.hosts}))
-            _mark(mark.parent, _with(destination, hosts=hosts, name=destination.name or marked.name))
+            _mark(mark.parent, replace(destination, hosts=hosts, name=destination.name or marked.name))
             return mark.parent.name
-    new = next(slugs)
-    for slug in (new, *slugs):
-        if (root / slug).is_dir() and _load(root / slug / MARK) is None:
-            new = slug
-            break
-    if _load(root / new / MARK) is not None:  # another destination's: of another name or producer
-        new += "-" + hashlib.sha256(f"{destination.name} {destination.producer}".encode()).hexdigest()[:8]
-    _mark(root / new, destination)
-    return new
+    name = f"{destination.sink}-{re.sub(r'[^A-Za-z0-9.-]', '-', label)}-{_digest(identity)}"
+    if _load(root / name / MARK) is not None:  # another destination's: of another name or producer
+        name += f"-{_digest(f'{destination.name} {destination.producer}')}"
+    _mark(root / name, destination)
+    return name
 
 
 def locations(
@@ -121,8 +98,8 @@ def locations(
             yield location
 
 
-def _with(destination: Destination, **changes: Any) -> Destination:
-    return Destination(**{**asdict(destination), **changes})
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def _load(mark: Path) -> Destination | None:

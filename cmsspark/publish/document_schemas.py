@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from cmsspark.base.resources import resource
 from cmsspark.base.schemas import Table, stored_table
-from cmsspark.publish.completeness import MAX_GONE_LISTED, bins_of
+from cmsspark.publish.completeness import MAX_GONE_LISTED, select_bins
 from cmsspark.publish.documents import TYPE_PREFIX, WITHHELD, added_fields, field_name
 from cmsspark.sources.registry import STREAMS, STREAMS_BY_NAME
 
@@ -43,10 +43,10 @@ def document_schema(name: str) -> dict[str, Any]:
         >>> document_schema("data_aggregation")["type"]
         'object'
     """
-    return _of_completeness() if name == COMPLETENESS else schema_of(stored_table(name))
+    return _of_completeness() if name == COMPLETENESS else build_schema(stored_table(name))
 
 
-def schema_of(table: Table) -> dict[str, Any]:
+def build_schema(table: Table) -> dict[str, Any]:
     """Return the JSON Schema of a table's documents.
 
     Fields are the table's columns without the day, which is in the id; a number is not negative; a column that is never
@@ -81,8 +81,7 @@ def schema_of(table: Table) -> dict[str, Any]:
 
 
 def _of_completeness() -> dict[str, Any]:
-    """Return the JSON Schema of the document that ends each publication; it has a part for each stream of the registry.
-    """
+    """Return the JSON Schema of the document that ends each publication, with a part for each stream."""
     streams = {name: _bins(name) for name in STREAMS}
     listed = {"type": "array", "items": dict(_DIGEST), "maxItems": MAX_GONE_LISTED}
     period = "^[0-9]{4}-([0-9]{2}|W[0-9]{2}|[0-9]{2}-[0-9]{2}(--[0-9]{4}-[0-9]{2}-[0-9]{2})?)$"
@@ -116,7 +115,7 @@ def _of_completeness() -> dict[str, Any]:
 
 def _bins(stream: str) -> dict[str, Any]:
     """Return the bins of one stream."""
-    names, parts = bins_of(stream)
+    names, parts = select_bins(stream)
     unmatched = _object({name: dict(_COUNT) for name in parts})
     return _object({**{name: dict(_COUNT) for name in names}, "unmatched": unmatched})
 
@@ -134,8 +133,8 @@ def _metadata() -> dict[str, Any]:
 
 
 def _object(properties: Mapping[str, Any], required: Sequence[str] = ()) -> dict[str, Any]:
-    wanted = {"required": list(required)} if required else {}
-    return {"type": "object", "properties": dict(properties), **wanted, "additionalProperties": False}
+    required_part = {"required": list(required)} if required else {}
+    return {"type": "object", "properties": dict(properties), **required_part, "additionalProperties": False}
 
 
 def published_tables() -> list[str]:
@@ -153,9 +152,9 @@ def generated() -> dict[str, str]:
 
 def stale(folder: Path) -> list[str]:
     """Files of ``folder`` that are missing, are not as they are generated now, or are generated no more."""
-    wanted = {name: text.encode() for name, text in generated().items()}
+    contents = {name: text.encode() for name, text in generated().items()}
     stored = {file.name: file.read_bytes() for file in folder.glob("*.json")}
-    return sorted(name for name in wanted.keys() | stored.keys() if wanted.get(name) != stored.get(name))
+    return sorted(name for name in contents.keys() | stored.keys() if contents.get(name) != stored.get(name))
 
 
 def main(arguments: Sequence[str]) -> int:

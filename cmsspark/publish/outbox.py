@@ -107,7 +107,7 @@ class Outbox:
             log = BatchLog(path)
             log.check()
         except BatchLogDamaged as error:
-            if "another version" in error.wanted:
+            if "another version" in error.problem:
                 raise
             return self._rebuilt(path, f"the batch log was damaged ({error.found})")
         finish_compaction(self.spool, log)
@@ -185,7 +185,7 @@ class Outbox:
 
     def totals(self, snapshot_no: int | None = None) -> Totals:
         """Documents by what became of them, of one snapshot or of all."""
-        return totals_of(self.batch_log, snapshot_no)
+        return sum_totals(self.batch_log, snapshot_no)
 
     def compact(self) -> bool:
         """Replace many confirmed snapshots by one. True when it did."""
@@ -211,7 +211,7 @@ def _with_state(batch: Batch, state: BatchState) -> Batch:
     return replace(batch, number=0, state=state, attempts=0, doubtful=state == BatchState.IN_DOUBT)
 
 
-def totals_of(log: BatchLog, snapshot_no: int | None = None) -> Totals:
+def sum_totals(log: BatchLog, snapshot_no: int | None = None) -> Totals:
     """Documents of a batch log by what became of them, of one snapshot or of all."""
     counts = log.counts(snapshot_no)
 

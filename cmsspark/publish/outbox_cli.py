@@ -57,7 +57,7 @@ def command() -> None:
 def list_command(day: date | None, table: str | None, to: str | None, settings_file: str | None) -> None:
     """List outboxes: one line for each table, day and destination."""
     from cmsspark.publish.batch_log import FILE_NAME, BatchLog
-    from cmsspark.publish.outbox import totals_of
+    from cmsspark.publish.outbox import sum_totals
 
     rows: list[tuple[object, ...]] = []
     for location in locations(settings_of(settings_file).state_dir, day, table, to):
@@ -67,13 +67,13 @@ def list_command(day: date | None, table: str | None, to: str | None, settings_f
             continue
         log = BatchLog(location.folder / FILE_NAME)
         try:
-            totals = totals_of(log)
+            totals = sum_totals(log)
         finally:
             log.close()
         counts = (totals.confirmed, totals.waiting + totals.stalled, totals.in_doubt, totals.refused)
         rows.append((location.period, location.table, *counts, location.destination, ""))
     headings = ("day", "table", "confirmed", "to send", "in doubt", "refused", "destination", "")
-    echo_table(headings, rows, left=(0, 1, 6, 7), whole=(0, 7))
+    echo_table(headings, rows, texts=(0, 1, 6, 7), full=(0, 7))
 
 
 @command.command("show")
@@ -160,7 +160,7 @@ def move_command(source: str, target: str, table: str | None, day: date | None, 
             next_step="cmsspark outbox list prints all outboxes",
         )
     for location in chosen:
-        _outbox_of(location).move_to(Outbox(state_dir, new, location.table, location.period))
+        _open_outbox(location).move_to(Outbox(state_dir, new, location.table, location.period))
         click.echo(f"{location.table} {location.period}: moved to {new}")
 
 
@@ -171,7 +171,9 @@ def _one_destination(state_dir: Path, name: str) -> str:
     """
     root = state_dir / "outbox"
     names = sorted(folder.name for folder in root.glob("*") if folder.is_dir())
-    matching = [other for other in names if other == name] or [other for other in names if other.startswith(name)]
+    matching = [candidate for candidate in names if candidate == name] or [
+        candidate for candidate in names if candidate.startswith(name)
+    ]
     if len(matching) != 1:
         raise InputMissing(
             f"{'several destinations start' if matching else 'no destination starts'} with {name!r}",
@@ -183,10 +185,10 @@ def _one_destination(state_dir: Path, name: str) -> str:
 
 
 def _locked_outbox(location: OutboxLocation) -> AbstractContextManager[Outbox]:
-    return _outbox_of(location).held()
+    return _open_outbox(location).held()
 
 
-def _outbox_of(location: OutboxLocation) -> Outbox:
+def _open_outbox(location: OutboxLocation) -> Outbox:
     from cmsspark.publish.outbox import Outbox
 
     return Outbox(location.folder.parents[3], location.destination, location.table, location.period)

@@ -105,7 +105,7 @@ def _spec(request: PublishRequest, table: str, credentials: Any) -> DocumentSpec
     )
 
 
-def stored_table_of(request: PublishRequest, table: str) -> CurrentTable:
+def find_stored_table(request: PublishRequest, table: str) -> CurrentTable:
     """Return the stored result to publish. Raises InputMissing (66) where the day is not stored."""
     from cmsspark.filesystems.opening import files_for
     from cmsspark.filesystems.storage import LocalFiles, is_local
@@ -140,7 +140,7 @@ def show_documents(request: PublishRequest) -> None:
     for table in public_tables(request.job):
         spec, sink = _open_sink(request, table)
         count = 0
-        for row in islice(stored_rows(stored_table_of(request, table), spec.table), request.limit):
+        for row in islice(stored_rows(find_stored_table(request, table), spec.table), request.limit):
             if spec.leaves_out(row):
                 continue
             try:
@@ -175,7 +175,7 @@ def publish_table(request: PublishRequest, table: str, *, resume: bool = False) 
     spec, sink = _open_sink(request, table, _log)
     state_dir = request.settings.state_dir
     if not resume:
-        stored_table_of(request, spec.table.name)  # a day that is not stored leaves no outbox
+        find_stored_table(request, spec.table.name)  # a day that is not stored leaves no outbox
     name = sink.outbox_name(state_dir)
     with Outbox(state_dir, name, table, spec.period).held() as outbox:
         for note in outbox.notes:
@@ -213,15 +213,15 @@ def _report_others(request: PublishRequest, name: str, table: str, period: str, 
     """
     from cmsspark.publish.destinations import locations
 
-    others = {
+    open_counts = {
         location.destination: location.open_documents()
         for location in locations(request.settings.state_dir, table=table, to=f"{request.sink}-")
         if location.period == period and location.destination != name
     }
-    waiting = {other: count for other, count in others.items() if count}
+    waiting = {destination: count for destination, count in open_counts.items() if count}
     if not waiting:
         return
-    counts = ", ".join(f"{count:,} for {other}" for other, count in waiting.items())
+    counts = ", ".join(f"{count:,} for {destination}" for destination, count in waiting.items())
     next_step = f"if it is the same destination: cmsspark outbox move --from {next(iter(waiting))} --to {name}"
     if is_error:
         raise NotReady(
@@ -236,8 +236,8 @@ def _report_others(request: PublishRequest, name: str, table: str, period: str, 
 def _fill(request: PublishRequest, outbox: Outbox, spec: DocumentSpec) -> SpoolResult:
     from cmsspark.store.stored_rows import stored_rows
 
-    stored = stored_table_of(request, spec.table.name)
-    source = source_of(stored, spec, request)
+    stored = find_stored_table(request, spec.table.name)
+    source = describe_source(stored, spec, request)
     rows = stored_rows(stored, spec.table)
     try:
         return outbox.fill(
@@ -247,7 +247,7 @@ def _fill(request: PublishRequest, outbox: Outbox, spec: DocumentSpec) -> SpoolR
         raise InputMissing("a stored part vanished while it was read", where=error.filename) from None
 
 
-def source_of(stored: CurrentTable, spec: DocumentSpec, request: PublishRequest) -> str:
+def describe_source(stored: CurrentTable, spec: DocumentSpec, request: PublishRequest) -> str:
     """Return what the documents are made from: the run that made the rows, and whatever else changes documents.
 
     A snapshot that is half sent is continued only where its documents would be the same.
@@ -279,7 +279,7 @@ def _print(result: PublishResult) -> None:
         totals.confirmed + totals.in_doubt, totals.confirmed, totals.in_doubt, totals.waiting + totals.stalled,
         result.quarantined + totals.refused,
     )  # fmt: skip
-    echo_table(headings, [(result.table, *counts)], whole=(0,))
+    echo_table(headings, [(result.table, *counts)], full=(0,))
     if spooled is not None and (spooled.unchanged or spooled.gone):
         click.echo(f"unchanged since the last time: {spooled.unchanged:,}; gone from the day: {spooled.gone:,}")
     if spooled is not None and spooled.left_out:
@@ -298,7 +298,7 @@ def record_publication(request: PublishRequest, results: list[PublishResult]) ->
         if result.snapshot is not None:
             run = json.loads((result.snapshot / "manifest.json").read_bytes())["source"].partition(" ")[0]
         elif result.spooled is not None:
-            run = stored_table_of(request, result.table).manifest.rows_run
+            run = find_stored_table(request, result.table).manifest.rows_run
         else:
             continue  # nothing was open
         refused = result.quarantined + totals.refused

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from cmsspark.base.clock import Clock, SystemClock
 from cmsspark.base.errors import DataError, NotReady
 from cmsspark.publish.batch_log import Batch, BatchState
 from cmsspark.publish.outbox import Outbox
-from cmsspark.publish.sink import Clock, ForbiddenError, RejectedError, RetryableError, SendError, Sink, SystemClock
+from cmsspark.publish.sink import ForbiddenError, RejectedError, RetryableError, SendError, Sink
 from cmsspark.publish.spool import split
 
 _SENDABLE: Final = (BatchState.READY, BatchState.IN_DOUBT)
@@ -149,7 +150,7 @@ class Publisher:
             raise
         except ForbiddenError as error:
             doubtful = batch.doubtful or error.in_doubt
-            log.mark(batch, BatchState.IN_DOUBT if doubtful else BatchState.READY, str(error.found or error.wanted))
+            log.mark(batch, BatchState.IN_DOUBT if doubtful else BatchState.READY, str(error.found or error.problem))
             raise
         except BaseException:
             # Interrupted: whether the COMMIT was written is unknown here.

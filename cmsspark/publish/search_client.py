@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import msgspec
 
+from cmsspark.base.clock import Clock, SystemClock
 from cmsspark.base.errors import InputMissing, NotAllowed, NotReady, SettingsError
-from cmsspark.publish.connection import ConnectionLost
-from cmsspark.publish.http_client import HttpAnswer, HttpClient, HttpTimeouts, retry_after
+from cmsspark.base.sockets import ConnectionLost
 from cmsspark.publish.search_server import SearchServer
-from cmsspark.publish.sink import Clock, SystemClock
+from cmsspark.settings.http_client import HttpAnswer, HttpClient, HttpTimeouts, retry_after
 
 #: Bytes of an answer that are read.
 MAX_BYTES: Final = 32_000_000
@@ -44,8 +44,8 @@ class Hit(msgspec.Struct, frozen=True):
         """Return a value of ``metadata``, or of the top level, where documents over HTTP have it."""
         source = self.source or {}
         metadata = source.get("metadata")
-        found = metadata.get(name) if isinstance(metadata, dict) else None
-        return source.get(name) if found is None else found
+        value = metadata.get(name) if isinstance(metadata, dict) else None
+        return source.get(name) if value is None else value
 
 
 class Total(msgspec.Struct, frozen=True):
@@ -102,8 +102,10 @@ class SearchClient:
         self._clock = clock or SystemClock()
         self._log = log
         defaults = timeouts or HttpTimeouts()
-        whole = min(defaults.whole, patience)
-        self._client = HttpClient(server, HttpTimeouts(defaults.connect, min(defaults.move, whole), whole), self._clock)
+        deadline = min(defaults.whole, patience)
+        self._client = HttpClient(
+            server, HttpTimeouts(defaults.connect, min(defaults.move, deadline), deadline), self._clock
+        )
         self.where = f"{server.where} {','.join(names)}"
 
     def close(self) -> None:
@@ -187,11 +189,11 @@ class SearchClient:
             # A part of the documents would be reported as missing.
             raise self._incomplete(failed or "the search timed out")
 
-    def _incomplete(self, found: str) -> NotReady:
+    def _incomplete(self, actual: str) -> NotReady:
         return NotReady(
             "the server must search all of its shards",
             where=self.where,
-            found=found,
+            found=actual,
             next_step="run the same command again later",
         )
 
@@ -204,20 +206,20 @@ class SearchClient:
             return self._not_allowed(f"{reason}: it redirects, as to a page for the login; that is not followed")
         return self.no_search(reason)
 
-    def _not_allowed(self, found: str) -> NotAllowed:
+    def _not_allowed(self, actual: str) -> NotAllowed:
         return NotAllowed(
             "the server does not let us search",
             where=self.where,
-            found=self._server.safe_text(found),
+            found=self._server.safe_text(actual),
             next_step=_LOGIN,
         )
 
-    def no_search(self, found: str) -> SettingsError:
+    def no_search(self, actual: str) -> SettingsError:
         """Return the error for a server that does not answer as OpenSearch does."""
         return SettingsError(
             "the address must answer POST /_msearch as OpenSearch does",
             where=self.where,
-            found=found,
+            found=actual,
             next_step="check --verify: Grafana's is https://HOST/api/datasources/proxy/NUMBER",
         )
 

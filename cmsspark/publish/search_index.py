@@ -40,7 +40,7 @@ class SearchIndex:
     def documents(self, filters: Sequence[Mapping[str, Any]], fields: Sequence[str]) -> Iterator[Hit]:
         """Yield the documents that pass all filters, each once; of their content only ``fields`` and the metadata."""
         source = ["metadata", "type", "producer", *fields, *(f"data.{name}" for name in fields)]
-        others: list[dict[str, Any]] = []
+        excluded: list[dict[str, Any]] = []
         for order in _ORDERS:
             has_order = {"exists": {"field": order}}
             count = 0
@@ -53,10 +53,10 @@ class SearchIndex:
                     raise self._cannot_sort(order) from None
                 continue
             if count:
-                others = [{"bool": {"must_not": [has_order]}}]
+                excluded = [{"bool": {"must_not": [has_order]}}]
                 break
         try:
-            yield from self._pages([*filters, *others], "_id", source)
+            yield from self._pages([*filters, *excluded], "_id", source)
         except NoOrderError as error:
             raise self._cannot_sort(str(error)) from None
 
@@ -82,17 +82,17 @@ class SearchIndex:
                 return
             # Documents of the page's last key may follow on the next page: there all of them are read.
             last = hits[-1].sort
-            whole = [hit for hit in hits if hit.sort != last]
-            if not whole:
+            complete = [hit for hit in hits if hit.sort != last]
+            if not complete:
                 raise DataError(f"{size} documents or more have one id", where=self.where, found=f"{order} {last[0]}")
-            yield from whole
-            after = whole[-1].sort
+            yield from complete
+            after = complete[-1].sort
 
-    def _cannot_sort(self, found: str) -> SettingsError:
+    def _cannot_sort(self, actual: str) -> SettingsError:
         return SettingsError(
             f"{_ID} must be a keyword in these indices, or sorting by _id be allowed",
             where=self.where,
-            found=found,
+            found=actual,
             next_step="have the mapping of the index corrected",
         )
 

@@ -17,7 +17,7 @@ import msgspec
 from cmsspark.base.errors import NotAllowed, UsageError
 from cmsspark.publish.credentials import LOOPBACK
 from cmsspark.publish.credentials_file import CredentialsSource, read_credentials_file
-from cmsspark.publish.http_address import HttpAddress
+from cmsspark.settings.http_client import HttpAddress
 from cmsspark.settings.secrets import basic_credentials, safe_text
 
 EXAMPLE: Final = "etc/opensearch.example.json"
@@ -43,13 +43,7 @@ class _LoginFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class SearchServer(HttpAddress, frozen=True, kw_only=True):
     """An address that answers as OpenSearch does, and a login."""
 
-    login: str | None = None
     secrets: tuple[str, ...] = ()
-
-    @property
-    def authorization(self) -> str | None:
-        """The value of the ``Authorization`` header, or None without a login."""
-        return self.login
 
     def safe_text(self, text: str) -> str:
         """Make a server\'s text safe for terminals and logs, without the secrets of the login."""
@@ -67,12 +61,12 @@ def search_server(url: str | None, login: Path | None) -> SearchServer:
     if chosen is None:
         raise UsageError("--verify needs the address of an OpenSearch", next_step=f"--verify URL, or url in {EXAMPLE}")
     host, port, path, is_secure = _parts(chosen)
-    own = None if file.url is None else _parts(file.url)[0]
-    if own is not None and own != host:
+    login_host = None if file.url is None else _parts(file.url)[0]
+    if login_host is not None and login_host != host:
         raise NotAllowed(
             "a login is sent to its own server only",
             where=login,
-            found=f"a login for {own}, and {host} to verify",
+            found=f"a login for {login_host}, and {host} to verify",
             next_step="name the login file of that server with --verify-login",
         )
     authorization, secrets = _authorization(file, source)
@@ -83,7 +77,7 @@ def search_server(url: str | None, login: Path | None) -> SearchServer:
     folder = Path() if login is None else login.parent
     named = {"ca": file.ca, "cert": file.cert, "key": file.key}
     files = {name: (folder / value).absolute() for name, value in named.items() if value is not None}
-    return SearchServer(host, port, path, is_secure, login=authorization, secrets=secrets, **files)
+    return SearchServer(host, port, path, is_secure, authorization=authorization, secrets=secrets, **files)
 
 
 def _login(path: Path) -> tuple[_LoginFile, CredentialsSource]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,14 +41,14 @@ class ForbiddenError(NotAllowed):
 
     def __init__(
         self,
-        wanted: str,
+        problem: str,
         *,
         where: object = None,
         found: object = None,
         next_step: str | None = None,
         in_doubt: bool = False,
     ) -> None:
-        super().__init__(wanted, where=where, found=found, next_step=next_step)
+        super().__init__(problem, where=where, found=found, next_step=next_step)
         self.in_doubt = in_doubt
 
 
@@ -86,22 +85,3 @@ class SinkOptions:
     spool: Path
     settings: PublishingSettings = field(default_factory=PublishingSettings)
     log: Callable[[str], None] = lambda text: None
-
-
-class Clock(Protocol):
-    """The time as a seam: tests pass their own clock and do not sleep."""
-
-    def monotonic(self) -> float: ...
-    def sleep(self, seconds: float) -> None: ...
-
-
-class SystemClock:
-    """The real time."""
-
-    def monotonic(self) -> float:
-        """Seconds on a clock that never goes back."""
-        return time.monotonic()
-
-    def sleep(self, seconds: float) -> None:
-        """Wait."""
-        time.sleep(seconds)

@@ -87,7 +87,7 @@ class SpoolWriter:
                 _sync_close(self._quarantine)
             complete = {
                 "spool_version": VERSION,
-                "generation": self.snapshot_no,
+                "snapshot": self.snapshot_no,
                 "quarantined": self.quarantined,
                 **manifest,
                 "parts": self.parts,

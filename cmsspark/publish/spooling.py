@@ -10,7 +10,7 @@ from typing import Any, Final
 from cmsspark.base import clock
 from cmsspark.publish.batch_log import BatchLog
 from cmsspark.publish.changes import Changes, open_changes
-from cmsspark.publish.completeness import DaySummary, completeness, completeness_id, digest_of
+from cmsspark.publish.completeness import DaySummary, completeness, completeness_id, digest_pairs
 from cmsspark.publish.documents import MAX_BYTES, BadDocument, DocumentSpec, canonical, document, gone
 from cmsspark.publish.spool import Spool, SpoolWriter
 from cmsspark.publish.validate import validator_for
@@ -95,14 +95,14 @@ def _write(
             counts["left_out"] += 1
             continue
         try:
-            made = document(spec, row)
-            validator.check(made)
-            body = canonical(made)
+            fields = document(spec, row)
+            validator.check(fields)
+            body = canonical(fields)
             _check_size(body)
         except BadDocument as error:
             writer.quarantine(position, str(error), row)
             continue
-        if changes.is_new(made["metadata"]["_id"], body) or resend_all:
+        if changes.is_new(fields["metadata"]["_id"], body) or resend_all:
             writer.add(body)
             counts["documents"] += 1
         else:
@@ -134,7 +134,7 @@ def _write_end(
             present += 1
             yield pair
 
-    digest = digest_of(counted())
+    digest = digest_pairs(counted())
     gone_count, gone_ids = changes.gone()
     shown = None if spec.has_user_datasets else left_out
     summary = DaySummary(present, digest, gone_ids, gone_count, writer.quarantined, shown)

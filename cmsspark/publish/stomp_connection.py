@@ -16,8 +16,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from cmsspark.publish.connection import ConnectionLost, connect, connection_lost
-from cmsspark.publish.sink import Clock
+from cmsspark.base.clock import Clock
+from cmsspark.base.sockets import ConnectionLost, connect, connection_lost
 
 # stomp.py resolves the host's own names when it is imported, which takes seconds where no name server answers.
 os.environ.setdefault("STOMP_SKIP_HOSTNAME_SCAN", "1")
@@ -107,10 +107,10 @@ class StompConnection:
                 return self._frames.popleft()
             if self._lost is not None:
                 raise self._lost
-            left = deadline - self._clock.monotonic()
-            if left <= 0:
+            remaining = deadline - self._clock.monotonic()
+            if remaining <= 0:
                 return None
-            self._wait(left)
+            self._wait(remaining)
 
     def agree_heartbeats(self, interval: float, header: str) -> None:
         """Keep heartbeats as agreed from our ``interval`` (seconds) and the broker's ``heart-beat`` header (ms)."""
@@ -226,9 +226,9 @@ class StompConnection:
         """
         if self._lost is not None or not self._send_interval:
             return math.inf
-        left = self._last_write + self._send_interval - self._clock.monotonic()
-        if left > 0:
-            return left
+        remaining = self._last_write + self._send_interval - self._clock.monotonic()
+        if remaining > 0:
+            return remaining
         try:
             if self._write(memoryview(b"\n")):
                 return self._send_interval

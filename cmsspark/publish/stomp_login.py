@@ -9,9 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cmsspark.publish.connection import ConnectionLost, addresses
+from cmsspark.base.clock import Clock
+from cmsspark.base.sockets import ConnectionLost, addresses
 from cmsspark.publish.credentials import Broker
-from cmsspark.publish.sink import Clock, ForbiddenError, RetryableError
+from cmsspark.publish.sink import ForbiddenError, RetryableError
 from cmsspark.publish.stomp_connection import NO_STOMP, StompConnection, connect_stomp
 
 #: Error texts that mean wrong credentials or rights.

@@ -12,7 +12,7 @@ import click
 from cmsspark.base.errors import DataError
 from cmsspark.base.periods import options
 from cmsspark.base.text.terminal import echo_table, printable
-from cmsspark.publish.publication import PublishRequest, document_spec, public_tables, stored_table_of
+from cmsspark.publish.publication import PublishRequest, document_spec, find_stored_table, public_tables
 
 if TYPE_CHECKING:
     from cmsspark.publish.comparison import Comparison, Verification
@@ -59,10 +59,9 @@ def verify(request: PublishRequest, where: VerifyRequest, *, is_verbose: bool = 
 
 def _hint(results: list[Verification]) -> str | None:
     if all(result.found == 0 for result in results):
-        others = sum(result.others for result in results)
-        return (
-            f"none of the day at all{f', but {others:,} of another producer' if others else ''}: is it the right index?"
-        )
+        foreign = sum(result.others for result in results)
+        but = f", but {foreign:,} of another producer" if foreign else ""
+        return f"none of the day at all{but}: is it the right index?"
     return None
 
 
@@ -76,7 +75,7 @@ def _verify_table(request: PublishRequest, where: VerifyRequest, table: str, is_
     spec = document_spec(request, table)
     server = search_server(where.url, where.login)
     names = index_names(where.index or f"monit_prod_{spec.producer}_agg_{spec.type}*".lower())
-    stored = stored_table_of(request, table)
+    stored = find_stored_table(request, table)
     client = SearchClient(server, names, patience=request.options.patience, log=_log)
     folder = request.settings.state_dir
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -94,7 +93,7 @@ def _verify_table(request: PublishRequest, where: VerifyRequest, table: str, is_
 
 def _print(table: str, result: Verification, where: str) -> None:
     row = (table, result.expected, result.found, result.missing, result.extra, result.different, result.gone)
-    echo_table(_HEADINGS, [row], whole=(0,))
+    echo_table(_HEADINGS, [row], full=(0,))
     if result.invalid:
         click.echo(f"rows with invalid documents, which are not expected: {result.invalid:,}")
     click.echo(f"at {where}")

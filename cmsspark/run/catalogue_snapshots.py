@@ -95,7 +95,7 @@ def open_snapshots(
     return Snapshots(catalogue, at_sites, built or built_jobs or built_too, report, job_inputs)
 
 
-def warnings_of(report: Report, dbs: Dump) -> list[str]:
+def list_warnings(report: Report, dbs: Dump) -> list[str]:
     """Warnings about parts of FILES in which columns seem to have moved, with file and row."""
     warnings = []
     for suspect in report.suspects:
@@ -122,20 +122,20 @@ def _build_job_inputs(files: Files, dbs: Dump, folder: Path, each: Each) -> None
     No name is of both, as that of a block has a ``#``.
     """
     datasets = chain.from_iterable(part() for part in _parts(files, dbs, "DATASETS", ("dataset_id", "dataset")))
-    parts = [partial(_blocks_of, files, part.path) for part in dbs.tables["BLOCKS"]]
-    parts += [partial(_datasets_of, files, part.path) for part in dbs.tables["DATASETS"]]
+    parts = [partial(_read_blocks, files, part.path) for part in dbs.tables["BLOCKS"]]
+    parts += [partial(_read_datasets, files, part.path) for part in dbs.tables["DATASETS"]]
     build_catalogue(folder, parts, datasets, each=each)
 
 
-def _blocks_of(files: Files, path: str) -> Iterator[Any]:
+def _read_blocks(files: Files, path: str) -> Iterator[Any]:
     """Tables (name, block id, dataset id, block id) of one part of BLOCKS."""
-    for table in _rows_of(files, "BLOCKS", ("block_name", "block_id", "dataset_id"), path):
+    for table in _read_rows(files, "BLOCKS", ("block_name", "block_id", "dataset_id"), path):
         yield table.append_column("row_id", table.column(1))
 
 
-def _datasets_of(files: Files, path: str) -> Iterator[Any]:
+def _read_datasets(files: Files, path: str) -> Iterator[Any]:
     """Tables (name, null, dataset id, dataset id) of one part of DATASETS."""
-    for table in _rows_of(files, "DATASETS", ("dataset", "dataset_id"), path):
+    for table in _read_rows(files, "DATASETS", ("dataset", "dataset_id"), path):
         no_block = from_numpy(np.zeros(table.num_rows, np.int64), np.zeros(table.num_rows, np.bool_))
         yield table.add_column(1, "block_id", no_block).append_column("row_id", table.column(1))
 
@@ -150,7 +150,7 @@ def _build_replicas(files: Files, dbs: Dump, disk_replicas: DiskReplicas, folder
 
 def _parts_of_phedex(files: Files, phedex: Dump, spill: Path) -> list[Part]:
     del spill
-    return [partial(_replicas_of, files, part.path) for part in phedex.tables[REPLICAS]]
+    return [partial(_read_replicas, files, part.path) for part in phedex.tables[REPLICAS]]
 
 
 def _parts_of_rucio(files: Files, rucio: Dump, each: Each, rses_file: str | None, spill: Path) -> list[Part]:
@@ -168,16 +168,16 @@ def opened(files: Files, path: str) -> Iterator[IO[bytes]]:
 
 
 def _parts(files: Files, dump: Dump, table: str, columns: tuple[str, ...]) -> list[Part]:
-    return [partial(_rows_of, files, table, columns, part.path) for part in dump.tables[table]]
+    return [partial(_read_rows, files, table, columns, part.path) for part in dump.tables[table]]
 
 
-def _rows_of(files: Files, table: str, columns: tuple[str, ...], path: str) -> Iterator[Any]:
+def _read_rows(files: Files, table: str, columns: tuple[str, ...], path: str) -> Iterator[Any]:
     """Arrow tables of one part of a DBS table."""
     with _named(path), open_part(files, path) as stream:
         yield from read_table_arrow(stream, table, columns, path)
 
 
-def _replicas_of(files: Files, path: str) -> Iterator[Any]:
+def _read_replicas(files: Files, path: str) -> Iterator[Any]:
     """Arrow tables of the disk replicas in one part of a PhEDEx snapshot."""
     with _named(path), open_part(files, path) as stream:
         yield from disk_replicas_of(stream, path)

@@ -44,7 +44,7 @@ class DayOutcome:
     source: str = ""
 
 
-def outcome_of(
+def build_outcome(
     request: DayRequest, inputs: Inputs, result: ScanResult, catalogue: Mapping[str, Any] | None
 ) -> DayOutcome:
     """Return the outcome of a scan; quarantines malformed records. ``catalogue``: the report of its build, None for a
@@ -74,7 +74,7 @@ def outcome_of(
     }
     files = f", which names {catalogue['files']:,} files" if catalogue else ""
     if catalogue:
-        warnings += catalogue_snapshots.warnings_of(Report(**catalogue), inputs.dbs)
+        warnings += catalogue_snapshots.list_warnings(Report(**catalogue), inputs.dbs)
     source = f"DBS dump of {inputs.dbs.day or 'no date'} in {inputs.dbs.folder}{files}"
     return DayOutcome(summary.bins, manifest, summary.warnings() + warnings, examples, source)
 
@@ -226,7 +226,7 @@ def _same(paths: list[str], key_of: Callable[[str], Any]) -> list[list[str]]:
         except OSError as error:
             raise unreadable(path, error) from None
         groups.setdefault(keys[file_id], []).append(path)
-    return [same for same in groups.values() if len(same) > 1]
+    return [group for group in groups.values() if len(group) > 1]
 
 
 def _start(path: str) -> bytes:

@@ -181,7 +181,7 @@ class DumpDayRun:
         return done
 
 
-def _run_by_processes(work: DumpDayRun, dumps: list[Dump]) -> results.CurrentTable:
+def _run_by_processes(day_run: DumpDayRun, dumps: list[Dump]) -> results.CurrentTable:
     # Imported before the processes are forked, so that they share it.
     from cmsspark.dumps.process_transport import ProcessTransport, spill_folder
     from cmsspark.run import local
@@ -191,38 +191,38 @@ def _run_by_processes(work: DumpDayRun, dumps: list[Dump]) -> results.CurrentTab
     with local.worker_pool() as workers:
 
         def write(staged: results.StagedRun) -> Written:
-            more = work.job.more(files, work.request) if work.job.more else {}
-            with spill_folder(work.request.settings.cache_dir) as folder:
+            more = day_run.job.more(files, day_run.request) if day_run.job.more else {}
+            with spill_folder(day_run.request.settings.cache_dir) as folder:
                 transport = ProcessTransport(folder, workers.map)
-                table, manifest = make_table(work.job, work.request, transport, files, dumps, more)
-            return staged.write_arrow(table, work.job.name), manifest
+                table, manifest = make_table(day_run.job, day_run.request, transport, files, dumps, more)
+            return staged.write_arrow(table, day_run.job.name), manifest
 
-        return work.store(files, dumps, PROCESSES, write)
+        return day_run.store(files, dumps, PROCESSES, write)
 
 
-def _run_in_spark(work: DumpDayRun, dumps: list[Dump]) -> results.CurrentTable:
+def _run_in_spark(day_run: DumpDayRun, dumps: list[Dump]) -> results.CurrentTable:
     from cmsspark.dumps.spark_transport import SparkTransport, send_table
     from cmsspark.engines.session import cause_of, session
     from cmsspark.engines.spark_progress import log_page, spark_progress
     from cmsspark.run.dump_table import make_table
 
-    spark = session(f"cmsspark {work.job.name}")
-    log_page(spark, work.run_context.log)
+    spark = session(f"cmsspark {day_run.job.name}")
+    log_page(spark, day_run.run_context.log)
     files = LocalFiles() if dumps else files_for("hdfs://", spark)
-    work.run_context.lock(files)
-    chosen = dumps or work.job.choose(files, work.layout, work.request.day)
+    day_run.run_context.lock(files)
+    chosen = dumps or day_run.job.choose(files, day_run.layout, day_run.request.day)
 
     def write(staged: results.StagedRun) -> Written:
-        more = work.job.more(files, work.request) if work.job.more else {}
+        more = day_run.job.more(files, day_run.request) if day_run.job.more else {}
         with spark_progress(spark, "reading dumps in Spark"):
-            table, manifest = make_table(work.job, work.request, SparkTransport(spark), files, chosen, more)
-            if work.request.fmt == "parquet":
-                return staged.write_arrow(table, work.job.name), manifest
-            rows = send_table(spark, table, stored_table(work.job.name))
-            return staged.write(rows, work.job.name, work.request.fmt), manifest
+            table, manifest = make_table(day_run.job, day_run.request, SparkTransport(spark), files, chosen, more)
+            if day_run.request.fmt == "parquet":
+                return staged.write_arrow(table, day_run.job.name), manifest
+            rows = send_table(spark, table, stored_table(day_run.job.name))
+            return staged.write(rows, day_run.job.name, day_run.request.fmt), manifest
 
     try:
-        return work.store(files, chosen, SPARK, write)
+        return day_run.store(files, chosen, SPARK, write)
     except Exception as error:
         raise cause_of(error) from None
 

@@ -76,20 +76,22 @@ class EarlierDay:
         import numpy as np
 
         from cmsspark.base import buffers
-        from cmsspark.store.stored_columns import part_rows, parts_of
+        from cmsspark.store.stored_columns import list_stored_parts, part_rows
 
-        found = [np.zeros(0, np.int64)]
+        ids = [np.zeros(0, np.int64)]
         if self.ids is not None:
             schema = stored_table(self.table)
-            rows = [part_rows(files, part, schema, ["id_hash"]) for part in parts_of(files, self.ids, self.table)]
-            found += [buffers.to_numpy(part.column("id_hash"), np.int64) for part in rows]
-            if sum(map(len, found)) != self.ids.manifest.tables[self.table].rows:
+            rows = [
+                part_rows(files, part, schema, ["id_hash"]) for part in list_stored_parts(files, self.ids, self.table)
+            ]
+            ids += [buffers.to_numpy(part.column("id_hash"), np.int64) for part in rows]
+            if sum(map(len, ids)) != self.ids.manifest.tables[self.table].rows:
                 raise DataError(
                     f"the ids of the jobs of {self.day} are not all there",
                     where=self.ids.path,
                     next_step=f"run {self.ids.manifest.job} again for {self.day}",
                 )
-        return np.unique(np.concatenate(found))
+        return np.unique(np.concatenate(ids))
 
 
 def find_earlier(
@@ -124,12 +126,12 @@ def _stored_ids(
     """Find the ids that were stored from the same files; None where there are none."""
     for job in jobs:
         try:
-            found = results.current(files, fout, job, table, day) if fout else None
+            current = results.current(files, fout, job, table, day) if fout else None
         except CmssparkError:
             continue
-        if found is None:
+        if current is None:
             continue
-        is_same = any(entry == input_summary(source) for entry in found.manifest.document.get("inputs", ()))
-        if is_same and found.manifest.tables[table].schema == stored_table(table).fingerprint():
-            return found
+        is_same = any(entry == input_summary(source) for entry in current.manifest.document.get("inputs", ()))
+        if is_same and current.manifest.tables[table].schema == stored_table(table).fingerprint():
+            return current
     return None

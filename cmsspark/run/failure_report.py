@@ -37,8 +37,8 @@ def write(state_dir: Path, run: Run, error: BaseException) -> Path | None:
         finally:
             aside.unlink(missing_ok=True)
         # Runs that began in one second do not stand in their order by name.
-        others = sorted(set(path.parent.glob("*.html")) - {path}, key=lambda file: (file.stat().st_mtime_ns, file.name))
-        for old in others[: 1 - _KEPT]:
+        older = sorted(set(path.parent.glob("*.html")) - {path}, key=lambda file: (file.stat().st_mtime_ns, file.name))
+        for old in older[: 1 - _KEPT]:
             old.unlink()
     except OSError:
         return None
@@ -70,8 +70,8 @@ def _failure(run: Run, error: BaseException) -> Failure:
         "store": run.store,
         "result": _result(run, interval),
     }
-    wanted = ours.wanted if ours is not None else str(run.error or "interrupted")
-    return Failure(f"{run.job} of {interval}", run.run, run.exit_code or 0, wanted, parts, facts)
+    problem = ours.problem if ours is not None else str(run.error or "interrupted")
+    return Failure(f"{run.job} of {interval}", run.run, run.exit_code or 0, problem, parts, facts)
 
 
 def _result(run: Run, interval: str) -> str:

@@ -106,17 +106,17 @@ def leave_out_damaged(
                     "records_read": 0,
                 }
             )
-        rest = [file for file in files if not file.has_no_record]
-        bins[stream].content_bytes = sum(file.content_bytes for file in rest)
-        bins[stream].malformed_bytes = sum(file.malformed_bytes for file in rest)
+        readable_files = [file for file in files if not file.has_no_record]
+        bins[stream].content_bytes = sum(file.content_bytes for file in readable_files)
+        bins[stream].malformed_bytes = sum(file.malformed_bytes for file in readable_files)
     return damaged
 
 
 def _damaged(stream: str, files: list[FileRecords], count: int) -> DataError:
     first = files[0]
-    others = f", as are {len(files) - 1} more of {number_of(count, 'file')}" if len(files) > 1 else ""
+    more = f", as are {len(files) - 1} more of {number_of(count, 'file')}" if len(files) > 1 else ""
     return DataError(
-        f"{stream}: a file without one well-formed record is damaged{others}",
+        f"{stream}: a file without one well-formed record is damaged{more}",
         where=first.file,
         found=f"{number_of(first.read, 'malformed line')} of {number_of(first.content_bytes, 'byte')}: {first.reason}",
         next_step=f"write one JSON object to a line, or fetch the file again; {LEAVE_OUT}",

@@ -40,24 +40,24 @@ def resolve(request: DayRequest, layout: Layout, files: Files) -> Inputs:
             if not request.allow_missing:
                 raise
             missing.append(stream)
-            warnings.append(f"{stream} is left out: {error.wanted}")
+            warnings.append(f"{stream} is left out: {error.problem}")
     if not streams:
         raise InputMissing(
             f"none of {', '.join(request.streams)} is there for {request.day}", found="; ".join(warnings)
         )
     served = layout.epochs.source(REPLICAS_ROLE, request.day)
-    kept = _kept_dumps(request, layout, files, ("dbs", served))
-    dbs = kept.get("dbs") or folders.choose_dbs_dump(files, layout, request.day, dbs_tables(request))
+    dumps = _kept_dumps(request, layout, files, ("dbs", served))
+    dbs = dumps.get("dbs") or folders.choose_dbs_dump(files, layout, request.day, dbs_tables(request))
     replicas = None
     if any(source.stream in STREAMS_NEEDING_REPLICAS for source in streams):
         try:
-            replicas = kept.get(served) or folders.choose_replica_dump(files, layout, request.day)
+            replicas = dumps.get(served) or folders.choose_replica_dump(files, layout, request.day)
         except (InputMissing, NotReady) as error:
             if not request.allow_missing:
                 raise
             missing.append(served)
             left_out = f"{served} is left out, remote_nacc of {' and '.join(STREAMS_NEEDING_REPLICAS)} is null"
-            warnings.append(f"{left_out}: {error.wanted}")
+            warnings.append(f"{left_out}: {error.problem}")
     earlier = [
         find_earlier(files, layout, request.fout, source.stream, request.day)
         for source in streams
@@ -76,8 +76,8 @@ def resolve(request: DayRequest, layout: Layout, files: Files) -> Inputs:
 
 def resolve_dbs_dump(request: DayRequest, layout: Layout, files: Files) -> Dump:
     """Return the DBS dump that :func:`resolve` fixes. Raises InputMissing (66) and NotReady (75)."""
-    kept = _kept_dumps(request, layout, files, ("dbs",))
-    return kept.get("dbs") or folders.choose_dbs_dump(files, layout, request.day, dbs_tables(request))
+    dumps = _kept_dumps(request, layout, files, ("dbs",))
+    return dumps.get("dbs") or folders.choose_dbs_dump(files, layout, request.day, dbs_tables(request))
 
 
 def dbs_tables(request: DayRequest) -> tuple[str, ...]:
@@ -128,15 +128,15 @@ def _kept_dumps(request: DayRequest, layout: Layout, files: Files, kinds: Sequen
         before = results.current(files, request.fout, request.job, request.tables[0], request.day)
     except (InputMissing, DataError):
         return {}
-    kept = {}
+    dumps = {}
     for kind, dump in before.manifest.dumps.items():
         if kind not in kinds or not any(location.holds(dump.folder) for location in layout.locations[kind]):
             continue
         tables = dbs_tables(request) if kind == "dbs" else DUMPS[kind].for_streams
         kept_dump = folders.dump_at(files, kind, dump.folder, request.day, dump.day, tables)
         if kept_dump is not None:
-            kept[kind] = kept_dump
-    return kept
+            dumps[kind] = kept_dump
+    return dumps
 
 
 def accepted_files(named: Sequence[str], streams: Sequence[DayInput]) -> frozenset[str]:
@@ -147,8 +147,8 @@ def accepted_files(named: Sequence[str], streams: Sequence[DayInput]) -> frozens
     listed = [file.path for source in streams for file in source.files]
     accepted = set()
     for name in named:
-        wanted = spellings(name)
-        fits = [path for path in listed if path in wanted or ("/" not in name and path.endswith(f"/{name}"))]
+        names = spellings(name)
+        fits = [path for path in listed if path in names or ("/" not in name and path.endswith(f"/{name}"))]
         if len(fits) != 1:
             raise UsageError(
                 f"--accept-damaged must name one file of the day's logs, not {name!r}",

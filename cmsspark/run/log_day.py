@@ -27,7 +27,7 @@ from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.run import catalogue_snapshots, day_result, engine_choice, local, overflow, reuse
 from cmsspark.run.inputs import resolve, uses_index
 from cmsspark.run.job_run import JobRun, begin
-from cmsspark.run.overflow import reader_of
+from cmsspark.run.overflow import build_reader
 from cmsspark.run.request import DayRequest, Inputs
 from cmsspark.run.run_context import RunContext
 from cmsspark.run.scan_result import Runner
@@ -66,11 +66,11 @@ def _run_by_processes(request: DayRequest, job_run: JobRun) -> results.CurrentTa
             run_context.log(
                 f"taken from {reuse.SOURCE} of the day, run {earlier.manifest.run}; --recount reads the logs"
             )
-            return Work(request, inputs, None, run_context).take(earlier)
+            return LogDayRun(request, inputs, None, run_context).store_reused(earlier)
         engine_choice.check_index(request, inputs)
         each = partial(pool.map, what="building the catalogue")
-        work = Work(request, inputs, _snapshots(request, inputs, run_context.log, each), run_context)
-        return work.count(local.LocalRunner(pool))
+        day_run = LogDayRun(request, inputs, _snapshots(request, inputs, run_context.log, each), run_context)
+        return day_run.count(local.LocalRunner(pool))
 
 
 def _run_by_spark(request: DayRequest, job_run: JobRun) -> results.CurrentTable:
@@ -95,14 +95,14 @@ def _run_by_spark(request: DayRequest, job_run: JobRun) -> results.CurrentTable:
                 )
         spark = starting.result()
         log_page(spark, run_context.log)
-    work = Work(request, inputs, opened, run_context)
-    rses = None if has_index else _rses_of(request, inputs)
+    day_run = LogDayRun(request, inputs, opened, run_context)
+    rses = None if has_index else _read_rses(request, inputs)
     # Tasks write CSV.
     of_driver = request.tables if request.fmt == "parquet" else ()
-    return work.count(SparkRunner(spark, inputs.dumps, of_driver, request.feed, rses))
+    return day_run.count(SparkRunner(spark, inputs.dumps, of_driver, request.feed, rses))
 
 
-def _rses_of(request: DayRequest, inputs: Inputs) -> Rses | None:
+def _read_rses(request: DayRequest, inputs: Inputs) -> Rses | None:
     """Return the storage elements of a dump of Rucio; None where another source has the replicas."""
     if inputs.replicas is None or inputs.replicas.kind != "rucio":
         return None
@@ -114,14 +114,14 @@ def _rses_of(request: DayRequest, inputs: Inputs) -> Rses | None:
 def _disk_replicas(request: DayRequest, inputs: Inputs, start: Callable[[], SparkSession], spill: Path) -> list[Part]:
     """Replicas of blocks on disk by Rucio, of its files' rows: these are too many for one host, so Spark reads them."""
     del spill
-    rses = _rses_of(request, inputs)
+    rses = _read_rses(request, inputs)
     assert rses is not None and inputs.replicas is not None
     transport = SparkTransport(start(), request.feed)
     return [partial(collect_disk_replicas, transport, RucioScan(inputs.replicas, rses))]
 
 
 @dataclass
-class Work:
+class LogDayRun:
     """A run with its resolved inputs. ``opened`` is None where Spark's shuffle join attaches the datasets."""
 
     request: DayRequest
@@ -132,24 +132,24 @@ class Work:
     def count(self, runner: Runner) -> results.CurrentTable:
         """Count, check and store."""
 
-        def counted_day(run_now: results.StagedRun) -> results.CurrentTable:
+        def count_and_store(run_now: results.StagedRun) -> results.CurrentTable:
             context = self.context()
             counted = runner.run(stream_files(self.inputs), context)
             report = self.opened.report.__dict__ if self.opened and self.opened.report else None
-            outcome = day_result.outcome_of(self.request, self.inputs, counted, report)
+            outcome = day_result.build_outcome(self.request, self.inputs, counted, report)
             # Of the key that was used: the file may have changed since.
             outcome.manifest["pseudonym_key_id"] = context.pseudonyms.key_id
             done = self._stored(run_now, outcome, lambda run, table: counted.write(run, table, self.request.fmt))
             counted.close()
             return done
 
-        return self._in_a_run(counted_day)
+        return self._staged(count_and_store)
 
-    def take(self, earlier: results.CurrentTable) -> results.CurrentTable:
+    def store_reused(self, earlier: results.CurrentTable) -> results.CurrentTable:
         """Store the rows that another job has counted."""
         streams = self.request.streams
-        outcome = reuse.outcome_of(earlier, streams)
-        return self._in_a_run(
+        outcome = reuse.restore_outcome(earlier, streams)
+        return self._staged(
             lambda run_now: self._stored(run_now, outcome, lambda run, table: reuse.write(earlier, streams, run, table))
         )
 
@@ -158,12 +158,12 @@ class Work:
     ) -> results.CurrentTable:
         return day_result.store_day(self.request, self.inputs, outcome, write, run_now, self.run_context)
 
-    def _in_a_run(self, work: Callable[[results.StagedRun], results.CurrentTable]) -> results.CurrentTable:
-        """Work in a staged run; a failure leaves the store unchanged."""
+    def _staged(self, store: Callable[[results.StagedRun], results.CurrentTable]) -> results.CurrentTable:
+        """Store within a staged run; a failure leaves the store unchanged."""
         try:
             # Before anything is read, so that an unwritable store is an error at once.
             with self.run_context.staged(self.inputs.files) as run_now:
-                return work(run_now)
+                return store(run_now)
         except Exception as error:
             catalogue = self.opened.catalogue if self.opened else None
             raise overflow.explained(cause_of(error), self.request, self.inputs, catalogue) from None
@@ -174,7 +174,7 @@ class Work:
         opened = self.opened
         catalogue = str(opened.catalogue) if opened and opened.catalogue else None
         replicas = str(opened.replicas) if opened and opened.replicas else None
-        reader = reader_of(self.request)
+        reader = build_reader(self.request)
         jobs = None
         if opened and opened.job_inputs:
             (earlier,) = self.inputs.earlier
@@ -199,8 +199,7 @@ def _snapshots(
     has_index: bool = True,
     disk_replicas: catalogue_snapshots.DiskReplicas | None = None,
 ) -> catalogue_snapshots.Snapshots:
-    """Return the snapshots that the inputs need; without ``has_index`` Spark joins files, and only jobs are looked up.
-    """
+    """Return the snapshots that the inputs need; without ``has_index`` only those of jobs, as Spark joins files."""
     began = time.monotonic()
     cache = request.settings.cache_dir / "catalogue"
     opened = catalogue_snapshots.open_snapshots(
@@ -216,8 +215,8 @@ def _snapshots(
     )
     if opened.built:
         trim()
-        what = number_of(opened.report.files, "file") if opened.report else "blocks and datasets"
-        log(f"catalogue of {what} built in {time.monotonic() - began:.1f} s")
+        content = number_of(opened.report.files, "file") if opened.report else "blocks and datasets"
+        log(f"catalogue of {content} built in {time.monotonic() - began:.1f} s")
     return opened
 
 

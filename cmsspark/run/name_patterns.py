@@ -42,8 +42,8 @@ class NamePatterns:
             >>> NamePatterns.of("/*/*/AOD, /ZMM*", None).patterns
             ('/*/*/AOD', '/ZMM*')
         """
-        made = cls(_split(patterns), _split(antipatterns))
-        return made if made.patterns or made.antipatterns else None
+        compiled = cls(_split(patterns), _split(antipatterns))
+        return compiled if compiled.patterns or compiled.antipatterns else None
 
     def as_dict(self) -> dict[str, list[str]]:
         """For the manifest."""

@@ -49,7 +49,7 @@ class Largest(NamedTuple):
     outsized_count: int
 
 
-def reader_of(request: DayRequest) -> Any:
+def build_reader(request: DayRequest) -> Any:
     """Return what makes the readers of a run: of (stream, form, day)."""
     return partial(Reader, line_limit=request.settings.max_line_bytes, above=request.quarantine_above)
 
@@ -59,9 +59,9 @@ def explained(error: Exception, request: DayRequest, inputs: Inputs, catalogue: 
 
     The logs are read again for that, where they lie on a local disk or are no larger than MOST_COPIED_BYTES.
     """
-    if not isinstance(error, DataError) or _MARK not in error.wanted:
+    if not isinstance(error, DataError) or _MARK not in error.problem:
         return error
-    columns = [name for name in _COLUMNS if name in error.wanted] or list(_COLUMNS)
+    columns = [name for name in _COLUMNS if name in error.problem] or list(_COLUMNS)
     try:
         records = [_largest(request, inputs, catalogue, column) for column in columns]
         record = max(chain.from_iterable(records), key=lambda largest: largest.value, default=None)
@@ -69,14 +69,14 @@ def explained(error: Exception, request: DayRequest, inputs: Inputs, catalogue: 
         record = None
     if record is None:
         next_step = "--quarantine-above BYTES (or seconds) puts larger records in quarantine and marks the result"
-        return DataError(error.wanted, where=error.where, found=error.found, next_step=f"{next_step} partial")
+        return DataError(error.problem, where=error.where, found=error.found, next_step=f"{next_step} partial")
     unit, factor = ("bytes", 1) if record.column == BYTES else ("seconds", 1000)
-    others = f" and {number_of(record.outsized_count - 1, 'other record')}" if record.outsized_count > 1 else ""
+    more = f" and {number_of(record.outsized_count - 1, 'other record')}" if record.outsized_count > 1 else ""
     return DataError(
-        f"{record.stream}, {record.what}: a sum is {_MARK} ({error.wanted})",
+        f"{record.stream}, {record.what}: a sum is {_MARK} ({error.problem})",
         where=f"{record.file}, {'record' if record.file.endswith('.avro') else 'line'} {record.position}",
         found=f"the largest {_COLUMNS[record.column]} of the day, {record.value // factor:,} {unit}",
-        next_step=f"--quarantine-above {max(0, (record.least - 1) // factor)} puts it{others} in quarantine and marks"
+        next_step=f"--quarantine-above {max(0, (record.least - 1) // factor)} puts it{more} in quarantine and marks"
         " the result partial",
     )
 
@@ -124,7 +124,7 @@ def _of_stream(
     file, total = "", 0
     top: list[int] = []
     for listed in source.files:
-        reader = reader_of(request)(source.stream, source.format_name, request.day)
+        reader = build_reader(request)(source.stream, source.format_name, request.day)
         with _copied(files, listed.path) as local, open(local, "rb") as stream:
             for batch in reader.file(stream, listed.path, accept_damaged=listed.path in accepted):
                 values = _matched(batch, column, catalogue)
@@ -185,9 +185,9 @@ def _matched(batch: Any, column: str, catalogue: Catalogue | None) -> list[int]:
     """Return the values of jobs, or of accesses whose file is in the catalogue."""
     if catalogue is None or not largest(batch, column):
         return values_of(batch, column)
-    whole = batch.unpack()
-    is_there = catalogue.lookup([lfn.encode() for lfn in whole.lfns]) != NOT_THERE
-    values = getattr(whole, column) or [None] * len(whole.lfns)
+    unpacked = batch.unpack()
+    is_there = catalogue.lookup([lfn.encode() for lfn in unpacked.lfns]) != NOT_THERE
+    values = getattr(unpacked, column) or [None] * len(unpacked.lfns)
     return [value for value, is_value in zip(values, is_there.tolist(), strict=True) if is_value and value is not None]
 
 

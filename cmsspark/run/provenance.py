@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from cmsspark import __version__
@@ -56,7 +57,7 @@ def input_summary(source: DayInput) -> dict[str, Any]:
 
 
 def versions() -> dict[str, Any]:
-    """Return the versions of code, store, Python and Spark."""
+    """Return the versions of code, store, Python and Spark (None where PySpark is not installed)."""
     return {
         "cmsspark": __version__,
         "store": STORE_VERSION,
@@ -65,7 +66,7 @@ def versions() -> dict[str, Any]:
     }
 
 
-def _pyspark() -> str:
+def _pyspark() -> str | None:
     # Not at import: it takes longer than everything else that `run_spark` imports from here.
     from importlib import metadata
 
@@ -73,6 +74,8 @@ def _pyspark() -> str:
         return metadata.version("pyspark")
     except metadata.PackageNotFoundError:
         # In YARN's cluster mode Spark ships its Python part as a zip, without metadata.
-        from pyspark.version import __version__ as version
+        with suppress(ImportError):
+            from pyspark.version import __version__ as version
 
-        return str(version)
+            return str(version)
+    return None

@@ -33,8 +33,8 @@ def is_possible(request: DayRequest) -> bool:
     """Return whether the request's options allow another job's result."""
     needs_count = request.recount or request.join != "auto" or bool(request.accept_damaged)
     needs_count = needs_count or request.quarantine_above is not None
-    own = request.tables[:1] == (request.job,) and not {*request.tables[1:]} - {*JOB_TABLES}
-    return request.job != SOURCE and own and not needs_count
+    is_default = request.tables[:1] == (request.job,) and not {*request.tables[1:]} - {*JOB_TABLES}
+    return request.job != SOURCE and is_default and not needs_count
 
 
 def find(request: DayRequest, inputs: Inputs) -> results.CurrentTable | None:
@@ -68,7 +68,7 @@ def _is_same(manifest: Manifest, request: DayRequest, inputs: Inputs) -> bool:
     )
 
 
-def outcome_of(source: results.CurrentTable, streams: tuple[str, ...]) -> DayOutcome:
+def restore_outcome(source: results.CurrentTable, streams: tuple[str, ...]) -> DayOutcome:
     """Return the outcome of the run ``source``, restricted to ``streams``."""
     from cmsspark.run.day_result import DayOutcome
 
@@ -102,8 +102,8 @@ def write(source: results.CurrentTable, streams: tuple[str, ...], run: results.S
 
     schema = stored_table(table)
     if table in JOB_TABLES:
-        beside = results.CurrentTable(join(source.path.rpartition("/")[0], table), manifest=source.manifest)
-        return run.write_arrow(table_rows(run.files, beside, table, schema.names), table)
+        sibling = results.CurrentTable(join(source.path.rpartition("/")[0], table), manifest=source.manifest)
+        return run.write_arrow(table_rows(run.files, sibling, table, schema.names), table)
     rows = table_rows(run.files, source, SOURCE, schema.names)
     chosen = rows.filter(reduce(pc.or_, (pc.equal(rows["stream"], scalar(stream, "string")) for stream in streams)))
     return run.write_arrow(chosen.cast(schema.arrow()), table)
@@ -121,7 +121,7 @@ def _of(entries: Mapping[str, Any], streams: tuple[str, ...]) -> dict[str, Any]:
 
 def _bins(manifest: Manifest, stream: str) -> StreamBins:
     counts = manifest.reconciliation[stream]
-    others = {name: count for name, count in counts.items() if name in JOB_BINS}
+    bins = {name: count for name, count in counts.items() if name in JOB_BINS}
     files = (manifest.document.get("files_read") or {}).get(stream, ())
     return StreamBins(
         read=counts["read"],
@@ -131,7 +131,7 @@ def _bins(manifest: Manifest, stream: str) -> StreamBins:
         content_bytes=sum(file["content_bytes"] for file in files),
         malformed_bytes=sum(file["malformed_bytes"] for file in files),
         write_only=counts.get("write_only", 0),
-        job_bins=others if stream in STREAMS_OF_JOBS else None,
+        job_bins=bins if stream in STREAMS_OF_JOBS else None,
         out_of_day=Counter(manifest.out_of_day_by_day[stream]),
         generations=Counter(manifest.generations.get(stream, {})),
     )

@@ -58,7 +58,7 @@ class RunContext:
         """Hold the lease until the run's end, and remove leftovers of killed runs. Raises NotReady (75)."""
         if self.lease is not None:
             return
-        folder = lease.folder_of(self.fout, self.job, self.interval)
+        folder = lease.lease_folder(self.fout, self.job, self.interval)
         self.lease = self.stack.enter_context(lease.hold(files, folder, f"{self.job} of {self.interval}"))
         for path in results.remove_leftovers(files, self.fout, self.job, self.interval):
             self.log(f"removed leftovers of a killed run: {path}")
@@ -95,7 +95,7 @@ class RunContext:
                 if run.state is State.RUNNING:
                     history.sweep()
         except CmssparkError as error:
-            notes.append(f"{error.wanted} ({error.found}): {error.where}; the run continues without it")
+            notes.append(f"{error.problem} ({error.found}): {error.where}; the run continues without it")
         for note in notes if not self._has_warned else ():
             self._has_warned = True
             self.log(f"warning: {note}")
@@ -163,7 +163,7 @@ def _failed(run: Run, error: BaseException) -> Run:
 
 def _done(run: Run, manifest: Manifest | None) -> Run:
     ended = replace(_ended(run), state=State.DONE, exit_code=0)
-    return ended if manifest is None else replace(ended, **_fields_of(manifest))
+    return ended if manifest is None else replace(ended, **_list_fields(manifest))
 
 
 def _ended(run: Run) -> Run:
@@ -171,7 +171,7 @@ def _ended(run: Run) -> Run:
     return replace(run, ended_ms=now, seconds=round((now - run.began_ms) / 1000, 1))
 
 
-def _fields_of(manifest: Manifest) -> dict[str, Any]:
+def _list_fields(manifest: Manifest) -> dict[str, Any]:
     return {
         "stored_run": manifest.rows_run,
         "rows": next((table.rows for table in manifest.tables.values()), None),
@@ -196,7 +196,7 @@ def from_manifest(manifest: Manifest, fout: str) -> Run:
     began_ms = clock.run_began_ms(stored)
     run = Run(stored, manifest.job, date.fromisoformat(manifest.day), State.DONE, absolute(fout), 0, exit_code=0)
     ended_ms = began_ms if seconds is None else began_ms + int(1000 * seconds)
-    return replace(run, began_ms=began_ms, ended_ms=ended_ms, seconds=seconds, **_fields_of(manifest))
+    return replace(run, began_ms=began_ms, ended_ms=ended_ms, seconds=seconds, **_list_fields(manifest))
 
 
 def note_published(

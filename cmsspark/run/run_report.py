@@ -12,6 +12,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
+from markupsafe import Markup
+
 from cmsspark.base.errors import CmssparkError, OutputError
 from cmsspark.base.manifests import Manifest
 from cmsspark.base.periods import named, options
@@ -28,7 +30,7 @@ from cmsspark.pages.pictures import facts, pictures
 from cmsspark.store import results
 from cmsspark.store.job_index import Job, find_job
 from cmsspark.store.results import CurrentTable
-from cmsspark.store.stored_columns import part_rows, parts_of
+from cmsspark.store.stored_columns import list_stored_parts, part_rows
 
 #: The page that each run of a job on log streams writes beside its tables.
 PAGE: Final = "report.html"
@@ -58,16 +60,16 @@ def _write_by_process(fout: str, job: str, done: CurrentTable) -> None:
     Where that of this process is nearly used up, the C library ends the process as soon as a thread starts.
     """
     manifest, file = done.manifest, join(done.path, PAGE)
-    when = options(named(manifest.period or manifest.day)).split()
+    selection = options(named(manifest.period or manifest.day)).split()
     table = find_job(job).tables[0]
-    words = ["report", table, *when, "--run", manifest.run, "--fout", fout, "--html", local_path(file)]
+    words = ["report", table, *selection, "--run", manifest.run, "--fout", fout, "--html", local_path(file)]
     ended = subprocess.run([sys.executable, "-m", "cmsspark", *words], capture_output=True, text=True, check=False)
     if not Path(local_path(file)).exists():
         reason = ended.stderr.strip().splitlines() or [f"its process ended with {ended.returncode}"]
         raise OutputError(f"it needs more memory than this process may use (ulimit -v): {reason[0]}")
 
 
-def page_of_run(files: Files, fout: str, job: Job, manifest: Manifest, folder: str, links: str = "") -> str:
+def page_of_run(files: Files, fout: str, job: Job, manifest: Manifest, folder: str, links: Markup | None = None) -> str:
     """Return the page of the run in ``folder``: what was read, in pictures, and then how it was counted."""
     contents = of_run(files, fout, job, manifest, folder)
     interval = named(manifest.period or manifest.day)
@@ -94,7 +96,7 @@ def _stored(job: Job, manifest: Manifest, folder: str) -> dict[str, int] | None:
         return None
     files, table = LocalFiles(), CurrentTable(join(folder, name), manifest)
     counted: Counter[str] = Counter()
-    for part in parts_of(files, table, name):
+    for part in list_stored_parts(files, table, name):
         rows = part_rows(files, part, stored_table(name), ("stream", "nacc"))
         for group in rows.group_by("stream").aggregate([("nacc", "sum")]).to_pylist():
             counted[group["stream"]] += group["nacc_sum"]

@@ -47,7 +47,7 @@ class ScanSummary:
         """Sum up the side rows of a scan."""
         binned: list[tuple[str, str, int, str | None]] = []
         summary = cls({})
-        for kind, stream, what, count, detail in rows:
+        for kind, stream, name, count, detail in rows:
             if kind == "damaged":
                 damage = json.loads(detail or "")
                 file = damage["file"]
@@ -56,19 +56,19 @@ class ScanSummary:
             elif kind == "outsized":
                 summary.outsized[stream] = summary.outsized.get(stream, 0) + count
             elif kind == "sample":
-                summary.sampled.setdefault(stream, drift.Seen()).add(what, count, detail or "")
+                summary.sampled.setdefault(stream, drift.Seen()).add(name, count, detail or "")
             elif kind == FILE:
-                summary.files.setdefault(stream, FileNotes()).add(what, count, detail or "")
+                summary.files.setdefault(stream, FileNotes()).add(name, count, detail or "")
             elif kind == "prefix":
-                summary.prefixes.setdefault(stream, Counter())[what] += count
+                summary.prefixes.setdefault(stream, Counter())[name] += count
             elif kind == "reader":
-                summary.readers[what] += count
+                summary.readers[name] += count
             elif kind == HAS:
-                summary.has.setdefault(stream, set()).add(what)
+                summary.has.setdefault(stream, set()).add(name)
             elif kind == QUARANTINE_CUT:
                 summary.not_kept[stream] += count
             else:
-                binned.append((stream, what, count, detail))
+                binned.append((stream, name, count, detail))
         feeds = {name: FEEDS[name].bins for name in streams if name in FEEDS}
         summary.bins = reconciliation.from_rows(binned, streams, STREAMS_OF_JOBS, feeds)
         summary.damaged.sort(key=lambda damage: str(damage["file"]))
@@ -76,15 +76,15 @@ class ScanSummary:
 
     def drift(self) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
         """Drift for the manifest, and warnings. Raises DataError (65) for a stream of another schema."""
-        return drift.check(self.bins, self.sampled, needed_of, lambda stream, what: what in self.has.get(stream, ()))
+        return drift.check(self.bins, self.sampled, needed_of, lambda stream, name: name in self.has.get(stream, ()))
 
     def unmatched_prefixes(self) -> dict[str, list[list[Any]]]:
         """For the manifest: by stream, the most frequent [prefix, records], and the rest of them as ``other``."""
         prefixes = {}
         for stream, counts in sorted(self.prefixes.items()):
             named = sorted(((name, count) for name, count in counts.items() if name != OTHER), key=_by_count)
-            rest = counts[OTHER] + sum(count for _, count in named[PREFIXES_NAMED:])
-            prefixes[stream] = [list(pair) for pair in named[:PREFIXES_NAMED]] + ([[OTHER, rest]] if rest else [])
+            others = counts[OTHER] + sum(count for _, count in named[PREFIXES_NAMED:])
+            prefixes[stream] = [list(pair) for pair in named[:PREFIXES_NAMED]] + ([[OTHER, others]] if others else [])
         return prefixes
 
     def compiled(self) -> dict[str, Any]:

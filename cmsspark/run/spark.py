@@ -62,12 +62,12 @@ class SparkRunner:
         has_catalogue = context.catalogue is not None
         shipped = self._shipped(context)
         of_accesses = [stream for stream in streams if stream.stream not in STREAMS_OF_JOBS]
-        parts, jobs, kept = [], None, None
+        parts, jobs, persisted = [], None, None
         if of_accesses:
             scanned = scan(self.session, of_accesses, replace(shipped, jobs=None), self.feed)
             if not has_catalogue:
                 dumps = {dump.kind: dump for dump in self.dumps}
-                rucio, kept = self._rucio_replicas(dumps.get("rucio"))
+                rucio, persisted = self._rucio_replicas(dumps.get("rucio"))
                 scanned = _attach_by_shuffle(self.session, scanned, dumps, rucio)
             parts.append(scanned)
         if shipped.jobs is not None:
@@ -79,7 +79,7 @@ class SparkRunner:
         scanned = reduce(lambda left, right: left.unionByName(right), parts)
         is_shuffled = bool(of_accesses) and not has_catalogue
         rows = _persisted(merged(scanned, max(1, partitions), context.day), is_adaptive=is_shuffled)
-        return SparkResult(rows, context.day, self.tables, jobs, kept)
+        return SparkResult(rows, context.day, self.tables, jobs, persisted)
 
     def _rucio_replicas(self, dump: Dump | None) -> tuple[DataFrame | None, DataFrame | None]:
         """Return the replicas on disk by Rucio, with ``shuffle_join.DISK_REPLICAS``, and what is persisted for them.
@@ -192,12 +192,12 @@ class SparkResult:
     def _packed(self) -> dict[str, list[bytes]]:
         """Encoded rows of the small tables by kind, collected in one job."""
         kinds = {_kind(table) for table in self.tables if table not in JOB_TABLES}
-        found: dict[str, list[bytes]] = {kind: [] for kind in sorted(kinds) if self._row_count(kind) <= DRIVER_ROWS}
-        if found:
-            small = ", ".join(f"'{kind}'" for kind in found)
+        tables: dict[str, list[bytes]] = {kind: [] for kind in sorted(kinds) if self._row_count(kind) <= DRIVER_ROWS}
+        if tables:
+            small = ", ".join(f"'{kind}'" for kind in tables)
             for row in self.rows.where(f"kind in ({small})").select("kind", "packed").collect():
-                found[row["kind"]].append(row["packed"])
-        return found
+                tables[row["kind"]].append(row["packed"])
+        return tables
 
     def side_rows(self) -> Iterator[SideRow]:
         """Return the rows of the scan that are not accesses."""
@@ -240,10 +240,10 @@ def _sorted(parts: list[pa.Table], schema: Table) -> pa.Table:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    whole = pa.concat_tables([schema.arrow().empty_table(), *parts])
+    rows = pa.concat_tables([schema.arrow().empty_table(), *parts])
     if len(parts) < 2:
-        return whole
-    return whole.take(pc.sort_indices(whole, sort_keys=[(key, "ascending") for key in KEYS]))
+        return rows
+    return rows.take(pc.sort_indices(rows, sort_keys=[(key, "ascending") for key in KEYS]))
 
 
 def _attach_by_shuffle(

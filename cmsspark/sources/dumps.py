@@ -107,7 +107,7 @@ def choose_replica_dump(files: Files, layout: Layout, day: date, tables: Iterabl
             return choose_phedex_dump(files, layout, day)
     except InputMissing as error:
         found = f"{error.found}; {layout.epochs.why(REPLICAS_ROLE, day)}"
-        raise InputMissing(error.wanted, where=error.where, found=found, next_step=error.next_step) from None
+        raise InputMissing(error.problem, where=error.where, found=found, next_step=error.next_step) from None
     raise InputMissing(
         f"no replicas for {day}",
         found=layout.epochs.why(REPLICAS_ROLE, day),

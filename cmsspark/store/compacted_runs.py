@@ -19,7 +19,7 @@ from cmsspark.filesystems.storage import Files, join
 from cmsspark.store import lease, results
 from cmsspark.store.contents import stored_intervals
 from cmsspark.store.part_checks import open_stored, stored_parts
-from cmsspark.store.part_files import parts_of, read_parts
+from cmsspark.store.part_files import list_parts, read_parts
 from cmsspark.store.results import ROWS_OF, CurrentTable, StagedRun, file_count
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def many_files(files: Files, fout: str, job: str, interval: Interval) -> ManyFil
     for table, entry in manifest.tables.items():
         if entry.format != "parquet":
             return None
-        tables[table] = (entry.files or len(parts_of(files, join(folder, table))), file_count(entry.rows))
+        tables[table] = (entry.files or len(list_parts(files, join(folder, table))), file_count(entry.rows))
     if all(now <= then for now, then in tables.values()):
         return None
     return ManyFiles(job, interval, manifest.run, tables)
@@ -81,32 +81,32 @@ def compact(files: Files, fout: str, job: str, interval: Interval) -> ManyFiles 
     NotReady (75) where another process works on the interval, DataError (65) for a damaged run, OutputError (73): the
     run stays current.
     """
-    with lease.hold(files, lease.folder_of(fout, job, interval), f"{job} of {interval}") as held:
+    with lease.hold(files, lease.lease_folder(fout, job, interval), f"{job} of {interval}") as held_lease:
         results.remove_leftovers(files, fout, job, interval)
-        found = many_files(files, fout, job, interval)
-        if found is None:
+        many = many_files(files, fout, job, interval)
+        if many is None:
             return None
         manifest, folder = current_run(files, fout, job, interval)
-        staged = results.stage(files, fout, job, interval, held.check)
+        staged = results.stage(files, fout, job, interval, held_lease.check)
         try:
             for table in manifest.tables:
                 rows = _rows(files, join(folder, table), table, manifest)
                 staged.take_table(rows, table, manifest.document["tables"][table])
             _copy_pages(files, folder, staged)
-            staged.commit(_manifest(manifest, found))
+            staged.commit(_manifest(manifest, many))
         except BaseException:
             staged.abandon()
             raise
-    return found
+    return many
 
 
-def _manifest(manifest: Manifest, found: ManyFiles) -> dict[str, Any]:
+def _manifest(manifest: Manifest, many: ManyFiles) -> dict[str, Any]:
     """Return the manifest of the old run, without what the new one says of itself."""
-    before = {table: now for table, (now, _) in found.tables.items()}
+    before = {table: now for table, (now, _) in many.tables.items()}
     return {
         **{name: value for name, value in manifest.document.items() if name not in ("run", "tables", "store_version")},
         ROWS_OF: manifest.rows_run,
-        "compacted": {"run": found.run, "files": before, "at": clock.iso()},
+        "compacted": {"run": many.run, "files": before, "at": clock.iso()},
     }
 
 

@@ -87,7 +87,7 @@ def signature(word: str, code: int, text: str) -> str:
     return f"{word} {code} {_NUMBER.sub('#', text) if word == 'waiting' else text}"
 
 
-def key_of(day: date, job: str) -> str:
+def day_key(day: date, job: str) -> str:
     """Return the key of a record."""
     return f"{day.isoformat()} {job}"
 
@@ -114,7 +114,7 @@ class DailyState:
 
     def record(self, day: date, job: str) -> DayRecord:
         """Return the record of a day, empty where there is none."""
-        return self.read().days.get(key_of(day, job), DayRecord())
+        return self.read().days.get(day_key(day, job), DayRecord())
 
     @contextmanager
     def change(self) -> Iterator[StoreState]:

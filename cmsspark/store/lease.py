@@ -29,7 +29,7 @@ TTL_S: Final = 180.0
 _NAME: Final = re.compile(r"(\d{8})\.json", re.ASCII)
 
 
-def folder_of(fout: str, job: str, interval: Interval) -> str:
+def lease_folder(fout: str, job: str, interval: Interval) -> str:
     """Location of the lease of a job's day or period."""
     return join(fout, ".leases", job, interval.isoformat())
 

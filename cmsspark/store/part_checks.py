@@ -23,7 +23,7 @@ from cmsspark.base.manifests import Manifest
 from cmsspark.base.periods import named, options
 from cmsspark.filesystems.storage import Entry, Files, is_local, local_path, unreadable
 from cmsspark.settings.settings import load_settings
-from cmsspark.store.part_files import open_part, parts_of
+from cmsspark.store.part_files import list_parts, open_part
 from cmsspark.store.results import CurrentTable
 
 #: The file in the cache directory with a line of 32 hexadecimal digits for each intact part.
@@ -75,13 +75,13 @@ def stored_parts(files: Files, current: CurrentTable, table: str) -> list[Stored
         StoredPart(
             part.path, False, part.size, part.mtime_ms, part.fault, (digests or {}).get(part.name), current.manifest
         )
-        for part in parts_of(files, current.path, entry.format)
+        for part in list_parts(files, current.path, entry.format)
     ]
     names = {part.name for part in parts}
     if digests is not None and names != digests.keys():
-        missing, others = sorted(digests.keys() - names), sorted(names - digests.keys())
-        actual = [f"{text}: {', '.join(group)}" for text, group in (("missing", missing), ("new", others)) if group]
-        absent = StoredPart(f"{current.path}/{(missing or others)[0]}", False, -1, 0, manifest=current.manifest)
+        missing, unlisted = sorted(digests.keys() - names), sorted(names - digests.keys())
+        actual = [f"{text}: {', '.join(group)}" for text, group in (("missing", missing), ("new", unlisted)) if group]
+        absent = StoredPart(f"{current.path}/{(missing or unlisted)[0]}", False, -1, 0, manifest=current.manifest)
         raise absent.damaged("; ".join(actual))
     return parts
 

@@ -23,7 +23,7 @@ _BLOCK_BYTES: Final = 8 * 1024 * 1024
 _Part = TypeVar("_Part", bound=Entry)
 
 
-def parts_of(files: Files, folder: str, fmt: str = "parquet") -> list[Entry]:
+def list_parts(files: Files, folder: str, fmt: str = "parquet") -> list[Entry]:
     """Return the part files in a table's folder, in the order of their names."""
     return [
         entry for entry in files.list_dir(folder) if entry.name.startswith("part-") and entry.name.endswith(f".{fmt}")
@@ -115,7 +115,7 @@ def plain_texts(schema: pa.Schema) -> pa.Schema:
 
 
 def check_columns(rows: DataFrame, schema: Table) -> None:
-    wanted = [(f.name, f.dataType.simpleString()) for f in schema.spark().fields]
+    expected = [(f.name, f.dataType.simpleString()) for f in schema.spark().fields]
     columns = [(f.name, f.dataType.simpleString()) for f in rows.schema.fields]
-    if wanted != columns:
-        raise RuntimeError(f"table {schema.name} wants columns {wanted}, the job made {columns}")
+    if expected != columns:
+        raise RuntimeError(f"table {schema.name} wants columns {expected}, the job made {columns}")

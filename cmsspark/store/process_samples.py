@@ -182,10 +182,10 @@ class ProcessDatabase(StateDatabase):
     def find(self, name: str) -> WatchedRun:
         """Return the run whose id begins with ``name``; ``latest``: the one that began last. Raises UsageError (2)."""
         runs = self.runs()
-        found = runs[:1] if name == "latest" else [run for run in runs if run.run.startswith(name)]
-        if len(found) == 1:
-            return found[0]
-        ids = ", ".join(run.run for run in found[:5]) or "none"
+        matches = runs[:1] if name == "latest" else [run for run in runs if run.run.startswith(name)]
+        if len(matches) == 1:
+            return matches[0]
+        ids = ", ".join(run.run for run in matches[:5]) or "none"
         raise UsageError(
             f"not exactly one watched run has an id that begins with {name!r}",
             found=ids,

@@ -28,8 +28,8 @@ from cmsspark.store.part_files import (
     check_columns,
     count_csv_rows,
     count_part_rows,
+    list_parts,
     open_part,
-    parts_of,
     plain_texts,
     read_parts,
     write_part,
@@ -119,7 +119,7 @@ class StagedRun:
         """
         folder = self.table_path(table)
         self._write_parts(rows, table)
-        parts = parts_of(self.files, folder)
+        parts = list_parts(self.files, folder)
         if not read_parts(self.files, parts, lambda files, part: open_part(files, part.path)).equals(rows):
             raise OutputError(
                 f"{rows.num_rows} rows of {table} were written",
@@ -155,7 +155,9 @@ class StagedRun:
     def _count_back(self, schema: Table, fmt: str = "parquet") -> int:
         """Rows in the parts of a table: by the footers of Parquet, by reading CSV."""
         count = count_csv_rows if fmt == "csv" else count_part_rows
-        return sum(count(self.files, part, schema) for part in parts_of(self.files, self.table_path(schema.name), fmt))
+        return sum(
+            count(self.files, part, schema) for part in list_parts(self.files, self.table_path(schema.name), fmt)
+        )
 
     def _add_table(self, schema: Table, fmt: str, written: int, read_back: int) -> int:
         """Add a written table to the manifest. Raises OutputError (73) where rows were lost or multiplied."""
@@ -167,7 +169,7 @@ class StagedRun:
                 found=f"{read_back} read back",
                 next_step=_WRITE_AGAIN,
             )
-        parts = parts_of(self.files, folder, fmt)
+        parts = list_parts(self.files, folder, fmt)
         self.tables[table] = {
             "rows": written,
             "format": fmt,

@@ -40,8 +40,8 @@ def old_runs(files: Files, fout: str, before_ms: int) -> Iterator[OldRun]:
             for run in files.list_dir(join(folder, "runs")):
                 if run.name != current_id and run.is_dir and run.mtime_ms < before_ms:
                     is_whole = files.stat(join(run.path, "manifest.json")) is not None
-                    why = "replaced by another run" if is_whole else "never ended"
-                    yield OldRun(job, interval, run.path, _size(files, run.path), why)
+                    reason = "replaced by another run" if is_whole else "never ended"
+                    yield OldRun(job, interval, run.path, _size(files, run.path), reason)
 
 
 def current_run(files: Files, folder: str) -> str | None:

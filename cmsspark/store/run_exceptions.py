@@ -33,12 +33,12 @@ class RunException(NamedTuple):
     text: str
 
 
-def exception_of(metrics: RunMetrics) -> RunException | None:
+def find_exception(metrics: RunMetrics) -> RunException | None:
     """Return what ended a run that failed; of a run that went well after a failure, that failure. None without any."""
-    own = {line: count for line, count in metrics.failures.items() if line.startswith("ExceptionFailure") and count}
-    if own and (metrics.failed_jobs or metrics.state != "FAILED" or metrics.driver_trace is None):
-        line = max(own, key=lambda text: own[text])
-        return RunException(line.partition(": ")[2] or line, own[line], metrics.failure_texts.get(line, line))
+    counts = {line: count for line, count in metrics.failures.items() if line.startswith("ExceptionFailure") and count}
+    if counts and (metrics.failed_jobs or metrics.state != "FAILED" or metrics.driver_trace is None):
+        line = max(counts, key=lambda text: counts[text])
+        return RunException(line.partition(": ")[2] or line, counts[line], metrics.failure_texts.get(line, line))
     if metrics.driver_trace is not None:
         return RunException(exception_line(metrics.driver_trace)[:_LONGEST_LINE], 0, metrics.driver_trace)
     if metrics.stage_failures:

@@ -138,8 +138,8 @@ class RunHistory(StateDatabase):
         now = clock.now_ms() if now_ms is None else now_ms
         ended = [run for run in self.runs(state=State.RUNNING) if _is_over(run, now)]
         for run in ended:
-            why = "the process was ended from outside"
-            self.put(replace(run, state=State.INTERRUPTED, exit_code=int(Exit.NOT_READY), error=why))
+            reason = "the process was ended from outside"
+            self.put(replace(run, state=State.INTERRUPTED, exit_code=int(Exit.NOT_READY), error=reason))
         return len(ended)
 
     def runs(
@@ -171,8 +171,8 @@ class RunHistory(StateDatabase):
         with self._guard():
             query = "SELECT DISTINCT job, day, store FROM runs WHERE state = ? ORDER BY job, day"
             rows = self._db.execute(query, (State.DONE,)).fetchall()
-        own = {place for place in {row[2] for row in rows} if store is None or is_same_place(place, store)}
-        for job, day in dict.fromkeys((job, day) for job, day, place in rows if place in own):
+        stores = {location for location in {row[2] for row in rows} if store is None or is_same_place(location, store)}
+        for job, day in dict.fromkeys((job, day) for job, day, location in rows if location in stores):
             stored.setdefault(job, []).append(date.fromisoformat(day))
         return stored
 
@@ -301,8 +301,8 @@ def _is_over(run: Run, now_ms: int) -> bool:
 
 
 def _run(row: tuple[Any, ...]) -> Run:
-    run, job, day, state, *rest = row
-    store, began_ms, stored_run, ended_ms, seconds, rows, is_partial, fingerprint, exit_code, error, *documents = rest
+    run, job, day, state, *fields = row
+    store, began_ms, stored_run, ended_ms, seconds, rows, is_partial, fingerprint, exit_code, error, *documents = fields
     try:
         process, details = json.loads(documents[0]), Manifest.of(json.loads(documents[1]))
     except (ValueError, AttributeError) as wrong:

@@ -260,7 +260,7 @@ def events_folder(state_dir: Path) -> Path:
     return state_dir / "monitor" / "events"
 
 
-def file_of(state_dir: Path, run: str) -> Path:
+def run_file(state_dir: Path, run: str) -> Path:
     """Return the file of a measured run."""
     return runs_folder(state_dir) / run / "run.json"
 

@@ -49,7 +49,7 @@ def missing_store(store: str) -> InputMissing:
     )
 
 
-def parts_of(files: Files, current: CurrentTable, table: str) -> list[StoredPart | CurrentTable]:
+def list_stored_parts(files: Files, current: CurrentTable, table: str) -> list[StoredPart | CurrentTable]:
     """Return the parts that :func:`part_rows` takes: a table's part files, or a table in CSV itself."""
     if current.manifest.tables[table].format != "parquet":
         return [current]
@@ -64,8 +64,8 @@ def part_rows(files: Files, part: StoredPart | CurrentTable, schema: Table, colu
     from cmsspark.store.stored_rows import stored_rows, unreadable
 
     if isinstance(part, CurrentTable):
-        wanted = pa.schema([field for field in schema.arrow() if field.name in columns])
-        return pa.Table.from_pylist(list(stored_rows(part, schema)), wanted)
+        expected = pa.schema([field for field in schema.arrow() if field.name in columns])
+        return pa.Table.from_pylist(list(stored_rows(part, schema)), expected)
     texts = [column.name for column in schema.columns if column.type == "string" and column.name in columns]
     try:
         with (
@@ -86,10 +86,10 @@ def table_rows(files: Files, current: CurrentTable, table: str, columns: Sequenc
     import pyarrow as pa
 
     schema = stored_table(table)
-    wanted = pa.schema([schema.arrow().field(name) for name in columns])
-    parts = [part_rows(files, part, schema, columns) for part in parts_of(files, current, table)]
+    expected = pa.schema([schema.arrow().field(name) for name in columns])
+    parts = [part_rows(files, part, schema, columns) for part in list_stored_parts(files, current, table)]
     return pa.concat_tables(
-        [pa.Table.from_batches([], wanted), *(part.select(list(columns)).cast(wanted) for part in parts)]
+        [pa.Table.from_batches([], expected), *(part.select(list(columns)).cast(expected) for part in parts)]
     )
 
 
@@ -104,14 +104,14 @@ def newest_replicas(files: Files, fout: str, until: date | None = None) -> tuple
 
     Raises InputMissing (66) where neither is stored.
     """
-    found = []
+    tables = []
     for table in ("dbs_phedex", "dbs_rucio"):
         with suppress(InputMissing):
-            found.append((*newest(files, fout, table, until), table))
-    if not found:
+            tables.append((*newest(files, fout, table, until), table))
+    if not tables:
         return (*newest(files, fout, "dbs_phedex", until), "dbs_phedex")
     # Of one day the first.
-    return max(found, key=lambda one: one[0])
+    return max(tables, key=lambda entry: entry[0])
 
 
 def newest(files: Files, fout: str, table: str, until: date | None = None) -> tuple[date, CurrentTable]:

@@ -20,7 +20,7 @@ from cmsspark.filesystems.storage import Files, is_local, join
 from cmsspark.sources.registry import STREAMS_BY_NAME
 from cmsspark.store import contents, results
 from cmsspark.store.results import CurrentTable
-from cmsspark.store.stored_columns import part_rows, parts_of
+from cmsspark.store.stored_columns import list_stored_parts, part_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -122,7 +122,7 @@ class StoredDays:
     def _read(self, batch: list[tuple[date, CurrentTable]], columns: Sequence[str]) -> list[tuple[date, pa.Table]]:
         with ExitStack() as stack:
             schema = stored_table(TABLE)
-            parts = [(day, part) for day, table in batch for part in parts_of(self.files, table, TABLE)]
+            parts = [(day, part) for day, table in batch for part in list_stored_parts(self.files, table, TABLE)]
             if is_local(self.fout):
                 pool = stack.enter_context(ThreadPoolExecutor(4))
                 read = list(pool.map(lambda part: part_rows(self.files, part[1], schema, columns), parts))
@@ -130,13 +130,13 @@ class StoredDays:
                 read = [part_rows(self.files, part, schema, columns) for _, part in parts]
         by_day = [(day, rows) for (day, _), rows in zip(parts, read, strict=True)]
         for day, table in batch:
-            wanted = table.manifest.tables[TABLE].rows
+            expected = table.manifest.tables[TABLE].rows
             row_count = sum(rows.num_rows for part_day, rows in by_day if part_day == day)
-            if row_count != wanted:
+            if row_count != expected:
                 raise DataError(
                     f"the {TABLE} of {day} have another number of rows than their manifest says",
                     where=table.path,
-                    found=f"{number_of(row_count, 'row')} where {wanted:,} were written",
+                    found=f"{number_of(row_count, 'row')} where {expected:,} were written",
                     next_step=f"run {JOB} again for {day}",
                 )
         return by_day
@@ -166,9 +166,9 @@ def stale(manifest: Manifest, runs: Mapping[date, str]) -> list[str]:
 
     ``runs``: the current run of each stored day of the period.
     """
-    made = manifest.days
-    again = [day for day, run in runs.items() if made.get(day, run) != run]
-    groups = (("run again", again), ("new", runs.keys() - made.keys()), ("gone", made.keys() - runs.keys()))
+    sources = manifest.days
+    again = [day for day, run in runs.items() if sources.get(day, run) != run]
+    groups = (("run again", again), ("new", runs.keys() - sources.keys()), ("gone", sources.keys() - runs.keys()))
     return [f"{word}: {spans(list(days))}" for word, days in groups if days]
 
 
@@ -190,13 +190,13 @@ class CurrentRuns:
             path = join(self._base, day.isoformat(), "CURRENT")
             try:
                 is_stored = self._files.stat(path) is not None
-                self._runs[day] = _rows_of(self._files.read_bytes(path)) if is_stored else None
+                self._runs[day] = _rows_path(self._files.read_bytes(path)) if is_stored else None
             except (ValueError, KeyError, TypeError):
                 self._runs[day] = "damaged"
         return self._runs[day]
 
 
-def _rows_of(pointer: bytes) -> str:
+def _rows_path(pointer: bytes) -> str:
     """Return the run that made the rows of a day's current run.
 
     Raises ValueError, KeyError, TypeError for no CURRENT.
@@ -216,8 +216,8 @@ def partial_reasons(manifests: Mapping[When, Manifest]) -> dict[When, str]:
     partial = {}
     for day, manifest in manifests.items():
         roles = {_role(stream) for stream in streams[day]}
-        others = {stream for stream in every - streams[day] if _role(stream) not in roles}
-        without = sorted(others | lacking[day]) if streams[day] else []
+        missing_streams = {stream for stream in every - streams[day] if _role(stream) not in roles}
+        without = sorted(missing_streams | lacking[day]) if streams[day] else []
         reasons = [f"without {', '.join(without)}"] if without else []
         if manifest.damaged:
             reasons.append("damaged files")

@@ -59,10 +59,10 @@ def read_table(
         raise DataError(f"the {what} cannot be read", where=path, found=text, next_step="write it again") from None
     table = _renamed(table, path, what, columns, needed)
     table = table.with_row_index("_line", 2).filter(~pl.all_horizontal(pl.exclude("_line").is_null()))
-    wanted = {name: _kind_of(name, days, numbers, flags) for name in columns if name in table.columns}
-    for name, kind_of in wanted.items():
+    kinds = {name: _find_kind(name, days, numbers, flags) for name in columns if name in table.columns}
+    for name, kind_of in kinds.items():
         table = _typed(table, name, kind_of, path, what)
-    _check(table, path, what, wanted, may_be_null)
+    _check(table, path, what, kinds, may_be_null)
     return table.drop("_line")
 
 
@@ -75,7 +75,7 @@ def _read_csv(path: Path) -> pl.DataFrame:
     if not content.strip():
         raise pl.exceptions.NoDataError("an empty file")
     header = content.split(b"\n", 1)[0].split(b"\r", 1)[0]
-    separator = max((",", ";", "\t"), key=lambda each: header.count(each.encode()))
+    separator = max((",", ";", "\t"), key=lambda sign: header.count(sign.encode()))
     if b"\n" not in content:
         content = content.replace(b"\r", b"\n")
     table = pl.read_csv(content, infer_schema=False, separator=separator)
@@ -87,36 +87,36 @@ def _read_csv(path: Path) -> pl.DataFrame:
 def _renamed(
     table: pl.DataFrame, path: Path, what: str, columns: Mapping[str, Sequence[str]], needed: Sequence[str]
 ) -> pl.DataFrame:
-    there: dict[str, list[str]] = {}
+    columns_by_name: dict[str, list[str]] = {}
     for name in table.columns:
-        there.setdefault(name.strip().lower().partition("_duplicated_")[0], []).append(name)
+        columns_by_name.setdefault(name.strip().lower().partition("_duplicated_")[0], []).append(name)
     chosen = {}
-    for name, others in columns.items():
-        known = [each for each in (name, *others) if each in there]
-        if known and len(there[known[0]]) > 1:
+    for name, spellings in columns.items():
+        matches = [spelling for spelling in (name, *spellings) if spelling in columns_by_name]
+        if matches and len(columns_by_name[matches[0]]) > 1:
             raise DataError(
-                f"the {what} have the column {known[0]} more than once", where=path,
-                found=_columns_of(table), next_step="leave one of them",
+                f"the {what} have the column {matches[0]} more than once", where=path,
+                found=_name_columns(table), next_step="leave one of them",
             )  # fmt: skip
-        if known:
-            chosen[there[known[0]][0]] = name
+        if matches:
+            chosen[columns_by_name[matches[0]][0]] = name
         elif name in needed:
             raise DataError(
-                f"the {what} have no column {' or '.join((name, *others))}",
+                f"the {what} have no column {' or '.join((name, *spellings))}",
                 where=path,
-                found=_columns_of(table),
+                found=_name_columns(table),
                 next_step=f"name the columns {', '.join(columns)}",
             )
     return table.select(list(chosen)).rename(chosen)
 
 
-def _columns_of(table: pl.DataFrame) -> str:
+def _name_columns(table: pl.DataFrame) -> str:
     """Return the names of the columns; of many the first ones, and how many more there are."""
     more = len(table.columns) - _MOST_NAMES
     return f"columns {', '.join(table.columns[:_MOST_NAMES])}" + (f" and {more:,} more" if more > 0 else "")
 
 
-def _kind_of(name: str, days: Sequence[str], numbers: Sequence[str], flags: Sequence[str]) -> str:
+def _find_kind(name: str, days: Sequence[str], numbers: Sequence[str], flags: Sequence[str]) -> str:
     return "day" if name in days else "number" if name in numbers else "flag" if name in flags else "text"
 
 
@@ -126,10 +126,10 @@ def _typed(table: pl.DataFrame, name: str, kind: str, path: Path, what: str) -> 
 
     of_name = {"day": _TIMES, "number": "a number", "flag": "true or false", "text": "a text"}[kind]
     try:
-        made = table.with_columns(_expression(pl.col(name), table.schema[name], kind).alias(name))
-        lost = table.filter(made[name].is_null() & table[name].is_not_null())
+        typed = table.with_columns(_expression(pl.col(name), table.schema[name], kind).alias(name))
+        lost = table.filter(typed[name].is_null() & table[name].is_not_null())
         if kind == "day":
-            lost = lost.vstack(table.filter(~made[name].dt.year().is_between(*_YEARS).fill_null(True)))
+            lost = lost.vstack(table.filter(~typed[name].dt.year().is_between(*_YEARS).fill_null(True)))
     except (pl.exceptions.PolarsError, TypeError) as error:
         raise DataError(
             f"the column {name} of the {what} has another type", where=path, found=str(error).splitlines()[0],
@@ -142,24 +142,24 @@ def _typed(table: pl.DataFrame, name: str, kind: str, path: Path, what: str) -> 
             found=f"{lost[name][0]}, in {len(lost):,} rows" if len(lost) > 1 else str(lost[name][0]),
             next_step=f"write it as {of_name}",
         )
-    return made
+    return typed
 
 
-def _expression(column: pl.Expr, kind: pl.DataType, wanted: str) -> pl.Expr:
+def _expression(column: pl.Expr, kind: pl.DataType, kind_name: str) -> pl.Expr:
     import polars as pl
 
     is_text = kind in (pl.String, pl.Categorical) or isinstance(kind, pl.Enum)
-    if wanted == "day":
+    if kind_name == "day":
         return _day(column.cast(pl.String) if is_text else column, kind, is_text=is_text)
-    if wanted == "number":
+    if kind_name == "number":
         if not (is_text or kind.is_numeric() or kind == pl.Null):
             raise TypeError(f"{kind}")
         return column.cast(pl.String).cast(pl.Float64, strict=False) if is_text else column.cast(pl.Float64)
-    if wanted == "flag" and kind != pl.Boolean:
+    if kind_name == "flag" and kind != pl.Boolean:
         return column.cast(pl.String).str.to_lowercase().replace_strict(_FLAGS, default=None, return_dtype=pl.Boolean)
-    if wanted == "text" and (kind.is_nested() or kind == pl.Binary):
+    if kind_name == "text" and (kind.is_nested() or kind == pl.Binary):
         raise TypeError(f"{kind}")
-    return column if wanted == "flag" else column.cast(pl.String)
+    return column if kind_name == "flag" else column.cast(pl.String)
 
 
 def _day(column: pl.Expr, kind: pl.DataType, *, is_text: bool) -> pl.Expr:
@@ -170,10 +170,10 @@ def _day(column: pl.Expr, kind: pl.DataType, *, is_text: bool) -> pl.Expr:
         time = column.str.replace(" ", "T").str.replace(r"Z$", "+00:00")
         zoned = time.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f%:z", time_zone="UTC", time_unit="us", strict=False).dt.date()
         plain = time.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f", time_unit="us", strict=False).dt.date()
-        whole = column.cast(pl.Int64, strict=False)
+        number = column.cast(pl.Int64, strict=False)
         seconds = column.cast(pl.Float64, strict=False).floor().cast(pl.Int64, strict=False)
         days = (column.str.to_date(form, strict=False) for form in _DAYS)
-        return pl.coalesce(*days, zoned, plain, _day_of_number(pl.coalesce(whole, seconds)))
+        return pl.coalesce(*days, zoned, plain, _day_of_number(pl.coalesce(number, seconds)))
     if kind == pl.Date or kind == pl.Null:
         return column.cast(pl.Date)
     if isinstance(kind, pl.Datetime):

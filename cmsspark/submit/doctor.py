@@ -98,7 +98,7 @@ def examine(settings_file: str | None, fout: str | None, environ: Mapping[str, s
 
 
 def _failed(name: str, error: CmssparkError) -> Diagnosis:
-    parts = [str(part) for part in (error.wanted, error.where, error.found) if part is not None]
+    parts = [str(part) for part in (error.problem, error.where, error.found) if part is not None]
     return Diagnosis(name, WRONG, "; ".join(parts), error.next_step)
 
 
@@ -284,7 +284,7 @@ def _cluster(settings: Settings, environ: Mapping[str, str]) -> Diagnosis:
         kerberos.check(environ, *map(settings.spark.get, names))
     except CmssparkError as error:
         return Diagnosis(
-            "cluster", WRONG, f"{folder} requires Kerberos: {error.wanted}; {error.found}", error.next_step or ""
+            "cluster", WRONG, f"{folder} requires Kerberos: {error.problem}; {error.found}", error.next_step or ""
         )
     return Diagnosis("cluster", OK, folder)
 

@@ -8,7 +8,7 @@ from typing import Literal
 from cmsspark.settings.settings import Settings
 from cmsspark.store.job_index import Job
 from cmsspark.submit.arguments import Request
-from cmsspark.submit.host import Host
+from cmsspark.submit.host import NO_SPARK, Host
 from cmsspark.submit.spark_options import BUILT_IN, Options
 
 Mode = Literal["python", "client", "cluster"]
@@ -43,7 +43,7 @@ def add_environment(options: Options, start: str, values: Mapping[str, str | Non
 def environment_of(request: Request, host: Host, job: Job | None, mode: Mode) -> dict[str, str]:
     """Return what the command needs in its environment beyond what is there."""
     env = {}
-    if mode != "python":
+    if mode != "python" and host.spark != NO_SPARK:
         env["SPARK_HOME"] = str(host.spark.home)
     if mode != "cluster":
         given = [path for path in host.environ.get("PYTHONPATH", "").split(":") if path and path != host.code_root]

@@ -41,6 +41,10 @@ class Spark:
         return int(major), int(minor)
 
 
+#: In place of a Spark that is not installed: its command can be shown, and a run of it ends in :func:`find_spark`.
+NO_SPARK = Spark(Path("$SPARK_HOME"), "", "")
+
+
 @dataclass(frozen=True)
 class Java:
     """A Java: the program, its major version and its full version (as it names its build)."""
@@ -69,12 +73,12 @@ class Host:
 
 
 def this_host(environ: Mapping[str, str]) -> Host:
-    """Return the machine that this runs on. Raises SettingsError (78) where no Spark is found."""
+    """Return the machine that this runs on. Raises SettingsError (78) where SPARK_HOME names no Spark."""
     return Host(
         cores=cores(),
         memory=memory(),
         python=sys.executable,
-        spark=find_spark(environ),
+        spark=find_spark(environ) if environ.get("SPARK_HOME") or importlib.util.find_spec("pyspark") else NO_SPARK,
         package=Path(__file__).resolve().parent.parent,
         environ=environ,
         is_terminal=sys.stderr.isatty(),

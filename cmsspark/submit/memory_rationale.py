@@ -50,16 +50,16 @@ def _local_cores(values: Mapping[str, str]) -> int:
 
 
 def _measured(state_dir: Path, job: str) -> Iterator[str]:
-    from cmsspark.apps.monitor.advice_peaks import worst_of
-    from cmsspark.apps.monitor.measured_runs import of_job
+    from cmsspark.apps.monitor.advice_peaks import find_worst
+    from cmsspark.apps.monitor.measured_runs import find_job_runs
 
     try:
-        runs = of_job(state_dir, job, 5)
+        runs = find_job_runs(state_dir, job, 5)
     except (CmssparkError, OSError):
         yield "measured: nothing yet; run_spark measures each run, cmsspark lab advise then prints what to change"
         return
     local = runs[0].master.startswith("local")
-    worst = worst_of(runs, "driver" if local else "executor")
+    worst = find_worst(runs, "driver" if local else "executor")
     figures = [
         f"{name} {volume(size)}"
         for name, size in (("heap peak", worst.heap), ("Python", worst.python), ("JVM RSS", worst.jvm_rss))

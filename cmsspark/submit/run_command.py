@@ -15,9 +15,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
@@ -322,24 +321,14 @@ def _forwarding() -> Iterator[_Forward]:
 
 def with_signal(pid: int, number: int) -> None:
     """Send a signal to a process that may be gone already."""
-    try:
+    with suppress(ProcessLookupError):
         os.kill(pid, number)
-    except ProcessLookupError:
-        return
 
 
-def descendants(pid: int, proc: Path = Path("/proc")) -> list[int]:
-    """Processes below ``pid``, children before parents' siblings: the driver's Python and its workers."""
-    parents: dict[int, list[int]] = {}
-    for stat in proc.glob("[0-9]*/stat"):
-        try:
-            after_name = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        except OSError:
-            continue
-        parents.setdefault(int(after_name[1]), []).append(int(stat.parent.name))
-    below, queue = [], [pid]
-    while queue:
-        children = parents.get(queue.pop(), [])
-        below += children
-        queue += children
-    return below
+def descendants(pid: int) -> list[int]:
+    """Return the processes below ``pid``: the driver's Python and its workers."""
+    import psutil  # only runs that are ended need it
+
+    with suppress(psutil.NoSuchProcess):
+        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+    return []

@@ -73,7 +73,7 @@ def _job_lines(job: Job, note: str, words: Sequence[str], signature: Signature, 
     try:
         translation = translate([job.name, *words], job, signature, has_root)
     except UsageError as error:
-        about.append(str(error.found or error.wanted))
+        about.append(str(error.found or error.problem))
         return (error.next_step or "").split("\n        "), "; ".join(about)
     return [shlex.join(["run_spark", *translation.argv])], "; ".join([*about, *translation.notes])
 

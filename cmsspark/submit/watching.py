@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -47,7 +46,7 @@ def measuring(
         measure.metrics.smallest_node_bytes = yarn.smallest_node(environ)
         measure.diagnose = functools.partial(yarn.diagnostics, environ)
     if measure is not None and settings.metrics.host is not None:
-        from cmsspark.apps.monitor.metrics_run import send_run
+        from cmsspark.apps.monitor.live_metrics import send_run
 
         # The job writes its counters there while it runs.
         (measure.folder / self_metrics.LIVE_FILE).touch(mode=0o600)
@@ -58,12 +57,11 @@ def measuring(
 def watching_processes(
     request: Request, settings: Settings, environ: Mapping[str, str], measure: spark_watch.RunMeasure | None = None
 ) -> Callable[[int], RunWatch | None] | None:
-    """Return what starts to watch the processes of the run below a PID; None where that is switched off or has no
-    psutil.
+    """Return what starts to watch the processes of the run below a PID; None where that is switched off.
 
     ``measure``: the measurement of the run, whose counters are sent with the samples where live metrics are.
     """
-    if not is_watched(request, settings, environ) or importlib.util.find_spec("psutil") is None:
+    if not is_watched(request, settings, environ):
         return None
 
     def start(root: int) -> RunWatch | None:
@@ -71,12 +69,12 @@ def watching_processes(
 
         name, on_samples = Path(request.job or "").name, None
         if settings.metrics.host is not None:
-            from cmsspark.apps.monitor.metrics_graphite import GraphiteSender
+            from cmsspark.apps.monitor.live_metrics import GraphiteSender
 
             sender = GraphiteSender(settings.metrics)
             on_samples = sender.send_samples
             if measure is not None:
-                from cmsspark.apps.monitor.metrics_run import LiveSender
+                from cmsspark.apps.monitor.live_metrics import LiveSender
 
                 on_samples = LiveSender(sender, measure.folder, measure.metrics.job, measure.metrics.began_ms).send
         run = measure.metrics.run if measure is not None else None

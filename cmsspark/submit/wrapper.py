@@ -34,7 +34,7 @@ from cmsspark.submit import (
 )
 from cmsspark.submit.arguments import Request, Signature, split
 from cmsspark.submit.command import Command, InstallPaths, build
-from cmsspark.submit.host import Host, check_java, find_java, this_host
+from cmsspark.submit.host import Host, check_java, find_java, find_spark, this_host
 from cmsspark.submit.job_commands import load_command
 from cmsspark.submit.job_help import help_text, job_help, job_list
 from cmsspark.submit.package import ship
@@ -122,7 +122,7 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
     if command.mode != "python":
         if java is None:
             check_root(options, settings, job)
-        check_java(java, host.spark, environ)
+        check_java(java, find_spark(environ), environ)
         check_yarn(command, host)
         check_kerberos(command, host)
         check_kubernetes(command, host)
@@ -187,7 +187,7 @@ def built_in(name: str) -> Job | None:
         if script_lines.is_script(name):
             raise script_lines.ScriptNotIncluded(name) from None
         raise UsageError(
-            error.wanted, found=f"{error.found}; and there is no file {name!r} here", next_step=error.next_step
+            error.problem, found=f"{error.found}; and there is no file {name!r} here", next_step=error.next_step
         ) from None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -10,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -96,14 +96,12 @@ def diagnostics(environ: Mapping[str, str], application: str) -> str:
 
 def _answer(environ: Mapping[str, str], path: str, read: Callable[[Any], T]) -> T | None:
     """Ask the resource managers in turn. None if they are secured, or cannot be reached from here."""
-    import urllib.request  # help and lists come sooner without
+    from cmsspark.base.sockets import ConnectionLost  # help and lists come sooner without
+    from cmsspark.settings.http_client import fetch_json
 
     for page in pages(settings(environ)):
-        try:
-            with urllib.request.urlopen(f"{page}/ws/v1/cluster/{path}", timeout=5) as answer:  # noqa: S310  # http only
-                return read(json.load(answer))
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
+        with suppress(ConnectionLost, ValueError, KeyError, TypeError):
+            return read(fetch_json(f"{page}/ws/v1/cluster/{path}", seconds=5))
     return None
 
 

@@ -87,7 +87,7 @@ def test_a_dump_s_file_that_the_disk_refuses_is_named(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(catalogue_snapshots, "open_part", refuse)
     with pytest.raises(errors.DataError) as raised:
-        list(catalogue_snapshots._rows_of(LocalFiles(), "FILES", ("file_id",), "/dumps/part-0"))
+        list(catalogue_snapshots._read_rows(LocalFiles(), "FILES", ("file_id",), "/dumps/part-0"))
     assert (raised.value.where, raised.value.found) == ("/dumps/part-0", os.strerror(errno.EIO))
 
 

@@ -71,7 +71,7 @@ def test_what_is_wrong_is_reported_with_file_line_value_and_what_to_write(
     with pytest.raises(SettingsError) as caught:
         file.convert(File)
     error = caught.value
-    assert (error.wanted, error.where) == (wanted, f"my.yaml, line {line}")
+    assert (error.problem, error.where) == (wanted, f"my.yaml, line {line}")
     assert (error.found, error.next_step) == (found, next_step)
 
 

@@ -41,7 +41,7 @@ def test_a_message_has_a_line_for_each_thing_that_is_known() -> None:
 def test_an_error_crosses_processes_whole(kind: type[CmssparkError]) -> None:
     error = pickle.loads(pickle.dumps(kind("wanted", where="/x", found=5, next_step="look")))
     assert type(error) is kind
-    assert (error.wanted, error.where, error.found, error.next_step) == ("wanted", "/x", 5, "look")
+    assert (error.problem, error.where, error.found, error.next_step) == ("wanted", "/x", 5, "look")
 
 
 def test_our_errors_are_reported_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:

@@ -78,13 +78,13 @@ def test_the_same_day_counted_and_published_twice_at_once_comes_once(
     fout, amq = "hdfs:///cms/at-once", broker.credentials(tmp_path / "amq.json", "at.once")
     assert [ended.code for ended in world.count_twice_at_once(JOB, fout)] == [0, 75]
     outboxes = world.folder / "state" / "outbox"
-    before = set(outboxes.rglob("ledger.sqlite"))
+    before = set(outboxes.rglob("batches.sqlite"))
     # While the broker stands still no one ends, so the two do meet. Who has the lock makes a ledger.
     assert broker.process is not None
     broker.process.send_signal(signal.SIGSTOP)
     try:
         first = world.start(*publishing(fout, amq))
-        world.until(first, lambda: set(outboxes.rglob("ledger.sqlite")) != before, "an outbox in use")
+        world.until(first, lambda: set(outboxes.rglob("batches.sqlite")) != before, "an outbox in use")
         late = world.run(*publishing(fout, amq))
     finally:
         broker.process.send_signal(signal.SIGCONT)

@@ -188,7 +188,7 @@ def test_too_many_malformed_are_reported_with_their_share_and_where_they_are_kep
         reconciliation.check(
             {"aaa": bins(malformed=402, matched=7598)}, {"aaa": Tolerance()}, {"aaa": ["x"]}, quarantine="/q"
         )
-    assert error.value.wanted == "aaa: 402 of 8,000 records are malformed (5.03%), 0.1 % are tolerated"
+    assert error.value.problem == "aaa: 402 of 8,000 records are malformed (5.03%), 0.1 % are tolerated"
     assert error.value.where == "/q"
 
 

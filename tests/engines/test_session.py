@@ -32,7 +32,7 @@ Caused by: org.apache.hadoop.fs.FSError: java.io.IOException: {}
 def test_an_error_of_a_task_comes_back_with_all_its_parts() -> None:
     error = cause_of(RuntimeError(IN_A_WORKER))
     assert isinstance(error, errors.DataError)
-    assert (error.wanted, error.where, error.found, error.next_step) == (
+    assert (error.problem, error.where, error.found, error.next_step) == (
         "a gzip file is damaged", "/day/part 0.gz", "cut: short", "fetch it again",
     )  # fmt: skip
 

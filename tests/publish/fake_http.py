@@ -44,6 +44,7 @@ class FakeServer(BackgroundServer):
         self.answers, self.last = answers, last
         self.stored: list[dict[str, Any]] = []
         self.requests: list[Request] = []
+        self.get_answer = Answer()
         self._lock = threading.Lock()
         super().__init__(_Handler, context)
 
@@ -73,7 +74,10 @@ class _Handler(BaseHTTPRequestHandler):
             fake.gate.wait(600)
             return
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        answer = fake.next(Request(self.path, dict(self.headers), body))
+        self.reply(fake.next(Request(self.path, dict(self.headers), body)))
+
+    def reply(self, answer: Answer) -> None:
+        """Answer, or fail as that says."""
         if answer.instead:
             self.close_connection = True
             with suppress(OSError):
@@ -84,7 +88,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """A redirect that is followed shows itself."""
         self.server_of_tests.requests.append(Request(f"GET {self.path}", dict(self.headers), b""))
-        self.say(Answer())
+        self.reply(self.server_of_tests.get_answer)
 
     def say(self, answer: Answer, length: int | None = None) -> None:
         self.send_response(answer.status)

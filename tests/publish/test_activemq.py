@@ -263,7 +263,7 @@ def _wait_for_acks(state: Path, documents: int) -> None:
 
     deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
-        for path in state.rglob("ledger.sqlite"):
+        for path in state.rglob("batches.sqlite"):
             database = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=5)
             try:
                 (count,) = database.execute("SELECT sum(count) FROM batches WHERE state='ACKED'").fetchone()

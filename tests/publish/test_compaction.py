@@ -1,4 +1,4 @@
-"""Old generations of the spool: what is confirmed is kept in one, and nothing else is ever removed."""
+"""Old snapshots of the spool: what is confirmed is kept in one, and nothing else is ever removed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def numbers(documents: list[bytes]) -> list[str]:
     return [json.loads(document).get("primary_name", "completeness") for document in documents]
 
 
-def test_many_confirmed_generations_become_one_that_knows_the_same(tmp_path: Path) -> None:
+def test_many_confirmed_snapshots_become_one_that_knows_the_same(tmp_path: Path) -> None:
     with outbox_in(tmp_path).held() as outbox:
         changed_days(outbox, 7)
         before = outbox.spool.snapshots()
@@ -52,7 +52,7 @@ def test_many_confirmed_generations_become_one_that_knows_the_same(tmp_path: Pat
         assert [json.loads(body).get("is_gone") for body in arrived if b'"P598"' in body] == [True]
 
 
-def test_few_generations_stay(tmp_path: Path) -> None:
+def test_few_snapshots_stay(tmp_path: Path) -> None:
     with outbox_in(tmp_path).held() as outbox:
         changed_days(outbox, 3)
         assert not outbox.compact()
@@ -92,7 +92,7 @@ def test_what_may_have_arrived_and_is_not_known_keeps_all(tmp_path: Path) -> Non
         assert not outbox.compact()
 
 
-def test_rows_that_made_no_document_keep_their_generation(tmp_path: Path) -> None:
+def test_rows_that_made_no_document_keep_their_snapshot(tmp_path: Path) -> None:
     with outbox_in(tmp_path).held() as outbox:
         changed_days(outbox, 6)
         publish(outbox, [*rows(500), row(500, nacc=-1)], "bad")
@@ -103,14 +103,14 @@ class Killed(BaseException):
     """The end, in the middle."""
 
 
-@pytest.mark.parametrize("step", ["before the ledger knows", "before anything is removed", "with one half removed"])
+@pytest.mark.parametrize("step", ["before the batch log knows", "before anything is removed", "with one half removed"])
 def test_a_pruning_that_was_killed_is_finished_and_nothing_is_sent_again(
     tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with outbox_in(tmp_path).held() as outbox:
         changed_days(outbox, 7)
         with monkeypatch.context() as patch:
-            if step == "before the ledger knows":
+            if step == "before the batch log knows":
                 patch.setattr(compaction, "finish_compaction", _killed)
             elif step == "before anything is removed":
                 patch.setattr(Path, "unlink", _killed_at_manifest(Path.unlink))

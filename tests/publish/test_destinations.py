@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 import pytest
@@ -22,12 +21,6 @@ TOPIC = "/topic/cms.popularity"
 def folder(state: Path, *hosts: str, topic: str = TOPIC, producer: str = "cms", name: str | None = None) -> str:
     addresses = tuple((host.partition(":")[0], int(host.partition(":")[2] or 61313)) for host in hosts)
     return StompSink(Broker(addresses, topic, name=name), "t", producer).outbox_name(state)
-
-
-def old_folder(*addresses: tuple[str, int]) -> str:
-    """The name that older versions gave."""
-    digest = hashlib.sha256(f"{TOPIC} {sorted(addresses)}".encode()).hexdigest()[:8]
-    return f"stomp-cms.popularity-{digest}"
 
 
 def test_a_broker_added_removed_or_at_another_port_is_the_same_destination(tmp_path: Path) -> None:
@@ -52,16 +45,6 @@ def test_a_name_makes_other_hosts_the_same_destination_and_the_same_hosts_two(tm
     assert folder(tmp_path, "a", name="monit") == first
     assert folder(tmp_path, "z", name="monit") == first
     assert folder(tmp_path, "a", name="other") != first
-
-
-@pytest.mark.parametrize("hosts", [("a",), ("a", "b"), ("c", "b", "a")])
-def test_a_folder_of_an_older_version_is_found_also_after_brokers_were_added(
-    tmp_path: Path, hosts: tuple[str, ...]
-) -> None:
-    old = tmp_path / "outbox" / old_folder(("a", 61313))
-    old.mkdir(parents=True)
-    assert folder(tmp_path, *hosts) == old.name
-    assert folder(tmp_path, "a", producer="other") != old.name
 
 
 def test_a_damaged_mark_is_written_again(tmp_path: Path) -> None:

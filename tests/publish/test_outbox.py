@@ -131,7 +131,7 @@ def test_a_spool_that_was_not_finished_is_never_seen(tmp_path: Path) -> None:
 def test_a_spool_that_is_not_in_the_batch_log_is_sent(tmp_path: Path) -> None:
     with outbox_in(tmp_path).held() as outbox:
         fill(outbox, rows(2))
-        outbox.batch_log._db.executescript("DELETE FROM batches; DELETE FROM generations")
+        outbox.batch_log._db.executescript("DELETE FROM batches; DELETE FROM snapshots")
     with outbox_in(tmp_path).held() as outbox:
         assert (outbox.totals().waiting, outbox.totals().in_doubt) == (3, 0)
 
@@ -168,7 +168,7 @@ def test_what_may_have_arrived_and_vanished_is_sent_as_gone(tmp_path: Path) -> N
 def test_a_lost_batch_log_is_rebuilt_and_what_is_unknown_is_in_doubt(tmp_path: Path, damage: str) -> None:
     with outbox_in(tmp_path).held() as outbox:
         fill(outbox, rows(2))
-        path = outbox.folder / "ledger.sqlite"
+        path = outbox.folder / "batches.sqlite"
     if damage == "deleted":
         path.unlink()
     else:
@@ -180,7 +180,7 @@ def test_a_lost_batch_log_is_rebuilt_and_what_is_unknown_is_in_doubt(tmp_path: P
 
 def test_a_rebuilt_batch_log_knows_what_was_confirmed(tmp_path: Path) -> None:
     publish(tmp_path, rows(2))
-    (outbox_in(tmp_path).folder / "ledger.sqlite").unlink()
+    (outbox_in(tmp_path).folder / "batches.sqlite").unlink()
     assert publish(tmp_path, rows(2), "r2") == []
 
 
@@ -189,7 +189,7 @@ def test_a_rebuilding_that_was_ended_half_way_begins_anew(tmp_path: Path) -> Non
     with outbox_in(tmp_path).held() as outbox:
         fill(outbox, rows(3), "r2")
         manifest = outbox.spool.folder(2) / "manifest.json"
-    (outbox.folder / "ledger.sqlite").unlink()
+    (outbox.folder / "batches.sqlite").unlink()
     content = manifest.read_bytes()
     manifest.write_bytes(b"")
     with pytest.raises(DataError, match="damaged"), outbox_in(tmp_path).held():
@@ -307,7 +307,7 @@ def test_states_are_written_with_full_synchronisation(tmp_path: Path) -> None:
 def test_a_batch_log_of_another_version_is_refused_and_not_changed(tmp_path: Path) -> None:
     with outbox_in(tmp_path).held():
         pass
-    path = outbox_in(tmp_path).folder / "ledger.sqlite"
+    path = outbox_in(tmp_path).folder / "batches.sqlite"
     with sqlite3.connect(path) as database:
         database.execute("PRAGMA user_version=99")
     database.close()

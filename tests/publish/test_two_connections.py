@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from cmsspark.base.sockets import ConnectionLost
 from cmsspark.publish.batch_log import Batch
-from cmsspark.publish.connection import ConnectionLost
 from cmsspark.publish.publisher import Publisher
 from cmsspark.publish.stomp_connection import StallTimer, StompConnection
 from cmsspark.publish.stomp_login import StompTimeouts

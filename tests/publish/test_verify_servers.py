@@ -62,7 +62,7 @@ def answering(*answers: Instead) -> Callable[[int], Instead | None]:
 
 def outcome(port: int, **more: Any) -> int:
     """A count through a client of its own, with a clock that only counts."""
-    server = SearchServer("127.0.0.1", port, "", False, login="Bearer x", secrets=(TOKEN,))
+    server = SearchServer("127.0.0.1", port, "", False, authorization="Bearer x", secrets=(TOKEN,))
     client = SearchClient(server, ["some"], clock=Clock(), **more)
     try:
         return SearchIndex(client).count(of_type("t"))

@@ -197,7 +197,7 @@ def test_a_sum_beyond_64_bits_names_the_largest_record_and_a_way_on(
     write_outsized(place.tree)
     options = ["--streams", "aaa,crab", *options]
     error = place.fails(errors.DataError, "data_aggregation", *options)
-    assert "aaa, dataset /" in error.wanted and "beyond 2^63-1" in error.wanted
+    assert "aaa, dataset /" in error.problem and "beyond 2^63-1" in error.problem
     assert str(error.where).endswith("part-1.json, line 3")
     assert "5,000,000,000,000,000,001 bytes" in str(error.found)
     assert "--quarantine-above" in str(error.next_step)

@@ -57,7 +57,7 @@ def test_the_largest_record_of_files_elsewhere_is_named_without_a_catalogue(
     request, inputs, files = far
     error = overflow.explained(FAILED, request, inputs, None)
     assert isinstance(error, DataError)
-    assert error.wanted.startswith("aaa, dataset /")
+    assert error.problem.startswith("aaa, dataset /")
     assert str(error.where).startswith("hdfs://far") and str(error.where).endswith("part-1.json, line 3")
     assert str(error.next_step).startswith("--quarantine-above 5000000000000000000 ")
     assert files.copied == ["part-0.json", "part-1.json", "part-1.json"]
@@ -70,7 +70,7 @@ def test_more_bytes_than_the_limit_are_not_copied(
     monkeypatch.setattr(overflow, "MOST_COPIED_BYTES", 100)
     error = overflow.explained(FAILED, request, inputs, None)
     assert isinstance(error, DataError)
-    assert (error.wanted, files.copied) == (FAILED.wanted, [])
+    assert (error.problem, files.copied) == (FAILED.problem, [])
     assert "--quarantine-above BYTES " in str(error.next_step)
 
 
@@ -92,7 +92,7 @@ def test_a_sum_of_jobs_names_the_job_and_the_column_and_the_advice_makes_the_day
     place.tree.write("condor", "part-0.json", b"\n".join([*usual, *lines]) + b"\n")
     error = place.fails(DataError, "dbs_condor")
     assert words in str(error.found)
-    assert "condor, job job-" in error.wanted
+    assert "condor, job job-" in error.problem
     assert "part-0.json, line " in str(error.where)
     option, limit, *_ = str(error.next_step).split()
     assert place.run("dbs_condor", option, limit) == 0

@@ -91,6 +91,6 @@ def test_the_tolerance_of_the_second_report_is_its_own(tmp_path: Path) -> None:
     write_streams(place.tree)
     place.tree.write("aaa enr", "part-9.json", b"broken\n" * 20 + aaa() + b"\n")
     assert place.run("data_aggregation", "--max-malformed", "100%") == 0
-    assert "22 of 36 records are malformed" in place.fails(DataError, "dbs_aaa").wanted
+    assert "22 of 36 records are malformed" in place.fails(DataError, "dbs_aaa").problem
     assert place.run("dbs_aaa", "--max-malformed", "22") == 0
     assert place.manifest("dbs_aaa")["made_from"]["job"] == "data_aggregation"

@@ -59,7 +59,7 @@ def test_killed_at_every_step_the_next_run_finishes_right(tmp_path: Path) -> Non
 
 
 def test_a_day_that_another_host_works_on_is_refused_before_anything_starts(place: Place) -> None:
-    folder = lease.folder_of(place.fout, "dbs_aaa", DAY.replace(year=2019, month=6, day=15))
+    folder = lease.lease_folder(place.fout, "dbs_aaa", DAY.replace(year=2019, month=6, day=15))
     Lease(LocalFiles(), folder, "dbs_aaa", process=ELSEWHERE).take()
     error = place.fails(NotReady, "dbs_aaa")
     assert "process 7 on other.example.org" in error.text()
@@ -103,7 +103,7 @@ def test_a_run_that_was_overtaken_changes_nothing(tmp_path: Path) -> None:
     with running(settings(tmp_path), fout, JOB, DAY, lambda text: None) as run_context:
         run_context.lock(LocalFiles())
         staged = results.stage(LocalFiles(), fout, JOB, DAY, run_context.check)
-        folder = Path(lease.folder_of(fout, JOB, DAY))
+        folder = Path(lease.lease_folder(fout, JOB, DAY))
         (folder / "00000099.json").write_bytes(b"another's")
         with pytest.raises(NotReady, match="took over"):
             staged.commit({})

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from cmsspark import notebook as cms
 from cmsspark.apps.dashboard.app import Services, create_app
-from cmsspark.apps.dashboard.coded_rows import Names, write_coded
+from cmsspark.apps.dashboard.day_rows import Names, read_day
 from cmsspark.apps.dashboard.keeper import Keeper
 from cmsspark.apps.dashboard.security import Guard
 from cmsspark.base.errors import DataError
@@ -94,7 +94,7 @@ def path(store: str) -> None:
 def rollup(store: str, folder: Path) -> None:
     with Database(store) as database:
         for interval in database.stored("partials"):
-            write_coded(interval, Names(), folder)
+            read_day(interval, Names())
 
 
 READERS: dict[str, Callable[[str, Path], object]] = {

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from cmsspark.base.errors import SettingsError
-from cmsspark.submit.host import Java, Spark, check_java, find_java, find_spark, memory
+from cmsspark.submit import host
+from cmsspark.submit.host import NO_SPARK, Java, Spark, check_java, find_java, find_spark, memory, this_host
 
 MEMINFO = "MemTotal:       16000000 kB\nMemFree: 1 kB\n"
 
@@ -101,3 +102,11 @@ def test_spark_home_comes_before_the_installed_package(tmp_path: Path) -> None:
 def test_a_spark_home_without_spark_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="SPARK_HOME names no Spark"):
         find_spark({"SPARK_HOME": str(tmp_path)})
+
+
+def test_without_spark_the_command_is_made_and_only_its_run_needs_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host.importlib.util, "find_spec", lambda name: None)
+    assert this_host({}).spark == NO_SPARK
+    assert this_host({}).spark.submit == "$SPARK_HOME/bin/spark-submit"
+    with pytest.raises(SettingsError, match="Spark is not installed"):
+        find_spark({})

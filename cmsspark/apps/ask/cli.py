@@ -207,6 +207,6 @@ def _show(answer: Answer, top: int, as_json: bool) -> None:
     for part in answer.parts:
         if part.rows:
             click.echo(f"\n{part.title}")
-            echo_table(part.headings, part.shown(top), left=part.left, indent="  ")
+            echo_table(part.headings, part.shown(top), texts=part.left, indent="  ")
         if len(part.rows) > top:
             click.echo(f"  and {len(part.rows) - top:,} more; --top or --json prints them")

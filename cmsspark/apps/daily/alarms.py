@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from email.message import EmailMessage
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
 from cmsspark.base.errors import NotAllowed, OutputError
+from cmsspark.base.sockets import ConnectionLost
+from cmsspark.settings.http_client import HttpAddress, HttpTimeouts, fetch
 from cmsspark.settings.secrets import basic_credentials, read_password, safe_text, tls_context
 
 #: Seconds that a server may take for each answer, and for all.
@@ -102,31 +102,23 @@ class Push:
 
         Raises as :meth:`Mail.send`.
         """
-        parts = urlsplit(self.url)
         headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
         password = read_password(self.password_file) if self.password_file else None
-        if self.user and password:
-            headers["Authorization"] = f"Basic {basic_credentials(self.user, password)}"
-        host = parts.hostname or ""
-        connection = HTTPConnection(host, parts.port, timeout=TIMEOUT_S)
+        authorization = f"Basic {basic_credentials(self.user, password)}" if self.user and password else None
+        server = HttpAddress.from_url(self.url, ca=self.ca, authorization=authorization)
+        timeouts = HttpTimeouts(TIMEOUT_S, TIMEOUT_S, DEADLINE_S)
+        body = exposition(metrics).encode()
         try:
-            if parts.scheme == "https":
-                connection = HTTPSConnection(host, parts.port, timeout=TIMEOUT_S, context=tls_context(self.ca))
-            connection.connect()
-            with _deadline(lambda: connection.sock):
-                connection.request("PUT" if replace else "POST", parts.path, exposition(metrics).encode(), headers)
-                with connection.getresponse() as answer:
-                    text = answer.read(300).decode("utf-8", "replace")
-        except ssl.SSLCertVerificationError as error:
-            raise NotAllowed("metrics cannot be pushed", where=self.url, found=_text_of(error, password)) from None
-        except (OSError, HTTPException) as error:
-            raise OutputError("metrics cannot be pushed", where=self.url, found=_text_of(error, password)) from None
-        finally:
-            connection.close()
-        if not 200 <= answer.status < 300:
-            reply = safe_text(f"{answer.status} {answer.reason} {text}", password)
+            answer = fetch(server, timeouts, 300, "PUT" if replace else "POST", headers, body)
+        except ConnectionLost as error:
+            error_class = NotAllowed if error.forbidden else OutputError
+            found = safe_text(error.reason, password)
+            raise error_class("metrics cannot be pushed", where=self.url, found=found) from None
+        if not answer.is_success:
             error_class = NotAllowed if answer.status in (401, 403) else OutputError
-            raise error_class("metrics cannot be pushed", where=self.url, found=reply[:200])
+            text = f"{answer.status} {answer.reason} {answer.body.decode('utf-8', 'replace')}"
+            found = safe_text(text, password, limit=200)
+            raise error_class("metrics cannot be pushed", where=self.url, found=found)
 
 
 def write_metrics(path: Path, metrics: Metrics) -> None:

@@ -186,7 +186,7 @@ def _note(
     change: Callable[[DayRecord, Note], None], outcome: str,
 ) -> int:  # fmt: skip
     """Change the record of a day of a job. The store and the settings may stand before or after the subcommand."""
-    from cmsspark.store.daily_state import DailyState, DayRecord, Note, key_of
+    from cmsspark.store.daily_state import DailyState, DayRecord, Note, day_key
 
     if not reason.strip():
         raise UsageError("--reason is empty", next_step="write what others need to know")
@@ -195,7 +195,7 @@ def _note(
     name = find_job(job).name
     with DailyState(settings.state_dir, store_of(fout, settings)).change() as state:
         note = Note(reason=reason.strip(), user=_user(), at_ms=clock.now_ms())
-        change(state.days.setdefault(key_of(day, name), DayRecord()), note)
+        change(state.days.setdefault(day_key(day, name), DayRecord()), note)
     click.echo(f"{day} {name}: {outcome}: {reason.strip()}")
     return 0
 
@@ -221,7 +221,7 @@ def _files(settings: Settings, root: str | None, fout: str) -> Files:
 
 def _show(daily: Daily, tasks: Sequence[PlannedTask]) -> int:
     for task in tasks:
-        reasons = "; ".join(task.readiness.reasons) or (task.error.wanted if task.error else "")
+        reasons = "; ".join(task.readiness.reasons) or (task.error.problem if task.error else "")
         skipped = daily.state.record(task.day, task.job.name).skipped
         state = f"not ready: {reasons}" if reasons else "would be run" if task.runs else "would be published"
         if skipped is not None:

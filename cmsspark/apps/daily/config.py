@@ -140,7 +140,7 @@ def _job(settings: Settings, name: str) -> Job:
     try:
         job = find_job(name)
     except UsageError as error:
-        raise SettingsError(error.wanted, where=where, found=error.found) from None
+        raise SettingsError(error.problem, where=where, found=error.found) from None
     if not job.tables or job.of_periods or job.is_day_optional:
         raise SettingsError(
             "daily.jobs names jobs that work on a day",

@@ -57,7 +57,8 @@ def notify_not_begun(targets: Targets, state: DailyState | None, error: Cmsspark
     Another daily at work is in the log only: that one reports. The same error is mailed once.
     """
     code = int(error.exit_code)
-    line = f"daily run could not start: {error.wanted}" + (f": {error.where}" if error.where else "") + f"; exit {code}"
+    where = f": {error.where}" if error.where else ""
+    line = f"daily run could not start: {error.problem}{where}; exit {code}"
     problems: list[str] = []
     if error.exit_code != Exit.NOT_READY:
         sends: list[Callable[[], None]] = [lambda: _mail_not_begun(targets, state, error, line)]
@@ -78,7 +79,7 @@ def _send(targets: Iterable[Callable[[], None]]) -> list[str]:
         try:
             send()
         except CmssparkError as error:
-            problems.append(f"{error.wanted}: {error.where}: {error.found}")
+            problems.append(f"{error.problem}: {error.where}: {error.found}")
         except Exception as error:
             problems.append(f"a target failed: {type(error).__name__}: {error}")
     return problems

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from cmsspark.apps.daily.readiness import Rules, is_overdue
 from cmsspark.base.errors import CmssparkError, Exit, as_ours
-from cmsspark.store.daily_state import DayRecord, StoreState, key_of, signature
+from cmsspark.store.daily_state import DayRecord, StoreState, day_key, signature
 
 if TYPE_CHECKING:
     from cmsspark.apps.daily.planner import PlannedTask
@@ -57,7 +57,7 @@ def as_error(error: Exception) -> CmssparkError:
 def in_a_line(error: CmssparkError) -> str:
     """Return what was wanted, where, and what is there instead."""
     where = "" if error.where is None else f": {error.where}"
-    return error.wanted + where + ("" if error.found is None else f": {error.found}")
+    return error.problem + where + ("" if error.found is None else f": {error.found}")
 
 
 def exit_code(outcomes: Iterable[TaskOutcome]) -> int:
@@ -96,7 +96,7 @@ def record_gap(state: StoreState, jobs: Sequence[Job], first: date, last: date, 
             for job in jobs:
                 text = "no cmsspark daily has checked it"
                 record = DayRecord(word="left", code=int(Exit.NOT_READY), text=text, first_ms=now_ms)
-                state.days.setdefault(key_of(until + timedelta(days=number), job.name), record)
+                state.days.setdefault(day_key(until + timedelta(days=number), job.name), record)
     state.planned_until = last if until is None else max(until, last)
 
 
@@ -121,5 +121,5 @@ class DailyReport:
         result = {key: record.signature for key, record in self.unfinished.items()}
         for outcome in self.outcomes:
             if outcome.word == "failed" or outcome.code == Exit.QUARANTINED or outcome in self.overdue:
-                result[key_of(outcome.task.day, outcome.task.job.name)] = outcome.signature
+                result[day_key(outcome.task.day, outcome.task.job.name)] = outcome.signature
         return result

@@ -135,7 +135,7 @@ class Planner:
                 source = self._resolve(stream, day)
             except (InputMissing, NotReady) as error:
                 if self.policies.get(stream) == "partial":
-                    parts.append(Readiness(warnings=(f"{stream} is left out: {error.wanted}",)))
+                    parts.append(Readiness(warnings=(f"{stream} is left out: {error.problem}",)))
                     options.add("--allow-missing")
                 else:
                     parts.append(readiness.missing(self._missing_text(stream, day, error), self.now_ms))
@@ -215,4 +215,4 @@ def _listing(source: DayInput) -> Listing:
 
 
 def _one_line(error: CmssparkError) -> str:
-    return error.wanted if error.found is None else f"{error.wanted}, found {error.found}"
+    return error.problem if error.found is None else f"{error.problem}, found {error.found}"

@@ -20,7 +20,7 @@ from cmsspark.base.errors import CmssparkError, Exit
 from cmsspark.base.signals import interruptible
 from cmsspark.base.text.plurals import number_of
 from cmsspark.filesystems.storage import Files, join
-from cmsspark.store.daily_state import GIVEN_UP, DailyState, DayRecord, key_of, signature, split_key
+from cmsspark.store.daily_state import GIVEN_UP, DailyState, DayRecord, day_key, signature, split_key
 
 if TYPE_CHECKING:
     from cmsspark.apps.daily.config import DailyConfig
@@ -175,14 +175,14 @@ class Daily:
         outcome = TaskOutcome(task, "left", 0, "not tried, because others ended with a code that stops all")
         with suppress(CmssparkError), self.state.change() as state:
             record = DayRecord(word=outcome.word, text=outcome.text, first_ms=int(self.now() * 1000))
-            state.days.setdefault(key_of(task.day, task.job.name), record)
+            state.days.setdefault(day_key(task.day, task.job.name), record)
         return outcome
 
     def _record(self, task: PlannedTask) -> DayRecord:
         try:
             return self.state.record(task.day, task.job.name)
         except CmssparkError as error:
-            self.log(f"warning: {error.wanted}: {error.where}: {error.found}")
+            self.log(f"warning: {error.problem}: {error.where}: {error.found}")
             return DayRecord()
 
     def _attempt(self, task: PlannedTask, record: DayRecord) -> TaskOutcome:
@@ -211,13 +211,13 @@ class Daily:
         try:
             with self.state.change() as state:
                 if outcome.word in ("done", "published"):
-                    state.days.pop(key_of(task.day, task.job.name), None)
+                    state.days.pop(day_key(task.day, task.job.name), None)
                     return replace(outcome, signature=trouble)
-                latest = state.days.setdefault(key_of(task.day, task.job.name), DayRecord())
+                latest = state.days.setdefault(day_key(task.day, task.job.name), DayRecord())
                 update_record(latest, outcome, int(self.now() * 1000), self.config.rules)
                 record = latest
         except CmssparkError as error:
-            self.log(f"warning: {error.wanted}: {error.where}: {error.found}")
+            self.log(f"warning: {error.problem}: {error.where}: {error.found}")
         if record.acknowledged is not None and record.acknowledged_signature == trouble:
             return replace(outcome, word="acknowledged", code=0, signature=trouble)
         return replace(outcome, signature=trouble)
@@ -281,5 +281,5 @@ def worked(daily: Daily, first: date, last: date) -> list[TaskOutcome]:
                 if daily.only is None:
                     record_gap(state, daily.config.jobs, first, last, int(daily.now() * 1000))
         except CmssparkError as error:
-            daily.log(f"warning: {error.wanted}: {error.where}: {error.found}")
+            daily.log(f"warning: {error.problem}: {error.where}: {error.found}")
         return daily.work(daily.tasks(first, last))

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from cmsspark.apps.dashboard.dataset_tables import Sums
 from cmsspark.apps.dashboard.rollups import Segment
-from cmsspark.apps.dashboard.segment_build import SUMS, derived
+from cmsspark.apps.dashboard.segment import SUMS, derived
 from cmsspark.apps.dashboard.selection import Selection
 from cmsspark.apps.dashboard.snapshot import Snapshot
 from cmsspark.apps.dashboard.use import OF_JOBS, whole

@@ -14,11 +14,19 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from cmsspark.apps.dashboard import segment_arrays
-from cmsspark.apps.dashboard.coded_rows import part_of
 from cmsspark.apps.dashboard.rollups import Segment, reading_rollups
-from cmsspark.apps.dashboard.segment_arrays import NULL, About
-from cmsspark.apps.dashboard.segment_build import LOOKUP_FILES, SUMS
+from cmsspark.apps.dashboard.segment import (
+    LOOKUP_FILES,
+    NAMES_FILE,
+    NULL,
+    PEOPLE_FILE,
+    SUMS,
+    SUMS_FILE,
+    About,
+    numbers,
+    part_of,
+    read_mapped,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -95,7 +103,7 @@ class SegmentDatasets:
         """Return a column of the sums; nulls are ``NULL``."""
         found = self._columns.get(name)
         if found is None:
-            found = segment_arrays.numbers(self.rows.column(name))
+            found = numbers(self.rows.column(name))
             # Numbers of 64 bits lie in the mapped file; Python's would take memory for each.
             if found.dtype != object:
                 self._columns[name] = found
@@ -244,10 +252,7 @@ def load(segments: Sequence[Segment]) -> DatasetTables:
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    own = [
-        pq.read_table(one.folder / segment_arrays.NAMES_FILE).column(0).combine_chunks().cast(pa.string())
-        for one in segments
-    ]
+    own = [pq.read_table(one.folder / NAMES_FILE).column(0).combine_chunks().cast(pa.string()) for one in segments]
     names = sorted({name for column in own for name in column.to_pylist()})
     every = pa.array(names, pa.string())
     tables = []
@@ -255,14 +260,13 @@ def load(segments: Sequence[Segment]) -> DatasetTables:
         codes = pc.index_in(column, value_set=every).to_numpy().astype(np.int32)
         places = np.full(len(names), -1, np.int32)
         places[codes] = np.arange(len(codes), dtype=np.int32)
-        rows, about = segment_arrays.read(one.folder / segment_arrays.SUMS_FILE)
-        people, of_people = segment_arrays.read(one.folder / segment_arrays.PEOPLE_FILE)
-        lookups = {name: _lookup(one, name) for name in LOOKUP_FILES}
+        rows, about = read_mapped(one.folder / SUMS_FILE)
+        people, of_people = read_mapped(one.folder / PEOPLE_FILE)
+        lookups = {name: Lookup(one.file(name), *_bounds(about.groups[name])) for name in LOOKUP_FILES}
         tables.append(SegmentDatasets(about, codes, places, rows, people, of_people.pairs, lookups))
     return DatasetTables(names, tables)
 
 
-def _lookup(segment: Segment, name: str) -> Lookup:
-    path = segment.folder / f"{name}.parquet"
-    groups, _ = segment_arrays.read(segment_arrays.groups_path(path))
-    return Lookup(str(path), groups.column("first").to_numpy(), groups.column("last").to_numpy())
+def _bounds(groups: Sequence[tuple[int, int]]) -> npt.NDArray[np.uint32]:
+    """Return the first and the last dataset of each row group."""
+    return np.array(groups, np.uint32).reshape(-1, 2).T

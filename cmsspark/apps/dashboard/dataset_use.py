@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cmsspark.apps.dashboard.dataset_tables import Sums
-from cmsspark.apps.dashboard.segment_build import SUMS
+from cmsspark.apps.dashboard.segment import SUMS
 from cmsspark.apps.dashboard.selection import Selection
 from cmsspark.apps.dashboard.snapshot import Snapshot, day_number, day_of
 from cmsspark.apps.dashboard.use import Series, partial_steps, with_zeros

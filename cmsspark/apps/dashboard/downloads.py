@@ -12,7 +12,7 @@ from flask import Response
 from cmsspark.apps.dashboard import chart_svg
 from cmsspark.apps.dashboard.widgets import Chart, Content, Fold, HeatMap, Table
 from cmsspark.base.errors import InputMissing, UsageError
-from cmsspark.store.query.cell_values import text_of, values_of
+from cmsspark.store.query.cell_values import to_text, to_values
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -160,7 +160,7 @@ def _as_texts(rows: pa.Table, number: int) -> pa.Table:
     """Return the table with one column as text."""
     import pyarrow as pa
 
-    values = [None if value is None else text_of(value) for value in values_of(rows.column(number))]
+    values = [None if value is None else to_text(value) for value in to_values(rows.column(number))]
     return rows.set_column(number, rows.column_names[number], pa.array(values, pa.string()))
 
 

@@ -17,7 +17,7 @@ _INSTEAD: Final = {"q": "name"}
 
 def title(error: CmssparkError) -> str:
     """Return the first sentence of an error, which begins with a capital."""
-    text = readable(error.wanted)
+    text = readable(error.problem)
     return text[:1].upper() + text[1:]
 
 

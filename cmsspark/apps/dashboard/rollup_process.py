@@ -11,7 +11,7 @@ from typing import Final
 
 from cmsspark.apps.dashboard import segment_build
 from cmsspark.apps.dashboard.child_process import Child, answered
-from cmsspark.apps.dashboard.segment_index import SegmentIndex
+from cmsspark.apps.dashboard.segment import SegmentIndex
 from cmsspark.base.memory import share_freed
 from cmsspark.store.query.stored_parts import StoredInterval
 
@@ -25,13 +25,13 @@ class RollupProcess:
     def __init__(self) -> None:
         self._child: Child | None = None
 
-    def __call__(self, days: Sequence[StoredInterval], store: str, folder: Path, threads: int) -> SegmentIndex:
+    def __call__(self, days: Sequence[StoredInterval], store: str, folder: Path) -> SegmentIndex:
         """Build a segment. Raises MemoryError where the system killed the process, else what the function raises."""
         if self._child is None or not self._child.is_alive:
             self._child = Child(_serve)
         child = self._child
         try:
-            child.pipe.send((days, store, folder, threads))
+            child.pipe.send((days, store, folder))
             index: SegmentIndex = child.receive()
         except (EOFError, BrokenPipeError, ConnectionResetError):
             raise MemoryError(f"the process that builds rollups ended with code {child.exit_code}") from None

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from cmsspark.apps.dashboard import segment_build
-from cmsspark.apps.dashboard.coded_rows import TABLE
-from cmsspark.apps.dashboard.segment_index import SegmentIndex
+from cmsspark.apps.dashboard.segment import FILES, TABLE, VERSION, SegmentIndex, file_digest, read_index
 from cmsspark.apps.dashboard.shortage import shortage_of
 from cmsspark.base.errors import CmssparkError, NotReady, OutputError
 from cmsspark.base.text.plurals import number_of
@@ -89,8 +88,8 @@ class RollupState:
         return {date.fromisoformat(day): run for one in self.segments for day, run in one.index.runs.items()}
 
 
-#: Builds the segment of some stored days of a store in a folder, with some threads.
-Build = Callable[[Sequence[StoredInterval], str, Path, int], SegmentIndex]
+#: Builds the segment of some stored days of a store in a folder.
+Build = Callable[[Sequence[StoredInterval], str, Path], SegmentIndex]
 
 
 class Rollups:
@@ -103,7 +102,6 @@ class Rollups:
         database: Database,
         cache: Path,
         log: Callable[[str], None],
-        threads: int = 1,
         build: Build = segment_build.build,
     ) -> None:
         self._build = build
@@ -111,7 +109,6 @@ class Rollups:
         self.store = store = str(Path(local_path(database.fout)).resolve())
         self.folder = cache / "dashboard" / hashlib.sha256(store.encode()).hexdigest()[:_DIGEST]
         self._log = log
-        self._threads = threads
         self._verified: set[str] = set()
         #: Runs that could not be read, with the reason: they are not tried at every refresh.
         self._unreadable: dict[tuple[date, str], str] = {}
@@ -185,7 +182,7 @@ class Rollups:
             return segment
         self._log(f"rollups of {name}: {number_of(len(days), 'day')}")
         try:
-            index = self._build(days, self.store, folder, self._threads)
+            index = self._build(days, self.store, folder)
         except OutputError:
             raise
         except CmssparkError as error:
@@ -203,7 +200,7 @@ class Rollups:
         for one in days:
             scratch = self.folder / f".building-{one.interval}-check"
             try:
-                self._build([one], self.store, scratch, self._threads)
+                self._build([one], self.store, scratch)
                 readable.append(one)
             except OutputError:
                 raise
@@ -221,10 +218,10 @@ class Rollups:
         if not folder.is_dir():
             return None
         try:
-            index = segment_build.read_index(folder)
-            is_whole = index.version == segment_build.VERSION
+            index = read_index(folder)
+            is_whole = index.version == VERSION
             is_whole = is_whole and index.runs == {str(one.interval): one.run for one in days}
-            is_whole = is_whole and index.files.keys() == segment_build.FILES
+            is_whole = is_whole and index.files.keys() == FILES
             is_whole = is_whole and self._is_intact(folder, index)
         except (OSError, ValueError) as error:
             if shortage := shortage_of(error):
@@ -243,7 +240,7 @@ class Rollups:
         if folder.name in self._verified:
             return True
         with ThreadPoolExecutor(2) as pool:
-            digests = pool.map(segment_build.file_digest, [folder / name for name in index.files])
+            digests = pool.map(file_digest, [folder / name for name in index.files])
             is_same = all(digest == wanted for digest, (_, wanted) in zip(digests, index.files.values(), strict=True))
         if is_same:
             self._verified.add(folder.name)

@@ -15,7 +15,7 @@ import msgspec
 
 from cmsspark.base.errors import CmssparkError
 from cmsspark.store.process_samples import LogEntry, ProcessSample, WatchedRun, read_processes
-from cmsspark.store.run_metrics import RunMetrics, file_of, runs_folder
+from cmsspark.store.run_metrics import RunMetrics, run_file, runs_folder
 
 #: Runs that the page offers.
 MOST_RUNS: Final = 100
@@ -86,7 +86,7 @@ def view_of(state_dir: Path, choice: RunChoice) -> RunView:
     notes: list[str] = []
     measured = None
     if choice.is_measured and _RUN.fullmatch(choice.run):
-        file = file_of(state_dir, choice.run)
+        file = run_file(state_dir, choice.run)
         try:
             measured = msgspec.json.decode(_content(file), type=RunMetrics)
         except (OSError, msgspec.DecodeError, msgspec.ValidationError) as error:

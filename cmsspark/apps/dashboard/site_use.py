@@ -10,7 +10,7 @@ import numpy as np
 
 from cmsspark.apps.dashboard import user_sets
 from cmsspark.apps.dashboard.dataset_ranking import datasets
-from cmsspark.apps.dashboard.segment_build import SUMS
+from cmsspark.apps.dashboard.segment import SUMS
 from cmsspark.apps.dashboard.selection import Selection
 from cmsspark.apps.dashboard.snapshot import Snapshot, day_number
 from cmsspark.apps.dashboard.use import codes_of_users

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from cmsspark.apps.dashboard import user_sets
-from cmsspark.apps.dashboard.segment_build import SUMS
+from cmsspark.apps.dashboard.segment import SUMS
 from cmsspark.apps.dashboard.selection import FILTERS, Selection
 from cmsspark.apps.dashboard.snapshot import Snapshot, day_number, day_of
 from cmsspark.sources.registry import ACCESS_STREAMS, STREAMS_OF_JOBS

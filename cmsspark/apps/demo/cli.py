@@ -298,7 +298,7 @@ def _most_used(paths: DemoPaths, day: date) -> tuple[list[str], str]:
         for row in top if (name := row["dataset_name"])
     ]  # fmt: skip
     headings = ("accesses", "users", "sites", "read", "jobs", "CPU h", "dataset")
-    return table(headings, shown, left=(6,)), top[0]["dataset_name"]
+    return table(headings, shown, texts=(6,)), top[0]["dataset_name"]
 
 
 def _next(paths: DemoPaths, day: date, dataset: str) -> list[str]:

@@ -13,10 +13,10 @@ from cmsspark.pages.day_report import BINS
 WIDTH: Final = 100
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[object]], *, left: Sequence[int] = (0,)) -> list[str]:
+def table(headings: Sequence[str], rows: Sequence[Sequence[object]], *, texts: Sequence[int] = (0,)) -> list[str]:
     """Make a table that fits in 100 columns, or in the terminal where that is narrower."""
     width = min(WIDTH, terminal.terminal_width() or WIDTH)
-    return terminal.table(headings, rows, left=left, width=width)
+    return terminal.table(headings, rows, texts=texts, width=width)
 
 
 #: A manifest's bins in the order in which they are shown, with their labels.

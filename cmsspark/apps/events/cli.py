@@ -120,7 +120,7 @@ def evaluate_command(model: Path, sample: Path, part: str, as_json: bool) -> Non
             evaluation.titles, evaluation.curves, shares(evaluation.confusion), strict=True
         )
     ]
-    echo_table(("true class", "AUC", *(f"as {name}" for name in evaluation.titles)), rows, left=(0,))
+    echo_table(("true class", "AUC", *(f"as {name}" for name in evaluation.titles)), rows, texts=(0,))
     log(f"AUC {evaluation.auc:.4f}, accuracy {evaluation.accuracy:.4f} on {number_of(evaluation.events, 'event')}")
 
 
@@ -193,4 +193,4 @@ def cutflow_command(day: date | None, as_json: bool, fout: str | None, settings_
         click.echo(json.dumps(flow, indent=1))
         return
     headings, rows = prepare.cutflow_lines(flow)
-    echo_table(headings, rows, left=(0,))
+    echo_table(headings, rows, texts=(0,))

@@ -56,4 +56,4 @@ def command(
         click.echo(json.dumps([vars(step) for step in done], indent=1))
         return
     rows = [(step.name, step.result, f"{step.seconds:.1f} s") for step in done]
-    echo_table(("step", "result", "time"), rows, left=(0, 1))
+    echo_table(("step", "result", "time"), rows, texts=(0, 1))

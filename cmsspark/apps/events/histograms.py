@@ -14,8 +14,8 @@ from cmsspark.apps.events.layout_files import layout_in
 from cmsspark.apps.events.parts import matrix_of, sample_parts, weights_of
 from cmsspark.apps.events.sample_tasks import row_groups
 from cmsspark.base.errors import OutputError, UsageError
-from cmsspark.pages.charts import standalone
 from cmsspark.pages.png import png
+from cmsspark.pages.svg import standalone
 
 Array = np.ndarray[Any, Any]
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any, Final
+
+from markupsafe import Markup
 
 from cmsspark import __version__
 from cmsspark.apps.events import drawings
@@ -15,9 +16,9 @@ from cmsspark.apps.events.layout_files import layout_in
 from cmsspark.apps.events.models import ABOUT, read_description
 from cmsspark.base import clock
 from cmsspark.base.errors import OutputError
-from cmsspark.pages.charts import Chart, standalone
-from cmsspark.pages.page import document
+from cmsspark.pages import layout
 from cmsspark.pages.png import png
+from cmsspark.pages.svg import Chart, standalone
 
 METRICS_FILE: Final = "metrics.json"
 PAGE_FILE: Final = "report.html"
@@ -115,23 +116,16 @@ def _page(
     title: str, card: Mapping[str, str], evaluation: Evaluation, pictures: Mapping[str, tuple[str, str, Chart]],
     uses: Sequence[str],
 ) -> str:  # fmt: skip
-    rows = "".join(
-        f"<tr><th scope='row'>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in card.items()
-    )
-    areas = "".join(
-        f"<tr><td>{escape(name)}</td><td class='n'>{curve.auc:.4f}</td><td class='n'>{count:,.10g}</td></tr>"
-        for name, curve, count in zip(
-            evaluation.titles, evaluation.curves, evaluation.confusion.sum(axis=1), strict=True
-        )
-    )
-    figures = "".join(
-        f"<figure><h2>{escape(heading)}</h2>{chart.svg()}<figcaption>{escape(about)}</figcaption></figure>"
-        for heading, about, chart in pictures.values()
-    )
-    items = "".join(f"<li>{escape(text)}</li>" for text in uses)
-    return document(
-        title,
-        f"<h1>{escape(title)}</h1><table><tbody>{rows}</tbody></table>"
-        f"<h2>Classes</h2><table><thead><tr><th>class</th><th>AUC</th><th>events</th></tr></thead><tbody>{areas}</tbody>"
-        f"</table><h2>Use</h2><ul>{items}</ul>{figures}",
-    )
+    events = evaluation.confusion.sum(axis=1)
+    classes = [
+        (name, f"{curve.auc:.4f}", f"{count:,.10g}")
+        for name, curve, count in zip(evaluation.titles, evaluation.curves, events, strict=True)
+    ]
+    drawn = [layout.picture(name, heading, about, chart) for name, (heading, about, chart) in pictures.items()]
+    parts = [
+        layout.table((), card.items(), (0, 1)),
+        layout.section("Classes", layout.table(("class", "AUC", "events"), classes)),
+        layout.section("Use", layout.items(uses)),
+        Markup('<div class="pictures">{}</div>').format(Markup("").join(drawn)),
+    ]
+    return layout.document(title, parts)

@@ -236,7 +236,7 @@ def read_range(part: EntryRange, definition: Definition) -> Chunk:
 def reason_of(error: BaseException) -> str:
     """Return why a file cannot be read, in one line."""
     if isinstance(error, CmssparkError):
-        text = error.wanted if error.found is None else f"{error.wanted} ({error.found})"
+        text = error.problem if error.found is None else f"{error.problem} ({error.found})"
     elif isinstance(error, OSError) and error.strerror:
         text = error.strerror
     else:

@@ -36,7 +36,7 @@ from cmsspark.base.errors import DataError, OutputError
 from cmsspark.base.schemas import stored_table
 from cmsspark.base.text.readable import json_text
 from cmsspark.filesystems.storage import Files, join
-from cmsspark.store.part_files import parts_of
+from cmsspark.store.part_files import list_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,7 +94,7 @@ def run(request: EventRequest, options: SampleOptions) -> CurrentTable:
         source = latest_run(store, request.fout, prepare.NAME, prepare.TABLE, request.day)
         folder = join(folder_of(source), prepare.FOLDER)
         layout = read_layout(store, folder_of(source))
-        entries = parts_of(store, folder)
+        entries = list_parts(store, folder)
         parts = tuple(part.path for part in entries)
         choice = _choose(spark, parts, source.manifest.document["folders"][prepare.FOLDER]["rows"], options, layout)
         size = sum(part.size for part in entries)

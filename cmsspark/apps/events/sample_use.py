@@ -16,7 +16,7 @@ from cmsspark.apps.events.runs import folder_of, latest_run
 from cmsspark.apps.events.sample_tasks import TEST, TRAIN
 from cmsspark.apps.events.scalers import SCALERS_FILE
 from cmsspark.filesystems.storage import Entry, Files, is_local, join, local_path
-from cmsspark.store.part_files import parts_of
+from cmsspark.store.part_files import list_parts
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class StoredSample:
 
     def parts(self, files: Files, part: str) -> list[Entry]:
         """Return the part files of ``train`` or ``test``."""
-        return parts_of(files, join(self.folder, part))
+        return list_parts(files, join(self.folder, part))
 
     def facts(self) -> dict[str, str]:
         """Return what a model card says of the sample."""
@@ -69,7 +69,7 @@ def on_this_host(files: Files, folder: str, parts: Sequence[str]) -> Iterator[Pa
                 files.fetch(join(folder, name), Path(aside, name))
         for part in parts:
             Path(aside, part).mkdir()
-            for entry in parts_of(files, join(folder, part)):
+            for entry in list_parts(files, join(folder, part)):
                 files.fetch(entry.path, Path(aside, part, entry.name))
         yield Path(aside)
 

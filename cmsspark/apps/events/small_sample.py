@@ -14,7 +14,7 @@ from cmsspark.apps.events.parts import PartWriter, matrix_of, sample_parts, weig
 from cmsspark.apps.events.sample_tasks import row_groups
 from cmsspark.base.errors import InputMissing
 from cmsspark.filesystems.storage import Files
-from cmsspark.store.part_files import open_part, parts_of
+from cmsspark.store.part_files import list_parts, open_part
 
 Array = np.ndarray[Any, Any]
 
@@ -30,7 +30,7 @@ def write_small(files: Files, folder: str, per_class: int, layout: EventLayout) 
     target, left = f"{head}/small_{name}", np.full(len(layout.classes), per_class)
     files.make_dirs(target)
     with PartWriter(target, 0, layout.schema(origin=False)) as writer:
-        for part in parts_of(files, folder):
+        for part in list_parts(files, folder):
             if not left.any():
                 break
             with open_part(files, part.path) as stream:
@@ -53,7 +53,7 @@ def write_small(files: Files, folder: str, per_class: int, layout: EventLayout) 
                     if layout.has_matrix:
                         columns["low_level"] = matrix_of(kept.column("low_level"), layout.matrix)
                     writer.write(columns)
-    entries = parts_of(files, target)
+    entries = list_parts(files, target)
     return {"rows": writer.rows, "files": len(entries), "bytes": sum(entry.size for entry in entries)}
 
 

@@ -40,7 +40,7 @@ def _picture(name: str, tiers: Mapping[str, Mapping[str, int]]) -> Picture:
     }
     if rest := [tier for tier in by_size if tier not in shown]:
         series[_REST] = [float(sum(tiers[tier].get(month, 0) for tier in rest)) for month in months]
-    chart = charts.stacked_days(months, series, what="events a month by data tier", unit="month")
+    chart = charts.stacked_days(months, series, about="events a month by data tier", unit="month")
     about = f"Events of blocks by the month in which DBS got them, {months[0]} to {months[-1]}"
     return Picture(f"event_counts-{name}", f"Events of {name} by month", about, chart)
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from cmsspark.apps.monitor import memory_sizes as sizes
-from cmsspark.apps.monitor.advice_peaks import Worst, confidence_of, worst_of
-from cmsspark.apps.monitor.advice_spill import SpillCure, partitions_of, spill_cure
-from cmsspark.apps.monitor.advice_text import Advice
+from cmsspark.apps.monitor.advice_peaks import Worst, find_worst, rate_confidence
+from cmsspark.apps.monitor.advice_spill import SpillCure, shuffle_partitions, spill_cure
 from cmsspark.apps.monitor.memory_sizes import MIB
 from cmsspark.base.text.terminal import volume
 from cmsspark.store.run_metrics import RunMetrics
@@ -45,15 +44,15 @@ def advise(runs: Sequence[RunMetrics]) -> list[Advice]:
     latest = spark[0]
     role = "driver" if latest.master.startswith("local") else "executor"
     # Other options make other peaks: only runs with today's are compared.
-    same = [run for run in spark if sizes.heap(run.options, role) == sizes.heap(latest.options, role)]
-    worst = worst_of(same, role)
-    confidence = confidence_of(same)
-    cure = spill_cure([run for run in same if partitions_of(run) == partitions_of(latest)], role)
+    alike = [run for run in spark if sizes.heap(run.options, role) == sizes.heap(latest.options, role)]
+    worst = find_worst(alike, role)
+    confidence = rate_confidence(alike)
+    cure = spill_cure([run for run in alike if shuffle_partitions(run) == shuffle_partitions(latest)], role)
     overhead = _overhead(worst, latest, role, confidence)
     heap = _within_node(_heap(worst, latest, role, confidence, cure), overhead, latest, role)
-    found = [heap, overhead, _fraction(worst, latest, role, confidence, heap)]
-    found += [_storage(worst, latest, confidence), _off_heap(worst, latest), _cores(worst, latest, heap)]
-    return [*found, *_partitions(same, latest, cure)]
+    advice = [heap, overhead, _fraction(worst, latest, role, confidence, heap)]
+    advice += [_storage(worst, latest, confidence), _off_heap(worst, latest), _cores(worst, latest, heap)]
+    return [*advice, *_partitions(alike, latest, cure)]
 
 
 def _why_nothing(runs: Sequence[RunMetrics]) -> str:
@@ -92,8 +91,8 @@ def _heap(worst: Worst, run: RunMetrics, role: str, confidence: str, cure: Spill
         if cure is not None and cure.heap is not None:
             inputs += f"; a task of stage {cure.stage.stage} needs {volume(cure.need)} and had {volume(cure.room)}"
             formula += "; for spills: need of a task × tasks at once / fraction + 300 MB"
-        why = " and ".join(reasons)
-        return _sized(subject, f"spark.{role}.memory", now, goal, why, inputs, formula, confidence, most)
+        reason = " and ".join(reasons)
+        return _sized(subject, f"spark.{role}.memory", now, goal, reason, inputs, formula, confidence, most)
     if cure is not None:
         text = f"{_written(now)} fits; keep it: more partitions give tasks that spilled what they need"
         return Advice(subject, text, None, inputs, formula, confidence)
@@ -102,9 +101,9 @@ def _heap(worst: Worst, run: RunMetrics, role: str, confidence: str, cure: Spill
         return Advice(subject, text, None, inputs, formula, confidence)
     goal = max(need, LEAST_HEAP)
     if share < SHRINK_BELOW and worst.gc_share < GC_SHRINK and goal < now:
-        why = f"the peak is below {SHRINK_BELOW:.0%} and GC below {GC_SHRINK:.0%}"
+        reason = f"the peak is below {SHRINK_BELOW:.0%} and GC below {GC_SHRINK:.0%}"
         # The garbage of a large heap is collected late: its peak is above what is needed.
-        return _sized(subject, f"spark.{role}.memory", now, goal, why, inputs, formula, confidence)
+        return _sized(subject, f"spark.{role}.memory", now, goal, reason, inputs, formula, confidence)
     return Advice(subject, f"{_written(now)} fits; keep it", None, inputs, formula, confidence)
 
 
@@ -132,8 +131,8 @@ def _within_node(heap: Advice, overhead: Advice, run: RunMetrics, role: str) -> 
     if role != "executor" or node is None or container is None or goal is None or goal <= now:
         return heap
     beside_now = sizes.overhead(run.options, role)
-    beside = sizes.size((overhead.conf or "").partition("=")[2]) or beside_now
-    room = (node - (container - now - beside_now) - beside) // (256 * MIB) * 256 * MIB
+    overhead_bytes = sizes.size((overhead.conf or "").partition("=")[2]) or beside_now
+    room = (node - (container - now - beside_now) - overhead_bytes) // (256 * MIB) * 256 * MIB
     if goal <= room:
         return heap
     limit = f"the smallest node has {volume(node)}"
@@ -145,7 +144,15 @@ def _within_node(heap: Advice, overhead: Advice, run: RunMetrics, role: str) -> 
 
 
 def _sized(
-    subject: str, option: str, now: int, goal: int, why: str, inputs: str, formula: str, confidence: str, most: int = 0
+    subject: str,
+    option: str,
+    now: int,
+    goal: int,
+    reason: str,
+    inputs: str,
+    formula: str,
+    confidence: str,
+    most: int = 0,
 ) -> Advice:
     """Advice on a size that goes from ``now`` to ``goal``, but not beyond ``most``. One that shrinks does so by at
     most :data:`MOST_STEP`."""
@@ -155,13 +162,12 @@ def _sized(
         return Advice(subject, f"{_written(now)} fits; keep it", None, inputs, formula, confidence)
     if most or goal < now:
         formula += f"; a step is at most {MOST_STEP:.0%}, measure again after it"
-    text = f"{_written(now)} → {value}: {why}"
+    text = f"{_written(now)} → {value}: {reason}"
     return Advice(subject, text, f"{option}={value}", inputs, formula, confidence)
 
 
 def _rounded(now: int, goal: int, most: int) -> str:
-    """Return the goal in steps of 256 MiB; of 1 MiB where those would go beyond ``most``, or not below what it is now.
-    """
+    """Return the goal in steps of 256 MiB, or of 1 MiB where those pass ``most`` or are not below the present value."""
     goal = min(goal, most or goal)
     value = sizes.as_option(goal)
     size = sizes.size(value) or 0
@@ -178,8 +184,8 @@ def _overhead(worst: Worst, run: RunMetrics, role: str, confidence: str) -> Advi
         return Advice(subject, "of no effect: the driver runs on this host, in no container")
     # A container that was killed takes its last figures with it: that it was too small is known all the same.
     if not (worst.jvm_rss or worst.python or worst.killed):
-        why = "spark.executor.processTreeMetrics.enabled is off, or the system has no /proc"
-        return Advice(subject, f"not known: no memory of processes was measured ({why})")
+        reason = "spark.executor.processTreeMetrics.enabled is off, or the system has no /proc"
+        return Advice(subject, f"not known: no memory of processes was measured ({reason})")
     beyond = max(0, worst.jvm_rss - heap)
     need = max(sizes.LEAST_OVERHEAD, int(_HEADROOM * (beyond + worst.python + worst.other)))
     formula = "max(384 MB, 1.2 × (max(0, JVM RSS − heap) + Python + other))"
@@ -252,7 +258,7 @@ def _cores(worst: Worst, run: RunMetrics, heap: Advice) -> Advice:
 def _partitions(runs: Sequence[RunMetrics], latest: RunMetrics, cure: SpillCure | None) -> Iterator[Advice]:
     """Yield parts of the largest shuffle of at most 128 MB, and small enough for tasks that spilled."""
     read = max((stage.totals.shuffle_read_bytes for run in runs for stage in run.stages), default=0)
-    now = partitions_of(latest)
+    now = shuffle_partitions(latest)
     if not read:
         yield Advice("partitions", "not known: no stage read a shuffle")
         return
@@ -260,13 +266,13 @@ def _partitions(runs: Sequence[RunMetrics], latest: RunMetrics, cure: SpillCure 
     goal = max(1, -(-read // _PARTITION_BYTES))
     goal = -(-goal // cores) * cores
     inputs, formula = f"largest shuffle {volume(read)}, {cores} cores", "shuffle bytes / 128 MB, in rounds of the cores"
-    why = "parts of at most 128 MB"
+    reason = "parts of at most 128 MB"
     if cure is not None and cure.partitions is not None:
-        goal, why = max(goal, cure.partitions), "tasks that spilled need less each"
+        goal, reason = max(goal, cure.partitions), "tasks that spilled need less each"
         inputs += f"; a task of stage {cure.stage.stage} needs {volume(cure.need)} and had {volume(cure.room)}"
         formula = f"max({formula}; need of a task × tasks / memory of a task)"
     if goal > now:
-        advice, conf = f"{now} → {goal}: {why}", f"spark.sql.shuffle.partitions={goal}"
+        advice, conf = f"{now} → {goal}: {reason}", f"spark.sql.shuffle.partitions={goal}"
         yield Advice("partitions", advice, conf, inputs, formula, "medium")
     else:
         text = f"{now} fit; keep them (adaptive execution joins small ones)"
@@ -276,3 +282,30 @@ def _partitions(runs: Sequence[RunMetrics], latest: RunMetrics, cure: SpillCure 
         text = f"at most {size}: adaptive execution joined partitions until tasks spilled"
         conf = f"spark.sql.adaptive.advisoryPartitionSizeInBytes={size}"
         yield Advice("partition size", text, conf, inputs, "shuffle bytes of the stage / partitions", "medium")
+
+
+class Advice(Struct, frozen=True):
+    """One piece of advice. ``conf``: the exact option; None where the value should stay, or nothing can be known."""
+
+    subject: str
+    #: What the option is now and what it should be, or why no advice is possible.
+    text: str
+    conf: str | None = None
+    inputs: str = ""
+    formula: str = ""
+    #: ``high``, ``medium``, ``low``, or ``none`` where nothing can be known.
+    confidence: str = "none"
+
+
+def lines(advice: Sequence[Advice]) -> Iterator[str]:
+    """Yield advice as text."""
+    for entry in advice:
+        yield f"{entry.subject}: {entry.text}"
+        if entry.conf:
+            yield f"  --conf {entry.conf}"
+        if entry.inputs:
+            yield f"  inputs      {entry.inputs}"
+        if entry.formula:
+            yield f"  formula     {entry.formula}"
+        if entry.confidence != "none":
+            yield f"  confidence  {entry.confidence}"

@@ -38,7 +38,7 @@ class Worst(Struct):
     areas: set[str] = field(default_factory=set)
 
 
-def worst_of(runs: Sequence[RunMetrics], role: str) -> Worst:
+def find_worst(runs: Sequence[RunMetrics], role: str) -> Worst:
     """Return the worst of the role's executors over runs."""
     worst = Worst()
     for run in runs:
@@ -82,7 +82,7 @@ def _take(worst: Worst, entry: ExecutorEntry) -> None:
         worst.other = max(worst.other, peaks.get("ProcessTreeOtherRSSMemory", 0))
 
 
-def confidence_of(runs: Sequence[RunMetrics]) -> str:
+def rate_confidence(runs: Sequence[RunMetrics]) -> str:
     """``high`` from three runs of at least 10 s of task time that succeeded, ``medium`` from one, else ``low``."""
     long = [run for run in runs if run.totals.run_ms >= _SHORT_MS and run.state == "DONE"]
     if len(long) >= _ENOUGH_RUNS:

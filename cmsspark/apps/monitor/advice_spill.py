@@ -77,8 +77,8 @@ def _tasks_at_once(run: RunMetrics, role: str) -> int:
     cores = max(
         (entry.cores for entry in run.executors if (entry.executor == "driver") == (role == "driver")), default=1
     )
-    each = run.options.get("spark.task.cpus", "1")
-    return max(1, cores // (int(each) if each.isdigit() and int(each) else 1))
+    task_cpus = run.options.get("spark.task.cpus", "1")
+    return max(1, cores // (int(task_cpus) if task_cpus.isdigit() and int(task_cpus) else 1))
 
 
 def _has_set_partitions(run: RunMetrics, stage: StageEntry) -> bool:
@@ -88,11 +88,11 @@ def _has_set_partitions(run: RunMetrics, stage: StageEntry) -> bool:
     fixed = {value for query in run.queries for kind, _, value in query.nodes if kind == FIXED_PARTITIONS}
     if stage.task_count in fixed:
         return False
-    number = partitions_of(run)
+    number = shuffle_partitions(run)
     return stage.task_count == number or (_is_adaptive(run) and stage.task_count < number)
 
 
-def partitions_of(run: RunMetrics) -> int:
+def shuffle_partitions(run: RunMetrics) -> int:
     """Return ``spark.sql.shuffle.partitions`` of a run."""
     text = run.options.get("spark.sql.shuffle.partitions", "")
     return int(text) if text.isdigit() and int(text) else PARTITIONS

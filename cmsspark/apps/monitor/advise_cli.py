@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import msgspec
 
-from cmsspark.apps.monitor.event_files import with_events
+from cmsspark.apps.monitor.event_log_search import with_events
 from cmsspark.base.errors import UsageError
 from cmsspark.base.text.readable import json_text, readable
 from cmsspark.cli.options import settings_of
@@ -25,13 +25,12 @@ def command(job: str, count: int, as_json: bool, settings_file: str | None, debu
 
     Takes the worst executor of the last runs. Each line has its inputs, formula and confidence; nothing is applied.
     """
-    from cmsspark.apps.monitor.advice import advise
-    from cmsspark.apps.monitor.advice_text import lines
-    from cmsspark.apps.monitor.measured_runs import of_job
+    from cmsspark.apps.monitor.advice import advise, lines
+    from cmsspark.apps.monitor.measured_runs import find_job_runs
     from cmsspark.apps.monitor.run_report import finding_lines
 
     state_dir = settings_of(settings_file).state_dir
-    runs = [with_events(state_dir, run) for run in of_job(state_dir, _name(job), count)]
+    runs = [with_events(state_dir, run) for run in find_job_runs(state_dir, _name(job), count)]
     advice = advise(runs)
     if as_json:
         document = {"job": job, "runs": [run.run for run in runs], "advice": msgspec.to_builtins(advice)}
@@ -40,12 +39,12 @@ def command(job: str, count: int, as_json: bool, settings_file: str | None, debu
     click.echo(f"{job}, from {len(runs)} measured run{'s' if len(runs) > 1 else ''}, the latest {runs[0].run}:\n")
     for line in lines(advice):
         click.echo(readable(line))
-    if found := runs[0].findings:
+    if findings := runs[0].findings:
         click.echo("\nFindings of the latest run:")
-        for line in finding_lines(found):
+        for line in finding_lines(findings):
             click.echo(readable(f"  {line}"))
-    if any(one.conf for one in advice):
-        options = " ".join(f"--conf {one.conf}" for one in advice if one.conf)
+    if any(entry.conf for entry in advice):
+        options = " ".join(f"--conf {entry.conf}" for entry in advice if entry.conf)
         click.echo(f"\nAll of it: run_spark {job} {options}")
 
 

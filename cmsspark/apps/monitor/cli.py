@@ -34,7 +34,7 @@ _TOKEN: Final = click.option(
 
 @click.group("monitor", cls=CommandGroup)
 def command() -> None:
-    """Watch the processes of runs: on this host, and on the nodes of a cluster. Needs cmsspark[monitor].
+    """Watch the processes of runs: on this host, and on the nodes of a cluster.
 
     run_spark watches each run by itself; `runs` and `show` print what is stored.
     """
@@ -66,8 +66,8 @@ def runs_command(limit: int, as_json: bool, settings_file: str | None, debug: bo
     echo_table(
         ("run", "job", "started (UTC)", "seconds", "status", "exit", "host"),
         rows,
-        left=(0, 1, 2, 4, 6),
-        whole=(0, 2, 4),
+        texts=(0, 1, 2, 4, 6),
+        full=(0, 2, 4),
         optional=(5, 6, 3),
     )
 
@@ -87,13 +87,15 @@ def show_command(run: str, as_json: bool, limit: int, settings_file: str | None,
     with read_processes(settings_of(settings_file).state_dir) as database:
         if database is None:
             raise UsageError("no run was watched yet", next_step="run_spark watches each run of more than a second")
-        found = database.find(run)
-        samples, log = database.samples(found.run), database.log(found.run)
+        watched = database.find(run)
+        samples, log = database.samples(watched.run), database.log(watched.run)
     if as_json:
         for sample in samples:
             click.echo(json.dumps({name: getattr(sample, name) for name in sample.__struct_fields__}))
         return
-    click.echo(f"{found.run}  {found.job or found.suite or ''}  {found.status}  {to_second(found.start_ms)} UTC")
+    click.echo(
+        f"{watched.run}  {watched.job or watched.suite or ''}  {watched.status}  {to_second(watched.start_ms)} UTC"
+    )
     headings = (
         "process",
         "role",
@@ -108,7 +110,7 @@ def show_command(run: str, as_json: bool, limit: int, settings_file: str | None,
         "fds",
     )
     rows = _processes(samples)
-    echo_table(headings, rows[:limit], left=(0, 1, 2), whole=(1,), optional=(2, 5, 8, 9, 10, 4))
+    echo_table(headings, rows[:limit], texts=(0, 1, 2), full=(1,), optional=(2, 5, 8, 9, 10, 4))
     if len(rows) > limit:
         click.echo(f"{len(rows) - limit} more processes: --limit")
     for entry in log:
@@ -186,11 +188,11 @@ def node_command(
     not answered for --patience seconds.
     """
     from cmsspark.apps.monitor import processes_node
-    from cmsspark.apps.monitor.processes_node_manager import find_node_manager
-    from cmsspark.apps.monitor.processes_request import check_node_name
+    from cmsspark.apps.monitor.node_identity import check_node_name
+    from cmsspark.apps.monitor.processes_node import find_node_manager
     from cmsspark.settings.secrets import read_password
 
-    server = processes_node.CollectorServer.of(collector, read_password(token_file), ca)
+    server = processes_node.collector_server(collector, read_password(token_file), ca)
     _check_seconds(ttl=ttl, interval=interval, patience=patience)
     if name is not None:
         check_node_name(name)
@@ -218,11 +220,12 @@ def collect_command(
     settings_file: str | None, debug: bool,
 ) -> None:  # fmt: skip
     """Take what monitors of nodes send, until a signal, and store it in the state directory."""
-    from cmsspark.apps.monitor import processes_address, processes_collector
+    from cmsspark.apps.monitor import processes_collector
+    from cmsspark.apps.monitor.node_identity import check_address, server_tls
     from cmsspark.settings.secrets import read_password
 
-    processes_address.check_address(host, tls_cert is not None, without_tls)
-    tls = processes_address.server_tls(tls_cert, tls_key)
+    check_address(host, tls_cert is not None, without_tls)
+    tls = server_tls(tls_cert, tls_key)
     state_dir = settings_of(settings_file).state_dir
     collector = processes_collector.Collector(state_dir, read_password(token_file), host, port, tls)
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -248,12 +251,12 @@ def collect_command(
 @_DEBUG
 def watch_command(pid: int, interval: float | None, settings_file: str | None, debug: bool) -> None:
     """Watch the process PID and all below it until it ends: something that run_spark did not start."""
-    from cmsspark.apps.monitor.processes_sampler import require_psutil
+    import psutil
+
     from cmsspark.apps.monitor.processes_watch import WatchOptions, watch
     from cmsspark.base.clock import new_run_id
 
     _check_seconds(interval=1.0 if interval is None else interval)
-    psutil = require_psutil()
     if not psutil.pid_exists(pid):
         raise UsageError("a process to watch is wanted", where=f"PID {pid}", found="no such process")
     run = new_run_id()
@@ -270,7 +273,7 @@ def annotate_command(run: str, settings_file: str | None, debug: bool) -> None:
 
     Dashboards draw them over the curves.
     """
-    from cmsspark.apps.monitor.metrics_graphite import run_annotations, send_annotations
+    from cmsspark.apps.monitor.live_metrics import run_annotations, send_annotations
 
     settings = settings_of(settings_file)
     if settings.metrics.host is None:
@@ -284,9 +287,9 @@ def annotate_command(run: str, settings_file: str | None, debug: bool) -> None:
         raise UsageError(
             "RUN must be the id of a measured run", found=repr(run), next_step="cmsspark monitor runs lists them"
         )
-    found = run_annotations(settings.metrics.prefix, settings.state_dir / "monitor" / "runs" / run / "run.json")
-    send_annotations(settings.metrics, found)
-    click.echo(f"{found.count} stages and queries of {found.run}")
+    annotations = run_annotations(settings.metrics.prefix, settings.state_dir / "monitor" / "runs" / run / "run.json")
+    send_annotations(settings.metrics, annotations)
+    click.echo(f"{annotations.count} stages and queries of {annotations.run}")
 
 
 def _check_seconds(**options: float) -> None:

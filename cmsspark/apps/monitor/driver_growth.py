@@ -143,7 +143,7 @@ def _quiet_rise(metrics: RunMetrics, value: Value) -> Rise | None:
             start = number - 1
         # What rose while tasks ran before is not what rose after them.
         idle = max((end for begin, end in metrics.task_spans if begin < sample.at_ms), default=0)
-        earlier = [(one.at_ms, low) for one, low in points[start:number] if idle <= one.at_ms < sample.at_ms]
+        earlier = [(before.at_ms, low) for before, low in points[start:number] if idle <= before.at_ms < sample.at_ms]
         if not earlier:
             continue
         low_at, low = min(earlier, key=lambda point: point[1])

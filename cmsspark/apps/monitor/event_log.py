@@ -19,7 +19,7 @@ from cmsspark.apps.monitor import memory_sizes as sizes
 from cmsspark.apps.monitor.event_log_files import LogLines
 from cmsspark.apps.monitor.event_plans import Plans, Rdds
 from cmsspark.apps.monitor.event_stages import OpenStage, TaskSums, merge_peaks
-from cmsspark.apps.monitor.spread import Spans
+from cmsspark.apps.monitor.quantile_sketch import Spans
 from cmsspark.base.errors import DataError
 from cmsspark.store.run_metrics import ExecutorEntry, RunMetrics, StageEntry
 
@@ -175,9 +175,9 @@ class EventLogReader:
     def _stage(self, stage: int, attempt: int) -> OpenStage:
         """Return the stage, also one that has ended, or of which the log has no begin."""
         key = (stage, attempt)
-        if (found := self._stages.get(key) or self._ended.get(key)) is None:
-            found = self._stages[key] = OpenStage(stage, attempt)
-        return found
+        if (entry := self._stages.get(key) or self._ended.get(key)) is None:
+            entry = self._stages[key] = OpenStage(stage, attempt)
+        return entry
 
     def _keep(self, stage: OpenStage) -> None:
         entry = stage.closed()

@@ -36,7 +36,7 @@ class CutLog(Exception):
     """The compressed data end in their middle, or are damaged from there on; all before was returned."""
 
 
-def codec_of(start: bytes) -> str:
+def detect_codec(start: bytes) -> str:
     """Return the codec of a file with these first bytes; ``plain`` for none."""
     return next((name for magic, name in _MAGIC if start.startswith(magic)), "plain")
 
@@ -47,7 +47,7 @@ def pieces(stream: IO[bytes], where: str) -> Iterator[bytes]:
     Raises CutLog after what could be read, SettingsError (78) where no library reads it.
     """
     start = stream.read(len(_LZ4_BLOCK))
-    name = codec_of(start)
+    name = detect_codec(start)
     if name == "lzf":
         raise SettingsError(
             "an event log of a known compression is wanted",
@@ -68,8 +68,8 @@ class _Ahead:
     def read(self, count: int = -1) -> bytes:
         if count < 0:
             count = _PIECE
-        taken, self._start = self._start[:count], self._start[count:]
-        return taken + self._stream.read(count - len(taken)) if len(taken) < count else taken
+        start, self._start = self._start[:count], self._start[count:]
+        return start + self._stream.read(count - len(start)) if len(start) < count else start
 
     def exactly(self, count: int, *, may_end: bool = False) -> bytes:
         """``count`` bytes; empty at the end where ``may_end``. Raises CutLog."""

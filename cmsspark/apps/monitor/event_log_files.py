@@ -52,7 +52,7 @@ class LogLines:
                 yield from self._lines(part, stream)
 
     def _lines(self, part: str, stream: IO[bytes]) -> Iterator[bytes]:
-        held: list[bytes] = []
+        pieces: list[bytes] = []
         size = 0
         for piece in self._pieces(part, stream):
             self.plain_bytes += len(piece)
@@ -63,21 +63,21 @@ class LogLines:
                     found=f"{self.disk_bytes:,} bytes with more than {self.plain_bytes:,} bytes of lines",
                     next_step="decompress it and look at it: blank lines or one repeated line are no event log",
                 )
-            *ended, rest = piece.split(b"\n")
+            *ended, end = piece.split(b"\n")
             if ended:
-                held.append(ended[0])
+                pieces.append(ended[0])
                 if size + len(ended[0]) <= MOST_LINE:
-                    yield b"".join(held)
+                    yield b"".join(pieces)
                 else:
                     self.long_lines += 1
                 yield from ended[1:]
-                held, size = [], 0
-            size += len(rest)
+                pieces, size = [], 0
+            size += len(end)
             # Of a line that is too long nothing is kept.
-            held = [*held, rest] if size <= MOST_LINE else []
+            pieces = [*pieces, end] if size <= MOST_LINE else []
         if size > MOST_LINE:
             self.long_lines += 1
-        elif last := b"".join(held):
+        elif last := b"".join(pieces):
             yield last
 
     def _pieces(self, part: str, stream: IO[bytes]) -> Iterator[bytes]:
@@ -145,13 +145,13 @@ def _parts(folder: str, files: Files, repeated: list[str]) -> list[str]:
 
 def _gaps(parts: list[str]) -> list[str]:
     """Return the numbers of a rolling folder that are missing between its parts, or before its first one."""
-    found = [match for part in parts if (match := _ROLLED.fullmatch(part.rpartition("/")[2]))]
-    numbers = sorted({int(match["number"]) for match in found})
+    matches = [match for part in parts if (match := _ROLLED.fullmatch(part.rpartition("/")[2]))]
+    numbers = sorted({int(match["number"]) for match in matches})
     # What a compact file replaces is gone for good, and nothing is missing.
-    first = numbers[0] if numbers and found[0]["rest"].endswith(".compact") else 1
+    first = numbers[0] if numbers and matches[0]["rest"].endswith(".compact") else 1
     ends = [first - 1, *numbers]
     gaps = [(before + 1, after - 1) for before, after in itertools.pairwise(ends) if after > before + 1]
-    return [f"part{'s' if last > one else ''} {one}{f' to {last}' if last > one else ''} missing" for one, last in gaps]
+    return [f"parts {start} to {last} missing" if last > start else f"part {start} missing" for start, last in gaps]
 
 
 class _Counted(io.RawIOBase):

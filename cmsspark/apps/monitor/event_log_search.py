@@ -11,12 +11,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+import click
+
 from cmsspark.apps.monitor import findings
 from cmsspark.apps.monitor.event_log import EventLogReader, read_event_log
 from cmsspark.apps.monitor.event_log_files import find_log, is_log_name
 from cmsspark.apps.monitor.event_stages import merge_peaks
 from cmsspark.base import clock
 from cmsspark.base.errors import CmssparkError, InputMissing
+from cmsspark.filesystems.opening import files_for
 from cmsspark.filesystems.storage import Entry, Files, LocalFiles, is_local, local_path
 from cmsspark.store import run_metrics
 from cmsspark.store.run_metrics import RunMetrics, TaskTotals
@@ -44,16 +47,16 @@ def find_event_log(location: str, metrics: RunMetrics, files: Files) -> str | No
         raise
     entries.sort(key=lambda entry: entry.mtime_ms, reverse=True)
     if metrics.application is not None:
-        named = [entry for entry in entries if _is_of(entry.name, metrics.application)]
+        named = [entry for entry in entries if _names_application(entry.name, metrics.application)]
         if named:
             return named[0].path  # of several attempts the last one
     young = [entry for entry in entries if entry.mtime_ms >= metrics.began_ms - _EARLIER_MS]
     return next((entry.path for entry in young[:_MOST_LOOKED_AT] if _names_run(entry, metrics.run, files)), None)
 
 
-def _is_of(name: str, application: str) -> bool:
-    rest = name.removeprefix(_ROLLING).removeprefix(application)
-    return name.removeprefix(_ROLLING).startswith(application) and rest[:1] in ("", "_", ".")
+def _names_application(name: str, application: str) -> bool:
+    suffix = name.removeprefix(_ROLLING).removeprefix(application)
+    return name.removeprefix(_ROLLING).startswith(application) and suffix[:1] in ("", "_", ".")
 
 
 def _names_run(entry: Entry, run: str, files: Files) -> bool:
@@ -76,8 +79,8 @@ def with_event_log(metrics: RunMetrics, location: str, files: Files | None = Non
     log = find_event_log(local_path(location) if local else location, metrics, files or LocalFiles())
     if log is None:
         where = "the driver's host has it, if there is one" if metrics.deploy_mode == "cluster" else ""
-        why = where or "it did not start, or was ended before it did"
-        metrics.notes.append(f"Spark wrote no event log {'here' if where else ''}".rstrip() + f": {why}")
+        reason = where or "it did not start, or was ended before it did"
+        metrics.notes.append(f"Spark wrote no event log {'here' if where else ''}".rstrip() + f": {reason}")
         return metrics
     return _with_lines(metrics, log, files)
 
@@ -94,8 +97,8 @@ def _with_lines(metrics: RunMetrics, log: str, files: Files | None) -> RunMetric
     result.began_ms, result.ended_ms = began_ms, max(ended_ms or 0, result.ended_ms or 0) or None
     for entry in result.executors:
         # Spark logs no peak of a driver without tasks; REST has it.
-        if (known := before.pop(entry.executor, None)) is not None:
-            merge_peaks(entry.peaks, known.peaks)
+        if (earlier := before.pop(entry.executor, None)) is not None:
+            merge_peaks(entry.peaks, earlier.peaks)
     result.executors += before.values()
     return result
 
@@ -129,7 +132,7 @@ def completed(state_dir: Path, metrics: RunMetrics, files_of: Callable[[str], Fi
     result = _with_lines(metrics, log, files)
     result.findings = findings.find(result)
     if _is_final(result, files):
-        run_metrics.write(run_metrics.file_of(state_dir, result.run), result)
+        run_metrics.write(run_metrics.run_file(state_dir, result.run), result)
     return result
 
 
@@ -139,3 +142,28 @@ def _is_final(metrics: RunMetrics, files: Files) -> bool:
         return True
     entry = files.stat(metrics.event_log or "")
     return entry is None or clock.now_ms() - entry.mtime_ms > _STILL_MS
+
+
+def event_files(location: str) -> Files:
+    """Return what reads ``location``; a JVM starts for one that is not local."""
+    if is_local(location):
+        return files_for(location)
+    from cmsspark.engines.session import has_session, small_session
+
+    if not has_session():
+        click.echo(f"reading event logs in {location}: starting a JVM", err=True)
+    return files_for(location, small_session("cmsspark monitor events"))
+
+
+def with_events(state_dir: Path, metrics: RunMetrics) -> RunMetrics:
+    """Return the run with its event log, read now where it is on another file system and was not read yet.
+
+    Where it cannot be read, a message on stderr names the reason, and the run is returned without it.
+    """
+    from cmsspark.apps.monitor.event_log_search import completed
+
+    try:
+        return completed(state_dir, metrics, event_files)
+    except CmssparkError as error:
+        click.echo(f"without the event log: {error}", err=True)
+        return metrics

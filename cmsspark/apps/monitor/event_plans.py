@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from cmsspark.apps.monitor.event_records import DriverUpdates, PlanNode, SqlEnd, SqlStart, SqlUpdate, StageInfo
-from cmsspark.apps.monitor.plan_joins import MergeJoin, PairJoin, join_of
-from cmsspark.apps.monitor.plan_rows import SHUFFLED_ROWS, metric_ids
+from cmsspark.apps.monitor.plan_joins import SHUFFLED_ROWS, MergeJoin, PairJoin, find_join, metric_ids
 from cmsspark.store.run_exceptions import exception_line
 from cmsspark.store.run_metrics import Query
 
@@ -129,7 +128,7 @@ class Plans:
         for node in _nodes(root):
             if (match := _FIXED.search(node.text)) is not None:
                 self._fixed.setdefault(execution, set()).add(int(match[1]))
-            if (join := join_of(node)) is not None and len(joins) < _MOST_JOINS:
+            if (join := find_join(node)) is not None and len(joins) < _MOST_JOINS:
                 joins[join] = None
                 self._ids.update(dict.fromkeys(join.ids(), execution))
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from cmsspark.apps.monitor.event_records import StageInfo, TaskEnd
-from cmsspark.apps.monitor.spread import SpreadSketch
+from cmsspark.apps.monitor.quantile_sketch import QuantileSketch
 from cmsspark.store.run_metrics import StageEntry, TaskTotals
 
 #: Executors whose peaks a stage keeps: those with the most memory.
@@ -77,8 +77,8 @@ class OpenStage:
     def __init__(self, stage: int, attempt: int) -> None:
         self.entry = StageEntry(stage, attempt)
         self._sums = TaskSums(self.entry.totals)
-        self._task_ms, self._shuffle_read, self._input = SpreadSketch(), SpreadSketch(), SpreadSketch()
-        self._records = SpreadSketch()
+        self._task_ms, self._shuffle_read, self._input = QuantileSketch(), QuantileSketch(), QuantileSketch()
+        self._records = QuantileSketch()
         self._largest = (-1, -1)
         self._longest_ms = -1
         self._peaks: dict[str, dict[str, int]] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import msgspec
 
-from cmsspark.apps.monitor.event_files import event_files
+from cmsspark.apps.monitor.event_log_search import event_files
 from cmsspark.base.errors import DataError
 from cmsspark.base.text.readable import json_text, readable
 from cmsspark.base.text.terminal import terminal_width

@@ -153,16 +153,16 @@ def _lost(metrics: RunMetrics, severity: str) -> Iterator[Finding]:
 
 def _exceptions(metrics: RunMetrics, severity: str) -> Iterator[Finding]:
     """Yield the exception of tasks, the most frequent one, that no cause above explains."""
-    own = {
+    exceptions = {
         line: count
         for line, count in metrics.failures.items()
         if not line.startswith(_NO_FAILURES)
         and not _OUT_OF_MEMORY.search(line)
         and not any(cause.text.search(line) for cause in CAUSES)
     }
-    if own:
-        line = max(own, key=lambda text: own[text])
-        count = own[line]
+    if exceptions:
+        line = max(exceptions, key=lambda text: exceptions[text])
+        count = exceptions[line]
         text = line.partition(": ")[2] or line
         title = f"{text[:_SHOWN]} ({count} task{'s' if count > 1 else ''} failed)"
         cure = "the whole trace: cmsspark show RUN --trace"

@@ -73,7 +73,7 @@ def _joins(nodes: Nodes, where: str) -> Iterator[Finding]:
                 yield Finding("cartesian_join", title, where, "join on equal keys, or filter both sides before")
         elif kind == joins.SMALL_SIDE and value is not None:
             large = nodes.get((joins.LARGE_SIDE, text)) or 0
-            limit = next((small for beside, small in LARGE_SIDES if large > beside), SMALL_SIDE)
+            limit = next((small for large_side, small in LARGE_SIDES if large > large_side), SMALL_SIDE)
             if value < limit and large >= LEAST_LARGE and large >= SIDES_FACTOR * value:
                 title = f"{name} shuffled {volume(large)} to join {volume(value)}"
                 cure = (

@@ -57,8 +57,8 @@ IDLE_LEAST_MS: Final = 30_000
 
 def stage_findings(metrics: RunMetrics) -> Iterator[Finding]:
     """Yield the findings of all stages."""
-    found = [finding for stage in metrics.stages for finding in _of_stage(metrics, stage)]
-    yield from found
+    findings = [finding for stage in metrics.stages for finding in _of_stage(metrics, stage)]
+    yield from findings
     totals = metrics.totals
     most = GC_SHARE if totals.run_ms >= GC_LONG_MS else GC_SHARE_SHORT
     if totals.run_ms >= GC_LEAST_MS and totals.gc_ms > most * totals.run_ms:
@@ -69,7 +69,7 @@ def stage_findings(metrics: RunMetrics) -> Iterator[Finding]:
             "more heap for an executor (cmsspark lab advise), fewer cores in it, or columns instead of rows of objects",
         )
     # Where a stage itself leaves cores idle, that is the cause.
-    if not any(finding.code in ("few_tasks", "straggler", "skewed_stage") for finding in found):
+    if not any(finding.code in ("few_tasks", "straggler", "skewed_stage") for finding in findings):
         yield from _idle(metrics)
 
 
@@ -158,16 +158,16 @@ def _idle(metrics: RunMetrics) -> Iterator[Finding]:
     if not metrics.task_spans or metrics.engine != "spark":
         return
     first, last = metrics.task_spans[0][0], max(end for _, end in metrics.task_spans)
-    there = 0
+    present = 0
     for entry in metrics.executors:
         begin = max(first, entry.added_ms or first)
-        there += entry.cores * max(0, min(last, entry.removed_ms or last) - begin)
-    idle = there - metrics.totals.task_ms
-    if last - first < IDLE_LEAST_MS or idle < IDLE_CORE_MS or idle < IDLE_SHARE * there:
+        present += entry.cores * max(0, min(last, entry.removed_ms or last) - begin)
+    idle = present - metrics.totals.task_ms
+    if last - first < IDLE_LEAST_MS or idle < IDLE_CORE_MS or idle < IDLE_SHARE * present:
         return
     waits = last - first - sum(end - begin for begin, end in metrics.task_spans)
-    title = f"cores were idle for {idle / there:.0%} of their time ({idle / 1000:,.0f} of {there / 1000:,.0f} s)"
-    if waits > idle / 2 / max(1, there // max(1, last - first)):
+    title = f"cores were idle for {idle / present:.0%} of their time ({idle / 1000:,.0f} of {present / 1000:,.0f} s)"
+    if waits > idle / 2 / max(1, present // max(1, last - first)):
         title += f"; no task ran for {waits / 1000:.0f} s, while the driver did something else"
     cure = "fewer cores or executors, dynamic allocation, or the driver's own work before or after Spark's"
     yield Finding("idle_cores", title, "all stages", cure)

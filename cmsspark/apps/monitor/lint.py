@@ -11,12 +11,12 @@ import sys
 import warnings
 from typing import Final
 
-from cmsspark.apps.monitor.lint_emptiness import CountedNames, is_bare_call, is_test_of_emptiness
+from cmsspark.apps.monitor.lint_empty_checks import CountedNames, is_bare_call, is_test_of_emptiness
 from cmsspark.apps.monitor.lint_loops import CalledFunctions, deciding_actions
 from cmsspark.apps.monitor.lint_names import SharedNames, uses_spark
+from cmsspark.apps.monitor.lint_noqa import is_silenced, silenced_lines
 from cmsspark.apps.monitor.lint_rows import RowRules
 from cmsspark.apps.monitor.lint_rules import Problem
-from cmsspark.apps.monitor.lint_silence import is_silenced, silenced_lines
 from cmsspark.apps.monitor.lint_tables import GROUPS
 from cmsspark.apps.monitor.lint_udfs import UdfNames, arrow_is_set
 
@@ -105,8 +105,14 @@ class _Visitor(RowRules, ast.NodeVisitor):
         # The definition of a function in a loop is no loop.
         self._loops = 0
         self._functions += 1
-        given = node.args
-        for parameter in (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg):
+        arguments = node.args
+        for parameter in (
+            *arguments.posonlyargs,
+            *arguments.args,
+            *arguments.kwonlyargs,
+            arguments.vararg,
+            arguments.kwarg,
+        ):
             if parameter is not None:
                 self._values.forget(parameter.arg)
                 if (library := self._others.in_annotation(parameter.annotation)) is not None:
@@ -196,9 +202,9 @@ class _Visitor(RowRules, ast.NodeVisitor):
         is_test = len(sides) == 2 and is_test_of_emptiness(sides[0], node.ops[0], sides[1])
         if is_test and not any(self._is_local(side) for side in sides):
             self._add(node, "SPK104")
-        for side, other in (sides, sides[::-1]) if len(sides) == 2 else ():
+        for side, opposite in (sides, sides[::-1]) if len(sides) == 2 else ():
             if isinstance(side, ast.Name) and self._is_count(call := self._values.resolved(side)):
-                turned = (call, other) if side is sides[0] else (other, call)
+                turned = (call, opposite) if side is sides[0] else (opposite, call)
                 if is_test_of_emptiness(turned[0], node.ops[0], turned[1]):
                     self._counted.tested(side, node)
         self.generic_visit(node)
@@ -283,7 +289,9 @@ class _Visitor(RowRules, ast.NodeVisitor):
         """``repartition(n)`` by a small number alone."""
         if not (isinstance(call.func, ast.Attribute) and call.func.attr == "repartition"):
             return False
-        values = [self._values.resolved(one) for one in (*call.args, *(keyword.value for keyword in call.keywords))]
+        values = [
+            self._values.resolved(argument) for argument in (*call.args, *(keyword.value for keyword in call.keywords))
+        ]
         if len(values) != 1 or not isinstance(values[0], ast.Constant):
             return False
         return isinstance(values[0].value, int) and values[0].value <= _FEW_FILES

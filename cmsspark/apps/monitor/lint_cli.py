@@ -56,8 +56,8 @@ def command(scripts: tuple[str, ...], as_json: bool, debug: bool) -> int:
             line = _line(place_of(problem.line))
             click.echo(readable(f"{path}:{line}:{problem.column}: {problem.code} {rule.what}{detail}"))
             click.echo(f"    why:  {rule.why}\n    cure: {rule.cure}")
-    for other in refused[:-1]:
-        click.echo(f"cmsspark: {other}", err=True)
+    for refusal in refused[:-1]:
+        click.echo(f"cmsspark: {refusal}", err=True)
     if refused:
         raise refused[-1]
     return int(Exit.DATA) if count else 0
@@ -66,7 +66,7 @@ def command(scripts: tuple[str, ...], as_json: bool, debug: bool) -> int:
 def _lint(path: Path) -> tuple[list[Problem], PlaceOf]:
     """Return the problems of a file, and what gives the cell (0 in a script) and the line in it for a line."""
     from cmsspark.apps.monitor.lint import lint
-    from cmsspark.apps.monitor.lint_notebook import NotebookScript, script_of
+    from cmsspark.apps.monitor.lint_notebook import NotebookScript, read_notebook
 
     notebook = NotebookScript(b"", [])
 
@@ -76,16 +76,16 @@ def _lint(path: Path) -> tuple[list[Problem], PlaceOf]:
     try:
         content = _content(path)
         if path.suffix == ".ipynb":
-            notebook = script_of(content)
+            notebook = read_notebook(content)
             content = notebook.source
         return lint(content), place_of
     except SyntaxError as error:
-        place = f"{path}:{_line(place_of(error.lineno))}" if error.lineno else str(path)
+        where = f"{path}:{_line(place_of(error.lineno))}" if error.lineno else str(path)
         next_step = "Spark 3.5 and 4 run Python 3; `2to3` converts scripts for Python 2"
-        raise DataError("a script in Python 3 is wanted", where=place, found=error.msg, next_step=next_step) from None
+        raise DataError("a script in Python 3 is wanted", where=where, found=error.msg, next_step=next_step) from None
     except (ValueError, RecursionError, MemoryError) as error:  # the parser has no memory for what is nested deep
-        what = "a notebook of Jupyter (nbformat 4)" if path.suffix == ".ipynb" else "a script in Python 3"
-        raise DataError(f"{what} is wanted", where=path, found=str(error) or "nested too deep") from None
+        form = "a notebook of Jupyter (nbformat 4)" if path.suffix == ".ipynb" else "a script in Python 3"
+        raise DataError(f"{form} is wanted", where=path, found=str(error) or "nested too deep") from None
     except OSError as error:
         raise NotAllowed("the script cannot be read", where=path, found=error.strerror) from None
 
@@ -107,8 +107,8 @@ def _content(path: Path) -> bytes:
     return content
 
 
-def _line(place: tuple[int, int]) -> str:
-    return f"cell {place[0]}:{place[1]}" if place[0] else str(place[1])
+def _line(position: tuple[int, int]) -> str:
+    return f"cell {position[0]}:{position[1]}" if position[0] else str(position[1])
 
 
 #: Folders in a folder of scripts: copies of notebooks, and packages of an environment.
@@ -116,7 +116,7 @@ _NOT_OURS: Final = {".ipynb_checkpoints", "site-packages"}
 
 
 def _files(scripts: tuple[str, ...]) -> list[Path]:
-    found: list[Path] = []
+    files: list[Path] = []
     for name in scripts:
         path = Path(name)
         if path.is_dir():
@@ -129,11 +129,11 @@ def _files(scripts: tuple[str, ...]) -> list[Path]:
                     found="no *.py and no *.ipynb file",
                     next_step="name a *.py file or another folder",
                 )
-            found += inside
+            files += inside
         elif path.exists():
-            found.append(path)
+            files.append(path)
         else:
             raise InputMissing(
                 "the script cannot be read", where=name, found="no such file", next_step="name a *.py file or a folder"
             )
-    return found
+    return files

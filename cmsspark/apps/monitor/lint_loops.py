@@ -15,27 +15,27 @@ def deciding_actions(loop: ast.While | ast.For | ast.AsyncFor) -> set[int]:
 
     A loop over values is none, nor is an expression that uses the loop's own variable: that asks for each value.
     """
-    own: set[str] = set()
+    bound: set[str] = set()
     if isinstance(loop, ast.While):
         control = _names(loop.test)
     elif _is_counted(loop.iter):
-        control, own = set(), _names(loop.target)
+        control, bound = set(), _names(loop.target)
     else:
         return set()
     for node in _nodes_of_loop(loop.body):
         if isinstance(node, ast.If) and any(isinstance(inner, ast.Break | ast.Return) for inner in ast.walk(node)):
             control |= _names(node.test)
-    return {id(inner) for value in _values(loop.body, control, own) for inner in ast.walk(value)}
+    return {id(inner) for value in _values(loop.body, control, bound) for inner in ast.walk(value)}
 
 
-def _values(body: list[ast.stmt], control: set[str], own: set[str]) -> list[ast.expr]:
+def _values(body: list[ast.stmt], control: set[str], bound: set[str]) -> list[ast.expr]:
     """Return the expressions that the names in ``control`` get in a loop, and those that these come from."""
     assigned = [(names, value) for node in _nodes_of_loop(body) for names, value in _assignments(node)]
     values: list[ast.expr] = []
     while True:
         more = [value for names, value in assigned if names & control and value not in values]
         if not more:
-            return [value for value in values if not _names(value) & own]
+            return [value for value in values if not _names(value) & bound]
         values += more
         # A table that an action is called on decides nothing: only plain values are followed.
         control = control | {name for value in more if not _calls_method(value) for name in _names(value)}
@@ -45,7 +45,7 @@ def _assignments(node: ast.AST) -> Iterator[tuple[set[str], ast.expr]]:
     if isinstance(node, ast.Assign):
         for target in node.targets:
             if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
-                yield from ((_names(one), value) for one, value in zip(target.elts, node.value.elts, strict=False))
+                yield from ((_names(part), value) for part, value in zip(target.elts, node.value.elts, strict=False))
             else:
                 yield _names(target), node.value
     elif isinstance(node, ast.AugAssign | ast.NamedExpr | ast.AnnAssign) and node.value is not None:

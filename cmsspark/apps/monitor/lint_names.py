@@ -103,20 +103,20 @@ class SharedNames:
 
     def problems(self, tree: ast.AST) -> Iterator[tuple[ast.AST, str]]:
         """(where, detail) of a star import, and of calls of the function that was not meant."""
-        own = self._own | _assigned(tree)
+        bound = self._own | _assigned(tree)
         calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
         if self._star is not None:
-            uses = [f"{name} in line {call.lineno}" for call in calls if (name := _name(call)) in SHADOWED - own]
+            uses = [f"{name} in line {call.lineno}" for call in calls if (name := _name(call)) in SHADOWED - bound]
             yield self._star, f"used here: {', '.join(uses[:5])}" if uses else ""
             return
         for call in calls:
             name = _name(call)
-            if name in self._of_spark.keys() - own and _takes_values(call, self._of_spark[name]):
+            if name in self._of_spark.keys() - bound and _takes_values(call, self._of_spark[name]):
                 yield call, f"{name}() is Spark's here, and gets no column"
             if isinstance(call.func, ast.Attribute) and call.func.attr in ("agg", "select"):
-                for one in call.args:
-                    inner = _without_alias(one)
-                    if _name(inner) in _AGGREGATES - own - self._of_spark.keys() and _takes_a_column(inner):
+                for argument in call.args:
+                    inner = _without_alias(argument)
+                    if _name(inner) in _AGGREGATES - bound - self._of_spark.keys() and _takes_a_column(inner):
                         yield inner, f"{_name(inner)}() is Python's here, and gets a column"
 
 
@@ -127,27 +127,27 @@ def _name(node: ast.AST) -> str:
 
 def _assigned(tree: ast.AST) -> set[str]:
     """Names that the script defines or assigns, parameters among them."""
-    found = set()
+    names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            found.add(node.name)
+            names.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.add(node.id)
+            names.add(node.id)
         elif isinstance(node, ast.arg):
-            found.add(node.arg)
-    return found
+            names.add(node.arg)
+    return names
 
 
 def _takes_values(call: ast.Call, function: str) -> bool:
     """Return whether the arguments are values of Python, which are no columns, for Spark's function of that name."""
-    has_keyword = any(one.arg in _PYTHON_KEYWORDS for one in call.keywords)
+    has_keyword = any(keyword.arg in _PYTHON_KEYWORDS for keyword in call.keywords)
     if has_keyword or not call.args:
         return has_keyword
     if function in _AGGREGATES and len(call.args) > 1:
         return True
     if function == "pow":
         # pow(2, "x") is Spark's, too.
-        return all(_is_number(one) for one in call.args)
+        return all(_is_number(keyword) for keyword in call.args)
     first = call.args[0]
     is_method = isinstance(first, ast.Call) and isinstance(first.func, ast.Attribute)
     if is_method and first.func.attr in _METHODS_OF_VALUES:  # type: ignore[attr-defined]

@@ -32,7 +32,7 @@ class NotebookScript:
     places: list[tuple[int, int]]
 
 
-def script_of(content: bytes) -> NotebookScript:
+def read_notebook(content: bytes) -> NotebookScript:
     """Return the code cells of a notebook; lines for IPython and the shell do nothing.
 
     Raises ValueError for no notebook.
@@ -64,14 +64,14 @@ def _plain(rows: list[str]) -> list[str]:
         return rows
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         pass
-    found: list[str] = []
+    lines: list[str] = []
     goes_on = False
     for row in rows:
         match = _MAGIC.match(row)
         if goes_on or match is not None:
-            found.append("" if goes_on or match is None else f"{match['indent']}pass")
+            lines.append("" if goes_on or match is None else f"{match['indent']}pass")
             goes_on = row.rstrip().endswith("\\")
         else:
             is_help = row.rstrip().endswith("?") and not row.lstrip().startswith("#")
-            found.append(row.rstrip().rstrip("?") if is_help else row)
-    return found
+            lines.append(row.rstrip().rstrip("?") if is_help else row)
+    return lines

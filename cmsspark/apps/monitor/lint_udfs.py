@@ -65,17 +65,17 @@ def arrow_is_set(tree: ast.AST) -> bool:
     """Return whether a script sets that all its UDFs take Arrow batches."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            values = [str(one.value).lower() for one in node.args if isinstance(one, ast.Constant)]
+            values = [str(argument.value).lower() for argument in node.args if isinstance(argument, ast.Constant)]
             if values == [_ARROW, "true"]:
                 return True
     return False
 
 
 def _keyword(call: ast.Call, name: str) -> ast.expr | None:
-    return next((one.value for one in call.keywords if one.arg == name), None)
+    return next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
 
 
 def _uses_arrow(node: ast.expr) -> bool:
     keywords = node.keywords if isinstance(node, ast.Call) else []
     # A value that is no constant may be true.
-    return any(one.arg == "useArrow" and getattr(one.value, "value", True) for one in keywords)
+    return any(keyword.arg == "useArrow" and getattr(keyword.value, "value", True) for keyword in keywords)

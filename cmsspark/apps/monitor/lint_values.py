@@ -45,10 +45,10 @@ class Values:
         is_each = (
             isinstance(value, ast.Tuple | ast.List)
             and len(value.elts) == len(target.elts)
-            and not any(isinstance(one, ast.Starred) for one in (*value.elts, *target.elts))
+            and not any(isinstance(element, ast.Starred) for element in (*value.elts, *target.elts))
         )
         values = value.elts if is_each else [value] * len(target.elts)  # type: ignore[attr-defined]
-        return [pair for one, part in zip(target.elts, values, strict=True) for pair in self.bind(one, part)]
+        return [pair for element, part in zip(target.elts, values, strict=True) for pair in self.bind(element, part)]
 
     def resolved(self, node: ast.expr) -> ast.expr:
         """Return what a name stands for; any other expression as it is."""
@@ -62,22 +62,22 @@ class Values:
 
     def parts(self, node: ast.expr) -> list[ast.expr]:
         """Return the attributes of a chain, the last one first, and what it begins with; variables are followed."""
-        found: list[ast.expr] = []
+        parts: list[ast.expr] = []
         current = node
         for _ in range(_MOST_STEPS):
             if isinstance(current, ast.Call):
                 current = current.func
             elif isinstance(current, ast.Attribute):
-                found.append(current)
+                parts.append(current)
                 current = current.value
             elif isinstance(current, ast.Subscript | ast.Await | ast.Starred):
                 current = current.value
             elif (value := self.resolved(current)) is not current:
                 current = value
             else:
-                found.append(current)
+                parts.append(current)
                 break
-        return found
+        return parts
 
     def query(self, node: ast.expr) -> str:
         """Return the text of the SQL that a chain begins with, where it is a literal; ``0`` for what an f-string puts
@@ -98,5 +98,5 @@ class Values:
 
 def _text(node: ast.expr) -> str:
     if isinstance(node, ast.JoinedStr):
-        return "".join(str(one.value) if isinstance(one, ast.Constant) else "0" for one in node.values)
+        return "".join(str(part.value) if isinstance(part, ast.Constant) else "0" for part in node.values)
     return str(node.value) if isinstance(node, ast.Constant) else ""

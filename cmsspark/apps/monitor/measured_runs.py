@@ -22,39 +22,39 @@ def measured_runs(state_dir: Path, start: str = "") -> Iterator[RunMetrics]:
     names = (entry.name for entry in folder.iterdir()) if folder.is_dir() else iter(())
     for name in sorted((name for name in names if name.startswith(start)), reverse=True):
         with suppress(OSError, ValueError):
-            yield as_of_now(run_metrics.read(run_metrics.file_of(state_dir, name)))
+            yield as_of_now(run_metrics.read(run_metrics.run_file(state_dir, name)))
 
 
-def of_job(state_dir: Path, job: str, count: int) -> list[RunMetrics]:
+def find_job_runs(state_dir: Path, job: str, count: int) -> list[RunMetrics]:
     """Return the latest ended runs of a job, or of a script by its file's name. Raises InputMissing (66) for none."""
     name = Path(job).name
-    found = []
+    runs = []
     seen = set()
     is_running = False
     for metrics in measured_runs(state_dir):
         seen.add(metrics.job)
         is_running = is_running or (metrics.job == name and metrics.state == "RUNNING")
         if metrics.job == name and metrics.state != "RUNNING":
-            found.append(metrics)
-            if len(found) == count:
+            runs.append(metrics)
+            if len(runs) == count:
                 break
-    if not found and is_running:
+    if not runs and is_running:
         raise InputMissing(
             f"a measured run of {name} that has ended is wanted",
             where=run_metrics.runs_folder(state_dir),
             found="one that still runs",
             next_step=f"cmsspark lab advise {job}, when it has ended",
         )
-    if not found:
+    if not runs:
         damaged = sum(1 for _ in _unreadable(state_dir))
-        others = f"runs of {', '.join(sorted(seen)[:10])}" if seen else "no measured run"
+        present = f"runs of {', '.join(sorted(seen)[:10])}" if seen else "no measured run"
         raise InputMissing(
             f"a measured run of {name} is wanted",
             where=run_metrics.runs_folder(state_dir),
-            found=others + (f", and {damaged} of which the file cannot be read" if damaged else ""),
+            found=present + (f", and {damaged} of which the file cannot be read" if damaged else ""),
             next_step=f"run_spark {job} measures one, unless --no-monitor, settings or CMSSPARK_MONITOR turn it off",
         )
-    return found
+    return runs
 
 
 def _unreadable(state_dir: Path, start: str = "") -> Iterator[tuple[Path, str]]:
@@ -95,10 +95,10 @@ def find_run(state_dir: Path, name: str) -> RunMetrics | None:
     """Return the measured run whose id begins with ``name``, or whose application has that id; None for none or
     several.
     """
-    found = list(measured_runs(state_dir, name)) if name else []
-    if not found and _APPLICATION.match(name):
-        found = [metrics for metrics in measured_runs(state_dir) if metrics.application == name][:1]
-    return found[0] if len(found) == 1 else None
+    runs = list(measured_runs(state_dir, name)) if name else []
+    if not runs and _APPLICATION.match(name):
+        runs = [metrics for metrics in measured_runs(state_dir) if metrics.application == name][:1]
+    return runs[0] if len(runs) == 1 else None
 
 
 def as_of_now(metrics: RunMetrics) -> RunMetrics:

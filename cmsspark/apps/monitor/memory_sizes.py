@@ -96,8 +96,8 @@ def parallel_tasks(metrics: RunMetrics, stage: StageEntry | None = None) -> int:
         cores += change
         most = max(most, cores)
     cores = most
-    each = metrics.options.get("spark.task.cpus", "1")
-    return cores // (int(each) if each.isdigit() and int(each) else 1)
+    task_cpus = metrics.options.get("spark.task.cpus", "1")
+    return cores // (int(task_cpus) if task_cpus.isdigit() and int(task_cpus) else 1)
 
 
 def _is_local(metrics: RunMetrics) -> bool:

@@ -21,8 +21,7 @@ from cmsspark.cli.options import settings_of
 from cmsspark.store.process_samples import ProcessDatabase, read_processes
 
 if TYPE_CHECKING:
-    from cmsspark.apps.monitor.suite_differences import Difference
-    from cmsspark.apps.monitor.suite_results import SuiteResult
+    from cmsspark.apps.monitor.suite_results import Difference, SuiteResult
 
 _SETTINGS: Final = click.option("--settings", "settings_file", metavar="FILE", help="The settings file.")
 _LONGEST_RELEASE: Final = 100
@@ -41,7 +40,7 @@ def _page_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group("perf", cls=CommandGroup)
 def command() -> None:
-    """Run a suite of steps and watch their processes; compare releases and input sizes. Needs cmsspark[monitor]."""
+    """Run a suite of steps and watch their processes; compare releases and input sizes."""
 
 
 @command.command("run")
@@ -51,12 +50,10 @@ def command() -> None:
 @_DEBUG
 def run_command(suite_file: Path, release: str, settings_file: str | None, debug: bool) -> int:
     """Run the steps of a suite and watch them. Ends with the code of a step that fails, 65 for a broken limit."""
-    from cmsspark.apps.monitor.processes_sampler import require_psutil
     from cmsspark.apps.monitor.suite_file import read_suite
-    from cmsspark.apps.monitor.suite_results import broken_limits, result_of
+    from cmsspark.apps.monitor.suite_results import broken_limits, load_result
     from cmsspark.apps.monitor.suite_run import SuiteRunner
 
-    require_psutil()
     if not release.strip() or not release.isprintable() or len(release) > _LONGEST_RELEASE:
         raise UsageError(
             f"--release is a name of at most {_LONGEST_RELEASE} printable characters", found=repr(release[:200])
@@ -68,7 +65,7 @@ def run_command(suite_file: Path, release: str, settings_file: str | None, debug
     )
     runs = runner.run()
     with _database(state_dir) as database:
-        results = [result_of(database, run) for run in runs]
+        results = [load_result(database, run) for run in runs]
     for result in results:
         _echo_result(result)
     if runs[-1].exit_code:
@@ -95,17 +92,19 @@ def _echo_result(result: SuiteResult) -> None:
     size = f", size {size_text(run.input_size)}" if run.input_size else ""
     click.echo(f"{run.run}  {run.suite}, release {run.release}{size}: {run.status}")
     rows: list[tuple[object, ...]] = [
-        (step, role, one.processes, f"{one.cpu_percent:,.0f}", volume(one.virtual_bytes), volume(one.rss_bytes),
-         None if one.pss_bytes is None else volume(one.pss_bytes), result.seconds(step) if role == "all" else None)
-        for (step, role), one in result.maxima.items()
+        (step, role, top.processes, f"{top.cpu_percent:,.0f}", volume(top.virtual_bytes), volume(top.rss_bytes),
+         None if top.pss_bytes is None else volume(top.pss_bytes), result.seconds(step) if role == "all" else None)
+        for (step, role), top in result.maxima.items()
     ]  # fmt: skip
     # A step that is shorter than the interval has no sample.
     sampled = {step for step, _ in result.maxima}
     rows += [
-        (one.name, "all", None, None, None, None, None, one.seconds) for one in result.steps if one.name not in sampled
+        (time.name, "all", None, None, None, None, None, time.seconds)
+        for time in result.steps
+        if time.name not in sampled
     ]
     heads = ("step", "role", "processes", "CPU % max", "virtual max", "RSS max", "PSS max", "seconds")
-    echo_table(heads, rows, left=(0, 1), optional=(2, 6), indent="  ")
+    echo_table(heads, rows, texts=(0, 1), optional=(2, 6), indent="  ")
 
 
 @command.command("compare")
@@ -130,8 +129,7 @@ def compare_command(
     With the releases BEFORE and AFTER: their latest complete runs, for each input size that both have. With one
     release or none: how it grows with the input size, with the law that fits.
     """
-    from cmsspark.apps.monitor.suite_differences import differences
-    from cmsspark.apps.monitor.suite_results import latest_by_size, only_in_one
+    from cmsspark.apps.monitor.suite_results import differences, latest_by_size, only_in_one
 
     if tolerance is not None and not math.isfinite(tolerance):
         raise UsageError("--tolerance is a share such as 0.2", found=str(tolerance))
@@ -139,7 +137,7 @@ def compare_command(
         raise UsageError(
             "BEFORE and AFTER are two releases",
             found=f"{before} twice",
-            next_step=f"cmsspark lab perf longevity {suite} compares runs of one release",
+            next_step=f"cmsspark lab perf trend {suite} compares runs of one release",
         )
     with _database(settings_of(settings_file).state_dir) as database:
         first = latest_by_size(database, suite, before)
@@ -193,12 +191,12 @@ def _echo_differences(rows: list[Difference], as_json: bool, tolerance: float | 
         for row in rows
     ]  # fmt: skip
     heads = ("size", "step", "role", "measure", "before", "after", "ratio", "noise")
-    echo_table(heads, cells, left=(1, 2, 3), optional=(0, 7))
+    echo_table(heads, cells, texts=(1, 2, 3), optional=(0, 7))
 
 
 def _echo_scaling(results: list[SuiteResult], as_json: bool) -> None:
+    from cmsspark.apps.monitor.scaling_law import scaling
     from cmsspark.apps.monitor.suite_pages import SCALING_HEADINGS, scaling_rows
-    from cmsspark.apps.monitor.suite_scaling import scaling
 
     sizes = [result for result in results if result.run.input_size]
     if not sizes:
@@ -209,11 +207,11 @@ def _echo_scaling(results: list[SuiteResult], as_json: bool) -> None:
         )
     rows = scaling_rows(sizes)
     if as_json:
-        for row, one in zip(rows, scaling(sizes), strict=True):
-            click.echo(json_text({**dict(zip(SCALING_HEADINGS, row, strict=True)), **one.as_dict()}))
+        for row, entry in zip(rows, scaling(sizes), strict=True):
+            click.echo(json_text({**dict(zip(SCALING_HEADINGS, row, strict=True)), **entry.as_dict()}))
         return
     # The law is what the table is for: in a narrow terminal the names of steps give way.
-    echo_table((*SCALING_HEADINGS[:-1], "at 10 ×"), rows, left=(0, 1, 2, 3, 4), whole=(4,), optional=(3,))
+    echo_table((*SCALING_HEADINGS[:-1], "at 10 ×"), rows, texts=(0, 1, 2, 3, 4), full=(4,), optional=(3,))
 
 
 @command.command("results")
@@ -225,7 +223,7 @@ def results_command(suite: str, release: str | None, out: Path | None, settings_
 
     Of a suite with input sizes it is the run of the largest one, beside how all of them grow.
     """
-    from cmsspark.apps.monitor.processes_request import with_one_clock
+    from cmsspark.apps.monitor.node_identity import with_one_clock
     from cmsspark.apps.monitor.suite_pages import results_page
     from cmsspark.apps.monitor.suite_results import latest_by_size
 
@@ -236,28 +234,28 @@ def results_command(suite: str, release: str | None, out: Path | None, settings_
     _write(out or Path(f"{suite}-results.html"), results_page(last, samples, results))
 
 
-@command.command("longevity")
+@command.command("trend")
 @click.argument("suite")
 @click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="The last so many runs.")
 @_page_options
-def longevity_command(suite: str, limit: int, out: Path | None, settings_file: str | None, debug: bool) -> None:
+def trend_command(suite: str, limit: int, out: Path | None, settings_file: str | None, debug: bool) -> None:
     """Write the page with the trend over the last runs of SUITE."""
-    from cmsspark.apps.monitor.suite_pages import longevity_page
-    from cmsspark.apps.monitor.suite_results import result_of, runs_of
+    from cmsspark.apps.monitor.suite_pages import trend_page
+    from cmsspark.apps.monitor.suite_results import load_result, load_runs
 
     with _database(settings_of(settings_file).state_dir) as database:
-        results = [result_of(database, run) for run in reversed(runs_of(database, suite, limit))]
-    _write(out or Path(f"{suite}-longevity.html"), longevity_page(suite, results))
+        results = [load_result(database, run) for run in reversed(load_runs(database, suite, limit))]
+    _write(out or Path(f"{suite}-trend.html"), trend_page(suite, results))
 
 
-@command.command("infrastructure")
+@command.command("hosts")
 @_page_options
-def infrastructure_command(out: Path | None, settings_file: str | None, debug: bool) -> None:
+def hosts_command(out: Path | None, settings_file: str | None, debug: bool) -> None:
     """Write the page of the nodes as their monitors saw them last."""
-    from cmsspark.apps.monitor.processes_sampler import require_psutil
-    from cmsspark.apps.monitor.suite_pages import infrastructure_page
+    import psutil
 
-    psutil = require_psutil()
+    from cmsspark.apps.monitor.suite_pages import hosts_page
+
     with _database(settings_of(settings_file).state_dir) as database:
         samples = database.latest_samples()
     memory, disk = psutil.virtual_memory(), psutil.disk_usage("/")
@@ -268,7 +266,7 @@ def infrastructure_command(out: Path | None, settings_file: str | None, debug: b
         ("memory", f"{volume(memory.total)}, {volume(memory.available)} available"),
         ("disk /", f"{volume(disk.total)}, {volume(disk.free)} free"),
     ]
-    _write(out or Path("infrastructure.html"), infrastructure_page(samples, clock.now_ms(), facts))
+    _write(out or Path("hosts.html"), hosts_page(samples, clock.now_ms(), facts))
 
 
 @contextmanager

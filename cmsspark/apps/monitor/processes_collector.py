@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cmsspark.apps.monitor.processes_request import BOOT, SENT_MS, SenderHeaders, SenderNotes, check_rows, check_token
+from cmsspark.apps.monitor.node_identity import BOOT, SENT_MS, SenderHeaders, SenderNotes, check_rows, check_token
 from cmsspark.base import clock
 from cmsspark.base.errors import CmssparkError, OutputError, UsageError
 from cmsspark.store.process_samples import RUNNING, LogEntry, ProcessSample, WatchedRun, open_processes
@@ -103,29 +103,29 @@ class Collector:
     def store(self, batch: Batch, sender: SenderHeaders) -> Stored:
         """Store a batch, and what is new about its sender."""
         _check(batch)
-        names = {*(one.run for one in batch.samples), *(one.run for one in batch.log)} - {batch.run.run}
+        names = {*(entry.run for entry in batch.samples), *(entry.run for entry in batch.log)} - {batch.run.run}
         if names:
             raise UsageError("a batch has samples of one run", found=f"{batch.run.run} and {min(names)}")
         # SQLite has one writer at a time; waiting here is cheaper than there.
         with self.lock, open_processes(self.state_dir) as database:
             runs = {run.run: run for run in database.runs()}
-            known = runs.get(batch.run.run)
-            if known is None:
-                known = batch.run
+            stored = runs.get(batch.run.run)
+            if stored is None:
+                stored = batch.run
                 database.prune()
-                database.put_run(known)
-            elif known.job == "node" and known.host == batch.run.host and batch.run.end_ms:
+                database.put_run(stored)
+            elif stored.job == "node" and stored.host == batch.run.host and batch.run.end_ms:
                 # The node's own run: the node sends its end.
-                known = batch.run
-                database.put_run(known)
-            notes = self._notes.entries(known.run, batch.run.host, sender)
+                stored = batch.run
+                database.put_run(stored)
+            notes = self._notes.entries(stored.run, batch.run.host, sender)
             database.add(batch.samples, [*batch.log, *notes])
-        return Stored(len(batch.samples), known.status)
+        return Stored(len(batch.samples), stored.status)
 
     def status_of(self, run: str) -> str | None:
         """Return the state of a run; None for one that is not known."""
         with open_processes(self.state_dir) as database:
-            return next((one.status for one in database.runs() if one.run == run), None)
+            return next((entry.status for entry in database.runs() if entry.run == run), None)
 
 
 class _Server(ThreadingHTTPServer):
@@ -236,9 +236,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(503, {"error": str(error)})
 
     def _is_allowed(self) -> bool:
-        scheme, _, given = self.headers.get("Authorization", "").partition(" ")
+        scheme, _, token = self.headers.get("Authorization", "").partition(" ")
         expected = self.server.collector.token.encode()
-        is_equal = hmac.compare_digest(given.strip().encode("latin-1", "replace"), expected)
+        is_equal = hmac.compare_digest(token.strip().encode("latin-1", "replace"), expected)
         return scheme.lower() == "bearer" and is_equal
 
     def _refuse(self, status: int, text: str) -> None:
@@ -247,11 +247,11 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(status, {"error": text})
 
     def _drain(self, count: int) -> None:
-        left = min(count, _MOST_DRAINED)
+        remaining = min(count, _MOST_DRAINED)
         end = time.monotonic() + self.server.collector.body_seconds
         with suppress(OSError):
-            while left > 0 and time.monotonic() < end and (read := len(self.rfile.read1(min(left, 1 << 16)))):
-                left -= read
+            while remaining > 0 and time.monotonic() < end and (read := len(self.rfile.read1(min(remaining, 1 << 16)))):
+                remaining -= read
 
     def _answer(self, status: int, document: Any) -> None:
         body = msgspec.json.encode(document)

@@ -11,25 +11,25 @@ import re
 import select
 import signal
 import socket
-import ssl
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
 import msgspec
+import psutil
 
+from cmsspark.apps.monitor.node_identity import BOOT, SENT_MS, boot_id, check_token
 from cmsspark.apps.monitor.processes_collector import BATCHES, Batch, Stored, is_over
-from cmsspark.apps.monitor.processes_request import BOOT, SENT_MS, boot_id, check_token
+from cmsspark.apps.monitor.processes_roles import YARN_NODE_MANAGER, find_role
 from cmsspark.apps.monitor.processes_sampler import TreeSampler
 from cmsspark.base import clock
 from cmsspark.base.errors import InputMissing, NotAllowed, NotReady, UsageError
-from cmsspark.publish.connection import ConnectionLost
-from cmsspark.publish.http_client import HttpClient, HttpTimeouts
-from cmsspark.settings.secrets import safe_text, tls_context
+from cmsspark.base.sockets import ConnectionLost
+from cmsspark.settings.http_client import HttpAddress, HttpClient, HttpTimeouts
+from cmsspark.settings.secrets import safe_text
 from cmsspark.store.process_samples import DONE, LogEntry, ProcessSample, WatchedRun
 
 #: Bytes that wait on disk at most; of more, the oldest are deleted, and counted.
@@ -42,43 +42,25 @@ _PAUSE: Final = 5.0
 _MOST_SAMPLES: Final = 400
 
 
-@dataclass(frozen=True)
-class CollectorServer:
-    """Where the collector is, as :class:`HttpClient` wants it."""
+class CollectorServer(HttpAddress, frozen=True, kw_only=True):
+    """Where the collector is, and its token."""
 
-    host: str
-    port: int
-    is_tls: bool
     token: str
-    ca: Path | None = None
 
-    @property
-    def authority(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
-    @property
-    def authorization(self) -> str:
-        return f"Bearer {self.token}"
+def collector_server(url: str, token: str, ca: Path | None = None) -> CollectorServer:
+    """Return the server of ``http[s]://HOST:PORT``.
 
-    def tls(self) -> ssl.SSLContext | None:
-        return tls_context(self.ca) if self.is_tls else None
-
-    @classmethod
-    def of(cls, url: str, token: str, ca: Path | None = None) -> CollectorServer:
-        """Return the server of ``http[s]://HOST:PORT``.
-
-        Raises UsageError (2) for anything else, SettingsError (78) for a token that no header carries.
-        """
-        try:
-            parts = urlsplit(url)
-            port = parts.port
-        except ValueError:
-            parts, port = urlsplit(""), None
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.path.strip("/"):
-            raise UsageError("--collector is http://HOST:PORT or https://HOST:PORT", found=repr(url))
-        check_token(token)
-        is_tls = parts.scheme == "https"
-        return cls(parts.hostname, port or (443 if is_tls else 80), is_tls, token, ca)
+    Raises UsageError (2) for anything else, SettingsError (78) for a token that no header carries.
+    """
+    check_token(token)
+    try:
+        server = CollectorServer.from_url(url, token=token, authorization=f"Bearer {token}", ca=ca)
+    except ValueError:
+        server = None
+    if server is None or server.path.strip("/"):
+        raise UsageError("--collector is http://HOST:PORT or https://HOST:PORT", found=repr(url))
+    return server
 
 
 @dataclass
@@ -149,8 +131,8 @@ class Sender:
         """Send one batch; why it failed, or None."""
         try:
             self.client.connected()
-            own = {"Content-Type": "application/json", SENT_MS: str(clock.now_ms()), BOOT: boot_id()}
-            answer = self.client.exchange("POST", BATCHES, own, file.read_bytes(), 10_000)
+            headers = {"Content-Type": "application/json", SENT_MS: str(clock.now_ms()), BOOT: boot_id()}
+            answer = self.client.exchange("POST", BATCHES, headers, file.read_bytes(), 10_000)
         except ConnectionLost as error:
             return error.reason
         self.answered = time.monotonic()
@@ -241,12 +223,12 @@ class NodeMonitor:
         end = time.monotonic() + _LAST_SECONDS
         while not self.sender.send(at_once=True) and time.monotonic() < end:
             time.sleep(0.5)
-        left = len(self.sender.buffer.files())
-        if left:
+        waiting = len(self.sender.buffer.files())
+        if waiting:
             raise NotReady(
                 "the collector could not be reached",
                 where=self.sender.buffer.folder,
-                found=f"{left} batches wait there",
+                found=f"{waiting} batches wait there",
                 next_step="the next monitor with the same --buffer sends them",
             )
 
@@ -278,3 +260,26 @@ def sender_to(server: CollectorServer, folder: Path, log: Callable[[str], None])
     return Sender(
         HttpClient(server, HttpTimeouts(connect=3.0, move=10.0, whole=20.0)), Buffer(folder), log, server.token
     )
+
+
+def find_node_manager() -> int:
+    """Return the PID of this host's NodeManager. Raises InputMissing (66) for none, UsageError (2) for several."""
+    pids = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            words = process.cmdline()
+            if find_role(process.name(), words, None) == YARN_NODE_MANAGER:
+                pids.append(int(process.pid))
+    if not pids:
+        raise InputMissing(
+            "a NodeManager is wanted on this host",
+            found="none that this account sees",
+            next_step="start the monitor as the user of the NodeManager, or name its process with --pid",
+        )
+    if len(pids) > 1:
+        raise UsageError(
+            "one NodeManager is wanted",
+            found=f"processes {', '.join(map(str, pids))}",
+            next_step="name one with --pid",
+        )
+    return pids[0]

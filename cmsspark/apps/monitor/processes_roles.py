@@ -47,7 +47,7 @@ _SHELLS: Final = ("sh", "bash", "dash", "tini")
 _DAEMONS: Final = ("pyspark.daemon", "cmsspark.engines.quiet_daemon", "pyspark/daemon.py")
 
 
-def role_of(name: str, words: Sequence[str], parent: str | None) -> str:
+def find_role(name: str, words: Sequence[str], parent: str | None) -> str:
     """Return the role of a process. ``name``: its executable's; ``words``: its command line.
 
     ``parent``: the role of its parent; None for the root of the tree.
@@ -66,7 +66,7 @@ def role_of(name: str, words: Sequence[str], parent: str | None) -> str:
     return OTHER
 
 
-def container_of(words: Sequence[str], folder: str | None) -> str | None:
+def find_container(words: Sequence[str], folder: str | None) -> str | None:
     """Return the id of the YARN container that a command line or a working folder names, else None."""
     for text in (*words, folder or ""):
         if match := _CONTAINER.search(text):

@@ -9,11 +9,13 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
-from cmsspark.apps.monitor.processes_roles import OTHER, YARN_LAUNCHER, container_of, role_of
+import psutil
+
+from cmsspark.apps.monitor.processes_roles import OTHER, YARN_LAUNCHER, find_container, find_role
+from cmsspark.apps.monitor.spark_samples import child_pids
 from cmsspark.base import clock
-from cmsspark.base.errors import UsageError
 from cmsspark.settings.redaction import redacted
 from cmsspark.store.process_samples import ProcessSample
 
@@ -33,24 +35,11 @@ _FEW_THREADS: Final = 8
 _BECOMES: Final = (OTHER, YARN_LAUNCHER)
 
 
-def require_psutil() -> Any:
-    """Return the module psutil. Raises UsageError (2) that names the extra where it is missing."""
-    try:
-        import psutil
-    except ImportError:
-        raise UsageError(
-            "watching processes needs its package",
-            found="psutil is missing",
-            next_step="pip install 'cmsspark[monitor]'",
-        ) from None
-    return psutil
-
-
 @dataclass
 class _Seen:
     """What stays the same for a process, and its figures at the last sample."""
 
-    process: Any
+    process: psutil.Process
     ppid: int
     create_ms: int
     role: str
@@ -85,7 +74,6 @@ class TreeSampler:
     def __post_init__(self) -> None:
         # Some kernels are built without them.
         self._has_children_files = os.path.exists(f"/proc/self/task/{os.getpid()}/children")
-        self._psutil = require_psutil()
         self._root_ids = {pid: self._created(pid) for pid in self.roots}
 
     def sample(self) -> list[ProcessSample]:
@@ -97,13 +85,13 @@ class TreeSampler:
         threads = sys.maxsize if self.ticks % _ALL_EACH == 0 else _FEW_THREADS
         is_whole = self.ticks % (_HOST_EACH if self._has_children_files else _ALL_EACH) == 0
         self.ticks += 1
-        parents: dict[int, int] = self._psutil._ppid_map() if is_whole else self._known_parents(threads)
+        parents: dict[int, int] = psutil._ppid_map() if is_whole else self._known_parents(threads)
         # A number that was given to another process is that process no longer.
         self._seen = {pid: seen for pid, seen in self._seen.items() if pid in parents and seen.process.is_running()}
         below = self._below(parents)
         samples, time_ms = [], clock.now_ms()
         for pid in below:
-            with suppress(self._psutil.Error, OSError, ValueError):
+            with suppress(psutil.Error, OSError, ValueError):
                 samples.append(self._one(pid, parents.get(pid, 0), is_deep, time_ms))
         self._rss_bytes = sum(sample.rss_bytes or 0 for sample in samples)
         if is_deep:
@@ -140,38 +128,26 @@ class TreeSampler:
         queue = [pid for pid, seen in self._seen.items() if seen.threads <= most_threads]
         while queue:
             pid = queue.pop()
-            for child in self._children(pid):
+            for child in child_pids(pid):
                 if parents.setdefault(child, pid) == pid and child not in self._seen:
                     queue.append(child)
         return parents
 
-    def _children(self, pid: int) -> list[int]:
-        """Return the children of each thread of a process."""
-        seen, threads = self._seen.get(pid), [str(pid)]
-        found: list[int] = []
-        if seen is not None and seen.threads > 1:
-            with suppress(OSError):
-                threads = os.listdir(f"/proc/{pid}/task")
-        for thread in threads:
-            with suppress(OSError, ValueError), open(f"/proc/{pid}/task/{thread}/children", "rb") as stream:
-                found += map(int, stream.read().split())
-        return found
-
     def _created(self, pid: int) -> float | None:
-        with suppress(self._psutil.Error, OSError):
-            return float(self._psutil.Process(pid).create_time())
+        with suppress(psutil.Error, OSError):
+            return float(psutil.Process(pid).create_time())
         return None
 
     def _one(self, pid: int, ppid: int, is_deep: bool, time_ms: int) -> ProcessSample:
         seen = self._seen.get(pid)
-        process = seen.process if seen else self._psutil.Process(pid)
+        process = seen.process if seen else psutil.Process(pid)
         with process.oneshot():
             # A fork of a daemon becomes something else when it executes a program: its role is determined twice.
             # That of a script is determined each time: spark-submit becomes the driver's JVM later.
             if seen is None or (seen.at_ms and (seen.is_new or seen.role in _BECOMES)):
                 seen = self._seen[pid] = self._describe(process, ppid, seen)
-            if process.status() == self._psutil.STATUS_ZOMBIE:
-                raise self._psutil.ZombieProcess(pid)
+            if process.status() == psutil.STATUS_ZOMBIE:
+                raise psutil.ZombieProcess(pid)
             now = clock.now_ms()
             memory, times = process.memory_info(), process.cpu_times()
             cpu = float(times.user + times.system)
@@ -182,10 +158,10 @@ class TreeSampler:
                 shared_bytes=memory.shared, virtual_bytes=memory.vms, threads=process.num_threads(),
                 container=seen.container, short_command=seen.short, long_command=None if seen.at_ms else seen.long,
             )  # fmt: skip
-        with suppress(self._psutil.Error, OSError):
+        with suppress(psutil.Error, OSError):
             disk = process.io_counters()
             sample.read_bytes, sample.write_bytes = disk.read_bytes, disk.write_bytes
-        with suppress(self._psutil.Error, OSError):
+        with suppress(psutil.Error, OSError):
             sample.fds = process.num_fds()
         if is_deep:
             self._measure_pages(process, sample)
@@ -193,7 +169,7 @@ class TreeSampler:
         seen.threads = sample.threads or 1
         return sample
 
-    def _describe(self, process: Any, ppid: int, before: _Seen | None) -> _Seen:
+    def _describe(self, process: psutil.Process, ppid: int, before: _Seen | None) -> _Seen:
         # A name may be any bytes; those that are no UTF-8 fit into no database.
         words = [_as_text(word) for word in process.cmdline()]
         name = _as_text(process.name())
@@ -201,24 +177,25 @@ class TreeSampler:
         is_root = process.pid in self.roots
         parent = None if is_root else above.role if above else OTHER
         folder = None
-        with suppress(self._psutil.Error, OSError):
+        with suppress(psutil.Error, OSError):
             folder = _as_text(process.cwd())
-        container = container_of(words, folder) or (above.container if above and not is_root else None)
-        role = role_of(name, words, parent)
+        container = find_container(words, folder) or (above.container if above and not is_root else None)
+        role = find_role(name, words, parent)
         if before is not None and before.role == role:
             before.is_new = False
             return before
         long = redacted(words) or f"[{name}]"
         if above and not is_root and role.startswith("java") and long == above.long:
             # A JVM that starts a program is two for a moment: the second one has its pages, and shows them again.
-            raise self._psutil.NoSuchProcess(process.pid)
+            raise psutil.NoSuchProcess(process.pid)
         created = int(process.create_time() * 1000)
         return _Seen(process, ppid, created, role, _short(words, name), long, container)
 
-    def _measure_pages(self, process: Any, sample: ProcessSample) -> None:
-        with suppress(self._psutil.Error, OSError, ValueError, IndexError):
+    def _measure_pages(self, process: psutil.Process, sample: ProcessSample) -> None:
+        with suppress(psutil.Error, OSError, ValueError, IndexError):
             full = process.memory_full_info()
             sample.pss_bytes, sample.uss_bytes = full.pss, full.uss
+            # psutil has no figure of mapped files without those of shared memory.
             with open(f"/proc/{process.pid}/status", encoding="ascii", errors="replace") as stream:
                 sizes = [line.split()[1] for line in stream if line.startswith("RssFile:")]
             sample.mapped_bytes = int(sizes[0]) * 1024 if sizes else None
@@ -240,12 +217,12 @@ def _short(words: Sequence[str], name: str) -> str:
     if not words:
         return name
     program = redacted([words[0].rpartition("/")[2]])
-    rest = iter(words[1:])
-    for word in rest:
+    remaining = iter(words[1:])
+    for word in remaining:
         if word in ("-cp", "-classpath", "--class-path", "-X", "-W"):
-            next(rest, None)
+            next(remaining, None)
         elif word in ("-m", "-c"):
-            following = next(rest, "")
+            following = next(remaining, "")
             return f"{program} {word} {redacted([following]) if word == '-m' else '…'}"[:_SHORT]
         elif not word.startswith("-"):
             return redacted([f"{program} {word.rpartition('/')[2]}"])[:_SHORT]

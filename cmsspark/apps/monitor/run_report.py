@@ -8,7 +8,7 @@ from typing import Any
 from cmsspark.base import clock, errors
 from cmsspark.base.text.plurals import number_of
 from cmsspark.base.text.terminal import table, volume
-from cmsspark.store.run_exceptions import exception_of
+from cmsspark.store.run_exceptions import find_exception
 from cmsspark.store.run_metrics import AREAS, GC_METRICS, Finding, RunMetrics
 
 _LONGEST_TITLE = 110
@@ -45,7 +45,7 @@ def report(metrics: RunMetrics, width: int | None = None) -> Iterator[str]:
 
 
 def _exception(metrics: RunMetrics) -> Iterator[str]:
-    if (exception := exception_of(metrics)) is not None:
+    if (exception := find_exception(metrics)) is not None:
         tasks = f" ({number_of(exception.tasks, 'task')})" if exception.tasks else ""
         yield f"Exception: {exception.line}{tasks}"
         if "\n" in exception.text:
@@ -120,8 +120,8 @@ def _sums(metrics: RunMetrics) -> Iterator[tuple[str, str, str]]:
 
 def _stages(metrics: RunMetrics, width: int | None) -> Iterator[str]:
     longest = sorted(metrics.stages, key=lambda stage: stage.duration_ms or 0, reverse=True)[:_MOST_STAGES]
-    left = metrics.stage_count - len(longest)
-    yield f"Stages{f', the longest of {metrics.stage_count}' if left else ''}:"
+    remaining = metrics.stage_count - len(longest)
+    yield f"Stages{f', the longest of {metrics.stage_count}' if remaining else ''}:"
     rows: list[list[Any]] = []
     for stage in sorted(longest, key=lambda stage: (stage.stage, stage.attempt)):
         times, totals = stage.task_ms, stage.totals
@@ -136,7 +136,7 @@ def _stages(metrics: RunMetrics, width: int | None) -> Iterator[str]:
         ]
         rows.append([*row, volume(read), volume(totals.disk_spilled_bytes), "failed" if stage.failure else ""])
     headings = ("stage", "name", "s", "tasks", "median s", "max s", "read", "spilled", "")
-    yield from table(headings, rows, left=(1,), width=width)
+    yield from table(headings, rows, texts=(1,), width=width)
 
 
 def _peaks(metrics: RunMetrics, width: int | None) -> Iterator[str]:

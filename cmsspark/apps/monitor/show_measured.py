@@ -7,13 +7,13 @@ from pathlib import Path
 import click
 import msgspec
 
-from cmsspark.apps.monitor.event_files import with_events
+from cmsspark.apps.monitor.event_log_search import with_events
 from cmsspark.apps.monitor.measured_runs import find_run, measured_runs, require_one
 from cmsspark.apps.monitor.run_report import report
 from cmsspark.base.errors import InputMissing
 from cmsspark.base.text.readable import json_text, readable
 from cmsspark.base.text.terminal import terminal_width
-from cmsspark.store.run_exceptions import exception_of
+from cmsspark.store.run_exceptions import find_exception
 from cmsspark.store.run_history import Run
 from cmsspark.store.run_metrics import RunMetrics
 
@@ -35,7 +35,7 @@ def only_measured(state_dir: Path, name: str, *, as_json: bool, trace: bool = Fa
     ``name``: the begin of its id, the application's id, ``latest``, or the script. Raises DataError (65) where its
     file cannot be read, UsageError (2) where several ids begin with ``name``.
     """
-    metrics = find_run(state_dir, name) or latest_of(state_dir, name)
+    metrics = find_run(state_dir, name) or find_latest(state_dir, name)
     if metrics is None:
         require_one(state_dir, name)
         return False
@@ -49,7 +49,7 @@ def only_measured(state_dir: Path, name: str, *, as_json: bool, trace: bool = Fa
     return True
 
 
-def latest_of(state_dir: Path, name: str) -> RunMetrics | None:
+def find_latest(state_dir: Path, name: str) -> RunMetrics | None:
     """Return the latest measured run of a script or job; ``latest``: of any."""
     runs = measured_runs(state_dir)
     return next((run for run in runs if name == "latest" or run.job == Path(name).name), None)
@@ -57,7 +57,7 @@ def latest_of(state_dir: Path, name: str) -> RunMetrics | None:
 
 def echo_trace(metrics: RunMetrics) -> None:
     """Print all that is known of the exception that ended a run. Raises InputMissing (66) where none did."""
-    exception = exception_of(metrics)
+    exception = find_exception(metrics)
     if exception is None:
         raise InputMissing(f"no exception is stored of run {metrics.run}", next_step=f"cmsspark show {metrics.run}")
     click.echo(readable(exception.text))

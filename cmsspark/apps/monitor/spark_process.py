@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from cmsspark.apps.monitor import findings
 from cmsspark.apps.monitor.run_report import ending_lines
-from cmsspark.apps.monitor.spark_reported import add_reported
+from cmsspark.apps.monitor.spark_finish import add_reported
 from cmsspark.base import clock, self_metrics
 from cmsspark.settings.settings import load_settings
 from cmsspark.store import run_metrics
@@ -53,20 +53,20 @@ def _store(folder: Path, code: int) -> None:
     # This process was started by run_spark, whose settings it has by the environment.
     settings = load_settings(None, os.environ)
     if settings.metrics.host is not None:
-        from cmsspark.apps.monitor.metrics_run import send_run
+        from cmsspark.apps.monitor.live_metrics import send_run
 
         send_run(settings.metrics, path)
 
 
 def _add_processes(metrics: RunMetrics) -> None:
-    own, below = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-    metrics.cpu_ms = round(1000 * (own.ru_utime + own.ru_stime + below.ru_utime + below.ru_stime))
+    process, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    metrics.cpu_ms = round(1000 * (process.ru_utime + process.ru_stime + children.ru_utime + children.ru_stime))
     metrics.sources.append("samples")
     # The system counts resident memory in kB.
-    metrics.executors = [ExecutorEntry("driver", metrics.host, 1, peaks=_peaks(own.ru_maxrss))]
-    if below.ru_maxrss and metrics.stages:
+    metrics.executors = [ExecutorEntry("driver", metrics.host, 1, peaks=_peaks(process.ru_maxrss))]
+    if children.ru_maxrss and metrics.stages:
         count = len(os.sched_getaffinity(0))
-        metrics.executors.append(ExecutorEntry("workers", metrics.host, count, peaks=_peaks(below.ru_maxrss)))
+        metrics.executors.append(ExecutorEntry("workers", metrics.host, count, peaks=_peaks(children.ru_maxrss)))
 
 
 def _peaks(kilobytes: int) -> dict[str, int]:

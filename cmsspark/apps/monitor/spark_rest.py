@@ -5,26 +5,25 @@ Only ports of Spark's page are tried, among those on which the driver listens: o
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
-from pathlib import Path
 from typing import Any, Final
 
+import psutil
+
 from cmsspark.apps.monitor.event_stages import merge_peaks
+from cmsspark.base.sockets import ConnectionLost
+from cmsspark.settings.http_client import fetch_json
 from cmsspark.store.run_metrics import ExecutorEntry, Spread, StageEntry, TaskTotals
 
 _FIRST_PORT: Final = 4040
 _RETRIES: Final = 16
-_LISTENING: Final = "0A"
 #: The answer costs the driver CPU time: polling takes at most this share of the time.
 _SHARE: Final = 0.005
 _LEAST_S: Final = 2.0
 _TIMEOUT_S: Final = 3.0
-_MOST_BYTES: Final = 32 << 20
 
 
 class RestPoller:
@@ -51,9 +50,9 @@ class RestPoller:
         if self._base is None:
             self._base = self._find()
         if self._base is not None:
-            with suppress(OSError, ValueError, KeyError, TypeError):
-                self._take(_get(f"{self._base}/allexecutors"))
-                rows = _get(f"{self._base}/stages?withSummaries=true&quantiles=0,0.5,1")
+            with suppress(ConnectionLost, ValueError, KeyError, TypeError):
+                self._take(fetch_json(f"{self._base}/allexecutors", _TIMEOUT_S))
+                rows = fetch_json(f"{self._base}/stages?withSummaries=true&quantiles=0,0.5,1", _TIMEOUT_S)
                 self.stages = [stage(row) for row in rows if row.get("status") in ("COMPLETE", "FAILED", "ACTIVE")]
         now = time.monotonic()
         self._next = now + max(_LEAST_S, (now - began) / _SHARE)
@@ -65,9 +64,9 @@ class RestPoller:
 
     def _find(self) -> str | None:
         for port in sorted(listening(self._pid) & set(self._ports)):
-            with suppress(OSError, ValueError, KeyError, TypeError, IndexError):
+            with suppress(ConnectionLost, ValueError, KeyError, TypeError, IndexError):
                 base = f"http://127.0.0.1:{port}/api/v1/applications"
-                return f"{base}/{_get(base)[0]['id']}"
+                return f"{base}/{fetch_json(base, _TIMEOUT_S)[0]['id']}"
         return None
 
 
@@ -118,7 +117,7 @@ def stage(row: Mapping[str, Any]) -> StageEntry:
     return entry
 
 
-def sums_of(stages: Iterable[StageEntry]) -> TaskTotals:
+def sum_stages(stages: Iterable[StageEntry]) -> TaskTotals:
     """Return the sums over the tasks of stages."""
     result = TaskTotals()
     for entry in stages:
@@ -145,29 +144,9 @@ def _ms(value: Any) -> int | None:
     return None
 
 
-def listening(pid: int, proc: Path = Path("/proc")) -> set[int]:
+def listening(pid: int) -> set[int]:
     """Return the TCP ports on which a process listens."""
-    inodes = set()
-    with suppress(OSError):
-        for entry in os.scandir(proc / str(pid) / "fd"):
-            with suppress(OSError):
-                target = os.readlink(entry.path)
-                if target.startswith("socket:["):
-                    inodes.add(target[8:-1])
-    ports = set()
-    for name in ("tcp", "tcp6"):
-        with suppress(OSError):
-            for line in (proc / str(pid) / "net" / name).read_text(encoding="ascii").splitlines()[1:]:
-                fields = line.split()
-                if fields[3] == _LISTENING and fields[9] in inodes:
-                    ports.add(int(fields[1].rpartition(":")[2], 16))
-    return ports
-
-
-def _get(url: str) -> Any:
-    import urllib.request  # `run_spark --help` comes sooner without
-
-    # A proxy of the environment has no business with this host.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(url, timeout=_TIMEOUT_S) as answer:
-        return json.loads(answer.read(_MOST_BYTES))
+    with suppress(psutil.Error, OSError):
+        connections = psutil.Process(pid).net_connections("tcp")
+        return {entry.laddr.port for entry in connections if entry.status == psutil.CONN_LISTEN}
+    return set()

@@ -1,11 +1,14 @@
 """Samples the processes of a run on this host: memory of the JVM, the driver's Python and the workers.
 
-It reads ``/proc`` itself, so that every installation measures; ``cmsspark[monitor]`` stores each process in detail.
+:mod:`cmsspark.apps.monitor.processes_watch` stores each process in detail.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
+import re
+import struct
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -13,7 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from cmsspark.apps.monitor.spark_jvm import JvmCounters
+import psutil
+
 from cmsspark.base import clock
 from cmsspark.store.run_metrics import MOST_SAMPLES, Sample
 
@@ -21,9 +25,7 @@ from cmsspark.store.run_metrics import MOST_SAMPLES, Sample
 _SHORT_S, _LONG_S, _SHORT_RUN_S = 1.0, 5.0, 120.0
 #: A sample costs at most this share of one core.
 _SHARE: Final = 0.005
-_DAEMONS: Final = (b"pyspark.daemon", b"pyspark/daemon", b"cmsspark.engines.quiet_daemon")
-_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
-_TICKS: Final = os.sysconf("SC_CLK_TCK")
+_DAEMONS: Final = ("pyspark.daemon", "pyspark/daemon", "cmsspark.engines.quiet_daemon")
 #: The JVM has many threads, each of which may have children: they are searched in each n-th sample.
 _NEW_CHILDREN: Final = 3
 
@@ -31,12 +33,13 @@ _NEW_CHILDREN: Final = 3
 class TreeReader:
     """The processes below ``root``, which is spark-submit and becomes the driver's JVM."""
 
-    def __init__(self, root: int, proc: Path = Path("/proc")) -> None:
-        self._root, self._proc = root, proc
+    def __init__(self, root: int) -> None:
+        self._root = root
+        self._processes: dict[int, psutil.Process] = {}
         self._counters = JvmCounters(root)
         self._below_jvm: list[int] = []
         self._daemons: dict[int, bool] = {}
-        self._cpu: dict[int, int] = {}
+        self._cpu: dict[int, float] = {}
         self._looks = 0
         self._virtual: dict[int, int] = {}
         #: The largest memory of the JVM, of all Pythons, and of other children of the JVM, in the names of Spark. It
@@ -51,45 +54,47 @@ class TreeReader:
         sample = Sample(clock.now_ms())
         sample.driver_jvm_rss, sample.heap_bytes = root_rss, self._counters.heap()
         pythons, daemons = self._children_of_jvm()
-        sample.jvm_moved_bytes = self._transferred(self._root, b"rchar:", b"wchar:")
+        sample.jvm_moved_bytes = self._transferred(self._root, "read_chars", "write_chars")
         python_rss = {pid: rss for pid in [*pythons, *daemons] if (rss := self._rss(pid)) is not None}
         driver = max((pid for pid in pythons if pid in python_rss), key=lambda pid: python_rss[pid], default=None)
         if driver is not None:
             sample.driver_python_rss = python_rss[driver]
-            sample.python_written_bytes = self._transferred(driver, b"wchar:")
-        workers = {
-            pid: rss for daemon in daemons for pid in self._children(daemon) if (rss := self._rss(pid)) is not None
-        }
+            sample.python_written_bytes = self._transferred(driver, "write_chars")
+        workers = {pid: rss for daemon in daemons for pid in child_pids(daemon) if (rss := self._rss(pid)) is not None}
         sample.workers, sample.workers_rss = len(workers), sum(workers.values())
         if workers:
             sample.largest_worker = max(workers, key=lambda pid: workers[pid])
             sample.largest_worker_rss = workers[sample.largest_worker]
         self._note_peaks("JVM", {self._root: root_rss})
         self._note_peaks("Python", {**python_rss, **workers})
-        sample.cpu_ms = sum(self._cpu.values()) * 1000 // _TICKS
+        sample.cpu_ms = round(1000 * sum(self._cpu.values()))
         return sample
 
     def _children_of_jvm(self) -> tuple[list[int], list[int]]:
         """Return the driver's Python, and daemons of Python workers."""
         if self._looks % _NEW_CHILDREN == 0:
-            self._below_jvm = self._children(self._root)
+            self._below_jvm = child_pids(self._root)
         self._looks += 1
         for pid in self._below_jvm:
             if pid not in self._daemons:
-                with suppress(OSError):
-                    words = (self._proc / str(pid) / "cmdline").read_bytes()
+                with suppress(psutil.Error):
+                    words = self._process(pid).cmdline()
                     # A child that is just being started is a copy of the JVM, until it executes its program.
-                    if not _is_java(words):
-                        self._daemons[pid] = any(name in words for name in _DAEMONS)
+                    if words and words[0].rpartition("/")[2] not in ("java", "jspawnhelper"):
+                        self._daemons[pid] = any(name in word for name in _DAEMONS for word in words)
         daemons = [pid for pid in self._below_jvm if self._daemons.get(pid)]
         return [pid for pid in self._below_jvm if self._daemons.get(pid) is False], daemons
 
-    def _transferred(self, pid: int, *names: bytes) -> int | None:
+    def _process(self, pid: int) -> psutil.Process:
+        if pid not in self._processes:
+            self._processes[pid] = psutil.Process(pid)
+        return self._processes[pid]
+
+    def _transferred(self, pid: int, *names: str) -> int | None:
         """Return the sum of counters of bytes that a process passed to the system; None where they cannot be read."""
-        with suppress(OSError, ValueError):
-            words = (self._proc / str(pid) / "io").read_bytes().split()
-            counters = dict(zip(words[::2], words[1::2], strict=True))
-            return sum(int(counters[name]) for name in names if name in counters)
+        with suppress(psutil.Error):
+            counters = self._process(pid).io_counters()
+            return sum(int(getattr(counters, name)) for name in names)
         return None
 
     def _note_peaks(self, kind: str, rss: Mapping[int, int]) -> None:
@@ -97,28 +102,33 @@ class TreeReader:
         for name, value in ((f"ProcessTree{kind}VMemory", virtual), (f"ProcessTree{kind}RSSMemory", sum(rss.values()))):
             self.peaks[name] = max(value, self.peaks.get(name, 0))
 
-    def _children(self, pid: int) -> list[int]:
-        found: list[int] = []
-        with suppress(OSError):
-            for task in os.scandir(self._proc / str(pid) / "task"):
-                with suppress(OSError), open(f"{task.path}/children", "rb") as file:
-                    found += map(int, file.read().split())
-        return found
-
     def _rss(self, pid: int) -> int | None:
         """Resident bytes of a process, whose CPU time is noted; None for one that has ended."""
-        try:
-            with open(self._proc / str(pid) / "stat", "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()
-            if fields[0] in (b"Z", b"X"):
-                return None
-            # Children that were waited for are in it: workers that ended count.
-            self._cpu[pid] = sum(int(fields[number]) for number in (11, 12, 13, 14))
-            self._virtual[pid] = int(fields[20])
+        with suppress(psutil.Error):
+            process = self._process(pid)
+            with process.oneshot():
+                if process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
+                    return None
+                # Children that were waited for are in it: workers that ended count.
+                self._cpu[pid] = sum(process.cpu_times()[:4])
+                memory = process.memory_info()
+            self._virtual[pid] = memory.vms
             # One without pages is ending: nothing of it is a figure any more.
-            return int(fields[21]) * _PAGE or None
-        except (OSError, ValueError, IndexError):
-            return None
+            return int(memory.rss) or None
+        return None
+
+
+def child_pids(pid: int) -> list[int]:
+    """Return the children of each thread of a process.
+
+    psutil reads the parents of all processes of the host for it, 15 µs of CPU for each.
+    """
+    children: list[int] = []
+    with suppress(OSError):
+        for thread in os.scandir(f"/proc/{pid}/task"):
+            with suppress(OSError), open(f"{thread.path}/children", "rb") as file:
+                children += map(int, file.read().split())
+    return children
 
 
 class Sampler(threading.Thread):
@@ -168,16 +178,61 @@ class Sampler(threading.Thread):
         return thinned(self.samples) if len(self.samples) > MOST_SAMPLES else self.samples
 
 
-def _is_java(cmdline: bytes) -> bool:
-    program = cmdline.split(b"\0", 1)[0].rpartition(b"/")[2]
-    return program in (b"", b"java", b"jspawnhelper")
-
-
-def memory_of(sample: Sample) -> int:
+def total_memory(sample: Sample) -> int:
     """Return all memory of a sample."""
     return sum(value or 0 for value in (sample.driver_jvm_rss, sample.driver_python_rss, sample.workers_rss))
 
 
 def thinned(samples: list[Sample]) -> list[Sample]:
     """Of each two samples the one with more memory."""
-    return [max(samples[first : first + 2], key=memory_of) for first in range(0, len(samples), 2)]
+    return [max(samples[first : first + 2], key=total_memory) for first in range(0, len(samples), 2)]
+
+
+_MAGIC: Final = b"\xca\xfe\xc0\xc0"
+_HEADER: Final = 32
+_ENTRY: Final = 20
+_USED: Final = re.compile(rb"sun\.gc\.generation\.\d+\.space\.\d+\.used")
+_LONG: Final = ord("J")
+
+
+class JvmCounters:
+    """The counters of a JVM. ``heap()`` is None where they cannot be read: another JVM, another user, or none yet."""
+
+    def __init__(self, pid: int, folder: Path = Path("/tmp")) -> None:  # noqa: S108 -- HotSpot uses no other
+        self._pid, self._folder = pid, folder
+        self._map: mmap.mmap | None = None
+        self._used: list[int] = []
+
+    def heap(self) -> int | None:
+        """Used bytes of the heap, some 50 ms old."""
+        if self._map is None:
+            self._open()
+        if self._map is None:
+            return None
+        return sum(int(struct.unpack_from("<q", self._map, offset)[0]) for offset in self._used)
+
+    def _open(self) -> None:
+        for path in self._folder.glob(f"hsperfdata_*/{self._pid}"):
+            with suppress(OSError, ValueError, struct.error), path.open("rb") as file:
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                if self._find(mapped):
+                    self._map = mapped
+                    return
+                mapped.close()
+
+    def _find(self, data: mmap.mmap) -> bool:
+        """Find the offsets of the counters; False while the JVM still makes them."""
+        if data[:4] != _MAGIC or data[4] != 1 or not data[7]:
+            return False
+        offset, count = struct.unpack_from("<ii", data, 24)
+        used = []
+        for _ in range(count):
+            length, name_at, vector = struct.unpack_from("<iii", data, offset)
+            value_at = struct.unpack_from("<i", data, offset + 16)[0]
+            end = data.find(b"\0", offset + name_at)
+            name = data[offset + name_at : end]
+            if data[offset + 12] == _LONG and not vector and _USED.fullmatch(name):
+                used.append(offset + value_at)
+            offset += length
+        self._used = used
+        return bool(used)

@@ -64,12 +64,11 @@ class RunMeasure:
         return run_metrics.runs_folder(self.state_dir) / self.metrics.run
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Return what the child's environment needs: a job reports there, and the JVM writes the run's id into its log.
-        """
+        """Return the child's variables: where a job reports, and the run's id, which the JVM writes into its log."""
         if not self.has_jvm:
             return {self_metrics.VARIABLE: str(self.folder)}
-        own = environ.get("SPARK_SUBMIT_OPTS", "")
-        words = f"-D{PROPERTY}={self.metrics.run} {own}".strip()
+        options = environ.get("SPARK_SUBMIT_OPTS", "")
+        words = f"-D{PROPERTY}={self.metrics.run} {options}".strip()
         return {self_metrics.VARIABLE: str(self.folder), "SPARK_SUBMIT_OPTS": words}
 
     def started(self, pid: int) -> None:
@@ -106,12 +105,12 @@ class RunMeasure:
             metrics.driver_trace = self._trace.text() if code else None
             metrics.application = application or metrics.application
             if self._rest is not None and self._rest.answers:
-                from cmsspark.apps.monitor.spark_rest import sums_of
+                from cmsspark.apps.monitor.spark_rest import sum_stages
 
                 metrics.sources.append("rest")
                 metrics.executors = self._rest.executors
                 metrics.stages, metrics.stage_count = self._rest.stages, len(self._rest.stages)
-                metrics.totals = sums_of(metrics.stages)
+                metrics.totals = sum_stages(metrics.stages)
                 metrics.stage_failures = {entry.failure[:500]: 1 for entry in metrics.stages if entry.failure}
             # Not before: a short run needs none of it while it starts.
             from cmsspark.apps.monitor.spark_finish import finish

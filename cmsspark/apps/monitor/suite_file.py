@@ -116,10 +116,10 @@ def _check(file: ConfigFile, suite: Suite) -> None:
 
 def _check_name(file: ConfigFile, name: str, *key: str) -> None:
     if not _NAME.fullmatch(name):
-        wanted = "a name has letters, digits and _.-, at least 1 and at most 60"
+        rule = "a name has letters, digits and _.-, at least 1 and at most 60"
         near = re.sub(r"[^\w.\-]+", "_", name)[:60]
         hint = f"such as {near!r}" if _NAME.fullmatch(near) else None
-        raise file.error(wanted, *key, found=name, next_step=hint)
+        raise file.error(rule, *key, found=name, next_step=hint)
 
 
 def _check_steps(file: ConfigFile, suite: Suite) -> None:
@@ -164,21 +164,21 @@ def _check_nodes(file: ConfigFile, nodes: Nodes) -> None:
     _check_words(file, nodes.start, {**PLACEHOLDERS, **NODE_PLACEHOLDERS}, "nodes", "start")
 
 
-def _check_words(file: ConfigFile, words: list[str], known: dict[str, str], *key: str) -> None:
+def _check_words(file: ConfigFile, words: list[str], placeholders: dict[str, str], *key: str) -> None:
     if not words[0]:
         raise file.error("a command begins with a program", *key, "0", found=words[0])
     for number, word in enumerate(words):
-        _check_word(file, word, known, *key, str(number))
+        _check_word(file, word, placeholders, *key, str(number))
 
 
-def _check_word(file: ConfigFile, word: str, known: dict[str, str], *key: str) -> None:
+def _check_word(file: ConfigFile, word: str, placeholders: dict[str, str], *key: str) -> None:
     if "\0" in word or not _is_text(word):
-        wanted = "a word of a command and a value of the environment have no NUL and no half of a character"
-        raise file.error(wanted, *key, found=word)
-    for found in re.findall(r"\{[a-z_]+\}", word):
-        if found not in known:
-            hint = f"{nearest(found, known)}; other braces need a blank inside of them"
-            raise file.error("a placeholder is one of the known names", *key, found=found, next_step=hint)
+        rule = "a word of a command and a value of the environment have no NUL and no half of a character"
+        raise file.error(rule, *key, found=word)
+    for placeholder in re.findall(r"\{[a-z_]+\}", word):
+        if placeholder not in placeholders:
+            hint = f"{nearest(placeholder, placeholders)}; other braces need a blank inside of them"
+            raise file.error("a placeholder is one of the known names", *key, found=placeholder, next_step=hint)
 
 
 def _is_text(word: str) -> bool:
@@ -190,8 +190,8 @@ def _is_text(word: str) -> bool:
 
 def filled(words: list[str], values: dict[str, str]) -> list[str]:
     """Return the words with placeholders replaced; a value that looks like a placeholder stays as it is."""
-    known = re.compile("|".join(map(re.escape, values)))
-    return [known.sub(lambda match: values[match[0]], word) for word in words]
+    placeholders = re.compile("|".join(map(re.escape, values)))
+    return [placeholders.sub(lambda match: values[match[0]], word) for word in words]
 
 
 def size_text(size: float) -> str:

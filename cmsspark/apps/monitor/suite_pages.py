@@ -1,23 +1,23 @@
-"""Pages of suites, each one HTML file without scripts: Results, Longevity, Infrastructure."""
+"""Pages of suites, each one HTML file without scripts: Results, Trend, Hosts."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from html import escape
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from cmsspark.apps.monitor.growth import LEAST_SIZES
+from markupsafe import Markup
+
 from cmsspark.apps.monitor.processes_roles import ROLES
-from cmsspark.apps.monitor.suite_charts import lines
+from cmsspark.apps.monitor.scaling_law import LEAST_SIZES, scaling
 from cmsspark.apps.monitor.suite_file import ALL, size_text
 from cmsspark.apps.monitor.suite_results import SuiteResult
-from cmsspark.apps.monitor.suite_scaling import scaling
 from cmsspark.base import clock
 from cmsspark.base.text.plurals import number_of
-from cmsspark.base.text.readable import readable
 from cmsspark.base.text.terminal import volume
-from cmsspark.pages.page import document
+from cmsspark.pages.charts import Line, plot, thinned
+from cmsspark.pages.layout import document, section, table
+from cmsspark.pages.svg import WIDE, Axis, Chart, text
 from cmsspark.store.process_samples import ProcessSample, WatchedRun
 
 #: Processes that the page of results draws.
@@ -30,50 +30,50 @@ def results_page(result: SuiteResult, samples: Sequence[ProcessSample], others: 
 
     ``others``: the runs of the same release with other input sizes.
     """
-    run = result.run
-    body = [_head(f"Results of {run.suite}", _about(run)), _section("Steps", _steps(result))]
-    body.append(_section("Maximum by step and role", _maxima(result), "Sums over processes at one time on one host."))
-    for name, title in (("rss_bytes", "Resident memory by role"), ("cpu_percent", "CPU by role, % of one core")):
-        number = _volume if name == "rss_bytes" else lambda value: f"{value:.0f} %"
-        chart = lines(_by_role(samples, name, run.start_ms), what=title, number=number, bands=_bands(result))
-        body.append(_section(f"{title}, over time", chart.svg()))
-    top = lines(_top(samples, run.start_ms), what="Resident memory", number=_volume, bands=_bands(result))
-    body.append(_section("Top processes over time", top.svg(), "The processes with the most resident memory."))
+    run, bands = result.run, _bands(result)
+    cpu = _by_role(samples, "cpu_percent", run.start_ms)
+    memory = _by_role(samples, "rss_bytes", run.start_ms)
+    top = _lines(_top(samples, run.start_ms), "Resident memory", _volume, bands=bands)
+    parts = [
+        section("Steps", _steps(result)),
+        section("Maximum by step and role", _maxima(result), about="Sums over processes at one time on one host."),
+        section("Resident memory by role", _lines(memory, "Resident memory by role", _volume, bands=bands)),
+        section("CPU by role", _lines(cpu, "CPU by role", _percent, bands=bands), about="Percent of one core."),
+        section("Largest processes", top, about="The processes with the most resident memory."),
+    ]
     if len(others) > 1:
-        body.append(_section("By input size", scaling_table(others)))
-    return document(f"Results of {run.suite}", "\n".join(body))
+        parts.append(_scaling(others))
+    return document(f"Results of {run.suite}", parts, _about(run))
 
 
-def longevity_page(suite: str, results: Sequence[SuiteResult]) -> str:
+def trend_page(suite: str, results: Sequence[SuiteResult]) -> str:
     """Return a trend over all runs of a suite, the oldest first: resident memory, CPU and time of each step."""
-    body = [_head(f"Longevity of {suite}", number_of(len(results), "run"))]
-    steps = list(dict.fromkeys(step.name for result in results for step in result.steps))
-    for title, number in (("Resident memory at most", _volume), ("Seconds", lambda value: f"{value:.1f} s")):
-        series: dict[str, list[tuple[float, float]]] = {}
-        for step in steps:
-            points = []
-            for index, result in enumerate(results, 1):
-                maxima = result.maxima.get((step, ALL))
-                value = result.seconds(step) if title == "Seconds" else maxima and maxima.rss_bytes
-                if value:
-                    points.append((float(index), float(value)))
-            series[step] = points
-        chart = lines(series, what=title, number=number, x_number=lambda x: f"run {x:.0f}", with_points=True)
-        body.append(_section(title, chart.svg()))
+    steps = dict.fromkeys(step.name for result in results for step in result.steps)
+    memory: dict[str, list[tuple[float, float]]] = {step: [] for step in steps}
+    seconds: dict[str, list[tuple[float, float]]] = {step: [] for step in steps}
     rows = []
     for index, result in enumerate(results, 1):
+        for step in steps:
+            maxima = result.maxima.get((step, ALL))
+            memory[step] += [(index, float(maxima.rss_bytes))] if maxima and maxima.rss_bytes else []
+            seconds[step] += [(index, value)] if (value := result.seconds(step)) else []
         run = result.run
         worst = max((maxima.rss_bytes for (_, role), maxima in result.maxima.items() if role == ALL), default=None)
-        seconds = None if run.end_ms is None else f"{(run.end_ms - run.start_ms) / 1000:,.1f}"
+        took = None if run.end_ms is None else f"{(run.end_ms - run.start_ms) / 1000:,.1f}"
         size = None if run.input_size is None else size_text(run.input_size)
-        rows.append((index, run.run, run.release, size, clock.to_second(run.start_ms), seconds,
+        rows.append((index, run.run, run.release, size, clock.to_second(run.start_ms), took,
                      _volume(worst) if worst is not None else None, run.status))  # fmt: skip
     heads = ("", "run", "release", "size", "started (UTC)", "seconds", "resident", "status")
-    body.append(_section("Runs", _table(heads, rows, (1, 2, 4, 7))))
-    return document(f"Longevity of {suite}", "\n".join(body))
+    marks = [(float(index), f"run {index}") for index in range(1, len(results) + 1)]
+    parts = [
+        section("Resident memory at most", _lines(memory, "Resident memory at most", _volume, marks=marks)),
+        section("Seconds", _lines(seconds, "Seconds", _seconds, marks=marks)),
+        section("Runs", table(heads, rows, (1, 2, 4, 7))),
+    ]
+    return document(f"Trend of {suite}", parts, number_of(len(results), "run"))
 
 
-def infrastructure_page(samples: Iterable[ProcessSample], now_ms: int, this_host: Sequence[tuple[str, str]]) -> str:
+def hosts_page(samples: Iterable[ProcessSample], now_ms: int, this_host: Sequence[tuple[str, str]]) -> str:
     """Return the nodes as they were seen last: processes, memory and CPU by role; ``this_host``: facts on this one."""
     latest: dict[str, list[ProcessSample]] = defaultdict(list)
     for sample in samples:
@@ -81,40 +81,64 @@ def infrastructure_page(samples: Iterable[ProcessSample], now_ms: int, this_host
             latest[sample.host].clear()
         if not latest[sample.host] or sample.time_ms == latest[sample.host][0].time_ms:
             latest[sample.host].append(sample)
-    body = [_head("Infrastructure", f"{len(latest)} hosts, as of {clock.to_second(now_ms)} UTC")]
-    body.append(_section("This host", _table(("", ""), this_host, (0, 1))))
     rows = []
     for host, processes in sorted(latest.items()):
         age = max(0, now_ms - processes[0].time_ms) / 1000
-        containers = len({one.container for one in processes if one.container})
+        containers = len({process.container for process in processes if process.container})
         for role in ROLES:
-            own = [one for one in processes if one.role == role]
+            own = [process for process in processes if process.role == role]
             if own:
                 rows.append((host, f"{age:,.0f} s ago", role, len(own), containers, *_sums(own)))
     heads = ("host", "seen", "role", "processes", "containers", "CPU %", "resident", "virtual", "open files")
-    body.append(_section("Nodes", _table(heads, rows, (0, 1, 2)), "The last sample of each host."))
-    return document("Infrastructure", "\n".join(body))
+    parts = [
+        section("This host", table((), this_host, (0, 1))),
+        section("Nodes", table(heads, rows, (0, 1, 2)), about="The last sample of each host."),
+    ]
+    return document("Hosts", parts, f"{number_of(len(latest), 'host')}, as of {clock.to_second(now_ms)} UTC")
+
+
+def _lines(
+    series: Mapping[str, Sequence[tuple[float, float]]],
+    about: str,
+    number: Callable[[float], str],
+    x: Axis | None = None,
+    *,
+    marks: Sequence[tuple[float, str]] = (),
+    bands: Sequence[tuple[str, float, float]] = (),
+) -> Chart:
+    """Return each series as a line over seconds, sizes or runs."""
+    present = {name: thinned(points) for name, points in series.items() if points}
+    xs = [x for points in present.values() for x, _ in points] + [end for _, *ends in bands for end in ends]
+    if not xs:
+        return Chart(text(0, 20, "Nothing was measured."), 34, f"{about}: nothing", WIDE)
+    if x is None:
+        x = Axis(min(xs), max(xs), number=lambda value: f"{value:g} s", marks=marks)
+    most = {name: max(y for _, y in points) for name, points in present.items()}
+    lines = [Line(name, points, has_dots=bool(marks) or x.is_log) for name, points in present.items()]
+    summary = "; ".join(f"{name} at most {number(value)}" for name, value in list(most.items())[:4])
+    y = Axis(0, max(most.values(), default=0) or 1, number=number)
+    return plot(lines, x, y, about=f"{about}: {summary}", width=WIDE, bands=bands)
 
 
 def _sums(own: Sequence[ProcessSample]) -> tuple[str, str, str, str]:
     return (
-        f"{sum(one.cpu_percent or 0 for one in own):,.0f}",
-        _volume(sum(one.rss_bytes or 0 for one in own)),
-        _volume(sum(one.virtual_bytes or 0 for one in own)),
-        f"{sum(one.fds or 0 for one in own):,}",
+        f"{sum(process.cpu_percent or 0 for process in own):,.0f}",
+        _volume(sum(process.rss_bytes or 0 for process in own)),
+        _volume(sum(process.virtual_bytes or 0 for process in own)),
+        f"{sum(process.fds or 0 for process in own):,}",
     )
 
 
 def scaling_rows(results: Sequence[SuiteResult]) -> list[tuple[str, str, str, str, str, str]]:
-    """For each step, role and measure: values by size as text, the law, and what it gives for ten times the size."""
+    """Return values by size as text, the law and its value at ten times the size, by step, role and measure."""
     largest = max((result.run.input_size or 0 for result in results), default=0)
     rows = []
-    for one in scaling(results):
-        show = _volume if one.measure == "resident" else _seconds
-        text = ", ".join(f"{size_text(size)}: {show(value)}" for size, value in one.points)
-        law = str(one.growth) if one.growth else f"needs {LEAST_SIZES} sizes"
-        at = show(one.growth.at(10 * largest)) if one.growth and one.growth.is_clear else _NOTHING
-        rows.append((one.step, one.role, one.measure, text, law, at))
+    for entry in scaling(results):
+        show: Callable[[float], str] = _volume if entry.measure == "resident" else _seconds
+        points = ", ".join(f"{size_text(size)}: {show(value)}" for size, value in entry.points)
+        law = str(entry.law) if entry.law else f"needs {LEAST_SIZES} sizes"
+        at = show(entry.law.at(10 * largest)) if entry.law and entry.law.is_clear else _NOTHING
+        rows.append((entry.step, entry.role, entry.measure, points, law, at))
     return rows
 
 
@@ -125,15 +149,22 @@ def _seconds(value: float) -> str:
 SCALING_HEADINGS: Final = ("step", "role", "measure", "by size", "grows as", "at 10 × the largest")
 
 
-def scaling_table(results: Sequence[SuiteResult]) -> str:
+def _scaling(results: Sequence[SuiteResult]) -> Markup:
     """Return the laws as a table, and the curves of resident memory."""
     series: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for result in results:
         for (step, role), maxima in result.maxima.items():
             if role == ALL and result.run.input_size:
                 series[step].append((result.run.input_size, float(maxima.rss_bytes)))
-    chart = lines(series, what="Resident memory by size", number=_volume, x_number=size_text, with_points=True)
-    return _table(SCALING_HEADINGS, scaling_rows(results), (0, 1, 2, 3, 4)) + chart.svg()
+    sizes = [x for points in series.values() for x, _ in points] or [1]
+    marks = [(size, size_text(size)) for size in sorted(set(sizes))]
+    x = Axis(min(sizes), max(sizes), "input size", size_text, is_log=True, marks=marks)
+    chart = _lines(series, "Resident memory by size", _volume, x)
+    return section("By input size", table(SCALING_HEADINGS, scaling_rows(results), (0, 1, 2, 3, 4)), chart)
+
+
+def _percent(value: float) -> str:
+    return f"{value:.0f} %"
 
 
 def _volume(size: float) -> str:
@@ -150,34 +181,36 @@ def _about(run: WatchedRun) -> str:
 def _bands(result: SuiteResult) -> list[tuple[str, float, float]]:
     start = result.run.start_ms
     end = result.run.end_ms or start
-    return [(one.name, (one.begin_ms - start) / 1000, ((one.end_ms or end) - start) / 1000) for one in result.steps]
+    return [(step.name, (step.begin_ms - start) / 1000, ((step.end_ms or end) - start) / 1000) for step in result.steps]
 
 
-def _steps(result: SuiteResult) -> str:
-    rows = [(one.name, None if one.seconds is None else f"{one.seconds:,.1f}", one.exit_code) for one in result.steps]
-    return _table(("step", "seconds", "exit code"), rows)
-
-
-def _maxima(result: SuiteResult) -> str:
+def _steps(result: SuiteResult) -> Markup:
     rows = [
-        (step, role, one.processes, f"{one.cpu_percent:,.0f}", _volume(one.virtual_bytes), _volume(one.rss_bytes),
-         None if one.pss_bytes is None else _volume(one.pss_bytes))
-        for (step, role), one in result.maxima.items()
+        (step.name, None if step.seconds is None else f"{step.seconds:,.1f}", step.exit_code) for step in result.steps
+    ]
+    return table(("step", "seconds", "exit code"), rows)
+
+
+def _maxima(result: SuiteResult) -> Markup:
+    rows = [
+        (step, role, maxima.processes, f"{maxima.cpu_percent:,.0f}", _volume(maxima.virtual_bytes),
+         _volume(maxima.rss_bytes), None if maxima.pss_bytes is None else _volume(maxima.pss_bytes))
+        for (step, role), maxima in result.maxima.items()
     ]  # fmt: skip
-    return _table(("step", "role", "processes", "CPU %", "virtual", "resident", "proportional"), rows, (0, 1))
+    return table(("step", "role", "processes", "CPU %", "virtual", "resident", "proportional"), rows, (0, 1))
 
 
 def _by_role(samples: Iterable[ProcessSample], name: str, start_ms: int) -> dict[str, list[tuple[float, float]]]:
     """Role, and host where there are several → (seconds, sum over its processes)."""
     rows = list(samples)
-    several = len({one.host for one in rows}) > 1
+    several = len({sample.host for sample in rows}) > 1
     sums: dict[str, dict[float, float]] = defaultdict(lambda: defaultdict(float))
-    for one in rows:
-        label = f"{one.role} {one.host}" if several else one.role
-        sums[label][(one.time_ms - start_ms) / 1000] += getattr(one, name) or 0
+    for sample in rows:
+        label = f"{sample.role} {sample.host}" if several else sample.role
+        sums[label][(sample.time_ms - start_ms) / 1000] += getattr(sample, name) or 0
     order = list(ROLES)
     # Where a role has no process its sum is nothing: a line across would be wrong.
-    times = sorted({(one.time_ms - start_ms) / 1000 for one in rows})
+    times = sorted({(sample.time_ms - start_ms) / 1000 for sample in rows})
     return {
         label: [(time, values.get(time, 0.0)) for time in times] if not several else sorted(values.items())
         for label, values in sorted(sums.items(), key=lambda entry: order.index(entry[0].partition(" ")[0]))
@@ -185,36 +218,11 @@ def _by_role(samples: Iterable[ProcessSample], name: str, start_ms: int) -> dict
 
 
 def _top(samples: Iterable[ProcessSample], start_ms: int) -> dict[str, list[tuple[float, float]]]:
-    found: dict[tuple[str, int, int], list[tuple[float, float]]] = defaultdict(list)
+    points: dict[tuple[str, int, int], list[tuple[float, float]]] = defaultdict(list)
     names: dict[tuple[str, int, int], str] = {}
-    for one in samples:
-        key = (one.host, one.pid, one.create_ms)
-        found[key].append(((one.time_ms - start_ms) / 1000, float(one.rss_bytes or 0)))
-        names[key] = f"{one.pid} {one.role}"
-    largest = sorted(found, key=lambda key: -max(value for _, value in found[key]))[:_TOP]
-    return {names[key]: found[key] for key in largest}
-
-
-def _head(title: str, about: str) -> str:
-    return f"<h1>{_text(title)}</h1><p>{_text(about)}</p>"
-
-
-def _section(title: str, content: str, about: str = "") -> str:
-    intro = f"<p>{_text(about)}</p>" if about else ""
-    return f"<section><h2>{_text(title)}</h2>{intro}{content}</section>"
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[object]], text: Sequence[int] = (0,)) -> str:
-    def line(tag: str, cells: Sequence[object]) -> str:
-        return "".join(
-            f"<{tag}{' class=text' if i in text else ''}>{_NOTHING if cell is None else _text(cell)}</{tag}>"
-            for i, cell in enumerate(cells)
-        )
-
-    body = "".join(f"<tr>{line('td', row)}</tr>" for row in rows)
-    head = f"<thead><tr>{line('th', heads)}</tr></thead>" if any(heads) else ""
-    return f'<div class="scroll" tabindex="0"><table>{head}<tbody>{body}</tbody></table></div>'
-
-
-def _text(value: object) -> str:
-    return escape(readable(str(value), lines=False))
+    for sample in samples:
+        key = (sample.host, sample.pid, sample.create_ms)
+        points[key].append(((sample.time_ms - start_ms) / 1000, float(sample.rss_bytes or 0)))
+        names[key] = f"{sample.pid} {sample.role}"
+    largest = sorted(points, key=lambda key: -max(value for _, value in points[key]))[:_TOP]
+    return {names[key]: points[key] for key in largest}

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from cmsspark.apps.monitor.processes_request import with_one_clock
+from cmsspark.apps.monitor.node_identity import with_one_clock
 from cmsspark.apps.monitor.processes_roles import ROLES
 from cmsspark.apps.monitor.suite_file import ALL, Limit, size_text
 from cmsspark.base.config_files import nearest
@@ -70,10 +70,10 @@ class SuiteResult:
     def values(self, step: str, role: str, measure: str) -> list[float]:
         """Return a measure of a step and role, one value for each time that the step ran."""
         if measure == "seconds":
-            return [one.seconds for one in self.steps if one.name == step and one.seconds is not None]
+            return [time.seconds for time in self.steps if time.name == step and time.seconds is not None]
         maxima = self.maxima.get((step, role))
         every = self.repeats.get((step, role)) or ([maxima] if maxima is not None else [])
-        return [float(getattr(one, measure)) for one in every]
+        return [float(getattr(time, measure)) for time in every]
 
 
 def step_times(log: Iterable[LogEntry]) -> list[StepTime]:
@@ -92,7 +92,7 @@ def step_times(log: Iterable[LogEntry]) -> list[StepTime]:
     return steps
 
 
-def maxima_of(samples: Iterable[ProcessSample], steps: Sequence[StepTime]) -> dict[tuple[str, str], Maxima]:
+def compute_maxima(samples: Iterable[ProcessSample], steps: Sequence[StepTime]) -> dict[tuple[str, str], Maxima]:
     """Maxima by (step, role), in the order of the steps and roles."""
     ticks: dict[tuple[str, str, str, int], list[ProcessSample]] = defaultdict(list)
     for sample in samples:
@@ -100,13 +100,13 @@ def maxima_of(samples: Iterable[ProcessSample], steps: Sequence[StepTime]) -> di
             if step.begin_ms <= sample.time_ms and (step.end_ms is None or sample.time_ms <= step.end_ms):
                 ticks[step.name, sample.role, sample.host, sample.time_ms].append(sample)
                 ticks[step.name, ALL, sample.host, sample.time_ms].append(sample)
-    found: dict[tuple[str, str], Maxima] = {}
+    maxima: dict[tuple[str, str], Maxima] = {}
     for (step_name, role, _, _), rows in ticks.items():
-        before = found.get((step_name, role), Maxima())
+        before = maxima.get((step_name, role), Maxima())
         pss = [row.pss_bytes for row in rows if row.pss_bytes is not None]
         # A sum of some of the processes would be no sum.
         total = sum(pss) if len(pss) == len(rows) else None
-        found[step_name, role] = Maxima(
+        maxima[step_name, role] = Maxima(
             round(max(before.cpu_percent, sum(row.cpu_percent or 0 for row in rows)), 1),
             max(before.virtual_bytes, sum(row.virtual_bytes or 0 for row in rows)),
             max(before.rss_bytes, sum(row.rss_bytes or 0 for row in rows)),
@@ -114,10 +114,10 @@ def maxima_of(samples: Iterable[ProcessSample], steps: Sequence[StepTime]) -> di
             max(before.processes, len(rows)),
         )
     order = dict.fromkeys((step.name, role) for step in steps for role in (ALL, *ROLES))
-    return {key: found[key] for key in order if key in found}
+    return {key: maxima[key] for key in order if key in maxima}
 
 
-def result_of(database: ProcessDatabase, run: WatchedRun) -> SuiteResult:
+def load_result(database: ProcessDatabase, run: WatchedRun) -> SuiteResult:
     """Return the result of a stored run of a suite."""
     log = database.log(run.run)
     steps = step_times(log)
@@ -126,9 +126,9 @@ def result_of(database: ProcessDatabase, run: WatchedRun) -> SuiteResult:
     repeats: dict[tuple[str, str], list[Maxima]] = {}
     for step in steps:
         if names.count(step.name) > 1:
-            for key, maxima in maxima_of(samples, [step]).items():
+            for key, maxima in compute_maxima(samples, [step]).items():
                 repeats.setdefault(key, []).append(maxima)
-    return SuiteResult(run, steps, maxima_of(samples, steps), repeats)
+    return SuiteResult(run, steps, compute_maxima(samples, steps), repeats)
 
 
 def latest_by_size(database: ProcessDatabase, suite: str, release: str | None) -> dict[float | None, SuiteResult]:
@@ -142,18 +142,18 @@ def latest_by_size(database: ProcessDatabase, suite: str, release: str | None) -
     runs = [run for run in every if run.status == DONE]
     if release is None and runs:
         release = runs[0].release
-    found: dict[float | None, SuiteResult] = {}
+    results: dict[float | None, SuiteResult] = {}
     for run in runs:
-        if run.release == release and run.input_size not in found:
-            found[run.input_size] = result_of(database, run)
-    if not found:
-        known = ", ".join(dict.fromkeys(readable(str(run.release), lines=False) for run in runs)) or "none"
+        if run.release == release and run.input_size not in results:
+            results[run.input_size] = load_result(database, run)
+    if not results:
+        releases = ", ".join(dict.fromkeys(readable(str(run.release), lines=False) for run in runs)) or "none"
         raise InputMissing(
             f"a complete run of the suite {suite}" + (f", release {release}," if release else "") + " is wanted",
-            found=f"complete runs of releases: {known}",
+            found=f"complete runs of releases: {releases}",
             next_step="cmsspark lab perf run SUITE.yaml --release NAME",
         )
-    return dict(sorted(found.items(), key=lambda entry: entry[0] or 0))
+    return dict(sorted(results.items(), key=lambda entry: entry[0] or 0))
 
 
 def _no_suite(database: ProcessDatabase, suite: str) -> InputMissing:
@@ -165,7 +165,7 @@ def _no_suite(database: ProcessDatabase, suite: str) -> InputMissing:
     )
 
 
-def runs_of(database: ProcessDatabase, suite: str, limit: int) -> list[WatchedRun]:
+def load_runs(database: ProcessDatabase, suite: str, limit: int) -> list[WatchedRun]:
     """Return the last runs of a suite, the latest first. Raises InputMissing (66) for none."""
     runs = database.runs(suite=suite, limit=limit)
     if not runs:
@@ -174,20 +174,19 @@ def runs_of(database: ProcessDatabase, suite: str, limit: int) -> list[WatchedRu
 
 
 def only_in_one(before: Mapping[float | None, SuiteResult], after: Mapping[float | None, SuiteResult]) -> list[str]:
-    """Return a line for each input size, and for each step of a common size, that one side lacks: it is not compared.
-    """
+    """Return a line for each input size, and each step of a common size, that only one side has: it is not compared."""
     lines = []
-    for side, own, other in (("BEFORE", before, after), ("AFTER", after, before)):
-        lacking = [size for size in own if size not in other]
+    for side, results, opposite in (("BEFORE", before, after), ("AFTER", after, before)):
+        lacking = [size for size in results if size not in opposite]
         sizes = ", ".join("none" if size is None else size_text(size) for size in lacking)
         if lacking:
             lines.append(f"only {side} has a run of the input size {sizes}")
         steps = [
             step.name
-            for size, result in own.items()
-            if size in other
+            for size, result in results.items()
+            if size in opposite
             for step in result.steps
-            if step.name not in {one.name for one in other[size].steps}
+            if step.name not in {time.name for time in opposite[size].steps}
         ]
         if steps:
             lines.append(f"only {side} has the step {', '.join(dict.fromkeys(steps))}")
@@ -210,3 +209,63 @@ def broken_limits(result: SuiteResult, limits: Sequence[Limit]) -> list[str]:
             elif value > most:
                 lines.append(f"{where}: at most {most:,.0f} is wanted, it was {value:,.0f}")
     return lines
+
+
+#: What differs between two runs of the same program anyway: seconds of its start, memory of its allocator, a sample of
+#: the CPU more or less. Repeated steps show more than that.
+FLOORS: Final[Mapping[str, float]] = {
+    "seconds": 0.5, "rss_bytes": 16_000_000, "virtual_bytes": 128_000_000, "cpu_percent": 25.0,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A measure of a step and role in two releases: the median of the times that the step ran.
+
+    ``ratio``: the second to the first; None where that is nothing. ``noise``: by how much the measure differs without
+    a reason, the larger of a floor and of the spreads of both sides.
+    """
+
+    size: float | None
+    step: str
+    role: str
+    measure: str
+    before: float | None
+    after: float | None
+    noise: float = 0.0
+
+    @property
+    def ratio(self) -> float | None:
+        """Return the second value to the first."""
+        return self.after / self.before if self.before and self.after is not None else None
+
+    def has_grown(self, tolerance: float) -> bool:
+        """Return whether the measure grew by more than a share, and by more than noise."""
+        if self.ratio is None or self.before is None or self.after is None:
+            return False
+        return self.ratio > 1 + tolerance and self.after - self.before > self.noise
+
+
+def differences(
+    before: Mapping[float | None, SuiteResult], after: Mapping[float | None, SuiteResult]
+) -> list[Difference]:
+    """Return every measure of every step and role of sizes that both have; seconds have the role ``all``."""
+    rows = []
+    for size, first in before.items():
+        second = after.get(size)
+        if second is None:
+            continue
+        for step in dict.fromkeys(time.name for time in (*first.steps, *second.steps)):
+            rows.append(_difference(size, step, ALL, "seconds", first, second))
+        for step, role in dict.fromkeys((*first.maxima, *second.maxima)):
+            rows += [_difference(size, step, role, measure, first, second) for measure in MEASURES]
+    return rows
+
+
+def _difference(
+    size: float | None, step: str, role: str, measure: str, first: SuiteResult, second: SuiteResult
+) -> Difference:
+    sides = [result.values(step, role, measure) for result in (first, second)]
+    spreads = [max(values) - min(values) for values in sides if values]
+    before, after = (statistics.median(values) if values else None for values in sides)
+    return Difference(size, step, role, measure, before, after, max(FLOORS[measure], *spreads, 0.0))

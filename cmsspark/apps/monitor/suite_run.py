@@ -16,12 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from cmsspark.apps.monitor.processes_address import check_address, server_tls
+from cmsspark.apps.monitor.node_identity import check_address, server_tls
+from cmsspark.apps.monitor.orphan_reaper import STEP_VARIABLE, OrphanReaper, end_group, end_step
 from cmsspark.apps.monitor.processes_collector import Collector
 from cmsspark.apps.monitor.processes_sampler import TreeSampler
 from cmsspark.apps.monitor.suite_file import Nodes, Step, Suite, filled, size_text
-from cmsspark.apps.monitor.suite_guard import Guard
-from cmsspark.apps.monitor.suite_processes import STEP_VARIABLE, end_group, end_step
 from cmsspark.base import clock
 from cmsspark.base.errors import SettingsError
 from cmsspark.base.signals import interruptible
@@ -53,10 +52,10 @@ class SuiteRunner:
     state_dir: Path
     release: str
     log: Callable[[str], None]
-    _guard: Guard = field(init=False)
+    _guard: OrphanReaper = field(init=False)
 
     def __post_init__(self) -> None:
-        self._guard = Guard(self.state_dir)
+        self._guard = OrphanReaper(self.state_dir)
 
     def run(self) -> list[WatchedRun]:
         """Run the steps for each size; the stored runs. A run whose step fails is FAILED, and the rest is not run."""
@@ -131,9 +130,9 @@ class SuiteRunner:
         output = self.state_dir / "perf" / run.run / f"{step.name}.log"
         output.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         marker = f"{run.run}/{self.suite.steps.index(step)}/"
-        own = dict(zip(step.env, filled(list(step.env.values()), values), strict=True))
+        environment = dict(zip(step.env, filled(list(step.env.values()), values), strict=True))
         # The steps are watched here: run_spark need not do it again.
-        environ = {**os.environ, "CMSSPARK_MONITOR": "0", **own, STEP_VARIABLE: marker}
+        environ = {**os.environ, "CMSSPARK_MONITOR": "0", **environment, STEP_VARIABLE: marker}
         argv = filled(step.command, values)
         with open(output, "wb") as stream:
             os.fchmod(stream.fileno(), 0o600)
@@ -230,8 +229,8 @@ def _started_monitors(nodes: Nodes, values: dict[str, str]) -> dict[str, subproc
     return monitors
 
 
-def _not_started(what: str, argv: list[str], error: OSError | ValueError) -> SettingsError:
+def _not_started(label: str, argv: list[str], error: OSError | ValueError) -> SettingsError:
     reason = error.strerror if isinstance(error, OSError) else str(error)
     return SettingsError(
-        f"the command of {what} cannot be started", where=argv[0], found=reason, next_step="is it on PATH?"
+        f"the command of {label} cannot be started", where=argv[0], found=reason, next_step="is it on PATH?"
     )

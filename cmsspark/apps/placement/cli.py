@@ -179,7 +179,7 @@ def _echo_advice(advice: Any, top: int) -> None:
             for row in rows[:top]
         ]
         headings = ("bytes", "expected reads there", "popular", "serves", "copies", "by", "site", "dataset")
-        echo_table(headings, shown, left=(5, 6, 7), whole=(5, 6), optional=(2, 5, 3), indent="  ")
+        echo_table(headings, shown, texts=(5, 6, 7), full=(5, 6), optional=(2, 5, 3), indent="  ")
         if len(rows) > top:
             click.echo(f"  and {len(rows) - top:,} more; --top, --json or -o prints them")
 
@@ -237,7 +237,7 @@ def _echo_weeks(rows: list[Any]) -> None:
          percent(_share(row.remote_bytes, row.read_bytes)), volume(row.copied_bytes), volume(row.removed_bytes))
         for row in rows
     ]  # fmt: skip
-    echo_table(("week", "rule", "remote reads", "remote bytes", "copied", "removed"), shown, left=(0, 1))
+    echo_table(("week", "rule", "remote reads", "remote bytes", "copied", "removed"), shown, texts=(0, 1))
     click.echo()
 
 

@@ -120,7 +120,7 @@ def evaluate_command(
         means = [_mean([row[number] for row in own]) for number in _NUMBERS]
         shown.append(("mean", name, percent(_mean([row["positives"] for row in own]) or 0), *map(_number, means)))
     headings = ("week", "model", "popular", "average precision", "AUC", "Brier", "TPR", "TNR")
-    echo_table(headings, shown, left=(0, 1), optional=(6, 7))
+    echo_table(headings, shown, texts=(0, 1), optional=(6, 7))
 
 
 _NUMBERS: Final = ("average_precision", "auc", "brier", "tpr", "tnr")
@@ -310,7 +310,7 @@ def tune_command(
         (*(f"{row['options'][name]:g}" for name in names), *(_number(row[number]) for number in numbers))
         for row in rows
     ]
-    echo_table((*names, "average precision", "Brier", "held-back week", "its Brier"), shown, left=())
+    echo_table((*names, "average precision", "Brier", "held-back week", "its Brier"), shown, texts=())
 
 
 @command.command("columns")

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
-from html import escape
 from typing import Any, Final
 
 import numpy as np
+from markupsafe import Markup
 
 from cmsspark.apps.popularity.explanations import importance, moved_by, reasons
 from cmsspark.apps.popularity.fitting import fit
 from cmsspark.apps.popularity.quantities import expected
 from cmsspark.apps.popularity.training import Weeks
+from cmsspark.pages.layout import section, table
 
 Array = np.ndarray[Any, Any]
 
@@ -21,46 +22,39 @@ _LIKELY: Final = 0.5
 _COLUMNS, _DATASETS = 20, 50
 
 
-def sections(weeks: Weeks, model: str, day: int, scores: Array, rows: Sequence[Mapping[str, Any]], seed: int) -> str:
-    """Return the sections. ``day``: of the last judged week; ``scores``: what the model predicted for it; ``rows``: of
+def sections(
+    weeks: Weeks, model: str, day: int, scores: Array, rows: Sequence[Mapping[str, Any]], seed: int
+) -> Iterator[Markup]:
+    """Yield the sections. ``day``: of the last judged week; ``scores``: what the model predicted for it; ``rows``: of
     :func:`cmsspark.apps.popularity.evaluate.judged`, of all weeks and models.
     """
-    own = [row for row in rows if row["model"] == model]
     fitted = fit(weeks, day, model, seed=seed)
-    known, entered = weeks.until(day), np.nonzero(~np.isnan(scores))[0]
-    moved = moved_by(fitted.model, known, day, entered)
-    parts = [
-        _part(
-            "By stratum",
-            "Means of the weeks: active datasets were used in the week before, dormant ones before that.",
-            _strata(own),
-        ),
-        _part(
-            "From accesses to forecasts",
-            f"The last judged week, from {weeks.series.days[day]} on.",
-            _funnel(weeks, day, scores, len(fitted.training.rows), fitted.training.total),
-        ),
-    ]
+    before, entered = weeks.until(day), np.nonzero(~np.isnan(scores))[0]
+    moved = moved_by(fitted.model, before, day, entered)
+    about = "Means of the weeks: active datasets were used in the week before, dormant ones before that."
+    yield section("By stratum", _strata([row for row in rows if row["model"] == model]), about=about)
+    funnel = _funnel(weeks, day, scores, len(fitted.training.rows), fitted.training.total)
+    about = f"The last judged week, from {weeks.series.days[day]} on."
+    yield section("From accesses to forecasts", funnel, about=about)
     if moved is not None:
-        lines = [(name, f"{value:.3f}") for name, value in importance(known.columns, moved)[:_COLUMNS]]
+        lines = [(name, f"{value:.3f}") for name, value in importance(before.columns, moved)[:_COLUMNS]]
         about = "The mean change of the logarithm of the odds by each column, in that week."
-        parts.append(_part("Columns that matter", about, _rows(("column", "mean change"), lines)))
+        yield section("Columns that matter", table(("column", "mean change"), lines), about=about)
     about = "The most probable datasets of that week, and what happened."
-    parts.append(_part("Datasets", about, _datasets(weeks, day, scores, entered, moved, seed)))
-    return "".join(parts)
+    yield section("Datasets", _datasets(weeks, day, scores, entered, moved, seed), about=about)
 
 
-def _strata(rows: Sequence[Mapping[str, Any]]) -> str:
+def _strata(rows: Sequence[Mapping[str, Any]]) -> Markup:
     lines = []
     for stratum in ("active", "dormant", "new"):
         parts = [row["strata"][stratum] for row in rows]
         names = ("positives", "average_precision", "brier", "tpr", "tnr")
         means = [_mean([part[name] for part in parts]) for name in names]
         lines.append((stratum, f"{np.mean([part['rows'] for part in parts]):,.0f}", *map(_number, means)))
-    return _rows(("stratum", "datasets a week", "popular", "average precision", "Brier", "TPR", "TNR"), lines)
+    return table(("stratum", "datasets a week", "popular", "average precision", "Brier", "TPR", "TNR"), lines)
 
 
-def _funnel(weeks: Weeks, day: int, scores: Array, learned: int, total: int) -> str:
+def _funnel(weeks: Weeks, day: int, scores: Array, learned: int, total: int) -> Markup:
     series, entered = weeks.series, ~np.isnan(scores)
     labels = weeks.label.of(series, day) > 0
     is_likely = np.nan_to_num(scores) >= _LIKELY
@@ -79,10 +73,10 @@ def _funnel(weeks: Weeks, day: int, scores: Array, learned: int, total: int) -> 
         ("popular, of those that had entered", int((labels & entered).sum())),
         ("popular, but only entered in the week", int((labels & ~entered).sum())),
     )
-    return _rows(("step", "number"), [(name, f"{count:,}") for name, count in steps])
+    return table(("step", "number"), [(name, f"{count:,}") for name, count in steps])
 
 
-def _datasets(weeks: Weeks, day: int, scores: Array, entered: Array, moved: Array | None, seed: int) -> str:
+def _datasets(weeks: Weeks, day: int, scores: Array, entered: Array, moved: Array | None, seed: int) -> Markup:
     series = weeks.series
     first = np.argsort(-scores[entered], kind="stable")[:_DATASETS]
     why = reasons(weeks.until(day).columns, None if moved is None else moved[first]) or [None] * len(first)
@@ -93,20 +87,11 @@ def _datasets(weeks: Weeks, day: int, scores: Array, entered: Array, moved: Arra
         site = () if series.sites is None else (series.sites[number],)
         quantiles = "–" if amounts is None else ", ".join(f"{value:,.0f}" for value in amounts.quantiles[number])
         name = series.datasets[number]
-        lines.append((name, *site, f"{scores[number]:.3f}", quantiles, f"{happened[number]:,.0f}", reason or "–"))
+        lines.append((name, *site, f"{scores[number]:.3f}", quantiles, f"{happened[number]:,.0f}", reason))
     end = series.days[day] + timedelta(days=weeks.label.days - 1)
     headings = ("probability", "accesses: 10, 50, 90 %", f"accesses to {end}", "moved by")
-    return _rows(("dataset", *(() if series.sites is None else ("site",)), *headings), lines)
-
-
-def _part(title: str, about: str, table: str) -> str:
-    return f"<h2>{escape(title)}</h2><p>{escape(about)}</p><div class='scroll'>{table}</div>"
-
-
-def _rows(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    head = "".join(f"<th scope='col'>{escape(text)}</th>" for text in headings)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in line) + "</tr>" for line in lines)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    names = ("dataset",) if series.sites is None else ("dataset", "site")
+    return table((*names, *headings), lines, (*range(len(names)), len(names) + 3))
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

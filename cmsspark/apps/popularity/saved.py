@@ -255,7 +255,7 @@ def _fitted(saved: Mapping[str, Any], card: Mapping[str, Any]) -> Fitted:
     try:
         model = make_model(saved["name"], _label(card))
     except UsageError as error:
-        raise ValueError(error.wanted) from None
+        raise ValueError(error.problem) from None
     model.load(saved["model"])
     calibration = None if saved["calibration"] is None else np.array(saved["calibration"])
     nothing = np.zeros(0)

@@ -63,10 +63,10 @@ def compact(
             if found is None or not (dry_run or compacted_runs.compact(files, fout, job, interval)):
                 continue
         except NotReady as error:
-            click.echo(f"left out: {job} of {interval}: {error.wanted}")
+            click.echo(f"left out: {job} of {interval}: {error.problem}")
             continue
         except CmssparkError as error:
-            click.echo(f"failed: {job} of {interval}: {error.wanted}")
+            click.echo(f"failed: {job} of {interval}: {error.problem}")
             first_error = first_error or error
             continue
         now, then = found.counts

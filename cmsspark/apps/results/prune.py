@@ -51,7 +51,7 @@ def _prune_rest(files: Files, fout: str, settings: Settings, before_ms: int, *, 
             leftovers.remove_lease(files, old_lease)
         except NotReady as error:
             held += 1
-            click.echo(f"kept: the lease of {old_lease.what}: {error.wanted}")
+            click.echo(f"kept: the lease of {old_lease.what}: {error.problem}")
     if leases:
         count = len(leases) - held
         text = number_of(count, "old lease")
@@ -85,7 +85,7 @@ def prune(files: Files, fout: str, before_ms: int, *, remove: bool) -> int:
 
 def _remove(files: Files, fout: str, run: OldRun) -> str | None:
     """Delete a run under its day's lease; the reason where it must stay."""
-    folder = lease.folder_of(fout, run.job, run.interval)
+    folder = lease.lease_folder(fout, run.job, run.interval)
     try:
         with lease.hold(files, folder, f"{run.job} of {run.interval}"):
             # Check again under the lease: a run may have become current, or the current one may be lost.
@@ -94,5 +94,5 @@ def _remove(files: Files, fout: str, run: OldRun) -> str | None:
                 return "it may be the only copy"
             files.delete(run.path)
     except NotReady as error:
-        return error.wanted
+        return error.problem
     return None

@@ -55,7 +55,7 @@ def list_command(settings_file: str | None) -> None:
     ends = [None, *(end for end, _ in keys.older)]
     for key, first, end in zip((keys.current, *(key for _, key in keys.older)), starts, ends, strict=True):
         rows.append((key.key_id, first or "–", "–" if end is None else end - timedelta(days=1)))
-    echo_table(("key", "first day", "last day"), rows, left=(0, 1, 2))
+    echo_table(("key", "first day", "last day"), rows, texts=(0, 1, 2))
 
 
 @command.command("rotate")

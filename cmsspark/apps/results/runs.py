@@ -84,7 +84,7 @@ def command(
             click.echo(json_text(run.as_dict()))
         return
     headings = ("run", "job", "day", "state", "started (UTC)", "seconds", "rows", "")
-    echo_table(headings, [_row(run) for run in runs], left=(0, 1, 2, 3, 4, 7), whole=(0, 2, 3, 4), optional=(5, 4))
+    echo_table(headings, [_row(run) for run in runs], texts=(0, 1, 2, 3, 4, 7), full=(0, 2, 3, 4), optional=(5, 4))
 
 
 def _row(run: Run) -> tuple[object, ...]:

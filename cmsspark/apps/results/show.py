@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from cmsspark.apps.monitor.show_measured import echo_measured, latest_of, only_measured
+from cmsspark.apps.monitor.show_measured import echo_measured, find_latest, only_measured
 from cmsspark.apps.results.runs import COLOURS, history_of, interval_text
 from cmsspark.base import clock
 from cmsspark.base.errors import UsageError
@@ -121,7 +121,7 @@ def _find_run(history: RunHistory, name: str, settings: Settings) -> Run:
     """Return the run of the run history that a name means. Raises UsageError (2) where it means none, or a script's."""
     if name == "latest":
         record = history.find(name)
-        script = latest_of(settings.state_dir, name)
+        script = find_latest(settings.state_dir, name)
         # The measurement of a job begins before its run: what was measured later is a script's.
         if script is not None and script.began_ms > record.began_ms:
             raise UsageError("the latest run is a script's", found=script.run)

@@ -120,7 +120,7 @@ def remarks(records: Mapping[str, DayRecord], span: Sequence[date]) -> list[str]
 
 def _print(span: list[date], jobs: list[str], cells: Mapping[tuple[date, str], Cell]) -> None:
     rows = [[day.isoformat(), *(_shown(cells[day, job]) for job in jobs)] for day in span]
-    echo_table(["day", *jobs], rows, left=range(len(jobs) + 1), whole=(0,))
+    echo_table(["day", *jobs], rows, texts=range(len(jobs) + 1), full=(0,))
     click.echo()
     used = {cell.word for cell in cells.values()}
     for word, (colour, meaning) in WORDS.items():

@@ -239,7 +239,7 @@ def status_command(name: str | None, settings_file: str | None) -> None:
         echo_table(
             ("run", "state", "on", "workers", "attempt", "began (UTC)", "reason"),
             rows,
-            left=(0, 1, 2, 5, 6),
+            texts=(0, 1, 2, 5, 6),
             optional=(6, 5, 4),
         )
         return
@@ -248,7 +248,7 @@ def status_command(name: str | None, settings_file: str | None) -> None:
     click.echo(f"{name}: {state.state}" + (f": {state.reason}" if state.reason else ""))
     click.echo(f"  script: {record.script}\n  on: {record.backend}, attempt {state.attempt}\n  folder: {folder.path}")
     echo_table(
-        ("worker", "state"), [(f"worker {i}", now) for i, now in enumerate(state.workers)], left=(0, 1), indent="  "
+        ("worker", "state"), [(f"worker {i}", now) for i, now in enumerate(state.workers)], texts=(0, 1), indent="  "
     )
 
 

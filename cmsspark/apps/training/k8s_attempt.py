@@ -129,7 +129,7 @@ class JobAttempt:
                 answered = time.monotonic()
             except ApiAway as error:
                 # Workers go on while the API server is away.
-                self._report_once(f"{error.wanted}: {error.found}; trying again")
+                self._report_once(f"{error.problem}: {error.found}; trying again")
                 if time.monotonic() - answered > _AWAY_SECONDS:
                     raise
                 failure = None

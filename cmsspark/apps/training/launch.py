@@ -55,7 +55,7 @@ def launch(run: TrainingRun, backend: Backend, folder: RunFolder, echo: Callable
         _finish(folder, "stopped", "it was interrupted")
         raise
     except BaseException as error:
-        wanted = error.wanted if isinstance(error, CmssparkError) else f"{type(error).__name__}: {error}"
+        wanted = error.problem if isinstance(error, CmssparkError) else f"{type(error).__name__}: {error}"
         _finish(folder, "failed", wanted)
         raise
 

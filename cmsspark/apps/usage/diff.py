@@ -54,7 +54,7 @@ class Side:
             return cls(dates.parse_day(name), run or None)
         except UsageError as error:
             raise UsageError(
-                error.wanted, next_step="give a day (20260115), a week (2026-W46), a month (2026-11) or a range "
+                error.problem, next_step="give a day (20260115), a week (2026-W46), a month (2026-11) or a range "
                 "(2026-11-01--2026-11-10)",
             ) from None  # fmt: skip
 

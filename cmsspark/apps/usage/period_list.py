@@ -37,7 +37,7 @@ def echo_periods(settings: Settings, fout: str | None, as_json: bool) -> None:
     for row in periods:
         state = "partial" if row["partial"] else ""
         rows.append((row["period"], row["days"], row["rows"], state, "; ".join(row["stale"]) or "up to date"))
-    echo_table(("period", "days", "rows", "", "changes since then"), rows, left=(0, 3, 4), whole=(0, 3), indent="  ")
+    echo_table(("period", "days", "rows", "", "changes since then"), rows, texts=(0, 3, 4), full=(0, 3), indent="  ")
 
 
 def _as_dict(files: Files, fout: str, period: Period, runs: CurrentRuns) -> dict[str, Any]:

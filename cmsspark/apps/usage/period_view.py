@@ -152,6 +152,6 @@ def _print(rows: pl.DataFrame, view: View, top: int) -> None:
     ]
     count = len(view.rollup.measures)
     optional = [i for i, name in enumerate(names[:count]) if name != view.sort]
-    echo_table(names, shown, left=range(count, len(names)), optional=optional, indent="  ")
+    echo_table(names, shown, texts=range(count, len(names)), optional=optional, indent="  ")
     if rows.height > top:
         click.echo(f"  and {rows.height - top:,} more; --top, --out or --json prints them")

@@ -83,7 +83,7 @@ def _report(
         if skipped is None:
             raise
         raise InputMissing(
-            error.wanted,
+            error.problem,
             where=error.where,
             found=f"the day was skipped by {skipped.user}: {skipped.reason}",
             next_step="cmsspark daily skip … --undo lets cmsspark daily run it",

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Final
 from cmsspark.base.errors import OutputError, UsageError
 from cmsspark.base.periods import Interval, Period
 from cmsspark.cli.output_files import write_file
-from cmsspark.pages import charts, use_pictures
+from cmsspark.pages import use_pictures
 from cmsspark.pages.pdf import pdf
 from cmsspark.pages.pictures import Picture, pictures
 from cmsspark.pages.png import png
+from cmsspark.pages.svg import standalone
 from cmsspark.store import results
 from cmsspark.store.job_index import job_of_table
 from cmsspark.store.stored_columns import files_of, table_rows
@@ -82,7 +83,7 @@ def _chosen(drawn: list[Picture], names: tuple[str, ...]) -> list[Picture]:
 
 def _written(picture: Picture, when: Interval, folder: Path, fmt: str) -> list[Path]:
     """Write the files of a picture and return their paths. Raises OutputError (73)."""
-    svg = charts.standalone(picture.chart, picture.title, picture.about)
+    svg = standalone(picture.chart, picture.title, picture.about)
     writers: dict[str, Callable[[], bytes]] = {
         "svg": svg.encode,
         "png": partial(png, svg, _NEEDS_EXTRA),

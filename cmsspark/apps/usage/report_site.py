@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
+from markupsafe import Markup
 
 from cmsspark.base import clock
 from cmsspark.base.errors import CmssparkError, InputMissing, OutputError
@@ -70,13 +71,13 @@ def _job_pages(files: Files, store: str, job: Job, out: Path) -> Iterator[SitePa
             marker = _MARKER.format(run=escape(current.manifest.run))
             if not _is_made(out / path, marker):
                 folder = current.path.rsplit("/", 1)[0]
-                links = '<a href="../index.html">All days, weeks and months</a>'
+                links = Markup('<a href="../index.html">All days, weeks and months</a>')
                 content = page_of_run(files, store, job, current.manifest, folder, links)
                 _write(out / path, f"{content}{marker}\n")
         except CmssparkError as error:
             if isinstance(error, OutputError):
                 raise
-            fault = f"{error.wanted}: {error.found}" if error.found else error.wanted
+            fault = f"{error.problem}: {error.found}" if error.found else error.problem
             yield SitePage(interval, SiteEntry(title, "", Verdict("bad", "damaged", fault)), fault)
             continue
         yield SitePage(interval, SiteEntry(title, path, verdict_of(current.manifest)))

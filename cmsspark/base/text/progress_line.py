@@ -61,14 +61,14 @@ class ProgressLine:
 
     def __init__(
         self,
-        what: str,
+        label: str,
         total: int | None,
         unit: str = "parts",
         *,
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.what, self.total, self.unit = what, total, unit
+        self.label, self.total, self.unit = label, total, unit
         self.done = self.records = 0
         self._stream = sys.stderr if stream is None else stream
         self._clock = clock
@@ -115,7 +115,7 @@ class ProgressLine:
             parts.append(f"{self.done:,} {self.unit}")
         if share:
             parts.append(f"{duration(seconds / share - seconds)} left")
-        return f"{self.what}: {', '.join(parts)}"
+        return f"{self.label}: {', '.join(parts)}"
 
     def clear(self) -> None:
         """Take the line off the terminal."""
@@ -135,9 +135,9 @@ class ProgressLine:
         self._stream.flush()
 
 
-def counted(items: Iterable[T], what: str, total: int | None, unit: str) -> Iterator[T]:
+def counted(items: Iterable[T], label: str, total: int | None, unit: str) -> Iterator[T]:
     """Yield ``items`` and show how many are done."""
-    with ProgressLine(what, total, unit) as line:
+    with ProgressLine(label, total, unit) as line:
         for item in items:
             yield item
             line.add()
@@ -149,9 +149,9 @@ def _volume(size: float) -> str:
 
 def duration(seconds: float) -> str:
     """``0:12``, ``3:40`` or ``1:02:09``."""
-    whole = max(0, round(seconds))
-    hours, minutes = whole // 3600, whole // 60
-    return f"{hours}:{minutes % 60:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"
+    rounded = max(0, round(seconds))
+    hours, minutes = rounded // 3600, rounded // 60
+    return f"{hours}:{minutes % 60:02d}:{rounded % 60:02d}" if hours else f"{minutes}:{rounded % 60:02d}"
 
 
 def _mode(stream: TextIO) -> str:

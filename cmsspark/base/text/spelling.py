@@ -25,8 +25,8 @@ def closest(name: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
 
 def suggestion(name: str, names: Iterable[str], cutoff: float = 0.6) -> str:
     """``did you mean data_aggregation?``, or an empty text."""
-    found = closest(name, names, cutoff)
-    return f"did you mean {found}?" if found else ""
+    match = closest(name, names, cutoff)
+    return f"did you mean {match}?" if match else ""
 
 
 def _folded(name: str) -> str:

@@ -50,31 +50,31 @@ def table(
     headings: Sequence[str],
     rows: Sequence[Sequence[object]],
     *,
-    left: Collection[int] = (0,),
-    whole: Collection[int] = (),
+    texts: Collection[int] = (0,),
+    full: Collection[int] = (),
     width: int | None = None,
     indent: str = "  ",
     has_rule: bool = False,
 ) -> list[str]:
     """``rows`` under ``headings``, a line each.
 
-    Columns in ``left`` hold text and begin at the left; all others hold numbers and end at the right. A table wider
-    than ``width`` has the texts of its widest ``left`` columns shortened, except of those in ``whole``. None in a row
+    Columns in ``texts`` hold text and begin at the left; all others hold numbers and end at the right. A table wider
+    than ``width`` has the texts of its widest ``texts`` columns shortened, except of those in ``full``. None in a row
     is shown as a dash, whole numbers with separators. ``has_rule`` draws a line below the headings.
     """
     cells = [[_cell(value) for value in row] for row in rows]
     widths = [max(len(line[i]) for line in [list(headings), *cells]) for i in range(len(headings))]
     if width is not None:
         room = width - len(indent) - len(_GAP) * (len(widths) - 1)
-        widths = _narrowed(widths, room, [i for i in left if i not in whole])
+        widths = _narrowed(widths, room, [i for i in texts if i not in full])
 
-    def line(texts: Sequence[str], colours: Sequence[str | None]) -> str:
+    def line(values: Sequence[str], colours: Sequence[str | None]) -> str:
         shown = []
-        for i, (text, size, colour) in enumerate(zip(texts, widths, colours, strict=True)):
+        for i, (text, size, colour) in enumerate(zip(values, widths, colours, strict=True)):
             text = middle(text, size)
             padding = " " * (size - len(text))
             text = click.style(text, fg=colour) if colour else text
-            shown.append(text + padding if i in left else padding + text)
+            shown.append(text + padding if i in texts else padding + text)
         return (indent + _GAP.join(shown)).rstrip()
 
     plain = [None] * len(widths)
@@ -82,15 +82,15 @@ def table(
     if has_rule:
         lines.append(indent + _GAP.join("─" * size for size in widths))
     colours = [[value.colour if isinstance(value, Coloured) else None for value in row] for row in rows]
-    return lines + [line(texts, of) for texts, of in zip(cells, colours, strict=True)]
+    return lines + [line(values, of) for values, of in zip(cells, colours, strict=True)]
 
 
 def echo_table(
     headings: Sequence[str],
     rows: Sequence[Sequence[object]],
     *,
-    left: Collection[int] = (0,),
-    whole: Collection[int] = (),
+    texts: Collection[int] = (0,),
+    full: Collection[int] = (),
     optional: Sequence[int] = (),
     indent: str = "",
 ) -> None:
@@ -100,22 +100,22 @@ def echo_table(
     them; a line below the table names them.
     """
     width = terminal_width()
-    kept = list(range(len(headings)))
+    columns = list(range(len(headings)))
     for i in reversed(optional):
-        if width is None or _least_width(headings, rows, kept, left, whole, indent) <= width:
+        if width is None or _least_width(headings, rows, columns, texts, full, indent) <= width:
             break
-        kept.remove(i)
+        columns.remove(i)
     lines = table(
-        [headings[i] for i in kept],
-        [[row[i] for i in kept] for row in rows],
-        left=[position for position, i in enumerate(kept) if i in left],
-        whole=[position for position, i in enumerate(kept) if i in whole],
+        [headings[i] for i in columns],
+        [[row[i] for i in columns] for row in rows],
+        texts=[position for position, i in enumerate(columns) if i in texts],
+        full=[position for position, i in enumerate(columns) if i in full],
         width=width,
         indent=indent,
     )
     for line in lines:
         click.echo(line)
-    if left_out := [name for i, name in enumerate(headings) if i not in kept]:
+    if left_out := [name for i, name in enumerate(headings) if i not in columns]:
         click.echo(hanging(f"{indent}columns hidden in this width: ", ", ".join(left_out), len(indent) + 2, width))
 
 
@@ -144,14 +144,14 @@ def _least_width(
     headings: Sequence[str],
     rows: Sequence[Sequence[object]],
     columns: Sequence[int],
-    left: Collection[int],
-    whole: Collection[int],
+    texts: Collection[int],
+    full: Collection[int],
     indent: str,
 ) -> int:
     """Return the width of a table of these columns whose texts are as short as they can be read."""
     sizes = [max(len(text) for text in (headings[i], *(_cell(row[i]) for row in rows))) for i in columns]
     least = [
-        min(size, _READABLE) if i in left and i not in whole else size for i, size in zip(columns, sizes, strict=True)
+        min(size, _READABLE) if i in texts and i not in full else size for i, size in zip(columns, sizes, strict=True)
     ]
     return len(indent) + sum(least) + len(_GAP) * (len(least) - 1)
 

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from cmsspark.base.clock import Clock
+from cmsspark.base.sockets import ConnectionLost
 from cmsspark.publish.batch_log import Batch
-from cmsspark.publish.connection import ConnectionLost
 from cmsspark.publish.credentials import Endpoint, read_endpoint
-from cmsspark.publish.destinations import Destination, folder_of, slug_of
+from cmsspark.publish.destinations import Destination, outbox_folder
 from cmsspark.publish.documents import canonical
-from cmsspark.publish.http_client import HttpAnswer, HttpClient, HttpLost, HttpTimeouts, retry_after
-from cmsspark.publish.sink import Clock, ForbiddenError, RejectedError, RetryableError, SinkOptions
+from cmsspark.publish.sink import ForbiddenError, RejectedError, RetryableError, SinkOptions
+from cmsspark.settings.http_client import HttpAnswer, HttpClient, HttpLost, HttpTimeouts, retry_after
 
 _NOT_ALLOWED: Final = (401, 403, 407)
 #: RejectedError for what is in the request. Other 4xx mean the address or the moment, and no document's fault.
@@ -62,8 +63,7 @@ class HttpSink:
         """Return the folder of this path, producer and host, or of the endpoint's ``name``."""
         endpoint = self._endpoint
         destination = Destination("http", endpoint.path, endpoint.producer, (endpoint.host,), endpoint.name)
-        slug = slug_of("http", f"{endpoint.host}{endpoint.path}", endpoint.where)
-        return folder_of(state_dir, destination, iter((slug,)))
+        return outbox_folder(state_dir, destination, f"{endpoint.host}{endpoint.path}", endpoint.where)
 
     def open(self) -> None:
         """Connect to the first address that answers; those that failed recently are tried last."""

@@ -14,12 +14,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from cmsspark.base.clock import Clock, SystemClock
 from cmsspark.base.errors import NotAllowed
+from cmsspark.base.sockets import ConnectionLost
 from cmsspark.publish.batch_log import Batch
-from cmsspark.publish.connection import ConnectionLost
 from cmsspark.publish.credentials import Broker, read_broker
-from cmsspark.publish.destinations import Destination, folder_of, stomp_slugs
-from cmsspark.publish.sink import Clock, RejectedError, RetryableError, SendError, SinkOptions, SystemClock
+from cmsspark.publish.destinations import Destination, outbox_folder
+from cmsspark.publish.sink import RejectedError, RetryableError, SendError, SinkOptions
 from cmsspark.publish.stomp_connection import StallTimer, StompConnection
 from cmsspark.publish.stomp_login import NOT_ALLOWED, StompConnector, StompTimeouts, error_text, not_allowed
 
@@ -96,7 +97,8 @@ class StompSink:
         broker = self._broker
         hosts = tuple(sorted({host for host, _ in broker.addresses}))
         destination = Destination("stomp", broker.destination, self._headers["producer"], hosts, broker.name)
-        return folder_of(state_dir, destination, stomp_slugs(broker.destination, broker.addresses))
+        label = broker.destination.split("/", 2)[2]
+        return outbox_folder(state_dir, destination, label, f"{broker.destination} {sorted(broker.addresses)}")
 
     def open(self) -> None:
         """Connect and log in at the first address that answers; those that failed recently are tried last."""

@@ -24,18 +24,18 @@ def distinct(names: Sequence[str]) -> list[str]:
         >>> distinct(["a", "a", "b"])
         ['a', 'a_1', 'b']
     """
-    taken = set(names)
-    made: list[str] = []
+    used = set(names)
+    unique: list[str] = []
     for name in names:
         chosen, number = name, 0
-        while chosen in made or (number and chosen in taken):
+        while chosen in unique or (number and chosen in used):
             number += 1
             chosen = f"{name}_{number}"
-        made.append(chosen)
-    return made
+        unique.append(chosen)
+    return unique
 
 
-def values_of(column: Any) -> list[Any]:
+def to_values(column: Any) -> list[Any]:
     """Return the values of an Arrow column in Python; days and times that Python cannot hold are texts.
 
     DuckDB has days up to the year 5,881,580, and ``infinity``.
@@ -58,18 +58,18 @@ def _python_value(value: Any) -> Any:
         return f"{'-' if inner < 0 else ''}infinity" if is_infinite else f"outside of the years 1 to 9999 ({inner})"
 
 
-def text_of(value: object) -> str:
+def to_text(value: object) -> str:
     """Return a value that is there, as CSV has it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, dict | list):
-        return json.dumps(json_of(value), ensure_ascii=False)
+        return json.dumps(to_json(value), ensure_ascii=False)
     if isinstance(value, bytes):
         return value.hex()
     return _interval(value) if hasattr(value, "nanoseconds") else str(value)
 
 
-def cell_of(value: object) -> object:
+def to_cell(value: object) -> object:
     """Return a value as a cell of a table: numbers as they are, whole ones without loss; anything else as text."""
     if value is None or (isinstance(value, int) and not isinstance(value, bool)):
         return value
@@ -77,10 +77,10 @@ def cell_of(value: object) -> object:
         return int(value) if value == value.to_integral_value() and value.as_tuple().exponent == 0 else float(value)
     if isinstance(value, float):
         return value if abs(value) < _LARGE else f"{value:g}"
-    return text_of(value)
+    return to_text(value)
 
 
-def json_of(value: object) -> Any:
+def to_json(value: object) -> Any:
     """Return a value as JSON has it: what is no finite number is null, decimals are numbers, anything else is text."""
     match value:
         case None | bool() | int() | str():
@@ -90,12 +90,12 @@ def json_of(value: object) -> Any:
         case Decimal():
             return int(value) if value == value.to_integral_value() else float(value)
         case dict():
-            return {str(key): json_of(inner) for key, inner in value.items()}
+            return {str(key): to_json(inner) for key, inner in value.items()}
         case list() | tuple() if not hasattr(value, "nanoseconds"):
-            return [json_of(inner) for inner in value]
+            return [to_json(inner) for inner in value]
         case date() | datetime() | time():
             return value.isoformat()
-    return text_of(value)
+    return to_text(value)
 
 
 def _interval(value: Any) -> str:

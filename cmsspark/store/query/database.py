@@ -15,7 +15,7 @@ from cmsspark.base.errors import CmssparkError, DataError, NotReady, UsageError
 from cmsspark.base.schemas import Table, stored_table
 from cmsspark.filesystems.storage import Files, LocalFiles, is_local, local_path
 from cmsspark.store.query import cost_views, statements
-from cmsspark.store.query.cell_values import distinct, values_of
+from cmsspark.store.query.cell_values import distinct, to_values
 from cmsspark.store.query.descriptions import description
 from cmsspark.store.query.limits import limited, time_limit
 from cmsspark.store.query.stored_parts import StoredInterval, StoredParts, tables
@@ -65,7 +65,7 @@ class QueryResult:
     @property
     def rows(self) -> list[tuple[Any, ...]]:
         """The rows as tuples of Python values."""
-        columns = [values_of(column) for column in self.table.columns]
+        columns = [to_values(column) for column in self.table.columns]
         return list(zip(*columns, strict=True)) if columns else []
 
     @property
@@ -191,7 +191,7 @@ class Database:
 
     def days(self, table: str = "data_aggregation") -> list[date]:
         """Return the stored days of a table, in order."""
-        return [one.interval for one in self.stored(table) if isinstance(one.interval, date)]
+        return [entry.interval for entry in self.stored(table) if isinstance(entry.interval, date)]
 
     @property
     def tables(self) -> list[Table]:
@@ -218,8 +218,8 @@ class Database:
 
     def _require(self, table: str) -> None:
         if table not in self._jobs_by_table:
-            found = ", ".join(self._jobs_by_table)
-            raise UsageError(f"there is no table {table!r}", found=found, next_step="`show tables` lists them")
+            present = ", ".join(self._jobs_by_table)
+            raise UsageError(f"there is no table {table!r}", found=present, next_step="`show tables` lists them")
 
     def _check_store(self) -> None:
         """Raise InputMissing (66) where the store is gone: without this its tables would just be empty."""

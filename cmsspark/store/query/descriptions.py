@@ -65,7 +65,7 @@ def description(sql: str, database: DescribedViews) -> tuple[pa.Table, str] | No
 
 
 def _all_tables(database: DescribedViews) -> pa.Table:
-    from cmsspark.store.query.part_system import table_of
+    from cmsspark.store.query.part_system import build_table
 
     views, by_view = database.views, database.stored_by_view()
     # The view of a job is another one than that of the table only where several jobs write the table.
@@ -78,11 +78,11 @@ def _all_tables(database: DescribedViews) -> pa.Table:
         "last_day": [_last(intervals) for intervals in stored],
         "meaning": [views[name].about for name in names],
     }
-    return table_of(_TABLES, columns)
+    return build_table(_TABLES, columns)
 
 
 def _columns(schema: Table) -> pa.Table:
-    from cmsspark.store.query.part_system import table_of
+    from cmsspark.store.query.part_system import build_table
 
     columns: dict[str, Sequence[object]] = {
         "column_name": schema.names,
@@ -90,7 +90,7 @@ def _columns(schema: Table) -> pa.Table:
         "unit": [column.unit for column in schema.columns],
         "meaning": [column.about for column in schema.columns],
     }
-    return table_of(_COLUMNS, columns)
+    return build_table(_COLUMNS, columns)
 
 
 def _first(intervals: Sequence[StoredInterval]) -> date | None:

@@ -63,10 +63,10 @@ def find_tables(files: Files, layout: Layout, day: date) -> tuple[list[DumpView]
         try:
             dump = choose(files, layout, day)
         except (InputMissing, NotReady) as error:
-            notes.append(f"{kind}: {error.wanted}: {error.found}")
+            notes.append(f"{kind}: {error.problem}: {error.found}")
             continue
         notes += [f"{kind}: {dump.folder}", *dump.warnings]
-        tables += _tables_of(files, dump, day)
+        tables += _find_tables(files, dump, day)
     if not tables:
         raise InputMissing(
             f"no dump for {day}",
@@ -76,15 +76,15 @@ def find_tables(files: Files, layout: Layout, day: date) -> tuple[list[DumpView]
     return tables, notes
 
 
-def _tables_of(files: Files, dump: sources.Dump, day: date) -> Iterator[DumpView]:
+def _find_tables(files: Files, dump: sources.Dump, day: date) -> Iterator[DumpView]:
     """Yield the tables that are in the dump's folder, needed for streams or not."""
     for name in DUMPS[dump.kind].tables:
         listed = dump.tables.get(name)
         if listed is None:
             # A table that is not there has no view.
             with suppress(CmssparkError):
-                other = sources.dump_at(files, dump.kind, dump.folder, day, dump.day, [name])
-                listed = None if other is None else other.tables[name]
+                dump_of_day = sources.dump_at(files, dump.kind, dump.folder, day, dump.day, [name])
+                listed = None if dump_of_day is None else dump_of_day.tables[name]
         if listed is None:
             continue
         table = input_table(f"{dump.kind}/{name}")
@@ -136,8 +136,8 @@ def _rucio_part(files: Files, table: Table, path: str) -> pa.Table:
     except OSError as error:
         raise unreadable(path, error) from None
     except Exception as error:
-        found = f"{type(error).__name__}: {error}"
-        raise DataError("a part of a dump of Rucio cannot be read", where=path, found=found) from None
+        reason = f"{type(error).__name__}: {error}"
+        raise DataError("a part of a dump of Rucio cannot be read", where=path, found=reason) from None
 
 
 def _plain(value: Any, name: str, kind: str) -> Any:

@@ -38,7 +38,7 @@ def time_limit(cursor: duckdb.DuckDBPyConnection, seconds: float | None) -> Iter
 def limited(reader: Any, max_rows: int | None, max_bytes: int | None) -> tuple[list[pa.RecordBatch], bool]:
     """Return the batches of the first rows, and whether there are more. Raises UsageError (2) over ``max_bytes``."""
     batches: list[pa.RecordBatch] = []
-    left, size = max_rows, 0
+    remaining, size = max_rows, 0
     for batch in reader:
         size += batch.nbytes
         if max_bytes is not None and size > max_bytes:
@@ -47,10 +47,10 @@ def limited(reader: Any, max_rows: int | None, max_bytes: int | None) -> tuple[l
                 found=f"{size / 1e6:,.0f} MB and more",
                 next_step="ask for fewer rows or columns, or shorter texts",
             )
-        if left is not None and batch.num_rows > left:
-            batches.append(batch.slice(0, left))
+        if remaining is not None and batch.num_rows > remaining:
+            batches.append(batch.slice(0, remaining))
             return batches, True
         batches.append(batch)
-        if left is not None:
-            left -= batch.num_rows
+        if remaining is not None:
+            remaining -= batch.num_rows
     return batches, False

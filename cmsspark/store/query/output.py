@@ -14,7 +14,7 @@ from cmsspark.base.errors import OutputError, UsageError
 from cmsspark.base.text.plurals import number_of
 from cmsspark.base.text.readable import readable
 from cmsspark.base.text.terminal import echo_table
-from cmsspark.store.query.cell_values import cell_of, json_of, text_of
+from cmsspark.store.query.cell_values import to_cell, to_json, to_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,8 +35,8 @@ def echo_result(result: QueryResult) -> None:
         return
     echo_table(
         result.names,
-        [[cell_of(value) for value in row] for row in result.rows],
-        left=texts,
+        [[to_cell(value) for value in row] for row in result.rows],
+        texts=texts,
         optional=range(2, len(result.names)),
     )
 
@@ -105,16 +105,16 @@ def _as_csv(result: QueryResult) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(result.names)
-    writer.writerows([["" if value is None else text_of(value) for value in row] for row in result.rows])
+    writer.writerows([["" if value is None else to_text(value) for value in row] for row in result.rows])
     return text.getvalue()
 
 
 def _as_json(result: QueryResult) -> str:
-    return json.dumps(json_of(result.dicts), ensure_ascii=False, indent=1) + "\n"
+    return json.dumps(to_json(result.dicts), ensure_ascii=False, indent=1) + "\n"
 
 
 def _as_json_lines(result: QueryResult) -> str:
-    lines = (json.dumps(json_of(row), ensure_ascii=False) for row in result.dicts)
+    lines = (json.dumps(to_json(row), ensure_ascii=False) for row in result.dicts)
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -136,7 +136,7 @@ _TEXTS: Final[dict[str, Callable[[QueryResult], str]]] = {
 
 
 def _markdown_cell(value: object) -> str:
-    text = "" if value is None else readable(text_of(value), lines=False)
+    text = "" if value is None else readable(to_text(value), lines=False)
     return text.replace("\\", "\\\\").replace("|", "\\|")
 
 

@@ -34,8 +34,8 @@ class PartReader(io.RawIOBase):
         return self._at
 
     def read(self, size: int | None = -1) -> bytes:
-        left = max(0, self._size - self._at)
-        count = left if size is None or size < 0 else min(size, left)
+        remaining = max(0, self._size - self._at)
+        count = remaining if size is None or size < 0 else min(size, remaining)
         content = self.read_at(self._at, count) if count else b""
         self._at += len(content)
         return content

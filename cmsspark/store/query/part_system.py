@@ -87,8 +87,8 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
 
     def put(self, folder: str, schema: Table, stored: list[StoredInterval]) -> None:
         """Replace the files in a table's ``folder`` by those of ``stored``."""
-        files = sum(len(one.parts) for one in stored)
-        usual = sum(one.rows for one in stored) // files if files else 0
+        files = sum(len(entry.parts) for entry in stored)
+        usual = sum(entry.rows for entry in stored) // files if files else 0
         contents = {_schema_file(folder, schema): _Content(0, content=null_rows(schema, usual))}
         for interval in stored:
             run = f"{folder}/{_partitions(interval)}/{quote(interval.run, safe='') or 'damaged'}"
@@ -104,7 +104,7 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
 
     def put_rows(self, schema: Table, columns: Mapping[str, Sequence[Any]]) -> None:
         """Replace the rows of a table that is not stored."""
-        content = _parquet(table_of(schema, columns))
+        content = _parquet(build_table(schema, columns))
         self._folders[schema.name] = {f"{schema.name}/rows.parquet": _Content(0, content=content)}
 
     def put_parts(self, table: str, columns: pa.Schema, parts: Mapping[str, Callable[[], pa.Table]]) -> None:
@@ -236,7 +236,7 @@ def conformed_part(files: Files, part: StoredPart, schema: Table) -> pa.Table:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    wanted = schema.arrow()
+    expected = schema.arrow()
     try:
         with open_stored(files, part) as stream, pq.ParquetFile(stream, page_checksum_verification=True) as file:
             rows = file.read(columns=[name for name in file.schema_arrow.names if name in schema.names])
@@ -244,9 +244,9 @@ def conformed_part(files: Files, part: StoredPart, schema: Table) -> pa.Table:
                 rows[field.name].cast(field.type)
                 if field.name in rows.column_names
                 else pa.nulls(rows.num_rows, field.type)
-                for field in wanted
+                for field in expected
             ]
-            return pa.table(columns, schema=wanted)
+            return pa.table(columns, schema=expected)
     except (pa.ArrowException, OSError) as error:
         raise unreadable(part, error) from None
 
@@ -258,7 +258,7 @@ def null_rows(schema: Table, count: int) -> bytes:
     return _parquet(pa.table([pa.nulls(count, field.type) for field in schema.arrow()], schema=schema.arrow()))
 
 
-def table_of(schema: Table, columns: Mapping[str, Sequence[Any]]) -> pa.Table:
+def build_table(schema: Table, columns: Mapping[str, Sequence[Any]]) -> pa.Table:
     """Python values as a table with the columns of ``schema``, without pandas, which pyarrow would import."""
     import pyarrow as pa
 

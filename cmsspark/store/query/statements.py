@@ -40,12 +40,12 @@ def checked(sql: str) -> str:
     if len(statements) != 1:
         if not statements:
             raise UsageError("give one SQL statement", found="none", next_step="`show tables` lists the tables")
-        found = f"{len(statements)} statements"
-        raise UsageError("give one SQL statement", found=found, next_step="run them one after another")
+        actual = f"{len(statements)} statements"
+        raise UsageError("give one SQL statement", found=actual, next_step="run them one after another")
     statement = statements[0]
     if statement.type == duckdb.StatementType.EXPLAIN:
-        rest = _EXPLAIN.sub("", statement.query, count=1)
-        checked(rest)
+        body = _EXPLAIN.sub("", statement.query, count=1)
+        checked(body)
     elif statement.type != duckdb.StatementType.SELECT:
         if statement.type == duckdb.StatementType.MULTI:
             next_step = "write PIVOT with its values: PIVOT … ON stream IN ('aaa', 'eos') USING sum(accesses)"
@@ -61,8 +61,8 @@ def checked(sql: str) -> str:
 def mentioned(sql: str, names: Iterable[str]) -> list[str]:
     """Return those of the table ``names`` that a query may read: all of them where it names tables indirectly."""
     words = set(_WORD.findall(sql.lower()))
-    found = [name for name in names if name in words]
-    return list(names) if not found or words & _INDIRECT else found
+    named = [name for name in names if name in words]
+    return list(names) if not named or words & _INDIRECT else named
 
 
 def wrong_query() -> tuple[type[Exception], ...]:
@@ -113,8 +113,8 @@ def _our_suggestion(text: str) -> str:
     from cmsspark.store.query.stored_parts import tables
 
     hint = suggestion(missing[1], [*tables(), "stored_days"])
-    kept = [line for line in text.splitlines() if not line.startswith("Did you mean")]
-    return "\n".join([kept[0], *([hint[0].upper() + hint[1:]] if hint else []), *kept[1:]])
+    lines = [line for line in text.splitlines() if not line.startswith("Did you mean")]
+    return "\n".join([lines[0], *([hint[0].upper() + hint[1:]] if hint else []), *lines[1:]])
 
 
 def _day_literal(text: str) -> str:

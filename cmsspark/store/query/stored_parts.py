@@ -111,7 +111,7 @@ class _StoredRun:
     @property
     def faults(self) -> list[str]:
         """What is wrong with its tables. Only such a run is read again: files may be put back."""
-        return [one.fault.text() for one in self.tables.values() if one.fault is not None]
+        return [entry.fault.text() for entry in self.tables.values() if entry.fault is not None]
 
 
 @dataclass
@@ -128,20 +128,22 @@ class StoredParts:
     def refresh(self, job: Job) -> bool:
         """Read which runs of the job are current. Returns whether anything changed."""
         before = self._runs.get(job.name)
-        known = before or {}
+        earlier = before or {}
         runs: dict[Interval, _StoredRun] = {}
         for interval, path in self._intervals(job):
             run = self._current_run(path)
             if run is None:
                 continue
-            old = known.get(interval)
+            old = earlier.get(interval)
             runs[interval] = (
                 old if old and old.run == run and run and not old.faults else self._read(job, interval, run)
             )
             if old and old.faults and (old.run, old.faults) == (run, runs[interval].faults):
                 runs[interval] = old
         is_same = (
-            before is not None and runs.keys() == before.keys() and all(runs[when] is known[when] for when in runs)
+            before is not None
+            and runs.keys() == before.keys()
+            and all(run is earlier[interval] for interval, run in runs.items())
         )
         if not is_same:
             self._runs[job.name] = _with_reasons(runs)
@@ -151,7 +153,7 @@ class StoredParts:
         """Return the stored intervals of a table, oldest first, as the last refresh found them."""
         runs = self._runs.get(job.name, {})
         stored = (run.tables[table] for run in runs.values() if table in run.tables)
-        return sorted(stored, key=lambda one: (one.first_day, one.last_day))
+        return sorted(stored, key=lambda entry: (entry.first_day, entry.last_day))
 
     def forget(self, job: Job) -> None:
         """Read everything of a job again at its next refresh, for example after files of it were not found."""
@@ -185,12 +187,12 @@ class StoredParts:
     def _read(self, job: Job, interval: Interval, run: str) -> _StoredRun:
         tables: dict[str, StoredInterval] = {}
         folder = join(self.fout, job.name, interval.isoformat(), "runs", run)
-        kept = self._slim_manifest(folder) if run else None
+        slim = self._slim_manifest(folder) if run else None
         for table in job.tables:
             path = join(folder, table)
             try:
-                if kept is not None and table in kept.tables and self.files.stat(path) is not None:
-                    current = CurrentTable(path, kept)
+                if slim is not None and table in slim.tables and self.files.stat(path) is not None:
+                    current = CurrentTable(path, slim)
                 else:
                     # Says what is wrong: no such table, or a damaged store.
                     current = results.current(self.files, self.fout, job.name, table, interval)
@@ -199,7 +201,7 @@ class StoredParts:
                 continue  # this run has no such table
             except CmssparkError as error:
                 tables[table] = StoredInterval(table, job.name, interval, run, fault=error)
-        return _StoredRun(run, kept or Manifest(document={}), tables)
+        return _StoredRun(run, slim or Manifest(document={}), tables)
 
     def _slim_manifest(self, folder: str) -> Manifest | None:
         """Return what the index needs of a run's manifest, without its lists of files; None where it cannot be read."""
@@ -237,13 +239,13 @@ class StoredParts:
             streams=tuple(stream for stream in manifest.streams if stream not in manifest.missing_streams),
         )
         # An old run does not say how many files and bytes it wrote.
-        wanted = (entry.files or len(parts), stored.bytes if entry.bytes is None else entry.bytes)
-        if wanted == (len(parts), stored.bytes):
+        expected = (entry.files or len(parts), stored.bytes if entry.bytes is None else entry.bytes)
+        if expected == (len(parts), stored.bytes):
             return stored
         fault = DataError(
             f"the part files of {schema.name} of {interval} are others than its manifest says",
             where=current.path,
-            found=f"{len(parts)} files of {stored.bytes:,} bytes; {wanted[0]} of {wanted[1]:,} bytes were written",
+            found=f"{len(parts)} files of {stored.bytes:,} bytes; {expected[0]} of {expected[1]:,} bytes were written",
             next_step=f"run {manifest.job} again for {interval}",
         )
         return replace(stored, fault=fault)
@@ -276,11 +278,11 @@ def _with_reasons(runs: dict[Interval, _StoredRun]) -> dict[Interval, _StoredRun
         near = interval if isinstance(interval, date) else None
         around = _around(near, manifests) if near else {interval: run.manifest}
         reason = partial_reasons(around).get(interval, "")
-        stored = {name: replace(one, partial_reason=reason) for name, one in run.tables.items()}
+        stored = {name: replace(entry, partial_reason=reason) for name, entry in run.tables.items()}
         marked[interval] = _StoredRun(run.run, run.manifest, stored)
     return marked
 
 
 def _around(day: date, manifests: Mapping[Interval, Manifest]) -> dict[Interval, Manifest]:
     near: list[Interval] = [day + timedelta(days=number) for number in range(-_AROUND_DAYS, _AROUND_DAYS + 1)]
-    return {other: manifests[other] for other in near if other in manifests}
+    return {interval: manifests[interval] for interval in near if interval in manifests}

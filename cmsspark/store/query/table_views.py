@@ -89,19 +89,19 @@ def days_schema() -> Table:
 
 def days_columns(stored: Sequence[StoredInterval]) -> dict[str, list[Any]]:
     """Return the columns of ``schemas/views/stored_days.yaml`` of all stored intervals."""
-    days = [each.interval if isinstance(each.interval, date) else None for each in stored]
+    days = [entry.interval if isinstance(entry.interval, date) else None for entry in stored]
     return {
-        "table_name": [each.table for each in stored],
-        "job": [each.job for each in stored],
+        "table_name": [entry.table for entry in stored],
+        "job": [entry.job for entry in stored],
         "day": days,
-        "period": [str(each.interval) if day is None else None for each, day in zip(stored, days, strict=True)],
-        "first_day": [each.first_day for each in stored],
-        "last_day": [each.last_day for each in stored],
-        "run": [each.run for each in stored],
-        "made_ms": [each.made_ms for each in stored],
-        "row_count": [each.rows for each in stored],
-        "stored_bytes": [each.bytes for each in stored],
-        "is_partial": [bool(each.partial_reason) for each in stored],
-        "partial_reason": [each.partial_reason or None for each in stored],
-        "is_damaged": [each.fault is not None for each in stored],
+        "period": [str(entry.interval) if day is None else None for entry, day in zip(stored, days, strict=True)],
+        "first_day": [entry.first_day for entry in stored],
+        "last_day": [entry.last_day for entry in stored],
+        "run": [entry.run for entry in stored],
+        "made_ms": [entry.made_ms for entry in stored],
+        "row_count": [entry.rows for entry in stored],
+        "stored_bytes": [entry.bytes for entry in stored],
+        "is_partial": [bool(entry.partial_reason) for entry in stored],
+        "partial_reason": [entry.partial_reason or None for entry in stored],
+        "is_damaged": [entry.fault is not None for entry in stored],
     }

@@ -214,9 +214,9 @@ def test_metrics_are_put_to_a_pushgateway(secret: Path) -> None:
         (b"HTTP/1.1 400 Bad\r\nContent-Length: 4\r\n\r\nno: \r\n", OutputError, "400 Bad no:"),
         (f"HTTP/1.1 401 No\r\n\r\n{PASSWORD}".encode(), NotAllowed, "401 No ***"),
         (b"HTTP/1.1 302 Found\r\nLocation: http://elsewhere/\r\n\r\n", OutputError, "302 Found"),
-        (b"HTTP/1.1 500 Oh\r\nContent-Length: 900\r\n\r\ncut", OutputError, "500 Oh cut"),
-        (b"", OutputError, "closed connection"),
-        (b"nothing of HTTP\r\n", OutputError, "nothing of HTTP"),
+        (b"HTTP/1.1 500 Oh\r\nContent-Length: 900\r\n\r\ncut", OutputError, "in the middle of its answer"),
+        (b"", OutputError, "closed the connection"),
+        (b"nothing of HTTP\r\n", OutputError, "does not speak HTTP"),
     ],
 )
 def test_a_pushgateway_that_refuses_or_breaks_is_reported(

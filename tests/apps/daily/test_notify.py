@@ -14,7 +14,7 @@ import pytest
 from cmsspark.apps.daily import metrics
 from cmsspark.apps.daily.notify import notify
 from cmsspark.base import dates
-from cmsspark.store.daily_state import Note, key_of
+from cmsspark.store.daily_state import Note, day_key
 from tests.apps.daily.killed_daily import DAYS, LAST, Mornings
 
 
@@ -145,7 +145,7 @@ def test_days_that_no_daily_checked_are_named(place: Mornings) -> None:
 
 def acknowledge(place: Mornings, day: date) -> None:
     with place.daily().state.change() as state:
-        record = state.days[key_of(day, "dbs_eos")]
+        record = state.days[day_key(day, "dbs_eos")]
         record.acknowledged = Note(reason="the log is lost", user="me", at_ms=0)
         record.acknowledged_signature = record.signature
 

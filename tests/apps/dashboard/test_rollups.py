@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from cmsspark.apps.dashboard import dataset_ranking, dataset_use, segment_build, snapshot, use
+from cmsspark.apps.dashboard import dataset_ranking, dataset_use, segment_writer, snapshot, use
 from cmsspark.apps.dashboard.app import Services, create_app
 from cmsspark.apps.dashboard.keeper import Keeper
 from cmsspark.apps.dashboard.rollups import Rollups, RollupState
 from cmsspark.apps.dashboard.security import Guard
-from cmsspark.apps.dashboard.segment_build import SUMS, VERSION, read_index
+from cmsspark.apps.dashboard.segment import SUMS, VERSION, read_index
 from cmsspark.apps.dashboard.selection import Selection
 from cmsspark.apps.dashboard.snapshot import Snapshot
 from cmsspark.base.errors import InputMissing, NotReady
@@ -30,7 +30,7 @@ class Refreshed:
 
     def __init__(self, store: Path, cache: Path) -> None:
         self.log: list[str] = []
-        self.rollups = Rollups(Database(str(store), threads=1), cache, self.log.append, threads=1)
+        self.rollups = Rollups(Database(str(store), threads=1), cache, self.log.append)
 
     def refresh(self) -> tuple[RollupState, list[str]]:
         self.log.clear()
@@ -86,7 +86,7 @@ def test_a_month_that_is_over_becomes_one_segment(store: Path, tmp_path: Path) -
     assert [segment.folder.name.partition(".")[0] for segment in state.segments] == ["2025-12", "2026-01", "2026-02-01"]
 
 
-FILES = ("detail.parquet", "datasets.arrow", "dataset_people.arrow", "detail.groups.arrow", "dataset_names.parquet")
+FILES = ("detail.parquet", "datasets.arrow", "dataset_people.arrow", "dataset_names.parquet")
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_a_question_that_failed_is_asked_again(store: Path, tmp_path: Path) -> N
 
 
 def test_a_dataset_is_found_in_the_row_groups_that_have_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_build, "_LOOKUP_GROUP", 2_048)
+    monkeypatch.setattr(segment_writer, "_LOOKUP_GROUP", 2_048)
     for back in (0, 1):
         day = LAST - timedelta(days=back)
         rows = stores.partial_rows(day, count=9_000, people=400)

@@ -125,7 +125,7 @@ def test_segments_that_cannot_be_checked_now_are_kept(
             def fails(path: Path) -> str:
                 raise OSError(errno.EMFILE, TOO_MANY, str(path))
 
-            patch.setattr(rollups.segment_build, "file_digest", fails)
+            patch.setattr(rollups, "file_digest", fails)
             with pytest.raises(NotReady, match="file descriptors"):
                 later.refresh()
         assert segment.folder.is_dir() and log == []

@@ -21,7 +21,7 @@ from cmsspark.apps.dashboard.app import Services, create_app
 from cmsspark.apps.dashboard.keeper import Keeper
 from cmsspark.apps.dashboard.query_process import Query, QueryPool
 from cmsspark.apps.dashboard.security import Guard
-from cmsspark.apps.dashboard.segment_build import SegmentIndex
+from cmsspark.apps.dashboard.segment import SegmentIndex
 from cmsspark.base.errors import NotReady, UsageError
 from cmsspark.store.query.database import Database
 from cmsspark.store.query.stored_parts import StoredInterval
@@ -181,11 +181,11 @@ class Builder:
         self.days: list[list[str]] = []
         self.said: list[str] = []
 
-    def __call__(self, days: Sequence[StoredInterval], store: str, folder: Path, threads: int) -> SegmentIndex:
+    def __call__(self, days: Sequence[StoredInterval], store: str, folder: Path) -> SegmentIndex:
         assert self.keeper is not None
         self.days.append([str(one.interval) for one in days])
         self.said.append(self.keeper.freshness.progress)
-        return segment_build.build(days, store, folder, threads)
+        return segment_build.build(days, store, folder)
 
     def close(self) -> None:
         pass

@@ -11,7 +11,7 @@ STREAM = {
 
 
 def test_a_table_fits_in_the_width_whatever_stands_in_it() -> None:
-    lines = table(("n", "dataset"), [(12_345, "/A" * 100 + "/AOD"), (None, "/B/C/RAW")], left=(1,))
+    lines = table(("n", "dataset"), [(12_345, "/A" * 100 + "/AOD"), (None, "/B/C/RAW")], texts=(1,))
     assert max(len(line) for line in lines) <= WIDTH
     assert lines[1].startswith("  12,345  /A/A") and lines[1].endswith("/AOD")
     assert lines[2].split() == ["–", "/B/C/RAW"]

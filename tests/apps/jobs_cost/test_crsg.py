@@ -13,8 +13,8 @@ from cmsspark.apps.jobs_cost import crsg_event_counts, crsg_pictures
 from cmsspark.apps.replicas import event_counts
 from cmsspark.apps.usage import report
 from cmsspark.base.errors import InputMissing
-from cmsspark.pages import charts
 from cmsspark.pages.pdf import pdf
+from cmsspark.pages.svg import standalone
 from cmsspark.settings.settings import load_settings
 
 DAY = date(2026, 6, 15)
@@ -75,7 +75,7 @@ def test_a_picture_stacks_the_largest_tiers_and_names_every_month() -> None:
             for month in (1, 3) for tier in range(9)]  # fmt: skip
     (picture,) = crsg_pictures.pictures(rows)
     assert "2025-01 to 2025-03, at most 111 M a month" in picture.chart.label
-    svg = charts.standalone(picture.chart, picture.title, picture.about)
+    svg = standalone(picture.chart, picture.title, picture.about)
     assert svg.count("2025-02, ") == 7
     assert "other tiers" in svg
     assert ">T2<" not in svg
@@ -86,7 +86,7 @@ def test_a_picture_stacks_the_largest_tiers_and_names_every_month() -> None:
 def test_a_pdf_has_the_texts_and_boxes_of_the_picture() -> None:
     rows = [{"selection": "data", "month": "2025-01", "data_tier": "RAW (a)", "events": 5}]
     (picture,) = crsg_pictures.pictures(rows)
-    content = pdf(charts.standalone(picture.chart, picture.title, picture.about))
+    content = pdf(standalone(picture.chart, picture.title, picture.about))
     assert content.startswith(b"%PDF-1.4")
     assert b"(Events of data by month) Tj" in content
     assert rb"(RAW \(a\)) Tj" in content

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cmsspark.apps.monitor.advice import advise
-from cmsspark.apps.monitor.advice_text import Advice
+from cmsspark.apps.monitor.advice import Advice, advise
 from cmsspark.apps.monitor.event_plans import FIXED_PARTITIONS
 from cmsspark.main import command
 from cmsspark.store import run_metrics
@@ -189,7 +188,7 @@ def test_the_command_prints_inputs_formula_confidence_and_the_option(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CMSSPARK_STATE_DIR", str(tmp_path))
-    run_metrics.write(run_metrics.file_of(tmp_path, "20260115T060000Z-1a2b3c"), measured(heap=int(3.9 * GIB)))
+    run_metrics.write(run_metrics.run_file(tmp_path, "20260115T060000Z-1a2b3c"), measured(heap=int(3.9 * GIB)))
     done = CliRunner().invoke(command, ["lab", "advise", "some/job"], standalone_mode=False)
     assert done.exception is None, done.output
     assert "--conf spark.executor.memory=5g" in done.stdout

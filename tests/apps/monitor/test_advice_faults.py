@@ -28,7 +28,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def put(state: Path, run: RunMetrics, number: int = 0) -> Path:
     run.run = f"20260115T0600{number:02}Z-1a2b{number:02x}"
-    path = run_metrics.file_of(state, run.run)
+    path = run_metrics.run_file(state, run.run)
     run_metrics.write(path, run)
     return path
 

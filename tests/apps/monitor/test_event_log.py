@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from cmsspark.apps.monitor import event_log_files
 from cmsspark.apps.monitor.event_log import EventLogReader, read_event_log
 from cmsspark.apps.monitor.event_log_files import find_log
-from cmsspark.apps.monitor.spread import Spans, SpreadSketch
+from cmsspark.apps.monitor.quantile_sketch import QuantileSketch, Spans
 from cmsspark.base.errors import InputMissing, UsageError
 from cmsspark.main import command
 from cmsspark.store.run_metrics import RunMetrics, Spread
@@ -139,7 +139,7 @@ def test_only_the_stages_with_the_most_task_time_are_kept() -> None:
 
 
 def test_a_sketch_gives_least_and_largest_exactly_and_the_median_to_one_percent() -> None:
-    sketch = SpreadSketch()
+    sketch = QuantileSketch()
     for value in [*range(1, 100_002, 2), 0]:
         sketch.add(value)
     assert (sketch.spread().min, sketch.spread().max) == (0, 100_001)

@@ -13,8 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from cmsspark.apps.monitor import event_log_files, findings
-from cmsspark.apps.monitor.advice import advise
-from cmsspark.apps.monitor.advice_text import lines
+from cmsspark.apps.monitor.advice import advise, lines
 from cmsspark.apps.monitor.event_log import EventLogReader, read_event_log
 from cmsspark.apps.monitor.event_log_files import find_log
 from cmsspark.apps.monitor.run_report import report

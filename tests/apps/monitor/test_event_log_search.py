@@ -75,7 +75,7 @@ def test_a_log_on_hdfs_waits_and_is_read_and_stored_when_the_run_is_shown(tmp_pa
     assert [finding.code for finding in result.findings] == ["skewed_stage"]
     assert result.event_log == f"{HDFS}/eventlog_v2_application_1_0001_1"
     assert (result.began_ms, result.ended_ms) == (1000, BEGAN + 4000), "nobody waited for the application"
-    stored = run_metrics.read(run_metrics.file_of(tmp_path, metrics.run))
+    stored = run_metrics.read(run_metrics.run_file(tmp_path, metrics.run))
     assert stored.totals.tasks == 40
 
     def no_files(_: str) -> Files:
@@ -102,14 +102,14 @@ def test_without_the_id_of_the_application_the_head_of_a_log_names_the_run(tmp_p
 def test_a_log_without_an_end_is_read_again_until_it_has_one(tmp_path: Path) -> None:
     file = write(tmp_path / "logs", "application_1_0001.inprogress", until=20)
     metrics = run_of(application="application_1_0001")
-    run_metrics.write(run_metrics.file_of(tmp_path, metrics.run), metrics)
+    run_metrics.write(run_metrics.run_file(tmp_path, metrics.run), metrics)
     result = completed(tmp_path, metrics, lambda _: Far(tmp_path / "logs"))
     assert 0 < result.totals.tasks < 40 and any("no end" in note for note in result.notes)
-    stored = run_metrics.read(run_metrics.file_of(tmp_path, metrics.run))
+    stored = run_metrics.read(run_metrics.run_file(tmp_path, metrics.run))
     assert stored.pending_events == HDFS and stored.totals.tasks == 0
     os.utime(file, (0, 0))
     completed(tmp_path, stored, lambda _: Far(tmp_path / "logs"))
-    stored = run_metrics.read(run_metrics.file_of(tmp_path, metrics.run))
+    stored = run_metrics.read(run_metrics.run_file(tmp_path, metrics.run))
     assert stored.pending_events is None and stored.totals.tasks == result.totals.tasks, "the driver was killed"
 
 
@@ -123,18 +123,18 @@ def test_a_log_that_is_gone_is_named_and_the_run_stays_as_it_is(tmp_path: Path) 
 def test_the_commands_read_it_and_say_where_they_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     logs = tmp_path / "logs"
     metrics = run_of(application="application_1_0001", process=process_identity.identity())
-    run_metrics.write(run_metrics.file_of(tmp_path, metrics.run), metrics)
+    run_metrics.write(run_metrics.run_file(tmp_path, metrics.run), metrics)
     monkeypatch.setenv("CMSSPARK_STATE_DIR", str(tmp_path))
 
     def away(location: str) -> Files:
         raise NotReady("the cluster does not answer", where=location)
 
-    monkeypatch.setattr("cmsspark.apps.monitor.event_files.event_files", away)
+    monkeypatch.setattr("cmsspark.apps.monitor.event_log_search.event_files", away)
     shown = CliRunner().invoke(command, ["show", "application_1_0001"])
     assert shown.exit_code == 0 and "without the event log: the cluster does not answer" in shown.stderr
     assert pending_note(HDFS) in shown.stdout
     write(logs, "application_1_0001")
-    monkeypatch.setattr("cmsspark.apps.monitor.event_files.event_files", lambda _: Far(logs))
+    monkeypatch.setattr("cmsspark.apps.monitor.event_log_search.event_files", lambda _: Far(logs))
     advised = CliRunner().invoke(command, ["lab", "advise", "job.py", "--json"])
     assert advised.exit_code == 0 and json.loads(advised.stdout)["advice"][0]["conf"]
     assert "tasks => 40" in CliRunner().invoke(command, ["show", "20260115-aaa"]).stdout

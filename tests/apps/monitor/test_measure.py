@@ -13,10 +13,9 @@ import pytest
 from click.testing import CliRunner
 
 from cmsspark.apps.monitor import spark_watch
-from cmsspark.apps.monitor.measured_runs import find_run, measured_runs, of_job
-from cmsspark.apps.monitor.spark_jvm import JvmCounters
+from cmsspark.apps.monitor.measured_runs import find_job_runs, find_run, measured_runs
 from cmsspark.apps.monitor.spark_rest import executor, listening
-from cmsspark.apps.monitor.spark_samples import TreeReader, thinned
+from cmsspark.apps.monitor.spark_samples import JvmCounters, TreeReader, thinned
 from cmsspark.base import self_metrics
 from cmsspark.main import command
 from cmsspark.store import run_metrics
@@ -60,7 +59,7 @@ def test_a_run_is_stored_with_its_event_log_samples_and_what_the_job_reported(tm
     assert (metrics.job, metrics.state, metrics.exit_code, metrics.totals.tasks) == ("job.py", "DONE", 0, 40)
     assert [entry.input_bytes for entry in metrics.reported] == [7]
     assert [finding.code for finding in metrics.findings] == ["skewed_stage"]
-    assert oct(run_metrics.file_of(tmp_path, metrics.run).stat().st_mode)[-3:] == "600"
+    assert oct(run_metrics.run_file(tmp_path, metrics.run).stat().st_mode)[-3:] == "600"
 
 
 def test_lines_of_the_log_that_name_a_cause_are_kept(tmp_path: Path) -> None:
@@ -126,7 +125,7 @@ def test_a_run_whose_process_is_gone_has_failed(tmp_path: Path) -> None:
     assert stored(tmp_path).state == "FAILED"
     assert "was killed" in stored(tmp_path).notes[0]
     assert find_run(tmp_path, measure.metrics.run[:12]) is not None
-    assert of_job(tmp_path, "somewhere/job.py", 5)[0].run == measure.metrics.run
+    assert find_job_runs(tmp_path, "somewhere/job.py", 5)[0].run == measure.metrics.run
 
 
 def test_old_runs_and_event_logs_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +134,7 @@ def test_old_runs_and_event_logs_are_removed(tmp_path: Path, monkeypatch: pytest
     events = run_metrics.events_folder(tmp_path)
     events.mkdir(parents=True)
     for number in range(6):
-        run_metrics.write(run_metrics.file_of(tmp_path, f"run{number}"), RunMetrics(f"run{number}", "j", "spark", 0))
+        run_metrics.write(run_metrics.run_file(tmp_path, f"run{number}"), RunMetrics(f"run{number}", "j", "spark", 0))
         (events / f"log{number}").write_bytes(b"x" * 1000)
         os.utime(events / f"log{number}", (number, number))
     spark_watch.prune(tmp_path)
@@ -162,13 +161,13 @@ def test_a_tree_is_sampled_by_roles(tmp_path: Path) -> None:
     assert TreeReader(root.pid).sample() is None
 
 
-def test_a_process_without_pages_is_no_sample(tmp_path: Path) -> None:
+def test_a_process_without_pages_is_no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     """It ends: its memory is gone, its entry is not yet."""
-    stat = "7 (python) R 1 7 7 0 -1 0 0 0 0 0 5 5 0 0 20 0 1 0 100 0 {} 0"
-    (tmp_path / "7").mkdir()
-    for pages, expected in ((3, 3 * os.sysconf("SC_PAGE_SIZE")), (0, None)):
-        (tmp_path / "7" / "stat").write_text(stat.format(pages))
-        assert TreeReader(7, tmp_path)._rss(7) == expected
+    reader = TreeReader(os.getpid())
+    assert (reader._rss(os.getpid()) or 0) > 1_000_000
+    no_pages = reader._process(os.getpid()).memory_info()._replace(rss=0)
+    monkeypatch.setattr(type(reader._process(os.getpid())._proc), "memory_info", lambda process: no_pages)
+    assert reader._rss(os.getpid()) is None
 
 
 def test_of_many_samples_those_with_the_most_memory_stay() -> None:
@@ -204,7 +203,7 @@ def test_processes_report_their_work_like_a_stage(tmp_path: Path, monkeypatch: p
     stage.end()
     counts = {"aaa": {"read": 10, "malformed": 1, "matched": 9}, "eos": {"read": 5}}
     self_metrics.report_read("r", "dbs_aaa", "2026-01-15", [5, 6], counts)
-    from cmsspark.apps.monitor.spark_reported import add_reported
+    from cmsspark.apps.monitor.spark_finish import add_reported
 
     metrics = RunMetrics("r", "j", "processes", 0)
     add_reported(metrics, tmp_path / self_metrics.FILE)

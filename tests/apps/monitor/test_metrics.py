@@ -14,14 +14,16 @@ import pytest
 import yaml
 
 from cmsspark.apps.monitor import processes_watch
-from cmsspark.apps.monitor.metrics_graphite import (
+from cmsspark.apps.monitor.live_metrics import (
     GraphiteSender,
+    LiveSender,
+    counter_lines,
     part,
     process_lines,
     run_annotations,
     send_annotations,
+    send_run,
 )
-from cmsspark.apps.monitor.metrics_run import LiveSender, counter_lines, send_run
 from cmsspark.apps.monitor.processes_watch import WatchOptions
 from cmsspark.base import clock, self_metrics
 from cmsspark.base.errors import DataError, InputMissing, SettingsError

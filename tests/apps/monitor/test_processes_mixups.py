@@ -12,16 +12,16 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from cmsspark.apps.monitor.processes_collector import Batch, Collector
-from cmsspark.apps.monitor.processes_node import CollectorServer, NodeMonitor, sender_to
-from cmsspark.apps.monitor.processes_request import (
+from cmsspark.apps.monitor.node_identity import (
     SenderHeaders,
     SenderNotes,
     check_node_name,
     check_token,
     with_one_clock,
 )
-from cmsspark.apps.monitor.suite_results import result_of
+from cmsspark.apps.monitor.processes_collector import Batch, Collector
+from cmsspark.apps.monitor.processes_node import NodeMonitor, collector_server, sender_to
+from cmsspark.apps.monitor.suite_results import load_result
 from cmsspark.base import clock
 from cmsspark.base.errors import SettingsError, UsageError
 from cmsspark.main import command
@@ -72,7 +72,7 @@ def test_the_scheme_of_a_token_has_any_case(collector: Collector, scheme: str) -
     "token", ["short", "x" * 15, "é" * 20, "with blanks in it 123", "tab\tin-a-token-of-24", "€" * 20]
 )
 def test_a_token_that_no_header_carries_is_refused_on_both_sides(tmp_path: Path, token: str) -> None:
-    for refuses in (lambda: Collector(tmp_path, token), lambda: CollectorServer.of("http://h:1", token)):
+    for refuses in (lambda: Collector(tmp_path, token), lambda: collector_server("http://h:1", token)):
         with pytest.raises(SettingsError, match="a token has") as caught:
             refuses()
         assert token not in str(caught.value)
@@ -165,7 +165,7 @@ def test_a_sender_goes_on_when_the_collector_was_started_again(tmp_path: Path) -
     said: list[str] = []
     first = Collector(tmp_path / "state", TOKEN)
     first.start()
-    sender = sender_to(CollectorServer.of(first.url, TOKEN), tmp_path / "buffer", said.append)
+    sender = sender_to(collector_server(first.url, TOKEN), tmp_path / "buffer", said.append)
     sender.buffer.add(Batch(WatchedRun("r", 1, "h"), [sample(1, "h", 5)]))
     assert sender.send()
     first.close()
@@ -213,7 +213,7 @@ def test_samples_of_a_node_with_another_clock_count_in_the_step_in_which_they_we
     headers = {"Content-Type": "application/json", "Cmsspark-Sent-Ms": str(clock.now_ms() - 600_000)}
     assert request(f"{collector.url}/v1/batches", body, **headers)[0] == 200
     with open_processes(tmp_path / "state") as database:
-        found = result_of(database, database.runs()[0])
+        found = load_result(database, database.runs()[0])
         assert [entry.type for entry in database.log("r")].count("clock") == 1
         assert [one.time_ms for one in database.samples("r")] == [late, now], "what was sent is stored as it is"
         shifted = with_one_clock(database.samples("r"), database.log("r"))
@@ -235,7 +235,7 @@ def test_two_machines_under_one_name_are_noted_and_one_that_starts_again_is_not(
 
 
 def test_a_monitor_sends_under_its_name(tmp_path: Path, collector: Collector) -> None:
-    sender = sender_to(CollectorServer.of(collector.url, TOKEN), tmp_path / "buffer", lambda text: None)
+    sender = sender_to(collector_server(collector.url, TOKEN), tmp_path / "buffer", lambda text: None)
     with subprocess.Popen(["sleep", "600"]) as process:
         try:
             NodeMonitor(process.pid, sender, None, 0.3, 0.1, name="rack1-node2").watch()

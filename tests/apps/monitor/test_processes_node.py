@@ -19,10 +19,9 @@ import msgspec
 import psutil
 import pytest
 
-from cmsspark.apps.monitor.processes_address import check_address
+from cmsspark.apps.monitor.node_identity import check_address
 from cmsspark.apps.monitor.processes_collector import Batch, Collector
-from cmsspark.apps.monitor.processes_node import Buffer, CollectorServer, sender_to
-from cmsspark.apps.monitor.processes_node_manager import find_node_manager
+from cmsspark.apps.monitor.processes_node import Buffer, collector_server, find_node_manager, sender_to
 from cmsspark.base.errors import SettingsError, UsageError
 from cmsspark.store.process_samples import LogEntry, ProcessSample, WatchedRun, open_processes
 from tests.apps.monitor.test_processes_watch import until
@@ -248,7 +247,7 @@ def test_a_request_that_is_too_large_is_answered(collector: Collector, length: s
 
 def test_a_batch_that_is_too_large_does_not_hold_up_those_after_it(tmp_path: Path, collector: Collector) -> None:
     said: list[str] = []
-    sender = sender_to(CollectorServer.of(collector.url, TOKEN), tmp_path / "buffer", said.append)
+    sender = sender_to(collector_server(collector.url, TOKEN), tmp_path / "buffer", said.append)
     sender.buffer.add(Batch(WatchedRun("r", 1, "h"), [], [LogEntry("r", 1, "info", "x" * 9_000_000)]))
     sender.buffer.add(Batch(WatchedRun("r", 1, "h"), [], [LogEntry("r", 2, "info", "y")]))
     assert sender.send() and sender.buffer.files() == [] and "left out" in said[0]
@@ -273,7 +272,7 @@ def test_a_short_token_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("url", ["host:1", "ftp://host", "http://u:p@host", "http://host/path", "http://host:x", ""])
 def test_an_address_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(UsageError, match="--collector is"):
-        CollectorServer.of(url, TOKEN)
+        collector_server(url, TOKEN)
 
 
 def test_a_full_buffer_loses_its_oldest_batches_and_counts_them(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cmsspark.apps.monitor.processes_roles import container_of, role_of
+from cmsspark.apps.monitor.processes_roles import find_container, find_role
 
 CONTAINER = "container_e17_1700000000000_0042_01_000003"
 BACKEND = "org.apache.spark.executor.YarnCoarseGrainedExecutorBackend"
@@ -50,10 +50,10 @@ SUBMIT = ["/usr/bin/java", "-cp", "/spark/conf/:/spark/jars/*", "-Xmx1g", "org.a
     ],
 )
 def test_a_role_follows_from_the_command_line_and_the_parent(words: list[str], parent: str | None, role: str) -> None:
-    assert role_of(words[0].rpartition("/")[2], words, parent) == role
+    assert find_role(words[0].rpartition("/")[2], words, parent) == role
 
 
 def test_a_container_is_read_from_the_command_line_or_the_working_folder() -> None:
-    assert container_of(LAUNCH, None) == CONTAINER
-    assert container_of(["python3", "-m", "pyspark.daemon"], f"/local/usercache/me/{CONTAINER}") == CONTAINER
-    assert container_of(["python3"], "/home/me") is None
+    assert find_container(LAUNCH, None) == CONTAINER
+    assert find_container(["python3", "-m", "pyspark.daemon"], f"/local/usercache/me/{CONTAINER}") == CONTAINER
+    assert find_container(["python3"], "/home/me") is None

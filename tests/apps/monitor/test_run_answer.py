@@ -14,7 +14,7 @@ from cmsspark.base import self_metrics
 from cmsspark.main import command
 from cmsspark.run import run_context
 from cmsspark.store import run_metrics
-from cmsspark.store.run_exceptions import exception_of
+from cmsspark.store.run_exceptions import find_exception
 from cmsspark.store.run_metrics import Finding, RunMetrics
 from cmsspark.submit.command import Command
 from cmsspark.submit.run_command import run
@@ -40,12 +40,12 @@ def test_the_exception_of_tasks_stands_on_top_with_how_to_see_all_of_it() -> Non
 
 def test_the_driver_s_own_exception_is_named_where_no_job_failed() -> None:
     trace = "Traceback (most recent call last):\n  File 'x', line 1\nKeyError: 'day'\n"
-    exception = exception_of(failed(driver_trace=trace, failures={"ExceptionFailure: A: retried": 1}))
+    exception = find_exception(failed(driver_trace=trace, failures={"ExceptionFailure: A: retried": 1}))
     assert exception is not None and (exception.line, exception.tasks) == ("KeyError: 'day'", 0)
 
 
 def test_a_run_without_any_failure_has_no_exception() -> None:
-    assert exception_of(RunMetrics("r", "j", "spark", 0, "DONE")) is None
+    assert find_exception(RunMetrics("r", "j", "spark", 0, "DONE")) is None
     assert not any(line.startswith("Exception") for line in report(RunMetrics("r", "j", "spark", 0, "DONE")))
 
 
@@ -79,7 +79,7 @@ def test_the_last_trace_of_the_driver_is_stored_and_shown(
         "printf 'WARN a\\nTraceback (most recent call last):\\n  File \"my.py\", line 1\\nKeyError: 1\\n' >&2; exit 1"
     )
     assert run(Command(["/bin/sh", "-c", script], {}, "client"), os.environ, None, measure) == 1
-    stored = run_metrics.read(run_metrics.file_of(tmp_path, measure.metrics.run))
+    stored = run_metrics.read(run_metrics.run_file(tmp_path, measure.metrics.run))
     assert stored.driver_trace is not None and stored.driver_trace.startswith("Traceback")
     monkeypatch.setenv("CMSSPARK_STATE_DIR", str(tmp_path))
     for name in ("latest", "my.py", "some/folder/my.py", stored.run):

@@ -14,15 +14,15 @@ import psutil
 import pytest
 
 from cmsspark.apps.monitor import suite_pages
-from cmsspark.apps.monitor.growth import LAWS, fit
-from cmsspark.apps.monitor.suite_differences import differences
+from cmsspark.apps.monitor.scaling_law import LAWS, fit
 from cmsspark.apps.monitor.suite_file import Limit, read_suite
 from cmsspark.apps.monitor.suite_results import (
     SuiteResult,
     broken_limits,
+    compute_maxima,
+    differences,
     latest_by_size,
-    maxima_of,
-    result_of,
+    load_result,
     step_times,
 )
 from cmsspark.base.errors import InputMissing
@@ -82,11 +82,11 @@ def test_a_suite_runs_marks_its_steps_measures_them_and_compares(tmp_path: Path)
     perf(tmp_path, "run", str(suite_file(tmp_path, more, "sizes: [30]\n")), "--release", "two")
     ended = perf(tmp_path, "compare", "mine", "one", "two", "--tolerance", "0.3", check=65)
     assert "load all rss_bytes ×" in ended.stderr and "rest all rss_bytes" not in ended.stderr
-    for page in ("results", "longevity"):
+    for page in ("results", "trend"):
         perf(tmp_path, page, "mine", "--out", str(tmp_path / f"{page}.html"))
         text = (tmp_path / f"{page}.html").read_text(encoding="utf-8")
         assert "<script" not in text and "<svg" in text and "src=" not in text
-    perf(tmp_path, "infrastructure", "--out", str(tmp_path / "i.html"))
+    perf(tmp_path, "hosts", "--out", str(tmp_path / "i.html"))
     assert "python_driver" in (tmp_path / "i.html").read_text(encoding="utf-8")
 
 
@@ -163,7 +163,7 @@ def test_maxima_are_sums_over_a_role_at_one_time_on_one_host_within_the_step() -
     assert [(one.name, one.seconds, one.exit_code) for one in steps] == [("a", 0.01, 0), ("b", 0.02, 3)]
     rows = [*samples(5, {1: 999}), *samples(12, {1: 100, 2: 50}), *samples(14, {1: 120}),
             *samples(14, {9: 130}, host="g"), *samples(14, {3: 7}, "python_worker"), *samples(30, {1: 10})]  # fmt: skip
-    found = maxima_of(rows, steps)
+    found = compute_maxima(rows, steps)
     assert found["a", "java_driver"].rss_bytes == 150 and found["a", "java_driver"].processes == 2
     assert found["a", "java_driver"].cpu_percent == 100.0 and found["a", "java_driver"].virtual_bytes == 300
     assert found["a", "all"].rss_bytes == 150 and found["a", "python_worker"].rss_bytes == 7
@@ -174,7 +174,7 @@ def result(release: str, seconds: int, rss: int, size: float | None = None) -> S
     log = [LogEntry("r", 0, "mark", "begin a"), LogEntry("r", seconds * 1000, "mark", "end a exit 0")]
     steps = step_times(log)
     run = WatchedRun("r", 0, "h", release=release, suite="s", input_size=size, end_ms=seconds * 1000, status="DONE")
-    return SuiteResult(run, steps, maxima_of(samples(1, {1: rss}), steps))
+    return SuiteResult(run, steps, compute_maxima(samples(1, {1: rss}), steps))
 
 
 def test_differences_and_limits_are_exact() -> None:
@@ -214,8 +214,8 @@ def test_pages_escape_what_they_show() -> None:
     one = result("<b>1</b>", 2, 100, 1.0)
     rows = [ProcessSample("r", 1, "<i>h</i>", 1, 0, 0, "java", rss_bytes=5)]
     texts = [
-        suite_pages.results_page(one, rows, [one, one]), suite_pages.longevity_page("<u>s</u>", [one]),
-        suite_pages.infrastructure_page(rows, int(time.time() * 1000), [("<s>x</s>", "y")]),
+        suite_pages.results_page(one, rows, [one, one]), suite_pages.trend_page("<u>s</u>", [one]),
+        suite_pages.hosts_page(rows, int(time.time() * 1000), [("<s>x</s>", "y")]),
     ]  # fmt: skip
     for text in texts:
         for tag in ("<b>", "<i>", "<u>", "<s>"):
@@ -227,4 +227,4 @@ def test_a_release_without_a_run_names_those_that_there_are(tmp_path: Path) -> N
         database.put_run(WatchedRun("r", 1, "h", suite="s", release="1.0", status="DONE"))
         with pytest.raises(InputMissing, match=r"runs of releases: 1\.0"):
             latest_by_size(database, "s", "2.0")
-        assert result_of(database, database.runs()[0]).maxima == {}
+        assert load_result(database, database.runs()[0]).maxima == {}

@@ -13,14 +13,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cmsspark.apps.monitor import suite_guard
-from cmsspark.apps.monitor.growth import fit
+from cmsspark.apps.monitor import orphan_reaper
+from cmsspark.apps.monitor.orphan_reaper import STEP_VARIABLE
 from cmsspark.apps.monitor.perf_cli import _echo_scaling
-from cmsspark.apps.monitor.suite_differences import differences
+from cmsspark.apps.monitor.scaling_law import fit
 from cmsspark.apps.monitor.suite_file import filled, read_suite, size_text
 from cmsspark.apps.monitor.suite_pages import scaling_rows
-from cmsspark.apps.monitor.suite_processes import STEP_VARIABLE
-from cmsspark.apps.monitor.suite_results import Maxima, StepTime, SuiteResult, only_in_one
+from cmsspark.apps.monitor.suite_results import Maxima, StepTime, SuiteResult, differences, only_in_one
 from cmsspark.base.errors import SettingsError
 from cmsspark.store.process_samples import LogEntry, WatchedRun, open_processes
 from tests.apps.monitor.test_processes_watch import until
@@ -181,9 +180,9 @@ def test_a_runner_that_is_killed_leaves_no_step_no_daemon_and_no_monitor(tmp_pat
 def test_a_guard_that_does_not_end_in_time_changes_nothing_for_the_suite(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(suite_guard, "_PATIENCE_S", 0.0)
-    monkeypatch.setattr(suite_guard, "_MAIN", "import sys, time; sys.stdin.read(); time.sleep(600)")
-    with suite_guard.Guard(tmp_path) as guard:
+    monkeypatch.setattr(orphan_reaper, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(orphan_reaper, "_MAIN", "import sys, time; sys.stdin.read(); time.sleep(600)")
+    with orphan_reaper.OrphanReaper(tmp_path) as guard:
         guard.run_began("run", tmp_path / "scratch")
     assert guard._process is not None
     guard._process.kill()
@@ -222,7 +221,7 @@ def test_comparisons_that_say_nothing_are_refused(tmp_path: Path) -> None:
             database.put_run(WatchedRun(f"r{release}", 1, "h", suite="train", release=release, status="DONE"))
     assert "two releases" in perf(tmp_path, "compare", "train", "1.0", "1.0", check=2).stderr
     assert "a share" in perf(tmp_path, "compare", "train", "1.0", "2.0", "--tolerance", "nan", check=2).stderr
-    for page in ("compare", "results", "longevity"):
+    for page in ("compare", "results", "trend"):
         assert "did you mean train?" in perf(tmp_path, page, "trian", check=66).stderr
     assert "complete runs of releases: " in perf(tmp_path, "compare", "train", "3.0", check=66).stderr
     missing = tmp_path / "none" / "x.html"

@@ -112,14 +112,14 @@ def test_a_compacted_day_is_not_sent_again_and_stays_published(store: Path, tmp_
 
 
 def test_documents_that_wait_are_resumed_after_a_compaction(store: Path) -> None:
-    from cmsspark.publish.publication import PublishRequest, source_of
+    from cmsspark.publish.publication import PublishRequest, describe_source
 
     request = PublishRequest.__new__(PublishRequest)
     request.__dict__.update(limit=None, resend_all=False)
-    before = source_of(current(store), SPEC, request)
+    before = describe_source(current(store), SPEC, request)
     assert before.startswith("r1 ")
     output_of(store)
-    assert source_of(current(store), SPEC, request) == before
+    assert describe_source(current(store), SPEC, request) == before
 
 
 def test_periods_of_a_compacted_day_are_up_to_date(store: Path) -> None:
@@ -183,7 +183,7 @@ def test_another_row_read_back_keeps_the_old_day(store: Path, monkeypatch: pytes
 
 
 def test_a_day_that_another_process_works_on_is_left_out(store: Path) -> None:
-    with lease.hold(LocalFiles(), lease.folder_of(str(store), TABLE, DAY), "the day"):
+    with lease.hold(LocalFiles(), lease.lease_folder(str(store), TABLE, DAY), "the day"):
         shown = output_of(store)
     assert "left out: data_aggregation of 2026-01-15: another process is working on" in shown
     assert current(store).manifest.run == "r1"

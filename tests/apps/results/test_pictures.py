@@ -17,7 +17,7 @@ from cmsspark.apps.usage import period
 from cmsspark.base.errors import CmssparkError
 from cmsspark.base.periods import Period
 from cmsspark.main import command
-from cmsspark.pages.charts import si
+from cmsspark.pages.svg import si
 from cmsspark.settings.settings import load_settings
 from cmsspark.store.query.database import Database
 from tests.run.places import Place, write_streams

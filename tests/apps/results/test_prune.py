@@ -83,7 +83,7 @@ def test_of_a_day_whose_current_result_is_not_whole_all_stays(store: Path, harm:
 
 
 def test_a_day_that_somebody_works_on_is_left_alone(store: Path) -> None:
-    folder = lease.folder_of(str(store), "data_aggregation", DAY)
+    folder = lease.lease_folder(str(store), "data_aggregation", DAY)
     Lease(LocalFiles(), folder, "the day", process=ELSEWHERE).take()
     assert output_of(store, "--yes").count("another process is working on") == 3
     assert names(store) == ["dead", "r1", "r2", "r3"]
@@ -106,7 +106,7 @@ def test_a_run_that_became_current_meanwhile_stays(store: Path) -> None:
 
 def old_lease(store: Path, day: date = DAY, process: dict[str, object] | None = None, released: bool = True) -> Path:
     """The lease of a day, last written long ago."""
-    folder = lease.folder_of(str(store), "data_aggregation", day)
+    folder = lease.lease_folder(str(store), "data_aggregation", day)
     held = Lease(LocalFiles(), folder, "the day", **({"process": process} if process else {}))
     held.take()
     if released:

@@ -292,7 +292,7 @@ def test_what_a_killed_run_left_is_removed_by_the_next(tmp_path: Path) -> None:
 def test_of_two_at_once_one_works_and_the_other_is_reported(tmp_path: Path) -> None:
     whole_week(tmp_path)
     with (
-        lease.hold(LocalFiles(), lease.folder_of(str(tmp_path), "period", WEEK), "period of 2026-W01"),
+        lease.hold(LocalFiles(), lease.lease_folder(str(tmp_path), "period", WEEK), "period of 2026-W01"),
         pytest.raises(NotReady, match="another process is working on period of 2026-W01"),
     ):
         run(tmp_path)

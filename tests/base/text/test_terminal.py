@@ -31,12 +31,12 @@ PRINTS = """
 from cmsspark.base.text import terminal
 from cmsspark.base.text.terminal import Coloured, echo_table
 row = (12_345, Coloured("done", "green"), "/ZMM" + "x" * 200 + "/AOD")
-echo_table(("n", "state", "dataset"), [row], left=(1, 2), whole=(1,))
+echo_table(("n", "state", "dataset"), [row], texts=(1, 2), full=(1,))
 """
 
 
 def test_tables_line_up() -> None:
-    assert table(("n", "name"), [(1_000, "a"), (None, "bb"), (2.5, "c")], left=(1,)) == [
+    assert table(("n", "name"), [(1_000, "a"), (None, "bb"), (2.5, "c")], texts=(1,)) == [
         "      n  name", "  1,000  a", "      –  bb", "    2.5  c",
     ]  # fmt: skip
     assert table(("a", "b"), [("x", 1)], indent="", has_rule=True) == ["a  b", "─  ─", "x  1"]
@@ -47,7 +47,7 @@ def test_tables_line_up() -> None:
     st.integers(30, 120),
 )
 def test_a_table_is_never_wider_than_it_may_be(rows: list[tuple[str, str, int]], width: int) -> None:
-    lines = table(("dataset", "site", "accesses"), rows, left=(0, 1), width=width)
+    lines = table(("dataset", "site", "accesses"), rows, texts=(0, 1), width=width)
     assert max(map(len, lines)) <= width
     assert [line.split()[-1] for line in lines[1:]] == [f"{count:,}" for _, _, count in rows]
 
@@ -55,12 +55,12 @@ def test_a_table_is_never_wider_than_it_may_be(rows: list[tuple[str, str, int]],
 def test_the_widest_text_gives_way_first_and_numbers_and_whole_columns_never_do() -> None:
     rows = [("20260115T060000Z-1a2b3c", "T2_US_MIT", 123_456_789, "/A" * 100)]
     for width in (100, 60, 45, 20):
-        (line,) = table(("run", "site", "read", "dataset"), rows, left=(0, 1, 3), whole=(0,), width=width)[1:]
+        (line,) = table(("run", "site", "read", "dataset"), rows, texts=(0, 1, 3), full=(0,), width=width)[1:]
         run, site, read, dataset = line.split()
         assert (run, read) == ("20260115T060000Z-1a2b3c", "123,456,789")
         assert "…" in dataset
         assert (site == "T2_US_MIT") == (width >= 60)
-    assert table(("a", "b"), [("x" * 30, "y" * 26)], left=(0, 1), width=44, indent="")[1] == (
+    assert table(("a", "b"), [("x" * 30, "y" * 26)], texts=(0, 1), width=44, indent="")[1] == (
         "x" * 10 + "…" + "x" * 10 + "  " + "y" * 10 + "…" + "y" * 10
     )
 
@@ -85,7 +85,7 @@ def test_columns_that_people_can_do_without_give_way_to_names(
 ) -> None:
     monkeypatch.setattr(terminal, "terminal_width", lambda: width)
     rows = [("20260115T060000", 1_234.5, "data_aggregation_of_a_day")]
-    terminal.echo_table(("run", "seconds", "job"), rows, left=(0, 2), whole=(0,), optional=(1,))
+    terminal.echo_table(("run", "seconds", "job"), rows, texts=(0, 2), full=(0,), optional=(1,))
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == headings.split()
     assert lines[2:] == ([below] if below else [])
@@ -121,7 +121,7 @@ def test_a_list_of_names_with_texts_shows_all_of_each_text(
 
 def test_colours_do_not_count_as_width() -> None:
     rows = [(Coloured("done", "green"), "a"), (Coloured("failed", "red"), "b")]
-    assert [click.unstyle(line) for line in table(("", ""), rows, left=(0, 1))[1:]] == ["  done    a", "  failed  b"]
+    assert [click.unstyle(line) for line in table(("", ""), rows, texts=(0, 1))[1:]] == ["  done    a", "  failed  b"]
 
 
 def test_in_a_pipe_names_are_whole_whatever_the_terminal_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from cmsspark.apps.dashboard import dataset_ranking, site_use
 from cmsspark.apps.dashboard.formats import Kind
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
-from cmsspark.apps.dashboard.segment_build import SUMS
+from cmsspark.apps.dashboard.segment import SUMS
 from cmsspark.apps.dashboard.selection import FILTERS, Selection, choice_parameter, day_parameter
 from cmsspark.apps.dashboard.use import MEASURES, OF_JOBS, whole
 from cmsspark.apps.dashboard.widgets import (

@@ -7,7 +7,7 @@ from typing import Any, Final
 from cmsspark.apps.dashboard import dataset_use, search, use
 from cmsspark.apps.dashboard.dataset_use import DatasetUse
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
-from cmsspark.apps.dashboard.segment_build import SUMS
+from cmsspark.apps.dashboard.segment import SUMS
 from cmsspark.apps.dashboard.selection import Selection, text_parameter
 from cmsspark.apps.dashboard.series_parts import chart_of, measure_of, measures_of
 from cmsspark.apps.dashboard.use import MEASURES, OF_JOBS, Series

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from cmsspark.apps.dashboard import dataset_ranking
-from cmsspark.apps.dashboard.coded_rows import part_of
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
+from cmsspark.apps.dashboard.segment import part_of
 from cmsspark.apps.dashboard.selection import Selection, text_parameter
 from cmsspark.apps.dashboard.snapshot import day_of
 from cmsspark.apps.dashboard.widgets import Cell, Column, Content, Control, Note, Section, Table, shown

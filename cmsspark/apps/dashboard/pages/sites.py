@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 from cmsspark.apps.dashboard import site_storage, site_use, use
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
-from cmsspark.apps.dashboard.segment_build import SUMS
+from cmsspark.apps.dashboard.segment import SUMS
 from cmsspark.apps.dashboard.selection import Selection, choice_parameter, number_parameter, text_parameter
 from cmsspark.apps.dashboard.series_parts import chart_of
 from cmsspark.apps.dashboard.use import OF_JOBS, Series

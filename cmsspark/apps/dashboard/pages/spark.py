@@ -10,7 +10,7 @@ from cmsspark.apps.dashboard.selection import choice_parameter
 from cmsspark.apps.dashboard.widgets import Column, Content, Control, Note, Section, Table, shown
 from cmsspark.base.clock import to_second
 from cmsspark.base.text.plurals import number_of
-from cmsspark.store.run_exceptions import exception_of
+from cmsspark.store.run_exceptions import find_exception
 
 
 def view(request: PageRequest) -> Content:
@@ -36,7 +36,7 @@ def view(request: PageRequest) -> Content:
 
 def _exception(run: RunView) -> list[Note]:
     """Return the exception that ended the run."""
-    exception = exception_of(run.measured) if run.measured is not None else None
+    exception = find_exception(run.measured) if run.measured is not None else None
     if exception is None:
         return []
     tasks = f" ({number_of(exception.tasks, 'task')})" if exception.tasks else ""

@@ -56,7 +56,7 @@ def _error_notes(error: CmssparkError) -> list[Note]:
     """Return the lines of an error as notes, so that the form with the query stays."""
     facts = (("where", error.where), ("found", error.found), ("next", error.next_step))
     lines = [(label, line) for label, value in facts for line in str(value or "").splitlines() if line.strip()]
-    return [Note(shown(error.wanted), "bad"), *(Note(f"{label}: {shown(line)}") for label, line in lines)]
+    return [Note(shown(error.problem), "bad"), *(Note(f"{label}: {shown(line)}") for label, line in lines)]
 
 
 def _table(request: PageRequest, sql: str, result: QueryResult) -> Table:

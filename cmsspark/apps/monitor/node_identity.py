@@ -6,7 +6,9 @@ shifted by that where they are compared with the times of steps. Two machines th
 
 from __future__ import annotations
 
+import ipaddress
 import re
+import ssl
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from cmsspark.base.errors import SettingsError, UsageError
+from cmsspark.base.text.readable import readable
 from cmsspark.store.process_samples import LogEntry, ProcessSample
 
 #: Headers of a request: the sender's clock when it sends, UTC ms; the id of its kernel's boot.
@@ -81,13 +84,13 @@ class SenderNotes:
     def entries(self, run: str, host: str, sender: SenderHeaders) -> list[LogEntry]:
         """Return what is new about the sender of a batch."""
         now_ms, sent_ms, boot = sender
-        found = []
+        entries = []
         boots = self._boots.setdefault((run, host), set())
         if boot and re.fullmatch(r"[0-9a-f\-]{1,40}", boot) and boot not in boots and len(boots) < 10:
             boots.add(boot)
             if len(boots) > 1:
                 text = f"{len(boots)} machines send as {host}: start their monitors with --name, each its own"
-                found.append(LogEntry(run, now_ms, "error", text, host))
+                entries.append(LogEntry(run, now_ms, "error", text, host))
         if sent_ms is not None and re.fullmatch(r"\d{1,15}", sent_ms, re.ASCII):
             skew = now_ms - int(sent_ms)
             before = self._skews.get((run, host), 0)
@@ -96,13 +99,12 @@ class SenderNotes:
             if abs(skew - before) > _LEAST_SKEW_MS:
                 self._skews[run, host] = skew
                 text = f"{skew:+d} ms to add to the times of {host}: its clock differs from the collector's"
-                found.append(LogEntry(run, now_ms, CLOCK, text, host))
-        return found
+                entries.append(LogEntry(run, now_ms, CLOCK, text, host))
+        return entries
 
 
 def with_one_clock(samples: Sequence[ProcessSample], log: Iterable[LogEntry]) -> list[ProcessSample]:
-    """Return the samples with the times of the collector's clock, by the last note on each host; in the order of times.
-    """
+    """Return the samples in the order of times by the collector's clock, with the last note on each host."""
     skews = {}
     for entry in log:
         if entry.type == CLOCK and (match := _CLOCK_TEXT.fullmatch(entry.message)):
@@ -113,3 +115,39 @@ def with_one_clock(samples: Sequence[ProcessSample], log: Iterable[LogEntry]) ->
         msgspec.structs.replace(sample, time_ms=sample.time_ms + skews.get(sample.host, 0)) for sample in samples
     ]
     return sorted(shifted, key=lambda sample: (sample.time_ms, sample.host, sample.pid))
+
+
+def server_tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    """TLS 1.2 or newer with a certificate; None without one. Raises SettingsError (78), NotAllowed (77)."""
+    if certificate is None:
+        return None
+    from cmsspark.settings.secrets import open_private
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        with open_private(key or certificate, "a file with a private key") as stream:
+            context.load_cert_chain(certificate, f"/dev/fd/{stream.fileno()}", password=lambda: "")
+    except ssl.SSLError as error:
+        raise SettingsError(
+            "a certificate and its key must be in PEM form, without a pass phrase",
+            where=certificate,
+            found=readable(error.reason or str(error)),
+        ) from None
+    except OSError as error:
+        raise SettingsError("a certificate file cannot be read", where=certificate, found=error.strerror) from None
+    return context
+
+
+def check_address(host: str, has_tls: bool, is_plain_allowed: bool) -> None:
+    """Raises UsageError (2) for an address that others reach without TLS: the token would travel as it is."""
+    with suppress(ValueError):
+        if ipaddress.ip_address(host).is_loopback:
+            return
+    if host == "localhost" or has_tls or is_plain_allowed:
+        return
+    raise UsageError(
+        "an address that other hosts reach needs TLS: the token would travel as it is",
+        where=f"--host {host}",
+        next_step="give --tls-cert and --tls-key, a tunnel to 127.0.0.1, or --without-tls in a network that you trust",
+    )

@@ -11,7 +11,7 @@ _RATIO = 1.02
 _LOG = math.log(_RATIO)
 
 
-class SpreadSketch:
+class QuantileSketch:
     """Counts of values in buckets whose bounds grow by 2 %; least and largest are exact. Values are not negative."""
 
     __slots__ = ("_buckets", "_count", "_max", "_min")
@@ -37,10 +37,10 @@ class SpreadSketch:
         return Spread(min=self._min, median=self._median(), max=self._max)
 
     def _median(self) -> int:
-        left = (self._count + 1) // 2
+        remaining = (self._count + 1) // 2
         for bucket in sorted(self._buckets):
-            left -= self._buckets[bucket]
-            if left <= 0:
+            remaining -= self._buckets[bucket]
+            if remaining <= 0:
                 middle = round(math.exp((bucket - 0.5) * _LOG)) if bucket else 0
                 return min(max(middle, self._min or 0), self._max)
         return self._max

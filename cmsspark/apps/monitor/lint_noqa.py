@@ -18,7 +18,7 @@ def silenced_lines(source: bytes) -> dict[int, list[str | None]]:
     At the end of a statement over several lines it is for all of them: a line that ends with a backslash has no
     comment. Within one it is for its line.
     """
-    found: dict[int, list[str | None]] = {}
+    silenced: dict[int, list[str | None]] = {}
     first = 0
     at_end: tuple[int, str | None] | None = None
     with suppress(tokenize.TokenError):
@@ -26,16 +26,16 @@ def silenced_lines(source: bytes) -> dict[int, list[str | None]]:
             line = token.start[0]
             if token.type == tokenize.COMMENT:
                 if (match := _NOQA.search(token.string)) is not None:
-                    found.setdefault(line, []).append(match["codes"])
+                    silenced.setdefault(line, []).append(match["codes"])
                     at_end = line, match["codes"]
             elif token.type == tokenize.NEWLINE:
                 if at_end is not None and at_end[0] == line:
                     for number in range(first or line, line):
-                        found.setdefault(number, []).append(at_end[1])
+                        silenced.setdefault(number, []).append(at_end[1])
                 first = 0
             elif token.type not in (tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING):
                 first = first or line
-    return found
+    return silenced
 
 
 def is_silenced(code: str, line: int, silenced: dict[int, list[str | None]]) -> bool:

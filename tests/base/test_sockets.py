@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cmsspark.publish.connection import ConnectionLost, addresses
+from cmsspark.base.sockets import ConnectionLost, addresses
 
 
 def test_a_name_server_without_an_answer_costs_its_own_deadline_and_no_more() -> None:

@@ -1,7 +1,7 @@
-"""HTTP over one connection, every step and each exchange with a deadline.
+"""The HTTP client of all that sends or asks: every step and each exchange has a deadline, each answer a limit.
 
 Python's own client makes the requests: it follows no redirect, keeps no cookie, uses no proxy. Below it lies a socket
-with deadlines on every step and on the whole exchange.
+with deadlines on every step and on the whole exchange: no timeout of a library ends an answer that drips.
 """
 
 from __future__ import annotations
@@ -13,28 +13,62 @@ from dataclasses import dataclass
 from email.message import Message
 from email.utils import parsedate_to_datetime
 from http.client import HTTPConnection, HTTPException, IncompleteRead, RemoteDisconnected
-from typing import Any, Final, Protocol, cast
+from pathlib import Path
+from typing import Any, Final, Self, cast
+from urllib.parse import urlsplit
+
+import msgspec
 
 from cmsspark import __version__
-from cmsspark.publish.connection import Address, ConnectionLost, addresses, connect, connection_lost
-from cmsspark.publish.deadline_socket import DeadlineSocket
-from cmsspark.publish.sink import Clock, SystemClock
+from cmsspark.base.clock import Clock, SystemClock
+from cmsspark.base.sockets import Address, ConnectionLost, DeadlineSocket, addresses, connect, connection_lost
+from cmsspark.settings.secrets import tls_context
 
 _CHUNK: Final = 65_536
 
 
-class HttpServer(Protocol):
-    """Where to connect to, and as whom."""
+class HttpAddress(msgspec.Struct, frozen=True):
+    """``host``, ``port``, ``path`` of the URL, and whether it uses TLS. Its text form shows no secret.
+
+    ``ca``, ``cert`` and ``key``: files in PEM; None for the system's authorities, and for no certificate of the client.
+    ``authorization``: the value of that header, or None without a login.
+    """
+
+    host: str
+    port: int
+    path: str
+    is_secure: bool
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+    authorization: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.where}>"
 
     @property
-    def host(self) -> str: ...
+    def authority(self) -> str:
+        """``host:port`` as URLs write it."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
     @property
-    def port(self) -> int: ...
-    @property
-    def authority(self) -> str: ...
-    @property
-    def authorization(self) -> str | None: ...
-    def tls(self) -> ssl.SSLContext | None: ...
+    def where(self) -> str:
+        """The address for people."""
+        return f"{'https' if self.is_secure else 'http'}://{self.authority}{self.path}"
+
+    def tls(self) -> ssl.SSLContext | None:
+        """Return the TLS context, or None without TLS. Raises as :func:`cmsspark.settings.secrets.tls_context`."""
+        return tls_context(self.ca, self.cert, self.key) if self.is_secure else None
+
+    @classmethod
+    def from_url(cls, url: str, **fields: Any) -> Self:
+        """Return the address of ``http[s]://HOST[:PORT][/PATH][?QUERY]`` with more fields. Raises ValueError."""
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
+            raise ValueError("http://HOST:PORT or https://HOST:PORT")
+        is_secure = parts.scheme == "https"
+        path = f"{parts.path}?{parts.query}" if parts.query else parts.path
+        return cls(parts.hostname, parts.port or (443 if is_secure else 80), path, is_secure, **fields)
 
 
 @dataclass(frozen=True)
@@ -75,7 +109,7 @@ class HttpLost(ConnectionLost):
 class HttpClient:
     """One connection to ``server``, opened when it is needed and again after it was lost."""
 
-    def __init__(self, server: HttpServer, timeouts: HttpTimeouts | None = None, clock: Clock | None = None) -> None:
+    def __init__(self, server: HttpAddress, timeouts: HttpTimeouts | None = None, clock: Clock | None = None) -> None:
         self._server = server
         self._timeouts = timeouts or HttpTimeouts()
         self._clock = clock or SystemClock()
@@ -165,19 +199,41 @@ class HttpClient:
         is_complete = link.post(body)
         meanwhile()
         answer = connection.getresponse()
-        kept = answer.read(keep)
+        start = answer.read(keep)
         is_cut = False
         while answer.read(_CHUNK):
             is_cut = True
         if answer.length:
-            raise IncompleteRead(kept)
+            raise IncompleteRead(start)
         if answer.will_close:
             self.close()
         if not is_complete:
             self.close()
             if 200 <= answer.status < 300:
                 raise ConnectionError(0, "it answered before it had read the whole request")
-        return HttpAnswer(answer.status, answer.reason, answer.headers, kept, is_cut)
+        return HttpAnswer(answer.status, answer.reason, answer.headers, start, is_cut)
+
+
+def fetch(
+    server: HttpAddress, timeouts: HttpTimeouts, keep: int, method: str = "GET",
+    headers: Mapping[str, str] | None = None, body: bytes = b"",
+) -> HttpAnswer:  # fmt: skip
+    """Return the answer to one request, made over a connection of its own. Raises ConnectionLost."""
+    client = HttpClient(server, timeouts)
+    try:
+        client.open()
+        return client.exchange(method, server.path or "/", headers or {}, body, keep)
+    finally:
+        client.close()
+
+
+def fetch_json(url: str, seconds: float, keep: int = 32 << 20) -> Any:
+    """Return the JSON at a URL. Raises ConnectionLost for no whole answer in time, ValueError for any other answer."""
+    timeouts = HttpTimeouts(connect=seconds, move=seconds, whole=seconds)
+    answer = fetch(HttpAddress.from_url(url), timeouts, keep)
+    if not answer.is_success or answer.is_cut:
+        raise ValueError(f"{answer.status} {answer.reason}")
+    return msgspec.json.decode(answer.body)
 
 
 def retry_after(header: str | None, now: float) -> float:

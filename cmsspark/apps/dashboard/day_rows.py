@@ -1,0 +1,164 @@
+"""The partials of a day as numbers: a code for each name, whole numbers for counts, bytes and milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from cmsspark.apps.dashboard.segment import SUMS, TABLE, part_of
+from cmsspark.base.errors import DataError
+from cmsspark.base.schemas import stored_table
+from cmsspark.counting.packing import Codes
+from cmsspark.filesystems.storage import LocalFiles
+from cmsspark.sources.registry import STREAMS_OF_JOBS
+from cmsspark.store.query.part_system import conformed_part, csv_table
+from cmsspark.store.query.stored_parts import StoredInterval
+from cmsspark.store.stored_columns import part_rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_NAMED: Final = ("stream", "dataset_name", "site_name", "app", "user")
+_STORED: Final = (*_NAMED, "nacc", "remote_nacc", "read_bytes", "cpu_time", "wc_time")
+#: Stored column → the columns that are parts of its names.
+_DERIVATIONS: Final = {"dataset_name": ("data_tier", "campaign"), "site_name": ("site_tier",)}
+#: Columns of some rows by name. Keys are numbers of names. Additive columns are 0 where they are null; bit N of ``has``
+#: says whether the row has a value of ``SUMS[N]``. Values beyond 64 bits are Python's integers.
+Rows = dict[str, npt.NDArray[Any]]
+
+
+class Names:
+    """The numbers of all names of a segment, in the order of their arrival."""
+
+    def __init__(self) -> None:
+        self._codes: dict[str, dict[str, int]] = {name: {} for name in (*_NAMED, "site_tier", "data_tier", "campaign")}
+        self._derived: dict[str, list[int]] = {name: [] for names in _DERIVATIONS.values() for name in names}
+        self._orders: dict[str, tuple[Codes, Codes]] = {}
+
+    def codes(self, column: str, texts: Sequence[str]) -> Codes:
+        """Return the number of each text."""
+        numbers = self._codes[column]
+        new = [text for text in texts if text not in numbers]
+        numbers.update(zip(new, range(len(numbers), len(numbers) + len(new)), strict=True))
+        for name in _DERIVATIONS.get(column, ()):
+            own = self._codes[name]
+            self._derived[name] += [own.setdefault(part_of(name, text), len(own)) for text in new]
+        return np.fromiter(map(numbers.__getitem__, texts), np.int32, len(texts))
+
+    def derived(self, column: str) -> Codes:
+        """Return the number of a derived column for each number of its source."""
+        return np.array(self._derived[column], np.int32)
+
+    def texts(self, column: str) -> list[str]:
+        """Return the names of a column by number."""
+        return list(self._codes[column])
+
+    def order(self, column: str) -> tuple[Codes, Codes]:
+        """Return the numbers of a column in the order of their names, and for each number its place in this order."""
+        order, places = self._orders.get(column, (np.zeros(0, np.int32),) * 2)
+        if len(order) != len(self._codes[column]):
+            texts = self.texts(column)
+            order = np.array(sorted(range(len(texts)), key=texts.__getitem__), np.int32)
+            places = np.empty_like(order)
+            places[order] = np.arange(len(order), dtype=np.int32)
+            self._orders[column] = order, places
+        return order, places
+
+
+@dataclass(frozen=True)
+class DayRows:
+    """The partials of a day.
+
+    ``day``: days since 1970; ``keys``: the ids of its pseudonym keys. Rows without a user have the number -1.
+    """
+
+    day: int
+    rows: Rows
+    keys: list[str]
+
+
+def read_day(one: StoredInterval, names: Names) -> DayRows:
+    """Return the partials of a day. Raises DataError (65) where they are damaged."""
+    rows = _stored_rows(one)
+    if rows.num_rows != one.rows:
+        raise DataError(
+            f"the {TABLE} of {one.interval} have another number of rows than their manifest says",
+            where=one.parts[0].path if one.parts else None,
+            found=f"{rows.num_rows:,} rows where {one.rows:,} were written",
+            next_step=f"run_spark data_aggregation --date {one.interval}",
+        )
+    codes: Rows = {}
+    keys: set[str] = set()
+    for name in _NAMED:
+        column = rows[name].chunk(0)
+        texts = column.dictionary.to_pylist()
+        # Index -1 is null; it takes the last element.
+        of_texts = np.append(names.codes(name, texts), np.int32(-1))
+        codes[name] = of_texts[column.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
+        if name == "user":
+            keys = {text.partition(":")[0] for text in texts}
+    day = int(np.datetime64(one.first_day, "D").astype(np.int64))
+    is_of_jobs = np.array([text in STREAMS_OF_JOBS for text in names.texts("stream")], np.bool_)
+    return DayRows(day, codes | _sums(rows, is_of_jobs[codes["stream"]]), sorted(keys))
+
+
+def _sums(rows: pa.Table, is_job: npt.NDArray[np.bool_]) -> Rows:
+    """Return counts of accesses, and those of jobs in columns of their own; each null in rows of the other kind."""
+    nacc, remote, read = (_whole(rows[name]) for name in ("nacc", "remote_nacc", "read_bytes"))
+    cpu, wc = (_whole(_milliseconds(rows[name])) for name in ("cpu_time", "wc_time"))
+    columns = {
+        "nacc": _where(nacc, ~is_job),
+        "remote_nacc": _where(remote, ~is_job),
+        "remote_known_nacc": _where(nacc, ~is_job & remote[1]),
+        "read_bytes": _where(read, ~is_job),
+        "job_count": _where(nacc, is_job),
+        "job_read_bytes": _where(read, is_job),
+        "cpu_ms": cpu,
+        "wc_ms": wc,
+    }
+    has = np.packbits(np.stack([columns[name][1] for name in SUMS]), axis=0, bitorder="little")[0]
+    return {**{name: columns[name][0] for name in SUMS}, "has": has}
+
+
+def _whole(column: pa.ChunkedArray) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
+    """Return whole numbers, 0 where they are null, and whether they are there."""
+    return column.fill_null(0).to_numpy(), column.is_valid().to_numpy()
+
+
+def _where(
+    column: tuple[npt.NDArray[Any], npt.NDArray[np.bool_]], is_chosen: npt.NDArray[np.bool_]
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
+    values, is_valid = column
+    return np.where(is_chosen, values, 0), is_valid & is_chosen
+
+
+def _milliseconds(seconds: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return seconds of stored cells as whole milliseconds, which they are (``docs/counting.md``, rule 11)."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    return pc.round(pc.multiply(seconds, 1000.0)).cast(pa.int64())
+
+
+def _stored_rows(one: StoredInterval) -> pa.Table:
+    """Return the partials of a day with texts as dictionaries, each column one chunk. Raises DataError (65)."""
+    import pyarrow as pa
+
+    if one.fault is not None:
+        raise one.fault
+    schema, files = stored_table(TABLE), LocalFiles()
+    if one.fmt != "parquet":
+        parts = [part_rows(files, csv_table(one), schema, _STORED)] if one.parts else []
+    elif one.is_converted:
+        parts = [conformed_part(files, part, schema).select(list(_STORED)) for part in one.parts]
+    else:
+        parts = [part_rows(files, part, schema, _STORED) for part in one.parts]
+    plain = schema.arrow()
+    texts = pa.dictionary(pa.int32(), pa.string())
+    coded = pa.schema([(name, texts if name in _NAMED else plain.field(name).type) for name in _STORED])
+    tables = [part.cast(coded) for part in parts] or [coded.empty_table()]
+    return pa.concat_tables(tables).unify_dictionaries().combine_chunks()

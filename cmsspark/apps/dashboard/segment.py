@@ -1,0 +1,165 @@
+"""A segment of the rollups: what the pages read instead of the stored partials of some days.
+
+A segment is a folder of Parquet and Arrow files and ``segment.json``, which names the run of each of its days. Sums are
+exact: bytes and counts as integers, seconds as whole milliseconds. Users are numbers of the segment's own list.
+
+Pages map two Arrow files into memory: sums and people by dataset. There datasets, streams and site tiers are numbers in
+the order of the segment's own names, so a dataset's rows stand together and its numbers rise with its name. Files
+without compression are read in place: pages that nobody asks for stay on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import numpy as np
+
+from cmsspark.base.errors import DataError
+from cmsspark.base.names import DERIVED
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Version of the files below; segments of another version are built anew.
+VERSION: Final = 4
+#: The stored table that segments are made from.
+TABLE: Final = "partials"
+#: The additive columns of every rollup: integers, null where nothing of the group has a value. The first four are of
+#: accesses, the next two of jobs.
+SUMS: Final = (
+    *("nacc", "remote_nacc", "remote_known_nacc", "read_bytes"),
+    *("job_count", "job_read_bytes", "cpu_ms", "wc_ms"),
+)
+#: File → keys of its sums.
+SUM_FILES: Final[Mapping[str, tuple[str, ...]]] = {
+    "cube": ("day", "stream", "site_tier", "data_tier", "campaign"),
+    "detail": ("dataset_name", "day", "stream", "site_name", "app"),
+    "site_days": ("site_name", "day", "stream", "data_tier", "app"),
+    "site_datasets": ("site_name", "dataset_name", "stream"),
+}
+#: File → keys of sets of users as bits, for combinations with many users: bit N is the user with number N.
+BIT_FILES: Final[Mapping[str, tuple[str, ...]]] = {
+    "tier_users": ("day", "stream", "site_tier", "data_tier"),
+    "campaign_users": ("day", "stream", "campaign"),
+    "site_users": ("day", "stream", "site_name"),
+}
+#: Files in which pages look up single datasets. ``dataset_users`` has a row for each day, stream, site tier and user.
+LOOKUP_FILES: Final = ("detail", "dataset_users")
+SUMS_FILE, PEOPLE_FILE, NAMES_FILE = "datasets.arrow", "dataset_people.arrow", "dataset_names.parquet"
+#: All files of a segment beside its index. ``cube_users`` has lists of users for the keys of ``cube``.
+FILES: Final = frozenset(
+    (
+        *(f"{name}.parquet" for name in (*SUM_FILES, *BIT_FILES, "dataset_users", "cube_users", "users")),
+        *(SUMS_FILE, PEOPLE_FILE, NAMES_FILE),
+    )
+)
+#: Stands for null in the sums of ``SUMS_FILE``, which are never negative, and in days.
+NULL: Final = -1
+_INDEX: Final = "segment.json"
+#: The key of :class:`About` in the metadata of an Arrow file.
+_ABOUT: Final = b"cmsspark"
+
+
+class SegmentIndex(msgspec.Struct, frozen=True):
+    """``segment.json``: the run of each day, the pseudonym keys of each day, and size and digest of each file."""
+
+    version: int
+    store: str
+    runs: dict[str, str]
+    keys: dict[str, list[str]]
+    rows: int
+    files: dict[str, tuple[int, str]]
+
+
+class About(msgspec.Struct, frozen=True):
+    """What a mapped file says of itself: the names of streams and site tiers by number.
+
+    ``totals``: column → the sum of all its rows, as text; ``pairs``: the stream and site tier of each pair of people;
+    ``groups``: file of ``LOOKUP_FILES`` → the first and the last dataset of each of its row groups.
+    """
+
+    streams: list[str]
+    site_tiers: list[str]
+    totals: dict[str, str] = {}
+    pairs: list[tuple[int, int]] = []
+    groups: dict[str, list[tuple[int, int]]] = {}
+
+
+def bytes_of_sets(user_count: int) -> int:
+    """Return the bytes of a set of so many users."""
+    return max(1, -(-user_count // 64)) * 8
+
+
+def derived(column: str) -> str:
+    """Return the SQL expression of a derived column; an empty text where the name has no such part."""
+    if column == "campaign":
+        return f"split_part({derived('processing_name')}, '-', 1)"
+    rule = DERIVED[column]
+    return f"split_part({rule.source}, '{rule.separator}', {rule.part + 1})"
+
+
+def part_of(column: str, text: str) -> str:
+    """Return a derived column of a name; an empty text where the name has no such part."""
+    if column == "campaign":
+        return part_of("processing_name", text).partition("-")[0]
+    return DERIVED[column].of(text) or ""
+
+
+def read_index(folder: Path) -> SegmentIndex:
+    """Return the index of a segment. Raises ValueError or OSError where there is none that can be read."""
+    return msgspec.json.decode((folder / _INDEX).read_bytes(), type=SegmentIndex)
+
+
+def write_index(folder: Path, index: SegmentIndex) -> None:
+    """Write the index of a segment."""
+    (folder / _INDEX).write_bytes(msgspec.json.encode(index))
+
+
+def file_digest(path: Path) -> str:
+    """Return the digest of a file's content."""
+    import xxhash
+
+    digest = xxhash.xxh3_64()
+    with open(path, "rb") as stream:
+        while chunk := stream.read(1 << 22):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def read_mapped(path: Path) -> tuple[pa.RecordBatch, About]:
+    """Return an Arrow file of a segment, mapped into memory.
+
+    Raises DataError (65) where it is damaged, OSError if it is gone.
+    """
+    import pyarrow as pa
+
+    try:
+        reader = pa.ipc.open_file(pa.memory_map(str(path)))
+        about = msgspec.json.decode((reader.schema.metadata or {})[_ABOUT], type=About)
+        batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
+    except (pa.ArrowInvalid, KeyError, msgspec.MsgspecError) as error:
+        raise DataError("a file of the rollups is damaged", where=str(path), found=str(error)[:200]) from None
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=reader.schema), about
+
+
+def write_mapped(path: Path, columns: Mapping[str, Any], about: About) -> None:
+    """Write an Arrow file of a segment."""
+    import pyarrow as pa
+
+    table = pa.table(columns)
+    schema = table.schema.with_metadata({_ABOUT: msgspec.json.encode(about)})
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+        for batch in table.to_batches():
+            writer.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
+
+
+def numbers(column: pa.Array) -> Any:
+    """Return a column as numpy: whole numbers of 64 bits or less in place, larger ones as Python's."""
+    import pyarrow as pa
+
+    if pa.types.is_decimal(column.type):
+        return np.array([int(value) for value in column.to_pylist()], dtype=object)
+    return column.to_numpy()
