@@ -239,11 +239,6 @@ def by_dataset(presence: pl.DataFrame) -> pl.DataFrame:
     return in_64_bits(summed).with_columns(pl.col("disk_bytes", "tape_bytes").fill_null(0))
 
 
-def campaign() -> pl.Expr:
-    """``campaign``: the second part of a dataset's name up to its first dash, from ``processing_name``."""
-    return pl.col("processing_name").str.split("-").list.first().fill_null("").alias("campaign")
-
-
 def date_of_ms(column: str) -> pl.Expr:
     """Return the date (UTC) of milliseconds since 1970; of times after the year 9999, which have none, its last day."""
     return pl.from_epoch(pl.col(column).clip(upper_bound=_LAST_MS), "ms").dt.date()

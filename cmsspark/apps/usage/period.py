@@ -87,7 +87,8 @@ def build(days: StoredDays) -> PeriodResult:
     from cmsspark.counting.rollup import Rollup, roll_up
 
     key_id = days.key_id()
-    rollup = Rollup((*KEYS, *DERIVED), _MEASURES)
+    names = stored_table(TABLE).names
+    rollup = Rollup((*KEYS, *(name for name in DERIVED if name in names)), _MEASURES)
     rows, totals = roll_up(rollup, days.batches(rollup.columns))
     days.check_users(totals.users)
     period = days.period
@@ -97,7 +98,7 @@ def build(days: StoredDays) -> PeriodResult:
         "last_day": pl.lit(period.last),
         "timestamp": pl.lit(calendar.start_ms(period), pl.Int64),
     }
-    columns = [added.get(name, pl.col(name)).alias(name) for name in stored_table(TABLE).names]
+    columns = [added.get(name, pl.col(name)).alias(name) for name in names]
     return PeriodResult(rows.select(columns), days, key_id)
 
 
