@@ -14,10 +14,9 @@ import msgspec
 
 from cmsspark.base.access import AccessBatch, Remote
 from cmsspark.sources.fields import UNKNOWN, Apps, MemoDict
-from cmsspark.sources.formats.json_lines import JsonDecoder, Metadata, add_bytes, add_lfns, objects, parts_of
+from cmsspark.sources.formats.json_lines import JsonDecoder, Metadata, add_bytes, add_lfns
 from cmsspark.sources.formats.line_template import RequiredFields
-from cmsspark.sources.formats.strict_json import Fields, last
-from cmsspark.sources.values import Long, long, text
+from cmsspark.sources.values import Long
 
 
 class Data(msgspec.Struct, gc=False):
@@ -38,8 +37,6 @@ class Record(msgspec.Struct, gc=False):
     metadata: Metadata | None = None
 
 
-_TEXTS = ("file_lfn", "site_name", "user_dn", "app_info")
-_LONGS = ("read_bytes", "read_bytes_at_close")
 _REQUIRED = RequiredFields("file_lfn", ("user_dn", "app_info", "site_name"), ("read_bytes_at_close", "read_bytes"))
 
 
@@ -67,15 +64,6 @@ class ToyDecoder(JsonDecoder):
         user, app, site = key
         remote = Remote.BY_REPLICA if site and site != UNKNOWN else Remote.UNKNOWN
         return self.coder.number(site or UNKNOWN, app, user, remote)
-
-    def strict(self, fields: Fields) -> Any:
-        """The record of a line that msgspec refused. Raises Malformed."""
-        values, metadata = parts_of(fields)
-        known: dict[str, Any] = {}
-        for data in objects(values):
-            known = {name: last(data, name, text, "data.") for name in _TEXTS}
-            known |= {name: last(data, name, long, "data.") for name in _LONGS}
-        return Record(Data(**known), metadata)
 '''
 SCHEMA = """table: toy json
 about: "One toy access a line, JSON {data, metadata}."
