@@ -19,7 +19,7 @@ from cmsspark.base import buffers
 from cmsspark.base.access import AccessBatch, EndedJob, Group, Quarantined
 from cmsspark.base.exact_integers import Longs
 from cmsspark.base.names import JobInput, job_input
-from cmsspark.counting.catalogue import NOT_THERE, Catalogue, Replicas, name_hash, site_hashes
+from cmsspark.counting.catalogue import NOT_THERE, Catalogue, Replicas, hashes_in, site_hashes
 from cmsspark.counting.crab_sums import CrabSums
 from cmsspark.counting.pre_aggregate import ACCESS, BIN, COLUMNS, StreamAggregator, record_batch
 
@@ -37,10 +37,11 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(EndedJob).decode
 
 
-def id_hash(job_id: str) -> int:
-    """Return the hash of a job's id, of 64 bits, signed."""
-    number = name_hash(job_id.encode())
-    return number - 2**64 if number >= 2**63 else number
+def id_hashes(job_ids: Sequence[str]) -> Longs:
+    """Return the hashes of ids of jobs, of 64 bits, signed."""
+    import pyarrow as pa
+
+    return hashes_in(pa.chunked_array([pa.array(job_ids, pa.string())])).view(np.int64)
 
 
 @dataclass
@@ -70,7 +71,7 @@ class JobAggregator(StreamAggregator):
         rows = self._empty(len(jobs))
         rows["kind"] = [self.kind] * len(jobs)
         rows["stream"] = [self.stream] * len(jobs)
-        rows["id_hash"] = [id_hash(job.job_id) for job in jobs]
+        rows["id_hash"] = id_hashes([job.job_id for job in jobs]).tolist()
         rows["record"] = self._records(jobs)
         return rows
 
@@ -163,7 +164,7 @@ class JobCounts:
             other = best.get(job.job_id)
             if other is None or rank(job) > rank(other):
                 best[job.job_id] = job
-        hashes = np.fromiter(map(id_hash, best), np.int64, len(best))
+        hashes = id_hashes(list(best))
         is_new = ~_is_in(hashes, self.earlier)
         if more := list(earlier):
             is_new &= ~_is_in(hashes, np.unique(np.array(more, np.int64)))

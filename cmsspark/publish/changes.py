@@ -10,14 +10,13 @@ import hashlib
 import json
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from cmsspark.base.errors import DataError
+from cmsspark.base.errors import DataError, OutputError
 from cmsspark.publish.batch_log import Batch, BatchLog, BatchState
 from cmsspark.publish.completeness import MAX_GONE_LISTED
-from cmsspark.publish.scratch_database import scratch_database
 from cmsspark.publish.spool import Spool
 
 
@@ -156,3 +155,26 @@ def _duplicate(body: bytes) -> DataError:
         found=f"a second document {json.loads(body)['metadata']['_id']}",
         next_step="the stored table has two rows with one key: run its job again",
     )
+
+
+@contextmanager
+def scratch_database(path: Path, failure: str) -> Iterator[sqlite3.Connection]:
+    """Yield a new database at ``path``, without a journal, which is removed at the end.
+
+    Raises OutputError (73), which begins with ``failure``, where the disk does not hold it.
+    """
+    try:
+        path.unlink(missing_ok=True)
+        with closing(sqlite3.connect(path, isolation_level=None)) as db:
+            for pragma in ("journal_mode=OFF", "synchronous=OFF", "cache_size=-32000", "temp_store=FILE"):
+                db.execute(f"PRAGMA {pragma}")
+            yield db
+    except sqlite3.OperationalError as error:
+        raise OutputError(
+            failure,
+            where=path,
+            found=str(error),
+            next_step="make room or set `state_dir` to another disk, then run the same command again",
+        ) from None
+    finally:
+        path.unlink(missing_ok=True)

@@ -26,7 +26,7 @@ from cmsspark.publish.publication import (
     record_publication,
     show_documents,
 )
-from cmsspark.publish.publishing_settings import publishing_settings
+from cmsspark.publish.sink import publishing_settings
 from cmsspark.publish.sinks import SINKS
 from cmsspark.publish.verify import VerifyRequest, verify
 from cmsspark.settings.settings import Settings
@@ -77,12 +77,12 @@ def publish_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def with_request(
-        interval: Interval, job_name: str | None, fout: str | None, settings_file: str | None, sink: str | None,
+        when: Interval, job_name: str | None, fout: str | None, settings_file: str | None, sink: str | None,
         amq: str | None, spool: str | None, resume: bool, dry_run: bool, limit: int | None, resend: bool,
         verify: str | None, verify_login: str | None, index: str | None, verbose: bool,
     ) -> Any:  # fmt: skip
         settings = settings_of(settings_file)
-        request = build_request(settings, interval, job_name, fout, sink, amq, spool, limit)
+        request = build_request(settings, when, job_name, fout, sink, amq, spool, limit)
         where = _verify_request(request, verify, verify_login, index)
         _refuse_together(("--verify", where), ("--resume", resume), ("--dry-run", dry_run), ("--resend", resend))
         _refuse_together(("--verify", where), ("--limit", limit))

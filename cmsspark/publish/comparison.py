@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from cmsspark.base.errors import DataError
+from cmsspark.publish.changes import scratch_database
 from cmsspark.publish.completeness import SUFFIX, completeness_id, digest_pairs
 from cmsspark.publish.documents import WITHHELD, BadDocument, DocumentSpec, canonical, document, field_name
-from cmsspark.publish.scratch_database import scratch_database
 from cmsspark.publish.search_client import Hit
 from cmsspark.publish.search_index import SearchIndex, at_time, of_id, of_type
 from cmsspark.publish.validate import validator_for

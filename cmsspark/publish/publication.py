@@ -25,8 +25,7 @@ from cmsspark.store.job_index import Job
 if TYPE_CHECKING:
     from cmsspark.publish.documents import DocumentSpec
     from cmsspark.publish.outbox import Outbox, Totals
-    from cmsspark.publish.publishing_settings import PublishingSettings
-    from cmsspark.publish.sink import Sink
+    from cmsspark.publish.sink import PublishingSettings, Sink
     from cmsspark.publish.spooling import SpoolResult
     from cmsspark.store.results import CurrentTable
 

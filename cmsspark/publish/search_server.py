@@ -15,8 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from cmsspark.base.errors import NotAllowed, UsageError
-from cmsspark.publish.credentials import LOOPBACK
-from cmsspark.publish.credentials_file import CredentialsSource, read_credentials_file
+from cmsspark.publish.credentials import LOOPBACK, CredentialsSource, read_credentials_file
 from cmsspark.settings.http_client import HttpAddress
 from cmsspark.settings.secrets import basic_credentials, safe_text
 

@@ -19,13 +19,11 @@ from cmsspark.counting.reconciliation import StreamBins
 from cmsspark.filesystems.storage import is_local, unreadable
 from cmsspark.pages import reconciliation_table
 from cmsspark.run import catalogue_snapshots
-from cmsspark.run.file_records import FileNotes, entries, leave_out_damaged, list_records
+from cmsspark.run.file_records import FileNotes, entries, leave_out_damaged, list_records, quarantine
 from cmsspark.run.provenance import check_unchanged, dumps_summary, input_summary, versions
-from cmsspark.run.quarantine import quarantine
 from cmsspark.run.request import DayRequest, Inputs, JobRequest
 from cmsspark.run.run_context import RunContext
-from cmsspark.run.scan_result import ScanResult
-from cmsspark.run.scan_summary import ScanSummary
+from cmsspark.run.scan_summary import ScanResult, ScanSummary
 from cmsspark.sources.folders import DayInput
 from cmsspark.store import results
 

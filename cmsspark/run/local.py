@@ -47,7 +47,7 @@ class LocalRunner:
 
 @dataclass
 class LocalResult:
-    """The :class:`cmsspark.run.scan_result.ScanResult` of the local runner."""
+    """The :class:`cmsspark.run.scan_summary.ScanResult` of the local runner."""
 
     merged: Aggregated
     day: date

@@ -30,7 +30,7 @@ from cmsspark.run.job_run import JobRun, begin
 from cmsspark.run.overflow import build_reader
 from cmsspark.run.request import DayRequest, Inputs
 from cmsspark.run.run_context import RunContext
-from cmsspark.run.scan_result import Runner
+from cmsspark.run.scan_summary import Runner
 from cmsspark.run.spark import SparkRunner
 from cmsspark.settings import pseudonyms
 from cmsspark.sources.rses import Rses

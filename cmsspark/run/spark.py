@@ -145,7 +145,7 @@ def _persisted(rows: DataFrame, *, is_adaptive: bool) -> DataFrame:
 
 @dataclass
 class SparkResult:
-    """The :class:`cmsspark.run.scan_result.ScanResult` of Spark. ``rows``: the merged rows, persisted.
+    """The :class:`cmsspark.run.scan_summary.ScanResult` of Spark. ``rows``: the merged rows, persisted.
 
     ``tables``: those that the driver writes where they are small. ``jobs``: the merged jobs with their tables,
     persisted; None without a stream of jobs. ``kept``: other persisted rows that these are made of.

@@ -6,25 +6,29 @@ as :class:`cmsspark.base.access.EndedJob`, and :mod:`cmsspark.counting.htcondor_
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import date
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final, NamedTuple
 
 import msgspec
+from msgspec.structs import astuple
 
 from cmsspark.base import dates
 from cmsspark.base.access import AccessBatch, EndedJob
 from cmsspark.base.schemas import input_table
 from cmsspark.sources.fields import UNKNOWN, Apps, MemoDict
-from cmsspark.sources.formats.fast_keys import JobKeys, fast_job_lines
+from cmsspark.sources.formats.fast_keys import FastKeyReader, JobKeys, fast_job_lines
 from cmsspark.sources.formats.json_lines import JsonDecoder, Metadata, objects, parts_of
 from cmsspark.sources.formats.strict_json import Fields, last
 from cmsspark.sources.record_schema import FormatVersions, RecordSchema
 from cmsspark.sources.values import (
     MAX_LONG,
+    Flag,
     Hours,
     Long,
     Malformed,
     WholeNumber,
+    flag,
     hours,
     hours_in_ms,
     long,
@@ -38,74 +42,114 @@ FINAL: Final = ("Completed", "Removed")
 #: Types that count, in lower case.
 TYPES: Final = ("analysis", "production")
 
-#: The texts of a record beside its id, by name.
-TEXT_KEYS: Final = {
-    "status": "Status",
-    "type": "Type",
-    "site": "Site",
-    "data_block": "CRAB_DataBlock",
-    "desired_dataset": "DESIRED_CMSDataset",
-    "user": "CRAB_UserHN",
-    "workflow": "CRAB_Workflow",
-    "tool": "CMS_SubmissionTool",
-    "agent": "CMS_WMTool",
-}
-_RENAMED: Final = {
-    "job_id": "GlobalJobId",
-    **TEXT_KEYS,
-    "record_time": "RecordTime",
-    "read_bytes": "ChirpCMSSWReadBytes",
-    "cpu": "CpuTimeHr",
-    "wall": "WallClockHr",
-    "exit_code": "ExitCode",
-}
+
+class JobFields(NamedTuple):
+    """The needed fields of a record, name → key, in the order of compiled code (see ``JobKeys``).
+
+    Sizes in bytes, CPU and wall-clock times in hours; the flags are read behind the whole numbers.
+    """
+
+    texts: Mapping[str, str]
+    hours: Mapping[str, str]
+    wholes: Mapping[str, str]
+    flags: Mapping[str, str]
+    longs: Mapping[str, str]
+
+    @property
+    def keys(self) -> JobKeys:
+        """The keys as compiled code takes them."""
+        texts, hours_, wholes, flags, longs = (tuple(group.values()) for group in self)
+        return JobKeys(texts, hours_, wholes + flags, longs)
+
+    def record_type(self, name: str) -> tuple[Any, Any]:
+        """Return the type of a line, and of its ``data``."""
+        kinds: tuple[Any, ...] = (str, Hours, WholeNumber, Flag, Long)
+        fields: list[Any] = [
+            (field, kind | None, None) for group, kind in zip(self, kinds, strict=True) for field in group
+        ]
+        fields[0] = ("job_id", Annotated[str, msgspec.Meta(min_length=1)])
+        rename = {field: key for group in self for field, key in group.items()}
+        data = msgspec.defstruct(f"{name}Data", fields, gc=False, rename=rename)
+        line: list[Any] = [("data", data), ("metadata", Metadata | None, None)]
+        return msgspec.defstruct(f"{name}Record", line, gc=False), data
 
 
-class JobData(msgspec.Struct, gc=False, rename=_RENAMED):
-    """Needed fields; sizes in bytes, CPU and wall-clock times in hours."""
-
-    job_id: Annotated[str, msgspec.Meta(min_length=1)]
-    status: str | None = None
-    type: str | None = None
-    site: str | None = None
-    data_block: str | None = None
-    desired_dataset: str | None = None
-    user: str | None = None
-    workflow: str | None = None
-    tool: str | None = None
-    agent: str | None = None
-    record_time: Long | None = None
-    read_bytes: Long | None = None
-    cpu: Hours | None = None
-    wall: Hours | None = None
-    exit_code: WholeNumber | None = None
-
-
-class CondorRecord(msgspec.Struct, gc=False):
-    """A line."""
-
-    data: JobData
-    metadata: Metadata | None = None
+FIELDS: Final = JobFields(
+    texts={
+        "job_id": "GlobalJobId",
+        "status": "Status",
+        "type": "Type",
+        "site": "Site",
+        "data_block": "CRAB_DataBlock",
+        "desired_dataset": "DESIRED_CMSDataset",
+        "user": "CRAB_UserHN",
+        "workflow": "CRAB_Workflow",
+        "tool": "CMS_SubmissionTool",
+        "agent": "CMS_WMTool",
+    },
+    hours={"cpu": "CpuTimeHr", "wall": "WallClockHr"},
+    wholes={"exit_code": "ExitCode"},
+    flags={},
+    longs={"record_time": "RecordTime", "read_bytes": "ChirpCMSSWReadBytes"},
+)
 
 
-class CondorDecoder(JsonDecoder):
-    """Decodes HTCondor's lines. Batches have jobs that ended, and no accesses."""
+class JobDecoder(JsonDecoder):
+    """Decodes HTCondor's lines with some fields of theirs."""
 
-    stream = "condor"
-    record_type = CondorRecord
+    fields: ClassVar[JobFields]
+    data_type: ClassVar[Any]
 
     def __init__(self, day: date, apps: Apps, format_name: str = "json") -> None:
         super().__init__(day, apps, format_name)
         self._sites: MemoDict[str | None, str] = MemoDict(job_site, Apps.CACHE_SIZE)
-        keys = JobKeys("GlobalJobId", tuple(TEXT_KEYS.values()), ("CpuTimeHr", "WallClockHr"), "ExitCode",
-                       ("RecordTime", "ChirpCMSSWReadBytes"))  # fmt: skip
-        self._fast_lines = fast_job_lines(self.day_number, keys, self._add_fast)
+        self._users: MemoDict[str | None, str | None] = MemoDict(job_user, Apps.CACHE_SIZE)
+        self._wall = list(self.data_type.__struct_fields__).index("wall")
+        self._fast_lines = self._fast_reader(self.fields.keys)
+
+    def _fast_reader(self, keys: JobKeys) -> FastKeyReader | None:
+        return fast_job_lines(self.day_number, keys, self._add_fast)
 
     @classmethod
     def format_versions(cls) -> FormatVersions:
         """Return one version, with over a thousand fields, of which the schema has those that are needed."""
-        schema = RecordSchema.of("json", input_table("condor/json").columns, is_open=True)
+        schema = RecordSchema.of("json", input_table(f"{cls.stream}/json").columns, is_open=True)
         return FormatVersions({"json": schema}, lambda data: ("json", data) if isinstance(data, dict) else None)
+
+    def _add_fast(self, rows: list[tuple[Any, ...]], batch: AccessBatch) -> None:
+        """Add records that compiled code read: of the day, of jobs that ended and count."""
+        for row in rows:
+            self._add_ended(row[:-1], row[-1], batch)
+
+    def _add_ended(self, values: tuple[Any, ...], time_ms: int | None, batch: AccessBatch) -> None:
+        """Add a record of a job that ended, given its values in the order of ``fields``, unless it never ran."""
+        if values[self._wall]:
+            batch.jobs.append(self._job(values, time_ms or 0))
+        else:
+            batch.count_job("never_ran")
+
+    def _job(self, values: tuple[Any, ...], time_ms: int) -> Any:
+        raise NotImplementedError
+
+    def strict(self, fields: Fields) -> Any:
+        """Return the record of a strictly parsed line. Raises Malformed."""
+        values, metadata = parts_of(fields)
+        values_of: dict[str, Any] = {}
+        for data in objects(values):
+            for group, check in zip(self.fields, (text, hours, signed, flag, long), strict=True):
+                for name, key in group.items():
+                    values_of[name] = last(data, key, whole if name == "record_time" else check, "data.")
+        if not values_of["job_id"]:
+            raise Malformed("data.GlobalJobId: missing or empty")
+        return self.record_type(self.data_type(**values_of), metadata)
+
+
+class CondorDecoder(JobDecoder):
+    """Decodes HTCondor's lines. Batches have jobs that ended, and no accesses."""
+
+    stream = "condor"
+    fields = FIELDS
+    record_type, data_type = FIELDS.record_type("Condor")
 
     def take(self, records: list[Any], batch: AccessBatch) -> None:
         """Bin records as out_of_day, not_final, other_type or never_ran (rule 30); all others are of ended jobs."""
@@ -119,56 +163,34 @@ class CondorDecoder(JsonDecoder):
                 batch.count_job("not_final")
             elif data.type is None or data.type.lower() not in TYPES:
                 batch.count_job("other_type")
-            elif not data.wall:
-                batch.count_job("never_ran")
             else:
-                batch.jobs.append(self._job(data, stamp))
+                self._add_ended(astuple(data), record_time(data.record_time, stamp), batch)
 
-    def _job(self, data: Any, stamp: int | float | None) -> EndedJob:
-        time = data.record_time if data.record_time is not None else stamp
+    def _job(self, values: tuple[Any, ...], time_ms: int) -> EndedJob:
+        (job_id, status, type_, site, data_block, desired_dataset, user, workflow, tool, agent,
+         cpu, wall, exit_code, _, read_bytes) = values  # fmt: skip
         return EndedJob(
-            data.job_id,
-            data.status == FINAL[0],
-            0 if time is None else min(dates.timestamp_ms(int(time)), MAX_LONG),
-            hours_in_ms(data.wall),
-            None if data.cpu is None else hours_in_ms(data.cpu),
-            None if data.read_bytes is None else int(data.read_bytes),
-            data.exit_code,
-            data.data_block,
-            data.desired_dataset,
-            self._sites[data.site],
-            job_user(data.user),
-            job_app(self.apps.of[data.tool or data.agent], data.workflow),
-            data.workflow,
-            data.type.lower() == TYPES[0],
+            job_id,
+            status == FINAL[0],
+            time_ms,
+            hours_in_ms(wall),
+            None if cpu is None else hours_in_ms(cpu),
+            None if read_bytes is None else int(read_bytes),
+            exit_code,
+            data_block,
+            desired_dataset,
+            self._sites[site],
+            self._users[user],
+            job_app(self.apps.of[tool or agent], workflow),
+            workflow,
+            type_.lower() == TYPES[0],
         )
 
-    def _add_fast(self, rows: list[tuple[Any, ...]], batch: AccessBatch) -> None:
-        """Add records that compiled code read: of the day, final, of a type that counts, with a wall-clock time."""
-        for job_id, *texts, cpu, wall, exit_code, record_time, read_bytes, stamp in rows:
-            times = (None if cpu is None else float(cpu), float(wall))
-            code = None if exit_code is None else int(exit_code)
-            data = JobData(*(job_id, *texts, record_time, read_bytes, *times, code))
-            if data.wall:
-                batch.jobs.append(self._job(data, stamp))
-            else:
-                batch.count_job("never_ran")
 
-    def strict(self, fields: Fields) -> Any:
-        """Return the record of a strictly parsed line. Raises Malformed."""
-        values, metadata = parts_of(fields)
-        values_of: dict[str, Any] = {}
-        for data in objects(values):
-            values_of = {name: last(data, key, text, "data.") for name, key in TEXT_KEYS.items()}
-            values_of["job_id"] = last(data, "GlobalJobId", text, "data.")
-            values_of["record_time"] = last(data, "RecordTime", whole, "data.")
-            values_of["read_bytes"] = last(data, "ChirpCMSSWReadBytes", long, "data.")
-            values_of["cpu"] = last(data, "CpuTimeHr", hours, "data.")
-            values_of["wall"] = last(data, "WallClockHr", hours, "data.")
-            values_of["exit_code"] = last(data, "ExitCode", signed, "data.")
-        if not values_of["job_id"]:
-            raise Malformed("data.GlobalJobId: missing or empty")
-        return CondorRecord(JobData(**values_of), metadata)
+def record_time(logged: int | float | None, stamp: int | float | None) -> int | None:
+    """Return the time of a record in ms: RecordTime, else the time of delivery; None without both."""
+    time = stamp if logged is None else logged
+    return None if time is None else min(dates.timestamp_ms(int(time)), MAX_LONG)
 
 
 def job_site(logged: str | None) -> str:

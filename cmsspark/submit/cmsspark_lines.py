@@ -72,10 +72,14 @@ _RENAMED: Final[Mapping[str, str]] = {
 
 @dataclass
 class Translation:
-    """A line in today's words: ``argv`` without the program's name, and notes on what was replaced."""
+    """A line in today's words: ``argv`` without the program's name, and notes on what was replaced.
+
+    ``default_day``: the day that stands in ``argv`` because the line names none.
+    """
 
     argv: list[str]
     notes: list[str] = field(default_factory=list)
+    default_day: date | None = None
 
 
 def translate(argv: Sequence[str], job: Job, known: Mapping[str, bool], has_root: Callable[[], bool]) -> Translation:
@@ -102,7 +106,7 @@ def translate(argv: Sequence[str], job: Job, known: Mapping[str, bool], has_root
             value = words.pop(0)
         line.replace(name, value)
     line.finish()
-    return Translation([*line.words, *argv[end:]], line.notes)
+    return Translation([*line.words, *argv[end:]], line.notes, line.default_day)
 
 
 def _is_old(name: str) -> bool:
@@ -122,6 +126,7 @@ class _Line:
         self.instance, self.cms_folder, self.amq, self.tiers = "global", "", "", ""
         self.first_day: date | None = None
         self.end_day: date | None = None
+        self.default_day: date | None = None
         #: Whether --date is misspelt: click refuses the line and suggests it.
         self.is_misspelt = False
         #: Whether --hdir of cern_monit names a folder without a day.
@@ -177,7 +182,7 @@ class _Line:
                 # The day as such: a job that waits in a queue may start on another one.
                 yesterday = dates.today() - timedelta(days=1)
                 self._add("--date", yesterday.isoformat())
-                self.notes.append(f"there is no --date: yesterday is taken, as CMSSpark does: {yesterday}")
+                self.default_day = yesterday
         if self.amq:
             self.gone.append(("--amq", "publish the stored table with a command of its own"))
             day, fout = self._value("--date") or "yesterday", self._value("--fout")

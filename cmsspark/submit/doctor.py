@@ -191,7 +191,7 @@ def _key(settings: Settings) -> Diagnosis:
 
 
 def _broker(settings: Settings) -> Diagnosis:
-    from cmsspark.publish.publishing_settings import publishing_settings
+    from cmsspark.publish.sink import publishing_settings
     from cmsspark.publish.sinks import SINKS
 
     options = publishing_settings(settings)
@@ -215,7 +215,7 @@ def _broker(settings: Settings) -> Diagnosis:
 
 def _people(settings: Settings) -> Diagnosis:
     """Return whether numbers of few people are withheld where others read documents or pages."""
-    from cmsspark.publish.publishing_settings import publishing_settings
+    from cmsspark.publish.sink import publishing_settings
 
     options = publishing_settings(settings)
     if options.min_distinct_users is not None:

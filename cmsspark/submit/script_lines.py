@@ -75,6 +75,8 @@ def _job_lines(job: Job, note: str, words: Sequence[str], signature: Signature, 
     except UsageError as error:
         about.append(str(error.found or error.problem))
         return (error.next_step or "").split("\n        "), "; ".join(about)
+    if translation.default_day is not None:
+        about.append("without --date it is yesterday")
     return [shlex.join(["run_spark", *translation.argv])], "; ".join([*about, *translation.notes])
 
 

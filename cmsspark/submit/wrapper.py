@@ -98,7 +98,10 @@ def _parsed(argv: Sequence[str], environ: Mapping[str, str]) -> Request:
     translation = cmsspark_lines.translate(argv, job, signature_of(job.name) or {}, has_root)
     for note in translation.notes:
         sys.stderr.write(f"run_spark: {note}\n")
-    return replace(split(translation.argv, signature_of), argv=translation.argv)
+    request = replace(split(translation.argv, signature_of), argv=translation.argv)
+    if translation.default_day is None:
+        return request
+    return latest_date.without_date(request, job, translation.default_day, environ, functools.partial(job_options, job))
 
 
 def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int:
@@ -119,6 +122,10 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
         _echo(command.shell() if command is spark else f"{command.shell()}\n\n{instead(spark)}")
     if request.has("--explain") or request.has("--dry-run"):
         return 0
+    if request.has("--plan"):
+        from cmsspark.submit.plan import plan  # help and lists come sooner without
+
+        return _echo(plan(job, options, settings, command))
     if command.mode != "python":
         if java is None:
             check_root(options, settings, job)

@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-from cmsspark.run.quarantine import DAYS_KEPT, prune, quarantine
+from cmsspark.run.file_records import DAYS_KEPT, prune, quarantine
 
 RECORD = {"stream": "aaa", "file": "/root/logs/part-0", "position": 7, "reason": "no object", "raw": "Somebody"}
 

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from cmsspark import notebook as cms
 from cmsspark.apps.dashboard.app import Services, create_app
 from cmsspark.apps.dashboard.day_rows import Names, read_day
-from cmsspark.apps.dashboard.keeper import Keeper
+from cmsspark.apps.dashboard.rollup_refresher import RollupRefresher
 from cmsspark.apps.dashboard.security import Guard
 from cmsspark.base.errors import DataError
 from cmsspark.base.manifests import Manifest
@@ -272,9 +272,9 @@ def test_pages_name_the_damaged_part_and_do_not_fail(tmp_path: Path) -> None:
     for damaged in (of_pages, part):
         damaged.write_bytes(damaged.read_bytes()[:-1] + b"2")
     with Database(store) as database:
-        keeper = Keeper(database, tmp_path / "cache")
-        pages = create_app(Services(keeper, database, tmp_path / "state", Guard())).test_client()
-        keeper.refresh()
+        refresher = RollupRefresher(database, tmp_path / "cache")
+        pages = create_app(Services(refresher, database, tmp_path / "state", Guard())).test_client()
+        refresher.refresh()
         answer = pages.get(f"/sql?q=select+sum(accesses)+from+{JOB}", headers={"Sec-Fetch-Site": "same-origin"})
         assert answer.status_code != 500
         assert str(part) in answer.text and f"run_spark {JOB} --date {FIRST}" in answer.text

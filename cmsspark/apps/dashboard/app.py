@@ -17,15 +17,14 @@ from flask import Flask, Response, abort, current_app, redirect, render_template
 from werkzeug.exceptions import HTTPException
 
 from cmsspark.apps.dashboard import downloads, error_forms, registry, search, security, table_html, table_order, widgets
-from cmsspark.apps.dashboard.keeper import Keeper
 from cmsspark.apps.dashboard.page_request import PageRequest, Parameters
 from cmsspark.apps.dashboard.pages import runs as runs_page
 from cmsspark.apps.dashboard.pages import sql as sql_page
 from cmsspark.apps.dashboard.query_process import QueryPool
-from cmsspark.apps.dashboard.rollups import RollupsDamagedError
+from cmsspark.apps.dashboard.rollup_refresher import RollupRefresher
 from cmsspark.apps.dashboard.security import Guard
+from cmsspark.apps.dashboard.segment import ResourceExhausted, RollupsDamagedError, find_exhaustion
 from cmsspark.apps.dashboard.selection import FILTERS, NO_PART
-from cmsspark.apps.dashboard.shortage import Shortage, shortage_of
 from cmsspark.base import clock
 from cmsspark.base.errors import CmssparkError, DataError, InputMissing, NotAllowed, NotReady, UsageError
 from cmsspark.store.query.database import Database
@@ -53,7 +52,7 @@ class Services:
     ``skipped``: (day, job) → why the daily run leaves it out.
     """
 
-    keeper: Keeper
+    refresher: RollupRefresher
     database: Database
     state_dir: Path
     guard: Guard
@@ -174,7 +173,7 @@ def _page_request(services: Services, name: str, parameters: Parameters | None =
     return PageRequest(
         name,
         _parameters() if parameters is None else parameters,
-        services.keeper.snapshot,
+        services.refresher.snapshot,
         services.database,
         services.state_dir,
         services.prefix,
@@ -202,7 +201,7 @@ def _page(services: Services, page: str) -> Any:
     download = asked.parameters.get("download")
     if download:
         return downloads.answer(content, download, asked.parameters.get("format", "csv"), asked.file_stem)
-    rollups = asked.snapshot if services.keeper.is_loaded else None
+    rollups = asked.snapshot if services.refresher.is_loaded else None
     content = replace(content, notes=[*content.notes, *asked.unread_notes(content)])
     return render_template("page.html", content=content, asked=asked, rollups=rollups, **_common(services, page))
 
@@ -211,7 +210,7 @@ def _common(services: Services, page: str = "") -> dict[str, Any]:
     definition = registry.page(page) if page else None
     kept = {key: request.args.getlist(key) for key in (*_KEPT, *FILTERS) if request.args.get(key)}
     query = f"?{urlencode(kept, doseq=True)}" if kept else ""
-    return {"page": page, "definition": definition, "freshness": services.keeper.freshness, "kept_query": query}
+    return {"page": page, "definition": definition, "freshness": services.refresher.freshness, "kept_query": query}
 
 
 def _datasets(services: Services) -> Response:
@@ -231,7 +230,7 @@ def _login_page(services: Services, problem: str) -> Response:
 def _error_page(
     services: Services, status: int, title: str, text: str, facts: Mapping[str, str] | None = None
 ) -> Response:
-    is_building = status == 503 and services.keeper.freshness.is_building
+    is_building = status == 503 and services.refresher.freshness.is_building
     page = render_template(
         "error.html", title=title, text=text, facts=facts or {}, page="", freshness=None, is_building=is_building
     )
@@ -243,11 +242,11 @@ def _failed(services: Services, error: Exception) -> Any:
         text = {404: "There is no such page.", 405: "The pages only read."}.get(error.code or 500, error.name)
         return _error_page(services, error.code or 500, text, "")
     if isinstance(error, RollupsDamagedError):
-        services.keeper.is_damaged()
+        services.refresher.is_damaged()
     if not isinstance(error, CmssparkError):
-        error = shortage_of(error) or error
-    if isinstance(error, Shortage):
-        services.keeper.check_files()
+        error = find_exhaustion(error) or error
+    if isinstance(error, ResourceExhausted):
+        services.refresher.check_files()
     if isinstance(error, CmssparkError):
         status = next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
         answer = _with_form(services, error, status)

@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cmsspark.apps.dashboard.dataset_tables import Sums
-from cmsspark.apps.dashboard.rollups import Segment
-from cmsspark.apps.dashboard.segment import SUMS, derived
+from cmsspark.apps.dashboard.segment import SUMS, Segment, derived
 from cmsspark.apps.dashboard.selection import Selection
 from cmsspark.apps.dashboard.snapshot import Snapshot
 from cmsspark.apps.dashboard.use import OF_JOBS, whole

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from cmsspark.apps.dashboard.rollups import Segment, reading_rollups
 from cmsspark.apps.dashboard.segment import (
     LOOKUP_FILES,
     NAMES_FILE,
@@ -23,9 +22,11 @@ from cmsspark.apps.dashboard.segment import (
     SUMS,
     SUMS_FILE,
     About,
+    Segment,
     numbers,
     part_of,
     read_mapped,
+    reading_rollups,
 )  # fmt: skip
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ memory limit. Both would stop all pages in the server's process.
 
 from __future__ import annotations
 
+import resource
 import threading
 import time
 from collections.abc import Callable
@@ -13,10 +14,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark.apps.dashboard.child_process import LOOK_S, Child, answered
-from cmsspark.apps.dashboard.memory_limit import limit_memory
 from cmsspark.base.errors import NotReady, UsageError
 from cmsspark.store.query.database import Database, QueryResult
 
@@ -31,6 +32,7 @@ MEMORY: Final = 1 << 30
 _IDLE_S: Final = 60.0
 #: Seconds that DuckDB has to interrupt a query before its process is killed.
 _GRACE_S: Final = 0.5
+_STATM: Final = Path("/proc/self/statm")
 
 
 @dataclass(frozen=True)
@@ -176,6 +178,21 @@ def _open(fout: str, memory: int) -> Database:
     database.query("SELECT 1")
     limit_memory(memory)
     return database
+
+
+def limit_memory(more: int) -> None:
+    """Let this process take at most ``more`` bytes of data beyond those that it has now, until it ends: DuckDB's own
+    limit leaves out long texts, such as ``repeat('a', 2000000000)``.
+
+    An allocation beyond them fails. A lower limit that is set already stays. The limit is relative, because allocators
+    reserve gigabytes that they never use. Without effect where there is no ``/proc``.
+    """
+    if not _STATM.is_file():
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    own = int(_STATM.read_text().split()[5]) * resource.getpagesize() + more
+    limits = [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_DATA, (min([own, *limits]), hard))
 
 
 def _answer(database: Database, query: Query) -> tuple[bool, float, bytes]:

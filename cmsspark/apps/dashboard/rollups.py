@@ -11,63 +11,31 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 from typing import Final
 
 from cmsspark.apps.dashboard import segment_build
-from cmsspark.apps.dashboard.segment import FILES, TABLE, VERSION, SegmentIndex, file_digest, read_index
-from cmsspark.apps.dashboard.shortage import shortage_of
-from cmsspark.base.errors import CmssparkError, NotReady, OutputError
+from cmsspark.apps.dashboard.segment import (
+    FILES,
+    TABLE,
+    VERSION,
+    Segment,
+    SegmentIndex,
+    file_digest,
+    find_exhaustion,
+    read_index,
+)  # fmt: skip
+from cmsspark.base.errors import CmssparkError, OutputError
 from cmsspark.base.text.plurals import number_of
 from cmsspark.filesystems.storage import local_path
 from cmsspark.store.query.database import Database
 from cmsspark.store.query.stored_parts import StoredInterval
 
 _DIGEST: Final = 16
-
-
-class RollupsDamagedError(NotReady):
-    """A file of the rollups could not be read: they are checked and built again."""
-
-
-@contextmanager
-def reading_rollups() -> Iterator[None]:
-    """Raises RollupsDamagedError (75) where the block cannot read a file of the rollups, and Shortage (75) where it
-    gets no memory or file descriptor for it; a damaged file may ask for much memory, too.
-    """
-    import duckdb
-    import pyarrow as pa
-
-    try:
-        yield
-    except (duckdb.IOException, duckdb.InvalidInputException, pa.ArrowException, OSError) as error:
-        if shortage := shortage_of(error):
-            raise shortage from error
-        raise RollupsDamagedError(
-            "files of the rollups are damaged or gone, and are built again", next_step="load this page again"
-        ) from error
-
-
-@dataclass(frozen=True)
-class Segment:
-    """A segment that is there: its folder and its index."""
-
-    folder: Path
-    index: SegmentIndex
-
-    @property
-    def days(self) -> list[date]:
-        """Its days, in order."""
-        return sorted(date.fromisoformat(day) for day in self.index.runs)
-
-    def file(self, name: str) -> str:
-        """Return the path of one of its Parquet files."""
-        return str(self.folder / f"{name}.parquet")
 
 
 @dataclass(frozen=True)
@@ -159,8 +127,8 @@ class Rollups:
         try:
             return all(self._is_intact(one.folder, one.index) for one in segments)
         except OSError as error:
-            if shortage := shortage_of(error):
-                raise shortage from error
+            if exhausted := find_exhaustion(error):
+                raise exhausted from error
             return False
 
     def stored(self) -> dict[date, StoredInterval]:
@@ -224,8 +192,8 @@ class Rollups:
             is_whole = is_whole and index.files.keys() == FILES
             is_whole = is_whole and self._is_intact(folder, index)
         except (OSError, ValueError) as error:
-            if shortage := shortage_of(error):
-                raise shortage from error
+            if exhausted := find_exhaustion(error):
+                raise exhausted from error
             is_whole = False
         if is_whole:
             return Segment(folder, index)

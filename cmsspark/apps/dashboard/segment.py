@@ -10,14 +10,20 @@ without compression are read in place: pages that nobody asks for stay on disk.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import errno
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import numpy as np
 
-from cmsspark.base.errors import DataError
+from cmsspark.base.errors import DataError, NotReady
+from cmsspark.base.memory import is_shortage
 from cmsspark.base.names import DERIVED
 
 if TYPE_CHECKING:
@@ -59,6 +65,8 @@ FILES: Final = frozenset(
 #: Stands for null in the sums of ``SUMS_FILE``, which are never negative, and in days.
 NULL: Final = -1
 _INDEX: Final = "segment.json"
+#: What libraries say of too many open files.
+_TOO_MANY: Final = tuple(os.strerror(number) for number in (errno.EMFILE, errno.ENFILE))
 #: The key of :class:`About` in the metadata of an Arrow file.
 _ABOUT: Final = b"cmsspark"
 
@@ -74,6 +82,23 @@ class SegmentIndex(msgspec.Struct, frozen=True):
     files: dict[str, tuple[int, str]]
 
 
+@dataclass(frozen=True)
+class Segment:
+    """A segment that is there: its folder and its index."""
+
+    folder: Path
+    index: SegmentIndex
+
+    @property
+    def days(self) -> list[date]:
+        """Its days, in order."""
+        return sorted(date.fromisoformat(day) for day in self.index.runs)
+
+    def file(self, name: str) -> str:
+        """Return the path of one of its Parquet files."""
+        return str(self.folder / f"{name}.parquet")
+
+
 class About(msgspec.Struct, frozen=True):
     """What a mapped file says of itself: the names of streams and site tiers by number.
 
@@ -86,6 +111,48 @@ class About(msgspec.Struct, frozen=True):
     totals: dict[str, str] = {}
     pairs: list[tuple[int, int]] = []
     groups: dict[str, list[tuple[int, int]]] = {}
+
+
+class ResourceExhausted(NotReady):
+    """The server gets no memory, thread or file descriptor (75)."""
+
+
+def find_exhaustion(error: Exception) -> ResourceExhausted | None:
+    """Return the error to raise where another says that the process gets no memory, thread or file descriptor."""
+    import duckdb
+
+    is_of_host = isinstance(error, duckdb.OutOfMemoryException) or is_shortage(error)
+    if not is_of_host and not any(text in str(error) for text in _TOO_MANY):
+        return None
+    return ResourceExhausted(
+        "the server has too little memory or too few file descriptors now",
+        found=" ".join(str(error).split())[:200] or type(error).__name__,
+        next_step="ask again, for fewer days; where it stays so, start the server with higher limits (ulimit -a)",
+    )
+
+
+class RollupsDamagedError(NotReady):
+    """A file of the rollups could not be read: they are checked and built again."""
+
+
+@contextmanager
+def reading_rollups() -> Iterator[None]:
+    """Raise RollupsDamagedError (75) where the block cannot read a file of the rollups.
+
+    Raises ResourceExhausted (75) where it gets no memory or file descriptor for it; a damaged file may ask for much
+    memory, too.
+    """
+    import duckdb
+    import pyarrow as pa
+
+    try:
+        yield
+    except (duckdb.IOException, duckdb.InvalidInputException, pa.ArrowException, OSError) as error:
+        if exhausted := find_exhaustion(error):
+            raise exhausted from error
+        raise RollupsDamagedError(
+            "files of the rollups are damaged or gone, and are built again", next_step="load this page again"
+        ) from error
 
 
 def bytes_of_sets(user_count: int) -> int:

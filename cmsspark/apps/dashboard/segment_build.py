@@ -11,20 +11,27 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from cmsspark.apps.dashboard import segment
+from cmsspark.apps.dashboard.child_process import Child, answered
 from cmsspark.apps.dashboard.day_rows import Rows
 from cmsspark.apps.dashboard.segment import NULL, SUMS, SegmentIndex
 from cmsspark.apps.dashboard.segment_days import Days, Groups
 from cmsspark.apps.dashboard.segment_writer import SegmentWriter
 from cmsspark.apps.dashboard.sorted_parts import SortedParts
 from cmsspark.base.errors import OutputError
+from cmsspark.base.memory import share_freed
 from cmsspark.counting.packing import distinct, pack
 from cmsspark.store.query.stored_parts import StoredInterval
+
+#: Pages come first where both need the processors.
+_NICE: Final = 5
 
 
 def build(days: Sequence[StoredInterval], store: str, folder: Path) -> SegmentIndex:
@@ -176,3 +183,37 @@ class _Datasets:
         }
         numbers = [(int(stream), int(tier)) for stream in streams for tier in tiers]
         self._writer.write_mapped(segment.PEOPLE_FILE, columns, pairs=numbers)
+
+
+class RollupProcess:
+    """Calls :func:`build` in a process that starts when needed and ends with :meth:`close`."""
+
+    def __init__(self) -> None:
+        self._child: Child | None = None
+
+    def __call__(self, days: Sequence[StoredInterval], store: str, folder: Path) -> SegmentIndex:
+        """Build a segment. Raises MemoryError where the system killed the process, else what the function raises."""
+        if self._child is None or not self._child.is_alive:
+            self._child = Child(_serve)
+        child = self._child
+        try:
+            child.pipe.send((days, store, folder))
+            index: SegmentIndex = child.receive()
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            raise MemoryError(f"the process that builds rollups ended with code {child.exit_code}") from None
+        return index
+
+    def close(self) -> None:
+        """End the process; what it builds is dropped."""
+        child, self._child = self._child, None
+        if child is not None:
+            child.kill()
+
+
+def _serve(pipe: Connection) -> None:
+    os.nice(_NICE)
+    share_freed()
+    with suppress(EOFError, OSError):
+        while True:
+            values = pipe.recv()
+            pipe.send(answered(lambda values=values: build(*values)))  # type: ignore[misc]

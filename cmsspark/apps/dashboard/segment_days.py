@@ -31,7 +31,7 @@ def _sorted(numbers: Codes) -> tuple[npt.NDArray[np.intp], Codes]:
         order = np.argsort(numbers)
         return order, numbers[order]
     # Numbers are sorted several times as fast as their positions.
-    both = np.sort(numbers << bits | np.arange(len(numbers)))
+    both = np.sort(numbers << bits | np.arange(len(numbers)), kind="stable")
     return both & (1 << bits) - 1, both >> bits
 
 

@@ -18,9 +18,9 @@ import duckdb
 
 from cmsspark.apps.dashboard import security
 from cmsspark.apps.dashboard.app import HOME, Services, create_app
-from cmsspark.apps.dashboard.keeper import Keeper
-from cmsspark.apps.dashboard.rollup_process import RollupProcess
+from cmsspark.apps.dashboard.rollup_refresher import RollupRefresher
 from cmsspark.apps.dashboard.security import Guard
+from cmsspark.apps.dashboard.segment_build import RollupProcess
 from cmsspark.apps.dashboard.sockets import DeadlineServer, make_server
 from cmsspark.base.errors import NotAllowed, UsageError
 from cmsspark.base.memory import share_freed
@@ -74,7 +74,7 @@ class Server:
         """End the server and what it started."""
         self.services.queries.close()
         self.wsgi.close()
-        self.services.keeper.stop()
+        self.services.refresher.stop()
         for database in self.databases:
             # A page that is still being made keeps its database until the process ends.
             with suppress(duckdb.Error):
@@ -98,10 +98,10 @@ def open_server(store: str, state_dir: Path, cache_dir: Path, options: Options, 
     # The store is there now: where it is gone later, pages say so, whichever was opened before.
     database.refresh([])
     days = Database(store, is_private=True, memory="100MB", threads=1)
-    keeper = Keeper(days, cache_dir, every_s=_EVERY_S, log=log, builder=RollupProcess())
-    services = Services(keeper, database, state_dir, guard, options.prefix, options.skipped)
+    refresher = RollupRefresher(days, cache_dir, every_s=_EVERY_S, log=log, builder=RollupProcess())
+    services = Services(refresher, database, state_dir, guard, options.prefix, options.skipped)
     wsgi = make_server(create_app(services), listening, options.threads)
-    keeper.start()
+    refresher.start()
     return Server(services, wsgi, (database, days), options.host, port, has_own_token)
 
 

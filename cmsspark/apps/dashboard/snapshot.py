@@ -19,8 +19,8 @@ import numpy as np
 
 from cmsspark.apps.dashboard import dataset_tables, user_sets
 from cmsspark.apps.dashboard.dataset_tables import DatasetTables
-from cmsspark.apps.dashboard.rollups import RollupState, Segment, reading_rollups
-from cmsspark.apps.dashboard.segment import BIT_FILES, SUMS
+from cmsspark.apps.dashboard.rollups import RollupState
+from cmsspark.apps.dashboard.segment import BIT_FILES, SUMS, Segment, reading_rollups
 from cmsspark.apps.dashboard.user_sets import UserTable
 from cmsspark.base import clock
 from cmsspark.sources.registry import STREAMS_OF_JOBS

@@ -79,8 +79,8 @@ class SortedParts:
             bounds.append((part.starts[begin], part.starts[stop]))
             own_places.append(np.repeat(own[begin:stop], np.diff(part.starts[begin : stop + 1])))
         place = np.concatenate(own_places)
-        # Sorting numbers is many times as fast as sorting positions by them.
-        order = np.sort(place << 32 | np.arange(len(place))) & 0xFFFFFFFF
+        # Numbers are sorted faster than positions by them, and parts in order are only merged.
+        order = np.sort(place << 32 | np.arange(len(place)), kind="stable") & 0xFFFFFFFF
         number = np.repeat(np.arange(len(bounds)), [len(own) for own in own_places])
         rows = {"place": place[order], "part": number[order]}
         with open(self._path, "rb", buffering=0) as file:

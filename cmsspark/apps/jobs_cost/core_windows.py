@@ -3,103 +3,85 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from cmsspark.base.exact_integers import Longs
-from cmsspark.sources.condor_costs import HOUR_WINDOWS
+from cmsspark.base.exact_integers import Longs, sums_by_group
+from cmsspark.sources.condor_costs import HOUR_WINDOWS, CoreGroup
 
 #: What running cores are summed by: site, subsite, type.
 Place = tuple[str, str | None, str]
 #: Sums of an hour: cores in thousandths over all windows, and pairs of a window and a job.
 HourSums = tuple[int, int]
-_SAFE: Final = 2**62
+_HOURS, _WINDOWS = 24, 128
+#: An odd number with bits everywhere, of the golden ratio: it spreads small numbers over 64 bits.
+_SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)
+_TYPES: Final = (np.int64, np.uint32, np.uint8)
 
 
 @dataclass
 class Presences:
-    """Jobs in windows: the hash of the job's id, the number of its place, the window, its cores in thousandths."""
+    """Jobs in windows: the hash of the job's id, the number of its :class:`CoreGroup`, the window."""
 
     hashes: Longs
-    places: Longs
-    windows: Longs
-    cores: Longs
+    groups: npt.NDArray[Any]
+    windows: npt.NDArray[Any]
 
     @classmethod
-    def concatenate(cls, parts: Sequence[Presences]) -> Presences:
+    def concatenate(cls, parts: Iterable[Presences]) -> Presences:
         """Return the parts behind each other."""
-        columns = [
-            np.concatenate([np.zeros(0, np.int64), *(getattr(part, name) for part in parts)])
-            for name in ("hashes", "places", "windows", "cores")
-        ]
-        return cls(*columns)
+        rows = [cls.unpack([b""] * len(_TYPES)), *parts]
+        return cls(
+            *(np.concatenate([getattr(part, name) for part in rows]) for name in ("hashes", "groups", "windows"))
+        )
 
-    def __len__(self) -> int:
-        return len(self.hashes)
-
-    def select(self, rows: npt.NDArray[Any]) -> Presences:
+    def select(self, rows: Any) -> Presences:
         """Return some rows."""
-        return Presences(self.hashes[rows], self.places[rows], self.windows[rows], self.cores[rows])
-
-    def largest(self) -> Presences:
-        """Return each (job, place, window) once, with its largest cores."""
-        ordered = self.select(np.lexsort((self.cores, self.windows, self.places, self.hashes)))
-        columns = (ordered.hashes, ordered.places, ordered.windows)
-        is_last = np.ones(len(self), np.bool_)
-        if len(self) > 1:
-            is_last[:-1] = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
-        return ordered.select(is_last)
+        return Presences(self.hashes[rows], self.groups[rows], self.windows[rows])
 
     def pack(self) -> list[bytes]:
         """Return the columns as bytes."""
-        kinds = (np.int64, np.uint32, np.uint8, np.int64)
-        columns = (self.hashes, self.places, self.windows, self.cores)
-        return [column.astype(kind).tobytes() for column, kind in zip(columns, kinds, strict=True)]
+        columns = (self.hashes, self.groups, self.windows)
+        return [column.astype(kind).tobytes() for column, kind in zip(columns, _TYPES, strict=True)]
 
     @classmethod
     def unpack(cls, columns: Sequence[bytes]) -> Presences:
-        """Return the columns that :meth:`pack` has made bytes of."""
-        kinds = (np.int64, np.uint32, np.uint8, np.int64)
-        return cls(*(np.frombuffer(column, kind).astype(np.int64) for column, kind in zip(columns, kinds, strict=True)))
+        """Return the columns that :meth:`pack` made bytes of."""
+        return cls(*(np.frombuffer(column, kind) for column, kind in zip(columns, _TYPES, strict=True)))
 
-    def by_hour(self) -> dict[tuple[int, int], HourSums]:
-        """Return the sums of each (place, hour), where each (job, place, window) is there once."""
-        keys = self.places * 24 + self.windows // HOUR_WINDOWS
-        order = np.argsort(keys, kind="stable")
-        unique, starts, counts = np.unique(keys[order], return_index=True, return_counts=True)
-        if not len(unique):
-            return {}
-        cores = self.cores[order]
-        # Absurd numbers of cores would overflow: Python's integers do not.
-        is_safe = float(cores.max()) * len(cores) < _SAFE
-        sums = np.add.reduceat(cores if is_safe else cores.astype(object), starts).tolist()
-        rows = zip(unique.tolist(), sums, counts.tolist(), strict=True)
-        return {(key // 24, key % 24): (total, count) for key, total, count in rows}
-
-
-@dataclass
-class PlaceNumbers:
-    """Numbers for places, in the order in which they come."""
-
-    places: list[Place] = field(default_factory=list)
-    _numbers: dict[Place, int] = field(default_factory=dict)
-
-    def number(self, place: Place) -> int:
-        """Return the number of a place."""
-        number = self._numbers.setdefault(place, len(self.places))
-        if number == len(self.places):
-            self.places.append(place)
-        return number
-
-    def renumber(self, places: Iterable[Place], numbers: Longs) -> Longs:
-        """Return numbers in ``places`` as numbers here."""
-        own = np.fromiter(map(self.number, map(_as_place, places)), np.int64)
-        return own[numbers] if len(numbers) else numbers
+    def by_hour(self, groups: Iterable[CoreGroup]) -> dict[tuple[Place, int], HourSums]:
+        """Return the sums of each place and hour: each (job, place, window) once, with its largest cores."""
+        names: dict[Place, int] = {}
+        pairs = [(names.setdefault(group[:3], len(names)), group.core_milli) for group in groups]
+        places, cores = np.array(pairs, np.int64).reshape(-1, 2)[self.groups].T
+        windows = self.windows.astype(np.int64)
+        rows = _distinct(self.hashes, places * _WINDOWS + windows, cores)
+        keys = (places * _HOURS + windows // HOUR_WINDOWS)[rows]
+        size = _HOURS * len(names)
+        counts = np.bincount(keys, minlength=size)
+        upper, lower = sums_by_group(keys, cores[rows], size)
+        of_number = list(names)
+        return {
+            (of_number[key // _HOURS], key % _HOURS): ((int(upper[key]) << 32) + int(lower[key]), int(counts[key]))
+            for key in np.flatnonzero(counts).tolist()
+        }
 
 
-def _as_place(place: Sequence[Any]) -> Place:
-    site, subsite, type_ = place
-    return site, subsite, type_
+def _distinct(hashes: Longs, numbers: Longs, cores: Longs) -> npt.NDArray[np.bool_]:
+    """Return which rows have the largest cores of their (hash, number), each pair once.
+
+    Nearly all pairs are there once: only those that another row may equal are sorted.
+    """
+    keys = hashes.view(np.uint64) ^ (numbers.view(np.uint64) * _SPREAD)
+    ordered = np.sort(keys)
+    again = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
+    is_chosen = np.ones(len(keys), np.bool_)
+    if len(again):
+        doubtful = np.flatnonzero(np.isin(keys, again))
+        order = doubtful[np.lexsort((cores[doubtful], numbers[doubtful], hashes[doubtful]))]
+        is_same = (hashes[order][1:] == hashes[order][:-1]) & (numbers[order][1:] == numbers[order][:-1])
+        is_chosen[order[:-1][is_same]] = False
+    return is_chosen

@@ -8,64 +8,31 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
-from cmsspark.apps.jobs_cost.core_windows import HourSums, Place, PlaceNumbers, Presences
+from cmsspark.apps.jobs_cost.core_windows import HourSums, Place, Presences
 from cmsspark.apps.jobs_cost.cost_records import decode
-from cmsspark.base.exact_integers import Longs
+from cmsspark.apps.jobs_cost.ended_jobs import SUMS, EndedJobs, SelectedJobs, number_all
+from cmsspark.base.exact_integers import Longs, sums_by_group
 from cmsspark.counting.catalogue import name_hash
-from cmsspark.counting.htcondor_jobs import id_hash
-from cmsspark.sources.condor_costs import TOO_LARGE, JobCost
+from cmsspark.sources.condor_costs import TOO_LARGE, CoreGroup
 
-#: The keys of a row of ``job_efficiency``: attributes of a job.
-EFFICIENCY_KEYS: Final = ("type", "job_type", "campaign", "request", "site", "subsite", "tier", "outcome")
-#: The sums of a row of ``job_efficiency``.
-EFFICIENCY_SUMS: Final = (
-    *("job_count", "core_sum_milli", "cpu_ms", "wall_ms", "core_ms", "committed_core_ms", "committed_wall_ms"),
-    *("read_ms", "elapsed_ms", "hs06_cpu_ms", "hs06_job_count", "max_wall_ms", "committed_with_max_ms"),
-    "chirp_job_count",
-)
-#: The sums of a row of ``core_hours``.
-CORE_HOUR_SUMS: Final = ("job_count", "core_ms", "cpu_ms", "hs06_cpu_ms")
-
-
-def efficiency_of(job: JobCost) -> tuple[int, ...]:
-    """Return what a job adds to ``EFFICIENCY_SUMS``."""
-    has_max = job.max_wall_ms is not None
-    return (
-        *(1, job.core_milli, job.cpu_ms or 0, job.wall_ms, job.core_ms),
-        *(job.committed_core_ms or 0, job.committed_wall_ms or 0),
-        *(job.chirp_read_ms or 0, job.chirp_elapsed_ms or 0),
-        *(job.hs06_cpu_ms or 0, int(job.hs06_cpu_ms is not None)),
-        *(job.max_wall_ms or 0, (job.committed_wall_ms or 0) if has_max else 0),
-        int(job.chirp_elapsed_ms is not None),
-    )
-
-
-def core_hours_of(job: JobCost) -> tuple[int, ...]:
-    """Return what a job adds to ``CORE_HOUR_SUMS``; core hours are those of Completed jobs."""
-    return 1, (job.core_hours_ms or 0) if job.is_completed else 0, job.cpu_ms or 0, job.hs06_cpu_ms or 0
+_LOW: Final = 2**32 - 1
 
 
 class Row(msgspec.Struct, array_like=True):
-    """A row of ``job_efficiency``: keys, sums, the schedds of its jobs and hashes of its people."""
+    """A row of ``job_efficiency``: keys, sums by ``SUMS``, the schedds of its jobs and hashes of its people."""
 
     key: tuple[Any, ...]
     sums: list[int]
     schedds: set[str]
     users: set[int]
 
-    def add(self, sums: Iterable[int], schedds: Iterable[str], users: Iterable[int]) -> None:
-        """Add a job, or another part of the row."""
-        self.sums = [total + more for total, more in zip(self.sums, sums, strict=True)]
-        self.schedds.update(schedds)
-        self.users.update(users)
-
 
 class _Partial(msgspec.Struct, array_like=True):
     """The sums of a partition, to leave its task."""
 
     rows: list[Row]
-    core_hours: list[tuple[tuple[Any, ...], list[int]]]
     hours: list[tuple[tuple[str, str | None, str], int, list[int]]]
     windows: bytes
     counted: int
@@ -77,71 +44,81 @@ class _Partial(msgspec.Struct, array_like=True):
 class CostSums:
     """The sums of jobs of some partitions."""
 
-    rows: dict[tuple[Any, ...], Row] = field(default_factory=dict)
-    core_hours: dict[tuple[Any, ...], list[int]] = field(default_factory=dict)
     hours: dict[tuple[Place, int], HourSums] = field(default_factory=dict)
     windows: int = 0
     counted: int = 0
     repeated: int = 0
     ids: list[Longs] = field(default_factory=list)
+    _numbers: dict[Any, int] = field(default_factory=dict)
+    #: The sums of the upper and of the lower 32 bits, by sum and row.
+    _sums: Longs = field(default_factory=lambda: np.zeros((2, len(SUMS), 0), np.int64))
+    #: Schedds, and people as hashes; and their pairs with rows: the number of the row above 32 bits.
+    _names: tuple[dict[Any, int], ...] = field(default_factory=lambda: ({}, {}))
+    _pairs: tuple[list[Longs], ...] = field(default_factory=lambda: ([], []))
 
     def merge(self, blobs: Iterable[bytes], earlier: Longs) -> None:
         """Add partitions: ``blobs`` have all records of each job. ``earlier``: ids of the day before, sorted."""
-        best: dict[str, JobCost] = {}
-        names, presences, count = PlaceNumbers(), [], 0
-        for content in blobs:
-            blob = decode(content)
-            count += len(blob.jobs)
-            for job in blob.jobs:
-                other = best.setdefault(job.job_id, job)
-                if other is not job and job.rank() > other.rank():
-                    best[job.job_id] = job
+        records, groups, presences = EndedJobs(), dict[CoreGroup, int](), []
+        for blob in map(decode, blobs):
+            if blob.jobs is not None:
+                records.add_packed(blob.jobs)
             columns = Presences.unpack(blob.presences)
-            columns.places = names.renumber(blob.places, columns.places)
+            columns.groups = number_all(blob.groups, groups)[columns.groups]
             presences.append(columns)
             self.windows |= int.from_bytes(blob.windows, "little")
-        for (place, hour), sums in Presences.concatenate(presences).largest().by_hour().items():
-            self._add_hour(names.places[place], hour, sums)
-        hashes = np.fromiter(map(id_hash, best), np.int64, len(best))
-        self.ids.append(hashes)
-        is_new = ~np.isin(hashes, earlier)
-        for job, new in zip(best.values(), is_new.tolist(), strict=True):
-            if new:
-                self._add(job)
-        self.counted += int(is_new.sum())
-        self.repeated += count - int(is_new.sum())
+        for key, sums in Presences.concatenate(presences).by_hour(groups).items():
+            self._add_hour(key, sums)
+        jobs = records.select(earlier)
+        self._add_jobs(jobs)
+        self.ids.append(jobs.ids)
+        count = jobs.sums.shape[1]
+        self.counted += count
+        self.repeated += len(records.records) - count
 
-    def _add(self, job: JobCost) -> None:
-        key = tuple(getattr(job, name) for name in EFFICIENCY_KEYS)
-        self._row(key).add(
-            efficiency_of(job),
-            () if job.schedd is None else (job.schedd,),
-            () if job.user is None else (name_hash(job.user.encode()),),
-        )
-        self._add_core_hours((job.site, job.subsite, job.type), core_hours_of(job))
+    def _add_jobs(self, jobs: SelectedJobs) -> None:
+        (keys, schedds, users), (row_keys, *names) = jobs.numbers, jobs.values
+        # Only rows of jobs that count.
+        used, places = np.unique(keys, return_inverse=True)
+        rows = self._add([row_keys[number] for number in used.tolist()], jobs.sums, places)[places].astype(np.int64)
+        names[1] = [None if user is None else name_hash(user.encode()) for user in names[1]]
+        for numbers, values, all_values, pairs in zip((schedds, users), names, self._names, self._pairs, strict=True):
+            pairs.append(np.unique(rows << 32 | number_all(values, all_values)[numbers]))
 
-    def _row(self, key: tuple[Any, ...]) -> Row:
-        row = self.rows.get(key)
-        if row is None:
-            row = self.rows[key] = Row(key, [0] * len(EFFICIENCY_SUMS), set(), set())
-        return row
+    def _add(self, keys: Iterable[Any], columns: Iterable[Any], places: Any = slice(None)) -> npt.NDArray[np.uint32]:
+        """Add values of the rows of ``keys[places]``, and return the number of each key."""
+        rows = number_all(keys, self._numbers)
+        size = len(self._numbers)
+        self._sums = np.pad(self._sums, ((0, 0), (0, 0), (0, size - self._sums.shape[2])))
+        for sums, values in zip(self._sums.swapaxes(0, 1), columns, strict=True):
+            sums += sums_by_group(rows[places], np.asarray(values, np.uint64), size)
+        return rows
 
-    def _add_core_hours(self, key: tuple[Any, ...], sums: Iterable[int]) -> None:
-        totals = self.core_hours.get(key) or [0] * len(CORE_HOUR_SUMS)
-        self.core_hours[key] = [total + more for total, more in zip(totals, sums, strict=True)]
+    @property
+    def rows(self) -> list[Row]:
+        """The rows, with exact sums."""
+        rows = [Row(key, [], set(), set()) for key in self._numbers]
+        for upper, lower in self._sums.swapaxes(0, 1).tolist():
+            for row, high, low in zip(rows, upper, lower, strict=True):
+                row.sums.append((high << 32) + low)
+        for attribute, names, pairs in zip(("schedds", "users"), self._names, self._pairs, strict=True):
+            values = list(names)
+            for pair in np.unique(np.concatenate([np.zeros(0, np.int64), *pairs])).tolist():
+                if (value := values[pair & _LOW]) is not None:
+                    getattr(rows[pair >> 32], attribute).add(value)
+        return rows
 
-    def _add_hour(self, place: Place, hour: int, sums: Iterable[int]) -> None:
+    def _add_hour(self, key: tuple[Place, int], sums: Iterable[int]) -> None:
         cores, pairs = sums
-        before = self.hours.get((place, hour), (0, 0))
-        self.hours[place, hour] = (before[0] + cores, before[1] + pairs)
+        before = self.hours.get(key, (0, 0))
+        self.hours[key] = (before[0] + cores, before[1] + pairs)
 
     def encode(self) -> bytes:
         """Return the sums as bytes, to leave a task."""
-        for row in self.rows.values():
+        rows = self.rows
+        for row in rows:
             row.sums = _capped(row.sums)
         partial = _Partial(
-            list(self.rows.values()),
-            [(key, _capped(sums)) for key, sums in self.core_hours.items()],
+            rows,
             [(place, hour, _capped(sums)) for (place, hour), sums in self.hours.items()],
             self.windows.to_bytes(16, "little"),
             self.counted,
@@ -151,14 +128,15 @@ class CostSums:
         return msgspec.msgpack.encode(partial)
 
     def add_encoded(self, content: bytes) -> None:
-        """Add the sums that :meth:`encode` has made bytes of."""
+        """Add the sums that :meth:`encode` made bytes of."""
         partial = msgspec.msgpack.decode(content, type=_Partial)
-        for row in partial.rows:
-            self._row(row.key).add(row.sums, row.schedds, row.users)
-        for key, sums in partial.core_hours:
-            self._add_core_hours(key, sums)
+        numbers = self._add((row.key for row in partial.rows), zip(*(row.sums for row in partial.rows), strict=True))
+        for attribute, values, pairs in zip(("schedds", "users"), self._names, self._pairs, strict=True):
+            for number, row in zip(numbers.astype(np.int64), partial.rows, strict=True):
+                names: set[Any] = getattr(row, attribute)
+                pairs.append(number << 32 | number_all(names, values).astype(np.int64))
         for place, hour, sums in partial.hours:
-            self._add_hour(place, hour, sums)
+            self._add_hour((place, hour), sums)
         self.windows |= int.from_bytes(partial.windows, "little")
         self.counted += partial.counted
         self.repeated += partial.repeated

@@ -15,7 +15,7 @@ import numpy as np
 
 from cmsspark.base.access import AccessBatch
 from cmsspark.base.exact_integers import Longs
-from cmsspark.counting.htcondor_jobs import EARLIER, JOB, JOB_COLUMNS, id_hash
+from cmsspark.counting.htcondor_jobs import EARLIER, JOB, JOB_COLUMNS, id_hashes
 from cmsspark.counting.pre_aggregate import StreamAggregator
 from cmsspark.engines.job_work import PARTITIONS
 
@@ -84,7 +84,7 @@ class EarlierIds(FeedAggregator):
 
     def keep(self, batch: AccessBatch) -> None:
         """Keep the ids of a batch."""
-        hashes = np.fromiter((id_hash(record.job_id) for record in batch.jobs), np.int64, len(batch.jobs))
+        hashes = id_hashes([record.job_id for record in batch.jobs])
         self._ids.append(hashes)
         self._count += len(hashes)
 

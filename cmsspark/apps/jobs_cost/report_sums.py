@@ -9,10 +9,11 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
+from cmsspark.apps.jobs_cost.ended_jobs import split
 from cmsspark.apps.jobs_cost.feed_rows import PARTITIONS, FeedAggregator
 from cmsspark.base.access import AccessBatch
 from cmsspark.base.exact_integers import Longs
-from cmsspark.counting.htcondor_jobs import id_hash
+from cmsspark.counting.htcondor_jobs import id_hashes
 from cmsspark.sources.condor_costs import TOO_LARGE
 from cmsspark.sources.wmarchive import OUT_OF_DAY, JobReport, ReportedStep
 
@@ -57,13 +58,10 @@ class ReportAggregator(FeedAggregator):
         """Return a blob for each partition that has any report."""
         import pyarrow as pa
 
-        parts: dict[int, list[JobReport]] = {}
-        for report in self._reports:
-            parts.setdefault(id_hash(report.job_id) & (PARTITIONS - 1), []).append(report)
-        self._reports, self._bytes = [], 0
+        reports, self._reports, self._bytes = self._reports, [], 0
         blobs = {}
-        for number, reports in sorted(parts.items()):
-            content = _encode(reports)
+        for number, rows in split(id_hashes([report.job_id for report in reports]), PARTITIONS):
+            content = _encode([reports[row] for row in rows.tolist()])
             size = len(content).to_bytes(8, "little")
             blobs[number] = size + pa.compress(content, codec="zstd", asbytes=True)
         return blobs
@@ -183,8 +181,8 @@ class ReportSums:
                 if not report.bin:
                     count += 1
                     _keep_largest(counting, report.job_id, report)
-        self.ids.append(np.fromiter(map(id_hash, ids), np.int64, len(ids)))
-        hashes = np.fromiter(map(id_hash, counting), np.int64, len(counting))
+        self.ids.append(id_hashes(list(ids)))
+        hashes = id_hashes(list(counting))
         new = [report for report, is_old in zip(counting.values(), np.isin(hashes, earlier), strict=True) if not is_old]
         self.repeated += count - len(new)
         for report in new:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
-from cmsspark.apps.jobs_cost.cost_sums import CORE_HOUR_SUMS, EFFICIENCY_SUMS, CostSums
+from cmsspark.apps.jobs_cost.cost_sums import CostSums
+from cmsspark.apps.jobs_cost.ended_jobs import EFFICIENCY_KEYS, SUMS
 from cmsspark.apps.jobs_cost.hpc_sites import HpcSites
 from cmsspark.apps.jobs_cost.report_sums import NULLABLE_SUMS, STEP_KEYS, ReportSums
 from cmsspark.base import buffers, dates
@@ -46,18 +48,31 @@ def report_tables(sums: ReportSums, day: date) -> dict[str, pa.Table]:
 
 def _efficiency_rows(sums: CostSums) -> Iterable[_Row]:
     names = ("type", "job_type", "workflow", "request", "site", "subsite", "tier", "outcome")
-    for key, row in sums.rows.items():
-        values: dict[str, int | None] = dict(zip(EFFICIENCY_SUMS, row.sums, strict=True))
+    for row in sums.rows:
+        values: dict[str, int | None] = dict(zip(SUMS, row.sums, strict=True))
+        del values["core_hours_ms"]
         if not values.pop("chirp_job_count"):
             values["read_ms"] = values["elapsed_ms"] = None
         counts = {"distinct_schedds": len(row.schedds), "distinct_users": len(row.users)}
-        yield dict(zip(names, key, strict=True)) | values | counts
+        yield dict(zip(names, row.key, strict=True)) | values | counts
 
 
 def _core_hour_rows(sums: CostSums, hpc_sites: HpcSites) -> Iterable[_Row]:
-    for (site, subsite, type_), totals in sums.core_hours.items():
-        place = {"site": site, "subsite": subsite, "hpc": hpc_sites.find(site, subsite), "type": type_}
-        yield place | dict(zip(CORE_HOUR_SUMS, totals, strict=True))
+    totals: dict[tuple[Any, ...], Counter[str]] = defaultdict(Counter)
+    for row in sums.rows:
+        key = dict(zip(EFFICIENCY_KEYS, row.key, strict=True))
+        totals[key["site"], key["subsite"], key["type"]].update(dict(zip(SUMS, row.sums, strict=True)))
+    for (site, subsite, type_), total in totals.items():
+        yield {
+            "site": site,
+            "subsite": subsite,
+            "hpc": hpc_sites.find(site, subsite),
+            "type": type_,
+            "job_count": total["job_count"],
+            "core_ms": total["core_hours_ms"],
+            "cpu_ms": total["cpu_ms"],
+            "hs06_cpu_ms": total["hs06_cpu_ms"],
+        }
 
 
 def _running_rows(sums: CostSums, hpc_sites: HpcSites) -> Iterable[_Row]:
@@ -143,20 +158,20 @@ def cost_checks(sums: CostSums, day: date) -> tuple[dict[str, Any], list[str]]:
 
     Raises RuntimeError, a bug of ours (70), where rows lost or doubled jobs.
     """
-    jobs = sum(row.sums[0] for row in sums.rows.values())
-    of_places = sum(totals[0] for totals in sums.core_hours.values())
-    if not jobs == of_places == sums.counted:
-        raise RuntimeError(f"{sums.counted} jobs count, {jobs} are in job_efficiency and {of_places} in core_hours")
+    totals = dict(zip(SUMS, map(sum, zip(*(row.sums for row in sums.rows), strict=True)), strict=False))
+    jobs = totals.get("job_count", 0)
+    if jobs != sums.counted:
+        raise RuntimeError(f"{sums.counted} jobs count, {jobs} are in job_efficiency")
     windows = window_counts(sums)
     by_hour = [0] * _HOURS
     for (_, hour), (cores, _) in sums.hours.items():
         by_hour[hour] += cores
     averages = [cores / count / 1000 for cores, count in zip(by_hour, windows, strict=True) if count]
     busiest = max(averages, default=0.0)
-    core_hours = sum(totals[1] for totals in sums.core_hours.values()) / _HOUR_MS
+    core_hours = totals.get("core_hours_ms", 0) / _HOUR_MS
     entry = {
         "jobs": jobs,
-        "core_ms": sum(row.sums[EFFICIENCY_SUMS.index("core_ms")] for row in sums.rows.values()),
+        "core_ms": totals.get("core_ms", 0),
         "windows_by_hour": windows,
         "busiest_hour_cores": round(busiest, 3),
         "core_hours": round(core_hours, 3),

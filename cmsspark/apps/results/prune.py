@@ -1,4 +1,4 @@
-"""``cmsspark lab prune``: remove runs that are no longer current from the store. Removes only with ``--yes``."""
+"""``cmsspark prune``: remove runs that are no longer current from the store. Removes only with ``--yes``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cmsspark.base.text.progress_line import counted
 from cmsspark.cli.options import quiet_option, settings_of, store_of, store_options
 from cmsspark.filesystems.storage import Files, join
 from cmsspark.settings.settings import Settings
-from cmsspark.store import lease, leftovers, retention
+from cmsspark.store import lease, retention
 from cmsspark.store.retention import OldRun
 from cmsspark.store.stored_columns import files_of
 
@@ -33,7 +33,7 @@ def command(age: int, yes: bool, dry_run: bool, fout: str | None, settings_file:
         raise UsageError("--yes and --dry-run exclude each other", next_step="give only one of them")
     settings = settings_of(settings_file)
     store = store_of(fout, settings)
-    files = files_of(store, "cmsspark lab prune", settings)
+    files = files_of(store, "cmsspark prune", settings)
     before_ms = clock.now_ms() - age * DAY_MS
     count = prune(files, store, before_ms, remove=yes) + _prune_rest(files, store, settings, before_ms, remove=yes)
     if not count:
@@ -44,11 +44,11 @@ def command(age: int, yes: bool, dry_run: bool, fout: str | None, settings_file:
 
 def _prune_rest(files: Files, fout: str, settings: Settings, before_ms: int, *, remove: bool) -> int:
     """Return the same for leases, of which only the number is printed, and for damaged run histories."""
-    leases = list(leftovers.old_leases(files, fout, before_ms))
+    leases = list(retention.old_leases(files, fout, before_ms))
     held = 0
     for old_lease in leases if remove else ():
         try:
-            leftovers.remove_lease(files, old_lease)
+            retention.remove_lease(files, old_lease)
         except NotReady as error:
             held += 1
             click.echo(f"kept: the lease of {old_lease.what}: {error.problem}")
@@ -56,7 +56,7 @@ def _prune_rest(files: Files, fout: str, settings: Settings, before_ms: int, *, 
         count = len(leases) - held
         text = number_of(count, "old lease")
         click.echo(f"{'removed' if remove else 'would remove'}: {text}")
-    histories = leftovers.damaged_histories(settings.state_dir, before_ms)
+    histories = retention.damaged_histories(settings.state_dir, before_ms)
     for path in histories:
         if remove:
             path.unlink()

@@ -50,26 +50,14 @@ class AccessKeys(NamedTuple):
 
 
 class JobKeys(NamedTuple):
-    """The keys of a record of a job, in its ``data``."""
+    """The keys of a record of a job, in its ``data``, in the order in which compiled code returns their values."""
 
-    job_id: str
-    #: Status, type, and other texts.
+    #: Id, status, type and site; subsite, where costs are read; and other texts.
     texts: tuple[str, ...]
-    #: CPU and wall-clock time in hours.
-    hours: tuple[str, str]
-    exit_code: str
-    longs: tuple[str, ...]
-
-
-class CostKeys(NamedTuple):
-    """The keys of a record of a job with what it cost, in its ``data``."""
-
-    #: The id, status, site, subsite, type, and other texts.
-    texts: tuple[str, ...]
-    #: The cores, the wall-clock time, and other numbers.
-    numbers: tuple[str, ...]
-    #: Two flags and the exit code.
-    wholes: tuple[str, str, str]
+    #: CPU and wall-clock time; cores, where costs are read; and other numbers.
+    hours: tuple[str, ...]
+    #: The exit code, and flags.
+    wholes: tuple[str, ...]
     #: The record's time, and others.
     longs: tuple[str, ...]
 
@@ -143,42 +131,37 @@ def fast_job_lines(
 ) -> FastKeyReader | None:
     """Return the reader of jobs of ``day``; None where it is not compiled.
 
-    ``add`` takes the records that are in no bin.
+    ``add`` takes the records that are in no bin: their values and the time in ms.
     """
     if _key_reader is None:
         return None
-    lines = _key_reader.JobLines((keys.job_id, *keys.texts), keys.hours, (keys.exit_code,), keys.longs, False, day)
-
-    def finish(batch: AccessBatch) -> None:
-        for name, count in lines.bins().items():
-            batch.count_job(name, count)
-        if rows := lines.ended():
-            add(rows, batch)
-
-    return FastKeyReader(lines, finish, has_accesses=False)
+    lines = _key_reader.JobLines(*keys, False, day)
+    return FastKeyReader(lines, lambda batch: _finish_jobs(lines, add, batch), has_accesses=False)
 
 
 def fast_cost_lines(
     day: int,
-    keys: CostKeys,
+    keys: JobKeys,
     group: Callable[[tuple[Any, ...]], int],
-    add: Callable[[list[tuple[Any, ...]], int, AccessBatch], None],
+    add: Callable[[list[tuple[Any, ...]], AccessBatch], None],
 ) -> FastKeyReader | None:
     """Return the reader of jobs with what they cost; None where it is not compiled.
 
-    ``group`` numbers (site, subsite, type, cores) of a running job, as logged; ``add`` takes the records in no bin and
-    the windows of all, as bits.
+    ``group`` numbers (site, subsite, type, cores) of a running job, as logged; ``add`` is as in :func:`fast_job_lines`.
     """
     if _key_reader is None:
         return None
     numbers = Numbers([as_is] * 4, group)
-    lines = _key_reader.CostLines(
-        keys.texts, keys.numbers, keys.wholes, keys.longs, False, day, numbers.shared, numbers.group
-    )
+    lines = _key_reader.CostLines(*keys, False, day, numbers.shared, numbers.group)
 
     def finish(batch: AccessBatch) -> None:
-        for name, count in lines.bins().items():
-            batch.count_job(name, count)
-        add(lines.ended(), lines.windows(), batch)
+        batch.windows |= lines.windows()
+        _finish_jobs(lines, add, batch)
 
     return FastKeyReader(lines, finish, has_accesses=True)
+
+
+def _finish_jobs(lines: Any, add: Callable[[list[tuple[Any, ...]], AccessBatch], None], batch: AccessBatch) -> None:
+    for name, count in lines.bins().items():
+        batch.count_job(name, count)
+    add(lines.ended(), batch)

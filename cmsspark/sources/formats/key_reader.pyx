@@ -17,6 +17,9 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memchr, memcmp, memcpy
 
+cdef extern from "Python.h":
+    double PyOS_string_to_double(const char*, char**, void*) except? -1.0
+
 include "cmsspark/base/object_memory.pxi"
 include "cmsspark/base/source_digest.pxi"
 include "cmsspark/sources/formats/line_reader.pxi"
@@ -402,123 +405,117 @@ cdef class AccessLines(KeyLines):
 
 
 cdef class JobLines(KeyLines):
-    """Reads jobs: the first three texts are its id, status and type, the hours its CPU and wall-clock times, ``wholes``
-    its exit code; the rest of the texts and the longs stand for themselves.
+    """Reads jobs: the first texts are id, status, type and site, the first hours the CPU and wall-clock times, ``wholes``
+    begin with the exit code, ``longs`` with the record's time; all others stand for themselves.
     """
 
-    cdef int plain_texts
+    cdef int plain_texts, hours
     cdef list rows
     cdef int64_t not_final, other_type, never_ran
 
-    def __init__(self, texts, hours, wholes, longs, may_be_flat, day):
-        if len(texts) < 3 or len(hours) != 2 or len(wholes) != 1:
-            raise ValueError("id, status and type, two times and an exit code are wanted")
-        self.plain_texts = len(texts)
+    def __init__(self, texts, hours, wholes, longs, may_be_flat, day, *rest):
+        if len(texts) < 4 or len(hours) < 2 or not wholes or not longs:
+            raise ValueError("four texts, two times, an exit code and the record's time are needed")
+        self.plain_texts, self.hours = len(texts), len(hours)
         self.rows = []
         self.not_final = self.other_type = self.never_ran = 0
-
-    def bins(self):
-        """Since the last call: records by bin."""
-        found = {"not_final": self.not_final, "other_type": self.other_type, "never_ran": self.never_ran}
-        self.not_final = self.other_type = self.never_ran = 0
-        return found
-
-    def ended(self):
-        """Since the last call, the records in no bin: texts (str), times and exit code (bytes), longs, the timestamp."""
-        found, self.rows = self.rows, []
-        return found
-
-    cdef bint _count(self, Found* found, int64_t timestamp, Columns columns) except -1:
-        cdef Text* texts = found.texts
-        cdef int wall = self.plain_texts + 1
-        # Malformed, as Python says.
-        if texts[0].size <= 0:
-            return False
-        if not self._is_of_day(timestamp):
-            pass
-        elif not (_is(texts[1], b"Completed", 9) or _is(texts[1], b"Removed", 7)):
-            self.not_final += 1
-        elif not (_is_lower(texts[2], b"analysis", 8) or _is_lower(texts[2], b"production", 10)):
-            self.other_type += 1
-        elif _is_zero(texts[wall]):
-            self.never_ran += 1
-        else:
-            self._append(found, timestamp)
-        return True
-
-    cdef int _append(self, Found* found, int64_t timestamp) except -1:
-        cdef int place
-        row = _texts_and_spans(found.texts, self.plain_texts, self.texts)
-        for place in range(self.longs):
-            row.append(None if found.longs[place] < 0 else found.longs[place])
-        row.append(None if timestamp < 0 else timestamp)
-        self.rows.append(tuple(row))
-        return 0
-
-
-cdef class CostLines(KeyLines):
-    """Reads jobs with what they cost: the first texts are id, status, site, subsite and type, the first hours the cores
-    and the wall-clock time, ``wholes`` two flags and the exit code, the first long the record's time.
-
-    Running jobs become rows of columns: the id's hash, the group of ``shared`` texts and cores, the 12-minute window.
-    """
-
-    cdef Keys group_keys
-    cdef int plain_texts, wall, flags
-    cdef list rows
-    cdef int64_t not_final, never_ran
-    cdef uint8_t seen[120]
-
-    def __init__(self, texts, hours, wholes, longs, may_be_flat, day, shared, group):
-        cdef int place
-        if len(texts) < 5 or len(hours) < 2 or len(wholes) != 3 or len(shared) != 4:
-            raise ValueError("five texts, two numbers, three whole numbers and four shared texts are needed")
-        self.group_keys = Keys(shared, group)
-        self.plain_texts = len(texts)
-        self.wall = self.plain_texts + 1
-        self.flags = self.plain_texts + len(hours)
-        self.rows = []
-        self.not_final = self.never_ran = 0
-        for place in range(120):
-            self.seen[place] = 0
 
     def bins(self):
         """Return records by bin since the last call."""
-        counts = {"not_final": self.not_final, "never_ran": self.never_ran}
-        self.not_final = self.never_ran = 0
+        counts = {"not_final": self.not_final, "other_type": self.other_type, "never_ran": self.never_ran}
+        self.not_final = self.other_type = self.never_ran = 0
         return counts
 
-    def windows(self):
-        """Return the windows with a record since the begin, as bits."""
-        return sum(1 << place for place in range(120) if self.seen[place])
-
     def ended(self):
-        """Return the records in no bin since the last call: texts (str), numbers (bytes), longs, the timestamp."""
+        """Return the records in no bin since the last call: the values of all keys, and the record's time in ms."""
         rows, self.rows = self.rows, []
         return rows
 
     cdef bint _count(self, Found* found, int64_t timestamp, Columns columns) except -1:
         cdef Text* texts = found.texts
+        # Malformed, as Python says.
+        if texts[0].size <= 0:
+            return False
+        if not self._is_of_day(timestamp):
+            pass
+        elif not _is_final(texts[1]):
+            self.not_final += 1
+        elif not (_is_lower(texts[2], b"analysis", 8) or _is_lower(texts[2], b"production", 10)):
+            self.other_type += 1
+        else:
+            self._add_ended(found, timestamp)
+        return True
+
+    cdef int _add_ended(self, Found* found, int64_t timestamp) except -1:
+        cdef int place, numbers = self.plain_texts + self.hours
+        cdef int64_t time_ms = _record_ms(found, timestamp)
+        cdef Text* texts = found.texts
+        cdef char* number_end
+        if _is_zero(texts[self.plain_texts + 1]):
+            self.never_ran += 1
+            return 0
+        row = []
+        for place in range(self.texts):
+            if texts[place].size < 0:
+                row.append(None)
+            elif place < self.plain_texts:
+                row.append(PyUnicode_DecodeUTF8(<const char*>texts[place].at, texts[place].size, NULL))
+            elif place < numbers:
+                # What stands behind the number ends it.
+                row.append(PyOS_string_to_double(<const char*>texts[place].at, &number_end, NULL))
+            else:
+                row.append(_whole(texts[place]))
+        for place in range(self.longs):
+            row.append(None if found.longs[place] < 0 else found.longs[place])
+        row.append(None if time_ms < 0 else time_ms)
+        self.rows.append(tuple(row))
+        return 0
+
+
+cdef class CostLines(JobLines):
+    """Reads jobs with what they cost: the fifth text is the subsite, the third of the hours the cores; behind the exit code
+    are two flags.
+
+    Running jobs become rows of columns: the id's hash, the group of ``shared`` texts and cores, the 12-minute window.
+    """
+
+    cdef Keys group_keys
+    cdef uint8_t seen[120]
+
+    def __init__(self, texts, hours, wholes, longs, may_be_flat, day, shared, group):
+        cdef int place
+        if len(texts) < 5 or len(hours) < 3 or len(wholes) != 3 or len(shared) != 4:
+            raise ValueError("a subsite, cores, two flags and four shared texts are needed")
+        super().__init__(texts, hours, wholes, longs, may_be_flat, day)
+        self.group_keys = Keys(shared, group)
+        for place in range(120):
+            self.seen[place] = 0
+
+    def windows(self):
+        """Return the windows with a record since the begin, as bits."""
+        return sum(1 << place for place in range(120) if self.seen[place])
+
+    cdef bint _count(self, Found* found, int64_t timestamp, Columns columns) except -1:
+        cdef Text* texts = found.texts
+        cdef int flags = self.plain_texts + self.hours + 1
         cdef int64_t time_ms, window
         # Malformed, as Python says; and names that are normalised as if they were of files.
         if texts[0].size <= 0 or texts[0].at[0] == b"f" or memchr(texts[0].at, b"/", texts[0].size) != NULL:
             return False
-        if not (_is_flag(texts[self.flags]) and _is_flag(texts[self.flags + 1])):
+        if not (_is_flag(texts[flags]) and _is_flag(texts[flags + 1])):
             return False
         if not self._is_of_day(timestamp):
             return True
-        time_ms = _in_ms(found.longs[0] if found.longs[0] >= 0 else timestamp)
+        time_ms = _record_ms(found, timestamp)
         window = time_ms - self.day * 86_400_000
         if time_ms >= 0 and 0 <= window < 86_400_000:
             self.seen[window // 720_000] = 1
             if _is(texts[1], b"Running", 7):
                 self._append_presence(texts, columns, window // 720_000)
-        if not (_is(texts[1], b"Completed", 9) or _is(texts[1], b"Removed", 7)):
-            self.not_final += 1
-        elif _is_zero(texts[self.wall]):
-            self.never_ran += 1
+        if _is_final(texts[1]):
+            self._add_ended(found, timestamp)
         else:
-            self._append(found, timestamp)
+            self.not_final += 1
         return True
 
     cdef int _append_presence(self, Text* texts, Columns columns, int64_t window) except -1:
@@ -526,34 +523,30 @@ cdef class CostLines(KeyLines):
         cdef Bytes name = NULL
         cdef int64_t group
         cdef Py_ssize_t size
-        group_texts[0], group_texts[1], group_texts[2] = texts[0], texts[2], texts[3]
-        group_texts[3], group_texts[4] = texts[4], texts[self.plain_texts]
+        group_texts[0], group_texts[1], group_texts[2] = texts[0], texts[3], texts[4]
+        group_texts[3], group_texts[4] = texts[2], texts[self.plain_texts + 2]
         size = self.group_keys.write(group_texts, columns, &name, &group)
         columns.append(name, size, group, window)
         return 0
 
-    cdef int _append(self, Found* found, int64_t timestamp) except -1:
-        cdef int place
-        row = _texts_and_spans(found.texts, self.plain_texts, self.texts)
-        for place in range(self.longs):
-            row.append(None if found.longs[place] < 0 else found.longs[place])
-        row.append(None if timestamp < 0 else timestamp)
-        self.rows.append(tuple(row))
-        return 0
+
+cdef inline int64_t _whole(Text text) noexcept nogil:
+    """The value of a plain whole number."""
+    cdef bint is_negative = text.at[0] == b"-"
+    cdef Py_ssize_t place
+    cdef int64_t value = 0
+    for place in range(is_negative, text.size):
+        value = 10 * value + text.at[place] - 48
+    return -value if is_negative else value
 
 
-cdef list _texts_and_spans(Text* texts, int plain_texts, int count):
-    """The first texts as str, the others as bytes."""
-    cdef int place
-    cdef Text text
-    row = []
-    for place in range(plain_texts):
-        text = texts[place]
-        row.append(None if text.size < 0 else PyUnicode_DecodeUTF8(<const char*>text.at, text.size, NULL))
-    for place in range(plain_texts, count):
-        text = texts[place]
-        row.append(None if text.size < 0 else PyBytes_FromStringAndSize(<const char*>text.at, text.size))
-    return row
+cdef inline int64_t _record_ms(Found* found, int64_t timestamp) noexcept nogil:
+    """The time of a record in ms, else of its delivery; -1 without both."""
+    return _in_ms(found.longs[0] if found.longs[0] >= 0 else timestamp)
+
+
+cdef inline bint _is_final(Text status) noexcept nogil:
+    return _is(status, b"Completed", 9) or _is(status, b"Removed", 7)
 
 
 cdef inline int64_t _in_ms(int64_t time) noexcept nogil:

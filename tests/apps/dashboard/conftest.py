@@ -32,7 +32,7 @@ class Running:
 
     @property
     def snapshot(self) -> Any:
-        return self.server.services.keeper.snapshot()
+        return self.server.services.refresher.snapshot()
 
 
 @contextmanager
@@ -52,7 +52,7 @@ def serving(store: Path, folder: Path, **options: Any) -> Iterator[Running]:
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     try:
-        assert server.services.keeper.wait(300), log
+        assert server.services.refresher.wait(300), log
         yield Running(server, store)
     finally:
         is_closing.set()

@@ -8,7 +8,7 @@ import sys
 #: Reserves 5 GB as allocators do, without using them.
 PROGRAM = """
 import mmap, resource
-from cmsspark.apps.dashboard.memory_limit import limit_memory
+from cmsspark.apps.dashboard.query_process import limit_memory
 
 def private(size):
     return mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import pytest
 
 from cmsspark.apps.dashboard import chart_modes, chart_svg, colours, use
-from cmsspark.apps.dashboard.pages.runs import without_paths
+from cmsspark.apps.dashboard.run_tables import without_paths
 from cmsspark.apps.dashboard.table_order import arranged
 from cmsspark.apps.dashboard.widgets import Chart, Column, Content, Section, Table
 from cmsspark.base.errors import UsageError
@@ -205,7 +205,7 @@ def test_shares_of_each_step_add_up_to_all_and_unknown_stays_unknown() -> None:
     assert chart_modes.in_mode(chart, "line").kind == "line"
 
 
-@pytest.mark.parametrize("kind", ["line", "stack", "bar"])
+@pytest.mark.parametrize("kind", ["line", "stack", "bar", "columns"])
 def test_the_picture_of_a_chart_is_an_svg_with_its_names_escaped(kind: Any) -> None:
     chart = Chart("c", "<t>", kind, ["1", "2", "3"], {"<a>": [1, None, 4], "b": [2, 3, None]}, "B")
     root = ElementTree.fromstring(chart_svg.svg(chart, "<about>"))

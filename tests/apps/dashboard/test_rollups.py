@@ -13,7 +13,7 @@ import pytest
 
 from cmsspark.apps.dashboard import dataset_ranking, dataset_use, segment_writer, snapshot, use
 from cmsspark.apps.dashboard.app import Services, create_app
-from cmsspark.apps.dashboard.keeper import Keeper
+from cmsspark.apps.dashboard.rollup_refresher import RollupRefresher
 from cmsspark.apps.dashboard.rollups import Rollups, RollupState
 from cmsspark.apps.dashboard.security import Guard
 from cmsspark.apps.dashboard.segment import SUMS, VERSION, read_index
@@ -260,28 +260,28 @@ def test_a_store_as_csv_has_the_same_numbers(store: Path, tmp_path: Path) -> Non
 
 
 def test_before_the_first_snapshot_pages_say_that_they_wait(store: Path, tmp_path: Path) -> None:
-    keeper = Keeper(Database(str(store)), tmp_path / "cache")
+    refresher = RollupRefresher(Database(str(store)), tmp_path / "cache")
     with pytest.raises(NotReady, match="being built"):
-        keeper.snapshot()
-    keeper.refresh()
-    assert isinstance(keeper.snapshot(), Snapshot) and keeper.freshness.behind == ""
-    days = keeper.snapshot().days
+        refresher.snapshot()
+    refresher.refresh()
+    assert isinstance(refresher.snapshot(), Snapshot) and refresher.freshness.behind == ""
+    days = refresher.snapshot().days
     shutil.rmtree(store)
     with pytest.raises(InputMissing, match="there is no store"):
-        keeper.refresh()
-    assert keeper.snapshot().days == days
+        refresher.refresh()
+    assert refresher.snapshot().days == days
 
 
 def test_pages_that_read_no_rollups_are_there_while_the_first_are_built(store: Path, tmp_path: Path) -> None:
     with Database(str(store)) as database:
-        keeper = Keeper(database, tmp_path / "cache")
-        pages = create_app(Services(keeper, database, tmp_path / "state", Guard())).test_client()
+        refresher = RollupRefresher(database, tmp_path / "cache")
+        pages = create_app(Services(refresher, database, tmp_path / "state", Guard())).test_client()
         assert pages.get("/popularity").status_code == 503
         for name in ("runs", "sql", "data"):
             answer = pages.get(f"/{name}")
             assert (answer.status_code, "Rollups of" in answer.text) == (200, False), name
         assert "42" in pages.get("/sql?q=select+6*7", headers={"Sec-Fetch-Site": "same-origin"}).text
-        keeper.refresh()
+        refresher.refresh()
         assert pages.get("/popularity").status_code == 200
         assert "Rollups of" in pages.get("/runs").text
 

@@ -157,6 +157,6 @@ def test_sql_over_a_store_that_is_gone_says_so(tmp_path: Path) -> None:
             text_of(running, "sql", **query, download="query")
         missing.value.close()
         # The other pages keep what they have, and say that they are behind.
-        keeper = running.server.services.keeper
-        keeper._wake.set()
-        assert FIRST in keeper.snapshot().days
+        refresher = running.server.services.refresher
+        refresher._wake.set()
+        assert FIRST in refresher.snapshot().days

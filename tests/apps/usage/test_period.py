@@ -305,6 +305,6 @@ def test_prune_knows_periods_and_keeps_the_current_one(tmp_path: Path) -> None:
     folder = tmp_path / "period" / "2026-W01" / "runs"
     for path in folder.iterdir():
         os.utime(path, (1_760_000_000, 1_760_000_000))
-    told = output_of("lab", "prune", "--yes", "--fout", str(tmp_path))
+    told = output_of("prune", "--yes", "--fout", str(tmp_path))
     assert "removed: period of 2026-W01" in told
     assert [path.name for path in folder.iterdir()] == [runs[1]]

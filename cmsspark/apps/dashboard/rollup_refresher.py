@@ -11,9 +11,9 @@ from pathlib import Path
 
 from cmsspark.apps.dashboard import segment_build
 from cmsspark.apps.dashboard import snapshot as snapshots
-from cmsspark.apps.dashboard.rollup_process import RollupProcess
 from cmsspark.apps.dashboard.rollups import Rollups, RollupState
-from cmsspark.apps.dashboard.shortage import shortage_of
+from cmsspark.apps.dashboard.segment import find_exhaustion
+from cmsspark.apps.dashboard.segment_build import RollupProcess
 from cmsspark.apps.dashboard.snapshot import Snapshot
 from cmsspark.base import clock
 from cmsspark.base.errors import DataError, NotReady, as_ours
@@ -39,7 +39,7 @@ class Freshness:
     is_building: bool = False
 
 
-class Keeper:
+class RollupRefresher:
     """Holds the current snapshot. :meth:`start` begins a thread; :meth:`stop` ends it."""
 
     def __init__(
@@ -167,8 +167,8 @@ class Keeper:
             self._snapshot = snapshots.load(state)
         except (duckdb.Error, pa.ArrowException, DataError, OSError) as error:
             self._rollups.forget()
-            if shortage := shortage_of(error):
-                raise shortage from error
+            if exhausted := find_exhaustion(error):
+                raise exhausted from error
             raise NotReady("files of the rollups are gone", found=str(error)[:200]) from None
 
     @staticmethod

@@ -14,9 +14,10 @@ from flask.testing import FlaskClient
 
 from cmsspark.apps.dashboard import rollups, snapshot
 from cmsspark.apps.dashboard.app import Services, create_app
-from cmsspark.apps.dashboard.keeper import Keeper
-from cmsspark.apps.dashboard.rollups import Rollups, RollupsDamagedError, reading_rollups
+from cmsspark.apps.dashboard.rollup_refresher import RollupRefresher
+from cmsspark.apps.dashboard.rollups import Rollups
 from cmsspark.apps.dashboard.security import Guard
+from cmsspark.apps.dashboard.segment import RollupsDamagedError, reading_rollups
 from cmsspark.base.errors import NotReady
 from cmsspark.store.query.database import Database
 from tests.apps.dashboard import stores
@@ -40,34 +41,34 @@ def store(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def keeper(store: Path, tmp_path: Path) -> Iterator[Keeper]:
+def refresher(store: Path, tmp_path: Path) -> Iterator[RollupRefresher]:
     with Database(str(store)) as database:
-        keeper = Keeper(database, tmp_path / "cache")
-        keeper.refresh()
-        yield keeper
+        refresher = RollupRefresher(database, tmp_path / "cache")
+        refresher.refresh()
+        yield refresher
 
 
 @pytest.fixture
-def pages(store: Path, keeper: Keeper, tmp_path: Path) -> Iterator[FlaskClient]:
+def pages(store: Path, refresher: RollupRefresher, tmp_path: Path) -> Iterator[FlaskClient]:
     with Database(str(store)) as database:
-        yield create_app(Services(keeper, database, tmp_path / "state", Guard())).test_client()
+        yield create_app(Services(refresher, database, tmp_path / "state", Guard())).test_client()
 
 
 @pytest.mark.parametrize("error", SHORTAGES, ids=lambda one: type(one).__name__)
 def test_a_page_says_what_the_server_lacks_and_later_works(
-    error: Exception, pages: FlaskClient, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+    error: Exception, pages: FlaskClient, refresher: RollupRefresher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(self: snapshot.Snapshot, sql: str, parameters: object = ()) -> None:
         with reading_rollups():
             raise error
 
-    loaded = keeper.snapshot()
+    loaded = refresher.snapshot()
     with monkeypatch.context() as patch:
         patch.setattr(snapshot.Snapshot, "query", fails)
         answer = pages.get("/popularity")
     assert answer.status_code == 503 and answer.headers["Retry-After"]
     assert "too little memory or too few file descriptors" in answer.text and "a bug" not in answer.text
-    assert keeper.snapshot() is loaded
+    assert refresher.snapshot() is loaded
     assert pages.get("/popularity").status_code == 200
 
 
@@ -78,23 +79,23 @@ def test_a_snapshot_that_cannot_be_loaded_now_names_the_shortage(
         raise duckdb.IOException(f'IO Error: Cannot open file "cube.parquet": {TOO_MANY}')
 
     with Database(str(store)) as database:
-        keeper = Keeper(database, tmp_path / "cache")
+        refresher = RollupRefresher(database, tmp_path / "cache")
         with monkeypatch.context() as patch:
             patch.setattr(snapshot, "load", fails)
             with pytest.raises(NotReady, match="too few file descriptors"):
-                keeper.refresh()
-        keeper.refresh()
-        assert keeper.is_loaded
+                refresher.refresh()
+        refresher.refresh()
+        assert refresher.is_loaded
 
 
 def test_a_damaged_file_that_asks_for_much_memory_is_found(
-    pages: FlaskClient, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+    pages: FlaskClient, refresher: RollupRefresher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(self: snapshot.Snapshot, sql: str, parameters: object = ()) -> None:
         with reading_rollups():
             raise pa.lib.ArrowMemoryError("malloc of size 9223372036854775744 failed")
 
-    before = keeper.snapshot()
+    before = refresher.snapshot()
     (segment,) = before.segments
     file = segment.folder / "detail.parquet"
     content = file.read_bytes()
@@ -102,8 +103,8 @@ def test_a_damaged_file_that_asks_for_much_memory_is_found(
     with monkeypatch.context() as patch:
         patch.setattr(snapshot.Snapshot, "query", fails)
         assert pages.get("/popularity").status_code == 503
-    keeper.refresh()
-    assert keeper.snapshot() is not before and file.read_bytes() == content
+    refresher.refresh()
+    assert refresher.snapshot() is not before and file.read_bytes() == content
     assert pages.get("/popularity").status_code == 200
 
 
@@ -114,10 +115,10 @@ def test_other_errors_of_reading_are_damage() -> None:
 
 
 def test_segments_that_cannot_be_checked_now_are_kept(
-    store: Path, tmp_path: Path, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+    store: Path, tmp_path: Path, refresher: RollupRefresher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log: list[str] = []
-    (segment,) = keeper.snapshot().segments
+    (segment,) = refresher.snapshot().segments
     with Database(str(store)) as database:
         later = Rollups(database, tmp_path / "cache", log.append)
         with monkeypatch.context() as patch:
