@@ -126,8 +126,8 @@ def _eos(words: Sequence[str]) -> _Lines:
     options = _options(words)
     if "run-report-totals" in words:
         position = next((number for number, word in enumerate(words) if word == "--period"), None)
-        given = words[position + 1 : position + 3] if position is not None else words[-2:]
-        first, last = (dates.parse_day(text, latest=date.max) for text in given)
+        values = words[position + 1 : position + 3] if position is not None else words[-2:]
+        first, last = (dates.parse_day(text, latest=date.max) for text in values)
         query = (
             "select dataset_name, app, sum(nacc) as accesses, sum(read_bytes) as read_bytes from dbs_eos"  # noqa: S608 -- printed, not run
             f" where day between '{first}' and '{last}' group by all order by read_bytes desc"
@@ -205,9 +205,9 @@ def python_path(script: Path, environ: Mapping[str, str]) -> str | None:
     if any(Path(path, _LIBRARY, "__init__.py").is_file() for path in paths):
         return None
     for folder in script.resolve().parents:
-        for place in (folder, folder / "src" / "python"):
-            if Path(place, _LIBRARY, "__init__.py").is_file():
-                return ":".join([str(place), *paths])
+        for folder_path in (folder, folder / "src" / "python"):
+            if Path(folder_path, _LIBRARY, "__init__.py").is_file():
+                return ":".join([str(folder_path), *paths])
     raise UsageError(
         f"{script.name} imports {_LIBRARY}, which is not there",
         where=script,

@@ -22,7 +22,7 @@ from cmsspark.cli.options import (
     with_sources,
 )
 from cmsspark.sources.epochs import Epochs
-from cmsspark.sources.registry import JOB_TABLES, STREAMS, STREAMS_OF_JOBS
+from cmsspark.sources.registry import JOB_TABLES, SITE_PAIRS, STREAMS, STREAMS_NAMING_READERS, STREAMS_OF_JOBS
 from cmsspark.store.job_index import Job
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ def day_request(job: Job, options: Mapping[str, Any], settings: Settings, fout: 
     settings = with_sources(settings, options.get("source", ()))
     epochs = Epochs.load(settings.sources, settings.where)
     rest["streams"] = options.get("streams") or epochs.streams_of_day(day, job.streams) or job.streams
-    has_jobs = bool({*rest["streams"]} & {*STREAMS_OF_JOBS})
-    tables = tuple(table for table in job.tables if has_jobs or table not in JOB_TABLES)
+    needs = dict.fromkeys(JOB_TABLES, STREAMS_OF_JOBS) | {SITE_PAIRS: STREAMS_NAMING_READERS}
+    tables = tuple(table for table in job.tables if table not in needs or {*rest["streams"]} & {*needs[table]})
     return DayRequest(job.name, day, fout, settings, tables=tables, **rest)
 
 
