@@ -18,8 +18,8 @@ from cmsspark.counting.pre_aggregate import QUARANTINE
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Kinds of encoded rows: those of the partials, and those of the report.
-PARTIALS, REPORT = "partials", "report"
+#: Kinds of encoded rows: those of the partials, of the report, and of pairs of sites.
+PARTIALS, REPORT, PAIRS = "partials", "report", "site_pairs"
 #: (name, Spark type) of each column of a merge's result. A side row has its name in ``app`` and its count in ``nacc``.
 #: Encoded rows have their number in ``nacc`` and the rows in ``packed``, as an Arrow stream.
 MERGED_COLUMNS: Final = (
@@ -48,6 +48,7 @@ class MergeTask:
         for kind, table in (
             (PARTIALS, aggregated.partials(self.day, stored_table("partials"))),
             (REPORT, aggregated.report(self.day, stored_table("data_aggregation"))),
+            (PAIRS, aggregated.site_pairs(self.day, stored_table("site_pairs"))),
         ):
             for rows in slices_of(table):
                 yield from _batch([(kind, None, None, rows.num_rows, None, encode_rows(rows))])

@@ -96,4 +96,4 @@ class AaaDecoder(JsonDecoder):
             remote = Remote.UNKNOWN
         else:
             remote = Remote.YES if reader and reader not in (UNKNOWN, site) else Remote.NO
-        return self.coder.number(site, app, user, remote)
+        return self.coder.number(site, app, user, remote, reader if reader != UNKNOWN and reader else None)

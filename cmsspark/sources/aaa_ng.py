@@ -167,7 +167,8 @@ class AaaNgDecoder(JsonDecoder):
             remote = Remote.UNKNOWN
         else:
             remote = Remote.YES if source != target else Remote.NO
-        return self.coder.number(site, app, user, remote)
+        # The sites of both ends have other names than the server (rule 44): only a reader at the server has the same.
+        return self.coder.number(site, app, user, remote, site if remote == Remote.NO else None)
 
     def strict(self, fields: Fields) -> Any:
         """Return the record of a strictly parsed line. Raises Malformed."""

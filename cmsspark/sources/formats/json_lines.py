@@ -60,9 +60,9 @@ class Coder:
         self.groups: list[Group] = []
         self._numbers: dict[Group, int] = {}
 
-    def number(self, site: str, app: str, user: str | None, remote: int) -> int:
+    def number(self, site: str, app: str, user: str | None, remote: int, reader: str | None = None) -> int:
         """Return the group's number; ``user`` is the user's name as logged."""
-        group = Group(site, app, user, remote)
+        group = Group(site, app, user, remote, reader)
         number = self._numbers.get(group)
         if number is None:
             number = self._numbers[group] = len(self.groups)
