@@ -100,11 +100,11 @@ class SparkRunner:
         """
         if dump is None or self.rses is None:
             return None, None
-        from cmsspark.dumps.rucio_replicas import kept_disk_replicas
+        from cmsspark.dumps.rucio_replicas import persist_disk_replicas
         from cmsspark.dumps.rucio_scan import RucioScan
+        from cmsspark.dumps.spark_transport import SparkTransport
 
-        # Nothing that depends on the day is used.
-        return kept_disk_replicas(RucioScan(self.session, dump, self.rses, (0, 0), self.feed))
+        return persist_disk_replicas(SparkTransport(self.session, self.feed), RucioScan(dump, self.rses))
 
     def _shipped(self, context: TaskContext) -> TaskContext:
         """Return the context with folders that the executors can open."""
