@@ -48,8 +48,8 @@ GROUPS: Final[Mapping[str, Mapping[str, Entry]]] = {
     },
     "Keep": {
         "verify": ("cmsspark.apps.results.verify", "command", "Compare the stored tables with their checksums."),
+        "prune": ("cmsspark.apps.results.prune", "command", "Remove runs that are no longer current from the store."),
         "doctor": ("cmsspark.submit.doctor", "command", "Check what cmsspark needs on this host."),
-        "lab": ("cmsspark.main", "lab", "List the commands that few people need."),
     },
 }  # fmt: skip
 #: The commands of ``cmsspark lab``.
@@ -60,13 +60,13 @@ LAB: Final[Mapping[str, Entry]] = {
     "events": ("cmsspark.apps.events.cli", "command", "Score collision events, judge models, show cutflows."),
     "lint": ("cmsspark.apps.monitor.lint_cli", "command", "Find what makes a script slow or large, with its cure."),
     "perf": ("cmsspark.apps.monitor.perf_cli", "command", "Run suites of steps, compare releases and sizes."),
-    "prune": ("cmsspark.apps.results.prune", "command", "Remove runs that are no longer current from the store."),
     "pseudonyms": ("cmsspark.apps.results.pseudonyms", "command", "List, rotate and forget the keys of pseudonyms."),
     "train": ("cmsspark.apps.training.cli", "command", "Run a training script here, on Spark or on Kubernetes."),
     }  # fmt: skip
 #: Found by ``cmsspark NAME`` and ``cmsspark help NAME``, and named at the foot of ``cmsspark --help``.
 _HELP: Final[Mapping[str, Entry]] = {
-    "help": ("cmsspark.apps.results.help", "command", "Show help on a topic (exit-codes) or on a command.")
+    "help": ("cmsspark.apps.results.help", "command", "Show help on a topic (exit-codes) or on a command."),
+    "lab": ("cmsspark.main", "lab", "List the commands that few people need."),
 }
 COMMANDS: Final[Mapping[str, Entry]] = {
     name: entry for group in (*GROUPS.values(), _HELP) for name, entry in group.items()
@@ -79,16 +79,17 @@ class LazyGroup(click.Group):
     #: Heading → name → entry.
     groups: Mapping[str, Mapping[str, Entry]] = GROUPS
     entries: Mapping[str, Entry] = COMMANDS
-    #: They run without ``lab`` before them, too; help does not list them here.
-    unlisted: Mapping[str, Entry] = LAB
     #: What is printed below the commands.
-    foot: str = "All options of a command: cmsspark COMMAND --help. Exit codes: cmsspark help exit-codes."
+    foot: str = (
+        "All options of a command: cmsspark COMMAND --help. Commands that few people need: cmsspark lab."
+        " Exit codes: cmsspark help exit-codes."
+    )
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.entries)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        entry = self.entries.get(cmd_name) or self.unlisted.get(cmd_name)
+        entry = self.entries.get(cmd_name)
         if entry is None:
             return None
         module, attribute, _ = entry
@@ -100,13 +101,13 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and not args[0].startswith("-") and args[0] not in {**self.entries, **self.unlisted}:
+        if args and not args[0].startswith("-") and args[0] not in self.entries:
             ctx.fail(f"No such command {args[0]!r}. {self._hint(args[0])}")
         return super().resolve_command(ctx, args)
 
     def _hint(self, name: str) -> str:
-        if name in COMMANDS:
-            return f"Type: cmsspark {name}"
+        if name in COMMANDS or name in LAB:
+            return f"Type: cmsspark {name}" if name in COMMANDS else f"Type: cmsspark lab {name}"
         hint = _job_hint(name) or suggestion(name, self.entries) or "the commands are listed by cmsspark --help."
         return f"{hint[0].upper()}{hint[1:]}"
 
@@ -123,7 +124,6 @@ class LazyGroup(click.Group):
 class _LabGroup(LazyGroup):
     groups: Mapping[str, Mapping[str, Entry]] = MappingProxyType({"Commands": LAB})
     entries = LAB
-    unlisted: Mapping[str, Entry] = MappingProxyType({})
     foot = ""
 
 

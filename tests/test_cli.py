@@ -41,7 +41,8 @@ def test_what_few_people_need_is_listed_by_lab_only() -> None:
     for name, (_, _, about) in LAB.items():
         assert name not in COMMANDS and f"  {name} " in output and about in output
         assert "Usage:" in run("lab", name, "--help")
-        assert "Usage:" in run(name, "--help")
+        alone = CliRunner().invoke(command, [name, "--help"])
+        assert alone.exit_code == 2 and f"Type: cmsspark lab {name}" in alone.output
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))

@@ -121,8 +121,7 @@ def set_sizes(spark: SparkSession, weight: int, files: int = 0, *, is_packed: bo
 
     ``is_packed``: the files are packed, and a task may get all of its files at once.
     """
-    share = (weight + files * OPEN_BYTES) // (cores_of(spark) * ROUNDS)
-    size = max(SPARK_TASK_BYTES, min(TASK_BYTES, share))
+    size = choose_task_bytes(weight + files * OPEN_BYTES, cores_of(spark))
     if is_packed:
         size = min(size // GZIP_FACTOR, _WHOLE_TASK_BYTES)
     for name, value in {
@@ -135,6 +134,11 @@ def set_sizes(spark: SparkSession, weight: int, files: int = 0, *, is_packed: bo
     }.items():
         spark.conf.set(name, str(value))
     return size
+
+
+def choose_task_bytes(weight: int, cores: int) -> int:
+    """Return the size of tasks, in bytes, by which ``cores`` read ``weight`` bytes."""
+    return max(SPARK_TASK_BYTES, min(TASK_BYTES, weight // (cores * ROUNDS)))
 
 
 def _by_feed(

@@ -150,8 +150,8 @@ def cell(box: tuple[float, float, float, float], shade: int, words: str, labels:
 class Line:
     """A series between axes. A y that is None leaves a gap.
 
-    ``base``: the lower edge of an area. ``errors``: (x, lower end, upper end) of error bars. ``bar``: the width of
-    bars, in units of x, that are drawn instead of a line. ``is_rule``: a bound or a level rather than a series.
+    ``base``: the lower edge of an area or of bars. ``errors``: (x, lower end, upper end) of error bars. ``bar``: the
+    width of bars, in units of x, that are drawn instead of a line. ``is_rule``: a bound or a level, not a series.
     """
 
     name: str
@@ -214,9 +214,9 @@ def _line(frame: Frame, line: Line, kind: str) -> Iterator[str]:
     for run in _runs([value for _, value in line.points]):
         places = [frame.at(line.points[number][0], line.points[number][1] or 0) for number in run]
         if line.bar:
-            for x, y in places:
-                size = line.bar * frame.width / ((frame.x.high - frame.x.low) or 1)
-                base = frame.at(frame.x.low, max(frame.y.low, 0))[1]
+            size = line.bar * frame.width / ((frame.x.high - frame.x.low) or 1)
+            for number, (x, y) in zip(run, places, strict=True):
+                base = frame.at(0, (line.base[number] or 0) if line.base else max(frame.y.low, 0))[1]
                 yield tag("rect", class_=colour, x=x - size / 2, y=min(y, base), width=size, height=abs(base - y))
             continue
         if line.base:

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from cmsspark.base import dates
 from cmsspark.base.errors import UsageError
 from cmsspark.base.resources import read_yaml
+from cmsspark.base.text.plurals import number_of
 from cmsspark.store.job_index import JOBS, Job
 
 #: CMSSpark's folder of all dumps and of the streams in Avro: what ``--hdir`` of its jobs replaces.
@@ -72,10 +73,14 @@ _RENAMED: Final[Mapping[str, str]] = {
 
 @dataclass
 class Translation:
-    """A line in today's words: ``argv`` without the program's name, and notes on what was replaced."""
+    """A line in today's words: ``argv`` without the program's name, and notes on what was replaced.
+
+    ``default_day``: the day that stands in ``argv`` because the line names none.
+    """
 
     argv: list[str]
     notes: list[str] = field(default_factory=list)
+    default_day: date | None = None
 
 
 def translate(argv: Sequence[str], job: Job, known: Mapping[str, bool], has_root: Callable[[], bool]) -> Translation:
@@ -102,7 +107,7 @@ def translate(argv: Sequence[str], job: Job, known: Mapping[str, bool], has_root
             value = words.pop(0)
         line.replace(name, value)
     line.finish()
-    return Translation([*line.words, *argv[end:]], line.notes)
+    return Translation([*line.words, *argv[end:]], line.notes, line.default_day)
 
 
 def _is_old(name: str) -> bool:
@@ -117,11 +122,12 @@ class _Line:
         self.words: list[str] = []
         self.notes: list[str] = []
         #: (option, what to do instead) of what has no counterpart, and lines to type after this one.
-        self.gone: list[tuple[str, str]] = []
+        self.unsupported: list[tuple[str, str]] = []
         self.after: list[str] = []
         self.instance, self.cms_folder, self.amq, self.tiers = "global", "", "", ""
         self.first_day: date | None = None
         self.end_day: date | None = None
+        self.default_day: date | None = None
         #: Whether --date is misspelt: click refuses the line and suggests it.
         self.is_misspelt = False
         #: Whether --hdir of cern_monit names a folder without a day.
@@ -143,9 +149,9 @@ class _Line:
             self._add(_RENAMED[name], value)
             self.notes.append(f"{name} is {_RENAMED[name]} here")
         elif name in _GONE:
-            self.gone.append((name, _GONE[name]))
+            self.unsupported.append((name, _GONE[name]))
         elif "--source" not in self.known and name != "--tier":
-            self.gone.append((name, f"{self.job.name} reads no dumps or logs"))
+            self.unsupported.append((name, f"{self.job.name} reads no dumps or logs"))
         elif name in _FOLDERS:
             self._source(_FOLDERS[name], value)
         elif name == "--inst":
@@ -165,21 +171,21 @@ class _Line:
         if self.instance != _ALL_INSTANCES:
             self._moved_dumps()
         if self.tiers and ("--patterns" not in self.known or self._has("--patterns")):
-            self.gone.append(("--tier", "filter the stored table by its column data_tier"))
+            self.unsupported.append(("--tier", "filter the stored table by its column data_tier"))
         elif self.tiers:
             self._add("--patterns", ",".join(f"/*/*/{tier}" for tier in self.tiers.split(",")))
         if self._takes_a_day() and not self._has("--date"):
             if self._names_no_day:
-                self.gone.append(("--hdir", "the folder names no day: name the day, and the job of the result"))
+                self.unsupported.append(("--hdir", "the folder names no day: name the day, and the job of the result"))
                 stored_job = PurePosixPath(urlsplit(self._value("--fout") or "").path).name
                 self._add("--date", "yesterday", "--job", stored_job if stored_job in JOBS else "JOB")
             elif not (self._publishes or self.job.is_day_optional or self.is_misspelt):
                 # The day as such: a job that waits in a queue may start on another one.
                 yesterday = dates.today() - timedelta(days=1)
                 self._add("--date", yesterday.isoformat())
-                self.notes.append(f"there is no --date: yesterday is taken, as CMSSpark does: {yesterday}")
+                self.default_day = yesterday
         if self.amq:
-            self.gone.append(("--amq", "publish the stored table with a command of its own"))
+            self.unsupported.append(("--amq", "publish the stored table with a command of its own"))
             day, fout = self._value("--date") or "yesterday", self._value("--fout")
             self.after.append(
                 shlex.join(["run_spark", "cern_monit", "--job", self.job.name, "--date", day, "--fout", fout or "DIR"])
@@ -187,20 +193,19 @@ class _Line:
             )
         if self.instance == _ALL_INSTANCES:
             raise self._for_each_instance()
-        if self.gone:
+        if self.unsupported:
             raise UsageError(
-                f"{len(self.gone)} option{'s' if len(self.gone) > 1 else ''} of CMSSpark not supported by "
-                f"run_spark {self.job.name}",
-                found="; ".join(f"{name}: {instead}" for name, instead in self.gone),
+                f"{number_of(len(self.unsupported), 'option')} of CMSSpark not supported by run_spark {self.job.name}",
+                found="; ".join(f"{name}: {instead}" for name, instead in self.unsupported),
                 next_step="\n        ".join([shlex.join(["run_spark", *self.words]), *self.after]),
             )
 
     def _for_each_instance(self) -> UsageError:
         """Return the error with a line for each instance of DBS, as their datasets must not meet in one result."""
         fout = self._value("--fout") or "DIR"
-        others = _without(self.words, "--fout")
+        other_words = _without(self.words, "--fout")
         lines = [
-            shlex.join(["run_spark", *others, "--fout", f"{fout.rstrip('/')}/{name}", "--inst", name])
+            shlex.join(["run_spark", *other_words, "--fout", f"{fout.rstrip('/')}/{name}", "--inst", name])
             for name in _INSTANCES
         ]
         return UsageError(

@@ -1,20 +1,31 @@
-"""``run_spark JOB --date latest``: the day is chosen once, before anything starts, and passed on as a date."""
+"""The day of ``run_spark JOB --date latest``, and of a line without a date.
+
+It is chosen once, before anything starts, and passed on as a date.
+"""
 
 from __future__ import annotations
 
 import importlib
+import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
-from typing import Any
+from datetime import date, timedelta
+from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark.base import dates
-from cmsspark.base.errors import UsageError
-from cmsspark.settings.settings import load_settings
+from cmsspark.base.errors import InputMissing, UsageError
+from cmsspark.settings.settings import Settings, load_settings
+from cmsspark.sources.registry import DUMPS
 from cmsspark.store.job_index import Job
 from cmsspark.submit.arguments import Request
+
+if TYPE_CHECKING:
+    from cmsspark.run.dump_day import DumpJob
+
+#: A dump that is older than this many days is not taken without a date.
+FAR_DAYS: Final = 7
 
 
 def resolved(
@@ -42,6 +53,58 @@ def resolved(
     day = _latest(job, options, settings)
     sys.stderr.write(f"run_spark: latest is {day}\n")
     return replace(request, arguments=with_day(day))
+
+
+def without_date(
+    request: Request,
+    job: Job,
+    default_day: date,
+    environ: Mapping[str, str],
+    options_of: Callable[[Sequence[str]], Mapping[str, Any]],
+) -> Request:
+    """Return the request of a line without a date, in which ``default_day`` stands: yesterday.
+
+    A job on dumps takes the day of its newest dump where the dumps are on a local disk. Raises InputMissing (66) where
+    that is over a week ago.
+    """
+    dump_job = getattr(importlib.import_module(job.module), "JOB", None)
+    newest = None
+    if dump_job is not None:
+        options = options_of(request.arguments)
+        newest = _newest_dump_day(dump_job, options, load_settings(
+            options["settings_file"] or request.last("--settings"), environ
+        ))  # fmt: skip
+    if newest is None:
+        sys.stderr.write(f"run_spark: there is no --date: yesterday is taken, as CMSSpark does: {default_day}\n")
+        return request
+    dated = [*request.argv]
+    dated[dated.index("--date") + 1] = newest.isoformat()
+    days = (dates.today() - newest).days
+    if days > FAR_DAYS:
+        raise InputMissing(
+            f"the newest dump for {job.name} is older than a week",
+            found=f"it is of {newest}, {days} days ago",
+            next_step=f"name the day: {shlex.join(['run_spark', *dated])}",
+        )
+    sys.stderr.write(f"run_spark: there is no --date: the day of the newest dump is taken: {newest}\n")
+    arguments = [*request.arguments]
+    arguments[arguments.index("--date") + 1] = newest.isoformat()
+    return replace(request, argv=dated, arguments=arguments)
+
+
+def _newest_dump_day(dump_job: DumpJob, options: Mapping[str, Any], settings: Settings) -> date | None:
+    """Return the day of the newest dumps that a job reads, the oldest of them; None where they have none or are remote.
+    """
+    from cmsspark.cli.options import with_sources
+    from cmsspark.filesystems.storage import LocalFiles
+    from cmsspark.run.provenance import is_all_local
+    from cmsspark.sources.layout import Layout
+
+    layout = Layout.of(with_sources(settings, options["source"]), options["root"])
+    if not is_all_local(layout, DUMPS, ""):
+        return None
+    dumps = dump_job.choose(LocalFiles(), layout, dates.today())
+    return min((dump.day for dump in dumps if dump.day is not None), default=None)
 
 
 def _latest(job: Job, options: Mapping[str, Any], settings: Any) -> str:

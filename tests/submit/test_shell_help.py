@@ -6,13 +6,19 @@ import os
 import shutil
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
+from cmsspark.apps.demo.history import store_day
+from cmsspark.apps.demo.past import History
 from cmsspark.main import command
+from cmsspark.settings.pseudonyms import Pseudonyms
 
+KEY = Pseudonyms(b"x" * 32)
 TOP = Path(__file__).resolve().parents[2]
 
 
@@ -35,6 +41,24 @@ def test_jobs_and_the_options_of_job_and_wrapper_are_completed() -> None:
 
 def test_commands_of_cmsspark_are_completed() -> None:
     assert completions("cmsspark", "cmsspark.main", "cmsspark doc") == ["doctor"]
+
+
+def test_datasets_and_sites_are_those_of_the_newest_stored_day(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CMSSPARK_CACHE_DIR", str(tmp_path / "cache"))
+    store = tmp_path / "store"
+    words = f"cmsspark ask who-reads --fout {store} /"
+    assert completions("cmsspark", "cmsspark.main", words) == [""]
+    history = History(KEY.of, rows=300, datasets=50, people=8)
+    for day in (14, 15):
+        store_day(history, str(store), KEY.key_id, date(2026, 1, day))
+    rows = pq.read_table(str(next(store.glob("data_aggregation/2026-01-15/runs/*/data_aggregation")))).to_pylist()
+    for column, line in (("dataset_name", words), ("site_name", f"cmsspark ask reads --fout {store} T2_")):
+        start = line.rpartition(" ")[2]
+        names = {row[column] for row in rows if (row[column] or "").startswith(start)}
+        assert names and completions("cmsspark", "cmsspark.main", line) == sorted(names)[:1_000]
+        assert completions("cmsspark", "cmsspark.main", line) == sorted(names)[:1_000], "the cached names"
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -19,6 +19,7 @@ from cmsspark.base.text.terminal import echo_table, printable
 from cmsspark.cli.groups import CommandGroup
 from cmsspark.cli.options import DayType, settings_of, store_of, store_options
 from cmsspark.cli.period_options import period_options
+from cmsspark.cli.stored_names import DATASET, SITE
 from cmsspark.filesystems.storage import Files
 from cmsspark.store import stored_days
 from cmsspark.store.stored_columns import files_of, newest
@@ -64,8 +65,8 @@ def days_of(files: Files, fout: str, period: Period | None, weeks: int | None) -
 
 
 @command.command("who-reads")
-@click.argument("dataset")
-@click.option("--site", metavar="SITE", help="Count only reads at this site; a pattern as in DATASET.")
+@click.argument("dataset", type=DATASET)
+@click.option("--site", metavar="SITE", type=SITE, help="Count only reads at this site; a pattern as in DATASET.")
 @_window
 @_output
 def who_reads(
@@ -79,7 +80,7 @@ def who_reads(
 
 
 @command.command("reads")
-@click.argument("site")
+@click.argument("site", type=SITE)
 @_window
 @_output
 def what_is_read_at(
@@ -97,7 +98,7 @@ def _choice(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--date", "day", type=DayType(), help="Replicas as of this day. [default: the newest stored day]"),
         click.option("--kind", type=click.Choice(KINDS), help="Only this kind of storage."),
         click.option("--data-tier", metavar="TIER", help="Only this data tier: AOD, MINIAODSIM …"),
-        click.option("--site", metavar="SITE", help="Only at this site; a pattern may contain * and ?."),
+        click.option("--site", metavar="SITE", type=SITE, help="Only at this site; a pattern may contain * and ?."),
         click.option("--tier", metavar="TIER", help="Only at sites of this tier: T1, T2 …"),
     ):
         function = option(function)
@@ -138,7 +139,7 @@ def unused(
 
 
 @command.command("deletable")
-@click.argument("site")
+@click.argument("site", type=SITE)
 @click.option("--date", "day", type=DayType(), help="As of this day. [default: the newest stored day]")
 @click.option("--kind", type=click.Choice(KINDS[:2]), default="disk", show_default=True, help="The kind of storage.")
 @_output
@@ -155,7 +156,7 @@ def could_go(
 
 
 @command.command("will-be-popular")
-@click.argument("dataset", required=False)
+@click.argument("dataset", required=False, type=DATASET)
 @click.option("--data-tier", metavar="TIER", help="Only this data tier: AOD, MINIAODSIM …")
 @click.option("--date", "day", type=DayType(), help="The forecast of this day or before. [default: the newest]")
 @_output
@@ -172,7 +173,7 @@ def will_be_popular(
 
 
 @command.command("replicate")
-@click.option("--site", metavar="SITE", help="Only copies at this site; a pattern may contain * and ?.")
+@click.option("--site", metavar="SITE", type=SITE, help="Only copies at this site; a pattern may contain * and ?.")
 @click.option("--space", type=click.Path(path_type=Path), help="CSV or Parquet with site, capacity[, budget].")
 @click.option("--budget", metavar="SIZE", help="Bytes that may be copied to each site, such as 20TB.")
 @click.option("--date", "day", type=DayType(), help="The forecast of this day or before. [default: the newest]")

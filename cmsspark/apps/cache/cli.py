@@ -17,6 +17,7 @@ from cmsspark.cli.groups import CommandGroup
 from cmsspark.cli.options import FiniteRange, settings_of, store_of, store_options
 from cmsspark.cli.output_files import write_text
 from cmsspark.cli.period_options import needed, period_options
+from cmsspark.cli.stored_names import SITE
 
 if TYPE_CHECKING:
     from cmsspark.apps.cache.replay import Comparison
@@ -47,7 +48,9 @@ def command() -> None:
 def _trace_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option("--seed", type=int, default=0, show_default=True, help="Seed of the order within a stored day."),
-        click.option("--site", help="Requests at this site. [default: all sites, as if they shared one cache]"),
+        click.option(
+            "--site", type=SITE, help="Requests at this site. [default: all sites, as if they shared one cache]"
+        ),
         click.option(
             "--sample",
             type=FiniteRange(0, 1, min_open=True),

@@ -36,12 +36,12 @@ def svg(chart: Chart, about: str = "") -> str:
     for number, (name, kind) in enumerate(zip(names, kinds, strict=True)):
         values: list[float | None] = list(chart.series[name])
         base: Sequence[float | None] = ()
-        if chart.kind == "stack":
+        if chart.kind in ("stack", "columns"):
             base = below
             values = [None if value is None else (low or 0) + value for low, value in zip(below, values, strict=True)]
             below = [low if value is None else value for low, value in zip(below, values, strict=True)]
-        width = 0.8 / len(names) if chart.kind == "bar" else 0
-        shift = width * (number + 0.5) - 0.4 if width else 0
+        width = 0.8 / len(names) if chart.kind == "bar" else 0.8 if chart.kind == "columns" else 0
+        shift = width * (number + 0.5) - 0.4 if chart.kind == "bar" else 0
         points = [(x + shift, value) for x, value in zip(_places(chart), values, strict=True)]
         lines.append(Line(shown(name), points, kind, base, bar=width))
     x, y = _axes(chart, lines)
@@ -60,7 +60,7 @@ def _places(chart: Chart) -> Sequence[float]:
 def _axes(chart: Chart, lines: Sequence[Line]) -> tuple[Axis, Axis]:
     top = max((value for line in lines for _, value in line.points if value is not None), default=0) or 1
     places = _places(chart) or [0]
-    room = 0.5 if chart.kind == "bar" or len(places) == 1 else 0
+    room = 0.5 if chart.kind in ("bar", "columns") or len(places) == 1 else 0
     marks = [(place, shown(label)) for place, label in zip(places, chart.labels, strict=False)]
     every = -(-len(marks) // 10) if not chart.is_log_x else 1
     x = Axis(

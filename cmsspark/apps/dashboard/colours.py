@@ -17,8 +17,9 @@ _TIERS: Final = (
     ("T2", "T1", "T3", "T0"),
     ("local", "remote", "not known"),
     tuple(STREAMS_BY_NAME),
+    ("outlier", "removed", "ok", "", "", "failed"),
 )
-_FIXED: Final[Mapping[str, int]] = {name: number for names in _TIERS for number, name in enumerate(names)}
+_FIXED: Final[Mapping[str, int]] = {name: number for names in _TIERS for number, name in enumerate(names) if name}
 
 
 def colours(names: Sequence[str]) -> list[int]:

@@ -188,7 +188,7 @@ class PageRequest:
         days = self.snapshot.days
         limits = (days[0].isoformat(), days[-1].isoformat())
         presets = [
-            (self.here(**{"from": first, "to": last, "step": None, "page": None}), label)
+            (self.here(**{"from": first, "to": last, "from2": None, "to2": None, "step": None, "page": None}), label)
             for label, first, last in selection.presets(days)
         ]
         current = next((label for label, *ends in selection.presets(days) if ends == [chosen.first, chosen.last]), "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import date
 from typing import Any, Final
 
@@ -10,13 +11,23 @@ from cmsspark.apps.dashboard.run_index import RunIndex
 from cmsspark.apps.dashboard.widgets import Column, Table
 from cmsspark.pages.day_report import BINS, counts
 
+#: An absolute path of this host, or of a file system with a scheme.
+_PATH: Final = re.compile(
+    r"(?:[a-z0-9]+://|(?<![\w/.]))/(?:home|root|tmp|var|srv|opt|usr|mnt|data|eos|afs|cvmfs|scratch|work|user|project|build)"
+    r"(?:/[^/\s:,;'\"()]+){2,}"
+)
 #: Rows of a table that the page shows.
 SHOWN: Final = 40
 
 
+def without_paths(text: str) -> str:
+    """Return a text with the last two parts of each absolute path; datasets and files of CMS stay."""
+    return _PATH.sub(lambda path: "…/" + "/".join(path[0].rsplit("/", 2)[1:]), text)
+
+
 def reconciliation(index: RunIndex) -> Table:
     columns = (
-        Column("day", "Day"), Column("stream", "Stream"), Column("is_reconciled", "Adds up", "yes"),
+        Column("day", "Day", "day"), Column("stream", "Stream"), Column("is_reconciled", "Adds up", "yes"),
         Column("matched_share", "Matched", "share"), Column("read", "Records read", "count"),
         Column("unmatched", "Not matched", "count", "user and group files, temporary files, not in DBS, no name"),
         Column("left_out", "Other bins", "count", "malformed, another day, write only, jobs that do not count"),
@@ -67,7 +78,7 @@ def bin_values(bins: dict[str, Any]) -> tuple[Any, ...]:
 
 def publishing(index: RunIndex) -> Table:
     columns = (
-        Column("day", "Day"), Column("table", "Table"), Column("destination", "Destination"),
+        Column("day", "Day", "day"), Column("table", "Table"), Column("destination", "Destination"),
         Column("confirmed", "Confirmed", "count"), Column("waiting", "Waiting", "count"),
         Column("refused", "Refused", "count"), Column("at_ms", "At", "instant"), Column("run", "Run"),
     )  # fmt: skip
@@ -75,7 +86,7 @@ def publishing(index: RunIndex) -> Table:
         (
             one.day.isoformat(),
             one.table,
-            one.destination,
+            without_paths(one.destination),
             one.confirmed,
             one.waiting,
             one.refused,

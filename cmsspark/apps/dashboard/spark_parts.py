@@ -11,6 +11,8 @@ from cmsspark.apps.dashboard.widgets import Chart, Column, Figure, Figures, Tabl
 from cmsspark.store.process_samples import ProcessSample
 from cmsspark.store.run_metrics import ExecutorEntry, RunMetrics, StageEntry
 
+#: What is drawn over time, by its unit.
+_UNITS: Final = {"B": "Memory", "%": "CPU"}
 _T = TypeVar("_T")
 #: Points of a line, and lines of a chart, at most.
 _POINTS: Final = 240
@@ -43,27 +45,27 @@ def figures(view: RunView) -> Figures:
     run, watched = view.measured, view.watched
     began = run.began_ms if run else watched.start_ms if watched else 0
     ended = (run.ended_ms if run else None) or (watched.end_ms if watched else None)
-    shown.append(Figure("state", (run.state if run else watched.status if watched else "") or "?"))
-    shown.append(Figure("seconds", "–" if ended is None else f"{(ended - began) / 1000:,.1f}"))
+    shown.append(Figure("State", (run.state if run else watched.status if watched else "") or "?"))
+    shown.append(Figure("Seconds", "–" if ended is None else f"{(ended - began) / 1000:,.1f}"))
     if run is not None:
         totals = run.totals
         unwell = {"failed": totals.failed_tasks, "killed": totals.killed_tasks}
         note = ", ".join(f"{count:,} {name}" for name, count in unwell.items() if count)
         if totals.tasks:
-            shown.append(Figure("tasks", f"{totals.tasks:,}", note=note))
-            shown.append(Figure("stages", f"{run.stage_count or len(run.stages):,}"))
+            shown.append(Figure("Tasks", f"{totals.tasks:,}", note=note))
+            shown.append(Figure("Stages", f"{run.stage_count or len(run.stages):,}"))
         if totals.gc_ms and totals.run_ms:
             share = totals.gc_ms / totals.run_ms
-            shown.append(Figure("garbage collection", f"{share:.1%}", note="of the time of tasks"))
+            shown.append(Figure("Garbage collection", f"{share:.1%}", note="of the time of tasks"))
         volumes = {
-            "read by tasks": totals.input_bytes, "written by tasks": totals.output_bytes,
-            "shuffled": totals.shuffle_write_bytes, "spilled to disk": totals.disk_spilled_bytes,
+            "Read by tasks": totals.input_bytes, "Written by tasks": totals.output_bytes,
+            "Shuffled": totals.shuffle_write_bytes, "Spilled to disk": totals.disk_spilled_bytes,
         }  # fmt: skip
         shown += [Figure(name, si(size, "B"), f"{size:,} B") for name, size in volumes.items() if size]
     _, sums = by_role(view.samples, "rss_bytes")
     if sums:
         most = int(max(sum(values) for values in zip(*sums.values(), strict=True)))
-        shown.append(Figure("resident memory", si(most, "B"), f"{most:,} B", note="all processes, at most"))
+        shown.append(Figure("Resident memory", si(most, "B"), f"{most:,} B", note="all processes, at most"))
     return Figures(shown)
 
 
@@ -288,7 +290,7 @@ def _timed(
     columns = [Column("seconds", _X), *(Column(one, one, column_kind) for one in series)]  # type: ignore[arg-type]
     rows = [(label, *(values[number] for values in series.values())) for number, label in enumerate(labels)]
     table = Table(name, columns, rows, title, limit=_SHOWN)
-    return Chart(name, title, kind, list(labels), dict(series), unit, _X, table=table)  # type: ignore[arg-type]
+    return Chart(name, title, kind, list(labels), dict(series), unit, _X, _UNITS.get(unit, title), table=table)  # type: ignore[arg-type]
 
 
 def _thinned(rows: Sequence[_T], size: Callable[[_T], float]) -> list[_T]:

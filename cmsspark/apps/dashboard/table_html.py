@@ -10,6 +10,8 @@ from cmsspark.apps.dashboard.formats import NOTHING, exact, formatted, halves, s
 from cmsspark.apps.dashboard.widgets import Cell, Column, Table
 
 _TEXTS = ("text", "dataset", "insert", "day", "yes")
+#: Characters of a text that gets room for more than a word in a line.
+_LONG = 60
 #: The column of names that are shortened in the middle, in every table.
 _DATASET = "dataset_name"
 
@@ -46,7 +48,8 @@ def _row(table: Table, row: Any) -> Markup:
             bar = f'<svg class="bar" aria-hidden="true" width="100%" height="100%">{length}</svg>'
             cells.append(f'<td class="barred">{bar}<span>{value}</span></td>')
         else:
-            cells.append(f'<td class="{_class(column)}">{value}</td>')
+            is_long = column.kind == "text" and column.name != _DATASET and len(str(cell)) > _LONG
+            cells.append(f'<td class="{_class(column)}{" long" if is_long else ""}">{value}</td>')
     return Markup(f"<tr>{''.join(cells)}</tr>")  # noqa: S704 (each value is escaped)
 
 

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines, stacked areas or bars over labels, with the same values as a table below it.
+    """Lines, stacked areas, bars or stacked bars (columns) over labels, with the same values as a table below it.
 
     ``series``: name → values, None where there is none. ``unit``: ``B``, ``h``, ``%`` or empty for counts.
     """
 
     name: str
     title: str
-    kind: Literal["line", "stack", "bar"]
+    kind: Literal["line", "stack", "bar", "columns"]
     labels: Sequence[str]
     series: Mapping[str, Sequence[float | int | None]]
     unit: str = ""

@@ -258,7 +258,7 @@ def watch_command(pid: int, interval: float | None, settings_file: str | None, d
 
     _check_seconds(interval=1.0 if interval is None else interval)
     if not psutil.pid_exists(pid):
-        raise UsageError("a process to watch is wanted", where=f"PID {pid}", found="no such process")
+        raise UsageError("the process to watch does not exist", where=f"PID {pid}")
     run = new_run_id()
     click.echo(f"watching as run {run}; ends with process {pid}", err=True)
     watch(run, pid, WatchOptions(settings_of(settings_file).state_dir, psutil.Process(pid).name(), interval))
@@ -278,10 +278,9 @@ def annotate_command(run: str, settings_file: str | None, debug: bool) -> None:
     settings = settings_of(settings_file)
     if settings.metrics.host is None:
         raise UsageError(
-            "a receiver of live metrics is wanted",
+            "the settings name no receiver of live metrics",
             where=settings.origin or "settings",
-            found="no metrics.host",
-            next_step="see docs/processes.md",
+            next_step="set metrics.host: docs/processes.md",
         )
     if not re.fullmatch(r"[\w.\-]{1,100}", run):
         raise UsageError(

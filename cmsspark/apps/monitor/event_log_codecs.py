@@ -50,7 +50,7 @@ def pieces(stream: IO[bytes], where: str) -> Iterator[bytes]:
     name = detect_codec(start)
     if name == "lzf":
         raise SettingsError(
-            "an event log of a known compression is wanted",
+            "the compression of the event log cannot be read",
             where=where,
             found="LZF, for which no Python library exists",
             next_step="spark-submit … --conf spark.eventLog.compression.codec=zstd writes logs that can be read",
@@ -71,13 +71,13 @@ class _Ahead:
         start, self._start = self._start[:count], self._start[count:]
         return start + self._stream.read(count - len(start)) if len(start) < count else start
 
-    def exactly(self, count: int, *, may_end: bool = False) -> bytes:
+    def read_exactly(self, count: int, *, may_end: bool = False) -> bytes:
         """``count`` bytes; empty at the end where ``may_end``. Raises CutLog."""
         data = b""
         while len(data) < count and (more := self.read(count - len(data))):
             data += more
         if len(data) < count and not (may_end and not data):
-            raise CutLog(f"{count} bytes of a block are wanted, {len(data)} are there")
+            raise CutLog(f"a block has {len(data)} instead of {count} bytes")
         return data
 
     def readable(self) -> bool:
@@ -103,9 +103,7 @@ def _arrow(codec: str) -> Callable[[_Ahead], Iterator[bytes]]:
         import pyarrow as pa
 
         if not pa.Codec.is_available(codec):
-            raise SettingsError(
-                f"pyarrow with {codec} is wanted", found="a pyarrow without", next_step="pip install pyarrow"
-            )
+            raise SettingsError(f"this pyarrow cannot read {codec}", next_step="pip install pyarrow")
         source = pa.CompressedInputStream(pa.PythonFile(stream, mode="r"), codec)
         yield from _into_buffers(source)
 
@@ -133,13 +131,13 @@ def _into_buffers(source: Any) -> Iterator[bytes]:
 def _lz4_blocks(stream: _Ahead) -> Iterator[bytes]:
     import cramjam
 
-    while head := stream.exactly(21, may_end=True):
+    while head := stream.read_exactly(21, may_end=True):
         magic, token, packed, plain, _ = struct.unpack("<8sBiii", head)
         if magic != _LZ4_BLOCK or not (0 <= packed <= _MOST_BLOCK and 0 <= plain <= _MOST_BLOCK):
-            raise CutLog("a block of lz4-java is wanted")
+            raise CutLog("no block of lz4-java follows")
         if not packed:
             continue  # the mark at an end; another stream may follow
-        data = stream.exactly(packed)
+        data = stream.read_exactly(packed)
         if token & 0xF0 == 0x10:
             yield data
             continue
@@ -152,16 +150,16 @@ def _lz4_blocks(stream: _Ahead) -> Iterator[bytes]:
 def _snappy_blocks(stream: _Ahead) -> Iterator[bytes]:
     import cramjam
 
-    stream.exactly(16)
-    while head := stream.exactly(4, may_end=True):
+    stream.read_exactly(16)
+    while head := stream.read_exactly(4, may_end=True):
         if head == _SNAPPY[:4]:
-            stream.exactly(12)  # another stream follows
+            stream.read_exactly(12)  # another stream follows
             continue
         (packed,) = struct.unpack(">i", head)
         if not 0 <= packed <= _MOST_BLOCK:
-            raise CutLog("a block of snappy-java is wanted")
+            raise CutLog("no block of snappy-java follows")
         try:
-            yield bytes(cramjam.snappy.decompress_raw(stream.exactly(packed)))
+            yield bytes(cramjam.snappy.decompress_raw(stream.read_exactly(packed)))
         except (cramjam.DecompressionError, ValueError) as error:
             raise CutLog(str(error)) from None
 

@@ -98,7 +98,7 @@ def find_log(location: str, files: Files | None = None) -> LogLines:
     files = files or LocalFiles()
     entry = files.stat(path)
     if entry is None:
-        raise InputMissing("an event log is wanted", where=location, found="no such file or folder")
+        raise InputMissing("the event log does not exist", where=location)
     opener = _open_local if local else (lambda part: io.BufferedReader(_Remote(files, part), 1 << 20))
     repeated: list[str] = []
     parts = _parts(path, files, repeated) if entry.is_dir else [path]
@@ -139,8 +139,10 @@ def _parts(folder: str, files: Files, repeated: list[str]) -> list[str]:
     names = ", ".join(sorted(entry.name for entry in logs)[:_SHOWN])
     more = f" and {len(logs) - _SHOWN} more" if len(logs) > _SHOWN else ""
     if not logs:
-        raise InputMissing("an event log is wanted", where=folder, found="an empty folder")
-    raise UsageError("one event log is wanted", where=folder, found=names + more, next_step="name one of them")
+        raise InputMissing("the folder has no event log", where=folder)
+    raise UsageError(
+        "the folder has several event logs", where=folder, found=names + more, next_step="name one of them"
+    )
 
 
 def _gaps(parts: list[str]) -> list[str]:

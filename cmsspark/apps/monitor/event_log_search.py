@@ -122,7 +122,7 @@ def completed(state_dir: Path, metrics: RunMetrics, files_of: Callable[[str], Fi
     log = find_event_log(location, metrics, files)
     if log is None:
         raise InputMissing(
-            "the event log of the run is wanted",
+            "the run has no event log there",
             where=location,
             found=f"none of {metrics.application}" if metrics.application else f"none that names run {metrics.run}",
             next_step="the history server may have removed it, or the application never started",

@@ -82,10 +82,10 @@ def _lint(path: Path) -> tuple[list[Problem], PlaceOf]:
     except SyntaxError as error:
         where = f"{path}:{_line(place_of(error.lineno))}" if error.lineno else str(path)
         next_step = "Spark 3.5 and 4 run Python 3; `2to3` converts scripts for Python 2"
-        raise DataError("a script in Python 3 is wanted", where=where, found=error.msg, next_step=next_step) from None
+        raise DataError("the script is not in Python 3", where=where, found=error.msg, next_step=next_step) from None
     except (ValueError, RecursionError, MemoryError) as error:  # the parser has no memory for what is nested deep
         form = "a notebook of Jupyter (nbformat 4)" if path.suffix == ".ipynb" else "a script in Python 3"
-        raise DataError(f"{form} is wanted", where=path, found=str(error) or "nested too deep") from None
+        raise DataError(f"the file is not {form}", where=path, found=str(error) or "nested too deep") from None
     except OSError as error:
         raise NotAllowed("the script cannot be read", where=path, found=error.strerror) from None
 
@@ -116,7 +116,7 @@ _NOT_OURS: Final = {".ipynb_checkpoints", "site-packages"}
 
 
 def _files(scripts: tuple[str, ...]) -> list[Path]:
-    files: list[Path] = []
+    chosen: list[Path] = []
     for name in scripts:
         path = Path(name)
         if path.is_dir():
@@ -124,16 +124,16 @@ def _files(scripts: tuple[str, ...]) -> list[Path]:
             inside = sorted(file for file in files if not _NOT_OURS.intersection(file.relative_to(path).parts))
             if not inside:
                 raise InputMissing(
-                    "a folder with scripts is wanted",
+                    "the folder has no script",
                     where=name,
                     found="no *.py and no *.ipynb file",
                     next_step="name a *.py file or another folder",
                 )
-            files += inside
+            chosen += inside
         elif path.exists():
-            files.append(path)
+            chosen.append(path)
         else:
             raise InputMissing(
                 "the script cannot be read", where=name, found="no such file", next_step="name a *.py file or a folder"
             )
-    return files
+    return chosen

@@ -139,9 +139,9 @@ def run_annotations(prefix: str, file: Path) -> Annotations:
     try:
         measured = msgspec.json.decode(file.read_bytes(), type=_Measured)
     except OSError as error:
-        raise InputMissing("a measured run is wanted", where=file, found=error.strerror) from None
+        raise InputMissing("the measured run cannot be read", where=file, found=error.strerror) from None
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise DataError("a measured run is wanted", where=file, found=str(error)) from None
+        raise DataError("the file is not a measured run", where=file, found=str(error)) from None
     start = f"{part(prefix)}.{part(measured.application or measured.run)}.driver.events"
     lines = []
     spans = [

@@ -40,7 +40,7 @@ def find_job_runs(state_dir: Path, job: str, count: int) -> list[RunMetrics]:
                 break
     if not runs and is_running:
         raise InputMissing(
-            f"a measured run of {name} that has ended is wanted",
+            f"no measured run of {name} has ended",
             where=run_metrics.runs_folder(state_dir),
             found="one that still runs",
             next_step=f"cmsspark lab advise {job}, when it has ended",
@@ -49,7 +49,7 @@ def find_job_runs(state_dir: Path, job: str, count: int) -> list[RunMetrics]:
         damaged = sum(1 for _ in _unreadable(state_dir))
         present = f"runs of {', '.join(sorted(seen)[:10])}" if seen else "no measured run"
         raise InputMissing(
-            f"a measured run of {name} is wanted",
+            f"no run of {name} was measured",
             where=run_metrics.runs_folder(state_dir),
             found=present + (f", and {damaged} of which the file cannot be read" if damaged else ""),
             next_step=f"run_spark {job} measures one, unless --no-monitor, settings or CMSSPARK_MONITOR turn it off",
@@ -77,7 +77,7 @@ def require_one(state_dir: Path, name: str) -> None:
     if len(ids) > 1:
         more = f" and {len(ids) - 5} more" if len(ids) > 5 else ""
         raise UsageError(
-            f"one measured run is wanted whose id begins with {name!r}",
+            f"the ids of several measured runs begin with {name!r}",
             found=", ".join(ids[:5]) + more,
             next_step="write more of the id",
         )

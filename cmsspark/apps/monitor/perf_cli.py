@@ -150,7 +150,7 @@ def compare_command(
     rows = differences(first, second)
     if not rows:
         raise InputMissing(
-            "two releases with a run of the same input size are wanted",
+            "the releases have no run of the same input size",
             found="; ".join(only_in_one(first, second)),
             next_step="run the suite of both releases with the same sizes: cmsspark lab perf run",
         )
@@ -201,8 +201,7 @@ def _echo_scaling(results: list[SuiteResult], as_json: bool) -> None:
     sizes = [result for result in results if result.run.input_size]
     if not sizes:
         raise InputMissing(
-            "runs with input sizes are wanted",
-            found="runs without a size",
+            "the runs have no input sizes",
             next_step="give two releases to compare, or `sizes` in the suite",
         )
     rows = scaling_rows(sizes)
@@ -274,7 +273,7 @@ def _database(state_dir: Path) -> Iterator[ProcessDatabase]:
     """Yield the database of watched processes, to read. Raises InputMissing (66) where nothing was watched."""
     with read_processes(state_dir) as database:
         if database is None:
-            raise InputMissing("a run of a suite is wanted", found="none", next_step="cmsspark lab perf run SUITE.yaml")
+            raise InputMissing("no suite has run", next_step="cmsspark lab perf run SUITE.yaml")
         yield database
 
 

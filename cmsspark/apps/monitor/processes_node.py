@@ -178,9 +178,7 @@ class NodeMonitor:
         try:
             handle = os.pidfd_open(self.pid)
         except ProcessLookupError:
-            raise InputMissing(
-                "a process to watch is wanted", where=f"PID {self.pid}", found="no such process"
-            ) from None
+            raise InputMissing("the process to watch does not exist", where=f"PID {self.pid}") from None
         end = time.monotonic() + self.ttl
         reason = ""
         with _signals(self._stop) as wake:
@@ -272,13 +270,12 @@ def find_node_manager() -> int:
                 pids.append(int(process.pid))
     if not pids:
         raise InputMissing(
-            "a NodeManager is wanted on this host",
-            found="none that this account sees",
+            "this account sees no NodeManager on this host",
             next_step="start the monitor as the user of the NodeManager, or name its process with --pid",
         )
     if len(pids) > 1:
         raise UsageError(
-            "one NodeManager is wanted",
+            "this host has several NodeManagers",
             found=f"processes {', '.join(map(str, pids))}",
             next_step="name one with --pid",
         )

@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from cmsspark.apps.monitor.event_log_search import event_files, with_events
+from cmsspark.apps.monitor.expected_cost import deviation
 from cmsspark.apps.monitor.measured_runs import find_run, measured_runs, require_one
 from cmsspark.apps.monitor.run_report import report
 from cmsspark.base.errors import DataError, InputMissing
@@ -26,7 +27,7 @@ def echo_measured(state_dir: Path, run: Run, *, trace: bool = False) -> None:
         echo_trace(with_events(state_dir, metrics or RunMetrics(run.run, run.job, "", 0)))
     elif metrics is not None:
         click.echo()
-        _echo(with_events(state_dir, metrics))
+        _echo(state_dir, with_events(state_dir, metrics))
 
 
 def only_measured(state_dir: Path, name: str, *, as_json: bool, trace: bool = False) -> bool:
@@ -45,7 +46,7 @@ def only_measured(state_dir: Path, name: str, *, as_json: bool, trace: bool = Fa
     elif as_json:
         click.echo(json_text(msgspec.to_builtins(metrics), indent=1))
     else:
-        _echo(metrics)
+        _echo(state_dir, metrics)
     return True
 
 
@@ -63,9 +64,11 @@ def echo_trace(metrics: RunMetrics) -> None:
     click.echo(readable(exception.text))
 
 
-def _echo(metrics: RunMetrics) -> None:
+def _echo(state_dir: Path, metrics: RunMetrics) -> None:
     for line in report(metrics, terminal_width()):
         click.echo(readable(line))
+    if expected := deviation(state_dir, metrics):
+        click.echo(f"\n{readable(expected)}")
 
 
 @click.command("events")

@@ -96,7 +96,7 @@ def read_suite(path: Path) -> Suite:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise InputMissing("a suite is wanted", where=path, found=error.strerror) from None
+        raise InputMissing("the suite cannot be read", where=path, found=error.strerror) from None
     file = config_files.parse(content, str(path))
     suite = file.convert(Suite)
     _check(file, suite)

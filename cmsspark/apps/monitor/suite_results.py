@@ -149,7 +149,7 @@ def latest_by_size(database: ProcessDatabase, suite: str, release: str | None) -
     if not results:
         releases = ", ".join(dict.fromkeys(readable(str(run.release), lines=False) for run in runs)) or "none"
         raise InputMissing(
-            f"a complete run of the suite {suite}" + (f", release {release}," if release else "") + " is wanted",
+            f"no run of the suite {suite}" + (f", release {release}," if release else "") + " is complete",
             found=f"complete runs of releases: {releases}",
             next_step="cmsspark lab perf run SUITE.yaml --release NAME",
         )
@@ -159,7 +159,7 @@ def latest_by_size(database: ProcessDatabase, suite: str, release: str | None) -
 def _no_suite(database: ProcessDatabase, suite: str) -> InputMissing:
     names = list(dict.fromkeys(run.suite for run in database.runs() if run.suite))
     return InputMissing(
-        f"a run of the suite {suite} is wanted",
+        f"the suite {suite} has not run",
         found=f"runs of other suites: {', '.join(names[:20])}" if names else "no run of a suite",
         next_step=nearest(suite, names) if names else "cmsspark lab perf run SUITE.yaml",
     )
@@ -205,9 +205,9 @@ def broken_limits(result: SuiteResult, limits: Sequence[Limit]) -> list[str]:
             value = result.seconds(limit.step) if name == "seconds" else getattr(maxima, name, None)
             where = f"{limit.step}, {limit.role}, {name}"
             if value is None:
-                lines.append(f"{where}: at most {most:,.0f} is wanted, nothing was measured")
+                lines.append(f"{where}: nothing was measured; the limit is {most:,.0f}")
             elif value > most:
-                lines.append(f"{where}: at most {most:,.0f} is wanted, it was {value:,.0f}")
+                lines.append(f"{where}: {value:,.0f} is over the limit of {most:,.0f}")
     return lines
 
 

@@ -36,7 +36,7 @@ def command(
     """Compact days and periods whose tables have more files than they need (one for each 128 MB).
 
     A compacted result is a new run with the same rows. Nothing is published again, and no period becomes out of date.
-    The old runs stay until cmsspark lab prune removes them. Without --date and a period all results are checked.
+    The old runs stay until cmsspark prune removes them. Without --date and a period all results are checked.
     """
     settings = settings_of(settings_file)
     store = store_of(fout, settings)

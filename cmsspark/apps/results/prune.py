@@ -1,4 +1,4 @@
-"""``cmsspark lab prune``: remove runs that are no longer current from the store. Removes only with ``--yes``."""
+"""``cmsspark prune``: remove runs that are no longer current from the store. Removes only with ``--yes``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def command(age: int, yes: bool, dry_run: bool, fout: str | None, settings_file:
         raise UsageError("--yes and --dry-run exclude each other", next_step="give only one of them")
     settings = settings_of(settings_file)
     store = store_of(fout, settings)
-    files = files_of(store, "cmsspark lab prune", settings)
+    files = files_of(store, "cmsspark prune", settings)
     before_ms = clock.now_ms() - age * DAY_MS
     count = prune(files, store, before_ms, remove=yes) + _prune_rest(files, store, settings, before_ms, remove=yes)
     if not count:

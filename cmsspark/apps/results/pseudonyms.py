@@ -138,4 +138,4 @@ def _name_stored_days(settings: Settings, fout: str | None, first: date, keys: K
     if others:
         again = f"cmsspark daily --force --from {min(others)} --to {max(others)}"
         click.echo(f"stored with an earlier key: {spans(others)}")
-        click.echo(f"{again} counts them again; then cmsspark lab prune removes what they replaced")
+        click.echo(f"{again} counts them again; then cmsspark prune removes what they replaced")

@@ -285,7 +285,7 @@ class Database:
 
 
 class _FileGone(Exception):
-    """A part file was deleted after it was listed, as a newer run replaced it and ``cmsspark lab prune`` removed it."""
+    """A part file was deleted after it was listed, as a newer run replaced it and ``cmsspark prune`` removed it."""
 
     def __init__(self, error: CmssparkError) -> None:
         self.error = error

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
-from datetime import timedelta
+from datetime import date, timedelta
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from cmsspark.apps.demo import make
 from cmsspark.base import dates
+from cmsspark.base.errors import InputMissing
+from cmsspark.sources.layout import Layout
+from cmsspark.sources.registry import DUMPS
+from cmsspark.store.job_index import JOBS
+from cmsspark.submit.wrapper import run_spark
 
 ROOT = Path(__file__).resolve().parents[3]
 NEWEST = dates.today() - timedelta(days=2)
@@ -76,3 +83,34 @@ def test_without_a_complete_day_it_is_75_and_other_commands_refuse_the_word(worl
         done = run(tmp_path, program, *words)
         assert done.returncode == 2
         assert "latest is for jobs on logs and dumps" in done.stderr
+
+
+def _touch_dumps(root: Path, day: date) -> None:
+    """Complete dumps of one day, whose parts nobody reads."""
+    dbs, rucio = (root / Layout.load(None).dump_location(kind, "dated").folder.removeprefix("hdfs:").lstrip("/")
+                  for kind in ("dbs", "rucio"))  # fmt: skip
+    for folder, tables in ((dbs, DUMPS["dbs"].tables), (rucio, map(DUMPS["rucio"].folder_of, DUMPS["rucio"].tables))):
+        for table in tables:
+            (folder / day.isoformat() / table).mkdir(parents=True)
+            (folder / day.isoformat() / table / "part-m-00000").write_text("x")
+
+
+@pytest.mark.parametrize("job", [name for name, job in JOBS.items() if hasattr(import_module(job.module), "JOB")])
+def test_a_job_on_dumps_without_a_date_takes_the_day_of_its_dump(
+    job: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fresh, old = dates.today() - timedelta(days=7), dates.today() - timedelta(days=8)
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    words = [job, "--root", str(tmp_path), "--fout", "it's", "--dry-run"]
+    _touch_dumps(tmp_path, old)
+    with pytest.raises(InputMissing) as caught:
+        run_spark(words, environ)
+    assert f"it is of {old}, 8 days ago" in str(caught.value)
+    line = str(caught.value.next_step).removeprefix("name the day: ")
+    assert run_spark(shlex.split(line)[1:], environ) == 0
+    assert f"--date {old}" in capsys.readouterr().out.replace("'", "")
+    _touch_dumps(tmp_path, fresh)
+    assert run_spark(words, environ) == 0
+    shown = capsys.readouterr()
+    assert f"the day of the newest dump is taken: {fresh}" in shown.err
+    assert f"--date {fresh}" in shown.out

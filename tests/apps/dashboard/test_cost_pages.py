@@ -58,14 +58,14 @@ def test_workflows_come_by_wasted_core_hours_with_a_link_to_their_sites(database
     table = _table(_view(database, efficiency), "workflows")
     first, other, short = table.rows
     # 8 - 6 h of the job that is ok, all 8 h of the one that failed.
-    assert first[1:5] == (2, 16, 10, 8)
-    assert first[5] == pytest.approx(0.75)
+    assert (first[1], *first[3:6]) == (10, 16, 8, 2)
+    assert first[2] == pytest.approx(0.75)
     assert "<" not in first[0].href
-    assert other[1:5] == (1, 8, 2, 0)
-    assert short[1:5] == (1, 8, 0, 0)
-    assert short[5] is None
+    assert (other[1], *other[3:6]) == (2, 8, 0, 1)
+    assert (short[1], *short[3:6]) == (0, 8, 0, 1)
+    assert short[2] is None
     sites = _table(_view(database, efficiency, workflow=HOSTILE), "sites")
-    assert [row[:2] for row in sites.rows] == [("T3_US_NERSC", 2)]
+    assert [(row[0], row[5]) for row in sites.rows] == [("T3_US_NERSC", 2)]
 
 
 def test_conditions_and_search_choose_jobs(database: Database) -> None:
@@ -83,6 +83,8 @@ def test_hpc_has_cores_by_hour_and_core_hours_by_month(database: Database) -> No
     content = _view(database, hpc)
     assert _table(content, "hpc_cores").rows == [("NERSC", 12, 1, 4, 1)]
     assert _table(content, "hpc_months").rows == [("2026-06", "NERSC", "T3_US_NERSC", 24, 3)]
+    figures = {figure.label: figure.value for figure in content.sections[0].items[0].figures}
+    assert figures["Core hours in 2026-06"] == "24" and figures["Largest HPC"] == "NERSC"
     assert any("silent" in note.text for note in content.notes)
     with pytest.raises(UsageError):
         _view(database, hpc, hpc="CERN")

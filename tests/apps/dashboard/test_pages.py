@@ -15,12 +15,12 @@ from xml.etree import ElementTree
 import pytest
 
 from cmsspark.apps.dashboard import chart_modes, chart_svg, colours, use
-from cmsspark.apps.dashboard.pages.runs import without_paths
+from cmsspark.apps.dashboard.run_tables import without_paths
 from cmsspark.apps.dashboard.table_order import arranged
 from cmsspark.apps.dashboard.widgets import Chart, Column, Content, Section, Table
 from cmsspark.base.errors import UsageError
 from tests.apps.dashboard.conftest import Running
-from tests.apps.dashboard.stores import DATASETS, LAST, ONLY_JOBS, ORDINARY, partial_rows
+from tests.apps.dashboard.stores import DATASETS, LAST, ONLY_JOBS, ORDINARY, pair_rows, partial_rows
 
 ACCESSES = ("aaa", "eos", "cmssw", "crab")
 
@@ -205,7 +205,7 @@ def test_shares_of_each_step_add_up_to_all_and_unknown_stays_unknown() -> None:
     assert chart_modes.in_mode(chart, "line").kind == "line"
 
 
-@pytest.mark.parametrize("kind", ["line", "stack", "bar"])
+@pytest.mark.parametrize("kind", ["line", "stack", "bar", "columns"])
 def test_the_picture_of_a_chart_is_an_svg_with_its_names_escaped(kind: Any) -> None:
     chart = Chart("c", "<t>", kind, ["1", "2", "3"], {"<a>": [1, None, 4], "b": [2, 3, None]}, "B")
     root = ElementTree.fromstring(chart_svg.svg(chart, "<about>"))
@@ -225,6 +225,27 @@ def test_the_calendar_shows_the_worst_state_of_each_day(dashboard: Running) -> N
     assert ">partial<" in text and "January 2026" in text
     day = get(dashboard, "runs", day=partial)[1]
     assert "data_aggregation" in day and "stored, but incomplete" in day
+
+
+def test_sites_show_who_reads_from_whom(dashboard: Running) -> None:
+    first = LAST - timedelta(days=9)
+    period = {"from": str(first), "to": str(LAST)}
+    pairs = [pair for back in range(10) if back != 5 for pair in pair_rows(partial_rows(LAST - timedelta(days=back)))]
+    counts: dict[tuple[str, str], int] = defaultdict(int)
+    for pair in pairs:
+        counts[pair["reader_site"] or "", pair["source_site"] or ""] += pair["nacc"]
+    rows = rows_of(dashboard, "sites", "site_pairs", **period)
+    assert {(row["reader_site"], row["source_site"]): int(row["accesses"]) for row in rows} == {
+        pair: count for pair, count in counts.items() if all(pair)
+    }
+    for table, site, part in (("reads_from", "source_site", 0), ("is_read_by", "reader_site", 1)):
+        rows = rows_of(dashboard, "sites", table, site="T2_US_MIT", **period)
+        assert {row[site]: int(row["accesses"]) for row in rows} == {
+            pair[1 - part] or "not named in the log": count
+            for pair, count in counts.items()
+            if pair[part] == "T2_US_MIT"
+        }
+    assert "Which site reads from which" in get(dashboard, "sites", **period)[1]
 
 
 def test_a_sites_page_begins_with_what_lies_there_unread(dashboard: Running) -> None:

@@ -123,7 +123,7 @@ def test_a_rolling_folder_is_read_in_the_order_of_its_numbers_from_the_last_comp
 def test_a_log_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputMissing):
         find_log(str(tmp_path / "none"))
-    with pytest.raises(InputMissing, match="an empty folder"):
+    with pytest.raises(InputMissing, match="the folder has no event log"):
         find_log(str(tmp_path))
 
 

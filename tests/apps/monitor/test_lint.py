@@ -205,7 +205,7 @@ def test_a_broken_file_does_not_hide_what_the_others_have(tmp_path: Path) -> Non
     done = CliRunner().invoke(command, ["lab", "lint", str(tmp_path), "--json"], standalone_mode=False)
     assert [json.loads(line)["file"] for line in done.stdout.splitlines()] == [str(tmp_path / "b.py")]
     assert getattr(done.exception, "exit_code", None) == 65 and "c.ipynb" in str(done.exception)
-    assert done.stderr.startswith("cmsspark: a script in Python 3 is wanted") and "a.py:2" in done.stderr
+    assert done.stderr.startswith("cmsspark: the script is not in Python 3") and "a.py:2" in done.stderr
 
 
 def test_a_warning_of_the_parser_is_not_shown(recwarn: pytest.WarningsRecorder) -> None:

@@ -93,7 +93,7 @@ def test_a_suite_runs_marks_its_steps_measures_them_and_compares(tmp_path: Path)
 def test_a_broken_limit_is_65_and_a_failed_step_has_its_own_code(tmp_path: Path) -> None:
     steps = f'  - {{name: a, command: [{HELD}, "1"]}}\n'
     file = suite_file(tmp_path, steps, "limits:\n  - {step: a, rss_bytes: 1000}\n")
-    assert "a, all, rss_bytes: at most 1,000" in perf(tmp_path, "run", str(file), check=65).stderr
+    assert "over the limit of 1,000" in perf(tmp_path, "run", str(file), check=65).stderr
     steps = '  - {name: a, command: ["{python}", -c, "print(1); raise SystemExit(7)"]}\n'
     steps += "  - {name: b, command: [\"{python}\", -c, \"open('{suite_folder}/ran', 'w')\"]}\n"
     ended = perf(tmp_path, "run", str(suite_file(tmp_path, steps)), check=7)
@@ -186,8 +186,8 @@ def test_differences_and_limits_are_exact() -> None:
     assert differences({1.0: result("1", 2, 100)}, {2.0: result("2", 3, 150)}) == []
     limits = [Limit("a", rss_bytes=99), Limit("a", seconds=2.0), Limit("a", "python_worker", cpu_percent=1.0)]
     lines = broken_limits(result("1", 2, 100), limits)
-    assert lines == ["a, all, rss_bytes: at most 99 is wanted, it was 100",
-                     "a, python_worker, cpu_percent: at most 1 is wanted, nothing was measured"]  # fmt: skip
+    assert lines == ["a, all, rss_bytes: 100 is over the limit of 99",
+                     "a, python_worker, cpu_percent: nothing was measured; the limit is 1"]  # fmt: skip
 
 
 @pytest.mark.parametrize("law", LAWS)

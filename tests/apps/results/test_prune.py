@@ -1,4 +1,4 @@
-"""``cmsspark lab prune``: only what counts no more goes, only when asked for, and never the only copy."""
+"""``cmsspark prune``: only what counts no more goes, only when asked for, and never the only copy."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def names(store: Path) -> list[str]:
 
 
 def output_of(store: Path, *arguments: str) -> str:
-    result = CliRunner().invoke(command, ["lab", "prune", "--fout", str(store), *arguments], catch_exceptions=False)
+    result = CliRunner().invoke(command, ["prune", "--fout", str(store), *arguments], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout
 
@@ -159,6 +159,6 @@ def test_old_damaged_run_histories_are_removed_while_one_works(tmp_path: Path) -
 
 def test_yes_and_dry_run_exclude_each_other(tmp_path: Path) -> None:
     with pytest.raises(UsageError):
-        words = ["lab", "prune", "--fout", str(tmp_path), "--yes", "--dry-run"]
+        words = ["prune", "--fout", str(tmp_path), "--yes", "--dry-run"]
         CliRunner().invoke(command, words, catch_exceptions=False)
     assert output_of(tmp_path, "--dry-run") == "nothing to remove\n"

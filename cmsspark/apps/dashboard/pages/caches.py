@@ -34,6 +34,9 @@ _COLUMNS: Final = (
 )
 
 
+_ABOUT: Final = f"The dashed line is at {TARGET:.0%} of the bytes: a usual target for a cache."
+
+
 def view(request: PageRequest) -> Content:
     """Return the page of a stored period and a site."""
     periods = [
@@ -66,7 +69,7 @@ def view(request: PageRequest) -> Content:
         Control("period", "Period", period, [(one, one) for one in reversed(periods)]),
         Control("site", "Site", site, [(one, "all sites together" if one == "all" else shown(one)) for one in sites]),
     ]
-    sections = [Section(f"Misses by size: {name}", [_figures(found.rows), _chart(found)])]
+    sections = [Section(f"Misses by size: {name}", [_figures(found.rows), _chart(found)], _ABOUT)]
     about = "A request is a dataset that was read there on a day, with its whole size; caches are cold at the start."
     return Content("Caches", sections, about, controls)
 

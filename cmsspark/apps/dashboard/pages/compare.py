@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import date, timedelta
+from itertools import pairwise
 from typing import Any, Final
 
 from cmsspark.apps.dashboard import dataset_ranking, site_use
@@ -71,8 +72,11 @@ def view(request: PageRequest) -> Content:
     )
     group = choice_parameter(request.parameters, "by", list(_GROUPS), "dataset_name")
     show = choice_parameter(request.parameters, "show", list(_SHOW), "all")
+    presets, *period = request.period_controls(chosen, with_step=False)
     controls = [
-        *request.period_controls(chosen, with_step=False),
+        presets,
+        *_months(request, chosen, other),
+        *period,
         Control("from2", "Against: from", other.first.isoformat(), kind="date"),
         Control("to2", "to (included)", other.last.isoformat(), kind="date"),
         *request.filter_controls(chosen),
@@ -102,6 +106,25 @@ def _other(request: PageRequest, chosen: Selection) -> Selection:
     if first > last:
         raise UsageError(f"the other period begins on {first} and ends before it, on {last}")
     return replace(chosen, first=first, last=last)
+
+
+def _months(request: PageRequest, chosen: Selection, other: Selection) -> list[Control]:
+    """Return links that compare each of the newest calendar months with the one before; none for a single month."""
+    newest = request.snapshot.days[-1]
+    months = sorted({day.replace(day=1) for day in request.snapshot.days}, reverse=True)[:5]
+    links, current = [], ""
+    for later, earlier in pairwise(months):
+        ends = [later, min(_month_end(later), newest), earlier, _month_end(earlier)]
+        label = f"{later:%Y-%m} against {earlier:%Y-%m}"
+        names = zip(("from", "to", "from2", "to2"), map(date.isoformat, ends), strict=True)
+        links.append((request.here(**dict(names), page=None), label))
+        if ends == [chosen.first, chosen.last, other.first, other.last]:
+            current = label
+    return [Control("months", "Calendar months", current, links, "links")] if links else []
+
+
+def _month_end(first: date) -> date:
+    return (first + timedelta(days=31)).replace(day=1) - timedelta(days=1)
 
 
 def _length(chosen: Selection) -> int:
@@ -165,18 +188,19 @@ def _table(request: PageRequest, shown_rows: list[_Row], rows: list[_Row], measu
     totals = [_sum(row.now for row in rows), _sum(row.before for row in rows)]
     columns = (
         Column(group, _GROUPS[group]),
-        Column("now", label, kind, "in this period"),
-        Column("before", "Other period", kind),
         Column("difference", "Difference", kind),
         Column("change", "Change", "change", "of the other period's value; – where that has none"),
+        Column("now", label, kind, "in this period"),
+        Column("before", "Other period", kind),
         Column("share_now", "Share", "share", "of all of this period"),
         Column("share_before", "Share before", "share", "of all of the other period"),
         Column("is_in", "In", "text"),
     )
     cells = [
         (
-            _link(request, row.name, group), row.now, row.before, row.difference,
+            _link(request, row.name, group), row.difference,
             row.difference / row.before if row.difference is not None and row.before else None,
+            row.now, row.before,
             row.now / totals[0] if row.now is not None and totals[0] else None,
             row.before / totals[1] if row.before is not None and totals[1] else None,
             row.kind or None,
@@ -184,7 +208,7 @@ def _table(request: PageRequest, shown_rows: list[_Row], rows: list[_Row], measu
         for row in shown_rows
     ]  # fmt: skip
     caption = "The largest difference first"
-    return Table("compare", columns, cells, caption, empty="Nothing of this kind.", bars=1, limit=_PAGE)
+    return Table("compare", columns, cells, caption, empty="Nothing of this kind.", bars=3, limit=_PAGE)
 
 
 def _link(request: PageRequest, name: str, group: str) -> Any:

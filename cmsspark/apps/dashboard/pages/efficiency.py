@@ -24,27 +24,27 @@ from cmsspark.base.errors import UsageError
 
 #: Days without a period in the address, and at most.
 _DAYS, _MOST = 30, 400
-#: Workflows that a page shows.
-_SHOWN: Final = 100
+#: Rows that a page shows of a table.
+_SHOWN: Final = 20
 #: Conditions: the parameter and column, and the label.
 _CONDITIONS: Final = {"type": "Type", "tier": "Tier", "site": "Site"}
 #: Sums of a row. What failed and removed jobs used is wasted, all of it; of ok jobs what their CPU did not use.
 _SUMS: Final = """
-  sum(job_count) AS jobs, sum(core_ms) / 3600000 AS core_hours,
   sum(CASE outcome WHEN 'ok' THEN core_ms - cpu_ms WHEN 'outlier' THEN 0 ELSE core_ms END) / 3600000 AS wasted,
-  coalesce(sum(core_ms) FILTER (outcome IN ('failed', 'removed')), 0) / 3600000 AS lost,
   sum(cpu_ms) FILTER (outcome = 'ok') / nullif(sum(core_ms) FILTER (outcome = 'ok'), 0) AS efficiency,
+  sum(core_ms) / 3600000 AS core_hours,
+  coalesce(sum(core_ms) FILTER (outcome IN ('failed', 'removed')), 0) / 3600000 AS lost, sum(job_count) AS jobs,
   sum(cpu_ms) / nullif(sum(committed_core_ms), 0) AS committed_efficiency,
   sum(committed_wall_ms) / nullif(sum(wall_ms), 0) AS schedule_efficiency
 """
 _COLUMNS: Final = (
-    Column("jobs", "Jobs", "count"),
-    Column("core_hours", "Core hours", "count", "requested cores × wall-clock hours"),
     Column("wasted", "Wasted", "count", "core hours that no CPU used, and all of failed and removed jobs"),
-    Column("lost", "Of failed and removed jobs", "count", "core hours of jobs that failed or were evicted for good"),
     Column(
         "efficiency", "CPU efficiency", "share", "CPU time of core time, of jobs that did not fail, without outliers"
     ),
+    Column("core_hours", "Core hours", "count", "requested cores × wall-clock hours"),
+    Column("lost", "Failed, removed", "count", "core hours of jobs that failed or were evicted for good"),
+    Column("jobs", "Jobs", "count"),
     Column("committed_efficiency", "Without evictions", "share", "CPU time of the core time of starts that were kept"),
     Column("schedule_efficiency", "Schedule", "share", "wall-clock time of starts that were kept"),
 )
@@ -115,7 +115,7 @@ def _where(first: date, last: date, chosen: dict[str, str], text: str, workflow:
 
 
 def _figures(total: tuple[Any, ...]) -> Figures:
-    jobs, core_hours, wasted, lost, efficiency, *_ = total
+    wasted, efficiency, core_hours, lost, jobs, *_ = total
     return Figures([
         Figure("Jobs", f"{jobs or 0:,}"),
         Figure("Core hours", f"{core_hours or 0:,.0f}"),
@@ -139,16 +139,19 @@ def _by_day(request: PageRequest, where: str, parameters: list[Any]) -> Chart:
     rows = [(row[0], row[1], round(row[2])) for row in found.rows]
     table = Table("outcomes", columns, rows, "Core hours by day and outcome", lambda: found.table)
     labels = [day.isoformat() for day in days]
-    return Chart("outcomes", "Core hours by outcome", "stack", labels, series, "h", y_title="Core hours", table=table)
+    return Chart("outcomes", "Core hours by outcome", "stack", labels, series, y_title="Core hours", table=table)
 
 
 def _ranking(request: PageRequest, key: str, where: str, parameters: list[Any]) -> Table:
     query = f"SELECT {key}, {_SUMS} FROM job_efficiency WHERE {where} GROUP BY 1 ORDER BY wasted DESC, 1"
     found = request.database.query(query, parameters)
-    rows = [(_name(request, key, row[0]), row[1], *map(_whole, row[2:5]), *row[5:]) for row in found.rows]
-    heading = Column(key, "Workflow" if key == "workflow" else "Site")
+    rows = [
+        (_name(request, key, name), _whole(wasted), efficiency, _whole(core_hours), _whole(lost), *rest)
+        for name, wasted, efficiency, core_hours, lost, *rest in found.rows
+    ]
+    heading = Column(key, "Workflow", "dataset") if key == "workflow" else Column(key, "Site")
     caption = "Workflows, the largest waste first" if key == "workflow" else "Sites, the largest waste first"
-    return Table(f"{key}s", (heading, *_COLUMNS), rows, caption, lambda: found.table, limit=_SHOWN, bars=3)
+    return Table(f"{key}s", (heading, *_COLUMNS), rows, caption, lambda: found.table, limit=_SHOWN, bars=1)
 
 
 def _name(request: PageRequest, key: str, name: str | None) -> Any:
@@ -169,7 +172,7 @@ def _outliers(request: PageRequest, where: str, parameters: list[Any]) -> Table:
     )
     found = request.database.query(query, parameters)
     columns = (
-        Column("workflow", "Workflow"), Column("site", "Site"), Column("jobs", "Jobs", "count"),
+        Column("workflow", "Workflow", "dataset"), Column("site", "Site"), Column("jobs", "Jobs", "count"),
         Column("core_hours", "Core hours", "count"), Column("efficiency", "CPU efficiency", "share"),
     )  # fmt: skip
     rows = [(shown(row[0] or "no workflow"), shown(row[1]), row[2], round(row[3]), row[4]) for row in found.rows]

@@ -24,7 +24,7 @@ from cmsspark.apps.dashboard.widgets import (
 from cmsspark.base.errors import InputMissing
 from cmsspark.base.text.plurals import number_of
 
-_SHOWN: Final = 100
+_SHOWN: Final = 25
 _STRATA: Final = ("all", "active", "dormant", "new")
 _DATASETS: Final = (
     Column("rank", "Rank", "count"),
@@ -141,7 +141,7 @@ def _datasets(request: PageRequest, chosen: _Chosen) -> Section:
         where, values = f"{where} AND site_name = $site", {**values, "site": chosen.site}
     names = ", ".join(_ROUNDED.get(column.name, column.name) for column in chosen.columns)
     table = chosen.job
-    found = request.database.query(f"SELECT {names} FROM {table} {where} ORDER BY rank LIMIT {_SHOWN}", values)
+    found = request.database.query(f"SELECT {names} FROM {table} {where} ORDER BY rank", values)
     count, likely, threshold, label, model = request.database.query(
         "SELECT count(*), count(*) FILTER (WHERE probability >= 0.5), max(threshold), max(label), max(model) "
         f"FROM {table} {where}",
@@ -158,12 +158,9 @@ def _datasets(request: PageRequest, chosen: _Chosen) -> Section:
     ])  # fmt: skip
     rows = [(row[0], Cell(row[1], request.dataset_link(row[1])), *row[2:]) for row in found.rows]
 
-    def everything() -> Any:
-        return request.database.query(f"SELECT {names} FROM {table} {where} ORDER BY rank", values).table
-
     caption = "Datasets by the probability to be popular"
     bars = [column.name for column in chosen.columns].index("probability")
-    drawn = Table("forecast", chosen.columns, rows, caption, everything, row_count=count, bars=bars, limit=_SHOWN)
+    drawn = Table("forecast", chosen.columns, rows, caption, lambda: found.table, bars=bars, limit=_SHOWN)
     return Section("Most probable datasets", [figures, drawn])
 
 

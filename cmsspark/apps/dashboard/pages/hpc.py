@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Any, Final
 
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.apps.dashboard.selection import choice_parameter, day_parameter
-from cmsspark.apps.dashboard.widgets import Chart, Column, Content, Control, Note, Section, Table, shown
+from cmsspark.apps.dashboard.widgets import (
+    Chart,
+    Column,
+    Content,
+    Control,
+    Figure,
+    Figures,
+    Note,
+    Section,
+    Table,
+    shown,
+    si,
+)  # fmt: skip
 
 _HOURS: Final = tuple(f"{hour:02}" for hour in range(24))
 #: A series of what is at no HPC site is not shown; a name is the HPC's, or all other sites of the store.
@@ -40,10 +53,33 @@ def view(request: PageRequest) -> Content:
         text = f"HTCondor's collector was silent in a part of these hours, whose averages are too low: {hours}."
         notes.append(Note(text, "warn"))
     sections = [
+        Section("In total", [_figures(request, day, days, where, values)]),
         Section(f"Cores by hour on {day}", [_cores(request, day, where, values)]),
         Section("Core hours by month", [_months(request, where, values)]),
     ]
     return Content("HPC", sections, "Jobs of HTCondor at HPC sites.", controls, notes)
+
+
+def _figures(request: PageRequest, day: date, days: list[date], where: str, values: list[Any]) -> Figures:
+    """Return the mean cores of the day, the core hours of its month and of all days, and the largest HPC."""
+    ((cores,),) = request.database.query(
+        f"SELECT sum(core_windows_milli) / 120000 FROM running_cores WHERE {where} AND day = ?", [*values, day]
+    ).rows
+    by_hpc = request.database.query(
+        "SELECT hpc, sum(core_ms) / 3600000 AS hours, sum(core_ms) FILTER (strftime(day, '%Y-%m') = ?) / 3600000"
+        f" FROM core_hours WHERE {where} GROUP BY 1 ORDER BY hours DESC, hpc",
+        [f"{day:%Y-%m}", *values],
+    ).rows
+    in_all, in_month = sum(row[1] or 0 for row in by_hpc), sum(row[2] or 0 for row in by_hpc)
+    figures = [
+        Figure("Cores", si(round(cores or 0)), f"on {day}, mean of 24 hours"),
+        Figure(f"Core hours in {day:%Y-%m}", si(round(in_month)), f"{in_month:,.0f}"),
+        Figure("Core hours of all days", si(round(in_all)), f"{in_all:,.0f}", f"{days[0]} to {days[-1]}"),
+    ]
+    if by_hpc and in_all:
+        name, hours, _ = by_hpc[0]
+        figures.append(Figure("Largest HPC", shown(name), f"{hours / in_all:.0%} of all core hours"))
+    return Figures(figures)
 
 
 def _cores(request: PageRequest, day: Any, where: str, values: list[Any]) -> Chart:
@@ -83,7 +119,7 @@ def _months(request: PageRequest, where: str, values: list[Any]) -> Chart:
     )  # fmt: skip
     rows = [(row[0], shown(row[1]), shown(row[2]), round(row[3]), row[4]) for row in found.rows]
     table = Table("hpc_months", columns, rows, "Core hours by month, HPC and site", lambda: found.table)
-    return Chart("hpc_months", "Core hours", "stack", months, series, "h", "Month", "Core hours", table=table)
+    return Chart("hpc_months", "Core hours", "columns", months, series, "", "Month", "Core hours", table=table)
 
 
 PAGE = PageDefinition("HPC", "Cores and core hours at HPC sites.", view, needs_use=False)

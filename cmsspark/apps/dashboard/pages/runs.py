@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from datetime import date, timedelta
 from typing import Any, Final
@@ -35,11 +34,6 @@ from cmsspark.store.run_history import Run
 _DAYS, _MOST = 35, 400
 #: Rows of the reconciliation that the page shows.
 _SHOWN: Final = 40
-#: An absolute path of this host, or of a file system with a scheme.
-_PATH: Final = re.compile(
-    r"(?:[a-z0-9]+://|(?<![\w/.]))/(?:home|root|tmp|var|srv|opt|usr|mnt|data|eos|afs|cvmfs|scratch|work|user|project|build)"
-    r"(?:/[^/\s:,;'\"()]+){2,}"
-)
 #: Words of days, the worst first.
 _ORDER: Final = (
     *("failed", "lost", "kept", "interrupted", "waiting", "partial", "sending", "running", "skipped"),
@@ -153,7 +147,7 @@ def _attention(request: PageRequest, index: RunIndex, jobs: list[str]) -> list[S
             link = Cell(day.isoformat(), request.here(job=job, day=day))
             rows.append((link, cell.word, job, shown(about), cell.refused or None))
     columns = (
-        Column("day", "Day"), Column("state", "State"), Column("job", "Job"), Column("about", "Why"),
+        Column("day", "Day", "day"), Column("state", "State"), Column("job", "Job"), Column("about", "Why"),
         Column("refused", "Refused documents", "count"),
     )  # fmt: skip
     table = Table("attention", columns, rows, "Days that are not complete", limit=_SHOWN)
@@ -218,13 +212,13 @@ def _run_row(request: PageRequest, run: Run, current: Run | None) -> tuple[Any, 
     state = run.state.value + (" (current)" if current is not None and current.stored_run == stored else "")
     state += ", partial" if run.is_partial else ""
     seconds = None if run.seconds is None else round(run.seconds)
-    error = without_paths((run.error or "").partition("\n")[0])
+    error = run_tables.without_paths((run.error or "").partition("\n")[0])
     return run.run, state, run.began_ms, seconds, run.rows, Cell("open", href) if page else None, error
 
 
 def _details(run: Run) -> list[Section]:
     sections = []
-    warnings = [Note(shown(without_paths(text)), "warn") for text in run.details.warnings]
+    warnings = [Note(shown(run_tables.without_paths(text)), "warn") for text in run.details.warnings]
     if warnings:
         sections.append(Section("Warnings", warnings))
     tables = [(name, entry.rows, entry.bytes) for name, entry in run.details.tables.items()]
@@ -241,11 +235,6 @@ def _details(run: Run) -> list[Section]:
         )
         sections.append(Section("Where every record went", [table]))
     return sections
-
-
-def without_paths(text: str) -> str:
-    """Return a text with the last two parts of each absolute path; datasets and files of CMS stay."""
-    return _PATH.sub(lambda path: "…/" + "/".join(path[0].rsplit("/", 2)[1:]), text)
 
 
 def report(database: Database, job: str, interval: str, run: str) -> Response:

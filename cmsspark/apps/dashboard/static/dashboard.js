@@ -30,7 +30,7 @@
       return {
         label: one.name, data: data.x.length ? one.values.map((y, n) => ({ x: data.x[n], y })) : one.values, borderColor: line, backgroundColor: stacked ? `${line}b3` : line,
         borderWidth: stacked ? 1 : 2, borderDash: stacked ? [] : DASHES[number % 8], fill: stacked ? (number ? "-1" : "origin") : false, spanGaps: false,
-        pointStyle: POINTS[number % 8], pointRadius: data.labels.length > 60 ? 0 : 2.5, pointHoverRadius: 5, tension: 0,
+        pointStyle: POINTS[number % 8], pointRadius: data.labels.length > 60 ? 0 : 2.5, pointHoverRadius: 5, tension: 0, clip: 6, maxBarThickness: 90,
       };
     });
   }
@@ -75,18 +75,18 @@
     const data = JSON.parse(figure.dataset.chart);
     const text = colour("--soft");
     const grid = colour("--line");
-    const stacked = data.kind === "stack";
+    const stacked = data.kind === "stack" || data.kind === "columns";
     const title = (words) => ({ display: true, text: words, color: text });
     charts.push(new Chart(figure.querySelector("canvas"), {
-      type: data.kind === "bar" ? "bar" : "line",
+      type: data.kind === "bar" || data.kind === "columns" ? "bar" : "line",
       plugins: [target],
       data: { labels: data.labels, datasets: datasets(data) },
       options: {
         animation: false, responsive: true, maintainAspectRatio: false, interaction: { mode: "index", intersect: false },
         scales: {
-          x: axis(data, text, title),
+          x: { ...axis(data, text, title), stacked: data.kind === "columns" },
           y: {
-            beginAtZero: true, stacked, title: title(data.unit ? `${data.yTitle} (${data.unit})` : data.yTitle), grid: { color: grid },
+            beginAtZero: true, stacked, title: title(data.unit ? `${data.yTitle} (${data.unit})`.trim() : data.yTitle), grid: { color: grid },
             max: data.unit === "%" ? 100 : undefined, ticks: { color: text, callback: (value) => si(value, data.unit) },
           },
         },
@@ -97,7 +97,7 @@
             itemSort: (a, b) => b.parsed.y - a.parsed.y,
             callbacks: {
               label: (one) => ` ${one.dataset.label}: ${exact(one.parsed.y, data.unit)}`,
-              footer: (items) => (data.kind === "stack" ? total(items, data.unit) : ""),
+              footer: (items) => (stacked ? total(items, data.unit) : ""),
             },
           },
         },
@@ -332,7 +332,7 @@
   }
 
   function ready() {
-    if (narrow.matches) document.querySelectorAll("details.filters").forEach((one) => { one.open = false; });
+    if (narrow.matches) document.querySelectorAll("details.filters:not(:has(textarea))").forEach((one) => { one.open = false; });
     refreshSoon();
     document.querySelectorAll("a[data-live]").forEach((link) => link.addEventListener("click", (event) => {
       if (event.ctrlKey || event.metaKey || event.shiftKey) return;

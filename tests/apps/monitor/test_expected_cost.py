@@ -1,0 +1,112 @@
+"""What a run is expected to take, by the runs that were measured before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cmsspark.apps.monitor.expected_cost import (
+    Size,
+    comparable,
+    deviation,
+    estimate,
+    kind_of,
+    plan_lines,
+    size_of,
+    spark_size,
+)
+from cmsspark.store import run_metrics
+from cmsspark.store.run_metrics import ExecutorEntry, Reported, RunMetrics, TaskTotals
+
+GB = 1_000_000_000
+YARN = {
+    "spark.master": "yarn",
+    "spark.executor.cores": "4",
+    "spark.dynamicAllocation.enabled": "true",
+    "spark.dynamicAllocation.maxExecutors": "50",
+    "spark.executor.memory": "4g",
+    "spark.executor.memoryOverhead": "3g",
+    "spark.driver.memory": "4g",
+}
+
+
+def on_yarn(seconds: float, read: int, began_s: int = 0, **more: object) -> RunMetrics:
+    """A run on YARN whose cores read ``read`` bytes together."""
+    run = RunMetrics(f"2026-{began_s:04}", "dbs_aaa", "spark", began_s * 1000, "DONE", master="yarn", options=YARN)
+    run.ended_ms, run.reported = run.began_ms + round(seconds * 1000), [Reported(input_bytes=read)]
+    for name, value in more.items():
+        setattr(run, name, value)
+    return run
+
+
+def stored(state: Path, *runs: RunMetrics) -> None:
+    for run in runs:
+        run_metrics.write(run_metrics.run_file(state, run.run), run)
+
+
+@pytest.mark.parametrize(
+    ("read", "slots", "executors"), [(1, 1, 1), (GB, 8, 2), (20 * GB, 157, 40), (1000 * GB, 200, 50)]
+)
+def test_executors_are_as_many_as_tasks_and_the_cap_allow(read: int, slots: int, executors: int) -> None:
+    size = spark_size(read, YARN)
+    assert (size.slots, size.executors) == (slots, executors)
+
+
+def test_without_dynamic_allocation_the_instances_count_and_locally_the_cores() -> None:
+    assert spark_size(1, {"spark.master": "yarn"}) == Size(1, 2, 1)
+    fixed = {"spark.master": "k8s://https://x", "spark.executor.instances": "3", "spark.executor.cores": "2"}
+    assert spark_size(1, fixed) == Size(1, 6, 2)
+    assert spark_size(1, {"spark.master": "local[3]"}) == Size(1, 3, 3)
+
+
+def test_runs_of_different_sizes_give_the_fixed_part_and_that_of_a_byte() -> None:
+    # 30 s, and 10 s for each GB of a core.
+    runs = [on_yarn(30 + 10 * spark_size(read, YARN).share, read) for read in (300 * GB, 600 * GB, 900 * GB)]
+    size = spark_size(500 * GB, YARN)
+    assert estimate(runs, "yarn", size).expected_s == pytest.approx(30 + 10 * 2.5)
+
+
+def test_runs_of_one_size_scale_the_figures_of_our_machine() -> None:
+    size = spark_size(300 * GB, YARN)
+    usual = estimate([], "yarn", size)
+    assert "no run was measured yet" in usual.basis()
+    runs = [on_yarn(factor * usual.expected_s, 300 * GB) for factor in (1.9, 2.0, 5.0)]
+    assert estimate(runs, "yarn", size).expected_s == pytest.approx(2 * usual.expected_s)
+    larger = spark_size(600 * GB, YARN)
+    assert estimate(runs, "yarn", larger).expected_s == pytest.approx(2 * estimate([], "yarn", larger).expected_s)
+
+
+def test_only_runs_that_can_be_compared_count(tmp_path: Path) -> None:
+    here = on_yarn(9, GB, 5, engine="processes", master="", executors=[ExecutorEntry("workers", cores=2)])
+    here.totals = TaskTotals(tasks=4)
+    reused = on_yarn(1, GB, 6, engine="processes", master="")
+    failed, other, read_nothing = (
+        on_yarn(9, GB, 2, state="FAILED"),
+        on_yarn(9, GB, 3, job="dbs_eos"),
+        on_yarn(9, 0, 4),
+    )
+    stored(tmp_path, on_yarn(40, GB, 1), failed, other, read_nothing, here, reused, on_yarn(50, GB, 7))
+    assert [run.began_ms for run in comparable(tmp_path, "dbs_aaa", "yarn")] == [7000, 1000]
+    assert [run.began_ms for run in comparable(tmp_path, "dbs_aaa", "yarn", 7000)] == [1000]
+    assert [run.began_ms for run in comparable(tmp_path, "dbs_aaa", kind_of("processes", ""))] == [5000]
+    assert size_of(here) == Size(GB, 2, 2)
+
+
+def test_a_plan_names_executors_memory_time_and_cost() -> None:
+    run = on_yarn(120, GB, executors=[ExecutorEntry("1", peaks={"ProcessTreePythonRSSMemory": 2 * GB})])
+    assert list(plan_lines([run], "yarn", spark_size(GB, YARN), YARN)) == [
+        "executors  2 executors of 4 cores, 8 tasks at once",
+        "memory     2 × 7.5 GB for executors, 4.3 GB of heap for the driver"
+        "; Python took up to 2.0 GB in an earlier run",
+        "time       120 s, by 1 measured run of 1.0 GB, which took 120 s",
+        "cost       at most 0.27 core hours, 0.5 GB hours of executors",
+    ]
+
+
+def test_a_run_that_ended_is_compared_with_what_was_expected_before_it(tmp_path: Path) -> None:
+    last = on_yarn(110, GB, 300)
+    stored(tmp_path, on_yarn(90, GB, 1), on_yarn(110, GB, 100), last, on_yarn(900, GB, 500))
+    text = "Expected: 100 s, by 2 measured runs of 1.0 GB, which took 90 to 110 s; it took 110 s, 10% more"
+    assert deviation(tmp_path, last) == text
+    assert deviation(tmp_path, on_yarn(1, GB, state="FAILED")) == ""
