@@ -15,7 +15,7 @@ from cmsspark.base.errors import UsageError
 from cmsspark.cli.options import DaysType
 from cmsspark.store.job_index import JOBS, Job
 from cmsspark.submit.arguments import Signature
-from cmsspark.submit.cmsspark_jobs import SUCCESSORS
+from cmsspark.submit.cmsspark_jobs import DUMP_QUERIES, SUCCESSORS
 from cmsspark.submit.cmsspark_lines import span, translate
 
 #: Scripts of CMSSpark that are built-in jobs here: a path to one in a checkout that is not there starts the job.
@@ -58,6 +58,10 @@ def answer(
         lines, about = _LINES[plain](list(words))
     elif name in JOBS:
         lines, about = _job_lines(JOBS[name], note, words, signature_of(name) or {}, has_root)
+    elif plain in DUMP_QUERIES:
+        day = _options(words).get("--date", "today")
+        lines = [shlex.join(["cmsspark", "sql", "--dumps", day, DUMP_QUERIES[plain]])]
+        about = f"{name} has {note}"
     else:
         path = script if "/" in script else f"/path/to/CMSSpark/src/python/CMSSpark/{plain}.py"
         lines = [shlex.join(["run_spark", path, *words])]
