@@ -60,7 +60,7 @@ def build_outcome(
     manifest = {
         "damaged": sorted(summary.damaged, key=lambda damage: str(damage["file"])),
         "files_read": entries(records),
-        "outsized": summary.outsized,
+        "outsized": summary.oversized,
         "drift": changes,
         "quarantine": quarantine_file,
         **({"quarantine_not_kept": dict(summary.not_kept)} if summary.not_kept else {}),

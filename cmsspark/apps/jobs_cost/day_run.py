@@ -191,14 +191,14 @@ class FeedDayRun:
         warnings += self._check_bins(summary.bins, examples, quarantine_file) + check_warnings
         return {
             "streams": [request.feed.name],
-            "partial": bool(summary.damaged or summary.outsized or source.is_tmp),
+            "partial": bool(summary.damaged or summary.oversized or source.is_tmp),
             "reconciliation": {name: bins.as_dict() for name, bins in summary.bins.items()},
             "out_of_day_by_day": {name: dict(sorted(bins.out_of_day.items())) for name, bins in summary.bins.items()},
             "inputs": [input_summary(source)],
             "identical_files": identical_files([source]),
             "earlier_jobs": {request.feed.name: self.inputs.earlier.as_dict()},
             "damaged": summary.damaged,
-            "outsized": summary.outsized,
+            "outsized": summary.oversized,
             "drift": changes,
             "quarantine": quarantine_file,
             **({"quarantine_not_kept": dict(summary.not_kept)} if summary.not_kept else {}),
