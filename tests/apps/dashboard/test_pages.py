@@ -202,7 +202,10 @@ def test_shares_of_each_step_add_up_to_all_and_unknown_stays_unknown() -> None:
     )
     shares = chart_modes.in_mode(chart, "share")
     assert dict(shares.series) == {"a": [25.0, None, None], "b": [75.0, None, None]} and shares.unit == "%"
-    assert chart_modes.in_mode(chart, "line").kind == "line"
+    lines = chart_modes.in_mode(chart, "line")
+    assert lines.kind == "line" and lines.drawn["a"] == [1, None, 0], "a line has a gap where nothing was counted"
+    flat = Chart("c", "t", "stack", ["1", "2", "3"], {"a": [1, None, None], "b": [3, 2, None]})
+    assert flat.drawn == {"a": [1, 0, None], "b": [3, 2, None]}, "a stack has no holes below what was counted"
 
 
 @pytest.mark.parametrize("kind", ["line", "stack", "bar", "columns"])

@@ -131,7 +131,7 @@ def _about_top(measure: str, text: str) -> str:
 
 def _top(request: PageRequest, chosen: Selection, ranking: DatasetRanking, measure: str, text: str) -> Table:
     positions = search.matching(ranking.names(), text) if text.strip() else list(range(len(ranking)))
-    columns = _COLUMNS if request.snapshot.has_jobs else [one for one in _COLUMNS if one.name not in OF_JOBS]
+    columns = _COLUMNS if request.snapshot.has_jobs else [entry for entry in _COLUMNS if entry.name not in OF_JOBS]
     counted = "job_count" if chosen.is_of_jobs or measure in OF_JOBS else "nacc"
 
     def values_of(chosen_positions: Sequence[int]) -> list[tuple[Any, ...]]:
