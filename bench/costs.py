@@ -1,7 +1,7 @@
-"""What jobs cost, at scale: ``python -m bench.costs ROOT DAY WORK``.
+"""What jobs cost, at scale: ``python -m bench.costs [MILLIONS]`` from the top of a checkout.
 
-Counts the HTCondor records of a day below ROOT by ``dbs_condor`` and by ``job_efficiency``, beside DuckDB on the same
-files, and compares the sums of job_efficiency and running_cores with DuckDB's.
+Makes a day of so many millions of HTCondor's records (10 without a number), counts it by ``job_efficiency`` and by
+DuckDB on the same files, and compares cells of job_efficiency and running_cores.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from datetime import date
 from pathlib import Path
 
 import duckdb
 
+from bench import condor_day
+from bench.condor_day import DAY
 from bench.daily import Bench, run_spark
 
 _COMPARED = {
@@ -22,9 +23,9 @@ _COMPARED = {
 }
 
 
-def difference(store: Path, day: str, table: str, peer: Path) -> int:
-    """Rows that only one of the two has."""
-    (part,) = (store / "job_efficiency" / day / "runs").glob(f"*/{table}")
+def difference(store: Path, table: str, peer: Path) -> int:
+    """Return the number of rows that only one of the two has."""
+    (part,) = (store / "job_efficiency" / DAY.isoformat() / "runs").glob(f"*/{table}")
     columns = ", ".join(_COMPARED[table])
     ours = f"SELECT {columns} FROM '{part}/*.parquet'"
     theirs = f"SELECT {columns} FROM '{peer}/{table}.parquet'"
@@ -34,24 +35,25 @@ def difference(store: Path, day: str, table: str, peer: Path) -> int:
 
 def main() -> None:
     """Measure each once, and print the costs."""
-    root, day, work = sys.argv[1:]
-    date.fromisoformat(day)
-    bench = Bench(Path(work), len(os.sched_getaffinity(0)))
-    peer = bench.place / "duckdb"
-    shutil.rmtree(peer, ignore_errors=True)
+    records = round(float(sys.argv[1] if len(sys.argv) > 1 else 10) * 1e6)
+    cache = Path.home() / ".cache/cmsspark/bench"
+    bench = Bench(cache / "work", len(os.sched_getaffinity(0)))
+    root = str(condor_day.provide(records, cache, bench.cpus))
+    store, peer = bench.store("job_efficiency"), bench.place / "duckdb"
+    for folder in (store, peer):
+        shutil.rmtree(folder, ignore_errors=True)
     peer.mkdir()
-    costs = {}
-    for job in ("dbs_condor", "job_efficiency"):
-        store = bench.store(job)
-        shutil.rmtree(store, ignore_errors=True)
-        words = ["--date", day, "--root", root, "--fout", str(store), "--max-malformed", "100%"]
-        costs[job] = bench.run(job, [*run_spark(), job, *words])
-    words = [sys.executable, "-m", "bench.peers.costs_with_duckdb", root, day, str(peer), str(bench.cpus)]
-    costs["duckdb"] = bench.run("duckdb", words)
+    words = ["--date", DAY.isoformat(), "--root", root, "--fout", str(store)]
+    peers_words = [root, DAY.isoformat(), str(peer), str(bench.cpus)]
+    costs = {
+        "job_efficiency": bench.run("job_efficiency", [*run_spark(), "job_efficiency", *words]),
+        "duckdb": bench.run("duckdb", [sys.executable, "-m", "bench.peers.costs_with_duckdb", *peers_words]),
+    }
     for name, cost in costs.items():
-        print(f"{name:16} {cost.wall_s:7.1f} s wall {cost.cpu_s:7.1f} s CPU {cost.peak_bytes / 1e6:7.0f} MB")
+        memory = f"{cost.peak_bytes / 1e6:7.0f} MB at a load of {cost.load:.1f}"
+        print(f"{name:16} {cost.wall_s:7.1f} s wall {cost.cpu_s:7.1f} s CPU {memory}")
     for table in _COMPARED:
-        rows = difference(bench.store("job_efficiency"), day, table, peer)
+        rows = difference(store, table, peer)
         print(f"{table}: {rows} rows differ" if rows else f"{table}: the same cells")
 
 

@@ -40,6 +40,8 @@ class Group(NamedTuple):
     user: str | None
     #: One of :class:`Remote`.
     remote: int
+    #: The site of the reader where the record names it as ``site`` is named (rule 63), or None.
+    reader: str | None = None
 
 
 #: Bytes of a malformed record that are kept.

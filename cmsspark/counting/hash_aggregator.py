@@ -77,7 +77,8 @@ class HashAggregator(StreamAggregator):
             "read_bytes": with_nulls(sums["read_bytes"], sums["nacc"], count),
             "cpu_ms": with_nulls(sums["cpu_ms"], sums["cpu_count"], count),
             "wall_ms": with_nulls(sums["wall_ms"], sums["wall_count"], count),
-            "detail": dictionary_array([None], zeros),
+            # The shuffle join takes it from here to the rows of pairs of sites (rule 63).
+            "detail": dictionary_array([group.reader for group in groups], rows),
             "hash": from_numpy(files[of_file, 0]),
             "check": from_numpy(files[of_file, 1]),
             "block_remote": from_numpy(np.array([group.remote for group in groups], np.int64)[rows]),

@@ -19,6 +19,7 @@ from cmsspark.base.names import DERIVED
 from cmsspark.base.schemas import Table
 from cmsspark.counting.packing import Codes, pack
 from cmsspark.counting.pre_aggregate import ACCESS, QUARANTINE
+from cmsspark.counting.site_pairs import PAIR, PAIR_KEYS, SCAN_COLUMNS
 from cmsspark.counting.sums import Nullable, in_seconds, runs_of, sum_by_key
 
 if TYPE_CHECKING:
@@ -48,10 +49,8 @@ class Merge:
     """Merges batches of ``pre_aggregate.COLUMNS``. Texts may be plain or dictionary arrays."""
 
     kept_bytes: int = QUARANTINE_KEPT_BYTES
-    #: Accesses, each batch with the columns ``USER_KEYS`` and ``SUMS``.
-    _batches: list[pa.RecordBatch] = field(default_factory=list)
-    _held: int = 0
-    _merged: int = 0
+    _accesses: _KeyedRows = field(default_factory=lambda: _KeyedRows(USER_KEYS))
+    _pairs: _KeyedRows = field(default_factory=lambda: _KeyedRows(PAIR_KEYS, is_capped=True))
     _side: Counter[tuple[str, str, str, str | None]] = field(default_factory=Counter)
     _quarantined: list[tuple[str, str]] = field(default_factory=list)
     _quarantined_bytes: Counter[str] = field(default_factory=Counter)
@@ -60,17 +59,19 @@ class Merge:
         """Add the rows of a task. Raises DataError (65) if a sum exceeds 64 bits."""
         import pyarrow.compute as pc
 
-        is_access = pc.equal(batch["kind"], buffers.scalar(ACCESS, "string"))
-        # Most batches have many rows of one kind; they are not copied.
-        accesses = batch if pc.all(is_access).as_py() else batch.filter(is_access)
-        if accesses.num_rows < batch.num_rows:
-            self._add_side(batch.filter(pc.invert(is_access)))
-        if accesses.num_rows:
-            self._batches.append(accesses.select([*USER_KEYS, *SUMS]))
-            self._held += accesses.num_rows
-        if self._held >= max(MERGE_AT, 2 * self._merged):
-            self._batches = [_rows_of(self._batches).merged(USER_KEYS).as_batch()]
-            self._held = self._merged = self._batches[0].num_rows
+        for kind, add in ((ACCESS, self._accesses.add), (PAIR, self._add_pairs)):
+            is_kind = pc.equal(batch["kind"], buffers.scalar(kind, "string"))
+            # Most batches have many rows of one kind; they are not copied.
+            if pc.all(is_kind).as_py():
+                add(batch)
+                return
+            add(batch.filter(is_kind))
+            batch = batch.filter(pc.invert(is_kind))
+        self._add_side(batch)
+
+    def _add_pairs(self, batch: pa.RecordBatch) -> None:
+        columns = [SCAN_COLUMNS.get(name, name) for name in (*PAIR_KEYS, *SUMS)]
+        self._pairs.add(batch.select(columns).rename_columns([*PAIR_KEYS, *SUMS]))
 
     def _add_side(self, batch: pa.RecordBatch) -> None:
         columns = (batch[name].to_pylist() for name in ("kind", "stream", "app", "nacc", "detail"))
@@ -85,8 +86,7 @@ class Merge:
 
     def result(self) -> Aggregated:
         """Return the merged rows. Raises DataError (65) if a sum exceeds 64 bits."""
-        rows, self._batches = _rows_of(self._batches), []
-        return Aggregated(rows.merged(USER_KEYS), dict(self._side), self._quarantined)
+        return Aggregated(self._accesses.merged(), self._pairs.merged(), dict(self._side), self._quarantined)
 
 
 def merge(batches: Iterable[pa.RecordBatch]) -> Aggregated:
@@ -98,6 +98,32 @@ def merge(batches: Iterable[pa.RecordBatch]) -> Aggregated:
     for batch in batches:
         merging.add(batch)
     return merging.result()
+
+
+@dataclass
+class _KeyedRows:
+    """Rows that are merged by their keys, now and then and at the end."""
+
+    keys: Sequence[str]
+    #: A sum that exceeds 64 bits is 2^63-1 instead of an error.
+    is_capped: bool = False
+    #: Each batch has the columns of the keys and ``SUMS``.
+    _batches: list[pa.RecordBatch] = field(default_factory=list)
+    _held: int = 0
+    _merged: int = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        if batch.num_rows:
+            self._batches.append(batch.select([*self.keys, *SUMS]))
+            self._held += batch.num_rows
+        if self._held >= max(MERGE_AT, 2 * self._merged):
+            self._batches = [self.merged().as_batch()]
+            self._held = self._merged = self._batches[0].num_rows
+
+    def merged(self) -> Rows:
+        """Return the rows with each key once, and forget them."""
+        batches, self._batches = self._batches, []
+        return _rows_of(batches, self.keys).merged(self.keys, is_capped=self.is_capped)
 
 
 @dataclass(frozen=True)
@@ -114,11 +140,12 @@ class Rows:
     def __len__(self) -> int:
         return len(self.sums["nacc"].values)
 
-    def merged(self, keys: Sequence[str]) -> Rows:
+    def merged(self, keys: Sequence[str], *, is_capped: bool = False) -> Rows:
         """Return the rows with each combination of ``keys`` once, in their order, and the sums added up."""
         packed, _ = pack([self.keys[key] for key in keys], len(self))
         runs = runs_of(packed)
-        return Rows(self.texts, {key: self.keys[key][runs.first] for key in keys}, sum_by_key(runs, self.sums))
+        sums = sum_by_key(runs, self.sums, is_capped=is_capped)
+        return Rows(self.texts, {key: self.keys[key][runs.first] for key in keys}, sums)
 
     def as_batch(self) -> pa.RecordBatch:
         """Return the rows as a batch, with texts as dictionary arrays."""
@@ -163,6 +190,8 @@ class Aggregated:
     """The result of a scan. ``by_user`` has one row for each (stream, dataset, site, app, user), in that order."""
 
     by_user: Rows
+    #: One row for each (stream, data tier, reader's site, source site), in that order (rule 63).
+    by_pair: Rows
     #: Rows that are not accesses: counts by kind, stream, name and detail.
     side: Mapping[tuple[str, str, str, str | None], int]
     #: (stream, detail) of each kept quarantined record.
@@ -181,6 +210,10 @@ class Aggregated:
         has_user = Nullable((self.by_user.keys["user"] > 0).astype(np.int64))
         rows = replace(self.by_user, sums={**self.by_user.sums, "distinct_users": has_user})
         return rows.merged(KEYS).as_table(day, schema)
+
+    def site_pairs(self, day: date, schema: Table) -> pa.Table:
+        """Return ``schemas/tables/site_pairs.yaml``: one row for each (day, stream, data tier, reader, source)."""
+        return self.by_pair.as_table(day, schema)
 
     def side_rows(self) -> Iterator[SideRow]:
         """Yield the side rows of the scan, and two kinds of rows on the accesses of each stream.
@@ -206,12 +239,12 @@ class Aggregated:
                         yield HAS, of_number, name, rows, None
 
 
-def _rows_of(batches: Sequence[pa.RecordBatch]) -> Rows:
+def _rows_of(batches: Sequence[pa.RecordBatch], key_names: Sequence[str]) -> Rows:
     """Return the rows of all batches, with numbers for texts."""
     import pyarrow as pa
 
     texts, keys, sums = {}, {}, {}
-    for name in USER_KEYS:
+    for name in key_names:
         texts[name], keys[name] = _numbered([batch[name] for batch in batches])
     for name in SUMS:
         column = pa.chunked_array([batch[name] for batch in batches], pa.int64())

@@ -19,16 +19,17 @@ from cmsspark.base.access import AccessBatch, Group, Packed, Quarantined, Remote
 from cmsspark.base.exact_integers import Longs
 from cmsspark.counting import prefixes
 from cmsspark.counting.catalogue import NOT_THERE, Catalogue, Hashes, Numbers, Replicas, site_hashes
+from cmsspark.counting.site_pairs import SitePairs
 from cmsspark.counting.sums import runs_of, sum_runs
+from cmsspark.sources.registry import STREAMS_NAMING_READERS
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 #: Accesses that a task keeps before it aggregates them, by default.
 AGGREGATE_AT: Final = 50_000
-#: Bytes of quarantined records that a task keeps: a file of garbage must not fill its memory.
+#: Bytes of quarantined records that a task keeps: a file of garbage must not fill its memory. Each counts so many more.
 QUARANTINE_BYTES: Final = 16 * 1024 * 1024
-#: Bytes of a quarantined record besides its text, about.
 _RECORD_BYTES: Final = 200
 
 #: Kinds of rows in the result of a scan. Notes of readers have other kinds.
@@ -121,6 +122,8 @@ class StreamAggregator:
     _sums: Columns = field(default_factory=dict)
     _aggregated: int = 0
     _groups: _Groups = field(default_factory=_Groups)
+    #: Complete once ``rows`` has run.
+    site_pairs: SitePairs = field(default_factory=SitePairs)
 
     @property
     def held(self) -> int:
@@ -129,10 +132,8 @@ class StreamAggregator:
 
     def add(self, batch: AccessBatch) -> None:
         """Count the bins of a batch and keep its matched accesses."""
-        self.bins["read"] += batch.read
-        self.bins["write_only"] += batch.write_only
-        self.bins["no_lfn"] += batch.no_lfn
-        self.bins["malformed"] += len(batch.malformed)
+        counts = {"read": batch.read, "write_only": batch.write_only, "no_lfn": batch.no_lfn}
+        self.bins.update({**counts, "malformed": len(batch.malformed)})
         self.out_of_day.update(batch.out_of_day)
         self.generations.update(batch.generations)
         self.quarantined += batch.malformed
@@ -185,6 +186,8 @@ class StreamAggregator:
         sums["remote_nacc"] = (remote == Remote.YES).astype(np.int64)
         sums["remote_count"] = (remote != Remote.UNKNOWN).astype(np.int64)
         sums["pair"] = np.asarray(catalogue.pair_datasets)[pairs].astype(np.int64)
+        if self.stream in STREAMS_NAMING_READERS:
+            self.site_pairs.add(groups, require(sums["pair"]), catalogue, sums)
         sums["group"] = self._groups.keys[numbers]
         parts = [self._sums, sums] if self._sums else [sums]
         self._sums = pre_aggregate(joined(parts), "pair", "group", self.stream)

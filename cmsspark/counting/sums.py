@@ -51,22 +51,29 @@ def runs_of(keys: npt.NDArray[np.signedinteger]) -> Runs:
     return Runs(order, np.flatnonzero(np.concatenate(([True], in_order[1:] != in_order[:-1]))))
 
 
-def sum_by_key(runs: Runs, columns: Mapping[str, Nullable], next_step: str | None = None) -> dict[str, Nullable]:
+def sum_by_key(
+    runs: Runs, columns: Mapping[str, Nullable], next_step: str | None = None, *, is_capped: bool = False
+) -> dict[str, Nullable]:
     """Return the sums of ``columns`` for each key, in the order of keys; null where all numbers of a key are null.
 
-    Raises DataError (65) if a sum exceeds 64 bits; ``next_step`` is the next step of that error.
+    Raises DataError (65) if a sum exceeds 64 bits; ``next_step`` is the next step of that error. ``is_capped``: such a
+    sum is 2^63-1 instead.
     """
     sums = {}
     for name, column in columns.items():
         values, is_valid = column.at(runs.order)
         if is_valid is not None:
             is_valid = np.logical_or.reduceat(is_valid, runs.starts) if len(is_valid) else is_valid
-        sums[name] = Nullable(sum_runs(values, runs.starts, name, next_step), is_valid)
+        sums[name] = Nullable(sum_runs(values, runs.starts, name, next_step, is_capped=is_capped), is_valid)
     return sums
 
 
-def sum_runs(values: Longs, starts: npt.NDArray[np.intp], what: str, next_step: str | None = None) -> Longs:
-    """Return the sums of the runs of ``values`` from ``starts`` on. Raises DataError (65) if one exceeds 64 bits."""
+def sum_runs(
+    values: Longs, starts: npt.NDArray[np.intp], what: str, next_step: str | None = None, *, is_capped: bool = False
+) -> Longs:
+    """Return the sums of the runs of ``values`` from ``starts`` on. Raises DataError (65) if one exceeds 64 bits;
+    with ``is_capped`` it is 2^63-1.
+    """
     if not len(starts):
         return np.zeros(0, np.int64)
     fits = int(values.max()) <= _LIMIT // len(values)
@@ -74,9 +81,22 @@ def sum_runs(values: Longs, starts: npt.NDArray[np.intp], what: str, next_step: 
         sums: Longs = np.add.reduceat(values, starts)
         return sums
     exact = np.add.reduceat(values.astype(object), starts)
+    if is_capped:
+        exact = np.minimum(exact, _LIMIT)
     if max(exact) > _LIMIT:
         raise DataError(f"a sum of {what} is beyond 2^63-1", next_step=next_step or "look for absurd sizes in the log")
     return exact.astype(np.int64)
+
+
+def capped_sums(keys: Longs, values: Longs, size: int) -> Longs:
+    """Return the sums of ``values`` of each key from 0 to ``size``, 2^63-1 where one exceeds 64 bits.
+
+    For few different keys this takes a tenth of the time of sorting them.
+    """
+    is_safe = int(values.max()) <= _LIMIT // len(values)
+    sums = np.zeros(size, np.int64 if is_safe else object)
+    np.add.at(sums, keys, values if is_safe else values.astype(object))
+    return sums if is_safe else np.minimum(sums, _LIMIT).astype(np.int64)
 
 
 def in_seconds(milliseconds: Longs) -> npt.NDArray[np.float64]:

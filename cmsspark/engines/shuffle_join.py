@@ -13,9 +13,13 @@ import numpy as np
 
 from cmsspark.base.access import Remote
 from cmsspark.base.buffers import flags, from_numpy, is_there
+from cmsspark.base.names import DERIVED
 from cmsspark.counting.catalogue import check_hash, hashes_in, name_hash
 from cmsspark.counting.pre_aggregate import ACCESS, BIN, COLUMNS
+from cmsspark.counting.site_pairs import PAIR, SCAN_COLUMNS
 from cmsspark.sources import phedex
+from cmsspark.sources.fields import UNKNOWN
+from cmsspark.sources.registry import STREAMS_NAMING_READERS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,8 +68,32 @@ def attach(
         "remote_nacc": F.when(~unmatched, F.when(remote, F.col("nacc")).when(~remote, F.lit(0))).cast("long"),
     }
     # A bin counts records only. Sizes of files that are not in DBS are not summed, so they cannot exceed 64 bits.
-    changed |= {name: F.when(~unmatched, F.col(name)) for name in ("read_bytes", "cpu_ms", "wall_ms")}
-    return joined.select(*(changed.get(name, F.col(name)).alias(name) for name, _ in COLUMNS))
+    changed |= {name: F.when(~unmatched, F.col(name)) for name in ("read_bytes", "cpu_ms", "wall_ms", "detail")}
+    rows = joined.select(*(changed.get(name, F.col(name)).alias(name) for name, _ in COLUMNS))
+    return _with_site_pairs(rows)
+
+
+def _with_site_pairs(rows: DataFrame) -> DataFrame:
+    """Return the rows, and for each access of a stream with pairs of sites a row of its pair (rule 63).
+
+    ``detail`` of accesses is the reader's site; it is null in the result.
+    """
+    from pyspark.sql import functions as F
+
+    is_access = F.col("kind") == ACCESS
+    names = [name for name, _ in COLUMNS]
+    as_pair = {
+        "kind": F.lit(PAIR),
+        SCAN_COLUMNS["data_tier"]: F.split("dataset_name", "/").getItem(DERIVED["data_tier"].part),
+        SCAN_COLUMNS["reader_site"]: F.col("detail"),
+        SCAN_COLUMNS["source_site"]: F.when(F.col("site_name") != UNKNOWN, F.col("site_name")),
+        **dict.fromkeys(("app", "detail"), F.lit(None).cast("string")),
+    }
+    row = F.struct(*(F.when(~is_access, F.col(name)).alias(name) if name == "detail" else name for name in names))
+    pair = F.struct(*(as_pair.get(name, F.col(name)).alias(name) for name in names))
+    has_pair = is_access & F.col("stream").isin(*STREAMS_NAMING_READERS)
+    every = F.when(has_pair, F.array(row, pair)).otherwise(F.array(row))
+    return rows.select(F.explode(every).alias("row")).select("row.*")
 
 
 def unique_files(files: DataFrame, datasets: DataFrame) -> DataFrame:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import date
 from functools import cache, partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final, Protocol
+from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
 from cmsspark.base.access import AccessBatch, Group
 from cmsspark.base.errors import DataError, NotAllowed, NotReady
@@ -126,7 +126,10 @@ class TaskContext:
         """
         replicas = _replicas(local_folder(self.replicas)) if self.replicas else None
         arguments = (reader.groups, replicas, self.pseudonyms.of)
-        last = (aggregator.rows(*arguments), aggregator.bin_rows()) if is_last else ()
+        last: tuple[dict[str, Any], ...] = ()
+        if is_last:
+            rows = aggregator.rows(*arguments)
+            last = (rows, aggregator.site_pairs.rows(aggregator.stream), aggregator.bin_rows())
         if is_last and not self.single_accesses:
             last = (*last, aggregator.note_rows(reader.notes()))
         for rows in (aggregator.drain(*arguments), *last):

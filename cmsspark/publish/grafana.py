@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from cmsspark.publish.document_schemas import document_schema
 from cmsspark.publish.panels import DocumentDashboard, Panel, Placement
 
 #: Plug-in and variable of the data source.
@@ -19,7 +18,7 @@ _EVERY: Final = "* OR *:*"
 _LEAST: Final = (2, 5, 10, 50, 100)
 #: Metric → the name that Grafana gives its column.
 _COLUMN_OF: Final = {"sum": "Sum", "avg": "Average", "max": "Max"}
-_DAILY: Final = {"interval": "1d", "min_doc_count": "1", "timeZone": "utc", "trimEdges": "0"}
+_HISTOGRAM: Final = {"min_doc_count": "1", "timeZone": "utc", "trimEdges": "0"}
 
 
 def grafana_dashboard(dashboard: DocumentDashboard, placement: Placement) -> dict[str, Any]:
@@ -31,7 +30,7 @@ def grafana_dashboard(dashboard: DocumentDashboard, placement: Placement) -> dic
         if x + width > _COLUMNS:
             x, y, row = 0, y + row, 0
         query = _query(dashboard, panel, placement)
-        panels.append(_panel(panel, number, query, {"h": height, "w": width, "x": x, "y": y}, placement))
+        panels.append(_panel(dashboard, panel, number, query, {"h": height, "w": width, "x": x, "y": y}, placement))
         x, row = x + width, max(row, height)
     return {
         "uid": f"cmsspark-{dashboard.name}",
@@ -59,7 +58,9 @@ def _query(dashboard: DocumentDashboard, panel: Panel, placement: Placement) -> 
     return " AND ".join([dashboard.query_of(panel, placement), *filters])
 
 
-def _panel(panel: Panel, number: int, query: str, place: dict[str, int], placement: Placement) -> dict[str, Any]:
+def _panel(
+    dashboard: DocumentDashboard, panel: Panel, number: int, query: str, place: dict[str, int], placement: Placement
+) -> dict[str, Any]:
     is_stacked = panel.kind == "bars" and len(panel.sums) == 1
     custom = {
         "drawStyle": "bars" if panel.kind == "bars" else "line",
@@ -73,7 +74,7 @@ def _panel(panel: Panel, number: int, query: str, place: dict[str, int], placeme
         "datasource": dict(_SOURCE),
         "gridPos": place,
         "fieldConfig": {"defaults": {"unit": panel.unit}, "overrides": []},
-        "targets": [_target(panel, query, placement)],
+        "targets": [_target(dashboard, panel, query, placement)],
     }
     if made["type"] == "timeseries":
         made["fieldConfig"]["defaults"]["custom"] = custom
@@ -85,33 +86,65 @@ def _panel(panel: Panel, number: int, query: str, place: dict[str, int], placeme
             _renamed(_COLUMN_OF[panel.metric] + (f" {placement.field(field)}" if len(panel.sums) > 1 else ""), heading)
             for field, heading in panel.sums.items()
         ]
+        if panel.ratio:
+            made["fieldConfig"]["overrides"].append(_renamed("Bucket Script", "efficiency", unit="percentunit"))
     return made
 
 
-def _renamed(column: str, heading: str) -> dict[str, Any]:
-    return {"matcher": {"id": "byName", "options": column}, "properties": [{"id": "displayName", "value": heading}]}
+def _renamed(column: str, heading: str, **properties: str) -> dict[str, Any]:
+    changes = {"displayName": heading, **properties}
+    return {
+        "matcher": {"id": "byName", "options": column},
+        "properties": [{"id": name, "value": value} for name, value in changes.items()],
+    }
 
 
-def _target(panel: Panel, query: str, placement: Placement) -> dict[str, Any]:
+def _metrics(panel: Panel, placement: Placement) -> list[dict[str, Any]]:
+    """Return the sums, and their ratio."""
+    metrics: list[dict[str, Any]] = []
+    for number, field in enumerate(panel.sums, 1):
+        metric: dict[str, Any] = {"id": str(number), "type": panel.metric, "field": placement.field(field)}
+        if panel.script:
+            metric["settings"] = {"script": panel.script}
+        # Lines show the ratio alone.
+        metrics.append({**metric, "hide": True} if panel.ratio and panel.kind == "lines" else metric)
+    if panel.ratio:
+        numbers = [str(list(panel.sums).index(field) + 1) for field in panel.ratio]
+        variables = [{"name": f"var{place}", "pipelineAgg": number} for place, number in enumerate(numbers, 1)]
+        script = "params.var2 > 0 ? params.var1 / params.var2 : 0"
+        metrics.append({"id": str(len(metrics) + 1), "type": "bucket_script", "pipelineVariables": variables,
+                        "settings": {"script": script}})  # fmt: skip
+    return metrics
+
+
+def _target(dashboard: DocumentDashboard, panel: Panel, query: str, placement: Placement) -> dict[str, Any]:
     """Return the query of a panel. A stat adds up its days."""
-    metrics = [
-        {"id": str(number), "type": panel.metric, "field": placement.field(field)}
-        for number, field in enumerate(panel.sums, 1)
-    ]
-    settings = {"order": "desc", "orderBy": "1", "min_doc_count": "1", "missing": NO_VALUE}
+    metrics = _metrics(panel, placement)
+    settings = {"order": "desc", "orderBy": "1", "min_doc_count": "1"}
     first = len(metrics) + 1
     buckets: list[dict[str, Any]] = [
         {
             "id": str(first + number),
             "type": "terms",
             "field": placement.field(field),
-            "settings": {**settings, "size": str(size)},
+            "settings": {
+                **settings,
+                **({} if dashboard.is_required(field) else {"missing": NO_VALUE}),
+                "size": str(size),
+            },
         }
         for number, (field, size) in enumerate(panel.by)
     ]
     if panel.is_daily or panel.kind == "stat":
         identity = str(first + len(buckets))
-        buckets.append({"id": identity, "type": "date_histogram", "field": placement.time, "settings": dict(_DAILY)})
+        buckets.append(
+            {
+                "id": identity,
+                "type": "date_histogram",
+                "field": placement.time,
+                "settings": {"interval": panel.interval, **_HISTOGRAM},
+            }
+        )
     return {
         "refId": "A",
         "datasource": dict(_SOURCE),
@@ -130,7 +163,6 @@ def _source_variable() -> dict[str, Any]:
 def _variable(dashboard: DocumentDashboard, field: str, placement: Placement) -> dict[str, Any]:
     """Return the variable of a filter. Its documents may lack the field: All has these, too."""
     name = placement.field(field)
-    is_required = field in document_schema(dashboard.type)["required"]
     return {
         "name": field,
         "label": field.replace("_", " "),
@@ -139,7 +171,7 @@ def _variable(dashboard: DocumentDashboard, field: str, placement: Placement) ->
         "query": f'{{"find": "terms", "field": "{name}", "query": "metadata.type:{dashboard.type}", "size": 1000}}',
         "refresh": 2,
         "includeAll": True,
-        "allValue": "*" if is_required else _EVERY,
+        "allValue": "*" if dashboard.is_required(field) else _EVERY,
         "multi": True,
         "current": {"text": ["All"], "value": ["$__all"]},
     }

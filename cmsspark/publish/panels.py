@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cmsspark.publish.completeness import SUFFIX
+from cmsspark.publish.document_schemas import document_schema
 from cmsspark.sources.registry import STREAMS, STREAMS_BY_NAME, STREAMS_OF_JOBS
 
 #: Filters at the top of a dashboard, on fields that all its documents have.
@@ -46,9 +47,10 @@ class Panel:
     """One panel. ``kind``: stat, bars, lines or table. ``sums``: fields that are added up, with their headings; with
     another ``metric`` (avg, max) their mean or largest value.
 
-    ``by``: fields to group by, each with its maximum number of groups, the largest first. ``is_daily``: also by day.
-    ``unit``: of Grafana. ``size``: width and height in Grafana's grid of 24 columns. ``only``: a condition in Lucene's
-    syntax that its documents meet beside the filters.
+    ``by``: fields to group by, each with its maximum number of groups, the largest first. ``is_daily``: also by day, or
+    by another ``interval``. ``unit``: of Grafana. ``size``: width and height in Grafana's grid of 24 columns. ``only``:
+    a condition in Lucene's syntax that its documents meet beside the filters. ``divisor``: of every value. ``ratio``:
+    two of the sums, whose quotient Grafana shows, beside them in a table, instead of them in lines.
     """
 
     title: str
@@ -60,6 +62,14 @@ class Panel:
     size: tuple[int, int] = (12, 9)
     only: str = ""
     metric: str = "sum"
+    interval: str = "1d"
+    divisor: int = 1
+    ratio: tuple[str, str] | None = None
+
+    @property
+    def script(self) -> str | None:
+        """The script that divides a value, in Painless."""
+        return f"_value / {self.divisor}.0" if self.divisor > 1 else None
 
 
 @dataclass(frozen=True)
@@ -76,6 +86,10 @@ class DocumentDashboard:
     panels: tuple[Panel, ...]
     filters: tuple[str, ...] = ()
     least: tuple[str, ...] = ()
+
+    def is_required(self, field: str) -> bool:
+        """Return whether every document has the field."""
+        return field in document_schema(self.type)["required"]
 
     def query_of(self, panel: Panel, placement: Placement) -> str:
         """Return the documents of a panel, without the filters that a reader chooses, in Lucene's syntax."""
@@ -205,5 +219,80 @@ COMPLETENESS: Final = DocumentDashboard(
         ),
     ),
 )
+_HOUR_MS: Final = 3_600_000
+_LOST: Final = "outcome:(failed OR removed)"
+_DONE: Final = "outcome:(ok OR outlier)"
+_CORE_AND_CPU: Final = {"core_ms": "core hours", "cpu_ms": "CPU hours"}
+
+
+def _efficiency(title: str, by: str, groups: int) -> Panel:
+    """Return a table of the efficiency of jobs that succeeded."""
+    sums = {**_CORE_AND_CPU}
+    return Panel(
+        title, "table", sums, ((by, groups),), only=_DONE, divisor=_HOUR_MS, ratio=("cpu_ms", "core_ms"), size=(12, 11)
+    )
+
+
+JOB_EFFICIENCY: Final = DocumentDashboard(
+    "job-efficiency",
+    "CMS jobs: efficiency and wasted core hours",
+    "CPU time over core time of HTCondor's jobs by campaign, site and tier; core hours of failed and evicted jobs.",
+    "job_efficiency",
+    (
+        Panel("Jobs that ended", "stat", {"job_count": "jobs"}, size=(6, 4)),
+        Panel("Core hours", "stat", {"core_ms": "core hours"}, size=(6, 4), divisor=_HOUR_MS),
+        Panel("Core hours of failed and evicted jobs", "stat", {"core_ms": "core hours"}, size=(6, 4), only=_LOST,
+              divisor=_HOUR_MS),
+        Panel("CPU hours × HS06", "stat", {"hs06_cpu_ms": "HS06 hours"}, size=(6, 4), divisor=_HOUR_MS),
+        Panel("CPU efficiency a day by tier", "lines", _CORE_AND_CPU, (("tier", 5),), True, "percentunit", only=_DONE,
+              divisor=_HOUR_MS, ratio=("cpu_ms", "core_ms")),
+        Panel("Core hours a day by outcome", "bars", {"core_ms": "core hours"}, (("outcome", 4),), True,
+              divisor=_HOUR_MS),
+        Panel("Core hours of failed and evicted jobs a day by site", "bars", {"core_ms": "core hours"}, (("site", 20),),
+              True, only=_LOST, divisor=_HOUR_MS),
+        Panel("Core hours of failed and evicted jobs by campaign", "table", {"core_ms": "core hours"},
+              (("workflow", 100), ("outcome", 4)), only=_LOST, divisor=_HOUR_MS),
+        _efficiency("Efficiency by campaign", "workflow", 100),
+        _efficiency("Efficiency by site", "site", 200),
+        _efficiency("Efficiency by tier", "tier", 5),
+        _efficiency("Efficiency by kind of job", "job_type", 20),
+    ),
+    ("workload_type", "tier", "site", "job_type"),
+)  # fmt: skip
+_HPC: Final = "hpc:*"
+_BY_HPC: Final = (("hpc", 20),)
+HPC: Final = DocumentDashboard(
+    "hpc-core-hours",
+    "CMS jobs at HPC sites: core hours",
+    "Core hours of HTCondor's jobs at HPC sites, by day and month, when the jobs end.",
+    "core_hours",
+    (
+        Panel("Core hours by month and HPC", "bars", {"core_ms": "core hours"}, _BY_HPC, True, only=_HPC,
+              interval="1M", divisor=_HOUR_MS),
+        Panel("Core hours a day by HPC", "bars", {"core_ms": "core hours"}, _BY_HPC, True, only=_HPC, divisor=_HOUR_MS),
+        Panel("By HPC, site and part of the site", "table",
+              {"core_ms": "core hours", "cpu_ms": "CPU hours", "hs06_cpu_ms": "HS06 hours"},
+              (("hpc", 20), ("site", 50), ("subsite", 20)), only=_HPC, divisor=_HOUR_MS, size=(24, 11)),
+    ),
+    ("workload_type", "site"),
+)  # fmt: skip
+RUNNING_CORES: Final = DocumentDashboard(
+    "running-cores",
+    "CMS jobs: running cores",
+    "Cores of running jobs, from 12-minute windows of HTCondor's collector. Silent windows lower the means.",
+    "running_cores",
+    (
+        Panel("Mean cores of a day by HPC", "bars", {"core_windows_milli": "cores"}, _BY_HPC, True, only=_HPC,
+              divisor=120_000),
+        Panel("Mean cores of a day by kind of work", "bars", {"core_windows_milli": "cores"}, (("workload_type", 10),),
+              True, divisor=120_000),
+        Panel("Core hours that ran at HPC sites, by hour of the day (UTC)", "table",
+              {"core_windows_milli": "core hours"}, (("hpc", 20), ("hour", 24)), only=_HPC, divisor=5_000,
+              size=(12, 11)),
+        Panel("Core hours that ran, by site", "table", {"core_windows_milli": "core hours"}, (("site", 200),),
+              divisor=5_000, size=(12, 11)),
+    ),
+    ("workload_type", "site"),
+)  # fmt: skip
 #: All dashboards.
-DASHBOARDS: Final = (POPULARITY, DATA_AT_SITES, COMPLETENESS)
+DASHBOARDS: Final = (POPULARITY, DATA_AT_SITES, COMPLETENESS, JOB_EFFICIENCY, HPC, RUNNING_CORES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -64,11 +65,20 @@ class PublishResult:
     quarantined: int
 
 
-def public_tables(job: Job) -> list[str]:
-    """Return the tables of a job that are published. Raises UsageError (2) where there is none."""
-    if not job.public_tables:
-        raise UsageError(f"{job.name} has no table to publish", next_step="run_spark --list shows the jobs")
-    return list(job.public_tables)
+def public_tables(request: PublishRequest) -> list[str]:
+    """Return the tables of a job that are published: the first, and those of the others that the stored result has.
+
+    Raises UsageError (2) where there is none.
+    """
+    tables = request.job.public_tables
+    if not tables:
+        raise UsageError(f"{request.job.name} has no table to publish", next_step="run_spark --list shows the jobs")
+    if tables[1:]:
+        # Where nothing is stored, the error comes with the table that is read.
+        with suppress(InputMissing):
+            stored = find_stored_table(request, tables[0]).manifest.tables
+            return [tables[0], *(table for table in tables[1:] if table in stored)]
+    return list(tables)
 
 
 def _open_sink(
@@ -136,7 +146,7 @@ def show_documents(request: PublishRequest) -> None:
     from cmsspark.store.stored_rows import stored_rows
 
     bad = 0
-    for table in public_tables(request.job):
+    for table in public_tables(request):
         spec, sink = _open_sink(request, table)
         count = 0
         for row in islice(stored_rows(find_stored_table(request, table), spec.table), request.limit):

@@ -81,7 +81,7 @@ def _visualization(dashboard: DocumentDashboard, panel: Panel, number: int, plac
         "title": panel.title,
         "type": kind,
         "params": _parameters(kind, panel),
-        "aggs": _aggregations(panel, placement),
+        "aggs": _aggregations(dashboard, panel, placement),
     }
     search = {
         "query": {"query": dashboard.query_of(panel, placement), "language": "lucene"},
@@ -103,25 +103,29 @@ def _visualization(dashboard: DocumentDashboard, panel: Panel, number: int, plac
     }
 
 
-def _aggregations(panel: Panel, placement: Placement) -> list[dict[str, Any]]:
-    made: list[dict[str, Any]] = [
-        {"id": str(number), "enabled": True, "type": panel.metric, "schema": "metric",
-         "params": {"field": placement.field(field), "customLabel": heading}}
-        for number, (field, heading) in enumerate(panel.sums.items(), 1)
-    ]  # fmt: skip
+def _aggregations(dashboard: DocumentDashboard, panel: Panel, placement: Placement) -> list[dict[str, Any]]:
+    made: list[dict[str, Any]] = []
+    for number, (field, heading) in enumerate(panel.sums.items(), 1):
+        parameters: dict[str, Any] = {"field": placement.field(field), "customLabel": heading}
+        if panel.script:
+            parameters["json"] = json.dumps({"script": panel.script})
+        made.append(
+            {"id": str(number), "enabled": True, "type": panel.metric, "schema": "metric", "params": parameters}
+        )
     if panel.is_daily:
-        parameters = {"field": placement.time, "interval": "d", "min_doc_count": 1, "drop_partials": False}
+        parameters = {
+            "field": placement.time,
+            "interval": panel.interval[1:],
+            "min_doc_count": 1,
+            "drop_partials": False,
+        }
         made.append(_bucket(made, "date_histogram", "segment", parameters))
     for field, size in panel.by:
-        schema = "group" if panel.is_daily else "bucket"
-        order = {
-            "order": "desc",
-            "orderBy": "1",
-            "otherBucket": False,
-            "missingBucket": True,
-            "missingBucketLabel": "none",
-        }
-        made.append(_bucket(made, "terms", schema, {"field": placement.field(field), "size": size, **order}))
+        parameters = {"field": placement.field(field), "size": size, "order": "desc", "orderBy": "1",
+                      "otherBucket": False}  # fmt: skip
+        if not dashboard.is_required(field):
+            parameters |= {"missingBucket": True, "missingBucketLabel": "none"}
+        made.append(_bucket(made, "terms", "group" if panel.is_daily else "bucket", parameters))
     return made
 
 

@@ -38,7 +38,7 @@ def verify(request: PublishRequest, where: VerifyRequest, *, is_verbose: bool = 
     Raises DataError (65) where documents are missing, extra or different, InputMissing (66) where the day is not stored
     or an index does not exist, NotReady (75) where no whole answer comes, NotAllowed (77) for a refused login.
     """
-    results = [_verify_table(request, where, table, is_verbose) for table in public_tables(request.job)]
+    results = [_verify_table(request, where, table, is_verbose) for table in public_tables(request)]
     missing, extra, different = (
         sum(getattr(result, name) for result in results) for name in ("missing", "extra", "different")
     )

@@ -15,7 +15,7 @@ from cmsspark.engines.job_work import JobTables, without_jobs
 from cmsspark.engines.names import PROCESSES
 from cmsspark.engines.tasks import StreamFiles, TaskContext, pack_tasks
 from cmsspark.engines.worker_pool import TASK_BYTES, WorkerPool, cores
-from cmsspark.sources.registry import JOB_TABLES
+from cmsspark.sources.registry import JOB_TABLES, SITE_PAIRS
 from cmsspark.store.results import StagedRun
 
 
@@ -66,7 +66,7 @@ class LocalResult:
         """Write a table of the run and return its number of rows."""
         if table in JOB_TABLES:
             return run.write_arrow(self.jobs.table(table, self.day), table)
-        make = self.merged.partials if table == "partials" else self.merged.report
+        make = {"partials": self.merged.partials, SITE_PAIRS: self.merged.site_pairs}.get(table, self.merged.report)
         return run.write_arrow(make(self.day, stored_table(table)), table)
 
     def close(self) -> None:

@@ -16,13 +16,23 @@ import click
 from cmsspark.base.schemas import Table, stored_table
 from cmsspark.counting.merge import KEYS, USER_KEYS, SideRow
 from cmsspark.counting.pre_aggregate import QUARANTINE
+from cmsspark.counting.site_pairs import PAIR_KEYS
 from cmsspark.engines.broadcast_files import ship
-from cmsspark.engines.job_merge_task import MERGED_JOB_COLUMNS, JobMergeTask
 from cmsspark.engines.job_work import JobTables
-from cmsspark.engines.merge_task import MERGED_COLUMNS, PARTIALS, REPORT, MergeTask, decode_batches, decode_rows
+from cmsspark.engines.merge_task import (
+    MERGED_COLUMNS,
+    MERGED_JOB_COLUMNS,
+    PAIRS,
+    PARTIALS,
+    REPORT,
+    JobMergeTask,
+    MergeTask,
+    decode_batches,
+    decode_rows,
+)
 from cmsspark.engines.names import SPARK
 from cmsspark.engines.session import static_plans
-from cmsspark.engines.spark_progress import spark_progress
+from cmsspark.engines.spark_progress import spark_progress, summarize_locality
 from cmsspark.engines.tasks import StreamFiles, TaskContext, spark_schema, total_weight
 from cmsspark.sources.dumps import Dump
 from cmsspark.sources.registry import JOB_TABLES, REPLICAS, STREAMS_OF_JOBS
@@ -38,6 +48,8 @@ if TYPE_CHECKING:
 #: there are more of them for each byte.
 MERGE_BYTES: Final = 2_000_000_000
 SHUFFLED_MERGE_BYTES: Final = 500_000_000
+#: Kinds of merged rows that become tables, and the keys that they are sorted by.
+_SORTED_BY: Final = {PARTIALS: USER_KEYS, REPORT: KEYS, PAIRS: PAIR_KEYS}
 #: The driver collects and writes a table of up to so many rows: some 20 MB compressed, 250 MB as they are written.
 DRIVER_ROWS: Final = 1_000_000
 
@@ -88,11 +100,11 @@ class SparkRunner:
         """
         if dump is None or self.rses is None:
             return None, None
-        from cmsspark.dumps.rucio_replicas import kept_disk_replicas
+        from cmsspark.dumps.rucio_replicas import persist_disk_replicas
         from cmsspark.dumps.rucio_scan import RucioScan
+        from cmsspark.dumps.spark_transport import SparkTransport
 
-        # Nothing that depends on the day is used.
-        return kept_disk_replicas(RucioScan(self.session, dump, self.rses, (0, 0), self.feed))
+        return persist_disk_replicas(SparkTransport(self.session, self.feed), RucioScan(dump, self.rses))
 
     def _shipped(self, context: TaskContext) -> TaskContext:
         """Return the context with folders that the executors can open."""
@@ -201,7 +213,7 @@ class SparkResult:
 
     def side_rows(self) -> Iterator[SideRow]:
         """Return the rows of the scan that are not accesses."""
-        return (row for row in self._side if row[0] not in (QUARANTINE, PARTIALS, REPORT))
+        return (row for row in self._side if row[0] not in (QUARANTINE, *_SORTED_BY))
 
     def quarantined(self) -> Iterator[tuple[str, str]]:
         """Return (stream, detail) of malformed records."""
@@ -213,29 +225,28 @@ class SparkResult:
             return run.write_arrow(self._collected[1].table(table, self.day), table)
         kind, schema = _kind(table), stored_table(table)
         if kind in self._packed:
-            return run.write_arrow(_sorted([decode_rows(packed) for packed in self._packed.pop(kind)], schema), table)
+            parts = [decode_rows(packed) for packed in self._packed.pop(kind)]
+            return run.write_arrow(_sorted(parts, schema, kind), table)
         packed = self.rows.where(f"kind = '{kind}'").select("packed")
         rows = packed.mapInArrow(decode_batches, schema.spark()).coalesce(file_count(self._row_count(kind)))
-        return run.write(rows.sortWithinPartitions(*(USER_KEYS if kind == PARTIALS else KEYS)), table, fmt)
+        return run.write(rows.sortWithinPartitions(*_SORTED_BY[kind]), table, fmt)
 
     def close(self) -> None:
         """Unpersist the rows, and print how many tasks ran on the hosts of their data."""
-        from cmsspark.engines import locality
-
         for rows in (self.rows, self.jobs, self.kept):
             if rows is not None:
                 rows.unpersist()
-        summary = locality.summary(self.rows.sparkSession)
+        summary = summarize_locality(self.rows.sparkSession)
         if summary:
             click.echo(summary, err=True)
 
 
 def _kind(table: str) -> str:
     """Return the kind of the merged rows that a table of accesses is made of."""
-    return PARTIALS if table == "partials" else REPORT
+    return table if table in _SORTED_BY else REPORT
 
 
-def _sorted(parts: list[pa.Table], schema: Table) -> pa.Table:
+def _sorted(parts: list[pa.Table], schema: Table, kind: str) -> pa.Table:
     """Return the rows of all merge tasks, sorted. Each key is in one part, which is sorted by user already."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -243,7 +254,10 @@ def _sorted(parts: list[pa.Table], schema: Table) -> pa.Table:
     rows = pa.concat_tables([schema.arrow().empty_table(), *parts])
     if len(parts) < 2:
         return rows
-    return rows.take(pc.sort_indices(rows, sort_keys=[(key, "ascending") for key in KEYS]))
+    keys = KEYS if kind == PARTIALS else _SORTED_BY[kind]
+    # Null first, as processes sort.
+    filled = pa.table({key: pc.fill_null(rows[key], "") for key in keys})
+    return rows.take(pc.sort_indices(filled, sort_keys=[(key, "ascending") for key in keys]))
 
 
 def _attach_by_shuffle(

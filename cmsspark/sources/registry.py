@@ -54,6 +54,8 @@ class Stream:
     report_aliases: tuple[str, ...] = ()
     counts_jobs: bool = False
     role: str = ""
+    #: Its records name the site of the reader beside that of the server (rule 63).
+    names_readers: bool = False
     #: The bins of its records besides those that every stream has, where it is a feed.
     bins: tuple[str, ...] = ()
 
@@ -111,6 +113,7 @@ _STREAMS: Final = (
             Format("aaa-ng", "cmsspark.sources.aaa_ng:AaaNgDecoder"),
         ),
         role="aaa",
+        names_readers=True,
     ),
     Stream("eos", "EOS accesses", (Format("eos", "cmsspark.sources.eos:EosDecoder", aliases=("json",)),)),
     Stream(
@@ -152,6 +155,9 @@ STREAMS_NEEDING_REPLICAS: Final = tuple(stream.name for stream in _STREAMS if st
 STREAMS_OF_JOBS: Final = tuple(stream.name for stream in _STREAMS if stream.counts_jobs)
 #: Streams whose records are accesses to files.
 ACCESS_STREAMS: Final = tuple(stream.name for stream in _STREAMS if not stream.counts_jobs)
+#: Streams whose accesses have a reader's site and a server's, and the table of these pairs.
+STREAMS_NAMING_READERS: Final = tuple(stream.name for stream in _STREAMS if stream.names_readers)
+SITE_PAIRS: Final = "site_pairs"
 #: The private tables that a day with such a stream stores beside its report: CRAB's jobs, and the ids of all jobs.
 CRAB_PARTIALS, JOB_IDS = "crab_partials", "condor_ids"
 JOB_TABLES: Final = (CRAB_PARTIALS, JOB_IDS)

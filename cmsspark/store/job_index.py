@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from cmsspark.base.errors import UsageError
 from cmsspark.base.schemas import stored_table
 from cmsspark.base.text.spelling import suggestion
-from cmsspark.sources.registry import JOB_TABLES, STREAMS, STREAMS_BY_NAME
+from cmsspark.sources.registry import JOB_TABLES, SITE_PAIRS, STREAMS, STREAMS_BY_NAME
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def _log_jobs() -> Iterator[Job]:
     yield Job(
         "data_aggregation",
         "One day of all streams per dataset, site and app",
-        ("data_aggregation", "partials", *JOB_TABLES),
+        ("data_aggregation", "partials", SITE_PAIRS, *JOB_TABLES),
         streams=STREAMS,
     )
     for stream in STREAMS_BY_NAME.values():
@@ -90,9 +90,11 @@ def _period_jobs() -> Iterator[Job]:
         ("crab_popularity", "crab", "Which datasets CRAB's jobs of a period read, and how the jobs ended"),
         ("crab_users", "crab", "How many people had analysis jobs of CRAB in a week or month"),
     ):
-        table = "period_aggregation" if name == "period" else name
+        tables: tuple[str, ...] = (name,)
+        if name == "period":
+            tables = ("period_aggregation", f"period_{SITE_PAIRS}")
         location = f"{subsystem}.{name.removeprefix('crab_')}"
-        yield Job(name, about, (table,), needs_spark=False, of_periods=True, location=location)
+        yield Job(name, about, tables, needs_spark=False, of_periods=True, location=location)
     for feed, names in (
         ("job_efficiency", ("job_efficiency", "core_hours", "running_cores")),
         ("step_efficiency", ("step_efficiency", "agent_reports")),

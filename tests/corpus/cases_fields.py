@@ -95,11 +95,13 @@ def _sites() -> list[Case]:
         into.add(12, f"read from {value!r}" if value is not ABSENT else "read from a site that is missing",
                  aaa({source: value}), nowhere)  # fmt: skip
         into.add(21, f"read by {value!r}" if value is not ABSENT else "read by a site that is missing",
-                 aaa({reader: value}), into.hit(remote=False))  # fmt: skip
-    into.add(21, "both sites null", aaa({source: None, reader: None}), into.hit(site="unknown", remote=None))
-    into.add(21, "both sites the same", aaa({reader: "T1_US_FNAL"}), into.hit(remote=False))
-    into.add(21, "sites that differ in case", aaa({reader: "T1_us_FNAL"}), into.hit(remote=True))
-    into.add(21, "sites that differ in a blank", aaa({reader: "T1_US_FNAL "}), into.hit(remote=True))
+                 aaa({reader: value}), into.hit(remote=False, reader=None))  # fmt: skip
+    into.add(21, "both sites null", aaa({source: None, reader: None}),
+             into.hit(site="unknown", remote=None, reader=None))  # fmt: skip
+    into.add(21, "both sites the same", aaa({reader: "T1_US_FNAL"}),
+             into.hit(remote=False, reader="T1_US_FNAL"))  # fmt: skip
+    into.add(21, "sites that differ in case", aaa({reader: "T1_us_FNAL"}), into.hit(reader="T1_us_FNAL"))
+    into.add(21, "sites that differ in a blank", aaa({reader: "T1_US_FNAL "}), into.hit(reader="T1_US_FNAL "))
     for site in (
         "Unknown",
         "UNKNOWN",
@@ -112,7 +114,7 @@ def _sites() -> list[Case]:
         "T2 ünï,'\"\\",
     ):
         into.add(12, f"the site {site!r} stays as logged", aaa({source: site}), into.hit(site=site))
-    into.add(21, "read by Unknown, which is a name", aaa({reader: "Unknown"}), into.hit(remote=True))
+    into.add(21, "read by Unknown, which is a name", aaa({reader: "Unknown"}), into.hit(reader="Unknown"))
     raw = Cases("aaa", "raw", AAA_RAW_HIT)
     for changes in ({source: ABSENT, reader: ABSENT}, {source: 5, reader: {}}, {source: "T2_US_MIT"}):
         raw.add(12, f"raw knows no site, given {len(changes)} {changes.get(source)!r:.20}", aaa(changes), raw.usual)

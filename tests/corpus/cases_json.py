@@ -28,7 +28,7 @@ from tests.corpus.tables import HUGE, HUGE_LFN, JETS
 from tests.oracle.count import Access
 
 PERSON = "Alice Ångström"
-AAA_HIT = Access(JETS, "T1_US_FNAL", "crab", PERSON, True, 1000, None, None)
+AAA_HIT = Access(JETS, "T1_US_FNAL", "crab", PERSON, True, 1000, None, None, "T2_US_MIT")
 AAA_RAW_HIT = Access(JETS, "unknown", "crab", PERSON, None, 1000, None, None)
 CMSSW_HIT = Access(JETS, "T1_US_FNAL", "crab", PERSON, False, 1000, None, None)
 EOS_HIT = Access(JETS, "T2_CH_CERN", "fuse", PERSON, None, 1000, None, None)

@@ -113,7 +113,7 @@ def _values() -> Iterator[tuple[str, dict[str, object], Expected]]:
     for site, server in ((None, None), ("", ""), ("UNKNOWN", "unknown"), (ABSENT, ABSENT), ("unknown", "")):
         sites = {"site_name": site, "server_site": server}
         yield f"no site: {site!r}, {server!r}", sites, _hit(site="unknown", remote=None)
-    yield "the same sites", {"dst_site": "FNAL"}, _hit(remote=False)
+    yield "the same sites", {"dst_site": "FNAL"}, _hit(remote=False, reader="T1_US_FNAL")
     yield "sites by their bytes", {"dst_site": "fnal"}, HIT
     for key in ("src_site", "dst_site"):
         for value in (None, "", ABSENT):

@@ -138,6 +138,7 @@ def _records(batch: AccessBatch, groups: list[Group]) -> Iterable[Record]:
             cpu_ms=None if batch.cpu_ms is None else batch.cpu_ms[at],
             wall_ms=None if batch.wall_ms is None else batch.wall_ms[at],
             remote=remote[group.remote],
+            reader=group.reader,
         )
 
 

@@ -35,6 +35,7 @@ def _close(data: Object) -> Record:
     name = text("file_lfn")
     site = _site(text("site_name"), text("server_site"))
     ends = [(text(f"{end}_site"), text(f"{end}_site_status")) for end in ("src", "dst")]
+    remote = _remote(site, ends)
     written, at_close = count("write_bytes"), count("write_bytes_at_close")
     return Record(
         lfn="" if name in ("unknown", "missing directory") else fields.lfn_of(name),
@@ -43,7 +44,8 @@ def _close(data: Object) -> Record:
         app=fields.app_of(text("CRAB_Workflow")),
         read_bytes=count("read_bytes"),
         wrote=bool(written or at_close),
-        remote=_remote(site, ends),
+        remote=remote,
+        reader=site if remote is False else None,
     )
 
 

@@ -1,4 +1,4 @@
-"""A day's numbers: bins of each stream, and the cells of ``data_aggregation`` and ``partials``."""
+"""A day's numbers: bins of each stream, and the cells of its tables."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ class Access:
     read_bytes: int | None
     cpu_ms: int | None
     wall_ms: int | None
+    reader: str | None = None
 
 
 @dataclass
@@ -85,6 +86,7 @@ def access_of(record: Record, catalogue: Catalogue) -> Access:
         record.read_bytes,
         record.cpu_ms,
         record.wall_ms,
+        record.reader,
     )
 
 
@@ -109,19 +111,20 @@ def _decoders(root: Path, stream: str, day: date) -> Iterator[Callable[[], Recor
 
 @dataclass
 class DayCount:
-    """A day counted: by stream, and as rows of the two tables."""
+    """A day counted: by stream, and as rows of its tables."""
 
     streams: dict[str, StreamCount]
     data_aggregation: list[dict[str, object]]
     #: ``user`` is the person's name, not a pseudonym.
     partials: list[dict[str, object]]
+    site_pairs: list[dict[str, object]]
 
 
 def count_day(root: Path, day: date, streams: tuple[str, ...] = STREAMS) -> DayCount:
     """Count the day under a root folder in the layout of production."""
     catalogue = read_catalogue(root, day)
     counted = {stream: count_stream(root, stream, day, catalogue) for stream in streams}
-    return DayCount(counted, report_rows(counted, day), partial_rows(counted, day))
+    return DayCount(counted, report_rows(counted, day), partial_rows(counted, day), pair_rows(counted, day))
 
 
 def partial_rows(counted: dict[str, StreamCount], day: date) -> list[dict[str, object]]:
@@ -138,6 +141,26 @@ def report_rows(counted: dict[str, StreamCount], day: date) -> list[dict[str, ob
     for cell, access in _cells(counted):
         groups.setdefault(cell, []).append(access)
     return [{**_key(cell, day), **_sums(group), **_facts(cell, group, day)} for cell, group in groups.items()]
+
+
+def pair_rows(counted: dict[str, StreamCount], day: date) -> list[dict[str, object]]:
+    """Rule 63: one row for each (data tier, reader's site, source site) of AAA, the stream that names both sites."""
+    groups: dict[tuple[str | None, str | None, str | None], list[Access]] = {}
+    for access in counted["aaa"].accesses if "aaa" in counted else ():
+        tier = _dataset_parts(access.dataset)[2]
+        source = None if access.site == "unknown" else access.site
+        groups.setdefault((tier, access.reader, source), []).append(access)
+    names = ("data_tier", "reader_site", "source_site")
+    sums = ("nacc", "remote_nacc", "read_bytes")
+    return [
+        {"day": day, "stream": "aaa", **dict(zip(names, key, strict=True)), "timestamp": _start_ms(day)}
+        | {name: _capped(_sums(group)[name]) for name in sums}
+        for key, group in groups.items()
+    ]
+
+
+def _capped(value: object) -> object:
+    return min(value, 2**63 - 1) if isinstance(value, int) else value
 
 
 def _cells(counted: dict[str, StreamCount]) -> Iterator[tuple[Cell, Access]]:
@@ -169,11 +192,18 @@ def _sum(values: list[int] | list[int | None] | list[bool | None]) -> int | None
 
 def _facts(cell: Cell, group: list[Access], day: date) -> dict[str, object]:
     _, dataset, site, _ = cell
-    parts: list[str | None] = [*dataset.split("/")[1:4]]
-    parts += [None] * (3 - len(parts))
     return {
         "distinct_users": len({access.user for access in group} - {None}),
         "site_tier": site.split("_", 1)[0],
-        **dict(zip(("primary_name", "processing_name", "data_tier"), parts, strict=True)),
-        "timestamp": int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()) * 1000,
+        **dict(zip(("primary_name", "processing_name", "data_tier"), _dataset_parts(dataset), strict=True)),
+        "timestamp": _start_ms(day),
     }
+
+
+def _dataset_parts(dataset: str) -> list[str | None]:
+    parts: list[str | None] = [*dataset.split("/")[1:4]]
+    return parts + [None] * (3 - len(parts))
+
+
+def _start_ms(day: date) -> int:
+    return int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()) * 1000

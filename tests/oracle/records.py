@@ -32,6 +32,8 @@ class Record:
     remote: bool | str | None = None
     #: The day that the record's own timestamp names, as text; None where it has none.
     delivered: str | None = None
+    #: Rule 63: the site of the reader, None where the record does not name it.
+    reader: str | None = None
 
 
 class Malformed(ValueError):
@@ -98,7 +100,7 @@ def bytes_read(at_close: int | None, so_far: int | None) -> int:
     return at_close or so_far or 0
 
 
-def _aaa(data: Object, *, site: str, remote: bool | None) -> Record:
+def _aaa(data: Object, *, site: str, remote: bool | None, reader: str | None = None) -> Record:
     so_far = needed(data, "read_bytes", fields.byte_count)
     at_close = needed(data, "read_bytes_at_close", fields.byte_count)
     written = needed(data, "write_bytes", fields.byte_count)
@@ -111,6 +113,7 @@ def _aaa(data: Object, *, site: str, remote: bool | None) -> Record:
         read_bytes=bytes_read(at_close, so_far),
         wrote=bool(written) or bool(written_at_close),
         remote=remote,
+        reader=reader,
     )
 
 
@@ -118,7 +121,8 @@ def _aaa_enriched(value: Value) -> Record:
     data = _object(value)
     site = fields.site_of(needed(data, "src_experiment_site", fields.text))
     reader = needed(data, "dst_experiment_site", fields.text)
-    return _aaa(data, site=site, remote=fields.remote_by_sites(site, reader))
+    named = None if reader in (None, "", fields.UNKNOWN) else reader
+    return _aaa(data, site=site, remote=fields.remote_by_sites(site, reader), reader=named)
 
 
 def _aaa_raw(value: Value) -> Record:

@@ -6,7 +6,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,7 @@ def test_panels_use_fields_of_the_documents_only(dashboard: Any) -> None:
             found: Any = {"properties": properties}
             for part in field.split("."):
                 found = found["properties"][part]
-            assert found["type"] in (("integer", "number") if field in panel.sums else ("string",)), field
+            assert found["type"] in (("integer", "number") if field in panel.sums else ("string", "integer")), field
     assert {*dashboard.filters, *dashboard.least} <= set(properties)
 
 
@@ -87,6 +87,22 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     return make_store(folder, 3)
 
 
+def rows_on_costs(table: str, day: date) -> list[dict[str, Any]]:
+    """Rows of a table on what jobs cost: some without a nullable text, numbers that differ."""
+    rows = []
+    for number, (site, hpc, outcome) in enumerate(
+        [("T3_US_NERSC", "NERSC", "ok"), ("T1_IT_CNAF", "CINECA", "failed"), ("T2_CH_CERN", None, "removed"),
+         ("T1_IT_CNAF", None, "outlier"), ("T2_CH_CERN", None, "ok")], 1
+    ):  # fmt: skip
+        texts = {"site": site, "hpc": hpc, "outcome": outcome, "tier": site[:2], "subsite": hpc and f"{site}-{hpc}",
+                 "type": "analysis" if number % 2 else "production", "workflow": f"campaign {number % 3}",
+                 "request": None, "job_type": f"kind {number % 2}", "day": day}  # fmt: skip
+        row = {name: texts.get(name, 3_600_000 * number * place + day.day)
+               for place, name in enumerate(stored_table(table).names, 1)}  # fmt: skip
+        rows.append({**row, "timestamp": start_ms(day), **({"hour": number % 3} if "hour" in row else {})})
+    return rows
+
+
 def spec_of(table: str, day: date) -> DocumentSpec:
     return DocumentSpec(stored_table(table), day, PRODUCER, table)
 
@@ -104,6 +120,8 @@ def published(store: str) -> dict[str, list[Document]]:
                 # Jobs stand beside accesses: no panel of accesses may have them.
                 assert {row["stream"] for row in rows} & {*STREAMS_OF_JOBS}
             made[table] += documents(spec_of(table, day), rows)
+        for table in ("job_efficiency", "core_hours", "running_cores"):
+            made[table] += documents(spec_of(table, day), rows_on_costs(table, day))
         bins = {"read": 100, "matched": 90, "malformed": 1, "out_of_day": 0, "write_only": 9, "unmatched": {}}
         manifest = {"reconciliation": dict.fromkeys(("aaa", "eos", "cmssw", "crab"), bins)}
         summary = DaySummary(len(rows), "0" * 64, (), 2, 1)
@@ -184,6 +202,10 @@ def fitting(query: str, published: dict[str, list[Document]]) -> list[Document]:
     (kind,) = re.findall(r"metadata\.type:(\w+)", query)
     jobs = f"stream:({' OR '.join(STREAMS_OF_JOBS)})"
     made = published[kind]
+    if "hpc:*" in query:
+        return [body for body in made if "hpc" in body]
+    if found := re.search(r"outcome:\((\w+) OR (\w+)\)", query):
+        return [body for body in made if body["outcome"] in found.groups()]
     if f"NOT {jobs}" in query:
         return [body for body in made if body["stream"] in ACCESS_STREAMS]
     return [body for body in made if body["stream"] in STREAMS_OF_JOBS] if jobs in query else made
@@ -226,14 +248,25 @@ def value_at(body: Document, field: str) -> Any:
     return found
 
 
-def summed(made: list[Document], keys: list[str], fields: list[str], metric: str) -> Groups:
-    """What a panel must show of these documents: sums, means or largest values."""
+def key_of(body: Document, name: str, interval: str) -> Any:
+    """The value of a field that groups: of a time, the begin of its month where that is the interval."""
+    value = "none" if value_at(body, name) is None else value_at(body, name)
+    if interval == "1M" and name.endswith("timestamp"):
+        return start_ms(datetime.fromtimestamp(value / 1000, UTC).date().replace(day=1))
+    return value
+
+
+def summed(
+    made: list[Document], keys: list[str], fields: list[str], metric: str, script: str | None, interval: str = "1d"
+) -> Groups:
+    """What a panel must show of these documents: sums, means or largest values, divided as the script says."""
+    divisor = float(script.removeprefix("_value / ")) if script else 1
     found: dict[tuple[Any, ...], list[list[float]]] = {}
     for body in made:
-        key = tuple("none" if value_at(body, name) is None else value_at(body, name) for name in keys)
+        key = tuple(key_of(body, name, interval) for name in keys)
         values = found.setdefault(key, [[] for _ in fields])
         for number, field in enumerate(fields):
-            values[number] += [value] if (value := value_at(body, field)) is not None else []
+            values[number] += [value / divisor] if (value := value_at(body, field)) is not None else []
     of = {"sum": sum, "max": max, "avg": lambda numbers: sum(numbers) / len(numbers)}[metric]
     return {key: tuple(of(own) if own else 0 for own in values) for key, values in found.items()}
 
@@ -287,29 +320,39 @@ def test_every_panel_of_grafana_shows_the_stores_sums(
 ) -> None:
     (target,) = panel["targets"]
     query = filled(document, target["query"])
-    buckets = []
+    buckets, interval = [], "1d"
     for bucket in target["bucketAggs"]:
         settings = bucket["settings"]
         if bucket["type"] == "terms":
             order = {settings["orderBy"]: settings["order"]}
-            size, missing = int(settings["size"]), settings["missing"]
-            made = {"terms": {"field": bucket["field"], "size": size, "order": order, "missing": missing}}
+            missing = {"missing": settings["missing"]} if "missing" in settings else {}
+            made = {"terms": {"field": bucket["field"], "size": int(settings["size"]), "order": order, **missing}}
         else:
-            made = {"date_histogram": {"field": bucket["field"], "fixed_interval": settings["interval"],
+            interval = settings["interval"]
+            made = {"date_histogram": {"field": bucket["field"], "calendar_interval": interval,
                                        "min_doc_count": 1, "time_zone": "UTC"}}  # fmt: skip
         buckets.append((bucket["id"], made))
-    metrics = {entry["id"]: {entry["type"]: {"field": entry["field"]}} for entry in target["metrics"]}
+    sums = [entry for entry in target["metrics"] if "field" in entry]
+    ratios = [entry for entry in target["metrics"] if entry not in sums]
+    scripts = {entry.get("settings", {}).get("script") for entry in sums}
+    (script,) = scripts
+    scripted = {"script": script} if script else {}
+    metrics = {entry["id"]: {entry["type"]: {"field": entry["field"], **scripted}} for entry in sums}
+    (metric,) = {kind for entry in metrics.values() for kind in entry}
+    for entry in ratios:
+        paths = {variable["name"]: variable["pipelineAgg"] for variable in entry["pipelineVariables"]}
+        metrics[entry["id"]] = {"bucket_script": {"buckets_path": paths, "script": entry["settings"]["script"]}}
     answer = search(node, folder, query, nested(buckets, metrics))
     assert target["timeField"] == PLACEMENTS[folder].time
-    keys, sums = [bucket["field"] for bucket in target["bucketAggs"]], [entry["field"] for entry in target["metrics"]]
+    keys = [bucket["field"] for bucket in target["bucketAggs"]]
     sizes = [int(bucket["settings"]["size"]) for bucket in target["bucketAggs"] if bucket["type"] == "terms"]
-    (metric,) = {kind for entry in metrics.values() for kind in entry}
-    wanted = summed(fitting(query, published), keys, sums, metric)
-    check(
-        groups(answer, [identity for identity, _ in buckets], list(metrics)),
-        wanted,
-        sizes[0] if len(keys) == 1 and sizes else None,
-    )
+    fields = [entry["field"] for entry in sums]
+    wanted = summed(fitting(query, published), keys, fields, metric, script, interval)
+    if ratios:
+        cpu, core = fields.index(PLACEMENTS[folder].field("cpu_ms")), fields.index(PLACEMENTS[folder].field("core_ms"))
+        wanted = {key: (*values, values[cpu] / values[core]) for key, values in wanted.items()}
+    shown = groups(answer, [identity for identity, _ in buckets], list(metrics))
+    check(shown, wanted, sizes[0] if len(keys) == 1 and sizes else None)
 
 
 @pytest.mark.parametrize("folder", PLACEMENTS)
@@ -385,26 +428,29 @@ def test_every_panel_of_opensearch_dashboards_shows_the_stores_sums(
     state = json.loads(entry["attributes"]["visState"])
     source = json.loads(entry["attributes"]["kibanaSavedObjectMeta"]["searchSourceJSON"])
     metrics, buckets, keys, sums, sizes = {}, [], [], [], []
+    scripted, interval = {}, "1d"
     for made in state["aggs"]:
         parameters = made["params"]
         if made["schema"] == "metric":
-            metrics[made["id"]] = {made["type"]: {"field": parameters["field"]}}
+            scripted = json.loads(parameters.get("json", "{}"))
+            metrics[made["id"]] = {made["type"]: {"field": parameters["field"], **scripted}}
             sums.append(parameters["field"])
             continue
         keys.append(parameters["field"])
         if made["type"] == "terms":
             sizes.append(parameters["size"])
-            missing = parameters["missingBucketLabel"] if parameters["missingBucket"] else None
-            terms = {"field": parameters["field"], "size": parameters["size"], "missing": missing,
+            missing = {"missing": parameters["missingBucketLabel"]} if parameters.get("missingBucket") else {}
+            terms = {"field": parameters["field"], "size": parameters["size"], **missing,
                      "order": {parameters["orderBy"]: parameters["order"]}}  # fmt: skip
             buckets.append((made["id"], {"terms": terms}))
         else:
-            histogram = {"field": parameters["field"], "calendar_interval": f"1{parameters['interval']}"}
+            interval = f"1{parameters['interval']}"
+            histogram = {"field": parameters["field"], "calendar_interval": interval}
             buckets.append((made["id"], {"date_histogram": {**histogram, "min_doc_count": 1}}))
     query = source["query"]["query"]
     answer = search(node, folder, query, nested(buckets, metrics))
     (metric,) = {kind for entry in metrics.values() for kind in entry}
-    wanted = summed(fitting(query, published), keys, sums, metric)
+    wanted = summed(fitting(query, published), keys, sums, metric, scripted.get("script"), interval)
     check(
         groups(answer, [identity for identity, _ in buckets], list(metrics)),
         wanted,

@@ -30,7 +30,7 @@ IN_DESY = Group("T2_DE_DESY", "crab", PERSON, Remote.BY_REPLICA)
 
 #: example → stream, form, schema, what it must become
 WANTED: dict[str, tuple[str, str, str, Group, str | None]] = {
-    "aaa-enr": ("aaa", "enr", "aaa/enr", Group("T2_CH_CERN", "crab", PERSON, Remote.YES), None),
+    "aaa-enr": ("aaa", "enr", "aaa/enr", Group("T2_CH_CERN", "crab", PERSON, Remote.YES, "T1_US_FNAL"), None),
     "aaa-raw": ("aaa", "raw", "aaa/raw", Group("unknown", "crab", PERSON, Remote.UNKNOWN), None),
     "eos-g1": ("eos", "eos", "eos/g1", AT_CERN, "G1"),
     "eos-g2-prefixed": ("eos", "eos", "eos/g2", AT_CERN, "G2"),

@@ -188,7 +188,8 @@ class Planner:
         if self.published is None:
             return True
         published = (entry for entry in self.published if entry.stored_run == manifest.rows_run and entry.day == day)
-        return set(job.public_tables) <= {entry.table for entry in published if not entry.waiting}
+        tables = set(job.public_tables) & set(manifest.tables)
+        return tables <= {entry.table for entry in published if not entry.waiting}
 
 
 def _file_keys(files: Sequence[Sequence[Any]]) -> list[tuple[str, int, int]]:

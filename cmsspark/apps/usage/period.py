@@ -6,25 +6,26 @@ Sums are those of the days; distinct users are counted again over the whole peri
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from cmsspark.base import periods as calendar
-from cmsspark.base.periods import Period
+from cmsspark.base.periods import Period, spans
 from cmsspark.base.schemas import stored_table
 from cmsspark.base.text.plurals import number_of
 from cmsspark.cli.job_output import output_options, print_outcome
 from cmsspark.cli.options import settings_of, store_of, store_options
 from cmsspark.cli.period_options import needed, period_options
+from cmsspark.filesystems.storage import join
 from cmsspark.run.provenance import versions
 from cmsspark.run.run_context import RunContext, running
 from cmsspark.run.run_report import write_page
-from cmsspark.store import results
-from cmsspark.store import stored_days as stored
+from cmsspark.sources.registry import SITE_PAIRS, STREAMS_NAMING_READERS
+from cmsspark.store import results, stored_days
 from cmsspark.store.job_index import JOBS
-from cmsspark.store.stored_columns import files_of
+from cmsspark.store.stored_columns import files_of, table_rows
 from cmsspark.store.stored_days import StoredDays
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 NAME: Final = "period"
 TABLE: Final = "period_aggregation"
+PAIRS_TABLE: Final = f"period_{SITE_PAIRS}"
 KEYS: Final = ("stream", "dataset_name", "site_name", "app")
 _MEASURES: Final = ("day_count", "nacc", "distinct_users", "remote_nacc", "read_bytes", "cpu_time", "wc_time")
 
@@ -81,36 +83,78 @@ def run(
 
 def build(days: StoredDays) -> PeriodResult:
     """Return the period's rows, sorted by their keys. Raises DataError (65) for two keys, or damaged days."""
-    import polars as pl
-
     from cmsspark.base.names import DERIVED
     from cmsspark.counting.rollup import Rollup, roll_up
 
     key_id = days.key_id()
-    rollup = Rollup((*KEYS, *DERIVED), _MEASURES)
+    names = stored_table(TABLE).names
+    rollup = Rollup((*KEYS, *(name for name in DERIVED if name in names)), _MEASURES)
     rows, totals = roll_up(rollup, days.batches(rollup.columns))
     days.check_users(totals.users)
-    period = days.period
-    added = {
-        "period": pl.lit(period.isoformat()),
-        "first_day": pl.lit(period.first),
-        "last_day": pl.lit(period.last),
-        "timestamp": pl.lit(calendar.start_ms(period), pl.Int64),
+    return PeriodResult(_with_period(rows, days.period).select(names), days, key_id)
+
+
+def build_site_pairs(days: StoredDays) -> tuple[pl.DataFrame | None, list[str]]:
+    """Return the period's pairs of sites (rule 63), None where no day has any, and warnings about days without them.
+    """
+    import polars as pl
+
+    schema = stored_table(PAIRS_TABLE)
+    measures = ("nacc", "remote_nacc", "read_bytes")
+    stored = {
+        day: replace(table, path=join(table.path.rpartition("/")[0], SITE_PAIRS))
+        for day, table in days.partials.items()
+        if SITE_PAIRS in table.manifest.tables
     }
-    columns = [added.get(name, pl.col(name)).alias(name) for name in stored_table(TABLE).names]
-    return PeriodResult(rows.select(columns), days, key_id)
+    if not stored:
+        return None, []
+    names = ("day", *schema.keys, *measures)
+    parts = [pl.from_arrow(table_rows(days.files, table, SITE_PAIRS, names)) for table in stored.values()]
+    # Of 128 bits: a day's sum is capped at 64 bits, and so is the period's.
+    wide = {name: pl.col(name).cast(pl.Int128).sum().clip(upper_bound=2**63 - 1).cast(pl.Int64) for name in measures}
+    rows = (
+        pl.concat([part for part in parts if isinstance(part, pl.DataFrame)])
+        .group_by(schema.keys)
+        .agg(
+            pl.col("day").n_unique().cast(pl.Int64).alias("day_count"),
+            *(pl.when(pl.col(name).count() > 0).then(total).alias(name) for name, total in wide.items()),
+        )
+        .sort(schema.keys)
+    )
+    missing = [
+        day
+        for day, table in days.partials.items()
+        if day not in stored and {*table.manifest.streams} & {*STREAMS_NAMING_READERS}
+    ]
+    lacking = f"{SITE_PAIRS} of {spans(missing)} is not stored and left out: run {stored_days.JOB} again for it"
+    return _with_period(rows, days.period).select(schema.names), [lacking] if missing else []
+
+
+def _with_period(rows: pl.DataFrame, period: Period) -> pl.DataFrame:
+    import polars as pl
+
+    return rows.with_columns(
+        period=pl.lit(period.isoformat()),
+        first_day=pl.lit(period.first),
+        last_day=pl.lit(period.last),
+        timestamp=pl.lit(calendar.start_ms(period), pl.Int64),
+    )
 
 
 def _run(period: Period, fout: str, allow_missing: bool, run_context: RunContext) -> results.CurrentTable:
     files = files_of(fout, f"cmsspark {NAME}")
     run_context.lock(files)
-    days = stored.find_days(files, fout, period)
+    days = stored_days.find_days(files, fout, period)
     days.check(allow_missing=allow_missing)
     result = build(days)
     with run_context.staged(files) as staged:
         count = staged.write_arrow(result.rows.to_arrow().cast(stored_table(TABLE).arrow()), TABLE)
-        done = staged.commit(manifest_of(days, result.key_id, run_context.seconds()))
-    for text in days.warnings:
+        pairs, warnings = build_site_pairs(days)
+        if pairs is not None:
+            staged.write_arrow(pairs.to_arrow().cast(stored_table(PAIRS_TABLE).arrow()), PAIRS_TABLE)
+        manifest = manifest_of(days, result.key_id, run_context.seconds())
+        done = staged.commit({**manifest, "warnings": days.warnings + warnings})
+    for text in days.warnings + warnings:
         run_context.log(f"warning: {text}")
     origin, seconds = f"from {number_of(len(days.partials), 'day')}", run_context.seconds()
     run_context.log(f"{NAME} {period}: {number_of(count, 'row')} {origin} stored in {done.path} after {seconds:.1f} s")
@@ -132,9 +176,9 @@ def manifest_of(days: StoredDays, key_id: str | None, seconds: float) -> dict[st
         "partial": days.is_partial,
         "inputs": [
             {
-                "table": f"{stored.TABLE} of {day}",
+                "table": f"{stored_days.TABLE} of {day}",
                 "folder": table.path,
-                "files": [[table.manifest.rows_run, table.manifest.tables[stored.TABLE].bytes, None]],
+                "files": [[table.manifest.rows_run, table.manifest.tables[stored_days.TABLE].bytes, None]],
             }
             for day, table in days.partials.items()
         ],

@@ -69,6 +69,21 @@ def partial_rows(
     return [rows[name] for name in sorted(rows, key=str)]
 
 
+def pair_rows(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Pairs of sites of the accesses of AAA among the partials of a day, each of which has a made-up reader or none."""
+    pairs: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in (row for row in rows if row["stream"] == "aaa"):
+        readers = [*(site for site in SITES if site != "unknown"), None]
+        source = None if row["site_name"] == "unknown" else row["site_name"]
+        key = (DERIVED["data_tier"].of(row["dataset_name"]), readers[row["nacc"] % len(readers)], source)
+        names = dict(zip(("data_tier", "reader_site", "source_site"), key, strict=True))
+        pair = pairs.setdefault(key, {"day": row["day"], "stream": "aaa", **names, "timestamp": 0, "nacc": 0,
+                                      "remote_nacc": None, "read_bytes": 0})  # fmt: skip
+        pair["nacc"] += row["nacc"]
+        pair["read_bytes"] += row["read_bytes"]
+    return list(pairs.values())
+
+
 def store_day(store: Path, day: date, rows: Sequence[dict[str, Any]], **manifest: Any) -> Path:
     """Store the partials of a day and their report as ``data_aggregation`` does. Returns the run's folder."""
     from cmsspark.apps.demo.history import report
@@ -77,6 +92,7 @@ def store_day(store: Path, day: date, rows: Sequence[dict[str, Any]], **manifest
     run = results.stage(LocalFiles(), str(store), "data_aggregation", day)
     run.write_arrow(report(partials, day), "data_aggregation")
     run.write_arrow(partials, "partials")
+    run.write_arrow(pa.Table.from_pylist(pair_rows(rows), stored_table("site_pairs").arrow()), "site_pairs")
     run.commit({"streams": list(STREAMS), "missing_streams": [], "partial": False, "warnings": [], **manifest})
     return Path(run.folder)
 

@@ -21,7 +21,7 @@ from cmsspark.apps.dashboard.table_order import arranged
 from cmsspark.apps.dashboard.widgets import Chart, Column, Content, Section, Table
 from cmsspark.base.errors import UsageError
 from tests.apps.dashboard.conftest import Running
-from tests.apps.dashboard.stores import DATASETS, LAST, ONLY_JOBS, ORDINARY, partial_rows
+from tests.apps.dashboard.stores import DATASETS, LAST, ONLY_JOBS, ORDINARY, pair_rows, partial_rows
 
 ACCESSES = ("aaa", "eos", "cmssw", "crab")
 
@@ -229,6 +229,27 @@ def test_the_calendar_shows_the_worst_state_of_each_day(dashboard: Running) -> N
     assert ">partial<" in text and "January 2026" in text
     day = get(dashboard, "runs", day=partial)[1]
     assert "data_aggregation" in day and "stored, but incomplete" in day
+
+
+def test_sites_show_who_reads_from_whom(dashboard: Running) -> None:
+    first = LAST - timedelta(days=9)
+    period = {"from": str(first), "to": str(LAST)}
+    pairs = [pair for back in range(10) if back != 5 for pair in pair_rows(partial_rows(LAST - timedelta(days=back)))]
+    counts: dict[tuple[str, str], int] = defaultdict(int)
+    for pair in pairs:
+        counts[pair["reader_site"] or "", pair["source_site"] or ""] += pair["nacc"]
+    rows = rows_of(dashboard, "sites", "site_pairs", **period)
+    assert {(row["reader_site"], row["source_site"]): int(row["accesses"]) for row in rows} == {
+        pair: count for pair, count in counts.items() if all(pair)
+    }
+    for table, site, part in (("reads_from", "source_site", 0), ("is_read_by", "reader_site", 1)):
+        rows = rows_of(dashboard, "sites", table, site="T2_US_MIT", **period)
+        assert {row[site]: int(row["accesses"]) for row in rows} == {
+            pair[1 - part] or "not named in the log": count
+            for pair, count in counts.items()
+            if pair[part] == "T2_US_MIT"
+        }
+    assert "Which site reads from which" in get(dashboard, "sites", **period)[1]
 
 
 def test_a_sites_page_begins_with_what_lies_there_unread(dashboard: Running) -> None:

@@ -24,6 +24,7 @@ from tests.oracle.count import Access, DayCount, StreamCount, count_day, partial
 
 DAY = hostile.DAY
 REPORT_KEY = ("stream", "dataset_name", "site_name", "app")
+TABLES = ("data_aggregation", "partials", "site_pairs")
 SUMS = ("nacc", "remote_nacc", "read_bytes", "cpu_time", "wc_time")
 
 Rows = list[dict[str, Any]]
@@ -35,13 +36,14 @@ class Counted:
 
     report: Rows
     partials: Rows
+    site_pairs: Rows
     manifest: Mapping[str, Any]
     wanted: DayCount
     #: Rows of FILES without a dataset, by the oracle.
     orphans: int
 
 
-def _run(root: Path, private: Path, engine: str, join: str, feed: str) -> tuple[Rows, Rows, Mapping[str, Any]]:
+def _run(root: Path, private: Path, engine: str, join: str, feed: str) -> tuple[Rows, Rows, Rows, Mapping[str, Any]]:
     settings = Settings(None, None, private / "state", private / "cache")
     request = DayRequest(
         "data_aggregation",
@@ -53,10 +55,11 @@ def _run(root: Path, private: Path, engine: str, join: str, feed: str) -> tuple[
         join=join,
         feed=feed,
         engine=engine,
+        tables=TABLES,
     )
     done = run(request, log=lambda text: None)
-    report, partials = (pq.read_table(Path(done.path) / name).to_pylist() for name in ("data_aggregation", "partials"))
-    return report, partials, done.manifest.document
+    report, partials, pairs = (pq.read_table(Path(done.path) / name).to_pylist() for name in TABLES)
+    return report, partials, pairs, done.manifest.document
 
 
 def _write_demo(tree: Tree) -> None:
@@ -114,6 +117,22 @@ def test_every_cell_of_partials_is_the_oracles_under_one_pseudonym_for_each_pers
     people = _people(counted.partials, counted.wanted.partials)
     renamed = [{**row, "user": people[row["user"]]} for row in counted.partials]
     _same_rows(renamed, counted.wanted.partials, (*REPORT_KEY, "user"))
+
+
+def test_rule_63_every_cell_of_site_pairs_is_the_oracles_in_order(counted: Counted) -> None:
+    schema = stored_table("site_pairs")
+    _same_rows(counted.site_pairs, counted.wanted.site_pairs, schema.keys)
+    assert list(counted.site_pairs[0]) == schema.names
+    assert counted.site_pairs == sorted(
+        counted.site_pairs, key=lambda row: [(row[name] is not None, row[name] or "") for name in schema.keys]
+    )
+
+
+def test_rule_63_pairs_of_sites_add_up_to_the_accesses_of_their_stream(counted: Counted) -> None:
+    of_stream = [row for row in counted.report if row["stream"] == "aaa"]
+    is_capped = any(row["read_bytes"] == 2**63 - 1 for row in counted.site_pairs)
+    for name in ("nacc", "remote_nacc", *(() if is_capped else ("read_bytes",))):
+        assert sum(row[name] or 0 for row in counted.site_pairs) == sum(row[name] or 0 for row in of_stream)
 
 
 def test_rows_of_files_that_match_nothing_are_reported(counted: Counted) -> None:

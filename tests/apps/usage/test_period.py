@@ -9,6 +9,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
@@ -77,6 +79,41 @@ def test_a_period_is_stored_as_days_are_and_says_which_runs_it_was_made_of(tmp_p
     assert manifest["days"] == {day.isoformat(): "r1" for day in WEEK.days}
     assert (manifest["period"], manifest["partial"], manifest["pseudonym_key_id"]) == ("2026-W01", False, KEY)
     assert (tmp_path / "period" / "2026-W01" / "CURRENT").is_file()
+
+
+def _store_pairs(store: Path, day: date, rows: list[Row]) -> None:
+    """A day with partials and pairs of sites, as ``data_aggregation`` stores it."""
+    day_run = results.stage(LocalFiles(), str(store), "data_aggregation", day)
+    day_run.write_arrow(pa.Table.from_pylist([], stored_table("partials").arrow()), "partials")
+    full = [{"day": day, "stream": "aaa", "timestamp": 0, **row} for row in rows]
+    day_run.write_arrow(pa.Table.from_pylist(full, stored_table("site_pairs").arrow()), "site_pairs")
+    day_run.commit({"streams": ["aaa"], "pseudonym_key_id": KEY})
+
+
+def test_rule_63_a_period_has_the_sums_of_its_days_pairs_of_sites(tmp_path: Path) -> None:
+    names = ("data_tier", "reader_site", "source_site", "nacc", "remote_nacc", "read_bytes")
+    both, no_reader = ("AOD", "T2_US_MIT", "T1_US_FNAL"), (None, None, "T1_US_FNAL")
+    first = [(*both, 2, 2, 5), (*no_reader, 3, None, 2**63 - 1)]
+    for number, day in enumerate(WEEK.days[:-1]):
+        rows = first if number == 0 else [(*both, 1, 1, None), (*no_reader, 1, None, 7)] if number == 1 else []
+        _store_pairs(tmp_path, day, [dict(zip(names, row, strict=True)) for row in rows])
+    store_partials(tmp_path, WEEK.last, [], streams=["aaa"])
+    done = run(tmp_path)
+    rows = pq.read_table(Path(done.path) / job.PAIRS_TABLE).to_pylist()
+    assert [tuple(row[name] for name in (*names, "day_count")) for row in rows] == [
+        (*no_reader, 4, None, 2**63 - 1, 2), (*both, 3, 3, 5, 2)
+    ]  # fmt: skip
+    assert {(row["period"], row["first_day"], row["last_day"]) for row in rows} == {
+        ("2026-W01", WEEK.first, WEEK.last)
+    }
+    assert done.manifest.document["warnings"] == [
+        "site_pairs of 2026-01-04 is not stored and left out: run data_aggregation again for it"
+    ]
+
+
+def test_a_period_of_days_without_pairs_of_sites_has_no_table_of_them(tmp_path: Path) -> None:
+    whole_week(tmp_path)
+    assert list(run(tmp_path).manifest.tables) == [job.TABLE]
 
 
 def test_an_empty_period_is_stored_with_no_row(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
-from cmsspark.apps.dashboard import site_storage, site_use, use
+from cmsspark.apps.dashboard import site_pairs, site_storage, site_use, use
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.apps.dashboard.segment import SUMS
 from cmsspark.apps.dashboard.selection import Selection, choice_parameter, number_parameter, text_parameter
@@ -68,12 +68,16 @@ def view(request: PageRequest) -> Content:
     ]
     if site:
         return _one(request, chosen, site, controls)
+    notes = request.use_notes(chosen)
     return Content(
         "Sites",
-        [Section("What is read at each site", [_overview(request, chosen, sites)], _REMOTE)],
+        [
+            Section("What is read at each site", [_overview(request, chosen, sites)], _REMOTE),
+            *(_optional(notes, "Pairs of sites", lambda: site_pairs.matrix_sections(request, chosen)) or []),
+        ],
         f"{chosen.first} to {chosen.last}",
         controls,
-        request.use_notes(chosen),
+        notes,
     )
 
 
@@ -108,6 +112,7 @@ def _one(request: PageRequest, chosen: Selection, site: str, controls: list[Cont
             Section("Local and remote accesses over time", [_local_remote(request, chosen, site)], _REMOTE),
             Section("By data tier", [_group_table(request, "data_tier", "Data tier", tiers)], is_half=True),
             Section("By application", [_group_table(request, "app", "Application", apps)], is_half=True),
+            *(_optional(notes, "Pairs of sites", lambda: site_pairs.site_sections(request, chosen, site)) or []),
             *([forecast] if forecast is not None else []),
             Section(
                 f"Replicas there that nobody read for {number_of(weeks, 'week')}",
