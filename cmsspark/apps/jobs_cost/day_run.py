@@ -20,7 +20,7 @@ from cmsspark.engines.session import cause_of
 from cmsspark.engines.tasks import StreamFiles, TaskContext
 from cmsspark.filesystems.opening import files_for
 from cmsspark.filesystems.storage import Files, LocalFiles
-from cmsspark.pages import reconciliation_table
+from cmsspark.pages.text import bins_table
 from cmsspark.run import local
 from cmsspark.run.day_result import identical_files, quarantine_records
 from cmsspark.run.earlier_jobs import EarlierDay, find_earlier
@@ -163,7 +163,7 @@ class FeedDayRun:
             done = staged.commit({**manifest, "seconds": round(self.run_context.seconds(), 1)})
         for text in done.manifest.warnings:
             log(f"warning: {text}")
-        log(reconciliation_table.table(done.manifest.reconciliation))
+        log(bins_table(done.manifest.reconciliation))
         log(f"{request.job} of {request.day} stored in {done.path} after {self.run_context.seconds():.1f} s")
         return done
 
