@@ -11,7 +11,9 @@ import pytest
 
 from bench.profiled_daemon import counts, part_of
 
+#: Its end stops the samples: Python takes its handlers away before the process ends, unlike the workers' end.
 SPIN = """
+import signal
 import time
 from bench import profiled_daemon
 for task in range(2):
@@ -19,6 +21,7 @@ for task in range(2):
     end = time.process_time() + 0.2
     while time.process_time() < end:
         sum(range(1000))
+signal.setitimer(signal.ITIMER_PROF, 0)
 """
 
 
@@ -39,4 +42,5 @@ def test_the_innermost_frame_that_has_a_part_counts(files: list[str], part: str)
 def test_a_worker_that_is_used_again_keeps_its_counts(tmp_path: Path) -> None:
     environ = {**os.environ, "BENCH_PROFILE": str(tmp_path)}
     subprocess.run([sys.executable, "-c", SPIN], env=environ, cwd=Path(__file__).parents[2], check=True)
-    assert counts(tmp_path)["other"] > 0.3
+    # The kernel joins samples on a busy machine; a file that begins anew for each task has half of them at most.
+    assert counts(tmp_path)["other"] > 0.25
