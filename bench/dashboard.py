@@ -123,7 +123,7 @@ def server(store: Path, cache: Path) -> Iterator[Server]:
     running = Server(address, process, 0.0)
     threading.Thread(target=running.watch, daemon=True).start()
     while not _is_complete(address):
-        time.sleep(0.5)
+        time.sleep(2)
     running.built_s, running.is_built = time.monotonic() - began, True
     try:
         yield running

@@ -60,6 +60,8 @@ def _start() -> None:
     """Sample this process from now on. The system keeps what is mapped when the process is killed."""
     size = _BYTES * len(PARTS)
     path = Path(os.environ["BENCH_PROFILE"], str(os.getpid()))
+    if path.exists():
+        return  # a worker is used again
     path.write_bytes(bytes(size))
     with path.open("r+b") as file:
         shared = mmap.mmap(file.fileno(), size)

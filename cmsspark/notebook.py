@@ -284,16 +284,16 @@ def _day(when: When) -> date:
 
 
 def _check_missing(
-    table: str, store: str, period: Period, missing: list[date], there: list[Interval], *, allow_missing: bool
+    table: str, store: str, period: Period, missing: list[date], intervals: list[Interval], *, allow_missing: bool
 ) -> None:
-    if not missing or (allow_missing and there):
+    if not missing or (allow_missing and intervals):
         return
     raise InputMissing(
         f"{len(missing)} of the {number_of(len(period.days), 'day')} of {period} are not stored: {spans(missing)}",
         where=store,
-        found=f"{len(there)} of them",
+        found=f"{len(intervals)} of them",
         next_step=f"run_spark {job_of_table(table).name} {options(missing[0])}"
-        + ("; or allow_missing=True" if there else ""),
+        + ("; or allow_missing=True" if intervals else ""),
     )
 
 
@@ -329,11 +329,11 @@ def _stderr_in(path: Path) -> Iterator[None]:
     if log is None:
         yield
         return
-    own = os.dup(2)
+    stderr = os.dup(2)
     os.dup2(log, 2)
     try:
         yield
     finally:
-        os.dup2(own, 2)
-        os.close(own)
+        os.dup2(stderr, 2)
+        os.close(stderr)
         os.close(log)

@@ -14,10 +14,9 @@ import msgspec
 
 from cmsspark.base.access import AccessBatch, Remote
 from cmsspark.sources.fields import UNKNOWN, Apps, MemoDict
-from cmsspark.sources.formats.json_lines import JsonDecoder, Metadata, add_bytes, add_lfns, objects, parts_of
+from cmsspark.sources.formats.json_lines import JsonDecoder, Metadata, add_bytes, add_lfns
 from cmsspark.sources.formats.line_template import RequiredFields
-from cmsspark.sources.formats.strict_json import Fields, last
-from cmsspark.sources.values import Long, long, text
+from cmsspark.sources.values import Long
 
 
 class Data(msgspec.Struct, gc=False):
@@ -38,8 +37,6 @@ class Record(msgspec.Struct, gc=False):
     metadata: Metadata | None = None
 
 
-_TEXTS = ("file_lfn", "site_name", "user_dn", "app_info")
-_LONGS = ("read_bytes", "read_bytes_at_close")
 _REQUIRED = RequiredFields("file_lfn", ("user_dn", "app_info", "site_name"), ("read_bytes_at_close", "read_bytes"))
 
 
@@ -67,15 +64,6 @@ class ToyDecoder(JsonDecoder):
         user, app, site = key
         remote = Remote.BY_REPLICA if site and site != UNKNOWN else Remote.UNKNOWN
         return self.coder.number(site or UNKNOWN, app, user, remote)
-
-    def strict(self, fields: Fields) -> Any:
-        """The record of a line that msgspec refused. Raises Malformed."""
-        values, metadata = parts_of(fields)
-        known: dict[str, Any] = {}
-        for data in objects(values):
-            known = {name: last(data, name, text, "data.") for name in _TEXTS}
-            known |= {name: last(data, name, long, "data.") for name in _LONGS}
-        return Record(Data(**known), metadata)
 '''
 SCHEMA = """table: toy json
 about: "One toy access a line, JSON {data, metadata}."
@@ -99,11 +87,11 @@ WRITE_SCHEMAS = ("-m", "cmsspark.publish.document_schemas", "--write")
 #: One of a stored column, and one of a derived column.
 DERIVED = """\
         "site_country": Derived("site_name", "_", 1),
-        "campaign": Derived("processing_name", "-", 0),
+        "processing_version": Derived("processing_name", "-", 1),
 """
 COLUMN = """\
   - {name: site_country, type: string, about: "second part of the name of the site"}
-  - {name: campaign, type: string, about: "processing_name up to its first dash"}
+  - {name: processing_version, type: string, about: "processing_name between its first dashes"}
 """
 
 #: A sink that keeps the documents of a batch in one file.

@@ -29,9 +29,8 @@ class Derived:
 
     def of(self, text: str) -> str | None:
         """Return the part of a text of the source, or None if the text has too few parts."""
-        if self.first is not None:
-            return None if (part := self.first.of(text)) is None else replace(self, first=None).of(part)
-        parts = text.split(self.separator)
+        source = text if self.first is None else self.first.of(text)
+        parts = () if source is None else source.split(self.separator)
         return parts[self.part] if self.part < len(parts) else None
 
 
@@ -44,14 +43,16 @@ def _on_stored_columns(rules: Mapping[str, Derived]) -> dict[str, Derived]:
     return resolved
 
 
-#: The derived columns of all tables: ``T2`` of ``T2_CH_CERN``; the parts of ``/primary/processed/TIER``. The merge,
-#: rollups of periods and, as Spark columns, the jobs on dumps use this definition.
+#: The derived columns of all tables: ``T2`` of ``T2_CH_CERN``; the parts of ``/primary/processed/TIER``; the campaign,
+#: which is the processed name up to its first dash. The merge, rollups of periods and the jobs on dumps use this
+#: definition.
 DERIVED: Final[Mapping[str, Derived]] = _on_stored_columns(
     {
         "site_tier": Derived("site_name", "_", 0),
         "primary_name": Derived("dataset_name", "/", 1),
         "processing_name": Derived("dataset_name", "/", 2),
         "data_tier": Derived("dataset_name", "/", 3),
+        "campaign": Derived("processing_name", "-", 0),
     }
 )
 

@@ -98,13 +98,13 @@ def _handshake(connection: ssl.SSLSocket, deadline: float, clock: Clock) -> None
 
 def await_ready(connection: socket.socket, events: int, deadline: float, clock: Clock) -> None:
     """Wait until a socket can be read or written. Raises TimeoutError at the deadline."""
-    left = deadline - clock.monotonic()
-    if left <= 0:
+    remaining = deadline - clock.monotonic()
+    if remaining <= 0:
         raise TimeoutError
     # Not select(): it rejects descriptors above 1023, which a driver with many open files has.
     poller = select.poll()
     poller.register(connection, events)
-    poller.poll(left * 1000 + 1)
+    poller.poll(remaining * 1000 + 1)
 
 
 def connection_lost(error: OSError) -> ConnectionLost:

@@ -191,3 +191,28 @@ def settings_of(settings_file: str | None) -> Settings:
 
 #: How ``run_spark`` passes on the engine that it chose.
 engine_option = click.option("--engine", type=click.Choice(["auto", "processes", "spark"]), default="auto", hidden=True)
+
+
+def reading_options(command: Command) -> Command:
+    """``--allow-tmp``, ``--max-malformed``, ``--accept-damaged`` and ``--quarantine-above`` of jobs on logs."""
+    options = (
+        click.option("--allow-tmp", is_flag=True, help="Read a day's .tmp folder where there is no final one."),
+        click.option(
+            "--max-malformed", metavar="SHARE", help="Tolerated malformed records: 0.01, 1%, or aaa=1%,eos=0.5%."
+        ),
+        click.option(
+            "--accept-damaged",
+            multiple=True,
+            metavar="FILE",
+            help="Read this file of the day as far as it is intact; marks the result partial. May be repeated.",
+        ),
+        click.option(
+            "--quarantine-above",
+            type=click.IntRange(0, 2**63 - 2),
+            metavar="BYTES",
+            help="Records that read more bytes or took more seconds are malformed; such ones mark the result partial.",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command

@@ -37,10 +37,10 @@ def write_text(path: Path, text: str) -> None:
     write_file(path, lambda part: part.write_text(text, encoding="utf-8"))
 
 
-def write_file(path: Path, write: Callable[[Path], object], what: str = "the file") -> None:
+def write_file(path: Path, write: Callable[[Path], object], label: str = "the file") -> None:
     """Have ``write`` write a file aside, which then takes its name: there is never a part of it, also on a full disk.
 
-    Raises OutputError (73) that names ``what`` and the path.
+    Raises OutputError (73) that names ``label`` and the path.
     """
     part = path.with_name(f".{path.name}.part")
     try:
@@ -54,6 +54,6 @@ def write_file(path: Path, write: Callable[[Path], object], what: str = "the fil
         if not number and not isinstance(error, OSError):
             raise
         raise OutputError(
-            f"{what} cannot be written", where=path, found=os.strerror(number) if number else str(error),
+            f"{label} cannot be written", where=path, found=os.strerror(number) if number else str(error),
             next_step="make room or get permission there, or name another place",
         ) from None  # fmt: skip

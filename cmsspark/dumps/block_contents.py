@@ -1,97 +1,113 @@
-"""FILES of a DBS dump to what each block holds, each file once (rule 18): :mod:`cmsspark.dumps.dataset_contents` with
-blocks in the place of datasets.
+"""FILES of a DBS dump to what blocks hold, by dataset and month (rule 39).
+
+Files are summed by the id of their block, each file once, by :class:`cmsspark.dumps.dataset_contents.FileMapper`.
+These sums meet the rows of BLOCKS by the id.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import polars as pl
+import numpy.typing as npt
 
-from cmsspark.base.buffers import flags, from_numpy, is_there, to_numpy
-from cmsspark.dumps.dataset_contents import KnownDatasets, dataset_contents, known_datasets
-from cmsspark.dumps.dump_frames import exact_sum, month, nullable, one_each
-from cmsspark.dumps.partitions import ROWS
-from cmsspark.dumps.parts import Each, Part
+from cmsspark.base.buffers import flags, is_there, to_numpy
+from cmsspark.base.exact_integers import Longs
+from cmsspark.dumps.dataset_contents import SUMS, TOTALS, sum_totals
+from cmsspark.dumps.keyed_rows import (
+    Columns,
+    KeyedRows,
+    by_key,
+    join_columns,
+    keys_of_ids,
+    number_names,
+    rank_names,
+    rows_by_kind,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Columns of FILES that are read.
-FILE_COLUMNS: Final = (
-    *("logical_file_name", "file_id", "dataset_id", "block_id", "is_file_valid", "event_count", "file_size"),
-)
-#: Stands for all blocks that BLOCKS does not have: their files decide which row of a name counts, and count nowhere.
-_NO_BLOCK: Final = -(2**62)
+#: Rows of BLOCKS, and sums of blocks by dataset and month.
+NAMED_BLOCKS, MONTH_SUMS = "named_blocks", "month_sums"
+#: Stands for no month, and for no dataset.
+NULL: Final = np.iinfo(np.int64).min
+#: The first and the last Unix second of the years from 1 to 9999.
+_TIMES: Final = (-62_135_596_800, 253_402_300_799)
+_SUMMED: Final = ("block_count", *SUMS)
 
 
-def block_contents(
-    files: Sequence[Part],
-    block_ids: Sequence[int],
-    known: KnownDatasets,
-    folder: Path,
-    each: Each = map,
-    *,
-    is_valid_only: bool = False,
-    rows: int = ROWS,
-) -> pl.DataFrame:
-    """``block_id`` (those of ``block_ids``), ``file_count``, ``events`` (null where no file says), ``bytes``.
+@dataclass(frozen=True)
+class MonthMapper:
+    """Makes keyed rows of BLOCKS that have an id, by the id."""
 
-    ``files``: parts of FILES with :data:`FILE_COLUMNS`. Files whose dataset is not ``known`` do not count. Of one name
-    the row with the larger file_id counts, and then, with ``is_valid_only``, only if it is valid.
+    keys: int
+
+    def __call__(self, tables: Iterable[pa.Table]) -> Iterator[KeyedRows]:
+        for table in tables:
+            some = table.filter(flags(is_there(table["block_id"])))
+            ids, created = to_numpy(some["block_id"], np.int64), some["creation_date"]
+            columns = {
+                "block_id": ids, "name": np.arange(len(ids)), "dataset": to_numpy(some["dataset_id"], np.int64, NULL),
+                "created": np.where(is_there(created), to_numpy(created, np.float64), -np.inf),
+            }  # fmt: skip
+            names = {"name": some["block_name"].combine_chunks()}
+            yield from by_key(NAMED_BLOCKS, keys_of_ids(ids, self.keys), columns, names)
+
+
+@dataclass(frozen=True)
+class MonthMerge:
+    """Merges the blocks of one key."""
+
+    keys: int
+
+    def __call__(self, key: int, rows: Iterable[KeyedRows]) -> Iterator[KeyedRows]:
+        """Yield sums by ``dataset`` (an id) and ``month`` (from 1970-01 on), by the key of the dataset."""
+        by_kind = rows_by_kind(rows)
+        blocks = _blocks_once(by_kind[NAMED_BLOCKS])
+        totals = sum_totals(by_kind[TOTALS])
+        ids, block_ids = totals.pop("group"), blocks.pop("block_id")
+        place = np.minimum(np.searchsorted(ids, block_ids), max(0, len(ids) - 1))
+        has_files = ids[place] == block_ids if len(ids) else np.zeros(len(block_ids), np.bool_)
+        sums = {name: np.zeros(len(block_ids), np.int64) for name in SUMS}
+        for name, values in totals.items():
+            sums[name][has_files] = values[place[has_files]]
+        columns = _sum_months(blocks | {"block_count": np.ones(len(block_ids), np.int64)} | sums)
+        yield from by_key(MONTH_SUMS, keys_of_ids(columns["dataset"], self.keys), columns)
+
+
+def merge_months(key: int, rows: Sequence[KeyedRows]) -> Iterator[KeyedRows]:
+    """Yield one row of the sums of several."""
+    yield KeyedRows(key, MONTH_SUMS, _sum_months(join_columns(rows, ("dataset", "month", *_SUMMED))))
+
+
+def _blocks_once(rows: Sequence[KeyedRows]) -> Columns:
+    """Return ``block_id``, each once, ``dataset`` and ``month``: of several rows the largest name's, dataset's, time's.
     """
-    own = folder / "datasets"
-    own.mkdir()
-    known.save(own)
-    ids = [*block_ids, _NO_BLOCK]
-    blocks = known_datasets(ids, range(len(ids)), len(ids))
-    np.save(own / "blocks.npy", blocks.ids)
-    found = dataset_contents([partial(_by_block, own, is_valid_only, part) for part in files], blocks, folder, each,
-                             rows=rows)  # fmt: skip
-    count = found.files - found.invalid_files if is_valid_only else found.files
-    frame = pl.DataFrame({
-        "block_id": pl.Series(ids, dtype=pl.Int64), "file_count": count,
-        "events": nullable(found.events, found.has_events), "bytes": found.bytes,
-    })  # fmt: skip
-    return frame.filter(pl.col("block_id") != _NO_BLOCK)
+    numbers, names = number_names(rows, "name")
+    columns = join_columns(rows, ("block_id", "dataset")) | join_columns(rows, ("created",), np.float64)
+    order = np.lexsort((columns["created"], columns["dataset"], rank_names(names)[numbers], columns["block_id"]))
+    ids = columns["block_id"][order]
+    last = order[np.append(ids[1:] != ids[:-1], np.ones(min(1, len(ids)), np.bool_))]
+    created = columns.pop("created")[last]
+    return {name: values[last] for name, values in columns.items()} | {"month": _months(created)}
 
 
-def sums_by_month(blocks: pl.DataFrame, datasets: pl.DataFrame, contents: pl.DataFrame) -> pl.DataFrame:
-    """Blocks of ``datasets`` by ``dataset_id`` and ``month`` (of their creation, or null): ``block_count``, and in 128
-    bits ``file_count``, ``events``, ``bytes``, null where no file says.
-
-    ``blocks``: BLOCKS, of which each block_id counts once. ``contents``: of :func:`block_contents`.
-    """
-    rows = (
-        one_each(blocks, "block_id", "block_name", "dataset_id", "creation_date")
-        .join(datasets.select("dataset_id"), "dataset_id", "semi")
-        .join(contents, "block_id", "left")
-    )
-    sums = [exact_sum(name) for name in ("file_count", "events", "bytes")]
-    count = pl.len().cast(pl.Int64).alias("block_count")
-    return rows.with_columns(month("creation_date").alias("month")).group_by("dataset_id", "month").agg(count, *sums)
+def _months(seconds: npt.NDArray[np.float64]) -> Longs:
+    """Return the months since 1970-01 of Unix seconds; :data:`NULL` where they are in no year from 1 to 9999."""
+    is_time = (seconds >= _TIMES[0]) & (seconds <= _TIMES[1])
+    times = np.floor(np.where(is_time, seconds, 0)).astype(np.int64).astype("datetime64[s]")
+    return np.where(is_time, times.astype("datetime64[M]").astype(np.int64), NULL)
 
 
-def _by_block(folder: Path, is_valid_only: bool, part: Part) -> Iterator[pa.Table]:
-    """Yield the files of known datasets, with the id of the block in the place of the dataset's."""
-    import pyarrow as pa
-
-    known = KnownDatasets.load(folder)
-    blocks = np.load(folder / "blocks.npy", mmap_mode="r").view(np.ndarray)
-    for table in part():
-        some = table.filter(flags(known.places(table["dataset_id"]) >= 0))
-        block = to_numpy(some["block_id"], np.int64, _NO_BLOCK)
-        place = np.minimum(np.searchsorted(blocks, block), len(blocks) - 1)
-        columns = {name: some[name] for name in ("logical_file_name", "file_id")}
-        columns["dataset_id"] = from_numpy(np.where(blocks[place] == block, block, _NO_BLOCK))
-        columns["is_file_valid"] = some["is_file_valid"]
-        counts = np.ones(len(block), np.bool_)
-        if is_valid_only:
-            counts = (to_numpy(some["is_file_valid"], np.int64) == 1) & is_there(some["is_file_valid"])
-        for name in ("event_count", "file_size"):
-            columns[name] = from_numpy(to_numpy(some[name], np.int64), is_there(some[name]) & counts)
-        yield pa.table(columns)
+def _sum_months(rows: Columns) -> Columns:
+    """Return the sums by ``dataset`` and ``month``."""
+    order = np.lexsort((rows["month"], rows["dataset"]))
+    rows = {name: values[order] for name, values in rows.items()}
+    starts = np.ones(len(order), np.bool_)
+    starts[1:] = (rows["dataset"][1:] != rows["dataset"][:-1]) | (rows["month"][1:] != rows["month"][:-1])
+    first: npt.NDArray[Any] = np.flatnonzero(starts)
+    sums = {name: np.add.reduceat(rows[name], first) if len(first) else rows[name] for name in _SUMMED}
+    return {name: rows[name][first] for name in ("dataset", "month")} | sums

@@ -1,15 +1,14 @@
 """The catalogue of Rucio beside that of DBS, file by file (rule 27).
 
-DBS FILES go to the partitions that Rucio's files are in; there the rows of one name meet. Of one name in FILES the row
-with the larger file_id counts, and rows whose dataset is not in DATASETS do not (rule 18).
+FILES meet Rucio's files by name. Of one name in FILES the row with the larger file_id counts, and rows whose dataset is
+not in DATASETS do not (rule 18). A file that both have leads to a block by its id in DBS and by its name in Rucio;
+these pairs, summed, meet the names of BLOCKS by the id.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -17,11 +16,24 @@ import numpy.typing as npt
 
 from cmsspark.base.buffers import flags, is_there, to_numpy
 from cmsspark.base.exact_integers import joined, sums_by_group
-from cmsspark.counting.catalogue import Hashes, check_hash, hashes_in
+from cmsspark.counting.catalogue import check_hash, hashes_in
 from cmsspark.dumps.dataset_contents import KnownDatasets
-from cmsspark.dumps.file_partitions import Arrays, FilePartitions, RucioFiles, files_of, gathered, numbered
-from cmsspark.dumps.partitions import ROWS, PartitionedRun, PartitionRange, partition_of, ranges
-from cmsspark.dumps.parts import Each, Part
+from cmsspark.dumps.keyed_rows import (
+    ROWS,
+    Columns,
+    KeyedRows,
+    by_key,
+    join_columns,
+    join_pieces,
+    keys_of_hashes,
+    keys_of_ids,
+    number_hashes,
+    number_names,
+    rank_names,
+    rows_by_kind,
+)
+from cmsspark.dumps.rucio_files import RucioFiles
+from cmsspark.dumps.rucio_rows import BlockNames, FileMerge, FilesOfKey, hash_names
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,103 +45,154 @@ FILE_COLUMNS: Final = ("logical_file_name", "file_id", "dataset_id", "block_id",
 COLUMNS: Final = ("hash", "check", "file_id", "dataset", "block", "valid", "bytes")
 #: Stands for null in columns of FILES.
 NULL: Final = np.iinfo(np.int64).min
+#: Rows of FILES and BLOCKS, and pairs of a block's id in DBS and its name's hash in Rucio.
+DBS_FILES, DBS_BLOCKS, BLOCK_PAIRS = "dbs_files", "dbs_blocks", "block_pairs"
+#: Results: differences of datasets that DBS numbers, and files that only Rucio has, by the dataset's name.
+DIFFERING, ONLY_RUCIO = "differing", "only_rucio"
+#: ``dbs_sized_count``: files whose size DBS knows; without any, their bytes are null (rule 27).
+SUMMED: Final = ("file_count", "dbs_sized_count", "dbs_bytes", "rucio_bytes")
+_KEYS: Final = ("difference", "dataset")
+_PAIR: Final = ("block_id", "block", "dataset")
 
 
 @dataclass(frozen=True)
-class Differences:
-    """Sums by (``difference``, ``dataset``), with :data:`SUMMED`. Datasets are numbers of DBS's names, or of Rucio's
-    where ``is_rucio``.
-    """
-
-    rows: Arrays
-
-
-def catalogue_differences(
-    partitions: FilePartitions,
-    files: Iterable[Part],
-    known: KnownDatasets,
-    blocks: tuple[npt.NDArray[np.int64], Hashes],
-    of_rucio: tuple[Hashes, npt.NDArray[np.int64]],
-    folder: Path,
-    each: Each = map,
-    rows: int = ROWS,
-) -> Differences:
-    """Return the files that only one side knows, or whose block or size differs.
-
-    ``files``: parts of FILES with :data:`FILE_COLUMNS`. ``blocks``: ids of BLOCKS, ascending, and the hashes of their
-    names. ``of_rucio``: the hash of each of Rucio's blocks, and the number of its dataset. ``folder`` takes some 60
-    bytes for each file meanwhile. Raises DataError (65) where a sum leaves 64 bits, OSError, and whatever the parts
-    raise.
-    """
-    known.save(folder)
-    for name, values in (("block-ids", blocks[0]), ("block-names", blocks[1]),
-                         ("rucio-blocks", of_rucio[0]), ("rucio-datasets", of_rucio[1])):  # fmt: skip
-        np.save(folder / f"check-{name}.npy", values)
-    runs = [run for of_part in each(partial(_read_files, folder, rows), files) for run in of_part]
-    own = [*partitions.replicas, *(one.run for one in partitions.contents), *runs]
-    found = list(each(partial(_of_range, partitions, runs, folder), list(ranges(own, rows))))
-    columns = (*KEYS, *SUMMED)
-    together = {name: np.concatenate([np.zeros(0, np.int64), *(one[name] for one in found)]) for name in columns}
-    return Differences(grouped(together, KEYS))
-
-
-KEYS: Final = ("difference", "is_rucio", "dataset")
-#: ``dbs_sized_count``: files whose size DBS knows; without any, their bytes are null (rule 27).
-SUMMED: Final = ("file_count", "dbs_sized_count", "dbs_bytes", "rucio_bytes")
-
-
-def _read_files(folder: Path, rows: int, part: Part) -> list[PartitionedRun]:
-    """Return the runs of a part of FILES: named files of known datasets."""
-    known = KnownDatasets.load(folder)
-    return [
-        PartitionedRun.write(folder, partition_of(together["hash"]), together)
-        for together in file_pieces(part(), known, rows)
-    ]
-
-
-def file_pieces(tables: Iterable[pa.Table], known: KnownDatasets, rows: int = ROWS) -> Iterator[Arrays]:
-    """Named files of known datasets with :data:`COLUMNS`, about ``rows`` together; of tables of :data:`FILE_COLUMNS`.
+class CheckedFileMapper:
+    """Makes keyed rows of FILES, by the hash of the file's name: named files of known datasets with :data:`COLUMNS`.
 
     ``dataset``: the number of its name; :data:`NULL` stands for null.
     """
-    slices = (table.slice(start, rows) for table in tables for start in range(0, table.num_rows, rows))
-    return gathered((_facts(known, table) for table in slices), rows, COLUMNS)
+
+    known: KnownDatasets
+    keys: int
+
+    def __call__(self, tables: Iterable[pa.Table]) -> Iterator[KeyedRows]:
+        slices = (table.slice(start, ROWS) for table in tables for start in range(0, table.num_rows, ROWS))
+        for piece in join_pieces(map(self._facts, slices), ROWS):
+            yield from by_key(DBS_FILES, keys_of_hashes(piece["hash"], self.keys), piece)
+
+    def _facts(self, table: pa.Table) -> Columns:
+        places = self.known.places(table["dataset_id"])
+        stays = (places >= 0) & is_there(table["logical_file_name"])
+        table, places = table.filter(flags(stays)), places[stays]
+        return {
+            "hash": hashes_in(table["logical_file_name"]),
+            "check": hashes_in(table["logical_file_name"], check_hash),
+            "file_id": to_numpy(table["file_id"], np.int64, NULL),
+            "dataset": self.known.numbers[places].astype(np.int64),
+            "block": to_numpy(table["block_id"], np.int64, NULL),
+            "valid": to_numpy(table["is_file_valid"], np.int64, NULL),
+            "bytes": to_numpy(table["file_size"], np.int64, NULL),
+        }
 
 
-def _facts(known: KnownDatasets, table: pa.Table) -> Arrays:
-    places = known.places(table["dataset_id"])
-    stays = (places >= 0) & is_there(table["logical_file_name"])
-    table, places = table.filter(flags(stays)), places[stays]
-    return {
-        "hash": hashes_in(table["logical_file_name"]),
-        "check": hashes_in(table["logical_file_name"], check_hash),
-        "file_id": to_numpy(table["file_id"], np.int64, NULL),
-        "dataset": known.numbers[places].astype(np.int64),
-        "block": to_numpy(table["block_id"], np.int64, NULL),
-        "valid": to_numpy(table["is_file_valid"], np.int64, NULL),
-        "bytes": to_numpy(table["file_size"], np.int64, NULL),
-    }
+@dataclass(frozen=True)
+class NamedBlockMapper:
+    """Makes keyed rows of BLOCKS that have an id and a name, by the id; of tables of (``block_id``, ``block_name``)."""
+
+    keys: int
+
+    def __call__(self, tables: Iterable[pa.Table]) -> Iterator[KeyedRows]:
+        for table in tables:
+            some = table.filter(flags(is_there(table["block_id"]) & is_there(table["block_name"])))
+            ids = to_numpy(some["block_id"], np.int64)
+            columns = {"block_id": ids, "name": np.arange(len(ids))}
+            names = some["block_name"].combine_chunks()
+            yield from by_key(DBS_BLOCKS, keys_of_ids(ids, self.keys), columns, {"name": names})
 
 
-def _of_range(partitions: FilePartitions, runs: Sequence[PartitionedRun], folder: Path, task: PartitionRange) -> Arrays:
-    """Return the differences of the files in some partitions."""
-    rucio = files_of(partitions, task.first, task.last)
-    of_dbs = PartitionRange(runs, task.first, task.last)
-    dbs = {name: np.concatenate([np.zeros(0, np.uint64 if name in ("hash", "check") else np.int64),
-                                 *of_dbs.pieces(name)]) for name in COLUMNS}  # fmt: skip
-    files = BothFiles.of(rucio, dbs)
-    block_ids, block_names, rucio_blocks, rucio_datasets = (
-        np.load(folder / f"check-{name}.npy", mmap_mode="r").view(np.ndarray)
-        for name in ("block-ids", "block-names", "rucio-blocks", "rucio-datasets")
-    )
-    ids = files.dbs["block"]
-    place = np.minimum(np.searchsorted(block_ids, ids), max(len(block_ids) - 1, 0))
-    has_name = block_ids[place] == ids if len(block_ids) else np.zeros(len(place), np.bool_)
-    other = np.zeros(len(place), np.bool_)
-    if len(block_ids) and len(rucio_blocks):
-        in_other = block_names[place] != rucio_blocks[np.maximum(files.block, 0)]
-        other = files.in_dbs & files.in_rucio & has_name & in_other
-    return files.differences(rucio_datasets, other)
+@dataclass(frozen=True)
+class CheckedFileMerge:
+    """Merges the files of one key, and compares them with those of DBS. ``count``: how many datasets DBS numbers."""
+
+    merge: FileMerge
+    count: int
+
+    def __call__(self, key: int, rows: Iterable[KeyedRows]) -> Iterator[KeyedRows]:
+        """Yield what ``merge`` yields, differences, and pairs of blocks. Raises DataError (65)."""
+        by_kind = rows_by_kind(rows)
+        dbs = join_columns(by_kind.pop(DBS_FILES, []), COLUMNS)
+        of_key = FilesOfKey.from_rows(by_kind)
+        yield from self.merge.sums(of_key)
+        for others in by_kind.values():
+            yield from others
+        files = BothFiles.join(of_key.files, dbs)
+        yield from self._differences(files, of_key.blocks)
+        yield from self._pairs(files, of_key.blocks)
+
+    def _differences(self, files: BothFiles, blocks: BlockNames) -> Iterator[KeyedRows]:
+        only_rucio = files.in_rucio & ~files.in_dbs
+        dataset = blocks.dataset[files.block[only_rucio]]
+        of_rucio = group_rows({"dataset": dataset, **files.bytes(only_rucio)}, ("dataset",))
+        row_keys = keys_of_hashes(blocks.dataset_hashes, self.merge.keys)[of_rucio["dataset"]]
+        yield from by_key(ONLY_RUCIO, row_keys, of_rucio, {"dataset": blocks.datasets})
+        for name, rows in files.differences():
+            columns = {"dataset": files.dbs["dataset"][rows], **files.bytes(rows)}
+            yield from _by_dataset(name, columns, self.count, self.merge.keys)
+
+    def _pairs(self, files: BothFiles, blocks: BlockNames) -> Iterator[KeyedRows]:
+        both = files.in_dbs & files.in_rucio & (files.dbs["block"] != NULL)
+        if not both.any():
+            return
+        columns: Columns = {"block_id": files.dbs["block"][both], "dataset": files.dbs["dataset"][both],
+                           "block": blocks.hashes[files.block[both]].view(np.int64), **files.bytes(both)}  # fmt: skip
+        summed = group_rows(columns, _PAIR)
+        yield from by_key(BLOCK_PAIRS, keys_of_ids(summed["block_id"], self.merge.keys), summed)
+
+
+@dataclass(frozen=True)
+class CatalogueMerge:
+    """Merges the differences of one key. ``count``: how many datasets DBS numbers."""
+
+    count: int
+    keys: int
+
+    def __call__(self, key: int, rows: Iterable[KeyedRows]) -> Iterator[KeyedRows]:
+        """Yield differences by dataset; those of blocks may belong to another key. Raises DataError (65)."""
+        by_kind = rows_by_kind(rows)
+        differences = by_kind[DIFFERING]
+        if by_kind[BLOCK_PAIRS]:
+            differences += _compare_blocks(by_kind[BLOCK_PAIRS], by_kind[DBS_BLOCKS], self.count, self.keys)
+        yield from DifferenceMerge(self.count, self.keys)(key, differences)
+        if by_kind[ONLY_RUCIO]:
+            numbers, names = number_names(by_kind[ONLY_RUCIO], "dataset")
+            columns = join_columns(by_kind[ONLY_RUCIO], SUMMED) | {"dataset": numbers}
+            yield KeyedRows(key, ONLY_RUCIO, group_rows(columns, ("dataset",)), {"dataset": names})
+
+
+@dataclass(frozen=True)
+class DifferenceMerge:
+    """Merges differences of one key. ``count``: how many datasets DBS numbers."""
+
+    count: int
+    keys: int
+
+    def __call__(self, key: int, rows: Sequence[KeyedRows]) -> Iterator[KeyedRows]:
+        """Yield each (difference, dataset) once. Raises DataError (65)."""
+        sums = group_rows(join_columns(rows, (*_KEYS, *SUMMED)), _KEYS)
+        return by_key(DIFFERING, sums["dataset"] * self.keys // max(1, self.count), sums)
+
+
+def _compare_blocks(pairs: Sequence[KeyedRows], blocks: Sequence[KeyedRows], count: int, keys: int) -> list[KeyedRows]:
+    """Return differences of files whose blocks have other names in DBS than in Rucio; an unknown block differs from
+    none.
+    """
+    numbers, names = number_names(blocks, "name")
+    ids = join_columns(blocks, ("block_id",))["block_id"]
+    # Of two rows with one id the larger name is the last.
+    order = np.lexsort((rank_names(names)[numbers], ids))
+    ids, hashes = ids[order], hash_names(names)[numbers[order]]
+    rows = join_columns(pairs, (*_PAIR, *SUMMED))
+    last = np.searchsorted(ids, rows["block_id"], "right") - 1
+    has_name = (last >= 0) & (ids[last] == rows["block_id"]) if len(ids) else np.zeros(len(last), np.bool_)
+    differs = has_name & (hashes[last].view(np.int64) != rows["block"]) if len(ids) else has_name
+    return list(_by_dataset("block", {name: rows[name][differs] for name in ("dataset", *SUMMED)}, count, keys))
+
+
+def _by_dataset(difference: str, rows: Columns, count: int, keys: int) -> Iterator[KeyedRows]:
+    """Yield the sums of some files that differ, by ranges of datasets."""
+    sums = group_rows(rows, ("dataset",))
+    sums["difference"] = np.full(len(sums["dataset"]), DIFFERENCES.index(difference))
+    return by_key(DIFFERING, sums["dataset"] * keys // max(1, count), sums)
 
 
 @dataclass(frozen=True)
@@ -138,27 +201,27 @@ class BothFiles:
     (a number) and ``size`` (-1: unknown) by Rucio.
     """
 
-    dbs: Arrays
+    dbs: Columns
     in_dbs: npt.NDArray[np.bool_]
     in_rucio: npt.NDArray[np.bool_]
     block: npt.NDArray[np.int64]
     size: npt.NDArray[np.int64]
 
     @classmethod
-    def of(cls, rucio: RucioFiles, dbs: Arrays) -> BothFiles:
-        """From all files of Rucio and all rows of FILES of some names."""
+    def join(cls, rucio: RucioFiles, dbs: Columns) -> BothFiles:
+        """Join all files of Rucio and all rows of FILES of some names."""
         has_block = rucio.block >= 0
         hashes, checks = rucio.hash[has_block], rucio.check[has_block]
         split = len(hashes)
-        ids, firsts = numbered(np.concatenate((hashes, dbs["hash"])), np.concatenate((checks, dbs["check"])))
+        ids, firsts = number_hashes(np.concatenate((hashes, dbs["hash"])), np.concatenate((checks, dbs["check"])))
         count = len(firsts)
         block, size = (np.full(count, -1, np.int64) for _ in range(2))
         block[ids[:split]], size[ids[:split]] = rucio.block[has_block], rucio.size[has_block]
-        row = _counting(ids[split:], dbs["file_id"], dbs["dataset"], count)
+        row = _choose_rows(ids[split:], dbs["file_id"], dbs["dataset"], count)
         facts = {name: values[row] if len(values) else np.full(count, NULL, np.int64) for name, values in dbs.items()}
         return cls(facts, row >= 0, block >= 0, block, size)
 
-    def bytes(self, rows: npt.NDArray[np.bool_]) -> Arrays:
+    def bytes(self, rows: npt.NDArray[np.bool_]) -> Columns:
         """Return how many files some rows are, and their sizes."""
         return {
             "file_count": np.ones(int(rows.sum()), np.int64),
@@ -167,33 +230,16 @@ class BothFiles:
             "rucio_bytes": np.maximum(self.size, 0)[rows],
         }
 
-    def differences(self, datasets: npt.NDArray[np.int64], other: npt.NDArray[np.bool_]) -> Arrays:
-        """Sums over the files that differ, by :data:`KEYS`. ``datasets``: the number of the dataset of each block of
-        Rucio; ``other``: files that are in another block by DBS. Raises DataError (65).
-        """
+    def differences(self) -> Iterator[tuple[str, npt.NDArray[np.bool_]]]:
+        """Yield each difference that these rows decide, and the files that have it."""
         dbs, in_dbs, in_rucio = self.dbs, self.in_dbs, self.in_rucio
-        chosen = (
-            in_dbs & ~in_rucio & (dbs["valid"] != 0),
-            in_dbs & ~in_rucio & (dbs["valid"] == 0),
-            in_rucio & ~in_dbs,
-            other,
-            in_dbs & in_rucio & (dbs["bytes"] != NULL) & (self.size >= 0) & (dbs["bytes"] != self.size),
-        )
-        own = datasets[np.maximum(self.block, 0)] if len(datasets) else np.zeros(len(self.block), np.int64)
-        pieces = []
-        for number, rows in enumerate(chosen):
-            is_rucio = DIFFERENCES[number] == "only_rucio"
-            keys = {
-                "difference": np.full(len(rows), number, np.int64),
-                "is_rucio": np.full(len(rows), int(is_rucio), np.int64),
-                "dataset": own if is_rucio else dbs["dataset"],
-            }
-            pieces.append({name: values[rows] for name, values in keys.items()} | self.bytes(rows))
-        return grouped({name: np.concatenate([one[name] for one in pieces]) for name in (*KEYS, *SUMMED)}, KEYS)
+        yield "only_dbs", in_dbs & ~in_rucio & (dbs["valid"] != 0)
+        yield "only_dbs_invalid", in_dbs & ~in_rucio & (dbs["valid"] == 0)
+        yield "size", in_dbs & in_rucio & (dbs["bytes"] != NULL) & (self.size >= 0) & (dbs["bytes"] != self.size)
 
 
-def _counting(ids: npt.NDArray[np.int64], file_ids: Any, datasets: Any, count: int) -> npt.NDArray[np.int64]:
-    """Of each name the row that counts, the one with the larger file_id; -1 where it has none."""
+def _choose_rows(ids: npt.NDArray[np.int64], file_ids: Any, datasets: Any, count: int) -> npt.NDArray[np.int64]:
+    """Return of each name the row that counts, the one with the larger file_id; -1 where it has none."""
     order = np.lexsort((datasets, file_ids, ids))
     row = np.full(count, -1, np.int64)
     # The last of several rows stays.
@@ -201,8 +247,8 @@ def _counting(ids: npt.NDArray[np.int64], file_ids: Any, datasets: Any, count: i
     return row
 
 
-def grouped(rows: Arrays, keys: Sequence[str]) -> Arrays:
-    """Rows with equal keys as one, :data:`SUMMED` summed. Raises DataError (65) where a sum leaves 64 bits."""
+def group_rows(rows: Columns, keys: Sequence[str]) -> Columns:
+    """Join rows with equal keys, :data:`SUMMED` summed. Raises DataError (65) where a sum leaves 64 bits."""
     order = np.lexsort([rows[name] for name in reversed(keys)])
     rows = {name: values[order] for name, values in rows.items()}
     starts = np.zeros(len(order), np.bool_)
@@ -210,7 +256,7 @@ def grouped(rows: Arrays, keys: Sequence[str]) -> Arrays:
     for name in keys:
         starts[1:] |= rows[name][1:] != rows[name][:-1]
     groups, first = np.cumsum(starts) - 1, np.flatnonzero(starts)
-    found = {name: rows[name][first] for name in keys}
+    sums = {name: rows[name][first] for name in keys}
     for name in SUMMED:
-        found[name] = joined(*sums_by_group(groups, rows[name], len(first)), name)
-    return found
+        sums[name] = joined(*sums_by_group(groups, rows[name], len(first)), name)
+    return sums

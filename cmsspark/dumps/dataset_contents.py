@@ -1,15 +1,12 @@
-"""FILES of a DBS dump to what each dataset holds: files, events and bytes, each file once (rule 18).
+"""FILES of a DBS dump to what each dataset or block holds: files, events and bytes, each file once (rule 18).
 
-Parts are read one by one, or by several processes at once. Each part is summed as it is; the hashes of its names and
-what was summed go to partitions on disk. There, rows of the same name are found and all but one taken off again.
+Each part is summed as it is. All rows of a name meet by its hash, and all but one are taken off again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -18,17 +15,34 @@ import numpy.typing as npt
 from cmsspark.base.buffers import array, from_numpy, is_there, to_numpy
 from cmsspark.base.exact_integers import Longs, joined, sums_by_group
 from cmsspark.counting.catalogue import Hash, Hashes, check_hash, hashes_in, name_hash
-from cmsspark.dumps.partitions import ROWS, PartitionedRun, PartitionRange, partition_of, ranges
-from cmsspark.dumps.parts import Each, Part
+from cmsspark.dumps.keyed_rows import (
+    ROWS,
+    Columns,
+    KeyedRows,
+    by_key,
+    join_columns,
+    join_pieces,
+    keys_of_hashes,
+    keys_of_ids,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Columns of FILES that are read, in this order.
+#: Rows of files, and sums of files by dataset or block.
+FILES, TOTALS = "files", "totals"
+#: Columns of FILES that are read, in this order; of blocks also ``block_id``.
 FILE_COLUMNS: Final = ("logical_file_name", "file_id", "dataset_id", "is_file_valid", "event_count", "file_size")
 #: What tells which of two rows with one name counts, the first the most: the larger value, null the smallest.
-_FACTS: Final = ("file_id", "dataset", "valid", "events", "bytes")
+_FACTS: Final = ("file_id", "group", "valid", "events", "bytes")
 _BITS: Final = {"file_id": 1, "valid": 2, "events": 4, "bytes": 8}
+#: Sums: counts, how many files say a number, and the two halves of its sum.
+SUMS: Final = (
+    *("files", "invalid", "events_there", "events_upper", "events_lower"),
+    *("bytes_there", "bytes_upper", "bytes_lower"),
+)
+#: Stands for no block.
+NO_BLOCK: Final = np.iinfo(np.int64).min
 
 
 @dataclass(frozen=True)
@@ -40,184 +54,98 @@ class KnownDatasets:
     #: How many names there are.
     count: int
 
-    def save(self, folder: Path) -> None:
-        """Write what :meth:`load` maps: processes share it. Raises OSError."""
-        np.save(folder / "known-ids.npy", self.ids)
-        np.save(folder / "known-numbers.npy", self.numbers)
-
-    @classmethod
-    def load(cls, folder: Path) -> KnownDatasets:
-        """As it was saved; the number of names is not known here."""
-        ids, numbers = (np.load(folder / f"known-{name}.npy", mmap_mode="r") for name in ("ids", "numbers"))
-        return cls(ids.view(np.ndarray), numbers.view(np.ndarray), 0)
-
-    def places(self, column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+    def places(self, column: pa.ChunkedArray) -> Longs:
         """Return the place in ``ids`` of each id of a column, -1 where it is not known."""
-        wanted = to_numpy(column, np.int64)
-        if not len(self.ids) or not len(wanted):
-            return np.full(len(wanted), -1, np.int64)
+        expected = to_numpy(column, np.int64)
+        if not len(self.ids) or not len(expected):
+            return np.full(len(expected), -1, np.int64)
         # Files of one dataset stand next to each other, as a rule: each run of equal ids is looked up once.
-        starts = np.flatnonzero(np.concatenate(([True], wanted[1:] != wanted[:-1])))
-        some = wanted[starts]
+        starts = np.flatnonzero(np.concatenate(([True], expected[1:] != expected[:-1])))
+        some = expected[starts]
         places_of_runs = np.minimum(np.searchsorted(self.ids, some), len(self.ids) - 1)
         places_of_runs[self.ids[places_of_runs] != some] = -1
-        places = np.repeat(places_of_runs, np.diff(np.append(starts, len(wanted))))
+        places = np.repeat(places_of_runs, np.diff(np.append(starts, len(expected))))
         if column.null_count:
             places[~is_there(column)] = -1
         return places
 
 
-@dataclass
-class Contents:
-    """What the files of some datasets come to. ``groups`` number the datasets, each once; ``sums`` has a row for each
-    of ``SUMS``.
-    """
-
-    groups: npt.NDArray[np.int64]
-    sums: npt.NDArray[np.int64]
-
-    @classmethod
-    def of(cls, facts: dict[str, npt.NDArray[Any]]) -> Contents:
-        """Sum rows by their dataset."""
-        groups = facts["dataset"].astype(np.int64)
-        if not len(groups):
-            return cls(np.zeros(0, np.int64), np.zeros((len(SUMS), 0), np.int64))
-        first = int(groups.min())
-        groups -= first
-        width = int(groups.max()) + 1
-        validity = facts["there"]
-        valid = (facts["valid"] == 1) & ((validity & _BITS["valid"]) > 0)
-        files = np.bincount(groups, minlength=width)
-        sums = [files, files - np.bincount(groups, valid, width).astype(np.int64)]
-        for name in ("events", "bytes"):
-            has = (validity & _BITS[name]) > 0
-            sums.append(np.bincount(groups, has, width).astype(np.int64))
-            sums += sums_by_group(groups, np.where(has, facts[name], 0), width)
-        some = np.flatnonzero(files)
-        return cls(some + first, np.array(sums, np.int64)[:, some])
-
-
-#: Rows of :class:`Contents`: counts, how many files say a number, and the two halves of its sum.
-SUMS: Final = (
-    *("files", "invalid", "events_there", "events_upper", "events_lower"),
-    *("bytes_there", "bytes_upper", "bytes_lower"),
-)
+def known_datasets(ids: Sequence[int], numbers: Sequence[int], count: int) -> KnownDatasets:
+    """Return known datasets from ids, each once and in any order, and the numbers of their names."""
+    some = np.array(ids, np.int64)
+    order = np.argsort(some)
+    return KnownDatasets(some[order], np.array(numbers, np.int32)[order], count)
 
 
 @dataclass(frozen=True)
-class DatasetContents:
-    """Numbers by dataset, in the order of their numbers; ``events`` and ``bytes`` are null where ``has`` is false."""
+class FileMerge:
+    """Merges the files of one key. ``count``: how many dataset_ids are known; None: sums are by block."""
 
-    files: Longs
-    invalid_files: Longs
-    events: Longs
-    has_events: npt.NDArray[np.bool_]
-    bytes: Longs
-    has_bytes: npt.NDArray[np.bool_]
+    keys: int
+    count: int | None
+
+    def __call__(self, key: int, rows: Sequence[KeyedRows]) -> Iterator[KeyedRows]:
+        """Yield the negative sums of all rows beside another one of the same name that counts."""
+        extra = surplus([one.columns for one in rows])
+        yield from self.totals({name: values if name == "group" else -values for name, values in extra.items()})
+
+    def totals(self, sums: Columns) -> Iterator[KeyedRows]:
+        """Yield sums of groups by ranges of datasets, or by the id of the block."""
+        groups = sums["group"]
+        by_id = self.count is None
+        row_keys = keys_of_ids(groups, self.keys) if by_id else groups * self.keys // max(1, self.count or 0)
+        return by_key(TOTALS, row_keys, sums)
 
 
-def dataset_contents(
-    files: Iterable[Part],
-    datasets: KnownDatasets,
-    folder: Path,
-    each: Each = map,
-    hash_name: Hash = name_hash,
-    rows: int = ROWS,
-) -> DatasetContents:
-    """Return what FILES says of each known dataset, valid files and others; files of no known dataset count nowhere.
+@dataclass(frozen=True)
+class FileMapper:
+    """Makes keyed rows of FILES: each file of a known dataset by the hash of its name, and the sums of all files.
 
-    ``files``: parts with tables of ``FILE_COLUMNS``. Of one name the row with the larger file_id counts; a file without
-    a name is known by its file_id. ``folder`` takes some 55 bytes for each file meanwhile.
-    Raises DataError (65) where a sum leaves 64 bits, OSError, and whatever the parts raise.
+    ``group`` of rows is the dataset's place in ``known.ids`` or, where ``merge`` sums by block, the id of the block.
+    With ``is_valid_only`` files that are not valid have no events and bytes.
     """
-    datasets.save(folder)
-    totals = np.zeros((len(SUMS), len(datasets.ids)), np.int64)
-    runs: list[PartitionedRun] = []
-    for of_part, contents_of_part in each(partial(_read_part, folder, hash_name, rows), files):
-        runs += of_part
-        for contents in contents_of_part:
-            totals[:, contents.groups] += contents.sums
-    for repeated in each(_surplus_of_range, ranges(runs, rows)):
-        totals[:, repeated.groups] -= repeated.sums
-    for run in runs:
-        run.path.unlink()
-    return contents_by_name(totals, datasets)
+
+    known: KnownDatasets
+    merge: FileMerge
+    is_valid_only: bool = False
+    hash_name: Hash = name_hash
+
+    def __call__(self, tables: Iterable[pa.Table]) -> Iterator[KeyedRows]:
+        for facts in self.facts(tables):
+            yield from self.merge.totals(sum_files(facts))
+            yield from by_key(FILES, keys_of_hashes(facts["hash"], self.merge.keys), facts)
+
+    def facts(self, tables: Iterable[pa.Table], rows: int = ROWS) -> Iterator[Columns]:
+        """Yield the files of known datasets as numbers, about ``rows`` at a time, from tables of ``FILE_COLUMNS``.
+
+        ``there`` has a bit for each number that is not null.
+        """
+        slices = (table.slice(start, rows) for table in tables for start in range(0, table.num_rows, rows))
+        return join_pieces(map(self._facts, slices), rows)
+
+    def _facts(self, table: pa.Table) -> Columns:
+        places = self.known.places(table["dataset_id"])
+        stays = places >= 0
+        if not stays.all():
+            rows = np.flatnonzero(stays)
+            table, places = table.take(from_numpy(rows)), places[rows]
+        names = _name_files(table)
+        columns = {"file_id": "file_id", "valid": "is_file_valid", "events": "event_count", "bytes": "file_size"}
+        validity = np.zeros(len(places), np.uint8)
+        for name, column in columns.items():
+            validity |= is_there(table[column]).astype(np.uint8) * np.uint8(_BITS[name])
+        numbers = {name: to_numpy(table[column], np.int64) for name, column in columns.items()}
+        if self.is_valid_only:
+            is_valid = (numbers["valid"] == 1) & ((validity & _BITS["valid"]) > 0)
+            validity &= np.where(is_valid, 0xFF, _BITS["file_id"] | _BITS["valid"]).astype(np.uint8)
+        is_by_block = self.merge.count is None
+        group = to_numpy(table["block_id"], np.int64, NO_BLOCK) if is_by_block else places.astype(np.int32)
+        hashes = {"hash": hashes_in(names, self.hash_name), "check": hashes_in(names, check_hash)}
+        return {**hashes, **numbers, "group": group, "there": validity}
 
 
-def contents_by_name(totals: npt.NDArray[np.int64], datasets: KnownDatasets) -> DatasetContents:
-    """From sums by dataset_id, a row for each of :data:`SUMS`, to those by name: one name may have several ids.
-
-    Raises DataError (65) where a sum leaves 64 bits.
-    """
-    sums = {name: np.zeros(datasets.count, np.int64) for name in SUMS}
-    for name, of_ids in zip(SUMS, totals, strict=True):
-        np.add.at(sums[name], datasets.numbers, of_ids)
-    return DatasetContents(
-        sums["files"],
-        sums["invalid"],
-        joined(sums["events_upper"], sums["events_lower"], "event_count"),
-        sums["events_there"] > 0,
-        joined(sums["bytes_upper"], sums["bytes_lower"], "file_size"),
-        sums["bytes_there"] > 0,
-    )
-
-
-def _read_part(folder: Path, hash_name: Hash, rows: int, part: Part) -> tuple[list[PartitionedRun], list[Contents]]:
-    """Return the runs of a part's rows, and their sums as they stand."""
-    datasets = KnownDatasets.load(folder)
-    runs: list[PartitionedRun] = []
-    sums: list[Contents] = []
-    for facts in file_facts(part(), datasets, rows, hash_name):
-        sums.append(Contents.of(facts))
-        runs.append(PartitionedRun.write(folder, partition_of(facts["hash"]), facts))
-    return runs, sums
-
-
-def file_facts(
-    tables: Iterable[pa.Table], datasets: KnownDatasets, rows: int = ROWS, hash_name: Hash = name_hash
-) -> Iterator[dict[str, npt.NDArray[Any]]]:
-    """Yield the files of known datasets as numbers, about ``rows`` at a time, from tables of ``FILE_COLUMNS``.
-
-    ``dataset`` is the place in ``datasets.ids``; ``there`` has a bit for each number that is not null.
-    """
-    held: list[dict[str, npt.NDArray[Any]]] = []
-    count = 0
-    for table in tables:
-        for start in range(0, table.num_rows, rows):
-            held.append(_facts(datasets, hash_name, table.slice(start, rows)))
-            count += len(held[-1]["hash"])
-            if count >= rows:
-                yield {name: np.concatenate([one[name] for one in held]) for name in held[0]}
-                held, count = [], 0
-    if count:
-        yield {name: np.concatenate([one[name] for one in held]) for name in held[0]}
-
-
-def _facts(datasets: KnownDatasets, hash_name: Hash, table: pa.Table) -> dict[str, npt.NDArray[Any]]:
-    places = datasets.places(table["dataset_id"])
-    stays = places >= 0
-    if not stays.all():
-        rows = np.flatnonzero(stays)
-        table, places = table.take(from_numpy(rows)), places[rows]
-    names = _names(table)
-    validity = np.zeros(len(places), np.uint8)
-    columns = {"file_id": "file_id", "valid": "is_file_valid", "events": "event_count", "bytes": "file_size"}
-    for name, column in columns.items():
-        validity |= is_there(table[column]).astype(np.uint8) * np.uint8(_BITS[name])
-    return {
-        "hash": hashes_in(names, hash_name),
-        "check": hashes_in(names, check_hash),
-        "file_id": to_numpy(table["file_id"], np.int64),
-        "dataset": places.astype(np.int32),
-        "valid": to_numpy(table["is_file_valid"], np.int64),
-        "events": to_numpy(table["event_count"], np.int64),
-        "bytes": to_numpy(table["file_size"], np.int64),
-        "there": validity,
-    }
-
-
-def _names(table: pa.Table) -> pa.ChunkedArray:
-    """Names of files; a file without one is called by its id, in a way that no name has."""
+def _name_files(table: pa.Table) -> pa.ChunkedArray:
+    """Return the names of files; a file without one is called by its id, in a way that no name has."""
     import pyarrow as pa
 
     names = table["logical_file_name"]
@@ -230,29 +158,43 @@ def _names(table: pa.Table) -> pa.ChunkedArray:
     return pa.chunked_array([array(texts, "string")])
 
 
-def _surplus_of_range(part: PartitionRange) -> Contents:
-    return surplus(part.column)
+def sum_files(facts: Columns) -> Columns:
+    """Return :data:`SUMS` of files by ``group``."""
+    groups = facts["group"].astype(np.int64)
+    if not len(groups):
+        return dict.fromkeys(("group", *SUMS), groups)
+    first, last = int(groups.min()), int(groups.max())
+    if last - first < 4 * len(groups):
+        ids, groups = np.arange(first, last + 1), groups - first
+    else:
+        ids, groups = np.unique(groups, return_inverse=True)
+    validity = facts["there"]
+    valid = (facts["valid"] == 1) & ((validity & _BITS["valid"]) > 0)
+    files = np.bincount(groups, minlength=len(ids))
+    sums = [files, files - np.bincount(groups, valid, len(ids)).astype(np.int64)]
+    for name in ("events", "bytes"):
+        has = (validity & _BITS[name]) > 0
+        sums.append(np.bincount(groups, has, len(ids)).astype(np.int64))
+        sums += sums_by_group(groups, np.where(has, facts[name], 0), len(ids))
+    some = np.flatnonzero(files)
+    return {"group": ids[some]} | {name: values[some] for name, values in zip(SUMS, sums, strict=True)}
 
 
-def surplus(column: Callable[[str], npt.NDArray[Any]]) -> Contents:
-    """Return the sums of all rows beside another one of the same name that counts.
-
-    ``column`` returns a column of :func:`file_facts` by its name. All rows of a name must be there.
-    """
-    hashes = column("hash")
+def surplus(pieces: Sequence[Columns]) -> Columns:
+    """Return the sums of all rows beside another one of the same name that counts. All rows of a name are there."""
+    hashes = np.concatenate([piece["hash"] for piece in pieces])
     rows = rows_that_repeat(hashes)
-    facts = {name: column(name)[rows] for name in (*_FACTS, "check", "there")}
+    facts = {name: np.concatenate([piece[name] for piece in pieces])[rows] for name in (*_FACTS, "check", "there")}
     keys: list[npt.NDArray[Any]] = []
     for name in reversed(_FACTS):
         has = (facts["there"] & _BITS.get(name, 0)) > 0
         keys += [facts[name], has] if name in _BITS else [facts[name]]
     order = np.lexsort([*keys, facts["check"], hashes[rows]])
-    name_of, check_of = hashes[rows][order], facts["check"][order]
+    ordered_hashes, ordered_checks = hashes[rows][order], facts["check"][order]
     # The last of each name counts.
     is_surplus = np.zeros(len(order), np.bool_)
-    is_surplus[:-1] = (name_of[1:] == name_of[:-1]) & (check_of[1:] == check_of[:-1])
-    goes = order[is_surplus]
-    return Contents.of({name: values[goes] for name, values in facts.items()})
+    is_surplus[:-1] = (ordered_hashes[1:] == ordered_hashes[:-1]) & (ordered_checks[1:] == ordered_checks[:-1])
+    return sum_files({name: values[order[is_surplus]] for name, values in facts.items()})
 
 
 def rows_that_repeat(hashes: Hashes) -> npt.NDArray[np.intp]:
@@ -272,8 +214,49 @@ def rows_that_repeat(hashes: Hashes) -> npt.NDArray[np.intp]:
     return rows
 
 
-def known_datasets(ids: Sequence[int], numbers: Sequence[int], count: int) -> KnownDatasets:
-    """Known datasets from ids, each once and in any order, and the numbers of their names."""
-    of_ids = np.array(ids, np.int64)
-    order = np.argsort(of_ids)
-    return KnownDatasets(of_ids[order], np.array(numbers, np.int32)[order], count)
+def sum_totals(rows: Sequence[KeyedRows]) -> Columns:
+    """Return the sums of several rows of sums, each group once."""
+    columns = join_columns(rows, ("group", *SUMS))
+    groups, places = np.unique(columns.pop("group"), return_inverse=True)
+    return {"group": groups} | {name: _sum(places, values, len(groups)) for name, values in columns.items()}
+
+
+def merge_totals(key: int, rows: Sequence[KeyedRows]) -> Iterator[KeyedRows]:
+    """Yield one row of the sums of several."""
+    yield KeyedRows(key, TOTALS, sum_totals(rows))
+
+
+def _sum(groups: Longs, values: Longs, count: int) -> Longs:
+    sums = np.zeros(count, np.int64)
+    np.add.at(sums, groups, values)
+    return sums
+
+
+@dataclass(frozen=True)
+class DatasetContents:
+    """Numbers by dataset, in the order of their numbers; ``events`` and ``bytes`` are null where ``has`` is false."""
+
+    files: Longs
+    invalid_files: Longs
+    events: Longs
+    has_events: npt.NDArray[np.bool_]
+    bytes: Longs
+    has_bytes: npt.NDArray[np.bool_]
+
+    @classmethod
+    def from_rows(cls, rows: Iterable[KeyedRows], datasets: KnownDatasets) -> DatasetContents:
+        """Sum rows of :data:`TOTALS` by the name of the dataset; one name may have several ids.
+
+        Raises DataError (65) where a sum leaves 64 bits.
+        """
+        columns = join_columns([one for one in rows if one.kind == TOTALS], ("group", *SUMS))
+        numbers = datasets.numbers[columns["group"]].astype(np.int64)
+        sums = {name: _sum(numbers, columns[name], datasets.count) for name in SUMS}
+        return cls(
+            sums["files"],
+            sums["invalid"],
+            joined(sums["events_upper"], sums["events_lower"], "event_count"),
+            sums["events_there"] > 0,
+            joined(sums["bytes_upper"], sums["bytes_lower"], "file_size"),
+            sums["bytes_there"] > 0,
+        )

@@ -1,33 +1,40 @@
-"""Block replicas to what lies where: one row for each dataset, site and kind of storage (rule 20).
+"""Block replicas to the replicas of datasets: one row for each dataset, site and kind of storage (rule 20).
 
-Parts are read one by one, or by several processes at once, into partitions on disk: all replicas of a dataset, and the
-blocks that DBS names of it, have one partition, which is worked on alone.
+All replicas of a dataset, and the blocks that DBS names of it, meet by the hash of its name.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from cmsspark.base.buffers import flags, is_there, to_numpy
+from cmsspark.base.buffers import array, flags, is_there, to_numpy
 from cmsspark.base.exact_integers import Longs, rounded
 from cmsspark.base.names import KINDS, site_and_kind
-from cmsspark.counting.catalogue import Hashes, hashes_in, name_hash
+from cmsspark.counting.catalogue import Hashes, check_hash, hashes_in, name_hash
 from cmsspark.dumps.dataset_contents import KnownDatasets
-from cmsspark.dumps.partitions import ROWS, PartitionedRun, PartitionRange, ranges
-from cmsspark.dumps.parts import Each, Part
-from cmsspark.dumps.replica_sums import BITS, MEASURES, NAMED, RangeOfDatasets, Storage, names_file, rows_of_range
+from cmsspark.dumps.keyed_rows import (
+    ROWS,
+    Columns,
+    KeyedRows,
+    by_key,
+    join_columns,
+    join_pieces,
+    keys_of_hashes,
+    number_hashes,
+    number_names,
+)
+from cmsspark.dumps.replica_sums import BITS, COLUMNS, MEASURES, NAMED, Storage, sum_replicas
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+#: Rows of blocks of DBS, of replicas of blocks, and of replicas of datasets.
+BLOCKS, REPLICAS, DATASET_REPLICAS = "blocks", "replicas", "dataset_replicas"
 #: Columns of the snapshot that are read.
 REPLICA_COLUMNS: Final = (
     *("dataset_name", "block_name", "node_name", "block_files", "block_bytes"),
@@ -39,17 +46,6 @@ BLOCK_COLUMNS: Final = ("block_name", "dataset_id")
 
 #: The site and kind of storage of nodes, by name.
 StorageByNode = Mapping[str, tuple[str, str]]
-
-
-@dataclass(frozen=True)
-class Presence:
-    """What lies where. ``datasets`` and ``sites`` hold the names (or None) that the numbers stand for; each row is a
-    (dataset, site, kind). ``newest_ms`` is null where ``has_newest`` is false, ``block_count`` where it is negative.
-    """
-
-    datasets: list[str | None]
-    sites: list[str | None]
-    rows: dict[str, npt.NDArray[Any]]
 
 
 @dataclass
@@ -74,107 +70,101 @@ class Names:
         return self.numbers.setdefault(text, len(self.numbers))
 
 
-def partitions_of(names: Sequence[str | None]) -> npt.NDArray[np.uint8]:
-    """Return the partition of each dataset, by its name."""
-    return np.array([0 if name is None else name_hash(name.encode()) >> 56 for name in names], np.uint8)
+@dataclass(frozen=True)
+class ReplicaMapper:
+    """Makes keyed rows of replicas, of tables of :data:`REPLICA_COLUMNS`; a replica without a dataset has the key 0."""
+
+    keys: int
+
+    def __call__(self, tables: Iterable[pa.Table]) -> Iterator[KeyedRows]:
+        slices = (table.slice(start, ROWS) for table in tables for start in range(0, table.num_rows, ROWS))
+        # Each result has names of its own, so that those of a large part do not gather.
+        datasets, nodes = Names(), Names()
+        for columns in join_pieces((_replica_columns(some, datasets, nodes) for some in slices), ROWS):
+            texts = list(datasets.numbers)
+            hashes = np.array([0 if name is None else name_hash(name.encode()) for name in texts], np.uint64)
+            names = {"dataset": array(texts, "string"), "node": array(list(nodes.numbers), "string")}
+            yield from by_key(REPLICAS, keys_of_hashes(hashes, self.keys)[columns["dataset"]], columns, names)
+            datasets.numbers.clear()
+            nodes.numbers.clear()
 
 
-def presence(
-    replicas: Iterable[Part],
-    folder: Path,
-    each: Each = map,
-    *,
-    blocks: Iterable[Part] = (),
-    dbs_datasets: KnownDatasets | None = None,
-    names: Sequence[str] = (),
-    rows: int = ROWS,
-    storage: StorageByNode | None = None,
-) -> Presence:
-    """Return what of each dataset lies at each site, by kind of storage.
+@dataclass(frozen=True)
+class BlockMapper:
+    """Makes keyed rows of BLOCKS, of tables of :data:`BLOCK_COLUMNS`: the named blocks of known datasets.
 
-    ``replicas``: parts with tables of ``REPLICA_COLUMNS``; a (block, node) that is there twice counts once, with its
-    largest values. ``blocks``: of ``BLOCK_COLUMNS``; with them ``block_count`` is the number of blocks that DBS or the
-    snapshot names of the dataset, without them it is not counted. ``names``: the names that ``dbs_datasets`` numbers.
-    ``storage``: of each node, where the nodes' names do not say it. ``folder`` takes some 60 bytes for each replica
-    meanwhile. Raises DataError (65) where a sum leaves 64 bits.
+    ``hashes``, ``checks``: those of the names that ``known`` numbers. Each result has its own numbers of datasets, with
+    their hashes.
     """
-    datasets, nodes = Names({name: number for number, name in enumerate(names)}), Names()
-    replica_runs = [run for runs in each(partial(_read_replicas, folder, rows), replicas) for run in runs]
-    for run in replica_runs:
-        texts = json.loads(names_file(run, "names").read_text())
-        for what, numbering in (("datasets", datasets), ("nodes", nodes)):
-            np.save(names_file(run, what), np.array([*map(numbering.number, texts[what])], np.int32))
-    block_runs: list[PartitionedRun] = []
-    if dbs_datasets is not None:
-        dbs_datasets.save(folder)
-        np.save(folder / "known-partitions.npy", partitions_of(names))
-        block_runs = [run for runs in each(partial(_read_blocks, folder, rows), blocks) for run in runs]
-    sites, of_nodes = storage_of(nodes, storage)
-    tasks = [RangeOfDatasets(part, PartitionRange(block_runs, part.first, part.last), dbs_datasets is not None)
-             for part in ranges(replica_runs, rows)]  # fmt: skip
-    pieces = list(each(partial(rows_of_range, of_nodes), tasks))
-    for run in (*replica_runs, *block_runs):
-        run.path.unlink()
-    empty = rows_of_range(
-        of_nodes, RangeOfDatasets(PartitionRange([], 0, 0), PartitionRange([], 0, 0), dbs_datasets is not None)
+
+    known: KnownDatasets
+    hashes: Hashes
+    checks: Hashes
+    keys: int
+
+    def __call__(self, tables: Iterable[pa.Table]) -> Iterator[KeyedRows]:
+        slices = (table.slice(start, ROWS) for table in tables for start in range(0, table.num_rows, ROWS))
+        for columns in join_pieces(map(self._columns, slices), ROWS):
+            for rows in by_key(BLOCKS, keys_of_hashes(self.hashes[columns["dataset"]], self.keys), columns):
+                some, places = np.unique(rows.columns["dataset"], return_inverse=True)
+                own = {"dataset": places, "hash": self.hashes[some], "check": self.checks[some]}
+                yield rows._replace(columns=rows.columns | own)
+
+    def _columns(self, table: pa.Table) -> Columns:
+        places = self.known.places(table["dataset_id"])
+        stays = (places >= 0) & is_there(table["block_name"])
+        hashes = hashes_in(table["block_name"].filter(flags(stays)))
+        return {"dataset": self.known.numbers[places[stays]], "block": hashes}
+
+
+def merge_replicas(
+    key: int, replicas: Sequence[KeyedRows], blocks: Sequence[KeyedRows] | None, storage: StorageByNode | None
+) -> KeyedRows:
+    """Return the replicas of datasets of one key.
+
+    A (block, node) that is there twice counts once, with its largest values. With ``blocks`` the column
+    ``block_count`` is the number of blocks that DBS or the snapshot names of the dataset. ``storage``: of each node,
+    where the nodes' names do not say it. Raises DataError (65) where a sum leaves 64 bits.
+    """
+    dataset, datasets = number_names(replicas, "dataset")
+    node, nodes = number_names(replicas, "node")
+    columns = {name: join_columns(replicas, (name,), kind)[name] for name, kind in COLUMNS.items()}
+    in_dbs = None if blocks is None else _blocks_of_dbs(blocks, datasets)
+    sites, of_nodes = find_storage(nodes.to_pylist(), storage)
+    rows = sum_replicas(of_nodes, {"dataset": dataset, "node": node} | columns, in_dbs)
+    return KeyedRows(key, DATASET_REPLICAS, rows, {"dataset": datasets, "site": array(sites, "string")})
+
+
+def _blocks_of_dbs(blocks: Sequence[KeyedRows], datasets: pa.StringArray) -> Columns:
+    """Return ``dataset``, a number of ``datasets``, and ``block`` of the blocks of DBS whose dataset is there."""
+    import pyarrow as pa
+
+    named = np.flatnonzero(is_there(datasets))
+    texts = pa.chunked_array([datasets.drop_null()])
+    own = join_columns(blocks, ("hash", "check"))
+    ids, firsts = number_hashes(
+        np.concatenate((hashes_in(texts), own["hash"])), np.concatenate((hashes_in(texts, check_hash), own["check"]))
     )
-    columns = {name: np.concatenate([empty[name], *(part[name] for part in pieces)]) for name in empty}
-    return Presence(list(datasets.numbers), list(sites.numbers), columns)
+    numbers = np.full(len(firsts), -1, np.int64)
+    numbers[ids[: len(named)]] = named
+    starts = np.cumsum([0, *(len(one.columns["hash"]) for one in blocks)])
+    places = [one.columns["dataset"] + start for one, start in zip(blocks, starts[:-1], strict=True)]
+    dataset = numbers[ids[len(named) :]][np.concatenate([np.zeros(0, np.int64), *places])]
+    hashes = join_columns(blocks, ("block",), np.uint64)["block"]
+    return {"dataset": dataset[dataset >= 0], "block": hashes[dataset >= 0]}
 
 
-def storage_of(nodes: Names, by_node: StorageByNode | None = None) -> tuple[Names, Storage]:
+def find_storage(nodes: Iterable[str | None], by_node: StorageByNode | None = None) -> tuple[list[str | None], Storage]:
     """Return the sites, and the site and kind of each node: by its name, or of ``by_node``.
 
     A replica without a node is on disk at no known site.
     """
     sites = Names()
-    of_node = site_and_kind if by_node is None else by_node.__getitem__
-    pairs = [(None, "disk") if node is None else of_node(node) for node in nodes.numbers]
+    storage = site_and_kind if by_node is None else by_node.__getitem__
+    pairs = [(None, "disk") if node is None else storage(node) for node in nodes]
     places = np.array([sites.number(site) for site, _ in pairs], np.int64)
     kinds = np.array([KINDS.index(kind) for _, kind in pairs], np.int64)
-    return sites, Storage(places, kinds, len(sites.numbers))
-
-
-def _read_replicas(folder: Path, rows: int, part: Part) -> list[PartitionedRun]:
-    """Return the runs of a part of the snapshot. Datasets and nodes have numbers of their own in each run."""
-    runs: list[PartitionedRun] = []
-    for piece in replica_pieces(part(), rows):
-        run = PartitionedRun.write(folder, partitions_of(piece.datasets)[piece.columns["dataset"]], piece.columns)
-        names_file(run, "names").write_text(json.dumps({"datasets": piece.datasets, "nodes": piece.nodes}))
-        runs.append(run)
-    return runs
-
-
-class ReplicaPiece(NamedTuple):
-    """Some replicas: ``columns`` are ``dataset`` and ``node``, which number the names of this piece, and those of
-    :data:`cmsspark.dumps.replica_sums.COLUMNS`.
-    """
-
-    columns: dict[str, npt.NDArray[Any]]
-    datasets: list[str | None]
-    nodes: list[str | None]
-
-
-def replica_pieces(tables: Iterable[pa.Table], rows: int = ROWS) -> Iterator[ReplicaPiece]:
-    """Yield the replicas of tables of ``REPLICA_COLUMNS``, about ``rows`` at a time."""
-    datasets, nodes = Names(), Names()
-    held: list[dict[str, npt.NDArray[Any]]] = []
-    count = 0
-
-    def piece() -> ReplicaPiece:
-        columns = {name: np.concatenate([one[name] for one in held]) for name in held[0]}
-        return ReplicaPiece(columns, list(datasets.numbers), list(nodes.numbers))
-
-    for table in tables:
-        for start in range(0, table.num_rows, rows):
-            held.append(_replica_columns(table.slice(start, rows), datasets, nodes))
-            count += len(held[-1]["dataset"])
-            if count >= rows:
-                yield piece()
-                datasets, nodes = Names(), Names()
-                held, count = [], 0
-    if count:
-        yield piece()
+    return list(sites.numbers), Storage(places, kinds, len(sites.numbers))
 
 
 def _replica_columns(table: pa.Table, datasets: Names, nodes: Names) -> dict[str, npt.NDArray[Any]]:
@@ -186,9 +176,7 @@ def _replica_columns(table: pa.Table, datasets: Names, nodes: Names) -> dict[str
     }
     validity = has_name * NAMED
     for name, column in zip(MEASURES, REPLICA_COLUMNS[3:], strict=True):
-        if name == "created_ms" and name in table.column_names:
-            columns[name], has = to_numpy(table[name], np.int64), is_there(table[name])
-        elif name == "created_ms":
+        if name == "created_ms":
             columns[name], has = whole_milliseconds(to_numpy(table[column], np.float64))
             has &= is_there(table[column])
         else:
@@ -198,51 +186,15 @@ def _replica_columns(table: pa.Table, datasets: Names, nodes: Names) -> dict[str
 
 
 def whole_milliseconds(seconds: npt.NDArray[np.float64]) -> tuple[Longs, npt.NDArray[np.bool_]]:
-    """Unix seconds as milliseconds, halves away from 0; and whether each is a time at all."""
+    """Return Unix seconds as milliseconds, halves away from 0; and whether each is a time at all."""
     with np.errstate(over="ignore"):
         return rounded(seconds * 1000)
 
 
 def _block_hashes(column: pa.ChunkedArray, has_name: npt.NDArray[np.bool_]) -> Hashes:
-    """Hashes of names, 0 for a block without one. Blocks are told apart within their dataset only."""
+    """Return hashes of names, 0 for a block without one. Blocks are told apart within their dataset only."""
     if has_name.all():
         return hashes_in(column)
     hashes = np.zeros(len(column), np.uint64)
     hashes[has_name] = hashes_in(column.drop_null())
     return hashes
-
-
-def _read_blocks(folder: Path, rows: int, part: Part) -> list[PartitionedRun]:
-    """Return the runs of a part of BLOCKS: the named blocks of known datasets."""
-    of_names = np.load(folder / "known-partitions.npy", mmap_mode="r")
-    return [
-        PartitionedRun.write(folder, of_names[numbers], {"dataset": numbers, "block": hashes})
-        for numbers, hashes in block_pieces(part(), KnownDatasets.load(folder), rows)
-    ]
-
-
-def block_pieces(
-    tables: Iterable[pa.Table], datasets: KnownDatasets, rows: int = ROWS
-) -> Iterator[tuple[npt.NDArray[np.int32], Hashes]]:
-    """Yield the named blocks of known datasets, about ``rows`` at a time: the number of the dataset, and the name's
-    hash.
-    """
-    held: list[tuple[npt.NDArray[Any], Hashes]] = []
-    count = 0
-    for table in tables:
-        for start in range(0, table.num_rows, rows):
-            some = table.slice(start, rows)
-            places = datasets.places(some["dataset_id"])
-            stays = (places >= 0) & is_there(some["block_name"])
-            held.append((datasets.numbers[places[stays]], hashes_in(some["block_name"].filter(flags(stays)))))
-            count += len(held[-1][0])
-            if count >= rows:
-                yield _joined_pairs(held)
-                held, count = [], 0
-    if held:
-        yield _joined_pairs(held)
-
-
-def _joined_pairs(held: list[tuple[npt.NDArray[Any], Hashes]]) -> tuple[npt.NDArray[np.int32], Hashes]:
-    numbers, hashes = (np.concatenate(values) for values in zip(*held, strict=True))
-    return numbers, hashes

@@ -1,14 +1,13 @@
-"""The dumps' tables as Polars frames: what DBS says of each dataset, and what lies where.
+"""The dumps' tables as Polars frames: what DBS says of each dataset, and where its replicas are.
 
-FILES, BLOCKS and the replicas go through partitions on disk; the other tables are read whole. Joins go over keys made
-unique first, so that none multiplies rows. In Spark :mod:`cmsspark.dumps.dump_scan` makes the same frames.
+Small tables come whole, the others as merged rows of :mod:`cmsspark.dumps.dump_plan`. Joins go over keys made unique
+first, so that none multiplies rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -16,74 +15,57 @@ import numpy.typing as npt
 import polars as pl
 
 from cmsspark.base import dates
+from cmsspark.base.buffers import array
 from cmsspark.base.errors import DataError
 from cmsspark.base.exact_integers import rounded
 from cmsspark.base.names import DERIVED, KINDS
 from cmsspark.base.schemas import stored_table
-from cmsspark.dumps.dataset_contents import DatasetContents, KnownDatasets, dataset_contents, known_datasets
-from cmsspark.dumps.dataset_replicas import Presence, StorageByNode, presence, whole_milliseconds
-from cmsspark.dumps.partitions import ROWS
-from cmsspark.dumps.parts import Each, Part, read_whole
+from cmsspark.dumps.block_contents import MONTH_SUMS, NULL
+from cmsspark.dumps.dataset_contents import SUMS, TOTALS, DatasetContents, KnownDatasets, known_datasets
+from cmsspark.dumps.dataset_replicas import DATASET_REPLICAS, merge_replicas, whole_milliseconds
+from cmsspark.dumps.keyed_rows import KeyedRows, join_columns, rows_by_kind
+from cmsspark.dumps.replica_sums import COLUMNS
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Frames = Mapping[str, pl.DataFrame]
 
-#: The replicas' name among the tables, and the tables that are not read whole.
-REPLICAS: Final = "block_replicas"
-_LARGE: Final = ("FILES", "BLOCKS", REPLICAS)
-#: The first and the last Unix second of the years from 1 to 9999.
-TIMES: Final = (-62_135_596_800, 253_402_300_799)
 #: The start of the last day that is a date.
 _LAST_MS: Final = dates.start_ms(date.max)
 #: Rows that are handed over to Arrow at once: texts of one array must stay below 2 GB.
 _SLICE: Final = 1_000_000
 
 
-def read_frames(
-    parts: Mapping[str, Sequence[Part]],
-    folder: Path,
-    each: Each = map,
-    rows: int = ROWS,
-    storage: StorageByNode | None = None,
+def make_frames(
+    rows: Iterable[KeyedRows], datasets: KnownDatasets, names: pl.Series, frames: Iterable[str], blocks: str
 ) -> dict[str, pl.DataFrame]:
-    """Return the frames that jobs build on, from the parts of the dumps' tables by name.
+    """Return ``frames`` of merged rows. ``names``: those that ``datasets`` numbers. Raises DataError (65) where a sum
+    leaves 64 bits.
 
-    Tables other than FILES, BLOCKS and the replicas come as they are. FILES (with DATASETS) give ``contents``:
-    ``dataset_name`` (once each), ``file_count``, ``invalid_file_count``, ``events``, ``dataset_bytes``. Replicas give
+    ``contents``: ``dataset_name`` (once each), ``file_count``, ``invalid_file_count``, ``events``, ``dataset_bytes``.
     ``presence``: ``dataset_name``, ``site_name``, ``kind``, ``present_file_count``, ``present_bytes``,
-    ``present_block_count``, ``full_block_count``, ``newest_replica_ms`` and, with BLOCKS, ``block_count`` and
-    ``is_complete``. ``storage``: of each node, where the nodes' names do not say it. ``folder`` takes some 60 bytes for
-    each row of these three meanwhile. Raises DataError (65) where a sum leaves 64 bits, OSError, and whatever the parts
-    raise.
+    ``present_block_count``, ``full_block_count``, ``newest_replica_ms``, and ``with blocks`` ``block_count`` and
+    ``is_complete``. ``block_sums``: ``dataset_id``, ``month`` (of the creation of blocks, or null), ``block_count``,
+    and in 128 bits ``file_count``, ``events`` (null where no file says), ``bytes``; with ``blocks`` ``valid`` of valid
+    files only.
     """
-    frames = read_tables({name: parts[name] for name in parts if is_small(name)}, each)
-    datasets, names = datasets_in(frames)
-    if "FILES" in parts:
-        contents = dataset_contents(parts["FILES"], datasets, folder, each, rows=rows)
-        frames["contents"] = contents_frame(contents, names)
-    if REPLICAS in parts:
-        blocks = parts.get("BLOCKS")
-        frames["presence"] = _presence(parts[REPLICAS], blocks, datasets, names, folder, each, rows, storage)
-    return frames
-
-
-def read_tables(parts: Mapping[str, Sequence[Part]], each: Each = map) -> dict[str, pl.DataFrame]:
-    """Tables as they are."""
-    some = [(name, part) for name in parts for part in parts[name]]
-    pieces: dict[str, list[pa.Table]] = {name: [] for name, _ in some}
-    for (name, _), tables in zip(some, each(read_whole, [part for _, part in some]), strict=True):
-        pieces[name] += tables
-    return {name: frame_of(tables) for name, tables in pieces.items()}
-
-
-def is_small(table: str) -> bool:
-    """Return whether a table is read whole."""
-    return table not in _LARGE
+    by_kind = rows_by_kind(rows)
+    made = {}
+    for name in frames:
+        if name == "contents":
+            made[name] = contents_frame(DatasetContents.from_rows(by_kind[TOTALS], datasets), names)
+        elif name == "block_sums":
+            made[name] = _block_sums(by_kind[MONTH_SUMS], is_valid_only=blocks == "valid")
+        else:
+            pieces = [presence_frame(one, counts_blocks="blocks" in name)
+                      for one in (*by_kind[DATASET_REPLICAS], no_replicas())]  # fmt: skip
+            made["presence"] = pl.concat(pieces)
+    return made
 
 
 def frame_of(tables: Iterable[pa.Table]) -> pl.DataFrame:
+    """Return tables as a frame."""
     import pyarrow as pa
 
     frame = pl.from_arrow(pa.concat_tables(tables))
@@ -104,7 +86,7 @@ def datasets_in(frames: Frames) -> tuple[KnownDatasets, pl.Series]:
 
 
 def contents_frame(contents: DatasetContents, names: pl.Series) -> pl.DataFrame:
-    """``contents``, as :func:`read_frames` describes it."""
+    """Return ``contents``, as :func:`make_frames` describes it."""
     return pl.DataFrame(
         {
             "dataset_name": names,
@@ -116,30 +98,21 @@ def contents_frame(contents: DatasetContents, names: pl.Series) -> pl.DataFrame:
     )
 
 
-def _presence(
-    replicas: Sequence[Part],
-    blocks: Sequence[Part] | None,
-    dbs_datasets: KnownDatasets,
-    names: pl.Series,
-    folder: Path,
-    each: Each,
-    rows: int,
-    storage: StorageByNode | None,
-) -> pl.DataFrame:
-    if blocks is None:
-        result = presence(replicas, folder, each, rows=rows, storage=storage)
-    else:
-        of_dbs: dict[str, Any] = {"blocks": blocks, "dbs_datasets": dbs_datasets, "names": names.to_list()}
-        result = presence(replicas, folder, each, **of_dbs, rows=rows, storage=storage)
-    return presence_frame(result, counts_blocks=blocks is not None)
+def no_replicas() -> KeyedRows:
+    """Return the replicas of datasets if there are none."""
+    columns = {name: np.zeros(0, kind) for name, kind in {**COLUMNS, "dataset": "i8", "node": "i8"}.items()}
+    names = {name: array([], "string") for name in ("dataset", "node")}
+    return merge_replicas(0, [KeyedRows(0, "", columns, names)], None, None)
 
 
-def presence_frame(result: Presence, *, counts_blocks: bool) -> pl.DataFrame:
-    """``presence``, as :func:`read_frames` describes it."""
-    columns = result.rows
-    texts = {"dataset_name": (result.datasets, "dataset"), "site_name": (result.sites, "site"), "kind": (KINDS, "kind")}
+def presence_frame(rows: KeyedRows, *, counts_blocks: bool) -> pl.DataFrame:
+    """Return ``presence``, as :func:`make_frames` describes it."""
+    columns = rows.columns
+    texts = {"dataset_name": (rows.names["dataset"], "dataset"), "site_name": (rows.names["site"], "site"),
+             "kind": (KINDS, "kind")}  # fmt: skip
     named = {
-        name: pl.Series(values, dtype=pl.String).gather(columns[column]) for name, (values, column) in texts.items()
+        name: pl.Series(values=values, dtype=pl.String).gather(columns[column])
+        for name, (values, column) in texts.items()
     }
     numbers = {name: values for name, values in columns.items() if name.endswith(("_count", "_bytes"))}
     newest = nullable(columns["newest_ms"], columns["has_newest"])
@@ -152,26 +125,45 @@ def presence_frame(result: Presence, *, counts_blocks: bool) -> pl.DataFrame:
     return frame.with_columns(count).with_columns(is_complete.fill_null(value=False).alias("is_complete"))
 
 
+def _block_sums(rows: Sequence[KeyedRows], *, is_valid_only: bool) -> pl.DataFrame:
+    names = ("dataset", "month", "block_count", *SUMS)
+    sums = pl.DataFrame(join_columns(rows, names), schema=dict.fromkeys(names, pl.Int64))
+    events, sizes = (
+        pl.col(f"{name}_upper").cast(pl.Int128) * 2**32 + pl.col(f"{name}_lower").cast(pl.Int128)
+        for name in ("events", "bytes")
+    )
+    months, places = np.unique(sums["month"].to_numpy(), return_inverse=True)
+    texts = [None if month == NULL else f"{1970 + month // 12:04}-{month % 12 + 1:02}" for month in months.tolist()]
+    return sums.select(
+        pl.col("dataset").alias("dataset_id"),
+        pl.Series("month", texts, pl.String).gather(places),
+        "block_count",
+        (pl.col("files") - (pl.col("invalid") if is_valid_only else 0)).cast(pl.Int128).alias("file_count"),
+        pl.when(pl.col("events_there") > 0).then(events).alias("events"),
+        sizes.alias("bytes"),
+    )
+
+
 def nullable(values: npt.NDArray[Any], is_valid: npt.NDArray[np.bool_]) -> pl.Series:
-    """``values``, null where they are not valid."""
+    """Return ``values``, null where they are not valid."""
     return pl.DataFrame({"values": values, "there": is_valid}).select(pl.when("there").then("values")).to_series()
 
 
 def one_each(rows: pl.DataFrame, key: str, *values: str) -> pl.DataFrame:
-    """``rows`` with each ``key`` once and no null key: of several rows the largest values win, whatever their order."""
+    """Return ``rows`` with each ``key`` once and no null key; of several rows the largest values win."""
     # Nulls come first, and are the smallest.
     in_order = rows.filter(pl.col(key).is_not_null()).select(key, *values).sort(values)
     return in_order.unique(key, keep="last")
 
 
 def identities(datasets: pl.DataFrame) -> pl.DataFrame:
-    """``dataset_id`` (once each), ``dataset_name``: the rows of DATASETS that have both."""
+    """Return ``dataset_id`` (once each), ``dataset_name``: the rows of DATASETS that have both."""
     named = datasets.filter(pl.col("dataset").is_not_null())
     return one_each(named, "dataset_id", "dataset").rename({"dataset": "dataset_name"})
 
 
 def releases(frames: Frames) -> pl.DataFrame:
-    """``dataset_name`` (once each), ``release_versions``: releases that made it, sorted, joined by commas."""
+    """Return ``dataset_name`` (once each), ``release_versions``: releases that made it, sorted, joined by commas."""
     modules = one_each(frames["OUTPUT_MODULE_CONFIGS"], "output_mod_config_id", "release_version_id")
     versions = one_each(frames["RELEASE_VERSIONS"], "release_version_id", "release_version")
     made = (
@@ -225,7 +217,7 @@ def by_dataset(presence: pl.DataFrame) -> pl.DataFrame:
     ``site_names`` (sorted, joined by commas), ``disk_bytes``, ``tape_bytes``, ``present_file_count``,
     ``newest_replica_ms`` (or null).
 
-    ``presence``: of :func:`read_frames`; rows with nothing there, or of no dataset, do not count. Raises DataError
+    ``presence``: of :func:`make_frames`; rows with nothing there, or of no dataset, do not count. Raises DataError
     (65).
     """
     there = presence.filter(
@@ -248,27 +240,13 @@ def by_dataset(presence: pl.DataFrame) -> pl.DataFrame:
     return in_64_bits(summed).with_columns(pl.col("disk_bytes", "tape_bytes").fill_null(0))
 
 
-def campaign() -> pl.Expr:
-    """``campaign``: the second part of a dataset's name up to its first dash, from ``processing_name``."""
-    return pl.col("processing_name").str.split("-").list.first().fill_null("").alias("campaign")
-
-
-def month(column: str) -> pl.Expr:
-    """Return the month (``2026-01``, UTC) of Unix seconds; null where there are none, or none of a year from 1 to 9999.
-    """
-    seconds = pl.col(column)
-    is_time = seconds.is_between(*TIMES)
-    whole = pl.when(is_time).then(seconds).floor().cast(pl.Int64)
-    return pl.from_epoch(whole, "s").dt.strftime("%Y-%m")
-
-
 def date_of_ms(column: str) -> pl.Expr:
     """Return the date (UTC) of milliseconds since 1970; of times after the year 9999, which have none, its last day."""
     return pl.from_epoch(pl.col(column).clip(upper_bound=_LAST_MS), "ms").dt.date()
 
 
 def with_derived(rows: pl.DataFrame, names: Iterable[str]) -> pl.DataFrame:
-    """``rows`` with those of ``names`` that are in :data:`cmsspark.base.names.DERIVED` and not in ``rows``.
+    """Return ``rows`` with those of ``names`` that are in :data:`cmsspark.base.names.DERIVED` and not in ``rows``.
 
     They are computed once for each distinct text.
     """
@@ -282,13 +260,13 @@ def with_derived(rows: pl.DataFrame, names: Iterable[str]) -> pl.DataFrame:
 
 
 def as_table(rows: pl.DataFrame, table: str, day: date) -> pl.DataFrame:
-    """``rows`` with the columns of a stored table: derived columns, ``day`` and ``timestamp`` are added."""
+    """Return ``rows`` with the columns of a stored table: derived columns, ``day`` and ``timestamp`` are added."""
     names = stored_table(table).names
     of_day = {"day": pl.lit(day), "timestamp": pl.lit(dates.start_ms(day), pl.Int64)}
     return with_derived(rows, names).with_columns(**of_day).select(names)
 
 
-def whole(values: pl.Series, what: str) -> pl.Series:
+def round_values(values: pl.Series, what: str) -> pl.Series:
     """Round to the nearest integer, half away from zero. Raises DataError (65) on 64-bit overflow."""
     rounded_values, fits = rounded(values.fill_null(0.0).to_numpy())
     if not fits.all():
@@ -303,7 +281,7 @@ def exact_sum(name: str) -> pl.Expr:
 
 
 def in_64_bits(rows: pl.DataFrame) -> pl.DataFrame:
-    """``rows`` with their 128-bit sums in 64 bits. Raises DataError (65) where one does not fit."""
+    """Return ``rows`` with their 128-bit sums in 64 bits. Raises DataError (65) where one does not fit."""
     for name, kind in rows.schema.items():
         if kind == pl.Int128 and rows[name].abs().max() is not None and rows[name].abs().max() >= 2**63:  # type: ignore[operator]
             raise _too_large(name)
@@ -315,7 +293,7 @@ def _too_large(what: str) -> DataError:
 
 
 def to_arrow(rows: pl.DataFrame, schema: pa.Schema) -> pa.Table:
-    """``rows`` as an Arrow table with the columns and types of ``schema``."""
+    """Return ``rows`` as an Arrow table with the columns and types of ``schema``."""
     import pyarrow as pa
 
     oldest = pl.CompatLevel.oldest()

@@ -58,22 +58,33 @@ class TableSource:
         schema = ", ".join(f"`{field.name}` {kinds[str(field.type)]}" for field in self.columns)
         return self.rows.mapInArrow(self.read, schema)
 
+    @property
+    def items(self) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Table]]:
+        """What makes tables of Spark's rows, in the worker that reads them: texts do not cross to the JVM and back."""
+        return _Tables(self.read)
+
     def mapped(self, mapper: Callable[[Iterable[pa.Table]], Iterator[pa.RecordBatch]], schema: str) -> DataFrame:
         """Return the rows that ``mapper`` makes of the table's rows, in the worker that reads them."""
-        return self.rows.mapInArrow(_Mapped(self.read, mapper), schema)
+        return self.rows.mapInArrow(_Mapped(self.items, mapper), schema)
+
+
+@dataclass(frozen=True)
+class _Tables:
+    read: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+        import pyarrow as pa
+
+        return (pa.Table.from_batches([batch]) for batch in self.read(batches))
 
 
 @dataclass(frozen=True)
 class _Mapped:
-    """Reads rows of a table and maps them at once, so that texts do not cross to the JVM and back."""
-
-    read: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+    items: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Table]]
     mapper: Callable[[Iterable[pa.Table]], Iterator[pa.RecordBatch]]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
-        yield from self.mapper(pa.Table.from_batches([batch]) for batch in self.read(batches))
+        return self.mapper(self.items(batches))
 
 
 def table_source(

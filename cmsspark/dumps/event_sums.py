@@ -50,7 +50,7 @@ def month_sums(frames: Frames, without: Sequence[str], skims: Sequence[str] = ()
         .join(dump_frames.identities(frames["DATASETS"]), "dataset_id")
         .join(datasets.select("dataset_name"), "dataset_name")
     )
-    named = dump_frames.with_derived(rows, ("data_tier", "processing_name"))
+    named = dump_frames.with_derived(rows, ("data_tier", "processing_name", "campaign"))
     tier = pl.col("data_tier").fill_null("")
     with_skim = tier
     for skim in reversed(skims):
@@ -58,6 +58,6 @@ def month_sums(frames: Frames, without: Sequence[str], skims: Sequence[str] = ()
         with_skim = pl.when(has_skim.fill_null(value=False)).then(tier + f"/{skim}").otherwise(with_skim)
     return named.with_columns(
         with_skim.alias("data_tier"),
-        dump_frames.campaign(),
+        pl.col("campaign").fill_null(""),
         is_left_out.alias("is_left_out"),
     )

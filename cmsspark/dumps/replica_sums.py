@@ -1,12 +1,9 @@
-"""The replicas of some datasets to what lies where: what :mod:`cmsspark.dumps.dataset_replicas` does with a range of
-partitions.
-"""
+"""The replicas of some datasets to one row for each dataset, site and kind of storage (rule 20)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -15,7 +12,6 @@ import numpy.typing as npt
 from cmsspark.base.exact_integers import Longs, joined
 from cmsspark.base.names import KINDS
 from cmsspark.counting.catalogue import Hashes
-from cmsspark.dumps.partitions import PartitionedRun, PartitionRange
 
 #: Numbers of a replica, in the order of the snapshot's columns.
 MEASURES: Final = ("block_files", "block_bytes", "node_files", "node_bytes", "created_ms")
@@ -28,11 +24,6 @@ COLUMNS: Final = {"block": "u8", **dict.fromkeys(MEASURES, "i8"), "there": "u1"}
 _LEAST: Final = np.iinfo(np.int64).min
 
 
-def names_file(run: PartitionedRun, what: str) -> Path:
-    """Return a file beside a run: its own names as JSON, or the numbers of these names among all."""
-    return run.path.with_suffix(".json" if what == "names" else f".{what}.npy")
-
-
 @dataclass(frozen=True)
 class Storage:
     """Of each node by its number: the number of its site, and its kind. ``site_count``: how many sites there are."""
@@ -42,28 +33,7 @@ class Storage:
     site_count: int
 
 
-@dataclass(frozen=True)
-class RangeOfDatasets:
-    """All replicas of some datasets, and the blocks that DBS names of them."""
-
-    replicas: PartitionRange
-    blocks: PartitionRange
-    counts_blocks: bool
-
-
-def rows_of_range(storage: Storage, task: RangeOfDatasets) -> dict[str, npt.NDArray[Any]]:
-    """Return the rows of the datasets in a range of partitions."""
-    part = task.replicas
-    columns = {name: _column(part, name, np.dtype(kind)) for name, kind in COLUMNS.items()}
-    columns |= {"dataset": _numbers(part, "dataset", "datasets"), "node": _numbers(part, "node", "nodes")}
-    blocks = None
-    if task.counts_blocks:
-        numbers = _column(task.blocks, "dataset", np.dtype(np.int32)).astype(np.int64)
-        blocks = {"dataset": numbers, "block": _column(task.blocks, "block", np.dtype(np.uint64))}
-    return rows_of_datasets(storage, columns, blocks)
-
-
-def rows_of_datasets(
+def sum_replicas(
     storage: Storage, columns: dict[str, npt.NDArray[Any]], in_dbs: Mapping[str, npt.NDArray[Any]] | None
 ) -> dict[str, npt.NDArray[Any]]:
     """Return one row for each (dataset, site, kind), from all replicas of some datasets; ``columns`` is emptied.
@@ -189,15 +159,3 @@ def _starts(*columns: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
         return np.zeros(0, np.intp)
     differs = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
     return np.flatnonzero(np.concatenate(([True], differs)))
-
-
-def _numbers(part: PartitionRange, name: str, what: str) -> Longs:
-    """Return a column of a run's own numbers as numbers among all."""
-    pieces = [np.zeros(0, np.int64)]
-    for run, own in zip(part.runs, part.pieces(name), strict=True):
-        pieces.append(np.load(names_file(run, what))[own].astype(np.int64))
-    return np.concatenate(pieces)
-
-
-def _column(part: PartitionRange, name: str, kind: np.dtype[Any]) -> npt.NDArray[Any]:
-    return np.concatenate([np.zeros(0, kind), *part.pieces(name)])

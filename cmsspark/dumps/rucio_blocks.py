@@ -1,23 +1,32 @@
 """Sums of Rucio's files to replicas of blocks, where all sums of a dataset meet (rule 26).
 
-The second merge of tasks that share no disk, after that of :mod:`cmsspark.dumps.rucio_rows`.
+The second merge, after that of :mod:`cmsspark.dumps.rucio_rows`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from cmsspark.base.buffers import array, from_numpy
 from cmsspark.base.exact_integers import Longs, joined
 from cmsspark.counting.catalogue import Hashes, replica_keys
-from cmsspark.dumps.block_replicas import COUNTS, LARGEST, SUMS, summed, summed_again
-from cmsspark.dumps.dataset_replicas import Names
-from cmsspark.dumps.file_partitions import Arrays, numbered
-from cmsspark.dumps.keyed_rows import REPLICAS, Columns, KeyedRows
+from cmsspark.dumps.dataset_replicas import REPLICAS
+from cmsspark.dumps.keyed_rows import (
+    Columns,
+    KeyedRows,
+    Merge,
+    join_columns,
+    number_hashes,
+    number_names,
+    rows_by_kind,
+    with_own_names,
+)
 from cmsspark.dumps.replica_sums import BITS, NAMED
+from cmsspark.dumps.rucio_files import COUNTS, LARGEST, SUMS, sum_by, sum_rows
 from cmsspark.dumps.rucio_rows import (
     ATTACHMENTS,
     BLOCK_SUMS,
@@ -25,16 +34,14 @@ from cmsspark.dumps.rucio_rows import (
     DATASET_ACCESSES,
     OUTSIDE,
     READ_COUNTS,
-    columns_of,
-    hashes_of_names,
-    kinds_of,
-    with_own_names,
+    hash_names,
 )
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 #: Results: sums by (dataset, RSE), last accesses of datasets, blocks that are not in their dataset.
 RSE_SUMS, LAST_ACCESS, UNATTACHED = "rse_sums", "last_access", "unattached"
-#: Merges rows of one key.
-Merge = Callable[[int, list[KeyedRows]], Iterator[KeyedRows]]
 _MEASURED: Final = (*COUNTS, *SUMS, *LARGEST)
 
 
@@ -50,14 +57,14 @@ class BlockMerge:
 
     def __call__(self, key: int, rows: Iterable[KeyedRows]) -> Iterator[KeyedRows]:
         """Yield the results of Rucio, and those of ``merge``. Raises DataError (65)."""
-        by_kind = kinds_of(rows)
+        by_kind = rows_by_kind(rows)
         yield from by_kind.pop(READ_COUNTS, [])
         if outside := by_kind.pop(OUTSIDE, []):
-            yield KeyedRows(key, OUTSIDE, summed_again([one.columns for one in outside], ("rse",)))
+            yield KeyedRows(key, OUTSIDE, sum_rows(outside, ("rse",)))
         sums, totals = by_kind.pop(BLOCK_SUMS, []), by_kind.pop(BLOCK_TOTALS, [])
         attached, accesses = by_kind.pop(ATTACHMENTS, []), by_kind.pop(DATASET_ACCESSES, [])
         if totals:
-            blocks = _BlocksOfKey.of(sums, totals)
+            blocks = _BlocksOfKey.from_rows(sums, totals)
             yield KeyedRows(key, UNATTACHED, {"count": np.array([blocks.unattached(attached)], np.int64)})
             if len(blocks.sums["block"]):
                 yield blocks.rse_sums(key)
@@ -73,32 +80,29 @@ class _BlocksOfKey:
 
     hashes: Hashes
     dataset: Longs
-    datasets: list[str]
+    datasets: pa.StringArray
     files: Longs
     bytes: Longs
-    sums: Arrays
+    sums: Columns
 
     @classmethod
-    def of(cls, sums: Sequence[KeyedRows], totals: Sequence[KeyedRows]) -> _BlocksOfKey:
-        """From sums of several tasks. Each block of ``sums`` has totals."""
-        names = Names()
+    def from_rows(cls, sums: Sequence[KeyedRows], totals: Sequence[KeyedRows]) -> _BlocksOfKey:
+        """Join sums of several tasks. Each block of ``sums`` has totals."""
         both = [*totals, *sums]
-        columns = columns_of(both, ("block", "check"), np.uint64)
-        ids, firsts = numbered(columns["block"], columns["check"])
-        numbers = [np.array([*map(names.number, one.names["datasets"])], np.int64)[one.columns["dataset"]]
-                   for one in both]  # fmt: skip
+        columns = join_columns(both, ("block", "check"), np.uint64)
+        ids, firsts = number_hashes(columns["block"], columns["check"])
+        dataset, datasets = number_names(both, "dataset")
         split = sum(len(one.columns["block"]) for one in totals)
-        found = columns_of(totals, ("files", "upper", "lower"))
-        of_blocks = {name: np.zeros(len(firsts), np.int64) for name in found}
-        for name, values in found.items():
+        of_rows = join_columns(totals, ("files", "upper", "lower"))
+        of_blocks = {name: np.zeros(len(firsts), np.int64) for name in of_rows}
+        for name, values in of_rows.items():
             np.add.at(of_blocks[name], ids[:split], values)
-        rows = summed({"block": ids[split:], **columns_of(sums, ("rse", *_MEASURED))}, ("block", "rse"))
+        rows = sum_by({"block": ids[split:], **join_columns(sums, ("rse", *_MEASURED))}, ("block", "rse"))
         sizes = joined(of_blocks["upper"], of_blocks["lower"], "the files of a block")
-        datasets = [name for name in names.numbers if name is not None]
-        return cls(columns["block"][firsts], np.concatenate(numbers)[firsts], datasets, of_blocks["files"], sizes, rows)
+        return cls(columns["block"][firsts], dataset[firsts], datasets, of_blocks["files"], sizes, rows)
 
     def replicas(self, key: int, rses: Sequence[str]) -> KeyedRows:
-        """Return the replicas of blocks, as :class:`cmsspark.dumps.keyed_rows.ReplicaMapper` makes them."""
+        """Return the replicas of blocks, as :class:`cmsspark.dumps.dataset_replicas.ReplicaMapper` makes them."""
         rows, block = self.sums, self.sums["block"]
         has_time = rows["created_ms"] >= 0
         all_but_time = NAMED | BITS["block_files"] | BITS["block_bytes"] | BITS["node_files"] | BITS["node_bytes"]
@@ -113,33 +117,33 @@ class _BlocksOfKey:
             "created_ms": np.where(has_time, rows["created_ms"], 0),
             "there": (all_but_time | has_time * BITS["created_ms"]).astype(np.uint8),
         }
-        return KeyedRows(key, REPLICAS, columns, {"datasets": self.datasets, "nodes": list(rses)})
+        return KeyedRows(key, REPLICAS, columns, {"dataset": self.datasets, "node": array(list(rses), "string")})
 
     def rse_sums(self, key: int) -> KeyedRows:
         """Return the sums by (``dataset``, ``rse``)."""
         rows = {name: self.sums[name] for name in ("rse", *_MEASURED)}
-        found = summed({"dataset": self.dataset[self.sums["block"]], **rows}, ("dataset", "rse"))
-        return KeyedRows(key, RSE_SUMS, found, {"datasets": self.datasets})
+        sums = sum_by({"dataset": self.dataset[self.sums["block"]], **rows}, ("dataset", "rse"))
+        return KeyedRows(key, RSE_SUMS, sums, {"dataset": self.datasets})
 
     def last_access(self, key: int, accesses: Sequence[KeyedRows]) -> Iterator[KeyedRows]:
         """Yield the largest access in DIDS of each dataset with replicas that has one."""
-        (accessed_ms,) = columns_of(accesses, ("accessed_ms",)).values()
-        (wanted,) = columns_of(accesses, ("dataset",), np.uint64).values()
+        (accessed_ms,) = join_columns(accesses, ("accessed_ms",)).values()
+        (accessed,) = join_columns(accesses, ("dataset",), np.uint64).values()
         some = np.unique(self.dataset[self.sums["block"]])
-        hashes = hashes_of_names([self.datasets[number] for number in some.tolist()])
+        hashes = hash_names(self.datasets.take(from_numpy(some)))
         order = np.argsort(hashes)
-        place = np.minimum(np.searchsorted(hashes[order], wanted), len(order) - 1)
-        is_it = hashes[order][place] == wanted
+        place = np.minimum(np.searchsorted(hashes[order], accessed), len(order) - 1)
+        is_it = hashes[order][place] == accessed
         largest = np.full(len(self.datasets), -1, np.int64)
         np.maximum.at(largest, some[order][place[is_it]], accessed_ms[is_it])
         there = np.flatnonzero(largest >= 0)
         if len(there):
             columns = {"dataset": there, "accessed_ms": largest[there]}
-            yield with_own_names(KeyedRows(key, LAST_ACCESS, columns), "dataset", self.datasets)
+            yield with_own_names(KeyedRows(key, LAST_ACCESS, columns, {"dataset": self.datasets}))
 
     def unattached(self, attachments: Sequence[KeyedRows]) -> int:
         """Return how many blocks are not in their own dataset."""
-        rows = columns_of(attachments, ("block", "dataset"), np.uint64)
+        rows = join_columns(attachments, ("block", "dataset"), np.uint64)
         there = replica_keys(rows["block"].view(np.int64), rows["dataset"])
-        own = replica_keys(self.hashes.view(np.int64), hashes_of_names(self.datasets)[self.dataset])
+        own = replica_keys(self.hashes.view(np.int64), hash_names(self.datasets)[self.dataset])
         return int((~np.isin(own, there)).sum())

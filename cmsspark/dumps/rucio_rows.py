@@ -1,35 +1,35 @@
-"""Rows of a Rucio dump that move between tasks which share no disk (rules 24 to 26).
+"""Keyed rows of a Rucio dump (rules 24 to 26).
 
 First all rows of a file meet, by the hash of its name: :class:`FileMerge` has its block, size and replicas, and sums
 them by (block, RSE). Then all sums of a dataset meet, by the hash of its name: :mod:`cmsspark.dumps.rucio_blocks`.
-The rules stand in :mod:`cmsspark.dumps.file_partitions` and :mod:`cmsspark.dumps.block_replicas`, for processes too.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from cmsspark.base.buffers import array
+from cmsspark.base.buffers import from_numpy, to_numpy
 from cmsspark.base.exact_integers import Longs
-from cmsspark.base.names import block_dataset
 from cmsspark.counting.catalogue import Hash, Hashes, check_hash, hashes_in, name_hash
-from cmsspark.dumps.block_replicas import FileSums, file_sums
-from cmsspark.dumps.dataset_replicas import Names
-from cmsspark.dumps.file_partitions import (
-    ACCESS_COLUMNS,
-    CONTENT_COLUMNS,
-    REPLICA_COLUMNS,
-    Arrays,
-    RucioFiles,
-    rucio_files,
+from cmsspark.dumps.keyed_rows import (
+    Columns,
+    KeyedRows,
+    by_key,
+    join_columns,
+    keys_of_hashes,
+    number_names,
+    rank_names,
+    rows_by_kind,
 )
-from cmsspark.dumps.keyed_rows import Columns, KeyedRows, by_key, keys_of
+from cmsspark.dumps.rucio_files import ACCESS_COLUMNS, REPLICA_COLUMNS, FileSums, RucioFiles, join_files, sum_files
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 #: Rows of files: of CONTENTS, of REPLICAS, of DIDS.
 CONTENTS, FILE_REPLICAS, FILE_ACCESSES = "rucio_contents", "rucio_replicas", "rucio_accesses"
@@ -42,89 +42,76 @@ DISK_REPLICAS: Final = "disk_replicas"
 #: The counts of a task that read, which pass both merges.
 READ_COUNTS: Final = "read_counts"
 
-#: Kinds of each column of rows of files: hashes are unsigned.
-_KINDS: Final = {"hash": np.uint64, "check": np.uint64}
+
+def replica_rows(rows: Columns, keys: int) -> Iterator[KeyedRows]:
+    """Yield keyed rows of REPLICAS, with ``rucio_files.REPLICA_COLUMNS``."""
+    return by_key(FILE_REPLICAS, keys_of_hashes(rows["hash"], keys), rows)
 
 
-def replica_rows(rows: Arrays, keys: int) -> Iterator[KeyedRows]:
-    """Keyed rows of REPLICAS, with ``file_partitions.REPLICA_COLUMNS``."""
-    return by_key(FILE_REPLICAS, keys_of(rows["hash"], keys), rows)
+def access_rows(rows: Columns, keys: int) -> Iterator[KeyedRows]:
+    """Yield keyed rows of files in DIDS, with ``rucio_files.ACCESS_COLUMNS``."""
+    return by_key(FILE_ACCESSES, keys_of_hashes(rows["hash"], keys), rows)
 
 
-def access_rows(rows: Arrays, keys: int) -> Iterator[KeyedRows]:
-    """Keyed rows of files in DIDS, with ``file_partitions.ACCESS_COLUMNS``."""
-    return by_key(FILE_ACCESSES, keys_of(rows["hash"], keys), rows)
-
-
-def content_rows(rows: Arrays, names: Sequence[str], keys: int) -> Iterator[KeyedRows]:
-    """Keyed rows of CONTENTS: ``hash``, ``check``, ``bytes``, and ``parent``, a number among ``names``."""
-    for one in by_key(CONTENTS, keys_of(rows["hash"], keys), rows):
-        some, places = np.unique(one.columns["parent"], return_inverse=True)
-        columns = {name: values for name, values in one.columns.items() if name != "parent"}
-        yield one._replace(columns=columns | {"block": places}, names={"blocks": [names[number] for number in some]})
+def content_rows(rows: Columns, names: pa.StringArray, keys: int) -> Iterator[KeyedRows]:
+    """Yield keyed rows of CONTENTS: ``hash``, ``check``, ``bytes``, and ``parent``, a number among ``names``."""
+    columns = {"block" if name == "parent" else name: values for name, values in rows.items()}
+    return by_key(CONTENTS, keys_of_hashes(rows["hash"], keys), columns, {"block": names})
 
 
 def attachment_rows(blocks: Hashes, datasets: Hashes, keys: int) -> Iterator[KeyedRows]:
-    """Keyed rows of blocks (hashes of their names) in datasets."""
-    return by_key(ATTACHMENTS, keys_of(datasets, keys), {"block": blocks, "dataset": datasets})
+    """Yield keyed rows of blocks (hashes of their names) in datasets."""
+    return by_key(ATTACHMENTS, keys_of_hashes(datasets, keys), {"block": blocks, "dataset": datasets})
 
 
 def dataset_access_rows(datasets: Hashes, accessed_ms: Longs, keys: int) -> Iterator[KeyedRows]:
-    """Keyed rows of the largest access of each dataset."""
+    """Yield keyed rows of the largest access of each dataset."""
     some, places = np.unique(datasets, return_inverse=True)
     largest = np.full(len(some), -1, np.int64)
     np.maximum.at(largest, places, accessed_ms)
-    return by_key(DATASET_ACCESSES, keys_of(some, keys), {"dataset": some, "accessed_ms": largest})
+    return by_key(DATASET_ACCESSES, keys_of_hashes(some, keys), {"dataset": some, "accessed_ms": largest})
 
 
 @dataclass(frozen=True)
 class BlockNames:
     """Names of blocks, in order of their bytes; of each both hashes, and the number of its dataset."""
 
-    names: Sequence[str]
+    names: pa.StringArray
 
     @cached_property
-    def _numbers(self) -> Names:
-        numbers = Names()
-        for name in self.names:
-            numbers.number(block_dataset(name))
-        return numbers
+    def _datasets(self) -> pa.DictionaryArray:
+        import pyarrow.compute as pc
+
+        parts = pc.split_pattern(self.names, "#", max_splits=1)
+        return parts.flatten().take(parts.offsets.slice(0, len(parts))).dictionary_encode()
 
     @cached_property
     def hashes(self) -> Hashes:
-        return hashes_of_names(self.names)
+        return hash_names(self.names)
 
     @cached_property
     def checks(self) -> Hashes:
-        return hashes_of_names(self.names, check_hash)
+        return hash_names(self.names, check_hash)
 
-    @cached_property
-    def datasets(self) -> list[str]:
-        return [name for name in self._numbers.numbers if name is not None]
+    @property
+    def datasets(self) -> pa.StringArray:
+        return self._datasets.dictionary
 
     @cached_property
     def dataset_hashes(self) -> Hashes:
-        return hashes_of_names(self.datasets)
+        return hash_names(self.datasets)
 
     @cached_property
     def dataset(self) -> Longs:
-        return np.array([self._numbers.number(block_dataset(name)) for name in self.names], np.int64)
+        return to_numpy(self._datasets.indices, np.int32).astype(np.int64)
 
-    def rows(self, what: str, columns: Columns, keys: int) -> Iterator[KeyedRows]:
-        """Rows by the key of the dataset; ``block`` of ``columns``, a number here, becomes its name's hashes."""
+    def rows(self, kind: str, columns: Columns, keys: int) -> Iterator[KeyedRows]:
+        """Yield rows by the key of the dataset; ``block`` of ``columns``, a number here, becomes its name's hashes."""
         block = columns["block"]
         dataset = self.dataset[block]
         named = columns | {"block": self.hashes[block], "check": self.checks[block], "dataset": dataset}
-        for one in by_key(what, keys_of(self.dataset_hashes[dataset], keys), named):
-            yield with_own_names(one, "dataset", self.datasets)
-
-
-def with_own_names(rows: KeyedRows, what: str, names: Sequence[str]) -> KeyedRows:
-    """Rows whose column ``what``, numbers of ``names``, numbers the names that these rows have."""
-    some, places = np.unique(rows.columns[what], return_inverse=True)
-    return rows._replace(
-        columns=rows.columns | {what: places}, names={f"{what}s": [names[number] for number in some.tolist()]}
-    )
+        row_keys = keys_of_hashes(self.dataset_hashes, keys)[dataset]
+        return by_key(kind, row_keys, named, {"dataset": self.datasets})
 
 
 @dataclass(frozen=True)
@@ -132,22 +119,19 @@ class FilesOfKey:
     """All files of a key, and the names of their blocks."""
 
     files: RucioFiles
-    accesses: Arrays
+    accesses: Columns
     blocks: BlockNames
 
     @classmethod
-    def of(cls, rows: dict[str, list[KeyedRows]]) -> FilesOfKey:
-        """From rows by kind."""
+    def from_rows(cls, rows: dict[str, list[KeyedRows]]) -> FilesOfKey:
+        """Take the rows of files out of rows by kind."""
         contents = rows.pop(CONTENTS, [])
-        blocks = BlockNames(sorted({name for one in contents for name in one.names["blocks"]}))
-        numbers = {name: number for number, name in enumerate(blocks.names)}
-        columns = columns_of(contents, tuple(name for name in CONTENT_COLUMNS if name != "block"))
-        of_rows = [np.array([numbers[name] for name in one.names["blocks"]], np.int64)[one.columns["block"]]
-                   for one in contents]  # fmt: skip
-        columns["block"] = np.concatenate([np.zeros(0, np.int64), *of_rows])
-        replicas = columns_of(rows.pop(FILE_REPLICAS, []), REPLICA_COLUMNS)
-        accesses = columns_of(rows.pop(FILE_ACCESSES, []), ACCESS_COLUMNS)
-        return cls(rucio_files(columns, replicas), accesses, blocks)
+        numbers, names = number_names(contents, "block")
+        ranks = rank_names(names)
+        columns = join_columns(contents, ("hash", "check", "bytes")) | {"block": ranks[numbers]}
+        replicas = join_columns(rows.pop(FILE_REPLICAS, []), REPLICA_COLUMNS)
+        accesses = join_columns(rows.pop(FILE_ACCESSES, []), ACCESS_COLUMNS)
+        return cls(join_files(columns, replicas), accesses, BlockNames(names.take(from_numpy(np.argsort(ranks)))))
 
 
 @dataclass(frozen=True)
@@ -159,18 +143,17 @@ class FileMerge:
 
     def __call__(self, key: int, rows: Iterable[KeyedRows]) -> Iterator[KeyedRows]:
         """Yield sums by block, by the key of its dataset, and what is of no file as it is. Raises DataError (65)."""
-        by_kind = kinds_of(rows)
-        found = FilesOfKey.of(by_kind)
-        yield from self.sums(found)
+        by_kind = rows_by_kind(rows)
+        yield from self.sums(FilesOfKey.from_rows(by_kind))
         for others in by_kind.values():
             yield from others
 
-    def sums(self, found: FilesOfKey) -> Iterator[KeyedRows]:
-        """Yield what the files come to."""
-        sums = file_sums(found.files, found.accesses, self.day_ms)
-        yield from found.blocks.rows(BLOCK_SUMS, sums.sums, self.keys)
-        yield from found.blocks.rows(BLOCK_TOTALS, {"block": sums.blocks, **sums.totals}, self.keys)
-        yield from self._accesses(found.blocks, sums)
+    def sums(self, of_key: FilesOfKey) -> Iterator[KeyedRows]:
+        """Yield the sums of the files."""
+        sums = sum_files(of_key.files, of_key.accesses, self.day_ms)
+        yield from of_key.blocks.rows(BLOCK_SUMS, sums.sums, self.keys)
+        yield from of_key.blocks.rows(BLOCK_TOTALS, {"block": sums.blocks, **sums.totals}, self.keys)
+        yield from self._accesses(of_key.blocks, sums)
         if len(sums.no_block["rse"]):
             yield KeyedRows(0, OUTSIDE, sums.no_block)
 
@@ -191,14 +174,14 @@ class DiskReplicaMerge:
         """Yield (``block``, ``site``) of replicas on disk, the hash of the name and a number, by the block's key; and
         the counts of tasks that read.
         """
-        by_kind = kinds_of(rows)
+        by_kind = rows_by_kind(rows)
         yield from by_kind.pop(READ_COUNTS, [])
-        found = FilesOfKey.of(by_kind)
-        files = found.files
+        of_key = FilesOfKey.from_rows(by_kind)
+        files = of_key.files
         block, site = files.block[files.file], np.array([*self.sites, -1], np.int64)[files.rse]
         counts = (block >= 0) & (site >= 0)
-        pairs = unique_pairs({"block": found.blocks.hashes[block[counts]], "site": site[counts]})
-        yield from by_key(DISK_REPLICAS, keys_of(pairs["block"], self.keys), pairs)
+        pairs = unique_pairs({"block": of_key.blocks.hashes[block[counts]], "site": site[counts]})
+        yield from by_key(DISK_REPLICAS, keys_of_hashes(pairs["block"], self.keys), pairs)
 
 
 def unique_pairs(pairs: Columns) -> Columns:
@@ -210,30 +193,14 @@ def unique_pairs(pairs: Columns) -> Columns:
     return {"block": block[starts], "site": site[starts]}
 
 
-def merged_disk_replicas(key: int, rows: Sequence[KeyedRows]) -> Iterator[KeyedRows]:
+def merge_disk_replicas(key: int, rows: Sequence[KeyedRows]) -> Iterator[KeyedRows]:
     """Yield each (``block``, ``site``) of some rows once."""
     pairs = {name: np.concatenate([one.columns[name] for one in rows]) for name in ("block", "site")}
     yield KeyedRows(key, DISK_REPLICAS, unique_pairs(pairs))
 
 
-def kinds_of(rows: Iterable[KeyedRows]) -> dict[str, list[KeyedRows]]:
-    """Rows by kind."""
-    by_kind: dict[str, list[KeyedRows]] = defaultdict(list)
-    for one in rows:
-        by_kind[one.what].append(one)
-    return by_kind
-
-
-def columns_of(rows: Sequence[KeyedRows], names: Sequence[str], kind: Any = np.int64) -> Arrays:
-    """Columns of rows one after the other, also where there are none."""
-    return {
-        name: np.concatenate([np.zeros(0, _KINDS.get(name, kind)), *(one.columns[name] for one in rows)])
-        for name in names
-    }
-
-
-def hashes_of_names(names: Sequence[str], hash_name: Hash = name_hash) -> Hashes:
+def hash_names(names: pa.StringArray, hash_name: Hash = name_hash) -> Hashes:
     """Return the hashes of some texts."""
     import pyarrow as pa
 
-    return hashes_in(pa.chunked_array([array(list(names), "string")]), hash_name)
+    return hashes_in(pa.chunked_array([names], pa.string()), hash_name)

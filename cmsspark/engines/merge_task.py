@@ -1,6 +1,7 @@
-"""The merge in Spark's tasks: one for each partition by the keys of the report. Runs in Python workers, without Spark.
+"""The merges in Spark's tasks. They run in Python workers, without Spark.
 
-The rows of the tables leave a task encoded, many in one value, so that the JVM stores and moves them without decoding.
+Accesses are merged by the keys of the report, jobs by the hash of their id, a task for each partition. The rows of the
+tables leave a task encoded, many in one value, so that the JVM stores and moves them without decoding.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark.base import buffers
 from cmsspark.base.schemas import stored_table
+from cmsspark.counting.htcondor_jobs import EARLIER, JOB
 from cmsspark.counting.merge import merge
-from cmsspark.counting.pre_aggregate import QUARANTINE
+from cmsspark.counting.pre_aggregate import COLUMNS, QUARANTINE, record_batch
+from cmsspark.engines.job_work import JobTables, JobWork
+from cmsspark.sources.registry import JOB_TABLES
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,6 +34,9 @@ MERGED_COLUMNS: Final = (
     ("detail", "string"),
     ("packed", "binary"),
 )
+#: (name, type) of each column of a merge of jobs. A row of a table of jobs has the table's name in ``kind`` and encoded
+#: rows in ``packed``; all other rows are as those of accesses.
+MERGED_JOB_COLUMNS: Final = (*COLUMNS, ("packed", "binary"))
 #: Rows that are encoded together.
 _PACKED_ROWS: Final = 250_000
 
@@ -50,11 +57,55 @@ class MergeTask:
             (REPORT, aggregated.report(self.day, stored_table("data_aggregation"))),
             (PAIRS, aggregated.site_pairs(self.day, stored_table("site_pairs"))),
         ):
-            for rows in slices_of(table):
+            for rows in slice_rows(table):
                 yield from _batch([(kind, None, None, rows.num_rows, None, encode_rows(rows))])
 
 
-def slices_of(table: pa.Table) -> Iterator[pa.Table]:
+@dataclass(frozen=True)
+class JobMergeTask:
+    """Merges one partition: batches of ``jobs.JOB_COLUMNS`` become batches of ``MERGED_JOB_COLUMNS``."""
+
+    work: JobWork
+    day: date
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        records: list[bytes] = []
+        earlier: list[int] = []
+        for batch in batches:
+            kinds = batch["kind"].to_pylist()
+            others = [row for row, kind in enumerate(kinds) if kind not in (JOB, EARLIER)]
+            if others:
+                rest = batch.take(buffers.array(others, "long")).select([name for name, _ in COLUMNS])
+                yield _unpacked(rest)
+            columns = zip(kinds, batch["id_hash"].to_pylist(), batch["record"].to_pylist(), strict=True)
+            for kind, number, record in columns:
+                if kind == JOB:
+                    records.append(record)
+                elif kind == EARLIER:
+                    earlier.append(number)
+        if not records:
+            return
+        merged = self.work.counts().merge(records, earlier)
+        for batch in merged.batches():
+            yield _unpacked(batch)
+        tables = JobTables()
+        tables.add(merged)
+        for table in JOB_TABLES:
+            for rows in slice_rows(tables.table(table, self.day)):
+                packed: dict[str, list[Any]] = {name: [None] for name, _ in MERGED_JOB_COLUMNS}
+                yield record_batch({**packed, "kind": [table], "packed": [encode_rows(rows)]}, MERGED_JOB_COLUMNS)
+
+
+def _unpacked(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a batch of accesses with the column of encoded rows, which is null."""
+    import pyarrow as pa
+
+    arrays = [column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column for column in batch.columns]
+    arrays.append(buffers.binary([None] * batch.num_rows))
+    return pa.RecordBatch.from_arrays(arrays, [name for name, _ in MERGED_JOB_COLUMNS])
+
+
+def slice_rows(table: pa.Table) -> Iterator[pa.Table]:
     """Yield the rows of a table, as many as are encoded together."""
     for start in range(0, table.num_rows, _PACKED_ROWS):
         yield table.slice(start, _PACKED_ROWS)

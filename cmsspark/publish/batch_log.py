@@ -78,7 +78,7 @@ class BatchLogDamaged(DataError):
 class BatchLog(StateDatabase):
     """The batch log of one day of one table at one destination."""
 
-    what = "the batch log"
+    label = "the batch log"
     tables = _SCHEMA
     repair = "cmsspark outbox rebuild makes a new one from the spool"
     damaged = BatchLogDamaged

@@ -13,21 +13,16 @@ import re
 import ssl
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
-from urllib.parse import urlsplit
 
 import msgspec
 
 from cmsspark.base.errors import NotAllowed, SettingsError
-from cmsspark.settings.http_client import HttpAddress
+from cmsspark.settings.http_client import LOOPBACK, HttpAddress
 from cmsspark.settings.secrets import basic_credentials, read_private, safe_text, tls_context
 
 _DESTINATION: Final = re.compile(r"/(?:queue|topic)/[A-Za-z0-9._>*-]+")
-_URL: Final = re.compile(
-    r"(?P<scheme>https?)://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::(?P<port>[0-9]{1,5}))?(?P<path>(?:/[A-Za-z0-9._~-]*)*)"
-)
 _PRODUCER: Final = re.compile(r"[A-Za-z0-9._-]+")
 _ADDRESS: Final = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})")
-LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 
@@ -153,26 +148,26 @@ def read_endpoint(path: Path) -> Endpoint:
     """
     file, source = _read(path)
     url = file.url or _build_url(file, source)
-    match = _URL.fullmatch(url)
-    if match is None or not 0 < int(match["port"] or 443) < 65_536:
-        raise source.error("url is https://host:port/producer, without user, `?` and `#`", "something else", "url")
-    last = match["path"].rpartition("/")[2]
+    try:
+        address = HttpAddress.from_url(url)
+    except ValueError:
+        form = "url is https://host:port/producer, without user, `?` and `#`"
+        raise source.error(form, "something else", "url") from None
+    last = address.path.rpartition("/")[2]
     if file.producer is not None and last and file.producer != last:
         raise source.error("the last part of url's path is the producer", "another than `producer`", "producer")
     producer = file.producer or last
     if not _PRODUCER.fullmatch(producer):
         raise source.error("the producer, the last part of url's path, is letters, digits, `.`, `_`, `-`",
                            "something else", "url")  # fmt: skip
-    host = str(urlsplit(url).hostname)
-    secure = match["scheme"] == "https"
-    if not secure and host not in LOOPBACK:
+    if address.is_exposed:
         raise source.error("url begins with https:// (http:// only on this host)",
                            "a password would be sent unencrypted", "url")  # fmt: skip
     return Endpoint(
-        host=host,
-        port=int(match["port"] or (443 if secure else 80)),
-        path=match["path"] if last else f"{match['path'].rstrip('/')}/{producer}",
-        is_secure=secure,
+        host=address.host,
+        port=address.port,
+        path=address.path if last else f"{address.path.rstrip('/')}/{producer}",
+        is_secure=address.is_secure,
         authorization=None if file.password is None else f"Basic {basic_credentials(file.username, file.password)}",
         producer=producer,
         type=file.type,

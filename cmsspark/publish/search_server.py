@@ -8,21 +8,18 @@ and the only host that the login is sent to.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Final
-from urllib.parse import urlsplit
 
 import msgspec
 
 from cmsspark.base.errors import NotAllowed, UsageError
-from cmsspark.publish.credentials import LOOPBACK, CredentialsSource, read_credentials_file
+from cmsspark.publish.credentials import CredentialsSource, read_credentials_file
 from cmsspark.settings.http_client import HttpAddress
 from cmsspark.settings.secrets import basic_credentials, safe_text
 
 EXAMPLE: Final = "etc/opensearch.example.json"
-_URL: Final = re.compile(
-    r"(?P<scheme>https?)://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::(?P<port>[0-9]{1,5}))?(?P<path>(?:/[A-Za-z0-9._~:@%-]*)*)"
-)
 
 Text = Annotated[str, msgspec.Meta(min_length=1, pattern=r"^[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?$")]
 _Name = Annotated[str, msgspec.Meta(min_length=1)]
@@ -59,42 +56,48 @@ def search_server(url: str | None, login: Path | None) -> SearchServer:
     chosen = url or file.url
     if chosen is None:
         raise UsageError("--verify needs the address of an OpenSearch", next_step=f"--verify URL, or url in {EXAMPLE}")
-    host, port, path, is_secure = _parts(chosen)
-    login_host = None if file.url is None else _parts(file.url)[0]
-    if login_host is not None and login_host != host:
+    address = _address(chosen)
+    login_host = address.host if file.url is None else _address(file.url).host
+    if login_host != address.host:
         raise NotAllowed(
             "a login is sent to its own server only",
             where=login,
-            found=f"a login for {login_host}, and {host} to verify",
+            found=f"a login for {login_host}, and {address.host} to verify",
             next_step="name the login file of that server with --verify-login",
         )
     authorization, secrets = _authorization(file, source)
-    if authorization is not None and not is_secure and host not in LOOPBACK:
+    if authorization is not None and address.is_exposed:
         raise NotAllowed(
-            "a login is never sent unencrypted to another host", where=f"http://{host}", next_step="use https://"
+            "a login is never sent unencrypted to another host",
+            where=f"http://{address.host}",
+            next_step="use https://",
         )
     folder = Path() if login is None else login.parent
     named = {"ca": file.ca, "cert": file.cert, "key": file.key}
     files = {name: (folder / value).absolute() for name, value in named.items() if value is not None}
-    return SearchServer(host, port, path, is_secure, authorization=authorization, secrets=secrets, **files)
+    path = address.path.rstrip("/")
+    return SearchServer(
+        address.host, address.port, path, address.is_secure, authorization=authorization, secrets=secrets, **files
+    )
 
 
 def _login(path: Path) -> tuple[_LoginFile, CredentialsSource]:
     file, source = read_credentials_file(path, _LoginFile, EXAMPLE)
-    if file.url is not None and not _URL.fullmatch(file.url):
-        raise source.error("url is https://host:port/prefix, without user, `?` and `#`", "something else", "url")
+    try:
+        _address(file.url or "http://localhost")
+    except UsageError:
+        form = "url is https://host:port/prefix, without user, `?` and `#`"
+        raise source.error(form, "something else", "url") from None
     return file, source
 
 
-def _parts(url: str) -> tuple[str, int, str, bool]:
-    """Host, port, path without a slash at its end, and whether it uses TLS."""
-    match = _URL.fullmatch(url)
-    if match is None or not 0 < int(match["port"] or 443) < 65_536:
-        # The text is not repeated: it may hold a password.
-        raise UsageError("the address of an OpenSearch is https://host:port/prefix, without user, `?` and `#`")
-    is_secure = match["scheme"] == "https"
-    port = int(match["port"] or (443 if is_secure else 80))
-    return str(urlsplit(url).hostname), port, match["path"].rstrip("/"), is_secure
+def _address(url: str) -> HttpAddress:
+    with suppress(ValueError):
+        address = HttpAddress.from_url(url)
+        if "?" not in address.path:
+            return address
+    # The text is not repeated: it may hold a password.
+    raise UsageError("the address of an OpenSearch is https://host:port/prefix, without user, `?` and `#`")
 
 
 def _authorization(file: _LoginFile, source: CredentialsSource | None) -> tuple[str | None, tuple[str, ...]]:

@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import date
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -14,10 +13,12 @@ from typing import IO, Any
 
 import numpy as np
 
-from cmsspark.base.buffers import array, from_numpy
+from cmsspark.base.buffers import from_numpy
 from cmsspark.counting.catalogue import Catalogue, Replicas, Report, check_catalogue, open_or_build
 from cmsspark.counting.catalogue_build import Each, Part, build_catalogue, build_replicas
-from cmsspark.dumps.rucio_parts import read_rucio
+from cmsspark.dumps.process_transport import ProcessTransport
+from cmsspark.dumps.rucio_replicas import spill_disk_replicas
+from cmsspark.dumps.rucio_scan import RucioScan, read_rses
 from cmsspark.filesystems.storage import Files, unreadable
 from cmsspark.sources.dbs import read_table_arrow
 from cmsspark.sources.dumps import Dump
@@ -154,20 +155,9 @@ def _parts_of_phedex(files: Files, phedex: Dump, spill: Path) -> list[Part]:
 
 def _parts_of_rucio(files: Files, rucio: Dump, each: Each, rses_file: str | None, spill: Path) -> list[Part]:
     """Block replicas on disk, from the replicas of files."""
-    # Nothing that depends on the day is used.
-    parts = read_rucio(rucio, date.min, spill, each, rses_file=rses_file, opened=partial(opened, files))
-    return [partial(_on_disk, parts.rses.storage(), part) for part in parts.replicas.parts]
-
-
-def _on_disk(storage: dict[str, tuple[str, str]], part: Part) -> Iterator[Any]:
-    """Tables of (``block_name``, ``site``): the replicas of blocks on disk."""
-    import pyarrow as pa
-
-    for table in part():
-        nodes = table["node_name"].combine_chunks().dictionary_encode()
-        storages = [storage[node] for node in nodes.dictionary.to_pylist()]
-        sites = array([site if kind == "disk" else None for site, kind in storages], "string").take(nodes.indices)
-        yield pa.table({"block_name": table["block_name"], "site": sites}).drop_null()
+    opener = partial(opened, files)
+    rses, _ = read_rses(rucio, rses_file, opener)
+    return spill_disk_replicas(ProcessTransport(spill, each, opener), RucioScan(rucio, rses))
 
 
 @contextmanager

@@ -205,12 +205,12 @@ def identical_files(sources: Iterable[DayInput]) -> list[list[str]]:
                 by_size.setdefault(file.size, []).append(file.path)
         for paths in by_size.values():
             # Most files of one size differ at their start: few are read whole.
-            for candidates in _same(paths, _start) if len(paths) > 1 else ():
-                identical += _same(candidates, _content)
+            for candidates in _group_same(paths, _start) if len(paths) > 1 else ():
+                identical += _group_same(candidates, _content)
     return identical
 
 
-def _same(paths: list[str], key_of: Callable[[str], Any]) -> list[list[str]]:
+def _group_same(paths: list[str], key_of: Callable[[str], Any]) -> list[list[str]]:
     """Groups of at least two files with the same ``key_of``."""
     groups: dict[Any, list[str]] = {}
     keys: dict[tuple[int, int], Any] = {}

@@ -16,6 +16,7 @@ import click
 from cmsspark.base import dates
 from cmsspark.base.compiled import unavailable_reason
 from cmsspark.base.errors import DataError, InputMissing
+from cmsspark.base.schemas import stored_table
 from cmsspark.base.text.plurals import number_of
 from cmsspark.cli.job_output import output_options, print_outcome
 from cmsspark.cli.options import engine_option, job_options, settings_of, store_of, with_sources
@@ -36,10 +37,8 @@ from cmsspark.store.job_index import JOBS, Job
 
 if TYPE_CHECKING:
     import polars as pl
-    from pyspark.sql import SparkSession
 
     from cmsspark.dumps.dump_frames import Frames
-    from cmsspark.dumps.dump_tables import TableSource
     from cmsspark.settings.settings import Settings
 
 
@@ -52,11 +51,11 @@ class DumpJob:
     """A job on dumps. ``dbs``: the columns it reads of each DBS table; ``replicas``: whether it reads the snapshot.
 
     ``build(frames, day)`` makes the job's table, which has its name, from the frames that
-    :func:`cmsspark.dumps.dump_frames.read_frames` describes, whichever engine has read them.
+    :func:`cmsspark.dumps.dump_frames.make_frames` describes, whichever engine has read them.
 
     ``rucio``: tables of Rucio that it reads beside those of replicas; ``rucio_frames``: what it reads of Rucio alone
     (``rse_sums``, ``last_access``, ``differences``). A job with these, or with ``is_of_rucio``, takes no other
-    replicas. ``block_contents``: what FILES comes to by block instead of by dataset, of ``all`` files or ``valid``
+    replicas. ``block_contents``: FILES are summed by block instead of by dataset, ``all`` of them or ``valid``
     ones. ``more(files, request)``: frames from elsewhere. ``manifest(frames)``: entries of the manifest. ``options``:
     options of its command beside those of all jobs; ``configured``: the job for their values.
     """
@@ -96,20 +95,6 @@ class DumpJob:
         chosen = [folders.choose_dbs_dump(files, layout, day, self.dbs)] if self.dbs else []
         tables = (*DUMPS["rucio"].for_streams, *self.rucio)
         return [*chosen, folders.choose_replica_dump(files, layout, day, tables)] if self.replicas else chosen
-
-    def sources(self, spark: SparkSession, dumps: list[Dump], feed: str = "auto") -> dict[str, TableSource]:
-        """Return the sources of the tables in Spark, by the tables' names; those of Rucio are made elsewhere
-        (:mod:`cmsspark.run.dump_spark`).
-        """
-        from cmsspark.dumps.dataset_replicas import REPLICA_COLUMNS
-        from cmsspark.dumps.dump_tables import table_source
-
-        return {
-            name: table_source(spark, dump, name, self.dbs[name] if dump.kind == "dbs" else REPLICA_COLUMNS, feed)
-            for dump in dumps
-            if dump.kind != "rucio"
-            for name in (self.dbs if dump.kind == "dbs" else dump.tables)
-        }
 
     def command(self) -> click.Command:
         """Return the job's click command."""
@@ -166,7 +151,7 @@ class DumpDayRun:
         self, files: Files, dumps: list[Dump], engine_name: str, write: Callable[[results.StagedRun], Written]
     ) -> results.CurrentTable:
         """Write the table into a new run with ``write``, and make the run current."""
-        from cmsspark.dumps.rucio_parts import future_accesses
+        from cmsspark.dumps.rucio_scan import future_accesses
 
         log, name, day = self.run_context.log, self.job.name, self.request.day
         for dump in dumps:
@@ -197,26 +182,29 @@ class DumpDayRun:
 
 
 def _run_by_processes(day_run: DumpDayRun, dumps: list[Dump]) -> results.CurrentTable:
-    from cmsspark.dumps.dump_parts import spill_folder, write_by_processes
+    # Imported before the processes are forked, so that they share it.
+    from cmsspark.dumps.process_transport import ProcessTransport, spill_folder
     from cmsspark.run import local
+    from cmsspark.run.dump_table import make_table
 
+    files = LocalFiles()
     with local.worker_pool() as workers:
 
         def write(staged: results.StagedRun) -> Written:
-            more = day_run.job.more(LocalFiles(), day_run.request) if day_run.job.more else {}
-            settings = day_run.request.settings
-            with spill_folder(settings.cache_dir) as folder:
-                return write_by_processes(
-                    day_run.job, day_run.request.day, dumps, folder, workers.map, staged, settings.rses, more
-                )
+            more = day_run.job.more(files, day_run.request) if day_run.job.more else {}
+            with spill_folder(day_run.request.settings.cache_dir) as folder:
+                transport = ProcessTransport(folder, workers.map)
+                table, manifest = make_table(day_run.job, day_run.request, transport, files, dumps, more)
+            return staged.write_arrow(table, day_run.job.name), manifest
 
-        return day_run.store(LocalFiles(), dumps, PROCESSES, write)
+        return day_run.store(files, dumps, PROCESSES, write)
 
 
 def _run_in_spark(day_run: DumpDayRun, dumps: list[Dump]) -> results.CurrentTable:
+    from cmsspark.dumps.spark_transport import SparkTransport, send_table
     from cmsspark.engines.session import cause_of, session
     from cmsspark.engines.spark_progress import log_page, spark_progress
-    from cmsspark.run.dump_spark import write_by_spark
+    from cmsspark.run.dump_table import make_table
 
     spark = session(f"cmsspark {day_run.job.name}")
     log_page(spark, day_run.run_context.log)
@@ -227,7 +215,11 @@ def _run_in_spark(day_run: DumpDayRun, dumps: list[Dump]) -> results.CurrentTabl
     def write(staged: results.StagedRun) -> Written:
         more = day_run.job.more(files, day_run.request) if day_run.job.more else {}
         with spark_progress(spark, "reading dumps in Spark"):
-            return write_by_spark(day_run.job, day_run.request, spark, files, chosen, staged, more)
+            table, manifest = make_table(day_run.job, day_run.request, SparkTransport(spark), files, chosen, more)
+            if day_run.request.fmt == "parquet":
+                return staged.write_arrow(table, day_run.job.name), manifest
+            rows = send_table(spark, table, stored_table(day_run.job.name))
+            return staged.write(rows, day_run.job.name, day_run.request.fmt), manifest
 
     try:
         return day_run.store(files, chosen, SPARK, write)

@@ -14,9 +14,9 @@ from cmsspark.base.memory import trim
 from cmsspark.base.text.plurals import number_of
 from cmsspark.counting import reconciliation
 from cmsspark.counting.catalogue_build import Each, Part
-from cmsspark.dumps.rucio_parts import read_rses
-from cmsspark.dumps.rucio_replicas import disk_replicas_of
-from cmsspark.dumps.rucio_scan import RucioScan
+from cmsspark.dumps.rucio_replicas import collect_disk_replicas
+from cmsspark.dumps.rucio_scan import RucioScan, read_rses
+from cmsspark.dumps.spark_transport import SparkTransport
 from cmsspark.engines.job_work import JobWork
 from cmsspark.engines.names import PROCESSES
 from cmsspark.engines.session import cause_of
@@ -116,8 +116,8 @@ def _disk_replicas(request: DayRequest, inputs: Inputs, start: Callable[[], Spar
     del spill
     rses = _read_rses(request, inputs)
     assert rses is not None and inputs.replicas is not None
-    scan = RucioScan(start(), inputs.replicas, rses, (0, 0), request.feed)
-    return [partial(disk_replicas_of, scan)]
+    transport = SparkTransport(start(), request.feed)
+    return [partial(collect_disk_replicas, transport, RucioScan(inputs.replicas, rses))]
 
 
 @dataclass

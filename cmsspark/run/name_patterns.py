@@ -72,8 +72,8 @@ def _split(text: str | None) -> tuple[str, ...]:
 
 def _expression(patterns: tuple[str, ...]) -> str:
     """Return a regular expression that Python and Rust read alike."""
-    return r"^(?:" + "|".join(_one(pattern) for pattern in patterns) + r")$"
+    return r"^(?:" + "|".join(_to_regex(pattern) for pattern in patterns) + r")$"
 
 
-def _one(pattern: str) -> str:
+def _to_regex(pattern: str) -> str:
     return "".join({"*": r"[^\n]*", "?": r"[^\n]"}.get(character) or re.escape(character) for character in pattern)

@@ -85,8 +85,10 @@ class ScanSummary:
         prefixes = {}
         for stream, counts in sorted(self.prefixes.items()):
             named = sorted(((name, count) for name, count in counts.items() if name != OTHER), key=_by_count)
-            others = counts[OTHER] + sum(count for _, count in named[PREFIXES_NAMED:])
-            prefixes[stream] = [list(pair) for pair in named[:PREFIXES_NAMED]] + ([[OTHER, others]] if others else [])
+            other_count = counts[OTHER] + sum(count for _, count in named[PREFIXES_NAMED:])
+            prefixes[stream] = [list(pair) for pair in named[:PREFIXES_NAMED]] + (
+                [[OTHER, other_count]] if other_count else []
+            )
         return prefixes
 
     def compiled(self) -> dict[str, Any]:

@@ -18,12 +18,21 @@ from cmsspark.counting.merge import KEYS, USER_KEYS, SideRow
 from cmsspark.counting.pre_aggregate import QUARANTINE
 from cmsspark.counting.site_pairs import PAIR_KEYS
 from cmsspark.engines.broadcast_files import ship
-from cmsspark.engines.job_merge_task import MERGED_JOB_COLUMNS, JobMergeTask
 from cmsspark.engines.job_work import JobTables
-from cmsspark.engines.merge_task import MERGED_COLUMNS, PAIRS, PARTIALS, REPORT, MergeTask, decode_batches, decode_rows
+from cmsspark.engines.merge_task import (
+    MERGED_COLUMNS,
+    MERGED_JOB_COLUMNS,
+    PAIRS,
+    PARTIALS,
+    REPORT,
+    JobMergeTask,
+    MergeTask,
+    decode_batches,
+    decode_rows,
+)
 from cmsspark.engines.names import SPARK
 from cmsspark.engines.session import static_plans
-from cmsspark.engines.spark_progress import spark_progress
+from cmsspark.engines.spark_progress import spark_progress, summarize_locality
 from cmsspark.engines.tasks import StreamFiles, TaskContext, spark_schema, total_weight
 from cmsspark.sources.dumps import Dump
 from cmsspark.sources.registry import JOB_TABLES, REPLICAS, STREAMS_OF_JOBS
@@ -91,11 +100,11 @@ class SparkRunner:
         """
         if dump is None or self.rses is None:
             return None, None
-        from cmsspark.dumps.rucio_replicas import kept_disk_replicas
+        from cmsspark.dumps.rucio_replicas import persist_disk_replicas
         from cmsspark.dumps.rucio_scan import RucioScan
+        from cmsspark.dumps.spark_transport import SparkTransport
 
-        # Nothing that depends on the day is used.
-        return kept_disk_replicas(RucioScan(self.session, dump, self.rses, (0, 0), self.feed))
+        return persist_disk_replicas(SparkTransport(self.session, self.feed), RucioScan(dump, self.rses))
 
     def _shipped(self, context: TaskContext) -> TaskContext:
         """Return the context with folders that the executors can open."""
@@ -224,12 +233,10 @@ class SparkResult:
 
     def close(self) -> None:
         """Unpersist the rows, and print how many tasks ran on the hosts of their data."""
-        from cmsspark.engines import locality
-
         for rows in (self.rows, self.jobs, self.kept):
             if rows is not None:
                 rows.unpersist()
-        summary = locality.summary(self.rows.sparkSession)
+        summary = summarize_locality(self.rows.sparkSession)
         if summary:
             click.echo(summary, err=True)
 

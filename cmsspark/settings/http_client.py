@@ -15,7 +15,6 @@ from email.utils import parsedate_to_datetime
 from http.client import HTTPConnection, HTTPException, IncompleteRead, RemoteDisconnected
 from pathlib import Path
 from typing import Any, Final, Self, cast
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -25,6 +24,11 @@ from cmsspark.base.sockets import Address, ConnectionLost, DeadlineSocket, addre
 from cmsspark.settings.secrets import tls_context
 
 _CHUNK: Final = 65_536
+LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
+_URL: Final = re.compile(
+    r"(?P<scheme>https?)://(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::(?P<port>[0-9]{1,5}))?"
+    r"(?P<path>(?:/[A-Za-z0-9._~:@%=+,-]*)*(?:\?[A-Za-z0-9._~:@%=+,/&-]*)?)"
+)
 
 
 class HttpAddress(msgspec.Struct, frozen=True):
@@ -60,15 +64,23 @@ class HttpAddress(msgspec.Struct, frozen=True):
         """Return the TLS context, or None without TLS. Raises as :func:`cmsspark.settings.secrets.tls_context`."""
         return tls_context(self.ca, self.cert, self.key) if self.is_secure else None
 
+    @property
+    def is_exposed(self) -> bool:
+        """Whether others could read what is sent: without TLS, to another host than this one."""
+        return not self.is_secure and self.host not in LOOPBACK
+
     @classmethod
     def from_url(cls, url: str, **fields: Any) -> Self:
-        """Return the address of ``http[s]://HOST[:PORT][/PATH][?QUERY]`` with more fields. Raises ValueError."""
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
-            raise ValueError("http://HOST:PORT or https://HOST:PORT")
-        is_secure = parts.scheme == "https"
-        path = f"{parts.path}?{parts.query}" if parts.query else parts.path
-        return cls(parts.hostname, parts.port or (443 if is_secure else 80), path, is_secure, **fields)
+        """Return the address of ``http[s]://HOST[:PORT][/PATH][?QUERY]`` with more fields.
+
+        Raises ValueError for anything else, such as a password in it; its text does not repeat the URL.
+        """
+        match = _URL.fullmatch(url)
+        is_secure = match is not None and match["scheme"] == "https"
+        port = int((match and match["port"]) or (443 if is_secure else 80))
+        if match is None or not 0 < port < 65_536:
+            raise ValueError("http://HOST:PORT/PATH or https://HOST:PORT/PATH")
+        return cls(match["host"].strip("[]").lower(), port, match["path"], is_secure, **fields)
 
 
 @dataclass(frozen=True)
@@ -185,14 +197,14 @@ class HttpClient:
         connection = self._connection
         assert connection is not None
         connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
-        own = {
+        headers_of_ours = {
             "Host": self._server.authority,
             "User-Agent": f"cmsspark/{__version__}",
             **headers,
             "Content-Length": str(len(body)),
             "Authorization": self._server.authorization,
         }
-        for name, value in own.items():
+        for name, value in headers_of_ours.items():
             if value is not None:
                 connection.putheader(name, value)
         connection.endheaders()

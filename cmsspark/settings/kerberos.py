@@ -86,8 +86,8 @@ def _check_keytab(path: Path, principal: str, environ: Mapping[str, str]) -> Non
     try:
         open_private(path, "a keytab").close()
     except OSError as error:
-        found = error.strerror
-        raise NotAllowed("the keytab cannot be read", where=path, found=found, next_step="check --keytab") from None
+        reason = error.strerror
+        raise NotAllowed("the keytab cannot be read", where=path, found=reason, next_step="check --keytab") from None
     # Its key may be older than the realm's: Java would say so in a trace, after some seconds.
     done = _run(environ, "kinit", "-k", "-t", str(path), "-c", "MEMORY:cmsspark", principal)
     refusal = _KEYTAB_REFUSED.search(done.stderr) if done is not None and done.returncode else None
@@ -106,11 +106,11 @@ def _run(environ: Mapping[str, str], *words: str) -> subprocess.CompletedProcess
     program = shutil.which(words[0], path=environ.get("PATH"))
     if program is None:
         return None
-    kept = {name: environ[name] for name in ("PATH", "HOME", "KRB5CCNAME", "KRB5_CONFIG") if name in environ}
+    variables = {name: environ[name] for name in ("PATH", "HOME", "KRB5CCNAME", "KRB5_CONFIG") if name in environ}
     command = [program, *words[1:]]
     try:
         return subprocess.run(
-            command, env={**kept, "LC_ALL": "C"}, capture_output=True, text=True, check=False, timeout=30
+            command, env={**variables, "LC_ALL": "C"}, capture_output=True, text=True, check=False, timeout=30
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

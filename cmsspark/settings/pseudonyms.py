@@ -66,8 +66,8 @@ class KeyFile:
 
     def rotated(self, first: date) -> KeyFile:
         """With a new key for the days from ``first`` on. Keys of no day before it are dropped."""
-        kept = tuple((end, key) for end, key in self.older if end < first)
-        return KeyFile(_new_key(), ((first, self.of_day(date.fromordinal(first.toordinal() - 1))), *kept))
+        older_keys = tuple((end, key) for end, key in self.older if end < first)
+        return KeyFile(_new_key(), ((first, self.of_day(date.fromordinal(first.toordinal() - 1))), *older_keys))
 
     def without(self, before: date) -> KeyFile:
         """Without the keys that are only of days before ``before``: the next key stands for them."""

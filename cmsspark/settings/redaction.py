@@ -101,9 +101,9 @@ def redacted_words(words: Sequence[str]) -> list[str]:
     short = ""
     length = 0
     often = set(_OFTEN_PASSWORD)
-    for whole in words:
+    for full_word in words:
         # What is cut here would not be kept; a word may have megabytes.
-        word = whole[:_LONGEST]
+        word = full_word[:_LONGEST]
         length += len(word)
         if length > 2 * _LONGEST:
             break

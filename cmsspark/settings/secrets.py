@@ -19,7 +19,7 @@ _MAX_BYTES: Final = 1_000_000
 _TOKEN_LETTERS: Final = 16
 
 
-def open_private(path: Path, what: str = "a file with credentials") -> BinaryIO:
+def open_private(path: Path, label: str = "a file with credentials") -> BinaryIO:
     """Open ``path`` for reading and check that only its owner can access it.
 
     The check uses the open file, so that the checked file is the one read. Raises OSError where it cannot be opened,
@@ -30,11 +30,11 @@ def open_private(path: Path, what: str = "a file with credentials") -> BinaryIO:
     try:
         status = os.fstat(stream.fileno())
         if not stat.S_ISREG(status.st_mode):
-            raise SettingsError(f"{what} must be a regular file", where=path, found="another kind of file")
+            raise SettingsError(f"{label} must be a regular file", where=path, found="another kind of file")
         mode = stat.S_IMODE(status.st_mode)
         if mode & 0o077:
             raise NotAllowed(
-                f"{what} must be accessible by its owner only",
+                f"{label} must be accessible by its owner only",
                 where=path,
                 found=f"mode {mode:04o}: group or others can access it",
                 next_step=f"chmod 600 {path}",
@@ -45,9 +45,9 @@ def open_private(path: Path, what: str = "a file with credentials") -> BinaryIO:
     return stream
 
 
-def read_private(path: Path, what: str = "a file with credentials") -> bytes:
+def read_private(path: Path, label: str = "a file with credentials") -> bytes:
     """Return the content of a private file, at most 1 MB of it. Raises as :func:`open_private`."""
-    with open_private(path, what) as stream:
+    with open_private(path, label) as stream:
         return stream.read(_MAX_BYTES)
 
 

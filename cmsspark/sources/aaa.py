@@ -10,10 +10,9 @@ import msgspec
 
 from cmsspark.base.access import AccessBatch, Remote
 from cmsspark.sources.fields import UNKNOWN, Apps, MemoDict
-from cmsspark.sources.formats.json_lines import JsonDecoder, Metadata, add_bytes, add_lfns, objects, parts_of
+from cmsspark.sources.formats.json_lines import JsonDecoder, Metadata, add_bytes, add_lfns
 from cmsspark.sources.formats.line_template import RequiredFields
-from cmsspark.sources.formats.strict_json import Fields, last
-from cmsspark.sources.values import Long, long, text
+from cmsspark.sources.values import Long
 
 
 class RawData(msgspec.Struct, gc=False):
@@ -49,10 +48,9 @@ class EnrichedRecord(msgspec.Struct, gc=False):
     metadata: Metadata | None = None
 
 
-_TEXTS = ("file_lfn", "user_dn", "app_info")
-_LONGS = ("read_bytes", "read_bytes_at_close", "write_bytes", "write_bytes_at_close")
 _SITES = ("src_experiment_site", "dst_experiment_site")
-_REQUIRED = RequiredFields("file_lfn", ("user_dn", "app_info"), ("read_bytes_at_close", "read_bytes"), _LONGS[2:])
+_REQUIRED = RequiredFields("file_lfn", ("user_dn", "app_info"), ("read_bytes_at_close", "read_bytes"),
+                           ("write_bytes", "write_bytes_at_close"))  # fmt: skip
 
 
 class AaaDecoder(JsonDecoder):
@@ -99,15 +97,3 @@ class AaaDecoder(JsonDecoder):
         else:
             remote = Remote.YES if reader and reader not in (UNKNOWN, site) else Remote.NO
         return self.coder.number(site, app, user, remote, reader if reader != UNKNOWN and reader else None)
-
-    def strict(self, fields: Fields) -> Any:
-        """Return the record of a strictly parsed line. Raises Malformed."""
-        values, metadata = parts_of(fields)
-        texts = _TEXTS + (_SITES if self.enriched else ())
-        values_of: dict[str, Any] = {}
-        for data in objects(values):
-            values_of = {name: last(data, name, text, "data.") for name in texts}
-            values_of |= {name: last(data, name, long, "data.") for name in _LONGS}
-        if self.enriched:
-            return EnrichedRecord(EnrichedData(**values_of), metadata)
-        return RawRecord(RawData(**values_of), metadata)

@@ -16,10 +16,18 @@ from cmsspark.base.schemas import input_table
 from cmsspark.sources.fields import UNKNOWN, Apps, MemoDict, as_is
 from cmsspark.sources.formats.chunk import Content
 from cmsspark.sources.formats.fast_keys import AccessKeys, Ends, fast_access_lines
-from cmsspark.sources.formats.json_lines import JsonDecoder, Metadata, add_bytes, add_lfns, objects, parts_of
-from cmsspark.sources.formats.strict_json import Fields, last
+from cmsspark.sources.formats.json_lines import (
+    JsonDecoder,
+    Metadata,
+    add_bytes,
+    add_lfns,
+    check_fields,
+    objects,
+    parts_of,
+)
+from cmsspark.sources.formats.strict_json import Fields
 from cmsspark.sources.record_schema import FormatVersions, RecordSchema
-from cmsspark.sources.values import Long, Malformed, long, text
+from cmsspark.sources.values import Long, Malformed
 
 #: The name that a collector writes for a file whose open it has not seen: no name (rule 43).
 NO_NAMES: Final = ("unknown", "missing directory")
@@ -172,8 +180,7 @@ class AaaNgDecoder(JsonDecoder):
             values, metadata = parts_of(fields)
         values_of: dict[str, Any] = {}
         for data in objects(values):
-            values_of = {name: last(data, key, text, "") for name, key in _TEXTS.items()}
-            values_of |= {name: last(data, name, long, "") for name in _LONGS}
+            values_of = check_fields(CloseData, data, "")
         return CloseRecord(CloseData(**values_of), metadata)
 
 

@@ -11,9 +11,8 @@ import msgspec
 from cmsspark.base.access import AccessBatch, Remote
 from cmsspark.sources.fields import UNKNOWN, Apps, MemoDict, as_is
 from cmsspark.sources.formats.fast_avro import AvroFields, FastAvroReader
-from cmsspark.sources.formats.json_lines import JsonDecoder, Metadata, add_bytes, add_lfns, objects, parts_of
+from cmsspark.sources.formats.json_lines import JsonDecoder, Metadata, add_bytes, add_lfns, struct_fields
 from cmsspark.sources.formats.line_template import RequiredFields
-from cmsspark.sources.formats.strict_json import Fields, last
 from cmsspark.sources.values import Long, avro_long, avro_text, long, text
 
 
@@ -35,8 +34,6 @@ class ReportRecord(msgspec.Struct, gc=False):
     metadata: Metadata | None = None
 
 
-_TEXTS = ("file_lfn", "site_name", "user_dn", "app_info")
-_LONGS = ("read_bytes", "read_bytes_at_close")
 _REQUIRED = RequiredFields("file_lfn", ("user_dn", "app_info", "site_name"), ("read_bytes_at_close", "read_bytes"))
 _AVRO_REQUIRED = AvroFields("FILE_LFN", ("USER_DN", "APP_INFO", "SITE_NAME"), ("READ_BYTES_AT_CLOSE", "READ_BYTES"))
 
@@ -47,7 +44,7 @@ class CmsswDecoder(JsonDecoder):
     stream = "cmssw"
     record_type = ReportRecord
     #: Needed fields of the legacy Avro, and the field that a file must have.
-    avro_fields = tuple(name.upper() for name in (*_TEXTS, *_LONGS))
+    avro_fields = tuple(name.upper() for name in Data.__struct_fields__)
     avro_required = "FILE_LFN"
 
     def __init__(self, day: date, apps: Apps, format_name: str = "json") -> None:
@@ -73,17 +70,8 @@ class CmsswDecoder(JsonDecoder):
         remote = Remote.UNKNOWN if site == UNKNOWN else Remote.BY_REPLICA
         return self.coder.number(site, app, user, remote)
 
-    def strict(self, fields: Fields) -> Any:
-        """Return the record of a strictly parsed line. Raises Malformed."""
-        values, metadata = parts_of(fields)
-        values_of: dict[str, Any] = {}
-        for data in objects(values):
-            values_of = {name: last(data, name, text, "data.") for name in _TEXTS}
-            values_of |= {name: last(data, name, long, "data.") for name in _LONGS}
-        return ReportRecord(Data(**values_of), metadata)
-
     def avro_record(self, row: Mapping[str, Any]) -> Any:
         """Return a legacy Avro record's needed fields as a record. Raises Malformed."""
-        values: dict[str, Any] = {name: avro_text(row, name.upper()) for name in _TEXTS}
-        values |= {name: avro_long(row, name.upper()) for name in _LONGS}
+        checks = {text: avro_text, long: avro_long}
+        values: dict[str, Any] = {name: checks[check](row, name.upper()) for name, _, check in struct_fields(Data)}
         return ReportRecord(Data(**values))

@@ -20,11 +20,19 @@ from cmsspark.base.access import AccessBatch, Remote
 from cmsspark.base.schemas import Column, input_table
 from cmsspark.sources.fields import Apps, MemoDict
 from cmsspark.sources.formats.chunk import Content
-from cmsspark.sources.formats.json_lines import JsonDecoder, Metadata, add_bytes, add_lfns, parts_of
+from cmsspark.sources.formats.json_lines import (
+    JsonDecoder,
+    Metadata,
+    add_bytes,
+    add_lfns,
+    check_fields,
+    parts_of,
+    struct_fields,
+)
 from cmsspark.sources.formats.line_template import RequiredFields
-from cmsspark.sources.formats.strict_json import Fields, last
+from cmsspark.sources.formats.strict_json import Fields
 from cmsspark.sources.record_schema import FormatVersions, RecordSchema
-from cmsspark.sources.values import Long, Malformed, Number, PlainText, kind_of, long, long_text, text
+from cmsspark.sources.values import Long, Malformed, Number, PlainText, kind_of, long_text, text
 
 SITE: Final = "T2_CH_CERN"
 
@@ -115,18 +123,18 @@ class StrictRecord(msgspec.Struct, gc=False):
     metadata: Metadata | None = None
 
 
-#: The names in each layout of path, bytes read, bytes written, certificate and application
-_NAMES: Final = {
-    "eos.": ("eos.path", "eos.rb", "eos.wb", "eos.sec.info", "eos.sec.app"),
-    "flat": ("eos_path", "rb", "wb", "sec_info", "sec_app"),
-    "G3": ("path", "rb", "wb", "sec.info", "sec.app"),
-}
-_REQUIRED: Final = {
-    layout: RequiredFields(path, (info, app), (rb,), (wb,), layout != "G3", "G3" if layout == "G3" else "G2")
-    for layout, (path, rb, wb, info, app) in _NAMES.items()
-}
+#: The type of ``data`` in each layout, and the required fields.
+_LAYOUTS: Final[Mapping[str, type[msgspec.Struct]]] = {"eos.": PrefixedData, "flat": FlatData, "G3": TypedData}
 
 
+def _require(layout: str) -> RequiredFields:
+    keys = {name: key for name, key, _ in struct_fields(_LAYOUTS[layout])}
+    version = "G3" if layout == "G3" else "G2"
+    shared = (keys["info"], keys["app"])
+    return RequiredFields(keys["path"], shared, (keys["rb"],), (keys["wb"],), layout != "G3", version)
+
+
+_REQUIRED: Final = {layout: _require(layout) for layout in _LAYOUTS}
 _REQUIRED_OF_TEXT: Final = RequiredFields("path", ("sec.info", "sec.app"), ("rb",), ("wb",), True, "G1", True)
 
 
@@ -291,9 +299,5 @@ def _strict_struct(fields: Fields, metadata: Metadata | None) -> StrictRecord:
         layout = "flat"
     else:
         layout = "G3"
-    path, rb, wb, info, app = _NAMES[layout]
-    number = long if layout == "G3" else long_text
-    texts = {name: last(fields, name, text, "data.") for name in (path, info, app)}
-    sizes = {name: last(fields, name, number, "data.") for name in (rb, wb)}
-    data = TypedData(path=texts[path], rb=sizes[rb], wb=sizes[wb], info=texts[info], app=texts[app])
+    data = TypedData(**check_fields(_LAYOUTS[layout], fields))
     return StrictRecord("G3" if layout == "G3" else "G2", data, metadata)

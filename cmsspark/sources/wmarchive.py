@@ -77,6 +77,21 @@ class JobReport(msgspec.Struct, frozen=True, gc=False, array_like=True):
     sites: list[str]
     steps: list[ReportedStep]
 
+    @property
+    def read_bytes(self) -> int:
+        """The largest number of bytes that a step read."""
+        return max((step.read_bytes or 0 for step in self.steps), default=0)
+
+    @property
+    def cpu_ms(self) -> int:
+        """The largest CPU time of a step."""
+        return max((step.cpu_ms or 0 for step in self.steps), default=0)
+
+    @property
+    def wall_ms(self) -> int:
+        """The longest step."""
+        return max((step.job_ms or 0 for step in self.steps), default=0)
+
     def rank(self) -> tuple[int, bytes]:
         """Return the order of the records of one report, of which the last counts: the longest line."""
         return len(self.line), self.line

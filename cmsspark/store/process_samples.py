@@ -118,14 +118,14 @@ class ProcessesDamaged(DataError):
 class ProcessDatabase(StateDatabase):
     """Watched runs and their processes; open it with :func:`open_processes` or :func:`read_processes`."""
 
-    what = "the database of watched processes"
+    label = "the database of watched processes"
     tables = _SCHEMA
     repair = "delete the file: it holds measurements only"
     damaged = ProcessesDamaged
     other_version = OutputError
 
     def __init__(self, path: Path) -> None:
-        make_private(path, self.what)
+        make_private(path, self.label)
         super().__init__(path)
 
     def _prepare(self) -> None:

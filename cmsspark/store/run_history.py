@@ -112,14 +112,14 @@ class RunHistoryDamaged(DataError):
 class RunHistory(StateDatabase):
     """The run history in ``path``; open it with :func:`open_history`."""
 
-    what = "the run history"
+    label = "the run history"
     tables = _SCHEMA
     repair = "cmsspark runs --rebuild"
     damaged = RunHistoryDamaged
     other_version = OutputError
 
     def __init__(self, path: Path) -> None:
-        make_private(path, self.what)
+        make_private(path, self.label)
         super().__init__(path)
 
     def put(self, run: Run) -> None:

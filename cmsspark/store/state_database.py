@@ -12,7 +12,7 @@ from typing import ClassVar, Self
 from cmsspark.base.errors import CmssparkError, DataError, OutputError
 
 
-def make_private(path: Path, what: str) -> None:
+def make_private(path: Path, label: str) -> None:
     """Make the file where there is none, before SQLite opens it, which would make it readable by all.
 
     A file that exists is not opened: closing it again would take away the locks that another connection of this process
@@ -23,7 +23,7 @@ def make_private(path: Path, what: str) -> None:
         with suppress(FileExistsError):
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     except OSError as error:
-        raise OutputError(f"{what} cannot be written", where=path, found=str(error)) from None
+        raise OutputError(f"{label} cannot be written", where=path, found=str(error)) from None
 
 
 class StateDatabase:
@@ -34,7 +34,7 @@ class StateDatabase:
     """
 
     #: As messages name it.
-    what: ClassVar[str]
+    label: ClassVar[str]
     version: ClassVar[int] = 1
     tables: ClassVar[str]
     repair: ClassVar[str]
@@ -71,7 +71,7 @@ class StateDatabase:
         version = self._db.execute("PRAGMA user_version").fetchone()[0]
         if version not in (0, self.version):
             actual = f"version {version} instead of {self.version}"
-            raise self.other_version(f"{self.what} has another version", where=self.path, found=actual)
+            raise self.other_version(f"{self.label} has another version", where=self.path, found=actual)
         self._db.executescript(self.tables)
         self._db.execute(f"PRAGMA user_version={self.version}")
 
@@ -88,7 +88,7 @@ class StateDatabase:
             raise self._damaged(status)
 
     def _damaged(self, status: str) -> DataError:
-        return self.damaged(f"{self.what} is damaged", where=self.path, found=status, next_step=self.repair)
+        return self.damaged(f"{self.label} is damaged", where=self.path, found=status, next_step=self.repair)
 
     @contextmanager
     def _guard(self) -> Iterator[None]:
@@ -96,7 +96,7 @@ class StateDatabase:
         try:
             yield
         except sqlite3.OperationalError as error:
-            raise OutputError(f"{self.what} cannot be written", where=self.path, found=str(error)) from None
+            raise OutputError(f"{self.label} cannot be written", where=self.path, found=str(error)) from None
         except sqlite3.DatabaseError as error:
             raise self._damaged(str(error)) from None
 

@@ -127,16 +127,16 @@ def split(words: Sequence[str], signature_of: Callable[[str], Signature | None])
     """
     request = Request()
     signature: Signature | None = None
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
+    following = list(words)
+    while following:
+        word = following.pop(0)
         if request.job is not None and word == "--":
-            request.arguments += rest
+            request.arguments += following
             break
         if request.job is None and not word.startswith("-"):
             request.job = word
             signature = signature_of(word)
-        elif _take(word, rest, request, signature):
+        elif _take(word, following, request, signature):
             continue
         elif request.job is None:
             name = word.split("=")[0]
@@ -147,11 +147,11 @@ def split(words: Sequence[str], signature_of: Callable[[str], Signature | None])
                 next_step="a job's own options come after its name: run_spark JOB …; run_spark --help lists ours",
             )
         else:
-            _to_job(word, rest, request, signature)
+            _to_job(word, following, request, signature)
     return request
 
 
-def _take(word: str, rest: list[str], request: Request, signature: Signature | None) -> bool:
+def _take(word: str, following: list[str], request: Request, signature: Signature | None) -> bool:
     """Take ``word`` (and its value) as an option of the wrapper; False when it is none."""
     name, equals, value = word.partition("=")
     option = _BY_NAME.get(name)
@@ -163,9 +163,9 @@ def _take(word: str, rest: list[str], request: Request, signature: Signature | N
         request.given.setdefault(option.name, [])
     else:
         if not equals:
-            if not rest:
+            if not following:
                 raise UsageError(f"{name} needs a value: {name} {option.metavar}")
-            value = rest.pop(0)
+            value = following.pop(0)
         values = request.given.setdefault(option.name, [])
         values[:] = [*values, value] if option.many else [value]
     if signature is not None and option.name in SHARED and option.name in signature:
@@ -180,8 +180,8 @@ def _is_the_jobs(option: Option, signature: Signature | None) -> bool:
     return option.name in signature and option.name not in (*SHARED, "--help")
 
 
-def _to_job(word: str, rest: list[str], request: Request, signature: Signature | None) -> None:
+def _to_job(word: str, following: list[str], request: Request, signature: Signature | None) -> None:
     """Hand ``word`` to the job, with the value that a built-in job's option takes, whatever it looks like."""
     request.arguments.append(word)
-    if signature is not None and signature.get(word) and rest:
-        request.arguments.append(rest.pop(0))
+    if signature is not None and signature.get(word) and following:
+        request.arguments.append(following.pop(0))

@@ -27,13 +27,13 @@ SUCCESSORS: Final[Mapping[str, tuple[str, str]]] = {
     "data_agg": ("data_aggregation", ""),
     "data_aggregation_plots": ("", ""),
     "data_collection": ("data_aggregation", ""),
-    "dbs_adler": ("", ""),
-    "dbs_block_lumis": ("", ""),
+    "dbs_adler": ("cmsspark sql --dumps", "files by checksum"),
+    "dbs_block_lumis": ("cmsspark sql --dumps", "lumi sections of blocks"),
     "dbs_condor": ("dbs_condor", ""),
     "dbs_event_count_plot": ("crsg_event_counts", "then cmsspark report --pictures DIR --picture event_counts"),
     "dbs_hdfs_crab": ("crab_popularity", "datasets that CRAB jobs read"),
     "dbs_hdfs_eos": ("dbs_eos", "accesses on EOS by dataset"),
-    "dbs_lfn": ("", ""),
+    "dbs_lfn": ("cmsspark sql --dumps", "files by name"),
     "dbs_spark": ("dbs_events", ""),
     "fts": ("", ""),
     "fts_aso": ("", ""),
@@ -62,4 +62,11 @@ SUCCESSORS: Final[Mapping[str, tuple[str, str]]] = {
     "wma_agent_count_to_opensearch": ("step_efficiency", "its table agent_reports"),
     "wmarchive": ("", ""),
     "wmarchive_crab_file_access": ("", ""),
+}
+#: What ``cmsspark sql --dumps`` answers instead of a script.
+DUMP_QUERIES: Final[Mapping[str, str]] = {
+    "dbs_adler": "select logical_file_name, file_size from dbs.files where adler32 = '…'",
+    "dbs_block_lumis": "select block_name, count(distinct (run_num, lumi_section_num)) as lumis from dbs.file_lumis"
+    " join dbs.files using (file_id) join dbs.blocks using (block_id) group by 1",
+    "dbs_lfn": "select logical_file_name from dbs.files where logical_file_name like '/store/data/%'",
 }

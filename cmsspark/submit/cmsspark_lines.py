@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from cmsspark.base import dates
 from cmsspark.base.errors import UsageError
 from cmsspark.base.resources import read_yaml
+from cmsspark.base.text.plurals import number_of
 from cmsspark.store.job_index import JOBS, Job
 
 #: CMSSpark's folder of all dumps and of the streams in Avro: what ``--hdir`` of its jobs replaces.
@@ -121,7 +122,7 @@ class _Line:
         self.words: list[str] = []
         self.notes: list[str] = []
         #: (option, what to do instead) of what has no counterpart, and lines to type after this one.
-        self.gone: list[tuple[str, str]] = []
+        self.unsupported: list[tuple[str, str]] = []
         self.after: list[str] = []
         self.instance, self.cms_folder, self.amq, self.tiers = "global", "", "", ""
         self.first_day: date | None = None
@@ -148,9 +149,9 @@ class _Line:
             self._add(_RENAMED[name], value)
             self.notes.append(f"{name} is {_RENAMED[name]} here")
         elif name in _GONE:
-            self.gone.append((name, _GONE[name]))
+            self.unsupported.append((name, _GONE[name]))
         elif "--source" not in self.known and name != "--tier":
-            self.gone.append((name, f"{self.job.name} reads no dumps or logs"))
+            self.unsupported.append((name, f"{self.job.name} reads no dumps or logs"))
         elif name in _FOLDERS:
             self._source(_FOLDERS[name], value)
         elif name == "--inst":
@@ -170,12 +171,12 @@ class _Line:
         if self.instance != _ALL_INSTANCES:
             self._moved_dumps()
         if self.tiers and ("--patterns" not in self.known or self._has("--patterns")):
-            self.gone.append(("--tier", "filter the stored table by its column data_tier"))
+            self.unsupported.append(("--tier", "filter the stored table by its column data_tier"))
         elif self.tiers:
             self._add("--patterns", ",".join(f"/*/*/{tier}" for tier in self.tiers.split(",")))
         if self._takes_a_day() and not self._has("--date"):
             if self._names_no_day:
-                self.gone.append(("--hdir", "the folder names no day: name the day, and the job of the result"))
+                self.unsupported.append(("--hdir", "the folder names no day: name the day, and the job of the result"))
                 stored_job = PurePosixPath(urlsplit(self._value("--fout") or "").path).name
                 self._add("--date", "yesterday", "--job", stored_job if stored_job in JOBS else "JOB")
             elif not (self._publishes or self.job.is_day_optional or self.is_misspelt):
@@ -184,7 +185,7 @@ class _Line:
                 self._add("--date", yesterday.isoformat())
                 self.default_day = yesterday
         if self.amq:
-            self.gone.append(("--amq", "publish the stored table with a command of its own"))
+            self.unsupported.append(("--amq", "publish the stored table with a command of its own"))
             day, fout = self._value("--date") or "yesterday", self._value("--fout")
             self.after.append(
                 shlex.join(["run_spark", "cern_monit", "--job", self.job.name, "--date", day, "--fout", fout or "DIR"])
@@ -192,20 +193,19 @@ class _Line:
             )
         if self.instance == _ALL_INSTANCES:
             raise self._for_each_instance()
-        if self.gone:
+        if self.unsupported:
             raise UsageError(
-                f"{len(self.gone)} option{'s' if len(self.gone) > 1 else ''} of CMSSpark not supported by "
-                f"run_spark {self.job.name}",
-                found="; ".join(f"{name}: {instead}" for name, instead in self.gone),
+                f"{number_of(len(self.unsupported), 'option')} of CMSSpark not supported by run_spark {self.job.name}",
+                found="; ".join(f"{name}: {instead}" for name, instead in self.unsupported),
                 next_step="\n        ".join([shlex.join(["run_spark", *self.words]), *self.after]),
             )
 
     def _for_each_instance(self) -> UsageError:
         """Return the error with a line for each instance of DBS, as their datasets must not meet in one result."""
         fout = self._value("--fout") or "DIR"
-        others = _without(self.words, "--fout")
+        other_words = _without(self.words, "--fout")
         lines = [
-            shlex.join(["run_spark", *others, "--fout", f"{fout.rstrip('/')}/{name}", "--inst", name])
+            shlex.join(["run_spark", *other_words, "--fout", f"{fout.rstrip('/')}/{name}", "--inst", name])
             for name in _INSTANCES
         ]
         return UsageError(

@@ -81,15 +81,15 @@ class Command:
         """Return the command as one would type it: ``NAME=value`` words first, one option a line."""
         words = [f"{name}={shlex.quote(value)}" for name, value in self.env.items()]
         lines = [" ".join([*words, shlex.quote(self.argv[0])])]
-        rest = self.argv[1:]
-        while rest:
-            size = 2 if len(rest) > 1 and rest[0].startswith("-") and "=" not in rest[0] else 1
-            lines.append(" ".join(shlex.quote(word) for word in rest[:size]))
-            rest = rest[size:]
+        remaining = self.argv[1:]
+        while remaining:
+            size = 2 if len(remaining) > 1 and remaining[0].startswith("-") and "=" not in remaining[0] else 1
+            lines.append(" ".join(shlex.quote(word) for word in remaining[:size]))
+            remaining = remaining[size:]
         return " \\\n  ".join(lines)
 
 
-def build(request: Request, settings: Settings, host: Host, places: InstallPaths, job: Job | None) -> Command:
+def build(request: Request, settings: Settings, host: Host, paths: InstallPaths, job: Job | None) -> Command:
     """Return the command for a request. ``job`` is None for a script of one's own.
 
     Raises UsageError (2) for what does not go together, SettingsError (78) for options that a file gives wrongly.
@@ -99,12 +99,12 @@ def build(request: Request, settings: Settings, host: Host, places: InstallPaths
         return Command(argv, environment_of(request, host, job, "python"), "python")
     profile = choose_profile(request, settings)
     mode = _deploy_mode(request, profile)
-    options = _layered(request, settings, host, profile, mode, job, places.events)
+    options = _layered(request, settings, host, profile, mode, job, paths.events)
     master = options.get("spark.master") or ""
     _check_master(master, mode)
-    notes = _add_files(options, request, settings, host, places, job, mode)
+    notes = _add_files(options, request, settings, host, paths, job, mode)
     if mode == "client":
-        java_options = _java_options(request, host, places)
+        java_options = _java_options(request, host, paths)
         options.prepend(_JAVA_OPTIONS, java_options, BUILT_IN)
     else:
         add_driver_environment(options, request, settings, host, master)
@@ -113,13 +113,13 @@ def build(request: Request, settings: Settings, host: Host, places: InstallPaths
     arguments = list(request.arguments)
     if mode == "cluster" and job is not None:
         arguments = _without_settings(arguments)
-    target = [places.launcher, job.name] if job is not None else [str(request.job)]
+    target = [paths.launcher, job.name] if job is not None else [str(request.job)]
     argv = [host.spark.submit, *spark_submit_words(options), *target, *arguments]
     env = environment_of(request, host, job, mode)
     if mode == "cluster":
         # spark-submit's own JVM, which only watches: its options come by the environment.
-        own = host.environ.get("SPARK_SUBMIT_OPTS")
-        env["SPARK_SUBMIT_OPTS"] = " ".join([*_java_options(request, host, places), *([own] if own else [])])
+        own_java = host.environ.get("SPARK_SUBMIT_OPTS")
+        env["SPARK_SUBMIT_OPTS"] = " ".join([*_java_options(request, host, paths), *([own_java] if own_java else [])])
     return Command(argv, env, mode, options, profile.name, tuple(notes), _start_within(request))
 
 
@@ -219,19 +219,19 @@ def _add_wait(options: Options, request: Request, mode: Mode) -> None:
     if not (request.has("--wait") or request.has("--no-wait")):
         return
     if request.has("--no-wait") and (request.has("--wait") or mode != "cluster"):
-        found = "--wait, too" if request.has("--wait") else "client mode: the driver runs here"
-        raise UsageError("--no-wait is for cluster mode", found=found, next_step="add --deploy-mode cluster")
+        reason = "--wait, too" if request.has("--wait") else "client mode: the driver runs here"
+        raise UsageError("--no-wait is for cluster mode", found=reason, next_step="add --deploy-mode cluster")
     for name in ("spark.yarn.submit.waitAppCompletion", "spark.kubernetes.submission.waitAppCompletion"):
         if options.get(name) is not None:
             options.set_option(name, "false" if request.has("--no-wait") else "true", COMMAND_LINE)
 
 
 def _start_within(request: Request) -> float:
-    given = request.last("--start-within")
+    seconds_text = request.last("--start-within")
     try:
-        seconds = START_WITHIN_S if given is None else float(given)
+        seconds = START_WITHIN_S if seconds_text is None else float(seconds_text)
     except ValueError:
-        raise UsageError("--start-within must be a number of seconds", found=repr(given)) from None
+        raise UsageError("--start-within must be a number of seconds", found=repr(seconds_text)) from None
     return seconds if seconds > 0 else math.inf
 
 
@@ -265,30 +265,30 @@ def _add_files(
     request: Request,
     settings: Settings,
     host: Host,
-    places: InstallPaths,
+    paths: InstallPaths,
     job: Job | None,
     mode: Mode,
 ) -> list[str]:
     """Return what travels with the job: the package, the settings, spark-avro. Returns what is worth telling."""
     notes = []
     if not (options.get("spark.master") or "").startswith("local"):
-        options.set_option("spark.submit.pyFiles", places.ship(), BUILT_IN)
+        options.set_option("spark.submit.pyFiles", paths.ship(), BUILT_IN)
         if mode == "cluster":
-            for file in (settings.origin, places.key() if job is not None else None):
+            for file in (settings.origin, paths.key() if job is not None else None):
                 if file:
                     options.set_option("spark.files", file, BUILT_IN)
     if request.has("--avro") and job is not None:
         notes.append("spark-avro: left out, our own jobs read Avro without it")
     elif request.has("--avro"):
-        found = spark_avro.locate(host.spark, settings.jars)
-        if found.option:
-            options.set_option(found.option, found.value, "--avro")
-        notes.append(found.note)
+        reason = spark_avro.locate(host.spark, settings.jars)
+        if reason.option:
+            options.set_option(reason.option, reason.value, "--avro")
+        notes.append(reason.note)
     return notes
 
 
-def _java_options(request: Request, host: Host, places: InstallPaths) -> list[str]:
-    log4j = host.environ.get("LOG4J_CONF") or places.log4j
+def _java_options(request: Request, host: Host, paths: InstallPaths) -> list[str]:
+    log4j = host.environ.get("LOG4J_CONF") or paths.log4j
     words = ["-Duser.timezone=UTC", f"-Dlog4j2.configurationFile={_java_word('file:' + log4j)}"]
     if request.has("--debug") or request.has("--verbose"):
         words.append("-Dcmsspark.loglevel=info")

@@ -61,8 +61,8 @@ class _JobCompletion(click.Group):
         if job is None:
             return None
         loaded = load_command(job)
-        own = {spelling for option in loaded.params for spelling in option.opts}
-        return click.Command(job.name, params=[*loaded.params, *_wrapper_options(own)], short_help=job.about)
+        job_options = {spelling for option in loaded.params for spelling in option.opts}
+        return click.Command(job.name, params=[*loaded.params, *_wrapper_options(job_options)], short_help=job.about)
 
 
 def stand_in() -> click.Group:
@@ -70,10 +70,10 @@ def stand_in() -> click.Group:
     return _JobCompletion("run_spark", params=_wrapper_options(set()))
 
 
-def _wrapper_options(taken: set[str]) -> list[click.Parameter]:
+def _wrapper_options(job_options: set[str]) -> list[click.Parameter]:
     options: list[click.Parameter] = []
     for option in OPTIONS:
-        if option.name in taken:
+        if option.name in job_options:
             continue
         names = [name for name in (option.name, option.short) if name]
         if option.name in _CHOICES:

@@ -146,9 +146,9 @@ def _store(fout: str | None) -> Diagnosis:
     if not is_local(fout):
         return Diagnosis("store", OK, f"{fout} (not on this host: not checked)")
     folder = Path(local_path(fout))
-    there = _existing(folder)
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        mend = f"get permission on {there}, or name another store"
+    existing = _existing(folder)
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        mend = f"get permission on {existing}, or name another store"
         return Diagnosis("store", WRONG, f"{folder} cannot be written", mend)
     if not folder.exists():
         return Diagnosis("store", OK, f"{folder}, which the first run makes")

@@ -46,8 +46,8 @@ def environment_of(request: Request, host: Host, job: Job | None, mode: Mode) ->
     if mode != "python" and host.spark != NO_SPARK:
         env["SPARK_HOME"] = str(host.spark.home)
     if mode != "cluster":
-        given = [path for path in host.environ.get("PYTHONPATH", "").split(":") if path and path != host.code_root]
-        env["PYTHONPATH"] = ":".join([host.code_root, *given] if job is not None else [*given, host.code_root])
+        paths = [path for path in host.environ.get("PYTHONPATH", "").split(":") if path and path != host.code_root]
+        env["PYTHONPATH"] = ":".join([host.code_root, *paths] if job is not None else [*paths, host.code_root])
         if job is not None:
             # The launcher's folder is no place to import from: its files have names like `phedex` and `demo`.
             env["PYTHONSAFEPATH"] = "1"

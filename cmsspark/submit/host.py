@@ -109,8 +109,8 @@ def memory(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) ->
 def _group_limits(base: Path, path: str, name: str) -> list[int]:
     """Return the limits of a control group and of those around it; inside a container its own is the topmost."""
     parts = [part for part in path.split("/") if part]
-    places = [base.joinpath(*parts[:length]) for length in range(len(parts), -1, -1)]
-    return [int(text) for text in (_text(folder / name).strip() for folder in places) if text.isdigit()]
+    group_folders = [base.joinpath(*parts[:length]) for length in range(len(parts), -1, -1)]
+    return [int(text) for text in (_text(folder / name).strip() for folder in group_folders) if text.isdigit()]
 
 
 def _text(file: Path) -> str:
@@ -178,11 +178,11 @@ def check_java(java: Java | None, spark: Spark, environ: Mapping[str, str]) -> N
     fitting = (17, 21) if spark.line >= (4, 0) else (8, 11, 17)
     if java is not None and java.major in fitting:
         return
-    wanted = " or ".join(str(major) for major in fitting if major >= 17)
+    majors = " or ".join(str(major) for major in fitting if major >= 17)
     by = f"JAVA_HOME={environ['JAVA_HOME']}" if environ.get("JAVA_HOME") else "PATH"
     java_text = "no Java" if java is None else f"Java {java.version} ({java.program})"
     raise SettingsError(
-        f"Spark {spark.version} needs Java {wanted}",
+        f"Spark {spark.version} needs Java {majors}",
         where=by,
         found=java_text,
         next_step="set JAVA_HOME to one, or install it: sudo apt-get install openjdk-17-jre-headless",

@@ -58,9 +58,9 @@ def _job_line(job: Job) -> str:
     return _row(job.name, f"{job.about}{aliases}")
 
 
-def _row(left: str, text: str) -> str:
-    """Return ``text`` behind ``left``, or below where ``left`` is too long, in lines that fit."""
-    lead = f"  {left:<{_LEFT - 3}} "
+def _row(label: str, text: str) -> str:
+    """Return ``text`` behind ``label``, or below where ``label`` is too long, in lines that fit."""
+    lead = f"  {label:<{_LEFT - 3}} "
     if len(lead) <= _LEFT:
         return hanging(lead, text, _LEFT, _width())
     return f"{lead.rstrip()}\n" + hanging(" " * _LEFT, text, _LEFT, _width())
@@ -85,10 +85,10 @@ def help_text(*, leave_out: Iterable[str] = ()) -> str:
 def job_help(name: str, job: Job | None) -> str:
     """Return the help of a job: its usual options, then the advanced ones; for a script what is known of it."""
     if job is None:
-        own = (
+        own_help = (
             f"Usage: run_spark {name} [wrapper options] [--] [options of {name}]\n\nIts own help: python {name} --help"
         )
-        return f"{own}\n\nOptions of run_spark{help_text()}"
+        return f"{own_help}\n\nOptions of run_spark{help_text()}"
     command = load_command(job)
     with click.Context(command, info_name=f"run_spark {job.name}") as context:
         formatter = click.HelpFormatter(width=_width())

@@ -17,8 +17,8 @@ _SINK: Final = f"{_PREFIX}sink.graphite."
 def add_metrics(options: Options, settings: Settings) -> None:
     """Lay the options of the settings' ``metrics``."""
     where = settings.where("metrics")
-    for name, (value, why) in metrics_options(settings.metrics).items():
-        options.set_option(name, value, where, why)
+    for name, (value, reason) in metrics_options(settings.metrics).items():
+        options.set_option(name, value, where, reason)
 
 
 def metrics_options(metrics: MetricsSettings) -> dict[str, tuple[str, str]]:

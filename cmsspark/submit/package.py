@@ -88,6 +88,6 @@ def _content(archive: zipfile.ZipFile, name: str, size: int) -> bytes:
 
 def _forget_old(newest: Path) -> None:
     """Keep the last few: a running job may still need the one it was started with."""
-    others = sorted(newest.parent.glob("cmsspark-*.zip"), key=lambda path: path.stat().st_mtime, reverse=True)
-    for path in others[_KEPT:]:
+    packages = sorted(newest.parent.glob("cmsspark-*.zip"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in packages[_KEPT:]:
         path.unlink(missing_ok=True)

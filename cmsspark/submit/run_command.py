@@ -126,8 +126,8 @@ def _with_channels(command: Command, environ: Mapping[str, str], descriptor: int
     command = with_env(command, CMSSPARK_STDERR=f"/proc/{os.getpid()}/fd/{descriptor}")
     if not command.is_on_yarn:
         return command
-    own = command.env.get("SPARK_SUBMIT_OPTS") or environ.get("SPARK_SUBMIT_OPTS") or ""
-    return with_env(command, SPARK_SUBMIT_OPTS=f"{_LOG_YARN} {own}".strip())
+    own_options = command.env.get("SPARK_SUBMIT_OPTS") or environ.get("SPARK_SUBMIT_OPTS") or ""
+    return with_env(command, SPARK_SUBMIT_OPTS=f"{_LOG_YARN} {own_options}".strip())
 
 
 def _log(text: str) -> None:
@@ -224,10 +224,10 @@ class Watch(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        held = b""
+        pending = b""
         while chunk := self._read():
-            held = self._pass(held + chunk)
-        self._write(held)
+            pending = self._pass(pending + chunk)
+        self._write(pending)
         os.close(self.source)
 
     def _read(self) -> bytes:

@@ -15,7 +15,7 @@ from cmsspark.base.errors import UsageError
 from cmsspark.cli.options import DaysType
 from cmsspark.store.job_index import JOBS, Job
 from cmsspark.submit.arguments import Signature
-from cmsspark.submit.cmsspark_jobs import SUCCESSORS
+from cmsspark.submit.cmsspark_jobs import DUMP_QUERIES, SUCCESSORS
 from cmsspark.submit.cmsspark_lines import span, translate
 
 #: Scripts of CMSSpark that are built-in jobs here: a path to one in a checkout that is not there starts the job.
@@ -58,6 +58,10 @@ def answer(
         lines, about = _LINES[plain](list(words))
     elif name in JOBS:
         lines, about = _job_lines(JOBS[name], note, words, signature_of(name) or {}, has_root)
+    elif plain in DUMP_QUERIES:
+        day = _options(words).get("--date", "today")
+        lines = [shlex.join(["cmsspark", "sql", "--dumps", day, DUMP_QUERIES[plain]])]
+        about = f"{name} has {note}"
     else:
         path = script if "/" in script else f"/path/to/CMSSpark/src/python/CMSSpark/{plain}.py"
         lines = [shlex.join(["run_spark", path, *words])]
@@ -122,8 +126,8 @@ def _eos(words: Sequence[str]) -> _Lines:
     options = _options(words)
     if "run-report-totals" in words:
         position = next((number for number, word in enumerate(words) if word == "--period"), None)
-        given = words[position + 1 : position + 3] if position is not None else words[-2:]
-        first, last = (dates.parse_day(text, latest=date.max) for text in given)
+        values = words[position + 1 : position + 3] if position is not None else words[-2:]
+        first, last = (dates.parse_day(text, latest=date.max) for text in values)
         query = (
             "select dataset_name, app, sum(nacc) as accesses, sum(read_bytes) as read_bytes from dbs_eos"  # noqa: S608 -- printed, not run
             f" where day between '{first}' and '{last}' group by all order by read_bytes desc"
@@ -201,9 +205,9 @@ def python_path(script: Path, environ: Mapping[str, str]) -> str | None:
     if any(Path(path, _LIBRARY, "__init__.py").is_file() for path in paths):
         return None
     for folder in script.resolve().parents:
-        for place in (folder, folder / "src" / "python"):
-            if Path(place, _LIBRARY, "__init__.py").is_file():
-                return ":".join([str(place), *paths])
+        for folder_path in (folder, folder / "src" / "python"):
+            if Path(folder_path, _LIBRARY, "__init__.py").is_file():
+                return ":".join([str(folder_path), *paths])
     raise UsageError(
         f"{script.name} imports {_LIBRARY}, which is not there",
         where=script,

@@ -30,18 +30,18 @@ def days_of(request: Request, job: Job | None) -> list[date] | None:
 
     Raises UsageError (2) for days that are none.
     """
-    found = None if job is None else _date(request.argv)
-    if found is None or not _SEVERAL.search(found[1]):
+    option = None if job is None else _date(request.argv)
+    if option is None or not _SEVERAL.search(option[1]):
         return None
-    text = re.sub(r"(\d{4}-\d\d-\d\d)-(?=\d{4}-)", r"\1..", found[1])
+    text = re.sub(r"(\d{4}-\d\d-\d\d)-(?=\d{4}-)", r"\1..", option[1])
     return sorted(DaysType.parse(text))
 
 
 def run(request: Request, days: Sequence[date], environ: Mapping[str, str]) -> int:
     """Run the line for each day; the exit code of the first day that failed."""
-    found = _date(request.argv)
-    assert found is not None
-    position, _ = found
+    option = _date(request.argv)
+    assert option is not None
+    position, _ = option
     failed: dict[date, int] = {}
     for number, day in enumerate(days, start=1):
         sys.stderr.write(f"run_spark: day {number} of {len(days)}: {day}\n")
@@ -61,8 +61,8 @@ def run(request: Request, days: Sequence[date], environ: Mapping[str, str]) -> i
             break
     if failed:
         codes = ", ".join(f"{day} ({code})" for day, code in failed.items())
-        left = len(days) - number
-        more = f"; {left} days were not tried" if left else ""
+        untried = len(days) - number
+        more = f"; {untried} days were not tried" if untried else ""
         sys.stderr.write(f"run_spark: {len(failed)} of {len(days)} days failed: {codes}{more}\n")
     return next(iter(failed.values()), 0)
 

@@ -113,7 +113,7 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
     host = this_host(environ)
     java = find_java(environ)
     events = watching.events_folder(request, settings, environ)
-    spark = build(request, settings, host, places(host, settings, events), job)
+    spark = build(request, settings, host, install_paths(host, settings, events), job)
     command, reason = with_engine(spark, request, job, options, settings, host)
     if request.has("--explain"):
         first = [*uncompiled(job, host.package, unavailable_reason()), *counted_by_spark(job, reason)]
@@ -225,7 +225,7 @@ def job_options(job: Job, arguments: Sequence[str]) -> dict[str, Any]:
         raise UsageError(message, where=f"run_spark {job.name}", next_step=f"run_spark {job.name} --help") from None
 
 
-def places(host: Host, settings: Settings, events: str | None) -> InstallPaths:
+def install_paths(host: Host, settings: Settings, events: str | None) -> InstallPaths:
     """Return the files of this installation."""
     return InstallPaths(
         launcher=str(host.package / "submit" / "launch.py"),
@@ -298,16 +298,16 @@ def check_kubernetes(command: Command, host: Host) -> None:
             )
 
 
-def uncompiled(job: Job | None, package: Path, why: str) -> list[str]:
-    """Lines about compiled code (``why``: there is none), for a job that reads logs or dumps."""
-    if not why or job is None or not (job.streams or job.runs_in_processes):
+def uncompiled(job: Job | None, package: Path, lack: str) -> list[str]:
+    """Lines about compiled code (``lack``: there is none), for a job that reads logs or dumps."""
+    if not lack or job is None or not (job.streams or job.runs_in_processes):
         return []
     inputs = "Logs" if job.streams else "Dumps"
     lines = [f"{inputs} are read without compiled code, which takes up to three times as long:"]
-    if why == OFF:
+    if lack == OFF:
         return [*lines, "CMSSPARK_COMPILED=0 is set in the environment.", ""]
     lines.append(
-        "it was made of other sources than these." if why == STALE else "there is none that this Python loads."
+        "it was made of other sources than these." if lack == STALE else "there is none that this Python loads."
     )
     # Without --no-cache-dir pip may take a wheel that it made when there was no compiler.
     is_checkout = (package / "base" / "hashed.pyx").exists()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,11 @@ from hypothesis import strategies as st
 from cmsspark.base.errors import DataError, OutputError
 from cmsspark.base.exact_integers import joined, rounded, sums_by_group
 from cmsspark.counting.catalogue import Hash, name_hash
-from cmsspark.dumps.dataset_contents import FILE_COLUMNS, dataset_contents, known_datasets
-from cmsspark.dumps.partitions import PARTITIONS, PartitionedRun, ranges
+from cmsspark.dumps import dataset_contents
+from cmsspark.dumps.dataset_contents import FILE_COLUMNS, DatasetContents, FileMapper, FileMerge, known_datasets
+from cmsspark.dumps.dump_plan import DumpMerge
+from cmsspark.dumps.keyed_rows import KeyedRows, MergeKinds
+from cmsspark.dumps.process_transport import PartSource, ProcessTransport
 
 SCHEMA = pa.schema(zip(FILE_COLUMNS, [pa.string(), *[pa.int64()] * 5], strict=True))
 Row = tuple[str | None, int | None, int | None, int | None, int | None, int | None]
@@ -57,16 +59,21 @@ _ROWS = st.lists(
 
 
 @settings(deadline=None, max_examples=150)
-@given(_ROWS, st.integers(1, 4), st.sampled_from([name_hash, same_hash]))
+@given(_ROWS, st.integers(1, 4), st.sampled_from([1, 4, 256]), st.sampled_from([name_hash, same_hash]))
 def test_each_file_counts_once_with_its_largest_row_however_rows_are_spread(
-    rows: list[Row], parts: int, hash_name: Hash
+    rows: list[Row], parts: int, keys: int, hash_name: Hash
 ) -> None:
     known = known_datasets([2, 1, 3], [0, 1, 0], 2)
     columns = list(zip(*rows, strict=True)) if rows else [[] for _ in FILE_COLUMNS]
     table = pa.table([pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
     pieces = [partial(iter, [table.slice(start, parts)]) for start in range(0, table.num_rows, parts)]
     with tempfile.TemporaryDirectory() as folder:
-        found = dataset_contents(pieces, known, Path(folder), hash_name=hash_name, rows=3)
+        transport, merge = ProcessTransport(Path(folder)), FileMerge(keys, len(known.ids))
+        mapped = transport.map(PartSource(pieces, 0), FileMapper(known, merge, hash_name=hash_name), keys)
+        sums = transport.merge(mapped, keys, DumpMerge(merge, counts_blocks=False))
+        again = MergeKinds({dataset_contents.TOTALS: dataset_contents.merge_totals})
+        found = DatasetContents.from_rows(transport.collect(transport.merge(sums, keys, again)), known)
+        assert not list(Path(folder).iterdir())
     events = [int(value) if there else None for value, there in zip(found.events, found.has_events, strict=True)]
     sizes = [int(value) if there else None for value, there in zip(found.bytes, found.has_bytes, strict=True)]
     got = list(zip(found.files.tolist(), found.invalid_files.tolist(), events, sizes, strict=True))
@@ -92,22 +99,31 @@ def test_halves_are_rounded_away_from_0() -> None:
     assert fits.tolist() == [True] * 6 + [False] * 2
 
 
-def runs_of(folder: Path, *partitions: list[int]) -> Iterator[PartitionedRun]:
-    for number, some in enumerate(partitions):
-        columns = {"value": np.array(some, np.int64) * 10, "run": np.full(len(some), number, np.uint8)}
-        yield PartitionedRun.write(folder, np.array(some, np.uint8), columns)
+class Numbers:
+    """Keyed rows of the numbers of a part, each under its own key."""
+
+    def __call__(self, numbers: Any) -> Any:
+        for number in numbers:
+            yield KeyedRows(number % 4, "numbers", {"value": np.array([number])})
 
 
-def test_ranges_have_all_rows_of_their_partitions_once(tmp_path: Path) -> None:
-    runs = list(runs_of(tmp_path, [5, 1, 255, 1], [], [1, 7]))
-    found = [(one.first, one.last, one.column("value").tolist(), one.column("run").tolist()) for one in ranges(runs, 3)]
-    assert [one[2] for one in found] == [[10, 10, 10], [50, 2550, 70]]
-    assert [one[3] for one in found] == [[0, 0, 2], [0, 0, 2]]
-    assert found[0][0] == 0 and found[-1][1] == PARTITIONS and found[0][1] == found[1][0]
-    assert list(ranges(list(runs_of(tmp_path, [])))) == []
+def total(key: int, rows: Any) -> Any:
+    """The sum of the numbers of a key."""
+    yield KeyedRows(key, "sum", {"value": np.array([sum(int(one.columns["value"][0]) for one in rows)])})
+
+
+def test_rows_of_a_key_meet_and_no_file_stays(tmp_path: Path) -> None:
+    transport = ProcessTransport(tmp_path)
+    parts = PartSource([partial(iter, range(start, start + 5)) for start in (0, 5, 10)], 0)
+    rows = transport.union([transport.map(parts, Numbers(), 4), transport.map(PartSource([], 0), Numbers(), 4)])
+    found = transport.collect(transport.merge(rows, 4, total))
+    assert {one.key: one.columns["value"].tolist() for one in found} == {
+        key: [sum(range(key, 15, 4))] for key in range(4)
+    }
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_full_disk_is_reported_with_what_to_free() -> None:
     with pytest.raises(OutputError, match="no room") as raised:
-        list(runs_of(Path("/nowhere"), [1]))
+        ProcessTransport(Path("/nowhere")).map(PartSource([partial(iter, [1])], 0), Numbers(), 4)
     assert "cache_dir" in str(raised.value)

@@ -14,11 +14,14 @@ import pytest
 
 from cmsspark.apps.replicas import dbs_events, dbs_phedex, phedex, site_tier_usage
 from cmsspark.base.schemas import Column, input_table, stored_table
-from cmsspark.dumps import dump_frames, dump_scan
-from cmsspark.dumps.dump_parts import parts_of
+from cmsspark.dumps import dump_frames
+from cmsspark.dumps.dump_plan import Transport, read_dumps
+from cmsspark.dumps.process_transport import ProcessTransport
+from cmsspark.dumps.spark_transport import SparkTransport
 from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.run import dump_day
 from cmsspark.run.dump_day import DumpJob
+from cmsspark.run.dump_table import dump_sources
 from cmsspark.run.request import JobRequest
 from cmsspark.settings.settings import Settings, load_settings
 from cmsspark.sources.folders import Layout
@@ -124,9 +127,13 @@ def test_rows_do_not_depend_on_who_reads_and_how_many_keys_divide_them(
     spark: Any, root: Path, job: DumpJob, feed: str, keys: int, tmp_path: Path
 ) -> None:
     dumps = job.choose(LocalFiles(), Layout.load({}, str(root)), DAY)
+    # Processes have another number of keys than Spark.
+    transports: dict[str, tuple[Transport, int]] = {
+        "processes": (ProcessTransport(tmp_path), 4), "spark": (SparkTransport(spark, feed), keys),
+    }  # fmt: skip
     frames = {
-        "processes": dump_frames.read_frames(parts_of(job, dumps), tmp_path),
-        "spark": dump_scan.read_frames(spark, job.sources(spark, dumps, feed), keys),
+        engine: read_dumps(transport, dump_sources(job, transport, dumps), keys=count).frames
+        for engine, (transport, count) in transports.items()
     }
     schema = stored_table(job.name).arrow()
     rows = {engine: dump_frames.to_arrow(job.build(made, DAY), schema).to_pylist() for engine, made in frames.items()}

@@ -70,3 +70,12 @@ def test_what_is_not_needed_is_said_and_wrong_values_are_refused() -> None:
                  "hpc_at_cms.py --start_date 2026-01-02 --end_date 2026-01-01"):  # fmt: skip
         with pytest.raises(UsageError):
             run_spark(shlex.split(line), os.environ)
+
+
+@pytest.mark.parametrize("name", ["dbs_adler", "dbs_block_lumis", "dbs_lfn"])
+def test_scripts_on_files_of_dbs_are_answered_with_a_query_of_the_dumps(name: str) -> None:
+    error, ((*command, day, query),) = _answer(f"{name}.py --date 20260115 --fout hdfs:///cms/x --yarn")
+    assert command == ["cmsspark", "sql", "--dumps"]
+    assert day == "20260115"
+    assert query.startswith("select ") and " from dbs." in query
+    assert "cmsspark sql --dumps has" in str(error.found)

@@ -112,13 +112,13 @@ class Push:
             answer = fetch(server, timeouts, 300, "PUT" if replace else "POST", headers, body)
         except ConnectionLost as error:
             error_class = NotAllowed if error.forbidden else OutputError
-            found = safe_text(error.reason, password)
-            raise error_class("metrics cannot be pushed", where=self.url, found=found) from None
+            refusal_text = safe_text(error.reason, password)
+            raise error_class("metrics cannot be pushed", where=self.url, found=refusal_text) from None
         if not answer.is_success:
             error_class = NotAllowed if answer.status in (401, 403) else OutputError
             text = f"{answer.status} {answer.reason} {answer.body.decode('utf-8', 'replace')}"
-            found = safe_text(text, password, limit=200)
-            raise error_class("metrics cannot be pushed", where=self.url, found=found)
+            refusal_text = safe_text(text, password, limit=200)
+            raise error_class("metrics cannot be pushed", where=self.url, found=refusal_text)
 
 
 def write_metrics(path: Path, metrics: Metrics) -> None:

@@ -134,8 +134,8 @@ def _run(prepare: Callable[[Settings], tuple[Daily, date, date]], fout: str | No
         outcomes = worked(daily, since, until)
     except (Exception, KeyboardInterrupt) as error:
         code = errors.report(error)
-        wanted = "it was interrupted" if isinstance(error, KeyboardInterrupt) else " ".join(str(error).split())[:300]
-        ours = as_ours(error) or CmssparkError(wanted)
+        failure = "it was interrupted" if isinstance(error, KeyboardInterrupt) else " ".join(str(error).split())[:300]
+        ours = as_ours(error) or CmssparkError(failure)
         ours.exit_code = code
         return notify_not_begun(targets, state, ours, time.time())
     return notify(daily, since, until, outcomes)
@@ -182,7 +182,7 @@ def skip(
 
 
 def _note(
-    context: click.Context, day: date, job: str, reason: str, own: tuple[str | None, str | None],
+    context: click.Context, day: date, job: str, reason: str, results: tuple[str | None, str | None],
     change: Callable[[DayRecord, Note], None], outcome: str,
 ) -> int:  # fmt: skip
     """Change the record of a day of a job. The store and the settings may stand before or after the subcommand."""
@@ -190,7 +190,7 @@ def _note(
 
     if not reason.strip():
         raise UsageError("--reason is empty", next_step="write what others need to know")
-    fout, settings_file = (mine or above for mine, above in zip(own, context.obj, strict=True))
+    fout, settings_file = (mine or above for mine, above in zip(results, context.obj, strict=True))
     settings = settings_of(settings_file)
     name = find_job(job).name
     with DailyState(settings.state_dir, store_of(fout, settings)).change() as state:

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
-from urllib.parse import urlsplit
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -15,11 +14,11 @@ from cmsspark.apps.daily.alarms import PORTS, Mail, Push
 from cmsspark.apps.daily.planner import POLICIES
 from cmsspark.apps.daily.readiness import Rules
 from cmsspark.base.errors import SettingsError, UsageError
+from cmsspark.settings.http_client import LOOPBACK, HttpAddress
 from cmsspark.settings.settings import Settings
 from cmsspark.sources.registry import STREAMS
 from cmsspark.store.job_index import Job, find_job
 
-_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 _AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
 _NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 #: An argument of a command line, which YAML may take for a number.
@@ -152,21 +151,21 @@ def _job(settings: Settings, name: str) -> Job:
 
 
 def _mail(settings: Settings, section: _Mail) -> Mail:
-    is_open = section.security == "none" and section.server not in _LOOPBACK
+    is_open = section.security == "none" and section.server not in LOOPBACK
     login = _login(settings, section, "mail", is_open)
     to = tuple(map(str, section.to))
     return Mail(to, section.sender, section.server, section.port, section.security, **login)
 
 
 def _push(settings: Settings, section: _Push) -> Push:
-    parts = urlsplit(section.url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query:
+    try:
+        address = HttpAddress.from_url(section.url)
+    except ValueError:
         raise SettingsError(
             "push needs `url`: http(s)://HOST:PORT/metrics/job/NAME, without a password in it",
             where=settings.where("daily", "push"),
-        )
-    is_open = parts.scheme == "http" and parts.hostname not in _LOOPBACK
-    return Push(section.url, **_login(settings, section, "push", is_open))
+        ) from None
+    return Push(section.url, **_login(settings, section, "push", address.is_exposed))
 
 
 def _login(settings: Settings, section: _Login, name: str, is_open: bool) -> dict[str, Any]:

@@ -113,5 +113,5 @@ def update(path: Path, metrics: Metrics) -> None:
         lines = []
     names = "|".join(re.escape(name) for name in metrics)
     replaced = re.compile(rf"(?:# (?:HELP|TYPE) )?(?:{names})[ {{]")
-    kept = [line for line in lines if not replaced.match(line)]
-    write_metrics_text(path, exposition(metrics) + "".join(kept))
+    other_lines = [line for line in lines if not replaced.match(line)]
+    write_metrics_text(path, exposition(metrics) + "".join(other_lines))

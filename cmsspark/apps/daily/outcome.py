@@ -69,8 +69,8 @@ def most_serious(exit_codes: Iterable[int]) -> int:
     """Return the most serious of the codes; a code that is not in ``EXIT_PRIORITY`` comes first."""
     codes = set(exit_codes) - {0}
     ranked = [code for code in EXIT_PRIORITY if code in codes]
-    others = codes - set(EXIT_PRIORITY)
-    return int(next(iter(sorted(others)), ranked[0] if ranked else 0))
+    unranked = codes - set(EXIT_PRIORITY)
+    return int(next(iter(sorted(unranked)), ranked[0] if ranked else 0))
 
 
 def update_record(record: DayRecord, outcome: TaskOutcome, now_ms: int, rules: Rules) -> None:

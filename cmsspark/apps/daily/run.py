@@ -154,7 +154,7 @@ class Daily:
 
     def _do(self, task: PlannedTask, total: int) -> TaskOutcome:
         if self._is_stopped:
-            return self._left(task)
+            return self._skip(task)
         began = time.monotonic()
         record = self._record(task)
         if record.skipped is not None:
@@ -163,15 +163,15 @@ class Daily:
             outcome = self._recorded(record, self._attempt(task, record))
         outcome = replace(outcome, seconds=round(time.monotonic() - began, 1))
         self._ended += 1
-        left = total - self._ended
-        estimate = (time.monotonic() - self._began) / self._ended * left
-        more = f"; {left} to go, about {max(1, round(estimate / 60))} min" if left and estimate > 30 else ""
+        pending = total - self._ended
+        estimate = (time.monotonic() - self._began) / self._ended * pending
+        more = f"; {pending} to go, about {max(1, round(estimate / 60))} min" if pending and estimate > 30 else ""
         name = f"{task.job.name} of {task.day}"
         self.log(f"[{self._ended} of {total}] {name} ({task.why}): {outcome.word}, {outcome.text}{more}")
         self.heartbeat()
         return outcome
 
-    def _left(self, task: PlannedTask) -> TaskOutcome:
+    def _skip(self, task: PlannedTask) -> TaskOutcome:
         outcome = TaskOutcome(task, "left", 0, "not tried, because others ended with a code that stops all")
         with suppress(CmssparkError), self.state.change() as state:
             record = DayRecord(word=outcome.word, text=outcome.text, first_ms=int(self.now() * 1000))

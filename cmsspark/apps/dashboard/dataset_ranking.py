@@ -92,9 +92,7 @@ def datasets(snapshot: Snapshot, chosen: Selection, measure: str) -> DatasetRank
         if is_of_users:
             found["users"] = _users_of_all(snapshot, chosen)
         is_there = found[counted][1] | found[measure][1]
-        for column in ("data_tier", "campaign"):
-            if values := chosen.values(column):
-                is_there &= np.logical_or.reduce([snapshot.datasets.is_of(column, value) for value in values])
+        is_there &= _are_chosen(snapshot, chosen)
         codes = np.flatnonzero(is_there)
         amounts, has_value = (part[codes] for part in found[measure])
         # Names are in order, so their numbers decide between equal values.
@@ -108,6 +106,13 @@ def datasets(snapshot: Snapshot, chosen: Selection, measure: str) -> DatasetRank
         )
 
     return snapshot.cached(("datasets", chosen, measure), make)
+
+
+def _are_chosen(snapshot: Snapshot, chosen: Selection) -> npt.NDArray[np.bool_]:
+    """Return whether each dataset has a data tier and a campaign of the selection."""
+    tables = snapshot.datasets
+    tiers, campaigns = (tables.have_one_of(name, chosen.values(name)) for name in ("data_tier", "campaign"))
+    return tiers & campaigns
 
 
 def _taken(sums: Sums, codes: npt.NDArray[np.int64]) -> Sums:
@@ -221,7 +226,7 @@ def _users_of_all(snapshot: Snapshot, chosen: Selection) -> Sums:
         return counts, is_there
     # Datasets without any use in the selection are not asked for.
     sums = _sums_of_datasets(snapshot, chosen, ("nacc", "job_count"))
-    codes = np.flatnonzero(sums["job_count" if chosen.is_of_jobs else "nacc"][1])
+    codes = np.flatnonzero(sums["job_count" if chosen.is_of_jobs else "nacc"][1] & _are_chosen(snapshot, chosen))
     users = users_of_datasets(snapshot, chosen, [names[code] for code in codes])
     counts[codes] = [count or 0 for count in users]
     is_there[codes] = True

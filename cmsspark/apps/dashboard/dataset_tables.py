@@ -19,7 +19,6 @@ from cmsspark.apps.dashboard.segment import (
     NAMES_FILE,
     NULL,
     PEOPLE_FILE,
-    SUMS,
     SUMS_FILE,
     About,
     Segment,
@@ -36,7 +35,10 @@ if TYPE_CHECKING:
 Numbers = npt.NDArray[np.int64]
 #: Sums by dataset: the values, and whether there are any; values of 64 bits, or Python's where sums may be larger.
 Sums = tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]
-_WIDE: Final = 1 << 63
+#: Sums that are smaller as floats fit into 64 bits.
+SAFE: Final = 1 << 62
+#: The share of all datasets from which on all are summed: choosing rows would take longer.
+_MANY: Final = 0.25
 
 
 @dataclass
@@ -176,7 +178,7 @@ class DatasetTables:
 
     names: list[str]
     segments: list[SegmentDatasets]
-    _facts: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
+    _parts: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @cached_property
@@ -184,18 +186,19 @@ class DatasetTables:
         """Name → number."""
         return {name: number for number, name in enumerate(self.names)}
 
-    @cached_property
-    def wide(self) -> set[str]:
-        """The sums that may exceed 64 bits."""
-        totals = {name: sum(int(one.about.totals[name]) for one in self.segments) for name in SUMS}
-        return {name for name, total in totals.items() if total >= _WIDE}
-
-    def is_of(self, column: str, value: str) -> npt.NDArray[np.bool_]:
-        """Return whether a derived column of each dataset's name has a value."""
+    def parts(self, column: str) -> npt.NDArray[Any]:
+        """Return a derived column of each dataset's name."""
         with self._lock:
-            if column not in self._facts:
-                self._facts[column] = np.array([part_of(column, name) for name in self.names], dtype=object)
-        found: npt.NDArray[np.bool_] = self._facts[column] == value
+            if column not in self._parts:
+                self._parts[column] = np.array([part_of(column, name) for name in self.names], dtype=object)
+        return self._parts[column]
+
+    def have_one_of(self, column: str, values: Sequence[str]) -> npt.NDArray[np.bool_]:
+        """Return whether a derived column of each dataset's name is one of some values; of no values, all are."""
+        if not values:
+            return np.ones(len(self.names), np.bool_)
+        parts = self.parts(column)
+        found: npt.NDArray[np.bool_] = np.logical_or.reduce([parts == value for value in values])
         return found
 
     def sums(
@@ -205,45 +208,53 @@ class DatasetTables:
         filters: Mapping[str, Sequence[str]],
         subset: Numbers | None = None,
     ) -> dict[str, Sums]:
-        """Sums of whole segments by dataset: column → values and whether there are any, by the dataset's number."""
-        found = {name: self.empty(name) for name in columns}
+        """Sums of whole segments by dataset: column → values and whether there are any, by the number of the dataset.
+
+        Those of datasets that are not in the subset may be left out.
+        """
+        if subset is not None and len(subset) > _MANY * len(self.names):
+            subset = None
+        found: dict[str, list[tuple[Numbers, npt.NDArray[Any]]]] = {name: [] for name in columns}
+        is_there = {name: np.zeros(len(self.names), np.bool_) for name in columns}
         for one in (self.segments[number] for number in segments):
             rows = one.chosen(filters, subset)
             datasets = one.dataset[rows]
             if not len(datasets):
                 continue
-            starts = np.flatnonzero(np.concatenate(([True], datasets[1:] != datasets[:-1])))
-            codes = one.codes[datasets[starts]]
+            lasts = np.flatnonzero(np.concatenate((datasets[1:] != datasets[:-1], [True])))
+            codes = one.codes[datasets[lasts]]
             for name in columns:
                 values = one.column(name)[rows]
-                has_value = values != NULL
-                sums, is_there = found[name]
-                kept = np.where(has_value, values, 0)
-                sums[codes] += np.add.reduceat(kept, starts, dtype=sums.dtype)
-                is_there[codes] |= np.logical_or.reduceat(has_value, starts)
-        return found
+                # Differences of running sums take a third of the time of sums of runs, and are exact as well.
+                running = np.cumsum(np.maximum(values, 0).astype(object if values.dtype == object else np.int64))
+                found[name].append((codes, np.diff(running[lasts], prepend=0)))
+                is_there[name][codes] |= np.diff(np.cumsum(values != NULL, dtype=np.int32)[lasts], prepend=0) > 0
+        return {name: (self._added(name, parts), is_there[name]) for name, parts in found.items()}
 
-    def empty(self, column: str) -> Sums:
-        """Return empty sums."""
-        kind: Any = object if column in self.wide else np.int64
-        values = np.zeros(len(self.names), kind)
-        return values, np.zeros(len(self.names), np.bool_)
+    def _added(self, column: str, parts: Sequence[tuple[Numbers, npt.NDArray[Any]]]) -> npt.NDArray[Any]:
+        """Return the sums over segments of a column: in 64 bits, or Python's integers where one needs more."""
+        is_wide = False
+        if sum(int(one.about.totals[column]) for one in self.segments) >= SAFE:
+            estimates = np.zeros(len(self.names))
+            for codes, sums in parts:
+                estimates[codes] += sums.astype(np.float64)
+            is_wide = bool(estimates.max(initial=0) >= SAFE)
+        values = np.zeros(len(self.names), object if is_wide else np.int64)
+        for codes, sums in parts:
+            values[codes] += sums.astype(values.dtype)
+        return values
 
-    def last_days(self, codes: Numbers) -> Numbers:
-        """Return the last day of each dataset, as days since 1970; ``NULL`` where nothing read it."""
+    @cached_property
+    def last_days(self) -> Numbers:
+        """The last day on which an access or a job read each dataset, as days since 1970; ``NULL`` where none did."""
         newest = np.full(len(self.names), NULL, np.int64)
         for one in self.segments:
             np.maximum.at(newest, one.codes[one.dataset], one.column("last_day").astype(np.int64))
-        return newest[codes]
+        return newest
 
     def last_day(self, code: int) -> int | None:
         """Return the last day on which an access or a job read a dataset, as days since 1970; None where none did."""
-        newest = NULL
-        for one in self.segments:
-            place = int(one.places[code])
-            if place >= 0:
-                (begin,), (end,) = one.bounds(np.array([place]))
-                newest = max(newest, int(one.column("last_day")[begin:end].max(initial=NULL)))
+        newest = int(self.last_days[code])
         return None if newest == NULL else newest
 
 

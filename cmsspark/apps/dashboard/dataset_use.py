@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from cmsspark.apps.dashboard.dataset_tables import Sums
+from cmsspark.apps.dashboard.dataset_tables import SAFE, Sums
 from cmsspark.apps.dashboard.segment import SUMS
 from cmsspark.apps.dashboard.selection import Selection
 from cmsspark.apps.dashboard.snapshot import Snapshot, day_number, day_of
@@ -57,7 +57,7 @@ def _use_of(snapshot: Snapshot, chosen: Selection, name: str) -> DatasetUse:
         return DatasetUse((None,) * len(SUMS), [], [], [], users, everyone, last)
     table = _together([part for _, part in rows])
     streams, sites, apps = (_coded(table[name]) for name in _TEXTS)
-    values = [_values(table[name], is_wide=name in snapshot.datasets.wide) for name in SUMS]
+    values = [_values(table[name]) for name in SUMS]
     buckets = chosen.buckets()
     starts = np.array([day_number(day) for day in buckets], np.int32)
     at = np.searchsorted(starts, table["day"].cast("int32").to_numpy(), side="right") - 1
@@ -86,14 +86,14 @@ def _coded(column: pa.ChunkedArray) -> _Coded:
     return _Coded(whole.dictionary.to_pylist(), whole.indices.to_numpy())
 
 
-def _values(column: pa.ChunkedArray, *, is_wide: bool) -> Sums:
+def _values(column: pa.ChunkedArray) -> Sums:
     """Return the values of a column, 0 where there is none, and whether there is one; Python's numbers where sums may
     exceed 64 bits.
     """
     import pyarrow.compute as pc
 
     is_there = pc.is_valid(column).to_numpy()
-    if is_wide:
+    if (pc.sum(column.cast("float64", safe=False)).as_py() or 0) >= SAFE:
         return np.array([int(value or 0) for value in column.to_pylist()], dtype=object), is_there
     return pc.fill_null(column, 0).to_numpy(), is_there
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, Protocol
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, quote_plus, urlencode
 
 from cmsspark.apps.dashboard import selection, widgets
 from cmsspark.apps.dashboard.query_process import QueryPool
@@ -144,15 +144,22 @@ class PageRequest:
 
     def dataset_link(self, name: str | None) -> str:
         """Return the address of a dataset's page, with the period, steps and streams of this page."""
-        return self.link("dataset", name=name, **self._period)
+        return self._link_with_period("dataset", "name", name)
 
     def site_link(self, name: str | None) -> str:
         """Return the address of a site's page, with the period, steps and streams of this page."""
-        return self.link("sites", site=name, **self._period)
+        return self._link_with_period("sites", "site", name)
 
-    @property
-    def _period(self) -> dict[str, Any]:
-        return {key: self.parameters.get(key) for key in ("from", "to", "step", "stream")}
+    def _link_with_period(self, page: str, key: str, name: str | None) -> str:
+        own = f"{key}={quote_plus(name)}" if name else ""
+        query = "&".join(filter(None, (own, self._period)))
+        return f"{self.prefix}/{page}" + (f"?{query}" if query else "")
+
+    @cached_property
+    def _period(self) -> str:
+        """The period, steps and streams of this page as a part of an address: tables have thousands of links."""
+        address = self.link("", **{key: self.parameters.get(key) for key in ("from", "to", "step", "stream")})
+        return address.partition("?")[2]
 
     def others(self, *names: str) -> list[tuple[str, str]]:
         """Return the parameters of the address without some, and without the page of a table, for a form of its own."""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import date
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -50,7 +51,7 @@ class RollupState:
     streams: Mapping[date, tuple[str, ...]] = field(default_factory=dict)
     pending: frozenset[date] = frozenset()
 
-    @property
+    @cached_property
     def runs(self) -> dict[date, str]:
         """The run of each day that the rollups hold."""
         return {date.fromisoformat(day): run for one in self.segments for day, run in one.index.runs.items()}

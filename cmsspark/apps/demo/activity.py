@@ -163,9 +163,9 @@ def _heavy(rng: np.random.Generator, count: int, kinds: int) -> Ints:
     return rng.choice(kinds, count, p=weights / weights.sum())
 
 
-def _choose(rng: np.random.Generator, shares: tuple[tuple[str, float], ...], count: int, rest: str = "") -> list[str]:
-    """Texts by their shares; what the shares leave of 1 is ``rest``."""
-    names = [name for name, _ in shares] + [rest]
+def _choose(rng: np.random.Generator, shares: tuple[tuple[str, float], ...], count: int, last: str = "") -> list[str]:
+    """Texts by their shares; what the shares leave of 1 is ``last``."""
+    names = [name for name, _ in shares] + [last]
     edges = np.cumsum([share for _, share in shares])
     return [names[i] for i in np.searchsorted(edges, rng.random(count) * 0.999_999, side="right").tolist()]
 
@@ -184,13 +184,13 @@ def _tasks(rng: np.random.Generator, world: World, stream: Stream, count: int) -
     site, client = [], []
     elsewhere = (*T2, *T3)
     lucks, picks = rng.random((count, 2)), rng.integers(0, 1 << 30, count)
-    others = rng.integers(0, len(elsewhere), count)
-    for d, luck, pick, other in zip(dataset, lucks, picks, others, strict=True):
+    alternatives = rng.integers(0, len(elsewhere), count)
+    for d, luck, pick, alternative in zip(dataset, lucks, picks, alternatives, strict=True):
         home = world.sites[d]
         # Most jobs go where the data are; the others read over the network, or from a site that lost them.
-        at = home[pick % len(home)] if home and luck[0] < 0.88 else elsewhere[other]
+        at = home[pick % len(home)] if home and luck[0] < 0.88 else elsewhere[alternative]
         site.append(at)
-        client.append(at if luck[1] < 0.75 else elsewhere[other])
+        client.append(at if luck[1] < 0.75 else elsewhere[alternative])
     return _Tasks(dataset, user, app, site, client)
 
 
@@ -239,7 +239,7 @@ def _logged_lfns(rng: np.random.Generator, world: World, stream: Stream, bins: I
 
 def _users(rng: np.random.Generator, stream: Stream, users: list[Person]) -> list[Person | None]:
     nobody = (rng.random(len(users)) < NOBODY[stream]).tolist()
-    return [None if gone else user for gone, user in zip(nobody, users, strict=True)]
+    return [None if is_nobody else user for is_nobody, user in zip(nobody, users, strict=True)]
 
 
 def _dns(rng: np.random.Generator, stream: Stream, users: list[Person | None]) -> list[str | None]:

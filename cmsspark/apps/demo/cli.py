@@ -90,9 +90,9 @@ def command(out: Path, day: date, records: int, days: int, seed: int, keep: bool
     options = {"version": VERSION, "day": day.isoformat(), "records": records, "seed": seed}
     _claim(paths)
     with steps.step(f"Create a small CMS in {paths.cms}: one day of logs, and the dumps that belong to it"):
-        wanted = kept.load(paths.out / MARKER, options, paths.cms, is_changed_too=keep)
-        if wanted is None:
-            wanted = _make(paths, options, day, records, seed, steps)
+        expected = kept.load(paths.out / MARKER, options, paths.cms, is_changed_too=keep)
+        if expected is None:
+            expected = _make(paths, options, day, records, seed, steps)
         else:
             steps.summarize("reused from the last run: the same options make the same files")
     for arguments in _jobs(paths, day):
@@ -100,7 +100,7 @@ def command(out: Path, day: date, records: int, days: int, seed: int, keep: bool
         if code:
             click.secho(f"\nThe demo stopped: the command above failed with exit code {code}.", fg="red", err=True)
             return code
-    _show(paths, day, wanted, steps)
+    _show(paths, day, expected, steps)
     if days > 1 and (code := _past(paths, day, days, seed, steps)):
         return code
     return 0
@@ -115,12 +115,12 @@ def _past(paths: DemoPaths, day: date, days: int, seed: int, steps: Steps) -> in
     with steps.step(f"Generate results of {days - 1} earlier days without logs"):
         key = pseudonyms.load_or_make(paths.out / "state" / pseudonyms.KEY_FILE)
 
-        def progress(made: int, wanted: int) -> None:
-            if made % 50 == 0 or made == wanted:
-                steps.echo(f"{steps.elapsed:5.1f} s  {made:,} of {number_of(wanted, 'day')}")
+        def progress(counts: int, expected: int) -> None:
+            if counts % 50 == 0 or counts == expected:
+                steps.echo(f"{steps.elapsed:5.1f} s  {counts:,} of {number_of(expected, 'day')}")
 
-        made, story = store_past(str(paths.store), day, days - 1, seed, key, progress)
-        steps.echo(f"{made:,} generated, {days - 1 - made:,} already stored")
+        counts, story = store_past(str(paths.store), day, days - 1, seed, key, progress)
+        steps.echo(f"{counts:,} generated, {days - 1 - counts:,} already stored")
     for command_line in past_commands(paths, first, day):
         if code := _run(steps, paths, command_line, is_shown=command_line[0] == "cmsspark"):
             return code
@@ -182,21 +182,21 @@ def _make(
 
     marker = paths.out / MARKER
     marker.write_text("{}", encoding="utf-8")
-    made = make(
+    counts = make(
         paths.cms, day, records=records, seed=seed, progress=steps.progress
     )
-    steps.summarize(_size(made))
-    wanted = made.reconciliation(day)
-    kept.save(marker, options, paths.cms, wanted)
-    return dict(wanted)
+    steps.summarize(_size(counts))
+    expected = counts.reconciliation(day)
+    kept.save(marker, options, paths.cms, expected)
+    return dict(expected)
 
 
-def _size(made: Made) -> str:
+def _size(counts: Made) -> str:
     from cmsspark.base.text.terminal import volume
 
     return (
-        f"{sum(made.records().values()):,} records ({volume(made.log_bytes)}) on {made.datasets} datasets "
-        f"of {made.blocks:,} blocks and {made.files:,} files"
+        f"{sum(counts.records().values()):,} records ({volume(counts.log_bytes)}) on {counts.datasets} datasets "
+        f"of {counts.blocks:,} blocks and {counts.files:,} files"
     )
 
 
@@ -222,14 +222,14 @@ def _run(steps: Steps, paths: DemoPaths, arguments: tuple[str, ...], *, is_shown
     """Run a command as a user types it; what it prints is shown where it fails, or with ``is_shown``."""
     from cmsspark.apps.demo.steps import installed, spelled
 
-    name, *rest = arguments
+    name, *parameters = arguments
     module = "cmsspark.submit" if name == "run_spark" else "cmsspark.main"
-    with steps.step(f"$ {spelled(name, rest)}"):
+    with steps.step(f"$ {spelled(name, parameters)}"):
         environment = {"CMSSPARK_SETTINGS": str(paths.settings.absolute())}
-        return steps.run([*installed(name, module), *rest], environment=environment, is_shown=is_shown)
+        return steps.run([*installed(name, module), *parameters], environment=environment, is_shown=is_shown)
 
 
-def _show(paths: DemoPaths, day: date, wanted: Mapping[str, Any], steps: Steps) -> None:
+def _show(paths: DemoPaths, day: date, expected: Mapping[str, Any], steps: Steps) -> None:
     from cmsspark.apps.demo import show
     from cmsspark.apps.results.show import find
 
@@ -237,7 +237,7 @@ def _show(paths: DemoPaths, day: date, wanted: Mapping[str, Any], steps: Steps) 
     streams = stored.manifest.reconciliation
     _title("Every record is counted in exactly one row")
     _lines(show.reconciliation(streams))
-    differences = show.differences(wanted, streams)
+    differences = show.differences(expected, streams)
     if differences or not show.adds_up(streams):
         raise CmssparkError(
             "the counts differ from those of the simulated records", where=stored.path, found="; ".join(differences)

@@ -22,8 +22,8 @@ def close_lines(activity: Activity, rng: np.random.Generator, *, is_flat: bool =
             record = {name: value for name, value in record.items() if value not in (None, "", 0)}
             record.setdefault("file_lfn", "")
         # Some records have no data, and broken ones are broken there.
-        whole = {**record, "metadata": metadata} if is_flat else {"data": record, "metadata": metadata}
-        lines.append(json.encode(whole).decode())
+        document = {**record, "metadata": metadata} if is_flat else {"data": record, "metadata": metadata}
+        lines.append(json.encode(document).decode())
     if is_flat:
         return [
             line if bin_ != 1 else line[: len(line) * 3 // 5] for line, bin_ in zip(lines, activity.bins, strict=True)

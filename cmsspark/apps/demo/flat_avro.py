@@ -45,12 +45,12 @@ def _encode(value: Value) -> bytes:
 
 
 def _long(value: int) -> bytes:
-    rest = value << 1 if value >= 0 else (-value << 1) - 1
+    remaining = value << 1 if value >= 0 else (-value << 1) - 1
     out = bytearray()
-    while rest > 0x7F:
-        out.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    out.append(rest)
+    while remaining > 0x7F:
+        out.append(remaining & 0x7F | 0x80)
+        remaining >>= 7
+    out.append(remaining)
     return bytes(out)
 
 

@@ -18,8 +18,8 @@ _WRITERS: Final = ("numpy", "isal", "fastavro", "cramjam")
 
 def save(marker: Path, options: Mapping[str, Any], root: Path, reconciliation: Mapping[str, Any]) -> None:
     """Store in ``marker`` what the files below ``root`` were made with, and what a right count of them finds."""
-    made = {"asked": options, "generator": _generator(), "files": _state(root), "reconciliation": reconciliation}
-    marker.write_text(json.dumps(made, indent=1), encoding="utf-8")
+    marked = {"asked": options, "generator": _generator(), "files": _state(root), "reconciliation": reconciliation}
+    marker.write_text(json.dumps(marked, indent=1), encoding="utf-8")
 
 
 def load(marker: Path, options: Mapping[str, Any], root: Path, *, is_changed_too: bool) -> dict[str, Any] | None:
@@ -29,12 +29,12 @@ def load(marker: Path, options: Mapping[str, Any], root: Path, *, is_changed_too
     since; with ``is_changed_too`` whatever happened to them since.
     """
     try:
-        made = json.loads(marker.read_text(encoding="utf-8"))
-        if made.get("asked") != options:
+        marked = json.loads(marker.read_text(encoding="utf-8"))
+        if marked.get("asked") != options:
             return None
-        if not is_changed_too and (made.get("generator"), made.get("files")) != (_generator(), _state(root)):
+        if not is_changed_too and (marked.get("generator"), marked.get("files")) != (_generator(), _state(root)):
             return None
-        return dict(made["reconciliation"])
+        return dict(marked["reconciliation"])
     except (OSError, ValueError, KeyError, AttributeError):
         return None
 

@@ -113,9 +113,9 @@ def make(
     and isal), also with more ``processes``; those are forked, so a caller that runs threads keeps to one.
     """
     layout = layout or LogLayout()
-    tell = progress or (lambda _: None)
+    report = progress or (lambda _: None)
     shutil.rmtree(root / "project", ignore_errors=True)
-    tell("datasets, files and replicas")
+    report("datasets, files and replicas")
     world = make_world(np.random.default_rng([seed, 0]), datasets=datasets, files=files, people=people)
     if favourite:
         world = _with_favourite(world, favourite)
@@ -130,7 +130,7 @@ def make(
     bins: dict[date, dict[str, Counts]] = {day + timedelta(days=offset): {} for offset in range(days)}
     dumps: dict[str, Path] = {}
     log_bytes = 0
-    for done in _written(world, tasks, processes, tell):
+    for done in _written(world, tasks, processes, report):
         if isinstance(done, Path):
             dumps["rucio" if done == rucio_folder(root, after) else "phedex"] = done
         elif done is not None:
@@ -139,7 +139,7 @@ def make(
             bins[piece.day][piece.stream] = {name: count + before.get(name, 0) for name, count in counts.items()}
             log_bytes += size
     _set_times(root, after)
-    folders = {stream: folder_of(root, _known(stream), day, layout) for stream in streams or served_streams(day)}
+    folders = {stream: folder_of(root, _find_stream(stream), day, layout) for stream in streams or served_streams(day)}
     folders |= {"dbs": dbs_folder(root, after, layout.dbs), **dumps}
     return Made(root, bins, folders, len(world.names), len(world.block_names), len(world.lfns), log_bytes)
 
@@ -149,13 +149,13 @@ def served_streams(day: date) -> tuple[str, ...]:
     return Epochs.load().streams_of_day(day, (*STREAMS, CONDOR))
 
 
-def _known(stream: str) -> Stream | Literal["condor"]:
+def _find_stream(stream: str) -> Stream | Literal["condor"]:
     """Return a stream that the demo writes. Raises ValueError."""
     if stream == CONDOR:
         return CONDOR
-    for known in STREAMS:
-        if known == stream:
-            return known
+    for stream_entry in STREAMS:
+        if stream_entry == stream:
+            return stream_entry
     raise ValueError(f"the demo does not write {stream}")
 
 
@@ -172,18 +172,18 @@ def _with_favourite(world: World, share: float) -> World:
 def _dumps(root: Path, day: date, layout: LogLayout, served: set[str]) -> list[tuple[str, Task]]:
     """Return what there is to write of the dumps, the largest table first. ``served``: the sources of replicas."""
     names = {"phedex": "PhEDEx", "rucio": "Rucio"}
-    told, compression = f"dumps of DBS and {' and '.join(names[one] for one in sorted(served))}", layout.gzip
+    title, compression = f"dumps of DBS and {' and '.join(names[origin] for origin in sorted(served))}", layout.gzip
     tables: list[tuple[str, Task]] = [
-        (told, partial(write_dbs_table, root=root, day=day, layout=layout.dbs, compression=compression, name=name))
+        (title, partial(write_dbs_table, root=root, day=day, layout=layout.dbs, compression=compression, name=name))
         for name in TABLES
     ]
     if "rucio" in served:
         codec = layout.avro_codec
         tables += [
-            (told, partial(write_rucio_table, root=root, day=day, codec=codec, name=name)) for name in RUCIO_TABLES
+            (title, partial(write_rucio_table, root=root, day=day, codec=codec, name=name)) for name in RUCIO_TABLES
         ]
     if "phedex" in served:
-        tables.append((told, partial(write_phedex, root=root, day=day, compression=compression)))
+        tables.append((title, partial(write_phedex, root=root, day=day, compression=compression)))
     return tables
 
 
@@ -198,7 +198,7 @@ def _logs(
         )
         for stream in streams
         for count in [round(records * SHARES[stream])]
-        for piece in pieces(_known(stream), day, count, layout.per_part)
+        for piece in pieces(_find_stream(stream), day, count, layout.per_part)
     ]
 
 
@@ -221,14 +221,14 @@ def _reports(root: Path, day: date, records: int, seed: int, layout: LogLayout) 
     return f"WMArchive: {records:,} reports of {day}", write
 
 
-def _written(world: World, tasks: list[tuple[str, Task]], processes: int, tell: Progress) -> Iterator[Any]:
+def _written(world: World, tasks: list[tuple[str, Task]], processes: int, report: Progress) -> Iterator[Any]:
     """Yield what the tasks return, in their order; what comes next is told."""
-    told = ""
+    title = ""
     with _results(world, [task for _, task in tasks], processes) as results:
-        for what, _ in tasks:
-            if what != told:
-                tell(what)
-                told = what
+        for label, _ in tasks:
+            if label != title:
+                report(label)
+                title = label
             yield next(results)
 
 

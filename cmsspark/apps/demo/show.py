@@ -51,11 +51,11 @@ def adds_up(streams: Mapping[str, Mapping[str, Any]]) -> bool:
     return all(_bins(counts)[0] == sum(_bins(counts)[1:]) for counts in streams.values())
 
 
-def differences(wanted: Mapping[str, Any], counted: Mapping[str, Any], prefix: str = "") -> list[str]:
+def differences(simulated: Mapping[str, Any], counted: Mapping[str, Any], prefix: str = "") -> list[str]:
     """Return the differences of two nested mappings: ``aaa.matched: 12 expected, 11 found``."""
     lines = []
-    for name in sorted({*wanted, *counted}):
-        expected, actual = wanted.get(name), counted.get(name)
+    for name in sorted({*simulated, *counted}):
+        expected, actual = simulated.get(name), counted.get(name)
         if isinstance(expected, Mapping) and isinstance(actual, Mapping):
             lines.extend(differences(expected, actual, f"{prefix}{name}."))
         elif expected != actual:

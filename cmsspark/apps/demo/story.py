@@ -60,9 +60,9 @@ def store_past(
         from cmsspark.apps.demo.past import History
 
         history = History(key.of, seed, PRODUCTION_ROWS)
-        made = store_history(history, store, before, key.key_id, processes=os.cpu_count() or 1, progress=progress)
+        stored = store_history(history, store, before, key.key_id, processes=os.cpu_count() or 1, progress=progress)
         store_day(history, store, key.key_id, day)
-        return made, Story()
+        return stored, Story()
     return _store_story(store, day, before, seed, key, progress)
 
 
@@ -85,9 +85,9 @@ def _store_story(
         story = Story(quiet, again, first, late)
     special = 3 if story.quiet else 0
 
-    def progress_of_all(made: int, wanted: int) -> None:
+    def progress_of_all(stored: int, total: int) -> None:
         if progress is not None:
-            progress(made + special, wanted + special)
+            progress(stored + special, total + special)
 
     return store_history(past, store, before, key.key_id, progress=progress_of_all) + special, story
 

@@ -106,8 +106,8 @@ def make_world(rng: np.random.Generator, *, datasets: int, files: int, people: i
 def guids(rng: np.random.Generator, count: int) -> list[str]:
     """``count`` random identifiers of the form 8-4-4-4-12."""
     text = rng.bytes(16 * count).hex()
-    each = [text[i : i + 32] for i in range(0, 32 * count, 32)]
-    return [f"{hexes[:8]}-{hexes[8:12]}-{hexes[12:16]}-{hexes[16:20]}-{hexes[20:]}" for hexes in each]
+    parts = [text[i : i + 32] for i in range(0, 32 * count, 32)]
+    return [f"{hexes[:8]}-{hexes[8:12]}-{hexes[12:16]}-{hexes[16:20]}-{hexes[20:]}" for hexes in parts]
 
 
 def _column(rows: list[dict[str, str]], name: str) -> Floats:

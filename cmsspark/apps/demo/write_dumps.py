@@ -59,8 +59,8 @@ def write_dbs_table(
 
 
 def _counted(rows: Iterable[tuple[object, ...]]) -> tuple[Iterator[tuple[object, ...]], int]:
-    held = list(rows)
-    return iter(held), len(held)
+    row_list = list(rows)
+    return iter(row_list), len(row_list)
 
 
 def _parts(lines: int) -> int:
@@ -115,36 +115,36 @@ def _datasets(world: World, now: int, tiers: list[str], eras: list[str]) -> Iter
         # Most are VALID; every access type is there.
         access = 1 if i % 12 else 1 + i // 12 % len(ACCESS_TYPES)
         valid = 0 if access in (3, 5) else 1
-        made = now - 50_000_000 - 40_000 * (i % 900)
+        added = now - 50_000_000 - 40_000 * (i % 900)
         _, primary, _, tier = name.split("/")
         ids = (primaries[primary], 5_000_000 + i, tiers.index(tier) + 1, access, eras.index(_era(name)) + 1, 1 + i % 6)
         cross_section = None if i % 3 else 831.76
         prep_id = f"HIG-{_era(name)}-{i:05d}" if tier.endswith("SIM") else None
-        audit = (made, _MAKER, made + 9_000, _MAKER)
+        audit = (added, _MAKER, added + 9_000, _MAKER)
         yield (DATASET_ID + i, name, valid, *ids, 1 + i % len(GROUPS), cross_section, prep_id, *audit)
 
 
 def _blocks(world: World, now: int) -> Iterable[tuple[object, ...]]:
     columns = (world.block_dataset, world.block_bytes, world.block_files)
     for i, (dataset, size, files) in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
-        made = now - 50_000_000 + 600 * (i % 30_000)
+        added = now - 50_000_000 + 600 * (i % 30_000)
         origin = "cmseos.fnal.gov" if i % 4 else "UNKNOWN"
-        audit = (made, _MAKER, made, _MAKER)
+        audit = (added, _MAKER, added, _MAKER)
         yield (BLOCK_ID + i, world.block_names[i], DATASET_ID + dataset, 0, origin, size, files, *audit)
 
 
 def _files(world: World, now: int) -> Iterable[tuple[object, ...]]:
     columns = (world.file_dataset, world.file_block, world.file_events, world.file_bytes)
     for i, (dataset, block, events, size) in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
-        made = now - 50_000_000 + 60 * (i % 300_000)
+        added = now - 50_000_000 + 60 * (i % 300_000)
         ids = (DATASET_ID + dataset, BLOCK_ID + block, 1)
         sums = (f"{i * 2654435761 % 2**32:08x}", "NOTSET", None)
         yield (FILE_ID + i, world.lfns[i], int(i % 200 != 7), *ids, str(i * 7919), events, size, None, *sums,
-               made, _MAKER, made, _MAKER)  # fmt: skip
+               added, _MAKER, added, _MAKER)  # fmt: skip
         if i % TWICE_EVERY == TWICE_EVERY - 1:
             # The same name once more, under an older id.
             yield (FILE_ID - i, world.lfns[i], 0, *ids, "0", events, size, None, "NOTSET",
-                   "NOTSET", None, made, _MAKER, None, None)  # fmt: skip
+                   "NOTSET", None, added, _MAKER, None, None)  # fmt: skip
     for i, lfn in enumerate(orphan_lfns(world)):
         yield (FILE_ID + len(world.lfns) + i, lfn, 1, DATASET_ID - 1 - i, BLOCK_ID - 1, 1, "0", 0, 1_000_000, None,
                "NOTSET", "NOTSET", None, now, _MAKER, None, None)  # fmt: skip
@@ -162,10 +162,10 @@ def _module_configs(world: World) -> Iterable[tuple[object, ...]]:
 
 def write_phedex(world: World, root: Path, day: date, *, compression: Compression) -> Path:
     """Return the block replica snapshot taken early on ``day`` under ``root``; returns its folder."""
-    taken = datetime(day.year, day.month, day.day, 3, 7, 9, tzinfo=UTC)
-    name = f"time={day.isoformat()}_{taken:%Hh%Mm%Ss}"
+    time = datetime(day.year, day.month, day.day, 3, 7, 9, tzinfo=UTC)
+    name = f"time={day.isoformat()}_{time:%Hh%Mm%Ss}"
     folder = root / "project/awg/cms/phedex/block-replicas-snapshots/csv" / name
-    lines = [csv_line(row) for row in _replica_rows(world, taken)]
+    lines = [csv_line(row) for row in _replica_rows(world, time)]
     parts = _parts(len(lines))
     for number in range(parts):
         chunk = lines[number * len(lines) // parts : (number + 1) * len(lines) // parts]
@@ -173,19 +173,19 @@ def write_phedex(world: World, root: Path, day: date, *, compression: Compressio
     return folder
 
 
-def _replica_rows(world: World, taken: datetime) -> Iterable[tuple[object, ...]]:
-    now = int(taken.timestamp())
+def _replica_rows(world: World, time: datetime) -> Iterable[tuple[object, ...]]:
+    now = int(time.timestamp())
     nodes = {node: 1 + i for i, node in enumerate(sorted({replica.node for replica in world.replicas}))}
     for i, replica in enumerate(world.replicas):
         dataset = int(world.block_dataset[replica.block])
         files, size = int(world.block_files[replica.block]), int(world.block_bytes[replica.block])
-        made = now - 40_000_000 + 60 * (i % 200_000)
+        added = now - 40_000_000 + 60 * (i % 200_000)
         custodial = "y" if replica.node.endswith("_MSS") else "n"
         moving = 0 if replica.files == files else 1
-        yield (now, world.names[dataset], 90_000 + dataset, "n", made - 9_000, made, world.block_names[replica.block],
-               700_000 + replica.block, files, size, "n", made - 9_000, made, replica.node, nodes[replica.node], "y",
+        yield (now, world.names[dataset], 90_000 + dataset, "n", added - 9_000, added, world.block_names[replica.block],
+               700_000 + replica.block, files, size, "n", added - 9_000, added, replica.node, nodes[replica.node], "y",
                files, size, files, size, replica.files, replica.bytes, moving, moving * (size - replica.bytes) // 10,
-               custodial, None if i % 11 == 0 else 1 + i % 40, made, made + 3_600)  # fmt: skip
+               custodial, None if i % 11 == 0 else 1 + i % 40, added, added + 3_600)  # fmt: skip
     yield from _forgotten(now)
 
 
@@ -193,11 +193,11 @@ def _forgotten(now: int) -> Iterable[tuple[object, ...]]:
     """Replicas of datasets that DBS no longer knows."""
     for i in range(3):
         name = f"/OldCosmics/Commissioning08-v{i + 1}/RAW"
-        made = now - 300_000_000
+        added = now - 300_000_000
         size = 7_000_000_000 * (i + 1)
         block = (f"{name}#0000000{i}-0000-0000-0000-000000000000", 600_000 + i, 9, size)
-        yield (now, name, 80_000 + i, "n", made, made, *block, "n", made, made, "T1_IT_CNAF_MSS", 1, "y", 9, size,
-               9, size, 9, size, 0, 0, "y", None, made, made)  # fmt: skip
+        yield (now, name, 80_000 + i, "n", added, added, *block, "n", added, added, "T1_IT_CNAF_MSS", 1, "y", 9, size,
+               9, size, 9, size, 0, 0, "y", None, added, added)  # fmt: skip
 
 
 def dump_day(day: date) -> date:

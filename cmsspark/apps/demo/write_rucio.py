@@ -110,24 +110,24 @@ def _replicas(world: World, now: int) -> Iterator[Row]:
             continue
         first, count = starts[replica.block], int(world.block_files[replica.block])
         is_used = _is_used(world, int(world.block_dataset[replica.block]))
-        made = now - (i * 7 % 700) * DAY_MS // 2 - (0 if is_used else _OLD_MS)
-        for place in range(count):
-            file = first + place
+        created = now - (i * 7 % 700) * DAY_MS // 2 - (0 if is_used else _OLD_MS)
+        for position in range(count):
+            file = first + position
             # Those that are not there yet are being copied, or lost.
-            state = "A" if place < replica.files else "CUDT"[file % 4]
+            state = "A" if position < replica.files else "CUDT"[file % 4]
             yield _replica(
                 rse,
                 world.lfns[file],
                 sizes[file],
                 state,
-                made + 1_000 * (file % 3_600),
+                created + 1_000 * (file % 3_600),
                 _traced(file, i, now, is_used=is_used),
             )
         if i % 50 == 0:
-            yield _replica(TEST_RSE, world.lfns[first], sizes[first], "A", made, None)
-            yield _replica(DELETED_RSE, world.lfns[first], sizes[first], "A", made, None)
+            yield _replica(TEST_RSE, world.lfns[first], sizes[first], "A", created, None)
+            yield _replica(DELETED_RSE, world.lfns[first], sizes[first], "A", created, None)
             yield {
-                **_replica(rse, f"/store/user/rucio/someone/{i}.root", 5_000, "A", made, None),
+                **_replica(rse, f"/store/user/rucio/someone/{i}.root", 5_000, "A", created, None),
                 "SCOPE": "user.someone",
             }
     first_node = _nodes(world)[0]
@@ -145,17 +145,17 @@ def _is_used(world: World, dataset: int) -> bool:
     return bool(world.popularity[dataset] > 0)
 
 
-def _traced(file: int, place: int, now: int, *, is_used: bool) -> int | None:
+def _traced(file: int, position: int, now: int, *, is_used: bool) -> int | None:
     if not is_used:
         return None if file % 40 else now - _OLD_MS - file % 300 * DAY_MS
-    return None if (file + place) % TRACED_EVERY else now - (file * 131 + place) % 800 * DAY_MS
+    return None if (file + position) % TRACED_EVERY else now - (file * 131 + position) % 800 * DAY_MS
 
 
-def _replica(rse: str, name: str, size: int, state: str, made: int, accessed: int | None) -> Row:
+def _replica(rse: str, name: str, size: int, state: str, created: int, accessed: int | None) -> Row:
     return {
         "RSE_ID": _id(rse), "SCOPE": "cms", "NAME": name, "BYTES": str(size), "ADLER32": f"{size % 2**32:08x}",
         "STATE": state, "LOCK_CNT": "0" if size % 17 == 0 else "1", "TOMBSTONE": 0 if size % 17 == 0 else None,
-        "CREATED_AT": made, "UPDATED_AT": made, "ACCESSED_AT": accessed,
+        "CREATED_AT": created, "UPDATED_AT": created, "ACCESSED_AT": accessed,
     }  # fmt: skip
 
 
@@ -189,20 +189,21 @@ def _content(parent: str, child: str, kinds: str, size: str | None, now: int) ->
 
 
 def _dids(world: World, now: int) -> Iterator[Row]:
-    made = {"SCOPE": "cms", "HIDDEN": "0", "CREATED_AT": now - 500 * DAY_MS}
+    created = {"SCOPE": "cms", "HIDDEN": "0", "CREATED_AT": now - 500 * DAY_MS}
     of_files = world.file_dataset.tolist()
     for file, (name, size) in enumerate(zip(world.lfns, world.file_bytes.tolist(), strict=True)):
         is_traced = file % 5 == 0 and _is_used(world, of_files[file])
         accessed = now - file * 37 % 900 * DAY_MS if is_traced else None
-        yield {**made, "NAME": name, "DID_TYPE": "F", "BYTES": str(size), "LENGTH": "1", "ACCESSED_AT": accessed}
+        yield {**created, "NAME": name, "DID_TYPE": "F", "BYTES": str(size), "LENGTH": "1", "ACCESSED_AT": accessed}
     for block, name in enumerate(world.block_names):
         is_traced = block % 7 == 0 and _is_used(world, int(world.block_dataset[block]))
         accessed = now - block * 11 % 1_000 * DAY_MS if is_traced else None
-        yield {**made, "NAME": name, "DID_TYPE": "D", "BYTES": str(world.block_bytes[block]), "ACCESSED_AT": accessed}
+        size = str(world.block_bytes[block])
+        yield {**created, "NAME": name, "DID_TYPE": "D", "BYTES": size, "ACCESSED_AT": accessed}
     for dataset, name in enumerate(world.names):
         accessed = None if dataset % 3 or not _is_used(world, dataset) else now - dataset * 13 % 1_200 * DAY_MS
         deleted = now - DAY_MS if dataset % 61 == 60 else None
-        yield {**made, "NAME": name, "DID_TYPE": "C", "ACCESSED_AT": accessed, "DELETED_AT": deleted}
+        yield {**created, "NAME": name, "DID_TYPE": "C", "ACCESSED_AT": accessed, "DELETED_AT": deleted}
 
 
 def _locks(world: World, now: int) -> Iterator[Row]:

@@ -58,9 +58,9 @@ def cache_lines(world: World, rng: np.random.Generator, day: date, records: int)
     lines = []
     columns = zip(files.tolist(), sizes.tolist(), read.tolist(), hits.tolist(), prefetched.tolist(), sites.tolist(),
                   servers.tolist(), opens.tolist(), closes.tolist(), strict=True)  # fmt: skip
-    for number, (file, size, asked, hit, ahead, site, server, begin, end) in enumerate(columns):
+    for number, (file, size, requested, hit, ahead, site, server, begin, end) in enumerate(columns):
         is_bypassed = number % _BYPASSED_EVERY == 7
-        missed = asked - hit
+        missed = requested - hit
         blocks = -(-size // BLOCK_BYTES)
         on_disk = 0 if is_bypassed else missed + ahead
         bypass = missed if is_bypassed else 0

@@ -8,7 +8,7 @@ import click
 
 from cmsspark.base.errors import UsageError
 from cmsspark.cli.job_output import output_options, print_outcome
-from cmsspark.cli.options import engine_option, job_options, settings_of, store_of, with_sources
+from cmsspark.cli.options import engine_option, job_options, reading_options, settings_of, store_of, with_sources
 from cmsspark.store.job_index import JOBS
 
 
@@ -18,14 +18,7 @@ def feed_command(name: str, feed_name: str) -> click.Command:
     @click.command(name, help=f"{JOBS[name].about}. Exit codes: cmsspark help exit-codes.")
     @job_options
     @output_options
-    @click.option("--allow-tmp", is_flag=True, help="Read a day's .tmp folder where there is no final one.")
-    @click.option("--max-malformed", metavar="SHARE", help="Tolerated malformed records: 0.01, 1%, or a number.")
-    @click.option(
-        "--accept-damaged",
-        multiple=True,
-        metavar="FILE",
-        help="Read this file of the day as far as it is intact; marks the result partial. May be repeated.",
-    )
+    @reading_options
     @click.option("--feed", "spark_feed", type=click.Choice(["auto", "direct", "spark"]), default="auto", hidden=True)
     @engine_option
     def command(settings_file: str | None, fout: str | None, as_json: bool, **options: Any) -> None:

@@ -18,10 +18,10 @@ from cmsspark.counting.catalogue import hashes_of
 from cmsspark.sources.condor_costs import CoreGroup
 
 #: Records that a task keeps before they leave it.
-_JOBS_AT_ONCE: Final = 40_000
+_JOBS_AT_ONCE: Final = 25_000
 _PRESENCES_AT_ONCE: Final = 400_000
 #: Partitions by the hash of a job's id: few, as each has most of the keys.
-_PARTITIONS: Final = 16
+_PARTITIONS: Final = 32
 
 
 class CostBlob(msgspec.Struct, frozen=True, array_like=True):

@@ -130,7 +130,8 @@ class CostSums:
     def add_encoded(self, content: bytes) -> None:
         """Add the sums that :meth:`encode` made bytes of."""
         partial = msgspec.msgpack.decode(content, type=_Partial)
-        numbers = self._add((row.key for row in partial.rows), zip(*(row.sums for row in partial.rows), strict=True))
+        columns = np.array([row.sums for row in partial.rows], np.uint64).reshape(-1, len(SUMS)).T
+        numbers = self._add((row.key for row in partial.rows), columns)
         for attribute, values, pairs in zip(("schedds", "users"), self._names, self._pairs, strict=True):
             for number, row in zip(numbers.astype(np.int64), partial.rows, strict=True):
                 names: set[Any] = getattr(row, attribute)

@@ -48,6 +48,8 @@ class FeedRequest(JobRequest):
     allow_tmp: bool = False
     max_malformed: str | None = None
     accept_damaged: tuple[str, ...] = ()
+    #: Records that read more bytes, or took more seconds, count as malformed; None: whatever fits 64 bits counts.
+    quarantine_above: int | None = None
     spark_feed: str = "auto"
 
 
@@ -169,7 +171,7 @@ class FeedDayRun:
         settings = self.request.settings
         # No pseudonym is stored; a context has the key because tasks of streams need it.
         key = pseudonyms.load_or_make(settings.state_dir / pseudonyms.KEY_FILE, self.request.day)
-        reader = partial(Reader, line_limit=settings.max_line_bytes)
+        reader = partial(Reader, line_limit=settings.max_line_bytes, above=self.request.quarantine_above)
         make = MakeAggregator(self.request.feed.aggregator)
         return TaskContext(
             self.request.day, None, None, key, reader, accepted=self.inputs.accepted, feed_aggregator=make
@@ -189,13 +191,14 @@ class FeedDayRun:
         warnings += self._check_bins(summary.bins, examples, quarantine_file) + check_warnings
         return {
             "streams": [request.feed.name],
-            "partial": bool(summary.damaged or source.is_tmp),
+            "partial": bool(summary.damaged or summary.outsized or source.is_tmp),
             "reconciliation": {name: bins.as_dict() for name, bins in summary.bins.items()},
             "out_of_day_by_day": {name: dict(sorted(bins.out_of_day.items())) for name, bins in summary.bins.items()},
             "inputs": [input_summary(source)],
             "identical_files": identical_files([source]),
             "earlier_jobs": {request.feed.name: self.inputs.earlier.as_dict()},
             "damaged": summary.damaged,
+            "outsized": summary.outsized,
             "drift": changes,
             "quarantine": quarantine_file,
             **({"quarantine_not_kept": dict(summary.not_kept)} if summary.not_kept else {}),

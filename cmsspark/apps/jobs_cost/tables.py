@@ -136,7 +136,8 @@ def _table(name: str, rows: Iterable[_Row], day: date) -> pa.Table:
                 raise DataError(
                     f"a sum of {column} in {name} of {day} is beyond 2^63-1",
                     found=", ".join(f"{key} {row[key]}" for key in schema.keys),
-                    next_step="look for absurd numbers in the log",
+                    next_step="--quarantine-above SECONDS puts records with longer times in quarantine and marks the"
+                    " result partial",
                 )
     start = dates.start_ms(day)
     return pa.Table.from_pylist([{"day": day, **row, "timestamp": start} for row in ordered], schema.arrow())

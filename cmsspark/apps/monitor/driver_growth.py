@@ -177,7 +177,7 @@ def _pickled(metrics: RunMetrics, rise: Rise) -> Iterator[Finding]:
         "broadcast what tasks need only; put large tables into a file that Spark reads, instead of broadcast(), "
         "parallelize() or createDataFrame()"
     )
-    yield Finding("driver_python_jump", title, _when(metrics, rise), cure)
+    yield Finding("driver_python_jump", title, _describe_begin(metrics, rise), cure)
 
 
 def _py4j(metrics: RunMetrics, rise: Rise) -> Iterator[Finding]:
@@ -193,7 +193,7 @@ def _py4j(metrics: RunMetrics, rise: Rise) -> Iterator[Finding]:
         f"the driver's heap rose by {volume(rise.bytes)} to {volume(rise.high)} in {_seconds(rise)} s and its Python "
         f"by {volume(python)} while no task ran: an object comes through Py4J"
     )
-    yield Finding("driver_heap_jump", title, _when(metrics, rise), PY4J_CURE)
+    yield Finding("driver_heap_jump", title, _describe_begin(metrics, rise), PY4J_CURE)
 
 
 def _change(metrics: RunMetrics, rise: Rise, value: Value) -> int | None:
@@ -214,5 +214,5 @@ def _seconds(rise: Rise) -> str:
     return f"{(rise.end_ms - rise.begin_ms) / 1000:.0f}"
 
 
-def _when(metrics: RunMetrics, rise: Rise) -> str:
+def _describe_begin(metrics: RunMetrics, rise: Rise) -> str:
     return f"{clock.to_second(rise.begin_ms)} UTC, {(rise.begin_ms - metrics.began_ms) / 1000:.0f} s after the begin"

@@ -71,7 +71,7 @@ class _Ahead:
         start, self._start = self._start[:count], self._start[count:]
         return start + self._stream.read(count - len(start)) if len(start) < count else start
 
-    def exactly(self, count: int, *, may_end: bool = False) -> bytes:
+    def read_exactly(self, count: int, *, may_end: bool = False) -> bytes:
         """``count`` bytes; empty at the end where ``may_end``. Raises CutLog."""
         data = b""
         while len(data) < count and (more := self.read(count - len(data))):
@@ -131,13 +131,13 @@ def _into_buffers(source: Any) -> Iterator[bytes]:
 def _lz4_blocks(stream: _Ahead) -> Iterator[bytes]:
     import cramjam
 
-    while head := stream.exactly(21, may_end=True):
+    while head := stream.read_exactly(21, may_end=True):
         magic, token, packed, plain, _ = struct.unpack("<8sBiii", head)
         if magic != _LZ4_BLOCK or not (0 <= packed <= _MOST_BLOCK and 0 <= plain <= _MOST_BLOCK):
             raise CutLog("no block of lz4-java follows")
         if not packed:
             continue  # the mark at an end; another stream may follow
-        data = stream.exactly(packed)
+        data = stream.read_exactly(packed)
         if token & 0xF0 == 0x10:
             yield data
             continue
@@ -150,16 +150,16 @@ def _lz4_blocks(stream: _Ahead) -> Iterator[bytes]:
 def _snappy_blocks(stream: _Ahead) -> Iterator[bytes]:
     import cramjam
 
-    stream.exactly(16)
-    while head := stream.exactly(4, may_end=True):
+    stream.read_exactly(16)
+    while head := stream.read_exactly(4, may_end=True):
         if head == _SNAPPY[:4]:
-            stream.exactly(12)  # another stream follows
+            stream.read_exactly(12)  # another stream follows
             continue
         (packed,) = struct.unpack(">i", head)
         if not 0 <= packed <= _MOST_BLOCK:
             raise CutLog("no block of snappy-java follows")
         try:
-            yield bytes(cramjam.snappy.decompress_raw(stream.exactly(packed)))
+            yield bytes(cramjam.snappy.decompress_raw(stream.read_exactly(packed)))
         except (cramjam.DecompressionError, ValueError) as error:
             raise CutLog(str(error)) from None
 

@@ -82,7 +82,7 @@ class Plans:
         """Take values of accumulators, of a stage of so many tasks; those of no node of interest are left out."""
         for number, value in values:
             if number in self._ids:
-                self._values[number] = max(self._values.get(number, 0), _whole(value))
+                self._values[number] = max(self._values.get(number, 0), _as_int(value))
                 self._tasks[number] = tasks
 
     def end(self, event: SqlEnd) -> None:
@@ -177,7 +177,7 @@ def _ids_below(node: PlanNode, name: str) -> list[int]:
     return []
 
 
-def _whole(value: Any) -> int:
+def _as_int(value: Any) -> int:
     try:
         number = int(value)
     except (TypeError, ValueError):

@@ -115,7 +115,7 @@ class _Visitor(RowRules, ast.NodeVisitor):
         ):
             if parameter is not None:
                 self._values.forget(parameter.arg)
-                if (library := self._others.in_annotation(parameter.annotation)) is not None:
+                if (library := self._libraries.in_annotation(parameter.annotation)) is not None:
                     self._values.bind(ast.Name(parameter.arg), library)
         self.generic_visit(node)
         self._functions -= 1
@@ -124,11 +124,11 @@ class _Visitor(RowRules, ast.NodeVisitor):
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         self._shared.imported(node, in_function=bool(self._functions))
-        self._others.imported(node)
+        self._libraries.imported(node)
         self._udfs.imported(node)
 
     def visit_Import(self, node: ast.Import) -> None:
-        self._others.imported(node)
+        self._libraries.imported(node)
 
     def visit_Name(self, node: ast.Name) -> None:
         if isinstance(node.ctx, ast.Load):

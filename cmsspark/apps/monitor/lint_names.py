@@ -86,24 +86,24 @@ class SharedNames:
         #: Names of Spark's functions that were imported one by one, with those that Spark gives them.
         self._of_spark: dict[str, str] = {}
         #: Names that the script gives to anything else.
-        self._own: set[str] = set()
+        self._bound: set[str] = set()
 
     def imported(self, node: ast.ImportFrom, *, in_function: bool = False) -> None:
         """Note what an import names. What is imported in a function is not known outside of it."""
         names = {alias.asname or alias.name for alias in node.names}
         if node.module not in _FUNCTIONS or in_function:
-            self._own |= names
+            self._bound |= names
             for name in names:
                 self._of_spark.pop(name, None)
         elif "*" in names:
             self._star = node
-            self._own -= SHADOWED
+            self._bound -= SHADOWED
         else:
             self._of_spark |= {alias.asname or alias.name: alias.name for alias in node.names if alias.name in SHADOWED}
 
     def problems(self, tree: ast.AST) -> Iterator[tuple[ast.AST, str]]:
         """(where, detail) of a star import, and of calls of the function that was not meant."""
-        bound = self._own | _assigned(tree)
+        bound = self._bound | _assigned(tree)
         calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
         if self._star is not None:
             uses = [f"{name} in line {call.lineno}" for call in calls if (name := _name(call)) in SHADOWED - bound]

@@ -23,7 +23,7 @@ class RowRules:
         self.problems: list[Problem] = []
         self._loops = 0
         self._values = Values()
-        self._others, self._tables = OtherLibraries(), Tables(self._values)
+        self._libraries, self._tables = OtherLibraries(), Tables(self._values)
         #: ``id`` of nodes that are judged already, or whose value decides when a loop ends.
         self._passed: set[int] = set()
 
@@ -66,8 +66,8 @@ class RowRules:
         if any(isinstance(part, ast.Attribute) and part.attr in _FETCHES for part in parts[1:]):
             return True
         # `gc.collect()`: no module is a table.
-        is_module = len(parts) == 2 and isinstance(begin, ast.Name) and self._others.is_module(begin.id)
-        return is_module or (isinstance(begin, ast.Name) and begin.id in self._others)
+        is_module = len(parts) == 2 and isinstance(begin, ast.Name) and self._libraries.is_module(begin.id)
+        return is_module or (isinstance(begin, ast.Name) and begin.id in self._libraries)
 
     def _add(self, node: ast.AST, code: str, detail: str = "") -> None:
         line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0) + 1

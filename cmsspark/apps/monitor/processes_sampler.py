@@ -92,7 +92,7 @@ class TreeSampler:
         samples, time_ms = [], clock.now_ms()
         for pid in below:
             with suppress(psutil.Error, OSError, ValueError):
-                samples.append(self._one(pid, parents.get(pid, 0), is_deep, time_ms))
+                samples.append(self._sample_process(pid, parents.get(pid, 0), is_deep, time_ms))
         self._rss_bytes = sum(sample.rss_bytes or 0 for sample in samples)
         if is_deep:
             self._pss_tick, self._pss_rss_bytes = self.ticks - 1, self._rss_bytes
@@ -138,7 +138,7 @@ class TreeSampler:
             return float(psutil.Process(pid).create_time())
         return None
 
-    def _one(self, pid: int, ppid: int, is_deep: bool, time_ms: int) -> ProcessSample:
+    def _sample_process(self, pid: int, ppid: int, is_deep: bool, time_ms: int) -> ProcessSample:
         seen = self._seen.get(pid)
         process = seen.process if seen else psutil.Process(pid)
         with process.oneshot():

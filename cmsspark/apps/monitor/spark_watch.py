@@ -54,7 +54,7 @@ class RunMeasure:
     #: Called with the file of the run when it is complete: live metrics.
     on_end: Callable[[Path], None] | None = None
     _sampler: Sampler | None = None
-    _rest: RestPoller | None = None
+    _rest_poller: RestPoller | None = None
     _written_ms: int = 0
     _trace: TraceBuffer = field(default_factory=TraceBuffer)
 
@@ -79,7 +79,7 @@ class RunMeasure:
 
             self.metrics.root_pid = pid
             if self.options.get("spark.ui.enabled") != "false":
-                self._rest = RestPoller(pid, self.options)
+                self._rest_poller = RestPoller(pid, self.options)
             self._sampler = Sampler(TreeReader(pid), self._sampled)
             self._sampler.start()
 
@@ -104,12 +104,12 @@ class RunMeasure:
             metrics.state = "DONE" if code == 0 else "FAILED"
             metrics.driver_trace = self._trace.text() if code else None
             metrics.application = application or metrics.application
-            if self._rest is not None and self._rest.answers:
+            if self._rest_poller is not None and self._rest_poller.answers:
                 from cmsspark.apps.monitor.spark_rest import sum_stages
 
                 metrics.sources.append("rest")
-                metrics.executors = self._rest.executors
-                metrics.stages, metrics.stage_count = self._rest.stages, len(self._rest.stages)
+                metrics.executors = self._rest_poller.executors
+                metrics.stages, metrics.stage_count = self._rest_poller.stages, len(self._rest_poller.stages)
                 metrics.totals = sum_stages(metrics.stages)
                 metrics.stage_failures = {entry.failure[:500]: 1 for entry in metrics.stages if entry.failure}
             # Not before: a short run needs none of it while it starts.
@@ -139,9 +139,9 @@ class RunMeasure:
                 self.metrics.cpu_ms = max(sample.cpu_ms or 0 for sample in self.metrics.samples)
 
     def _sampled(self, sample: Sample) -> None:
-        if self._rest is not None:
-            self._rest.poll()
-            sample.active_tasks = self._rest.active_tasks
+        if self._rest_poller is not None:
+            self._rest_poller.poll()
+            sample.active_tasks = self._rest_poller.active_tasks
         # A run that is killed leaves what was seen until then.
         if clock.now_ms() - self._written_ms > _EVERY_MS and self._sampler is not None:
             self.metrics.samples = list(self._sampler.samples)

@@ -40,7 +40,7 @@ class _Ended:
     code: int
     output: Path
     is_late: bool = False
-    left: list[str] = field(default_factory=list)
+    survivors: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -109,8 +109,10 @@ class SuiteRunner:
             ended = self._step(database, run, step, dict(values))
             self._mark(database, run, f"end {step.name} exit {ended.code}")
             self.log(f"  {step.name}: exit code {ended.code}, {time.monotonic() - begun:.1f} s")
-            if ended.left:
-                text = f"{step.name} left {len(ended.left)} processes, which are ended: {', '.join(ended.left)}"
+            if ended.survivors:
+                text = (
+                    f"{step.name} left {len(ended.survivors)} processes, which are ended: {', '.join(ended.survivors)}"
+                )
                 self._note(database, run, "info", text)
             if ended.is_late or ended.code not in step.exit_codes:
                 text = f"{step.name} ended with {ended.code}; its output: {ended.output}"
@@ -150,7 +152,7 @@ class SuiteRunner:
             code = self._watched(database, run, step, child)
             ended.code, ended.is_late = (TIMED_OUT, True) if code is None else (code, False)
         finally:
-            ended.left = end_step(child, marker)
+            ended.survivors = end_step(child, marker)
             self._guard.ended(child.pid)
         return ended
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from cmsspark.apps.placement.reads import Reads
+from cmsspark.base.names import DERIVED
 
 Array = np.ndarray[Any, Any]
 
@@ -66,11 +67,10 @@ class Demand:
 
 def groups_of(datasets: tuple[str, ...]) -> list[Array]:
     """Groups of siblings as numbers, the closest first: same primary dataset and tier; campaign and tier; tier; all."""
-    parts = [(*name.split("/"), "", "", "")[1:4] for name in datasets]
-    tiers = [tier for _, _, tier in parts]
-    closest = [f"{primary}/{tier}" for primary, _, tier in parts]
-    campaigns = [f"{processed.partition('-')[0]}/{tier}" for _, processed, tier in parts]
-    keys = (closest, campaigns, tiers, [""] * len(parts))
+    primaries, campaigns, tiers = ([DERIVED[column].of(name) or "" for name in datasets]
+                                   for column in ("primary_name", "campaign", "data_tier"))  # fmt: skip
+    of_tier = ([f"{text}/{tier}" for text, tier in zip(texts, tiers, strict=True)] for texts in (primaries, campaigns))
+    keys = (*of_tier, tiers, [""] * len(datasets))
     return [np.unique(np.array(key, str), return_inverse=True)[1] for key in keys]
 
 

@@ -9,6 +9,7 @@ from cmsspark.apps.popularity.features import BASE_COLUMNS, STORE_COLUMNS, Names
 from cmsspark.apps.popularity.series import Series
 from cmsspark.apps.popularity.training import FIRST_DAY, Label
 from cmsspark.base.errors import InputMissing
+from cmsspark.base.names import DERIVED
 from cmsspark.base.periods import start_ms
 from cmsspark.base.schemas import stored_table
 from cmsspark.base.text.plurals import number_of
@@ -77,9 +78,7 @@ def week_rows(series: Series, day: date, label: Label, last: int | None = None) 
             next_step=f"store at least the {FIRST_DAY} days before it",
         )
     names = Names(series.datasets, sites=series.sites)
-    parts = [name.split("/") for name in series.datasets]
-    tiers = [part[3] if len(part) > 3 else None for part in parts]
-    campaigns = [part[2].partition("-")[0] if len(part) > 2 else None for part in parts]
+    tiers, campaigns = ([DERIVED[column].of(name) for name in series.datasets] for column in ("data_tier", "campaign"))
     schema = pl.Schema(stored_table(TABLE if series.sites is None else SITE_TABLE).arrow())
     frames = []
     for start in sorted(starts):
@@ -87,13 +86,13 @@ def week_rows(series: Series, day: date, label: Label, last: int | None = None) 
         first = series.days[0] + timedelta(days=start)
         of = {name: rows[:, place] for place, name in enumerate(columns)}
         # Tables that the store has not are null.
-        unknown = [None] * len(parts)
+        unknown = [None] * len(tiers)
         values = {
-            "day": [day] * len(parts), "first_day": [first] * len(parts),
+            "day": [day] * len(tiers), "first_day": [first] * len(tiers),
             "dataset_name": series.datasets, "site_name": series.sites, "data_tier": tiers, "campaign": campaigns,
             **{name: of.get(name, unknown) for name in (*BASE_COLUMNS, *STORE_COLUMNS)},
             "is_popular": _labels(series, start, label),
-            "timestamp": [start_ms(day)] * len(parts),
+            "timestamp": [start_ms(day)] * len(tiers),
         }  # fmt: skip
         rows_of_week = pl.DataFrame({name: values[name] for name in schema}, schema=schema)
         frames.append(rows_of_week.filter(pl.Series(series.population(start))))

@@ -9,6 +9,7 @@ import numpy as np
 from cmsspark.apps.popularity.dataset_catalogue import CATALOGUE_COLUMNS
 from cmsspark.apps.popularity.dataset_reads import OF_SITES, READS_COLUMNS
 from cmsspark.apps.popularity.series import MEASURES, Series
+from cmsspark.base.names import DERIVED
 
 Array = np.ndarray[Any, Any]
 
@@ -45,7 +46,7 @@ class Names:
     ) -> None:
         parts = [(*name.split("/"), "", "", "")[1:4] for name in datasets]
         primary, processed, tier = (np.array(column, str) for column in zip(*parts, strict=True))
-        campaign = np.array([text.partition("-")[0] for text in processed.tolist()], str)
+        campaign = np.array([DERIVED["campaign"].of(name) or "" for name in datasets], str)
         groups = {"primary": primary, "processed": processed, "tier": tier, "campaign": campaign}
         self.groups = {name: _numbered(values, sites) for name, values in groups.items()}
         self.columns: list[str] = []

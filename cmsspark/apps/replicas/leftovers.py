@@ -39,10 +39,9 @@ def build(frames: Frames, day: date) -> pl.DataFrame:
         .when(~is_there & (access_type == "VALID") & pl.col("is_valid") & has_valid_file).then(pl.lit("missing"))
     )  # fmt: skip
     chosen = rows.with_columns(state=state).filter(pl.col("state").is_not_null()).sort("state", "dataset_name")
-    named = dump_frames.with_derived(chosen, ("data_tier", "processing_name"))
+    named = dump_frames.with_derived(chosen, ("data_tier", "campaign"))
     rows = named.with_columns(
-        pl.col("data_tier").fill_null(""),
-        dump_frames.campaign(),
+        pl.col("data_tier", "campaign").fill_null(""),
         *(pl.col(name).fill_null(0) for name in ("site_count", "disk_bytes", "tape_bytes")),
         pl.col("present_file_count").fill_null(0).alias("file_count"),
         pl.col("file_count").alias("dbs_file_count"),

@@ -62,7 +62,7 @@ def _with_replica_events(rows: pl.DataFrame) -> pl.DataFrame:
 
     share = pl.min_horizontal(1.0, pl.col("present_bytes") / pl.col("dataset_bytes"))
     exact = pl.when(pl.col("dataset_bytes") > 0).then(pl.col("events") * share)
-    events = dump_frames.whole(rows.select(exact).to_series(), "replica_events")
+    events = dump_frames.round_values(rows.select(exact).to_series(), "replica_events")
     return rows.with_columns(events.alias("replica_events"))
 
 

@@ -12,7 +12,15 @@ import click
 
 from cmsspark.base.text import progress_line
 from cmsspark.cli.job_output import output_options, print_outcome
-from cmsspark.cli.options import StreamsType, engine_option, job_options, settings_of, store_of, with_sources
+from cmsspark.cli.options import (
+    StreamsType,
+    engine_option,
+    job_options,
+    reading_options,
+    settings_of,
+    store_of,
+    with_sources,
+)
 from cmsspark.sources.epochs import Epochs
 from cmsspark.sources.registry import JOB_TABLES, SITE_PAIRS, STREAMS, STREAMS_NAMING_READERS, STREAMS_OF_JOBS
 from cmsspark.store.job_index import Job
@@ -50,22 +58,9 @@ def command_of(job: Job) -> click.Command:
     @click.command(job.name, help=f"{job.about}. Exit codes: cmsspark help exit-codes.")
     @job_options
     @output_options
-    @click.option("--allow-tmp", is_flag=True, help="Read a day's .tmp folder where there is no final one.")
+    @reading_options
     @click.option(
         "--allow-missing", is_flag=True, help="Leave out streams that are not there; marks the result partial."
-    )
-    @click.option("--max-malformed", metavar="SHARE", help="Tolerated malformed records: 0.01, 1%, or aaa=1%,eos=0.5%.")
-    @click.option(
-        "--accept-damaged",
-        multiple=True,
-        metavar="FILE",
-        help="Read this file of the day as far as it is intact; marks the result partial. May be repeated.",
-    )
-    @click.option(
-        "--quarantine-above",
-        type=click.IntRange(0, 2**63 - 2),
-        metavar="BYTES",
-        help="Records that read more bytes or took more seconds are malformed; such ones mark the result partial.",
     )
     @click.option(
         "--refresh-dumps", is_flag=True, help="Choose the dumps again; without it the day keeps those of its last run."

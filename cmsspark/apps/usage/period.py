@@ -87,10 +87,11 @@ def build(days: StoredDays) -> PeriodResult:
     from cmsspark.counting.rollup import Rollup, roll_up
 
     key_id = days.key_id()
-    rollup = Rollup((*KEYS, *DERIVED), _MEASURES)
+    names = stored_table(TABLE).names
+    rollup = Rollup((*KEYS, *(name for name in DERIVED if name in names)), _MEASURES)
     rows, totals = roll_up(rollup, days.batches(rollup.columns))
     days.check_users(totals.users)
-    return PeriodResult(_with_period(rows, days.period).select(stored_table(TABLE).names), days, key_id)
+    return PeriodResult(_with_period(rows, days.period).select(names), days, key_id)
 
 
 def build_site_pairs(days: StoredDays) -> tuple[pl.DataFrame | None, list[str]]:

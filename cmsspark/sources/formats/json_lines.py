@@ -12,8 +12,9 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from datetime import date
+from functools import cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final, get_type_hints
 
 import msgspec
 
@@ -25,8 +26,18 @@ from cmsspark.sources.formats.chunk import Chunk, Content
 from cmsspark.sources.formats.fast_json import COMPILED, FastLineReader
 from cmsspark.sources.formats.fast_keys import FastKeyReader
 from cmsspark.sources.formats.line_template import RequiredFields, RequiredFieldsOf
-from cmsspark.sources.formats.strict_json import Fields
-from cmsspark.sources.values import Long, Malformed, kind_of, normalised_lfns, whole
+from cmsspark.sources.formats.strict_json import Fields, last
+from cmsspark.sources.values import (
+    Long,
+    Malformed,
+    PlainText,
+    kind_of,
+    long,
+    long_text,
+    normalised_lfns,
+    text,
+    whole,
+)
 
 BLANK_LINE = re.compile(rb"[ \t]*")
 
@@ -57,6 +68,32 @@ class Coder:
             number = self._numbers[group] = len(self.groups)
             self.groups.append(group)
         return number
+
+
+#: The strict check of values of a type in a record.
+_CHECKS: Final = (
+    (str | None, text), (str | msgspec.UnsetType | None, text), (Long | None, long), (PlainText | None, long_text),
+)  # fmt: skip
+
+
+@cache
+def struct_fields(struct: type[msgspec.Struct]) -> tuple[tuple[str, str, Any], ...]:
+    """Return the name, the key in JSON and the strict check of each field of a record that has one."""
+    fields = msgspec.structs.fields(struct)
+    return tuple(
+        (field.name, field.encode_name, check) for field in fields for kind, check in _CHECKS if field.type == kind
+    )
+
+
+@cache
+def _data_type(record_type: Any) -> Any:
+    """Return the type of ``data`` in a record."""
+    return get_type_hints(record_type)["data"]
+
+
+def check_fields(struct: type[msgspec.Struct], fields: Fields, where: str = "data.") -> dict[str, Any]:
+    """Return the fields of a strictly parsed object by their names in ``struct``. Raises Malformed."""
+    return {name: last(fields, key, check, where) for name, key, check in struct_fields(struct)}
 
 
 class JsonDecoder(ABC):
@@ -101,9 +138,14 @@ class JsonDecoder(ABC):
     def take(self, records: list[Any], batch: AccessBatch) -> None:
         """Bin each record and append accesses to ``batch``."""
 
-    @abstractmethod
     def strict(self, fields: Fields) -> Any:
-        """Return the record of a strictly parsed line. Raises Malformed."""
+        """Return the record of a strictly parsed line: ``data`` by the types of the record's. Raises Malformed."""
+        values, metadata = parts_of(fields)
+        data_type = _data_type(self.record_type)
+        checked: dict[str, Any] = {}
+        for data in objects(values):
+            checked = check_fields(data_type, data)
+        return self.record_type(data_type(**checked), metadata)
 
     def decode_lines(self, lines: Content) -> list[Any]:
         """Return the records of whole lines, typed. Raises msgspec's errors."""

@@ -25,7 +25,9 @@ from cmsspark.store.job_index import Job
 from cmsspark.store.results import current
 
 DAY = date(2026, 1, 15)
-JOBS = ("dbs_condor", "xcache", "rucio_daily", "dataset_last_access", "leftovers")
+JOBS = (
+    "dbs_condor", "xcache", "rucio_daily", "dataset_last_access", "leftovers", "job_efficiency", "step_efficiency",
+)  # fmt: skip
 
 
 @pytest.fixture

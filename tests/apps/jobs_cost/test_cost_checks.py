@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from cmsspark.apps.jobs_cost import feeds
 from cmsspark.apps.jobs_cost.hpc_sites import HpcSites
 from cmsspark.base.errors import DataError, NotReady, SettingsError, UsageError
 from tests.apps.jobs_cost.cells import count, rows
@@ -53,10 +55,40 @@ def test_rule_62_core_hours_beyond_a_day_of_the_busiest_hour_are_told(tmp_path: 
 
 def test_a_sum_beyond_64_bits_is_65_and_a_day_without_records_75(tmp_path: Path) -> None:
     huge = _record("x", 30, Status="Completed", WallClockHr=10**12, RequestCpus=10**12)
-    with pytest.raises(DataError, match="core_ms in job_efficiency"):
+    with pytest.raises(DataError, match="core_ms in job_efficiency") as caught:
         _count(tmp_path, [huge])
+    assert "--quarantine-above SECONDS" in str(caught.value.next_step)
     with pytest.raises(NotReady, match="has no data"):
         _count(tmp_path, [b""])
+
+
+def test_records_of_jobs_above_a_limit_are_in_quarantine_and_the_result_is_partial(tmp_path: Path) -> None:
+    ended = {"Status": "Completed", "WallClockHr": 3.0, "CpuTimeHr": 1.0}
+    lines = [_record("a", 0), _record("b", 30, **ended), _record("x", 30, **{**ended, "WallClockHr": 10**12})]
+    done = _count(tmp_path, lines, quarantine_above=10**10)
+    manifest = done.manifest  # type: ignore[attr-defined]
+    assert manifest.partial
+    assert manifest.document["outsized"] == {"condor_costs": 1}
+    assert manifest.reconciliation["condor_costs"]["malformed"] == 1
+    assert manifest.reconciliation["condor_costs"]["matched"] == 1
+    assert "condor_costs: 1 records beyond --quarantine-above are in quarantine" in manifest.warnings
+    assert Path(manifest.document["quarantine"]).is_file()
+
+
+def test_reports_above_a_limit_are_in_quarantine_and_the_result_is_partial(tmp_path: Path) -> None:
+    steps = [{"name": "cmsRun1", "performance": {"cpu": {"TotalJobTime": seconds}}} for seconds in (60, 10**7)]
+    lines = [
+        json.dumps(
+            {"data": {"wmaid": str(number), "wmats": START // 1000, "task": "/r/t", "steps": [step],
+                      "meta_data": {"jobstate": "success", "jobtype": "Processing", "host": "h"}}, "metadata": {}}
+        ).encode()
+        for number, step in enumerate(steps)
+    ]  # fmt: skip
+    Tree(tmp_path, DAY).write_lines("wmarchive", lines, parts=1)
+    done = count(tmp_path, DAY, tmp_path / "fout", feeds.WMARCHIVE, quarantine_above=10**6)
+    assert done.manifest.partial
+    assert done.manifest.document["outsized"] == {"wmarchive": 1}
+    assert [row["step_count"] for row in rows(done, "step_efficiency").values()] == [1]
 
 
 def test_malformed_records_beyond_the_tolerance_fail_the_day_and_are_in_quarantine(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cmsspark.base.errors import DataError
-from cmsspark.counting.htcondor_jobs import id_hash
+from cmsspark.counting.htcondor_jobs import id_hashes
 from cmsspark.run.log_day import run
 from cmsspark.run.request import DayRequest
 from cmsspark.settings.settings import Settings
@@ -75,7 +75,7 @@ def _check(tables: dict[str, list[dict[str, Any]]], manifest: dict[str, Any], wa
     assert manifest["out_of_day_by_day"] == {"condor": dict(wanted.other_days)}
     report = next(iter(tables.values()))
     _same_rows(report, report_rows(_streams(wanted), DAY), REPORT_KEY)
-    assert [row["id_hash"] for row in tables["condor_ids"]] == sorted(map(id_hash, wanted.ids))
+    assert [row["id_hash"] for row in tables["condor_ids"]] == sorted(id_hashes(list(wanted.ids)).tolist())
     _check_crab(tables["crab_partials"], wanted)
 
 

@@ -15,12 +15,15 @@ from click.testing import CliRunner
 
 from cmsspark.apps.replicas import dbs_events, dbs_phedex, phedex, site_tier_usage
 from cmsspark.base.schemas import input_table, stored_table
-from cmsspark.dumps import dump_frames, dump_scan
+from cmsspark.dumps import dump_frames
 from cmsspark.dumps.dataset_replicas import REPLICA_COLUMNS
+from cmsspark.dumps.dump_plan import read_dumps
 from cmsspark.dumps.dump_tables import TableSource
-from cmsspark.dumps.parts import Part
+from cmsspark.dumps.process_transport import PartSource, ProcessTransport
+from cmsspark.dumps.spark_transport import SparkTransport
 from cmsspark.run.dump_day import DumpJob
 from cmsspark.sources.formats.sqoop_csv import arrow_schema
+from cmsspark.sources.registry import REPLICAS
 
 DAY = date(2026, 1, 15)
 #: What processes and Spark say of a sum beyond 64 bits.
@@ -104,14 +107,17 @@ def tables_of(
         rows = [(dataset, block, node, files, size, at, held, made)
                 for dataset, block, files, size, node, at, held, made in snapshot]  # fmt: skip
         arrays = [pa.array(values, field.type) for values, field in zip(zip(*rows, strict=True), schema, strict=True)]
-        found[dump_frames.REPLICAS] = pa.table(arrays, schema=schema)
+        found[REPLICAS] = pa.table(arrays, schema=schema)
     return found
 
 
-def parts_of(tables: dict[str, pa.Table]) -> dict[str, list[Part]]:
+def parts_of(tables: dict[str, pa.Table]) -> dict[str, PartSource]:
     """The tables as parts of two rows."""
     pieces = {name: [table.slice(start, 2) for start in range(0, table.num_rows, 2)] for name, table in tables.items()}
-    return {name: [partial(iter, [piece]) for piece in of_table] for name, of_table in pieces.items()}
+    return {
+        name: PartSource([partial(iter, [piece]) for piece in of_table], 0, tables[name].schema)
+        for name, of_table in pieces.items()
+    }
 
 
 def sources_of(spark: Any, tables: dict[str, pa.Table]) -> dict[str, TableSource]:
@@ -141,12 +147,11 @@ def build(request: pytest.FixtureRequest) -> Build:
         tables = tables_of(job, dbs, snapshot)
         if spark is not None:
             # Several keys, with rows of one dataset under several.
-            frames = dump_scan.read_frames(spark, sources_of(spark, tables), keys=8)
+            frames = read_dumps(SparkTransport(spark), sources_of(spark, tables), keys=8).frames
             return dump_frames.to_arrow(job.build(frames, DAY), schema.arrow()).to_pylist()  # type: ignore[no-any-return]
         with tempfile.TemporaryDirectory() as folder:
-            # A run of few rows: rows of one key lie in several.
-            frames = dump_frames.read_frames(parts_of(tables), Path(folder), rows=3)
-            assert not [path for path in Path(folder).iterdir() if path.suffix == ".run"]
+            frames = read_dumps(ProcessTransport(Path(folder)), parts_of(tables), keys=4).frames
+            assert not list(Path(folder).iterdir())
         return dump_frames.to_arrow(job.build(frames, DAY), schema.arrow()).to_pylist()  # type: ignore[no-any-return]
 
     return rows_of_job

@@ -19,7 +19,7 @@ from cmsspark.apps.demo.make import make
 from cmsspark.apps.replicas import dbs_events, dbs_phedex, phedex, site_tier_usage
 from cmsspark.base.errors import DataError, InputMissing, NotReady, OutputError, UsageError
 from cmsspark.base.schemas import input_table
-from cmsspark.dumps.dump_parts import spill_folder
+from cmsspark.dumps.process_transport import spill_folder
 from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.run import dump_day
 from cmsspark.run.dump_day import DumpJob

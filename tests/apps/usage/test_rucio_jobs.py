@@ -29,9 +29,9 @@ from cmsspark.apps.replicas import (
 )
 from cmsspark.base.errors import DataError, InputMissing
 from cmsspark.base.schemas import input_table, stored_table
-from cmsspark.dumps import dump_scan, rucio_scan
+from cmsspark.dumps import dump_plan, rucio_sources, spark_transport
 from cmsspark.filesystems.storage import LocalFiles
-from cmsspark.run import dump_day, dump_spark
+from cmsspark.run import dump_day
 from cmsspark.run.dump_day import DumpJob
 from cmsspark.run.request import JobRequest
 from cmsspark.settings.settings import Settings, load_settings
@@ -375,12 +375,13 @@ def test_spark_makes_the_same_rows_with_many_keys_ranges_and_feeds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     wanted = stored(module.JOB, world, settings, tmp_path / "processes")
-    monkeypatch.setattr(dump_scan, "key_count", lambda _: 4)
+    monkeypatch.setattr(dump_plan, "key_count", lambda *_: 4)
     options: dict[str, Any] = {"feed": feed}
     if feed == "client of HDFS":
-        monkeypatch.setattr(rucio_scan, "SCHEME", "file:")
+        monkeypatch.setattr(rucio_sources, "SCHEME", "file:")
         options = {"remote": Disk()}
-    monkeypatch.setattr(dump_spark, "RucioScan", partial(rucio_scan.RucioScan, range_bytes=20_000, **options))
+    transport = partial(spark_transport.SparkTransport, range_bytes=20_000, **options)
+    monkeypatch.setattr(spark_transport, "SparkTransport", transport)
     found = stored(module.JOB, world, settings, tmp_path / "spark", "spark")
     assert sorted(map(repr, found)) == sorted(map(repr, wanted))
     name = module.JOB.name

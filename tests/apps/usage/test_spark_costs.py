@@ -25,7 +25,7 @@ from cmsspark.apps.replicas import (
     rucio_daily,
     site_tier_usage,
 )
-from cmsspark.dumps import dump_scan
+from cmsspark.dumps import dump_plan
 from cmsspark.engines.tasks import StreamFiles, total_weight
 from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.run import dump_day, log_day
@@ -179,24 +179,25 @@ def test_a_day_with_jobs_of_htcondor_takes_at_most_four_jobs_and_eight_stages(
     assert manifests[0] == manifests[1] and manifests[0]["condor_ids"] > 10
 
 
-#: Of each job on dumps: jobs and stages in Spark. One job for the small tables, one for the large ones, which merges.
-#: With several keys the sums of datasets move once more. Spark joins blocks; it collects DATASETS twice for that.
+#: Of each job on dumps: jobs and stages in Spark. One job for the small tables, one for the large ones, which merges:
+#: sums of blocks twice. With several keys the sums of datasets move once more.
 DUMP_COSTS = (
-    pytest.param(dbs_events.JOB, 2, 3, dump_scan.KEY_BYTES, id="dbs_events"),
-    pytest.param(site_tier_usage.JOB, 2, 3, dump_scan.KEY_BYTES, id="site_tier_usage"),
-    pytest.param(phedex.JOB, 1, 2, dump_scan.KEY_BYTES, id="phedex"),
-    pytest.param(dbs_phedex.JOB, 2, 3, dump_scan.KEY_BYTES, id="dbs_phedex"),
-    pytest.param(dbs_phedex.JOB, 2, 4, 200_000, id="dbs_phedex, several keys"),
-    pytest.param(event_counts.JOB, 4, 6, dump_scan.KEY_BYTES, id="event_counts"),
+    pytest.param(dbs_events.JOB, 2, 3, 1, id="dbs_events"),
+    pytest.param(site_tier_usage.JOB, 2, 3, 1, id="site_tier_usage"),
+    pytest.param(phedex.JOB, 1, 2, 1, id="phedex"),
+    pytest.param(dbs_phedex.JOB, 2, 3, 1, id="dbs_phedex"),
+    pytest.param(dbs_phedex.JOB, 2, 4, 4, id="dbs_phedex, several keys"),
+    pytest.param(event_counts.JOB, 2, 4, 1, id="event_counts"),
+    pytest.param(event_counts.JOB, 2, 5, 4, id="event_counts, several keys"),
 )
 
 
-@pytest.mark.parametrize(("job", "jobs", "stages", "key_bytes"), DUMP_COSTS)
+@pytest.mark.parametrize(("job", "jobs", "stages", "keys"), DUMP_COSTS)
 def test_a_job_on_dumps_takes_few_jobs_and_a_file(
     spark: Any, dumps: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: DumpJob, jobs: int, stages: int,
-    key_bytes: int,
+    keys: int,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(dump_scan, "KEY_BYTES", key_bytes)
+    monkeypatch.setattr(dump_plan, "key_count", lambda *_: keys)
     written = tmp_path / "cmsspark.yaml"
     written.write_text(f"state_dir: {tmp_path}/state\ncache_dir: {tmp_path}/cache\n")
     request = JobRequest(job.name, DAY, str(tmp_path / "out"), load_settings(str(written)), str(dumps), engine="spark")
@@ -236,7 +237,7 @@ def test_a_job_on_rucio_reads_each_table_once_in_two_jobs(
     spark: Any, rucio_dumps: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: DumpJob, jobs: int,
     stages: int, keys: int,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(dump_scan, "key_count", lambda _: keys)
+    monkeypatch.setattr(dump_plan, "key_count", lambda *_: keys)
     written = tmp_path / "cmsspark.yaml"
     written.write_text(f"state_dir: {tmp_path}/state\ncache_dir: {tmp_path}/cache\n")
     settings = load_settings(str(written))

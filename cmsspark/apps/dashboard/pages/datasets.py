@@ -71,7 +71,8 @@ def view(request: PageRequest) -> Content:
     asked = f"{text} {request.parameters.get('sort', '')}"
     if "distinct_users" in asked or (request.parameters.get("download") and "distinct_users" in names):
         rows = _with_users(request, chosen, rows)
-    rows = [row for row in rows if all(test(row) for test in tests)]
+    for test in tests:
+        rows = [row for row in rows if test(row)]
     choices = [(column.name, column.heading) for column in COLUMNS[1:]]
     controls = [
         *request.period_controls(chosen, with_step=False),
@@ -119,18 +120,19 @@ def _rows(request: PageRequest, chosen: Selection, notes: list[Note]) -> list[Ro
 def _uses(request: PageRequest, chosen: Selection) -> dict[str, Row]:
     """Dataset → its use in the period."""
     snapshot = request.snapshot
-    rankings = [dataset_ranking.datasets(snapshot, chosen, measure) for measure in ("nacc", "job_count")]
-    codes = np.array(list(dict.fromkeys(code for ranking in rankings for code in ranking.codes.tolist())), np.int64)
+    of_accesses, of_jobs = (dataset_ranking.datasets(snapshot, chosen, name).codes for name in ("nacc", "job_count"))
+    codes = np.concatenate((of_accesses, of_jobs[~np.isin(of_jobs, of_accesses)]))
     names = [snapshot.datasets.names[code] for code in codes]
     sums = dataset_ranking.sums_of(snapshot, chosen, codes)
-    last = snapshot.datasets.last_days(codes)
+    last = snapshot.datasets.last_days[codes].tolist()
+    days = {number: None if number < 0 else day_of(number) for number in set(last)}
+    tiers, campaigns = (snapshot.datasets.parts(name)[codes] for name in ("data_tier", "campaign"))
     return {
         name: {
-            **{column: sums[column][number] for column in _SUMS},
-            "data_tier": part_of("data_tier", name), "campaign": part_of("campaign", name),
-            "last_day": None if last[number] < 0 else day_of(last[number]),
+            **dict(zip(_SUMS, own, strict=True)),
+            "data_tier": tiers[number], "campaign": campaigns[number], "last_day": days[last[number]],
         }
-        for number, name in enumerate(names)
+        for number, (name, *own) in enumerate(zip(names, *(sums[column] for column in _SUMS), strict=True))
     }  # fmt: skip
 
 

@@ -62,9 +62,9 @@ class History:
     def _texts(self) -> dict[str, Sequence[str]]:
         packed = resource("apps/demo/datasets.csv.gz").read_bytes()
         rows = csv.DictReader(gzip.decompress(packed).decode().splitlines())
-        known = [row["dataset"] for row in rows if row["dataset"].count("/") == 3]
-        versions = -(-self.datasets // len(known))
-        names = [_version(name, number) for number in range(versions) for name in known]
+        dataset_names = [row["dataset"] for row in rows if row["dataset"].count("/") == 3]
+        versions = -(-self.datasets // len(dataset_names))
+        names = [_version(name, number) for number in range(versions) for name in dataset_names]
         return {
             "stream": (*_ACCESSES, "jobs"),
             "dataset_name": names[: self.datasets],
@@ -133,8 +133,8 @@ class History:
         is_kept = np.zeros(len(chosen), np.bool_)
         is_kept[rng.permutation(len(chosen))[: self.rows]] = True
         chosen = chosen[is_kept]
-        found = np.unravel_index(chosen, tuple(sizes[name] for name in drawn))
-        codes = dict(zip(drawn, found, strict=True))
+        positions = np.unravel_index(chosen, tuple(sizes[name] for name in drawn))
+        codes = dict(zip(drawn, positions, strict=True))
         codes["user"] = codes["user"] - 1
         return codes
 

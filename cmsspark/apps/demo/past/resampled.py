@@ -58,11 +58,11 @@ class ResampledPast:
             values = np.round(buffers.to_numpy(rows[name], np.float64) * ratio, 3)
             columns[name] = buffers.from_numpy(values, _is_valid(rows[name]))
         columns["stream"], columns["read_bytes"] = _of_epoch(columns["stream"], columns["read_bytes"], day)
-        made = pa.table({name: columns[name] for name in schema.names}, schema=schema.arrow())
-        made = made.filter(buffers.flags(is_kept))
+        resampled = pa.table({name: columns[name] for name in schema.names}, schema=schema.arrow())
+        resampled = resampled.filter(buffers.flags(is_kept))
         # After all was drawn: a day without a stream has the same rows of the others.
-        left_out = pc.is_in(made["stream"], buffers.array(list(without), "string"))
-        return made.filter(pc.invert(left_out)) if without else made
+        left_out = pc.is_in(resampled["stream"], buffers.array(list(without), "string"))
+        return resampled.filter(pc.invert(left_out)) if without else resampled
 
     def _moves(self, rows: pa.Table, day: date) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         """Return how much more or less than usual each row's dataset is read on a day; 1 on the counted day."""
@@ -72,8 +72,8 @@ class ResampledPast:
         periods = _PERIOD * (0.5 + rng.random(len(coded.dictionary)))
         since = 2 * np.pi * (day - self.day).days / periods
         moves = np.exp(_WIDTH * (np.sin(phases + since) - np.sin(phases)))
-        taken: np.ndarray[tuple[int], np.dtype[np.float64]] = moves[buffers.to_numpy(coded.indices, np.int32)]
-        return taken
+        moved: np.ndarray[tuple[int], np.dtype[np.float64]] = moves[buffers.to_numpy(coded.indices, np.int32)]
+        return moved
 
 
 def _of_epoch(stream: pa.ChunkedArray, read_bytes: pa.Array, day: date) -> tuple[pa.ChunkedArray, pa.Array]:
@@ -82,7 +82,7 @@ def _of_epoch(stream: pa.ChunkedArray, read_bytes: pa.Array, day: date) -> tuple
     import pyarrow.compute as pc
 
     serving = jobs_stream(day)
-    is_job = pc.is_in(stream, pa.array([name for name, known in STREAMS_BY_NAME.items() if known.role == JOBS_ROLE]))
+    is_job = pc.is_in(stream, pa.array([name for name, entry in STREAMS_BY_NAME.items() if entry.role == JOBS_ROLE]))
     if not STREAMS_BY_NAME[serving].has_bytes:
         read_bytes = pc.if_else(is_job, pa.scalar(None, pa.int64()), read_bytes)
     return pc.if_else(is_job, serving, stream), read_bytes

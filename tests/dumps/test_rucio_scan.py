@@ -1,4 +1,4 @@
-"""Rucio dumps read by processes: every rule beside the oracle, compiled and not, whole and by ranges of bytes."""
+"""Rucio dumps: every rule beside the oracle, compiled and not, whole and by ranges of bytes."""
 
 from __future__ import annotations
 
@@ -7,18 +7,27 @@ import random
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from cmsspark.base.errors import DataError, NotReady
-from cmsspark.dumps import rucio_parts
+from cmsspark.base.names import block_dataset
+from cmsspark.counting.catalogue import name_hash
+from cmsspark.dumps import rucio_scan
+from cmsspark.dumps.dataset_replicas import REPLICAS
+from cmsspark.dumps.keyed_rows import KeyedRows
+from cmsspark.dumps.process_transport import ProcessTransport
+from cmsspark.dumps.replica_sums import BITS
+from cmsspark.dumps.rucio_blocks import UNATTACHED, BlockMerge
+from cmsspark.dumps.rucio_rows import FileMerge
 from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.sources.dumps import Dump, choose_rucio_dump
 from cmsspark.sources.layout import Layout
+from cmsspark.sources.listing import data_files
 from tests.corpus import rucio as corpus
 from tests.oracle import rucio as oracle
 
@@ -26,41 +35,69 @@ DAY = date(2026, 1, 15)
 DAY_MS = 1_768_435_200_000
 
 
-def read(folder: Path, spill: Path, rows: int = 100) -> rucio_parts.RucioDump:
+@dataclass(frozen=True)
+class Read:
+    """A dump that was read: the merged rows, and the counts of tables."""
+
+    scan: rucio_scan.RucioScan
+    rows: list[KeyedRows]
+    counts: dict[str, Any]
+
+    @property
+    def unattached(self) -> int:
+        return sum(int(one.columns["count"][0]) for one in self.rows if one.kind == UNATTACHED)
+
+
+def pass_rows(key: int, rows: Any) -> Any:
+    """The replicas of blocks as they are."""
+    yield from rows
+
+
+def read(folder: Path, spill: Path, keys: int = 4, range_bytes: int = 64_000_000) -> Read:
     spill.mkdir(parents=True)
     files = LocalFiles()
-    tables = {table: rucio_parts_files(files, folder / table.lower()) for table in corpus.FIELDS}
-    return rucio_parts.read_rucio(Dump("rucio", DAY, str(folder), tables, 0), DAY, spill, rows=rows)
+    tables = {table: data_files(files, str(folder / table.lower())).files for table in corpus.FIELDS}
+    dump = Dump("rucio", DAY, str(folder), tables, 0)
+    rses, rse_counts = rucio_scan.read_rses(dump, None, rucio_scan.open_local)
+    scan = rucio_scan.RucioScan(dump, rses, (DAY_MS, DAY_MS + corpus.DAY_MS))
+    transport = ProcessTransport(spill, range_bytes=range_bytes)
+    mapped = transport.union([transport.map(source, scan.mapper(keys), keys) for source in transport.ranges(scan)])
+    sums = transport.merge(mapped, keys, FileMerge(keys, scan.day_ms))
+    names = tuple(rse.name for rse in rses.rses)
+    rows = transport.collect(transport.merge(sums, keys, BlockMerge(names, pass_rows)))
+    assert not list(spill.iterdir())
+    return Read(scan, rows, rucio_scan.counts_by_table(rows) | {"RSES": rse_counts})
 
 
-def rucio_parts_files(files: LocalFiles, folder: Path) -> Any:
-    from cmsspark.sources.listing import data_files
-
-    return data_files(files, str(folder)).files
-
-
-def block_rows(found: rucio_parts.RucioDump) -> dict[tuple[str, str], tuple[Any, ...]]:
-    """(RSE, block) → dataset, block files and bytes, files and bytes there, created, accessed."""
-    table = pa.concat_tables([piece for part in found.replicas.parts for piece in part()])
-    columns = ("node_name", "block_name", "dataset_name", "block_files", "block_bytes", "br_node_files",
-               "br_node_bytes", "created_ms", "accessed_ms")  # fmt: skip
-    rows = list(zip(*(table[name].to_pylist() for name in columns), strict=True))
+def block_rows(found: Read) -> dict[tuple[str, int], tuple[Any, ...]]:
+    """(RSE, hash of the block) → dataset, block files and bytes, files and bytes there, created."""
+    rows: list[tuple[Any, ...]] = []
+    for one in found.rows:
+        if one.kind == REPLICAS:
+            nodes, datasets = one.names["node"].to_pylist(), one.names["dataset"].to_pylist()
+            for values in zip(*(one.columns[name].tolist() for name in _COLUMNS), strict=True):
+                node, block, dataset, *numbers, created, there = values
+                rows.append((nodes[node], block, datasets[dataset], *numbers,
+                             created if there & BITS["created_ms"] else None))  # fmt: skip
     assert len({row[:2] for row in rows}) == len(rows)
     return {row[:2]: row[2:] for row in rows}
 
 
-def expected(found: oracle.Rucio) -> dict[tuple[str, str], tuple[Any, ...]]:
+_COLUMNS = ("node", "block", "dataset", "block_files", "block_bytes", "node_files", "node_bytes", "created_ms", "there")
+
+
+def expected(found: oracle.Rucio) -> dict[tuple[str, int], tuple[Any, ...]]:
     return {
-        (rse, block): (block.split("#")[0], found.block_files[block], found.block_bytes[block], one.node_files,
-                       one.node_bytes, one.created_ms, one.accessed_ms)
+        (rse, name_hash(block.encode())): (block_dataset(block), found.block_files[block], found.block_bytes[block],
+                                           one.node_files, one.node_bytes, one.created_ms)
         for (rse, block), one in found.block_replicas.items()
     }  # fmt: skip
 
 
-def check(folder: Path, spill: Path, rows: int = 100) -> None:
-    found, wanted = read(folder, spill, rows), oracle.read(folder)
+def check(folder: Path, spill: Path, keys: int = 4) -> None:
+    found, wanted = read(folder, spill, keys), oracle.read(folder)
     assert block_rows(found) == expected(wanted)
-    assert found.rses.storage() == wanted.places
+    assert found.scan.rses.storage() == wanted.places
     assert {table: counts.damaged for table, counts in found.counts.items() if counts.damaged} == dict(wanted.damaged)
     ignored = found.counts["REPLICAS"].ignored
     assert {kind: count for kind, count in ignored.items() if count} == dict(wanted.ignored)
@@ -97,15 +134,14 @@ def test_tables_of_other_writers_say_the_same(tmp_path: Path, seed: int) -> None
     rows = corpus.hostile_rows(rng, rng.choice([30, 90]), DAY_MS)
     for table, of_table in rows.items():
         corpus.write_table_by_others(tmp_path / "dump", table, of_table, rng)
-    check(tmp_path / "dump", tmp_path / "spill", rng.choice([1, 100, 100_000]))
+    check(tmp_path / "dump", tmp_path / "spill", rng.choice([1, 16, 256]))
 
 
-def test_a_file_in_ranges_is_read_as_a_whole_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_in_ranges_is_read_as_a_whole_one(tmp_path: Path) -> None:
     corpus.write_dump(tmp_path / "dump", corpus.hostile_rows(random.Random(3), 80, DAY_MS))
     whole = block_rows(read(tmp_path / "dump", tmp_path / "whole"))
     for size in (97, 1_000, 5_000):
-        monkeypatch.setattr(rucio_parts.ranges_of, "__defaults__", (size,))
-        found = read(tmp_path / "dump", tmp_path / f"by {size}")
+        found = read(tmp_path / "dump", tmp_path / f"by {size}", range_bytes=size)
         assert block_rows(found) == whole
         assert found.counts["REPLICAS"].records == 320
 
@@ -113,7 +149,7 @@ def test_a_file_in_ranges_is_read_as_a_whole_one(tmp_path: Path, monkeypatch: py
 def test_without_compiled_code_the_same_is_read(tmp_path: Path) -> None:
     corpus.write_dump(tmp_path / "dump", corpus.hostile_rows(random.Random(5), 40, DAY_MS, ill_typed=0.0005))
     program = (
-        "import sys; from pathlib import Path; from tests.dumps.test_rucio_parts import check; "
+        "import sys; from pathlib import Path; from tests.dumps.test_rucio_scan import check; "
         "from cmsspark.base.compiled import unavailable_reason; assert unavailable_reason() == 'off'; "
         "check(Path(sys.argv[1]), Path(sys.argv[2]))"
     )
@@ -135,7 +171,7 @@ def test_damaged_rows_fail_the_job_beyond_10_and_a_tenth_of_a_percent(
             read(tmp_path / "dump", tmp_path / "spill")
         assert "BYTES: expected a whole number" in str(told.value.where) and "part-m-" in str(told.value.where)
         return
-    assert read(tmp_path / "dump", tmp_path / "spill", 5_000).counts["REPLICAS"].damaged == bad
+    assert read(tmp_path / "dump", tmp_path / "spill").counts["REPLICAS"].damaged == bad
 
 
 @pytest.mark.parametrize(
@@ -234,12 +270,12 @@ def test_a_tie_of_blocks_goes_to_the_smaller_name_by_bytes(tmp_path: Path) -> No
     rows["REPLICAS"] = [{**replica, "RSE_ID": corpus.rse_id("T2_UK_London_IC")}]
     corpus.write_dump(tmp_path / "dump", rows)
     found = block_rows(read(tmp_path / "dump", tmp_path / "spill"))
-    assert found == {("T2_UK_London_IC", "/a/b/z#1"): ("/a/b/z", 1, 7, 1, 3, None, None)}
+    assert found == {("T2_UK_London_IC", name_hash(b"/a/b/z#1")): ("/a/b/z", 1, 7, 1, 3, None)}
 
 
 def test_the_ignored_rows_are_counted_by_kind(tmp_path: Path) -> None:
     corpus.write_dump(tmp_path / "dump", corpus.hostile_rows(random.Random(9), 80, DAY_MS))
-    found = read(tmp_path / "dump", tmp_path / "spill").as_dict()
-    ignored = Counter(found["tables"]["REPLICAS"]["ignored"])
+    counts = {table: one.as_dict() for table, one in read(tmp_path / "dump", tmp_path / "spill").counts.items()}
+    ignored = Counter(counts["REPLICAS"]["ignored"])
     assert set(ignored) == {"other_scope", "no_name", "not_available", "test_rse", "unknown_rse"}
-    assert {"not_a_block", "other_scope", "other_type"} <= set(found["tables"]["CONTENTS"]["ignored"])
+    assert {"not_a_block", "other_scope", "other_type"} <= set(counts["CONTENTS"]["ignored"])

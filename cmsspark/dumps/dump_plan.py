@@ -1,0 +1,271 @@
+"""A job on dumps: read, key, merge, the same by processes and in Spark (:mod:`cmsspark.dumps.keyed_rows`).
+
+Two rounds at most. The first collects the small tables. The second reads FILES, BLOCKS and the replicas, whose rows
+meet by key, and moves the sums of datasets once more. The collecting process holds a row for each dataset, and one for
+each (dataset, site, kind): no file, no block and no replica.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import numpy as np
+
+from cmsspark.counting.catalogue import check_hash, name_hash
+from cmsspark.dumps import block_contents, catalogue_differences, dataset_contents, dataset_replicas, rucio_blocks
+from cmsspark.dumps.dataset_contents import FILES, TOTALS, FileMapper, KnownDatasets
+from cmsspark.dumps.dataset_replicas import BLOCKS, StorageByNode
+from cmsspark.dumps.keyed_rows import MOST_KEYS, KeyedRows, Mapper, Merge, MergeKinds, rows_by_kind
+from cmsspark.dumps.rucio_rows import DISK_REPLICAS, DiskReplicaMerge, FileMerge, hash_names, merge_disk_replicas
+from cmsspark.engines.merge_task import decode_rows, encode_rows
+from cmsspark.sources.registry import REPLICAS
+
+if TYPE_CHECKING:
+    import polars as pl
+    import pyarrow as pa
+
+    from cmsspark.dumps.rucio_scan import RucioScan
+    from cmsspark.sources.dumps import Dump
+
+#: The tables that are not read whole.
+LARGE: Final = ("FILES", "BLOCKS", REPLICAS)
+
+
+class Transport(Protocol):
+    """Reads the tables of dumps in tasks, and moves rows between tasks. Sources and rows are the transport's own."""
+
+    @property
+    def key_bytes(self) -> int:
+        """Decompressed bytes of dumps whose rows one key takes."""
+
+    def table(self, dump: Dump, name: str, columns: Sequence[str]) -> Any:
+        """Return the source of a table of DBS or PhEDEx: its parts have Arrow tables of ``columns``."""
+
+    def ranges(self, scan: RucioScan) -> list[Any]:
+        """Return the sources of the tables of Rucio: their parts have :class:`cmsspark.dumps.rucio_scan.OpenRange`."""
+
+    def map(self, source: Any, mapper: Mapper[Any], keys: int) -> Any:
+        """Return the rows that ``mapper`` makes of each part of a source, for a merge of so many keys."""
+
+    def union(self, rows: Sequence[Any]) -> Any:
+        """Return rows of several origins together."""
+
+    def merge(self, rows: Any, keys: int, merge: Merge) -> Any:
+        """Return what ``merge`` makes of all rows of each of the ``keys``."""
+
+    def collect(self, rows: Any) -> list[KeyedRows]:
+        """Return the rows to this process."""
+
+
+@dataclass(frozen=True)
+class RucioTables:
+    """The tables of Rucio that a job reads. ``has_replicas``: whether it reads replicas of datasets; ``is_check``:
+    whether it compares files with those of DBS.
+    """
+
+    scan: RucioScan
+    has_replicas: bool
+    is_check: bool = False
+
+
+@dataclass(frozen=True)
+class DumpRows:
+    """The tables of dumps. ``frames``: those of jobs; ``rucio``: merged rows of Rucio that are in no frame; ``names``:
+    those of the datasets of DBS by number.
+    """
+
+    frames: dict[str, pl.DataFrame]
+    rucio: list[KeyedRows]
+    names: pl.Series
+
+
+def read_dumps(
+    transport: Transport,
+    sources: Mapping[str, Any],
+    *,
+    keys: int | None = None,
+    storage: StorageByNode | None = None,
+    rucio: RucioTables | None = None,
+    blocks: str = "",
+) -> DumpRows:
+    """Return the frames that jobs on dumps build on, from the sources of tables by name, and the rows of Rucio.
+
+    Tables other than FILES, BLOCKS and the replicas come as they are. FILES (with DATASETS) give ``contents`` or, with
+    ``blocks``, which is ``all`` or ``valid`` files, ``block_sums``; replicas give ``presence``:
+    :mod:`cmsspark.dumps.dump_frames` describes them. ``keys``: into how many parts the rows of large tables are
+    divided, a power of two; None: as many as their bytes need. ``storage``: of each node, where the nodes' names do not
+    say it. Raises DataError (65) where a sum leaves 64 bits, and what the tables' readers raise.
+    """
+    small = {name: source for name, source in sources.items() if name not in LARGE}
+    whole = [transport.map(source, _WholeTable(name), 1) for name, source in small.items()]
+    collected = rows_by_kind(transport.collect(transport.union(whole))) if whole else {}
+    # Processes are forked before this one has the threads of Polars.
+    from cmsspark.dumps import dump_frames
+
+    tables = {name: [decode_rows(rows.columns["rows"].tobytes()) for rows in some] for name, some in collected.items()}
+    frames = {
+        name: dump_frames.frame_of(tables.get(name) or [source.columns.empty_table()]) for name, source in small.items()
+    }
+    known, names = dump_frames.datasets_in(frames)
+    large = {name: source for name, source in sources.items() if name in LARGE}
+    if not large and rucio is None:
+        return DumpRows(frames, [], names)
+    weight = sum(source.weight for source in large.values()) + (rucio.scan.weight if rucio else 0)
+    plan = _Plan(transport, large, known, names.to_list(), keys or key_count(weight, transport.key_bytes), storage,
+                 rucio, blocks)  # fmt: skip
+    rows = plan.run()
+    return DumpRows(frames | dump_frames.make_frames(rows, known, names, plan.frames, blocks), rows, names)
+
+
+def key_count(weight: int, key_bytes: int) -> int:
+    """Return the number of keys for so many bytes: a power of two."""
+    return min(MOST_KEYS, 1 << max(0, -(-weight // key_bytes) - 1).bit_length())
+
+
+def read_disk_replicas(transport: Transport, scan: RucioScan) -> Any:
+    """Return the rows of ``rucio_rows.DISK_REPLICAS`` of a dump, each (block, site) once, and of ``READ_COUNTS``.
+
+    ``site`` is a number of :func:`disk_sites`. The rows are the transport's.
+    """
+    keys = key_count(scan.weight, transport.key_bytes)
+    texts = disk_sites(scan)
+    sites = tuple(texts.index(rse.site) if rse.kind == "disk" else -1 for rse in scan.rses.rses)
+    rows = transport.merge(_map_rucio(transport, scan, keys), keys, DiskReplicaMerge(keys, sites))
+    return transport.merge(rows, keys, MergeKinds({DISK_REPLICAS: merge_disk_replicas})) if keys > 1 else rows
+
+
+def disk_sites(scan: RucioScan) -> list[str]:
+    """Return the sites of storage elements on disk."""
+    return sorted({rse.site for rse in scan.rses.rses if rse.kind == "disk"})
+
+
+def _map_rucio(transport: Transport, scan: RucioScan, keys: int) -> Any:
+    return transport.union([transport.map(source, scan.mapper(keys), keys) for source in transport.ranges(scan)])
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The tables that are merged by key. ``names``: those that ``known`` numbers."""
+
+    transport: Transport
+    sources: Mapping[str, Any]
+    known: KnownDatasets
+    names: Sequence[str]
+    keys: int
+    storage: StorageByNode | None
+    rucio: RucioTables | None
+    blocks: str
+
+    @property
+    def is_check(self) -> bool:
+        return self.rucio is not None and self.rucio.is_check
+
+    @property
+    def frames(self) -> Iterator[str]:
+        """The frames that the rows give."""
+        if self.blocks:
+            yield "block_sums"
+        elif "FILES" in self.sources and not self.is_check:
+            yield "contents"
+        if REPLICAS in self.sources or (self.rucio is not None and self.rucio.has_replicas):
+            yield "presence with blocks" if "BLOCKS" in self.sources else "presence"
+
+    def run(self) -> list[KeyedRows]:
+        """Read the tables and merge their rows, by key."""
+        parts = {name: self.transport.map(source, self._mapper(name), self.keys)
+                 for name, source in self.sources.items()}  # fmt: skip
+        if self.rucio is not None:
+            parts = {"rucio": self._merge_rucio(parts.pop("FILES") if self.is_check else None), **parts}
+        rows = self.transport.union(list(parts.values()))
+        for merge in self._merges():
+            rows = self.transport.merge(rows, self.keys, merge)
+        return self.transport.collect(rows)
+
+    @property
+    def _files(self) -> dataset_contents.FileMerge:
+        return dataset_contents.FileMerge(self.keys, None if self.blocks else len(self.known.ids))
+
+    def _mapper(self, name: str) -> Mapper[pa.Table]:
+        from cmsspark.base.buffers import array
+
+        if name == REPLICAS:
+            return dataset_replicas.ReplicaMapper(self.keys)
+        if name == "FILES":
+            if self.is_check:
+                return catalogue_differences.CheckedFileMapper(self.known, self.keys)
+            return FileMapper(self.known, self._files, self.blocks == "valid")
+        if self.is_check:
+            return catalogue_differences.NamedBlockMapper(self.keys)
+        if self.blocks:
+            return block_contents.MonthMapper(self.keys)
+        texts = array(self.names, "string")
+        hashes, checks = (hash_names(texts, hash_name) for hash_name in (name_hash, check_hash))
+        return dataset_replicas.BlockMapper(self.known, hashes, checks, self.keys)
+
+    def _merge_rucio(self, files: Any | None) -> Any:
+        """Return the sums of files by block. ``files``: rows of FILES that are compared."""
+        assert self.rucio is not None
+        merge: Merge = FileMerge(self.keys, self.rucio.scan.day_ms)
+        rows = _map_rucio(self.transport, self.rucio.scan, self.keys)
+        if files is not None:
+            rows = self.transport.union([rows, files])
+            merge = catalogue_differences.CheckedFileMerge(FileMerge(self.keys, self.rucio.scan.day_ms),
+                                                           len(self.names))  # fmt: skip
+        return self.transport.merge(rows, self.keys, merge)
+
+    def _merges(self) -> Iterator[Merge]:
+        """Yield the merges of all rows, the last of sums that other keys have, too."""
+        if self.blocks:
+            yield MergeKinds({FILES: self._files})
+            yield block_contents.MonthMerge(self.keys)
+            if self.keys > 1:
+                yield MergeKinds({block_contents.MONTH_SUMS: block_contents.merge_months})
+            return
+        merge: Merge | None = None
+        if self.is_check:
+            merge = catalogue_differences.CatalogueMerge(len(self.names), self.keys)
+        elif self.sources or list(self.frames):
+            merge = DumpMerge(self._files, "BLOCKS" in self.sources, self.storage)
+        if self.rucio is not None:
+            merge = rucio_blocks.BlockMerge(tuple(rse.name for rse in self.rucio.scan.rses.rses), merge)
+        assert merge is not None
+        yield merge
+        if self.keys > 1 and "FILES" in self.sources:
+            differing = catalogue_differences.DifferenceMerge(len(self.names), self.keys)
+            yield MergeKinds({TOTALS: dataset_contents.merge_totals, catalogue_differences.DIFFERING: differing})
+
+
+@dataclass(frozen=True)
+class DumpMerge:
+    """Merges the rows of one key. ``files``: merges those of FILES; ``counts_blocks``: whether BLOCKS was read;
+    ``storage``: of each node, where the nodes' names do not say it.
+    """
+
+    files: dataset_contents.FileMerge
+    counts_blocks: bool
+    storage: StorageByNode | None = None
+
+    def __call__(self, key: int, rows: Iterable[KeyedRows]) -> Iterator[KeyedRows]:
+        """Yield sums by dataset, and replicas of datasets. Surplus sums are negative; they may belong to another key.
+        """
+        by_kind = rows_by_kind(rows)
+        if by_kind[TOTALS]:
+            yield from dataset_contents.merge_totals(key, by_kind.pop(TOTALS))
+        if by_kind[FILES]:
+            yield from self.files(key, by_kind.pop(FILES))
+        if replicas := by_kind[dataset_replicas.REPLICAS]:
+            blocks = by_kind[BLOCKS] if self.counts_blocks else None
+            yield dataset_replicas.merge_replicas(key, replicas, blocks, self.storage)
+
+
+@dataclass(frozen=True)
+class _WholeTable:
+    """Passes the rows of a small table."""
+
+    name: str
+
+    def __call__(self, tables: Iterable[pa.Table]) -> Iterator[KeyedRows]:
+        for table in tables:
+            yield KeyedRows(0, self.name, {"rows": np.frombuffer(encode_rows(table), np.uint8)})

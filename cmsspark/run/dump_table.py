@@ -1,0 +1,104 @@
+"""The table of a job on dumps: the dumps' rows as frames, which the job's ``build`` takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from cmsspark.base import dates
+from cmsspark.base.memory import trim
+from cmsspark.base.schemas import stored_table
+from cmsspark.dumps.dataset_replicas import REPLICA_COLUMNS
+from cmsspark.dumps.dump_plan import DumpRows, RucioTables, Transport, read_dumps
+from cmsspark.dumps.rucio_blocks import UNATTACHED
+from cmsspark.dumps.rucio_scan import TABLES, RucioScan, accessed_before_ms, counts_by_table, read_rses
+from cmsspark.filesystems.storage import Files
+from cmsspark.run.catalogue_snapshots import opened
+from cmsspark.sources.dumps import Dump
+from cmsspark.sources.rses import Rses
+from cmsspark.sources.rucio import TableCounts
+
+if TYPE_CHECKING:
+    import polars as pl
+    import pyarrow as pa
+
+    from cmsspark.dumps.dump_frames import Frames
+    from cmsspark.run.request import JobRequest
+
+
+class DumpTable(Protocol):
+    """The part of a :class:`cmsspark.run.dump_day.DumpJob` that makes its table."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def dbs(self) -> Mapping[str, tuple[str, ...]]: ...
+    @property
+    def build(self) -> Callable[[Frames, date], pl.DataFrame]: ...
+    @property
+    def manifest(self) -> Callable[[Frames], dict[str, Any]] | None: ...
+    @property
+    def rucio_frames(self) -> tuple[str, ...]: ...
+    @property
+    def block_contents(self) -> str: ...
+
+
+def make_table(
+    job: DumpTable,
+    request: JobRequest,
+    transport: Transport,
+    files: Files,
+    dumps: Sequence[Dump],
+    more: Mapping[str, pl.DataFrame],
+) -> tuple[pa.Table, dict[str, Any]]:
+    """Return the job's table, and entries of the manifest. Raises DataError (65)."""
+    manifest: dict[str, Any] = {}
+    sources = dump_sources(job, transport, dumps)
+    rucio = next((dump for dump in dumps if dump.kind == "rucio"), None)
+    if rucio is None:
+        frames = read_dumps(transport, sources, blocks=job.block_contents).frames
+    else:
+        rses, rse_counts = read_rses(rucio, request.settings.rses, partial(opened, files))
+        limit = accessed_before_ms(job.rucio_frames, request.day)
+        scan = RucioScan(rucio, rses, dates.timestamp_ms_bounds(request.day), limit)
+        has_replicas = not job.rucio_frames or "last_access" in job.rucio_frames
+        tables = RucioTables(scan, has_replicas, is_check="differences" in job.rucio_frames)
+        rows = read_dumps(transport, sources, storage=rses.storage(), rucio=tables)
+        # Before the table: it says whether too many rows are damaged.
+        manifest["rucio"] = _describe_rucio(rucio, rows, rse_counts)
+        frames = rows.frames | _rucio_frames(job, rows, rses)
+    from cmsspark.dumps import dump_frames
+
+    trim()
+    frames |= more
+    table = dump_frames.to_arrow(job.build(frames, request.day), stored_table(job.name).arrow())
+    return table, manifest | (job.manifest(frames) if job.manifest else {})
+
+
+def dump_sources(job: DumpTable, transport: Transport, dumps: Sequence[Dump]) -> dict[str, Any]:
+    """Return the sources of the tables of DBS and PhEDEx, by the tables' names."""
+    return {
+        name: transport.table(dump, name, job.dbs[name] if dump.kind == "dbs" else REPLICA_COLUMNS)
+        for dump in dumps
+        if dump.kind != "rucio"
+        for name in (job.dbs if dump.kind == "dbs" else dump.tables)
+    }
+
+
+def _rucio_frames(job: DumpTable, rows: DumpRows, rses: Rses) -> dict[str, pl.DataFrame]:
+    from cmsspark.dumps.rucio_frames import rucio_frames
+
+    return rucio_frames(job.rucio_frames, rows.rucio, rows.names, [rse.name for rse in rses.rses], rses.storage())
+
+
+def _describe_rucio(dump: Dump, rows: DumpRows, rse_counts: TableCounts) -> dict[str, Any]:
+    """Return the entry of the manifest. Raises DataError (65) where too many rows are damaged."""
+    read = {table: TableCounts() for table in TABLES if table in dump.tables}
+    counts = read | counts_by_table(rows.rucio) | {"RSES": rse_counts}
+    unattached = sum(int(one.columns["count"][0]) for one in rows.rucio if one.kind == UNATTACHED)
+    return {
+        "tables": {name: of_table.as_dict() for name, of_table in sorted(counts.items())},
+        "unattached_blocks": unattached,
+    }
