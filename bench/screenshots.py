@@ -17,7 +17,7 @@ from bench.dashboard import CHROMIUM, server
 REPO = Path(__file__).resolve().parents[1]
 #: Name of the picture, path of the page, width, height and theme.
 SHOTS = (
-    ("dashboard-popularity", "/popularity", 1100, 900, "light"),
+    ("dashboard-popularity", "/popularity", 1280, 1120, "light"),
     ("dashboard-data-dark", "/data", 1100, 560, "dark"),
     ("dashboard-site-phone", "/sites", 390, 640, "light"),
 )

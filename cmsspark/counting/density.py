@@ -23,7 +23,7 @@ CHANGE: Final = "unusual"
 FilesRead = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
-def density_of(files: Sequence[Mapping[str, Any]]) -> float | None:
+def measure_density(files: Sequence[Mapping[str, Any]]) -> float | None:
     """Return the counted records for each MB of text; None for a log of few records."""
     size = sum(file["content_bytes"] for file in files)
     if not size or sum(file["records_read"] for file in files) < ENOUGH:
@@ -40,7 +40,7 @@ def unusual(
     """
     entries, warnings = {}, []
     for stream, files in files_read.items():
-        now = density_of(files)
+        now = measure_density(files)
         earlier = _earlier(stream, formats.get(stream), before)
         if now is None or len(earlier) < TRAILING_DAYS_NEEDED:
             continue
@@ -61,6 +61,6 @@ def _earlier(stream: str, format_name: str | None, before: Sequence[Manifest]) -
     for manifest in before:
         source = manifest.input_of(stream)
         files = (manifest.document.get("files_read") or {}).get(stream, ())
-        if source is not None and source.format_name == format_name and (density := density_of(files)) is not None:
+        if source is not None and source.format_name == format_name and (density := measure_density(files)) is not None:
             densities.append(density)
     return densities

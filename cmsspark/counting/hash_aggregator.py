@@ -13,8 +13,8 @@ from cmsspark.counting.catalogue import Replicas, check_hash, hashes_of
 from cmsspark.counting.pre_aggregate import (
     ACCESS,
     StreamAggregator,
+    collect_measures,
     joined,
-    measures_of,
     pre_aggregate,
     pseudonyms_for,
     require,
@@ -47,7 +47,7 @@ class HashAggregator(StreamAggregator):
                 "hash": hashes_of(names, len(names)).view(np.int64),
                 "check": hashes_of(names, len(names), check_hash).view(np.int64),
                 "bin": np.array([_UNMATCHED.index(unmatched_bin(lfn)) for lfn in batch.lfns], np.int64),
-                **measures_of(batch, all_rows),
+                **collect_measures(batch, all_rows),
             }
         )
 

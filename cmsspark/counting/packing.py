@@ -62,7 +62,7 @@ def joined(arrays: Sequence[Codes]) -> Codes:
     return np.concatenate(arrays) if arrays else np.zeros(0, np.int64)
 
 
-def ranks_of(values: Sequence[Any]) -> Codes:
+def rank_values(values: Sequence[Any]) -> Codes:
     """Return the rank of each value among all values in order, null first."""
     order = sorted(range(1, len(values)), key=values.__getitem__)
     ranks = np.zeros(len(values), np.int64)

@@ -151,7 +151,7 @@ class StreamAggregator:
         pairs = self._catalogue().lookup([lfn.encode() for lfn in batch.lfns])
         matched, others = _split(pairs)
         self._bin(prefixes.heads(batch.lfns[row] for row in others.tolist()))
-        self._keep(pairs, matched, measures_of(batch, matched))
+        self._keep(pairs, matched, collect_measures(batch, matched))
 
     def _attach_packed(self, packed: Packed) -> None:
         pairs = self._catalogue().lookup_hashes(packed.hashes, packed.name)
@@ -296,7 +296,7 @@ def _split(pairs: Numbers) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
     return np.flatnonzero(pairs != NOT_THERE), np.flatnonzero(pairs == NOT_THERE)
 
 
-def measures_of(batch: AccessBatch, rows: npt.NDArray[np.intp]) -> Columns:
+def collect_measures(batch: AccessBatch, rows: npt.NDArray[np.intp]) -> Columns:
     """Return the group and the measures of the batch's accesses in ``rows``."""
     cpu, cpu_count = _nullable(batch.cpu_ms, rows)
     wall, wall_count = _nullable(batch.wall_ms, rows)

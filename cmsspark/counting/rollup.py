@@ -18,7 +18,7 @@ import polars as pl
 import pyarrow as pa
 
 from cmsspark.base.names import DERIVED
-from cmsspark.counting.packing import Codes, Unpack, distinct, joined, pack, ranks_of, starts_of
+from cmsspark.counting.packing import Codes, Unpack, distinct, joined, pack, rank_values, starts_of
 from cmsspark.counting.sums import Nullable, in_seconds, runs_of, sum_by_key
 
 #: Keys that partials have. The keys in ``DERIVED`` are computed from one of them.
@@ -220,7 +220,7 @@ class RollupState:
             if name not in codes:
                 codes[name] = self._derived_codes(name)[codes[DERIVED[name].source]]
         values = {name: self._of(name).values for name in self.rollup.keys}
-        ranks, _ = pack([ranks_of(values[name])[codes[name]] for name in self.rollup.keys], total.height)
+        ranks, _ = pack([rank_values(values[name])[codes[name]] for name in self.rollup.keys], total.height)
         order = np.argsort(ranks)
         columns = []
         for name in self.rollup.keys:

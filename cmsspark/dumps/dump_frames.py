@@ -44,7 +44,7 @@ def make_frames(
     leaves 64 bits.
 
     ``contents``: ``dataset_name`` (once each), ``file_count``, ``invalid_file_count``, ``events``, ``dataset_bytes``.
-    ``presence``: ``dataset_name``, ``site_name``, ``kind``, ``present_file_count``, ``present_bytes``,
+    ``dataset_replicas``: ``dataset_name``, ``site_name``, ``kind``, ``present_file_count``, ``present_bytes``,
     ``present_block_count``, ``full_block_count``, ``newest_replica_ms``, and ``with blocks`` ``block_count`` and
     ``is_complete``. ``block_sums``: ``dataset_id``, ``month`` (of the creation of blocks, or null), ``block_count``,
     and in 128 bits ``file_count``, ``events`` (null where no file says), ``bytes``; with ``blocks`` ``valid`` of valid
@@ -58,13 +58,13 @@ def make_frames(
         elif name == "block_sums":
             made[name] = _block_sums(by_kind[MONTH_SUMS], is_valid_only=blocks == "valid")
         else:
-            pieces = [presence_frame(one, counts_blocks="blocks" in name)
+            pieces = [replicas_frame(one, counts_blocks="blocks" in name)
                       for one in (*by_kind[DATASET_REPLICAS], no_replicas())]  # fmt: skip
-            made["presence"] = pl.concat(pieces)
+            made["dataset_replicas"] = pl.concat(pieces)
     return made
 
 
-def frame_of(tables: Iterable[pa.Table]) -> pl.DataFrame:
+def to_frame(tables: Iterable[pa.Table]) -> pl.DataFrame:
     """Return tables as a frame."""
     import pyarrow as pa
 
@@ -105,8 +105,8 @@ def no_replicas() -> KeyedRows:
     return merge_replicas(0, [KeyedRows(0, "", columns, names)], None, None)
 
 
-def presence_frame(rows: KeyedRows, *, counts_blocks: bool) -> pl.DataFrame:
-    """Return ``presence``, as :func:`make_frames` describes it."""
+def replicas_frame(rows: KeyedRows, *, counts_blocks: bool) -> pl.DataFrame:
+    """Return ``dataset_replicas``, as :func:`make_frames` describes it."""
     columns = rows.columns
     texts = {"dataset_name": (rows.names["dataset"], "dataset"), "site_name": (rows.names["site"], "site"),
              "kind": (KINDS, "kind")}  # fmt: skip
@@ -212,15 +212,15 @@ def attributes(frames: Frames) -> pl.DataFrame:
     return rows.select(columns)
 
 
-def by_dataset(presence: pl.DataFrame) -> pl.DataFrame:
+def by_dataset(replicas: pl.DataFrame) -> pl.DataFrame:
     """Return what is there of each dataset, over all sites: ``dataset_name`` (once each), ``site_count``,
     ``site_names`` (sorted, joined by commas), ``disk_bytes``, ``tape_bytes``, ``present_file_count``,
     ``newest_replica_ms`` (or null).
 
-    ``presence``: of :func:`make_frames`; rows with nothing there, or of no dataset, do not count. Raises DataError
-    (65).
+    ``replicas``: ``dataset_replicas`` of :func:`make_frames`; rows with nothing there, or of no dataset, do not count.
+    Raises DataError (65).
     """
-    there = presence.filter(
+    there = replicas.filter(
         ((pl.col("present_bytes") > 0) | (pl.col("present_file_count") > 0)) & pl.col("dataset_name").is_not_null()
     )
     of_kinds = [

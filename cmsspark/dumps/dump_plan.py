@@ -93,7 +93,7 @@ def read_dumps(
     """Return the frames that jobs on dumps build on, from the sources of tables by name, and the rows of Rucio.
 
     Tables other than FILES, BLOCKS and the replicas come as they are. FILES (with DATASETS) give ``contents`` or, with
-    ``blocks``, which is ``all`` or ``valid`` files, ``block_sums``; replicas give ``presence``:
+    ``blocks``, which is ``all`` or ``valid`` files, ``block_sums``; replicas give ``dataset_replicas``:
     :mod:`cmsspark.dumps.dump_frames` describes them. ``keys``: into how many parts the rows of large tables are
     divided, a power of two; None: as many as their bytes need. ``storage``: of each node, where the nodes' names do not
     say it. Raises DataError (65) where a sum leaves 64 bits, and what the tables' readers raise.
@@ -106,7 +106,7 @@ def read_dumps(
 
     tables = {name: [decode_rows(rows.columns["rows"].tobytes()) for rows in some] for name, some in collected.items()}
     frames = {
-        name: dump_frames.frame_of(tables.get(name) or [source.columns.empty_table()]) for name, source in small.items()
+        name: dump_frames.to_frame(tables.get(name) or [source.columns.empty_table()]) for name, source in small.items()
     }
     known, names = dump_frames.datasets_in(frames)
     large = {name: source for name, source in sources.items() if name in LARGE}
@@ -170,7 +170,7 @@ class _Plan:
         elif "FILES" in self.sources and not self.is_check:
             yield "contents"
         if REPLICAS in self.sources or (self.rucio is not None and self.rucio.has_replicas):
-            yield "presence with blocks" if "BLOCKS" in self.sources else "presence"
+            yield "dataset_replicas with blocks" if "BLOCKS" in self.sources else "dataset_replicas"
 
     def run(self) -> list[KeyedRows]:
         """Read the tables and merge their rows, by key."""

@@ -183,8 +183,8 @@ def plot(
     kinds = [line.kind or _kind(number, line) for number, line in enumerate(lines)]
     parts += [part for line, kind in zip(lines, kinds, strict=True) for part in _line(frame, line, kind)]
     bottom = frame.bottom + 26 + 17 * bool(x.title)
-    names = [line.name for line in lines]
-    keys, high = legend(names, kinds, width, bottom, 22) if len(names) > 1 or (names and names[0]) else ("", 0)
+    named = [(line.name, kind) for line, kind in zip(lines, kinds, strict=True) if line.name]
+    keys, high = legend([name for name, _ in named], [kind for _, kind in named], width, bottom, 22)
     return Chart("".join([*parts, keys]), bottom + high, about, width)
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from cmsspark.base.access import JOB_BINS, UNMATCHED_BINS, UNMATCHED_JOB_BINS
 from cmsspark.base.text.plurals import number_of
-from cmsspark.base.text.terminal import percent, printable, volume
+from cmsspark.base.text.terminal import percent, printable, table, volume
 from cmsspark.pages.day_report import by_prefix
-from cmsspark.pages.reconciliation_table import table
+from cmsspark.sources.registry import FEEDS
 
 #: Result of comparing a stream with the days before.
 WORDS: Final[Mapping[str, str]] = {
@@ -18,6 +19,16 @@ WORDS: Final[Mapping[str, str]] = {
     "unmatched": "MANY UNMATCHED",
     "unknown": "too few earlier days to compare",
 }
+#: Bins in the order in which they are shown. A stream of jobs has some of its own, and lacks some of accesses.
+_BINS: Final = tuple(
+    dict.fromkeys(
+        (
+            *("read", "matched", *UNMATCHED_BINS, "malformed", "out_of_day", "write_only"),
+            *(*UNMATCHED_JOB_BINS, *JOB_BINS),
+            *(name for feed in FEEDS.values() for name in feed.bins),
+        )
+    )
+)
 #: Maximum lines of a list; the JSON has all of them.
 _SHOWN: Final = 10
 
@@ -25,6 +36,21 @@ _SHOWN: Final = 10
 def text(report: Mapping[str, Any]) -> str:
     """Return the report as lines of text, with control characters escaped."""
     return "\n".join(printable(line) for line in _lines(report))
+
+
+def bins_table(bins: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the reconciliation of a manifest as text for a terminal: a line for each bin, a column for each stream.
+
+    A bin that a stream does not have is blank; one that no stream has is left out. So the table fits 80 columns
+    whatever the number of bins.
+    """
+    flat = {stream: {**counts, **counts["unmatched"]} for stream, counts in bins.items()}
+    rows = [
+        [name, *(counts.get(name, "") for counts in flat.values())]
+        for name in _BINS
+        if any(name in counts for counts in flat.values())
+    ]
+    return "\n".join(table(("bin", *flat), rows, indent="")) if flat else ""
 
 
 def compared(usual: Mapping[str, Any]) -> str:
@@ -43,7 +69,7 @@ def _lines(report: Mapping[str, Any]) -> Iterator[str]:
     streams = report["streams"]
     if streams:
         yield ""
-        yield from table({stream["stream"]: _as_stored(stream) for stream in streams}).splitlines()
+        yield from bins_table({stream["stream"]: _as_stored(stream) for stream in streams}).splitlines()
     yield from _section(
         "compared with the days before", [f"{stream['stream']:<6} {compared(stream['usual'])}" for stream in streams]
     )

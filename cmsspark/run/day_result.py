@@ -17,7 +17,7 @@ from cmsspark.counting import density, reconciliation
 from cmsspark.counting.catalogue import Report
 from cmsspark.counting.reconciliation import StreamBins
 from cmsspark.filesystems.storage import is_local, unreadable
-from cmsspark.pages import reconciliation_table
+from cmsspark.pages.text import bins_table
 from cmsspark.run import catalogue_snapshots
 from cmsspark.run.file_records import FileNotes, entries, leave_out_damaged, list_records, quarantine
 from cmsspark.run.provenance import check_unchanged, dumps_summary, input_summary, versions
@@ -60,7 +60,7 @@ def build_outcome(
     manifest = {
         "damaged": sorted(summary.damaged, key=lambda damage: str(damage["file"])),
         "files_read": entries(records),
-        "outsized": summary.outsized,
+        "outsized": summary.oversized,
         "drift": changes,
         "quarantine": quarantine_file,
         **({"quarantine_not_kept": dict(summary.not_kept)} if summary.not_kept else {}),
@@ -107,7 +107,7 @@ def store_day(
     done = staged.commit({**manifest, "warnings": warnings})
     for text in warnings:
         run_context.log(f"warning: {text}")
-    run_context.log(reconciliation_table.table(done.manifest.reconciliation))
+    run_context.log(bins_table(done.manifest.reconciliation))
     run_context.log(f"{request.job} of {request.day} stored in {done.path} after {run_context.seconds():.1f} s")
     return done
 

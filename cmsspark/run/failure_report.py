@@ -6,13 +6,16 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from markupsafe import Markup
+
 from cmsspark.base import clock
-from cmsspark.base.errors import as_ours
+from cmsspark.base.errors import Exit, as_ours
 from cmsspark.filesystems.storage import is_local, local_path
-from cmsspark.pages.failure_page import Failure, failure_page
+from cmsspark.pages.layout import badge, code, document, safe, section, table
 from cmsspark.store.run_history import Run
 
 #: Pages of a day that are kept, the newest.
@@ -25,14 +28,14 @@ def page_path(state_dir: Path, run: Run) -> Path:
 
 
 def write(state_dir: Path, run: Run, error: BaseException) -> Path | None:
-    """Write the page of a failed run, readable by its owner only; None where the disk refuses it."""
+    """Write the page of a failed run, readable by its owner only; None where that fails."""
     path = page_path(state_dir, run)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         aside = path.with_suffix(".part")
         aside.touch(mode=0o600)
         try:
-            aside.write_text(failure_page(_failure(run, error)), encoding="utf-8", errors="backslashreplace")
+            aside.write_text(_page(run, error), encoding="utf-8", errors="backslashreplace")
             aside.replace(path)
         finally:
             aside.unlink(missing_ok=True)
@@ -40,7 +43,8 @@ def write(state_dir: Path, run: Run, error: BaseException) -> Path | None:
         older = sorted(set(path.parent.glob("*.html")) - {path}, key=lambda file: (file.stat().st_mtime_ns, file.name))
         for old in older[: 1 - _KEPT]:
             old.unlink()
-    except OSError:
+    except (OSError, MemoryError, ImportError):
+        # Where memory or file descriptors are used up, the error of the run is what counts.
         return None
     return path
 
@@ -55,13 +59,11 @@ def _folder(state_dir: Path, run: Run) -> Path:
     return state_dir / "failed" / run.job / (run.details.period or run.day.isoformat())
 
 
-def _failure(run: Run, error: BaseException) -> Failure:
+def _page(run: Run, error: BaseException) -> str:
+    """Return the page: what failed, where, the next step, what the exit code means, and what else is known."""
     interval = run.details.period or run.day.isoformat()
     ours = as_ours(error)
-    parts = {}
-    if ours is not None:
-        values = {"where": ours.where, "found": ours.found, "next": ours.next_step}
-        parts = {name: str(value) for name, value in values.items() if value is not None}
+    values = {"where": ours.where, "found": ours.found, "next": ours.next_step} if ours is not None else {}
     process = run.process or {}
     facts = {
         "began": f"{clock.to_second(run.began_ms)} UTC",
@@ -70,8 +72,27 @@ def _failure(run: Run, error: BaseException) -> Failure:
         "store": run.store,
         "result": _result(run, interval),
     }
-    problem = ours.problem if ours is not None else str(run.error or "interrupted")
-    return Failure(f"{run.job} of {interval}", run.run, run.exit_code or 0, problem, parts, facts)
+    problem = Markup("<p><b>{}</b></p>").format(_lines(ours.problem if ours else run.error or "interrupted"))
+    number = run.exit_code or 0
+    meaning = ""
+    with suppress(ValueError):
+        meaning = f"{number}: {Exit(number).meaning}. Next: {Exit(number).next_step}."
+    parts = [
+        section("What failed", problem, *_pairs(values), kind="warnings"),
+        section("What the code means", about=meaning),
+        section("The run", *_pairs(facts)),
+    ]
+    about = Markup("run {} {}").format(code(run.run), badge("bad", f"failed with {number}"))
+    return document(f"{run.job} of {interval}", parts, about)
+
+
+def _pairs(values: Mapping[str, object]) -> list[Markup]:
+    rows = [(name, _lines(value)) for name, value in values.items() if value is not None]
+    return [table((), rows, (0, 1))] if rows else []
+
+
+def _lines(text: object) -> Markup:
+    return Markup("<br>").join(safe(line) for line in str(text).split("\n"))
 
 
 def _result(run: Run, interval: str) -> str:

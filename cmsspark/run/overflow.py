@@ -20,7 +20,7 @@ from cmsspark.filesystems.storage import Files, is_local, local_path
 from cmsspark.run.catalogue_snapshots import open_snapshots
 from cmsspark.run.request import DayRequest, Inputs
 from cmsspark.sources.folders import DayInput
-from cmsspark.sources.outsized import BYTES, largest, values_of
+from cmsspark.sources.oversized import BYTES, largest, values_of
 from cmsspark.sources.reader import Reader
 from cmsspark.sources.registry import STREAMS_OF_JOBS
 
@@ -46,7 +46,7 @@ class Largest(NamedTuple):
     position: int
     #: Without the records that have so much or more, no sum exceeds 64 bits; and their number.
     least: int
-    outsized_count: int
+    oversized_count: int
 
 
 def build_reader(request: DayRequest) -> Any:
@@ -71,7 +71,7 @@ def explained(error: Exception, request: DayRequest, inputs: Inputs, catalogue: 
         next_step = "--quarantine-above BYTES (or seconds) puts larger records in quarantine and marks the result"
         return DataError(error.problem, where=error.where, found=error.found, next_step=f"{next_step} partial")
     unit, factor = ("bytes", 1) if record.column == BYTES else ("seconds", 1000)
-    more = f" and {number_of(record.outsized_count - 1, 'other record')}" if record.outsized_count > 1 else ""
+    more = f" and {number_of(record.oversized_count - 1, 'other record')}" if record.oversized_count > 1 else ""
     return DataError(
         f"{record.stream}, {record.what}: a sum is {_MARK} ({error.problem})",
         where=f"{record.file}, {'record' if record.file.endswith('.avro') else 'line'} {record.position}",
@@ -168,7 +168,7 @@ def _position(
     with _copied(inputs.files, file) as local, open(local, "rb") as stream:
         for _ in reader.file(stream, file, accept_damaged=file in inputs.accepted):
             pass
-    for record in reader.outsized:
+    for record in reader.oversized:
         if record.values[column] != most:
             continue
         if source.stream in STREAMS_OF_JOBS:

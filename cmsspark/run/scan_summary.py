@@ -31,7 +31,7 @@ class ScanSummary:
     bins: dict[str, StreamBins]
     damaged: list[dict[str, Any]] = field(default_factory=list)
     #: Records of each stream that were beyond ``--quarantine-above``.
-    outsized: dict[str, int] = field(default_factory=dict)
+    oversized: dict[str, int] = field(default_factory=dict)
     sampled: dict[str, drift.Seen] = field(default_factory=dict)
     #: Records whose file is not in DBS, by the beginning of its name; empty where the join is Spark's.
     prefixes: dict[str, Counter[str]] = field(default_factory=dict)
@@ -55,8 +55,8 @@ class ScanSummary:
                 file = damage["file"]
                 damage["file"] = next((path for path in accepted if path in spellings(file)), file)
                 summary.damaged.append({"stream": stream, **damage, "records_read": count})
-            elif kind == "outsized":
-                summary.outsized[stream] = summary.outsized.get(stream, 0) + count
+            elif kind == "oversized":
+                summary.oversized[stream] = summary.oversized.get(stream, 0) + count
             elif kind == "sample":
                 summary.sampled.setdefault(stream, drift.Seen()).add(name, count, detail or "")
             elif kind == FILE:
@@ -104,12 +104,12 @@ class ScanSummary:
             f" {damage['records_read']:,} records before that were read{_unverified(damage)}"
             for damage in sorted(self.damaged, key=lambda damage: str(damage["file"]))
         ]
-        outsized = [
+        oversized = [
             f"{stream}: {count:,} records beyond --quarantine-above are in quarantine"
-            for stream, count in sorted(self.outsized.items())
+            for stream, count in sorted(self.oversized.items())
         ]
         return (
-            outsized
+            oversized
             + damaged
             + [
                 f"{stream}: {count:,} malformed records are counted and not in the quarantine, which keeps"

@@ -88,7 +88,7 @@ class Epochs:
 
     def of_day(self, day: date, names: Iterable[str]) -> dict[str, str]:
         """Return the source of each role that the streams and dumps ``names`` have, for manifests."""
-        roles = {role_of(name) for name in names} - {""}
+        roles = {find_role(name) for name in names} - {""}
         return {role: self.source(role, day) for role in self.roles if role in roles}
 
     def why(self, role: str, day: date) -> str:
@@ -101,7 +101,7 @@ class Epochs:
         return f"{role} of {day} come from {source}, which serves them{since}"
 
 
-def role_of(name: str) -> str:
+def find_role(name: str) -> str:
     """Return the role of a stream or a kind of dump; empty for one without."""
     return STREAMS_BY_NAME[name].role if name in STREAMS_BY_NAME else DUMPS[name].role
 

@@ -13,7 +13,7 @@ from cmsspark.sources.fields import Apps
 from cmsspark.sources.file_counts import FileCounts
 from cmsspark.sources.formats import avro, damaged, lines, packings
 from cmsspark.sources.formats.damaged import Damage
-from cmsspark.sources.outsized import LimitedLines, Outsized, OutsizedRecord, limited_avro
+from cmsspark.sources.oversized import LimitedLines, Oversized, OversizedRecord, limited_avro
 from cmsspark.sources.record_schema import Note
 from cmsspark.sources.registry import find_stream
 from cmsspark.sources.sample import Sampler
@@ -33,10 +33,10 @@ class Reader:
         entry = find_stream(stream)
         format_ = entry.format(format_name)
         self.decoder: Any = load_decoder(format_)(day, Apps.load(), format_.name)
-        self._outsized = None if above is None else Outsized(above)
+        self._oversized = None if above is None else Oversized(above)
         self._lines: Any = self.decoder
-        if self._outsized is not None and not format_.is_avro:
-            self._lines = LimitedLines(self.decoder, self._outsized)
+        if self._oversized is not None and not format_.is_avro:
+            self._lines = LimitedLines(self.decoder, self._oversized)
         self._line_limit = line_limit
         self.is_avro = format_.is_avro
         self._sampler = Sampler(stream, format_name)
@@ -44,9 +44,9 @@ class Reader:
         self._file_counts = FileCounts()
 
     @property
-    def outsized(self) -> list[OutsizedRecord]:
+    def oversized(self) -> list[OversizedRecord]:
         """The first hundred records that exceed the limit."""
-        return [] if self._outsized is None else self._outsized.records
+        return [] if self._oversized is None else self._oversized.records
 
     @property
     def groups(self) -> list[Group]:
@@ -62,8 +62,8 @@ class Reader:
         self._damages.append(damage)
         if self.is_avro:
             content, decoder = stream.read(), self.decoder
-            if self._outsized is not None:
-                decoder = limited_avro(decoder, self._outsized, content, file)
+            if self._oversized is not None:
+                decoder = limited_avro(decoder, self._oversized, content, file)
             if accept_damaged:
                 batches = damaged.avro_of(decoder, content, damage, self._sampler.sample_schema)
             else:
@@ -103,6 +103,6 @@ class Reader:
         limit, and whether compiled code read them.
         """
         reader = ("reader", unavailable_reason() or "compiled", 1, "")
-        outsized = () if self._outsized is None else self._outsized.notes()
+        oversized = () if self._oversized is None else self._oversized.notes()
         damages = (note for damage in self._damages for note in damage.notes())
-        return [reader, *outsized, *self._sampler.notes(), *damages, *self._file_counts.notes()]
+        return [reader, *oversized, *self._sampler.notes(), *damages, *self._file_counts.notes()]

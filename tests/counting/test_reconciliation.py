@@ -7,7 +7,7 @@ import pytest
 from cmsspark.base.errors import DataError, UsageError
 from cmsspark.counting import reconciliation
 from cmsspark.counting.reconciliation import StreamBins, Tolerance, from_rows, parse_tolerances
-from cmsspark.pages import reconciliation_table
+from cmsspark.pages.text import bins_table
 
 STREAMS = ("aaa", "eos")
 
@@ -141,7 +141,7 @@ def test_a_number_of_malformed_records_is_tolerated_whatever_the_share() -> None
 
 
 def test_a_reconciliation_prints_one_line_for_each_bin_that_a_stream_has() -> None:
-    lines = reconciliation_table.table({"aaa": bins(matched=1234567).as_dict(), "eos": bins().as_dict()}).splitlines()
+    lines = bins_table({"aaa": bins(matched=1234567).as_dict(), "eos": bins().as_dict()}).splitlines()
     assert [line.split() for line in lines] == [
         ["bin", "aaa", "eos"],
         ["read", "1,234,567", "0"],
@@ -149,14 +149,14 @@ def test_a_reconciliation_prints_one_line_for_each_bin_that_a_stream_has() -> No
         *([name, "0", "0"] for name in ("no_lfn", "user_file", "temporary", "not_in_dbs")),
         *([name, "0", "0"] for name in ("malformed", "out_of_day", "write_only")),
     ]
-    assert reconciliation_table.table({}) == ""
+    assert bins_table({}) == ""
 
 
 def test_a_reconciliation_of_all_streams_fits_80_columns_with_the_bins_of_jobs_once() -> None:
     most = bins(matched=9_999_999_999).as_dict()
     jobs = StreamBins.of_jobs().as_dict()
     streams = {stream: most for stream in ("aaa", "eos", "cmssw", "crab")}
-    lines = reconciliation_table.table({**streams, "condor": jobs}).splitlines()
+    lines = bins_table({**streams, "condor": jobs}).splitlines()
     assert max(map(len, lines)) <= 80
     names = [line.split()[0] for line in lines[1:]]
     assert len(names) == len(set(names)) == 14

@@ -76,9 +76,10 @@ def test_tables_without_rows_have_their_columns(spark: Any) -> None:
         schema = pa.schema([(column, types[kind]) for column, kind in pairs])
         sources[name] = TableSource(spark.createDataFrame([], columns), iter, schema, 0)
     frames = dump_plan.read_dumps(SparkTransport(spark), sources).frames
-    assert {name: frame.height for name, frame in frames.items()} == {"DATASETS": 0, "contents": 0, "presence": 0}
+    heights = {name: frame.height for name, frame in frames.items()}
+    assert heights == {"DATASETS": 0, "contents": 0, "dataset_replicas": 0}
     assert frames["DATASETS"].columns == ["dataset_id", "dataset"]
-    assert {"is_complete", "block_count", "kind"} <= set(frames["presence"].columns)
+    assert {"is_complete", "block_count", "kind"} <= set(frames["dataset_replicas"].columns)
 
 
 @pytest.mark.parametrize("rows", [0, 5])

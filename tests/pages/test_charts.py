@@ -219,3 +219,10 @@ def test_many_lines_differ_without_colours() -> None:
     lines = [Line(f"line {number}", [(0, number), (1, number)]) for number in range(20)]
     kinds = re.findall(r'<polyline class="([^"]+)"', plot(lines, Axis(0, 1), Axis(0, 20), about="x").elements)
     assert len(set(kinds)) == 20
+
+
+def test_lines_without_a_name_are_in_no_legend() -> None:
+    lines = [Line("", [(0, 0), (1, 1)], "rule"), Line("", [(0, 1)], "c1")]
+    plain = plot(lines, Axis(0, 1), Axis(0, 1), about="x")
+    named = plot([*lines, Line("bound", [(0, 1), (1, 1)])], Axis(0, 1), Axis(0, 1), about="x")
+    assert named.height > plain.height and "bound" in words(named)

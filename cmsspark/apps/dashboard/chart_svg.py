@@ -33,8 +33,7 @@ def svg(chart: Chart, about: str = "") -> str:
     kinds = [_PALETTE[number % len(_PALETTE)] for number in colours(names)]
     lines = []
     below: list[float | None] = [0] * len(chart.labels)
-    for number, (name, kind) in enumerate(zip(names, kinds, strict=True)):
-        values: list[float | None] = list(chart.series[name])
+    for number, ((name, values), kind) in enumerate(zip(chart.drawn.items(), kinds, strict=True)):
         base: Sequence[float | None] = ()
         if chart.kind in ("stack", "columns"):
             base = below

@@ -84,16 +84,16 @@ def publishing(index: RunIndex) -> Table:
     )  # fmt: skip
     rows = [
         (
-            one.day.isoformat(),
-            one.table,
-            without_paths(one.destination),
-            one.confirmed,
-            one.waiting,
-            one.refused,
-            one.at_ms,
-            one.stored_run,
+            item.day.isoformat(),
+            item.table,
+            without_paths(item.destination),
+            item.confirmed,
+            item.waiting,
+            item.refused,
+            item.at_ms,
+            item.stored_run,
         )
-        for one in sorted(index.published, key=lambda one: (one.day, one.at_ms), reverse=True)
+        for item in sorted(index.published, key=lambda item: (item.day, item.at_ms), reverse=True)
     ]
     return Table(
         "publishing",
@@ -110,14 +110,14 @@ def drift(index: RunIndex) -> Table:
         Column("day_count", "Days", "count"), Column("last_day", "Last day"),
         Column("records", "Records of samples", "count"),
     )  # fmt: skip
-    found: dict[tuple[str, str, str, str], tuple[int, date, int]] = {}
+    result: dict[tuple[str, str, str, str], tuple[int, date, int]] = {}
     for (day, _), run in index.current.items():
         for stream, entries in run.details.drift.items():
             for entry in entries:
                 key = (stream, str(entry.get("field")), str(entry.get("form")), str(entry.get("change")))
-                count, newest, records = found.get(key, (0, day, 0))
-                found[key] = (count + 1, max(newest, day), records + int(entry.get("records") or 0))
-    rows = [(*key, count, newest.isoformat(), records) for key, (count, newest, records) in sorted(found.items())]
+                count, newest, records = result.get(key, (0, day, 0))
+                result[key] = (count + 1, max(newest, day), records + int(entry.get("records") or 0))
+    rows = [(*key, count, newest.isoformat(), records) for key, (count, newest, records) in sorted(result.items())]
     return Table(
         "drift", columns, rows, "Differences between logs and schemas", empty="No field differed from its schema."
     )

@@ -36,14 +36,8 @@ def chart_of(name: str, series: Series, measure: str, chosen: Selection, by: str
         f"{text} (partial)" if day in series.partial else text for day, text in zip(series.buckets, labels, strict=True)
     ]
     is_stack = series.is_additive and len(series.values) > 1 and len(labels) > 1
-    has_any = [any(value is not None for value in column) for column in zip(*series.values.values(), strict=True)]
-    # In a stack a group without a value lies flat; where no group has one, no day is stored.
     values = {
-        group: [
-            (0 if is_stack and there else None) if value is None else value * factor
-            for value, there in zip(row, has_any, strict=True)
-        ]
-        for group, row in series.values.items()
+        group: [None if value is None else value * factor for value in row] for group, row in series.values.items()
     }
     note = series.note
     if not series.is_additive and len(series.values) > 1:

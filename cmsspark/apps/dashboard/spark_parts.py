@@ -71,11 +71,11 @@ def figures(view: RunView) -> Figures:
 
 def memory_areas(run: RunMetrics) -> Chart:
     """Peaks of each area of memory, by executor."""
-    used = {area: label for area, label in AREAS.items() if any(one.peaks.get(area) for one in run.executors)}
-    largest = sorted(run.executors, key=lambda one: -max(one.peaks.values(), default=0))[:_LINES]
-    series = {_name(one): [one.peaks.get(area) for area in used] for one in largest}
+    used = {area: label for area, label in AREAS.items() if any(entry.peaks.get(area) for entry in run.executors)}
+    largest = sorted(run.executors, key=lambda entry: -max(entry.peaks.values(), default=0))[:_LINES]
+    series = {_name(entry): [entry.peaks.get(area) for area in used] for entry in largest}
     columns = [Column("area", "Area"), *(Column(name, name, "bytes") for name in series)]
-    rows = [(label, *(one.peaks.get(area) for one in largest)) for area, label in used.items()]
+    rows = [(label, *(entry.peaks.get(area) for entry in largest)) for area, label in used.items()]
     table = Table("memory_areas", columns, rows, "Largest value of each area, bytes")
     return Chart(
         "memory_areas", "Peak memory by area", "bar", list(used.values()), series, "B", "Area", "Memory", table=table
@@ -84,13 +84,13 @@ def memory_areas(run: RunMetrics) -> Chart:
 
 def memory_over_time(run: RunMetrics) -> Chart:
     """Return the processes of this host over time, as the measurement saw them."""
-    looks = _thinned(run.samples, lambda one: (one.driver_jvm_rss or 0) + (one.driver_python_rss or 0))
-    labels = [f"{(one.at_ms - run.began_ms) / 1000:.0f}" for one in looks]
+    looks = _thinned(run.samples, lambda entry: (entry.driver_jvm_rss or 0) + (entry.driver_python_rss or 0))
+    labels = [f"{(entry.at_ms - run.began_ms) / 1000:.0f}" for entry in looks]
     columns = {
-        "JVM of the driver": [one.driver_jvm_rss for one in looks],
-        "Python of the driver": [one.driver_python_rss for one in looks],
-        "Python workers": [one.workers_rss for one in looks],
-        "used heap": [one.heap_bytes for one in looks],
+        "JVM of the driver": [entry.driver_jvm_rss for entry in looks],
+        "Python of the driver": [entry.driver_python_rss for entry in looks],
+        "Python workers": [entry.workers_rss for entry in looks],
+        "used heap": [entry.heap_bytes for entry in looks],
     }
     series = {name: values for name, values in columns.items() if any(value is not None for value in values)}
     return _timed("memory_over_time", "Memory over time", labels, series, "line", "bytes", "B")
@@ -98,10 +98,12 @@ def memory_over_time(run: RunMetrics) -> Chart:
 
 def active_tasks(run: RunMetrics) -> Chart:
     """Running tasks over time."""
-    looks = _thinned([one for one in run.samples if one.active_tasks is not None], lambda one: one.active_tasks or 0)
-    labels = [f"{(one.at_ms - run.began_ms) / 1000:.0f}" for one in looks]
+    looks = _thinned(
+        [entry for entry in run.samples if entry.active_tasks is not None], lambda entry: entry.active_tasks or 0
+    )
+    labels = [f"{(entry.at_ms - run.began_ms) / 1000:.0f}" for entry in looks]
     return _timed(
-        "active_tasks", "Active tasks", labels, {"tasks": [one.active_tasks for one in looks]}, "line", "count"
+        "active_tasks", "Active tasks", labels, {"tasks": [entry.active_tasks for entry in looks]}, "line", "count"
     )
 
 
@@ -119,15 +121,15 @@ def roles_over_time(view: RunView, measure: str) -> Chart:
 
 def top_processes(view: RunView) -> Chart:
     """Return the processes with the most resident memory, over time."""
-    found: dict[str, dict[int, int]] = {}
+    result: dict[str, dict[int, int]] = {}
     for sample in view.samples:
-        found.setdefault(f"{sample.pid} {sample.role}", {})[sample.time_ms] = sample.rss_bytes or 0
-    names = sorted(found, key=lambda name: -max(found[name].values()))[:_LINES]
-    times = sorted({time for name in names for time in found[name]})
-    numbers = _largest_of(times, [max(found[name].get(time, 0) for name in names) for time in times])
+        result.setdefault(f"{sample.pid} {sample.role}", {})[sample.time_ms] = sample.rss_bytes or 0
+    names = sorted(result, key=lambda name: -max(result[name].values()))[:_LINES]
+    times = sorted({time for name in names for time in result[name]})
+    numbers = _largest_of(times, [max(result[name].get(time, 0) for name in names) for time in times])
     began = view.watched.start_ms if view.watched else 0
     labels = [f"{(times[number] - began) / 1000:.0f}" for number in numbers]
-    series = {name: [found[name].get(times[number]) for number in numbers] for name in names}
+    series = {name: [result[name].get(times[number]) for number in numbers] for name in names}
     return _timed("top_processes", "Resident memory of the largest processes", labels, series, "line", "bytes", "B")
 
 
@@ -143,12 +145,12 @@ def executors(run: RunMetrics) -> Table:
     )  # fmt: skip
     rows = [
         (
-            one.executor, one.host, one.cores, one.totals.tasks, one.totals.failed_tasks,
-            one.totals.gc_ms / one.totals.run_ms if one.totals.run_ms else None, one.peaks.get("JVMHeapMemory"),
-            one.heap_max_bytes, one.peaks.get("ProcessTreeJVMRSSMemory"), one.peaks.get("ProcessTreePythonRSSMemory"),
-            one.totals.input_bytes, one.totals.shuffle_write_bytes, one.totals.disk_spilled_bytes, one.reason or "",
+            own.executor, own.host, own.cores, own.totals.tasks, own.totals.failed_tasks,
+            own.totals.gc_ms / own.totals.run_ms if own.totals.run_ms else None, own.peaks.get("JVMHeapMemory"),
+            own.heap_max_bytes, own.peaks.get("ProcessTreeJVMRSSMemory"), own.peaks.get("ProcessTreePythonRSSMemory"),
+            own.totals.input_bytes, own.totals.shuffle_write_bytes, own.totals.disk_spilled_bytes, own.reason or "",
         )
-        for one in run.executors
+        for own in run.executors
     ]  # fmt: skip
     table = Table("executors", columns, rows, "Executors and driver", limit=_SHOWN, empty="No executor is known.")
     return without_noughts(table)
@@ -183,47 +185,47 @@ def stages(run: RunMetrics) -> Table:
         Column("shuffle_write", "Shuffle written", "bytes"), Column("spill", "Spilled", "bytes"),
         Column("failure", "Failure"),
     )  # fmt: skip
-    ordered = sorted(run.stages, key=lambda one: -(one.duration_ms or 0))
-    rows = [_stage_row(run, one) for one in ordered]
+    ordered = sorted(run.stages, key=lambda entry: -(entry.duration_ms or 0))
+    rows = [_stage_row(run, entry) for entry in ordered]
     caption = "Stages, the longest first"
     table = Table("stages", columns, rows, caption, limit=_SHOWN, bars=3, empty="There was no stage.")
     return without_noughts(table)
 
 
-def _stage_row(run: RunMetrics, one: StageEntry) -> tuple[object, ...]:
-    totals, duration = one.totals, one.duration_ms
-    start = None if one.submitted_ms is None else round((one.submitted_ms - run.began_ms) / 1000, 1)
+def _stage_row(run: RunMetrics, entry: StageEntry) -> tuple[object, ...]:
+    totals, duration = entry.totals, entry.duration_ms
+    start = None if entry.submitted_ms is None else round((entry.submitted_ms - run.began_ms) / 1000, 1)
     return (
-        f"{one.stage}.{one.attempt}", one.name, start, None if duration is None else round(duration / 1000, 2),
-        totals.tasks or one.task_count, totals.failed_tasks, totals.gc_ms / totals.run_ms if totals.run_ms else None,
+        f"{entry.stage}.{entry.attempt}", entry.name, start, None if duration is None else round(duration / 1000, 2),
+        totals.tasks or entry.task_count, totals.failed_tasks, totals.gc_ms / totals.run_ms if totals.run_ms else None,
         totals.input_bytes, round(totals.input_bytes * 1000 / duration) if duration else None,
         totals.shuffle_read_bytes, totals.shuffle_write_bytes, totals.disk_spilled_bytes,
-        (one.failure or "").partition("\n")[0],
+        (entry.failure or "").partition("\n")[0],
     )  # fmt: skip
 
 
 def stage_timeline(run: RunMetrics) -> Chart:
     """Return which stages ran when: in each slice of time one for each stage that ran in it."""
-    known = [one for one in run.stages if one.duration_ms is not None]
+    known = [entry for entry in run.stages if entry.duration_ms is not None]
     if not known:
         return _timed("timeline", "Stages over time", [], {}, "stack", "count")
-    first = min(one.submitted_ms or 0 for one in known)
-    last = max(one.completed_ms or 0 for one in known)
+    first = min(entry.submitted_ms or 0 for entry in known)
+    last = max(entry.completed_ms or 0 for entry in known)
     width = max(1, -(-(last - first + 1) // _SLICES))
     slices = [first + width * number for number in range((last - first) // width + 1)]
-    named = sorted(known, key=lambda one: -(one.duration_ms or 0))[:_STAGES]
+    named = sorted(known, key=lambda entry: -(entry.duration_ms or 0))[:_STAGES]
     series: dict[str, list[float | int | None]] = {}
-    for one in sorted(named, key=lambda one: one.submitted_ms or 0):
-        series[f"{one.stage}.{one.attempt} {one.name}"[:60]] = [int(_runs_in(one, at, width)) for at in slices]
-    others = [one for one in known if one not in named]
+    for entry in sorted(named, key=lambda entry: entry.submitted_ms or 0):
+        series[f"{entry.stage}.{entry.attempt} {entry.name}"[:60]] = [int(_runs_in(entry, at, width)) for at in slices]
+    others = [entry for entry in known if entry not in named]
     if others:
-        series["others"] = [sum(_runs_in(one, at, width) for one in others) for at in slices]
+        series["others"] = [sum(_runs_in(entry, at, width) for entry in others) for at in slices]
     labels = [f"{(at - run.began_ms) / 1000:.1f}" for at in slices]
     return _timed("timeline", "Stages that ran, over time", labels, series, "stack", "count")
 
 
-def _runs_in(one: StageEntry, at: int, width: int) -> bool:
-    return (one.submitted_ms or 0) < at + width and (one.completed_ms or 0) >= at
+def _runs_in(entry: StageEntry, at: int, width: int) -> bool:
+    return (entry.submitted_ms or 0) < at + width and (entry.completed_ms or 0) >= at
 
 
 def process_tree(view: RunView) -> Table:
@@ -246,7 +248,7 @@ def process_tree(view: RunView) -> Table:
             f"{'· ' * depth}{last.pid} {last.short_command}", last.role, last.host, last.container or "",
             *(_most(own, name) for name in ("rss_bytes", "pss_bytes", "virtual_bytes", "cpu_seconds", "read_bytes",
                                             "write_bytes", "fds")),
-            next((one.long_command for one in own if one.long_command), "")[:300],
+            next((entry.long_command for entry in own if entry.long_command), "")[:300],
         ))  # fmt: skip
     bar = next(number for number, column in enumerate(columns) if column.name == "rss")
     caption, empty = "Processes and their peaks", "No process was watched."
@@ -260,22 +262,22 @@ def _in_order(processes: Sequence[list[ProcessSample]]) -> list[tuple[int, list[
     for own in processes:
         parent = (own[0].host, own[0].ppid)
         children.setdefault(parent if parent in pids and parent[1] != own[0].pid else None, []).append(own)
-    found: list[tuple[int, list[ProcessSample]]] = []
+    result: list[tuple[int, list[ProcessSample]]] = []
     queue = [(0, own) for own in reversed(children.pop(None, []))]
     while queue:
         depth, own = queue.pop()
-        found.append((depth, own))
-        queue += [(depth + 1, one) for one in reversed(children.pop((own[0].host, own[0].pid), []))]
+        result.append((depth, own))
+        queue += [(depth + 1, entry) for entry in reversed(children.pop((own[0].host, own[0].pid), []))]
     # A number that was used twice can make a circle: what is in one stands at the end.
-    return found + [(0, own) for rest in children.values() for own in rest]
+    return result + [(0, own) for rest in children.values() for own in rest]
 
 
 def _most(rows: Sequence[ProcessSample], name: str) -> float | None:
     return max((value for row in rows if (value := getattr(row, name)) is not None), default=None)
 
 
-def _name(one: ExecutorEntry) -> str:
-    return one.executor if one.executor in ("driver", "workers") else f"executor {one.executor}"
+def _name(entry: ExecutorEntry) -> str:
+    return entry.executor if entry.executor in ("driver", "workers") else f"executor {entry.executor}"
 
 
 def _timed(
@@ -287,7 +289,7 @@ def _timed(
     column_kind: str,
     unit: str = "",
 ) -> Chart:
-    columns = [Column("seconds", _X), *(Column(one, one, column_kind) for one in series)]  # type: ignore[arg-type]
+    columns = [Column("seconds", _X), *(Column(entry, entry, column_kind) for entry in series)]  # type: ignore[arg-type]
     rows = [(label, *(values[number] for values in series.values())) for number, label in enumerate(labels)]
     table = Table(name, columns, rows, title, limit=_SHOWN)
     return Chart(name, title, kind, list(labels), dict(series), unit, _X, _UNITS.get(unit, title), table=table)  # type: ignore[arg-type]

@@ -47,6 +47,17 @@ class Chart:
     target: float | None = None
 
     @property
+    def drawn(self) -> dict[str, list[float | int | None]]:
+        """The series as they are drawn: in a stack a group without a value lies flat where another one has a value."""
+        if self.kind != "stack":
+            return {name: list(values) for name, values in self.series.items()}
+        has_any = [any(value is not None for value in step) for step in zip(*self.series.values(), strict=True)]
+        return {
+            name: [0 if value is None and there else value for value, there in zip(values, has_any, strict=True)]
+            for name, values in self.series.items()
+        }
+
+    @property
     def as_json(self) -> str:
         """What the script draws. ``x_values``: where each label stands on a scale, which may be logarithmic; without
         them labels are as far from each other. ``target``: the value at which it draws a line.
@@ -59,7 +70,7 @@ class Chart:
                 "name": self.name,
                 "series": [
                     {"name": shown(name), "values": list(values), "colour": colour}
-                    for (name, values), colour in zip(self.series.items(), colours(list(self.series)), strict=True)
+                    for (name, values), colour in zip(self.drawn.items(), colours(list(self.series)), strict=True)
                 ],
                 "unit": self.unit,
                 "xTitle": self.x_title,

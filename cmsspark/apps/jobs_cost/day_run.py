@@ -20,7 +20,7 @@ from cmsspark.engines.session import cause_of
 from cmsspark.engines.tasks import StreamFiles, TaskContext
 from cmsspark.filesystems.opening import files_for
 from cmsspark.filesystems.storage import Files, LocalFiles
-from cmsspark.pages import reconciliation_table
+from cmsspark.pages.text import bins_table
 from cmsspark.run import local
 from cmsspark.run.day_result import identical_files, quarantine_records
 from cmsspark.run.earlier_jobs import EarlierDay, find_earlier
@@ -163,7 +163,7 @@ class FeedDayRun:
             done = staged.commit({**manifest, "seconds": round(self.run_context.seconds(), 1)})
         for text in done.manifest.warnings:
             log(f"warning: {text}")
-        log(reconciliation_table.table(done.manifest.reconciliation))
+        log(bins_table(done.manifest.reconciliation))
         log(f"{request.job} of {request.day} stored in {done.path} after {self.run_context.seconds():.1f} s")
         return done
 
@@ -191,14 +191,14 @@ class FeedDayRun:
         warnings += self._check_bins(summary.bins, examples, quarantine_file) + check_warnings
         return {
             "streams": [request.feed.name],
-            "partial": bool(summary.damaged or summary.outsized or source.is_tmp),
+            "partial": bool(summary.damaged or summary.oversized or source.is_tmp),
             "reconciliation": {name: bins.as_dict() for name, bins in summary.bins.items()},
             "out_of_day_by_day": {name: dict(sorted(bins.out_of_day.items())) for name, bins in summary.bins.items()},
             "inputs": [input_summary(source)],
             "identical_files": identical_files([source]),
             "earlier_jobs": {request.feed.name: self.inputs.earlier.as_dict()},
             "damaged": summary.damaged,
-            "outsized": summary.outsized,
+            "outsized": summary.oversized,
             "drift": changes,
             "quarantine": quarantine_file,
             **({"quarantine_not_kept": dict(summary.not_kept)} if summary.not_kept else {}),

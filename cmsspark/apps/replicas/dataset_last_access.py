@@ -36,7 +36,7 @@ def build(frames: Frames, day: date, months: int = MONTHS) -> pl.DataFrame:
 
     cutoff = dates.months_before(day, months)
     rows = (
-        dump_frames.by_dataset(frames["presence"])
+        dump_frames.by_dataset(frames["dataset_replicas"])
         .join(frames["last_access"], "dataset_name", "left")
         .join(frames["log_last_access"], "dataset_name", "left")
         .sort("dataset_name")

@@ -29,7 +29,7 @@ def build(frames: Frames, day: date) -> pl.DataFrame:
     from cmsspark.dumps import dump_frames
 
     rows = (
-        frames["presence"]
+        frames["dataset_replicas"]
         .join(dump_frames.attributes(frames), "dataset_name", "left")
         .join(frames["contents"].rename({"file_count": "dataset_file_count"}), "dataset_name", "left")
         .join(dump_frames.releases(frames), "dataset_name", "left")

@@ -27,7 +27,7 @@ def build(frames: Frames, day: date) -> pl.DataFrame:
 
     from cmsspark.dumps import dump_frames
 
-    there = dump_frames.by_dataset(frames["presence"])
+    there = dump_frames.by_dataset(frames["dataset_replicas"])
     of_dbs = dump_frames.attributes(frames).with_columns(in_dbs=pl.lit(value=True))
     rows = there.join(of_dbs, "dataset_name", "full", coalesce=True).join(frames["contents"], "dataset_name", "left")
     is_there, access_type = pl.col("site_count").is_not_null(), pl.col("access_type")

@@ -17,7 +17,7 @@ def build(frames: Frames, day: date) -> pl.DataFrame:
     """``schemas/tables/phedex.yaml``."""
     from cmsspark.dumps import dump_frames
 
-    rows = frames["presence"].sort("dataset_name", "site_name", "kind")
+    rows = frames["dataset_replicas"].sort("dataset_name", "site_name", "kind")
     return dump_frames.as_table(rows, JOB.name, day)
 
 

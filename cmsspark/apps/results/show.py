@@ -19,7 +19,7 @@ from cmsspark.base.text.readable import json_text
 from cmsspark.cli.options import settings_of, store_of, store_options
 from cmsspark.cli.period_options import optional_when_options
 from cmsspark.filesystems.storage import Files, is_local, local_path
-from cmsspark.pages import reconciliation_table
+from cmsspark.pages.text import bins_table
 from cmsspark.run import failure_report
 from cmsspark.run.run_context import from_manifest
 from cmsspark.run.run_report import PAGE
@@ -155,7 +155,7 @@ def _print_run(record: Run, history: RunHistory, as_json: bool, settings: Settin
         counts = f"{entry.confirmed:,} confirmed, {entry.waiting:,} waiting, {entry.refused:,} refused"
         click.echo(f"  {'published':<12}{entry.table}: {counts}, {entry.destination}, {clock.to_second(entry.at_ms)}")
     if bins := record.details.reconciliation:
-        click.echo("\n" + reconciliation_table.table(bins))
+        click.echo("\n" + bins_table(bins))
     echo_measured(settings.state_dir, record)
 
 

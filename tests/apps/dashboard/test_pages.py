@@ -14,7 +14,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from cmsspark.apps.dashboard import chart_modes, chart_svg, colours, use
+from cmsspark.apps.dashboard import chart_svg, colours, use
+from cmsspark.apps.dashboard.pages.popularity import in_mode
 from cmsspark.apps.dashboard.run_tables import without_paths
 from cmsspark.apps.dashboard.table_order import arranged
 from cmsspark.apps.dashboard.widgets import Chart, Column, Content, Section, Table
@@ -200,9 +201,12 @@ def test_shares_of_each_step_add_up_to_all_and_unknown_stays_unknown() -> None:
     chart = Chart(
         "c", "t", "stack", ["1", "2", "3"], {"a": [1, None, 0], "b": [3, None, 0]}, y_title="Accesses per day"
     )
-    shares = chart_modes.in_mode(chart, "share")
+    shares = in_mode(chart, "share")
     assert dict(shares.series) == {"a": [25.0, None, None], "b": [75.0, None, None]} and shares.unit == "%"
-    assert chart_modes.in_mode(chart, "line").kind == "line"
+    lines = in_mode(chart, "line")
+    assert lines.kind == "line" and lines.drawn["a"] == [1, None, 0], "a line has a gap where nothing was counted"
+    flat = Chart("c", "t", "stack", ["1", "2", "3"], {"a": [1, None, None], "b": [3, 2, None]})
+    assert flat.drawn == {"a": [1, 0, None], "b": [3, 2, None]}, "a stack has no holes below what was counted"
 
 
 @pytest.mark.parametrize("kind", ["line", "stack", "bar", "columns"])

@@ -197,7 +197,7 @@ def frames(**days: Any) -> Any:
     newest = pl.Series(days["newest"], dtype=pl.Int64)
     traces = pl.DataFrame({"dataset_name": names, "rucio_last_access_ms": pl.Series(days["traced"], dtype=pl.Int64)})
     logs = pl.DataFrame({"dataset_name": names, "log_last_access_day": pl.Series(days["logged"], dtype=pl.Date)})
-    return {"presence": pl.DataFrame(presence).with_columns(newest_replica_ms=newest),
+    return {"dataset_replicas": pl.DataFrame(presence).with_columns(newest_replica_ms=newest),
             "last_access": traces.drop_nulls(), "log_last_access": logs.drop_nulls()}  # fmt: skip
 
 

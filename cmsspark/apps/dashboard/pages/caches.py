@@ -57,7 +57,7 @@ def view(request: PageRequest) -> Content:
         )
     ]
     site = choice_parameter(request.parameters, "site", sites, sites[0])
-    found = request.database.query(
+    result = request.database.query(
         "SELECT policy, capacity_share, capacity_bytes, missed_bytes / requested_bytes AS missed, "
         "missed_bytes / nullif(lru_missed_bytes, 0) - 1 AS against_lru, least_missed_bytes / requested_bytes AS bound, "
         "missed_count, request_count, missed_bytes, footprint_bytes, compulsory_count FROM cache_comparison "
@@ -66,10 +66,12 @@ def view(request: PageRequest) -> Content:
     )
     name = "all sites together, as if they shared one cache" if site == "all" else shown(site)
     controls = [
-        Control("period", "Period", period, [(one, one) for one in reversed(periods)]),
-        Control("site", "Site", site, [(one, "all sites together" if one == "all" else shown(one)) for one in sites]),
+        Control("period", "Period", period, [(entry, entry) for entry in reversed(periods)]),
+        Control(
+            "site", "Site", site, [(entry, "all sites together" if entry == "all" else shown(entry)) for entry in sites]
+        ),
     ]
-    sections = [Section(f"Misses by size: {name}", [_figures(found.rows), _chart(found)], _ABOUT)]
+    sections = [Section(f"Misses by size: {name}", [_figures(result.rows), _chart(result)], _ABOUT)]
     about = "A request is a dataset that was read there on a day, with its whole size; caches are cold at the start."
     return Content("Caches", sections, about, controls)
 
@@ -88,18 +90,18 @@ def _figures(rows: list[tuple[Any, ...]]) -> Figures:
     ])  # fmt: skip
 
 
-def _chart(found: Any) -> Chart:
-    capacities = {row[1]: row[2] for row in found.rows}
+def _chart(result: Any) -> Chart:
+    capacities = {row[1]: row[2] for row in result.rows}
     shares = sorted(capacities)
     sizes = [capacities[share] for share in shares]
-    missed = {(row[0], row[1]): round(100 * row[3], 1) for row in found.rows}
-    bound = {row[1]: round(100 * row[5], 1) for row in found.rows if row[5] is not None}
-    policies = sorted({row[0] for row in found.rows})
+    missed = {(row[0], row[1]): round(100 * row[3], 1) for row in result.rows}
+    bound = {row[1]: round(100 * row[5], 1) for row in result.rows if row[5] is not None}
+    policies = sorted({row[0] for row in result.rows})
     series = {policy: [missed.get((policy, share)) for share in shares] for policy in policies}
     if bound:
         series["bound"] = [bound.get(share) for share in shares]
-    shown_rows = [(*row[:4], "–" if row[4] is None else f"{row[4]:+.1%}", *row[5:9]) for row in found.rows]
-    table = Table("caches", _COLUMNS, shown_rows, "Misses by size and policy", lambda: found.table)
+    shown_rows = [(*row[:4], "–" if row[4] is None else f"{row[4]:+.1%}", *row[5:9]) for row in result.rows]
+    table = Table("caches", _COLUMNS, shown_rows, "Misses by size and policy", lambda: result.table)
     return Chart(
         "misses", "Bytes missed by the size of the cache", "line", [si(size, "B") for size in sizes],
         series, "%", "Size of the cache", "Bytes missed",

@@ -87,10 +87,10 @@ def view(request: PageRequest) -> Content:
     rows = _rows(request, chosen, other, measure, group)
     about = f"{chosen.first} to {chosen.last} against {other.first} to {other.last}"
     notes = [*request.use_notes(chosen), *request.use_notes(other)]
-    for one in (chosen, other):
-        if not _is_stored(request, one):
+    for entry in (chosen, other):
+        if not _is_stored(request, entry):
             notes.append(
-                Note(f"No day from {one.first} to {one.last} is stored: nothing is known of that period.", "warn")
+                Note(f"No day from {entry.first} to {entry.last} is stored: nothing is known of that period.", "warn")
             )
     if _length(chosen) != _length(other):
         notes.append(Note(f"The periods have {_length(chosen):,} and {_length(other):,} days: compare shares.", "warn"))
@@ -135,7 +135,7 @@ def _rows(request: PageRequest, chosen: Selection, other: Selection, measure: st
     """Return the groups of both periods, the largest change first."""
     now, before = _values(request, chosen, measure, group), _values(request, other, measure, group)
     # Without a stored day nothing is known of a period; a group that no record of a stored day has was not used.
-    are_stored = [_is_stored(request, one) for one in (chosen, other)]
+    are_stored = [_is_stored(request, entry) for entry in (chosen, other)]
     missing = [0 if measure in ("nacc", "job_count") and is_stored else None for is_stored in are_stored]
     rows = []
     for name in now.keys() | before.keys():

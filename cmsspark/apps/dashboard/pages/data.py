@@ -70,9 +70,9 @@ def view(request: PageRequest) -> Content:
     sections.append(_map(request, day, kind, tier, day in days["dbs_phedex"]))
     tiers = _tiers(request, every[-1], days)
     controls = [
-        Control("day", "Day", day.isoformat(), [(one.isoformat(), one.isoformat()) for one in reversed(every)]),
-        Control("site_tier", "Site tier", tier, [("", "all"), *((one, one) for one in tiers)]),
-        Control("kind", "Storage", kind, [("all", "all"), *((one, one) for one in KINDS)]),
+        Control("day", "Day", day.isoformat(), [(entry.isoformat(), entry.isoformat()) for entry in reversed(every)]),
+        Control("site_tier", "Site tier", tier, [("", "all"), *((entry, entry) for entry in tiers)]),
+        Control("kind", "Storage", kind, [("all", "all"), *((entry, entry) for entry in KINDS)]),
     ]
     return Content(
         "Data at sites", sections, f"Replicas as of {day}: volume by site tier, storage and data tier.", controls
@@ -106,20 +106,20 @@ def _map(request: PageRequest, day: date, kind: str, tier: str, is_stored: bool)
     title = "Site × data tier"
     if not is_stored:
         return Section(title, [Note(f"Not stored for this day: run_spark dbs_phedex --date {day}", "warn")])
-    found = request.database.query(
+    result = request.database.query(
         "SELECT site_name, data_tier, sum(present_bytes) AS bytes FROM dbs_phedex WHERE day = $day "
         "AND ($kind = 'all' OR kind = $kind) AND ($tier = '' OR site_tier = $tier) GROUP BY ALL HAVING bytes > 0",
         {"day": day, "kind": kind, "tier": tier},
     )
     cells: Counter[tuple[str, str]] = Counter()
-    for site, name, size in found.rows:
+    for site, name, size in result.rows:
         cells[shown(site), shown(name)] += int(size)
     rows = _largest(cells, 0)
     columns = _largest(cells, 1)
     kept = {
         key: value for key, value in cells.items() if key[0] in rows[:_MAP_ROWS] and key[1] in columns[:_MAP_COLUMNS]
     }
-    links = {shown(site): request.link("sites", site=site) for site, _, _ in found.rows}
+    links = {shown(site): request.link("sites", site=site) for site, _, _ in result.rows}
     part = len(rows) > _MAP_ROWS or len(columns) > _MAP_COLUMNS
     sites, tiers = rows[:_MAP_ROWS], columns[:_MAP_COLUMNS]
     about = (
@@ -127,7 +127,7 @@ def _map(request: PageRequest, day: date, kind: str, tier: str, is_stored: bool)
         "the download has all."
     )
     caption = f"Bytes of replicas ({kind} storage)"
-    heat = HeatMap("site_by_data_tier", caption, sites, tiers, kept, "bytes", lambda: found.table, links)
+    heat = HeatMap("site_by_data_tier", caption, sites, tiers, kept, "bytes", lambda: result.table, links)
     if not kept:
         return Section(title, [Note("No replica has any bytes in this choice.")])
     return Section(title, [heat], about if part else "")
@@ -142,10 +142,10 @@ def _largest(cells: Mapping[tuple[str, str], int], part: int) -> list[str]:
 
 def _tiers(request: PageRequest, day: date, days: dict[str, list[date]]) -> list[str]:
     table = "site_tier_usage" if days["site_tier_usage"] else "dbs_phedex"
-    found = request.database.query(
+    result = request.database.query(
         f"SELECT DISTINCT site_tier FROM {table} WHERE day = ? AND site_tier IS NOT NULL ORDER BY 1", [days[table][-1]]
     )
-    return [row[0] for row in found.rows]
+    return [row[0] for row in result.rows]
 
 
 PAGE = PageDefinition("Data at sites", "How much data the sites hold, on disk and tape.", view, needs_use=False)

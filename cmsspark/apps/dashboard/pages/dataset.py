@@ -91,8 +91,8 @@ def view(request: PageRequest) -> Content:
 
 
 def _search(request: PageRequest) -> Content:
-    found = search.suggestions(request)
-    rows = [(Cell(one["name"], one["href"]), one["nacc"]) for one in found]
+    result = search.suggestions(request)
+    rows = [(Cell(item["name"], item["href"]), item["nacc"]) for item in result]
     columns = (Column("dataset_name", "Dataset"), Column("nacc", "Accesses", "count"))
     text = text_parameter(request.parameters, "q")
     table = Table("found", columns, rows, "Datasets by their accesses on all stored days", bars=1)
@@ -205,12 +205,12 @@ def _replicas(request: PageRequest, used: DatasetUse, name: str, notes: list[Not
         days = request.database.days("dbs_phedex")
         if days:
             caption = f"Replicas as of {days[-1]}, and the accesses at the same site"
-            found = request.database.query(
+            result = request.database.query(
                 "SELECT site_name, kind, present_bytes, present_file_count, is_complete, newest_replica_ms "
                 "FROM dbs_phedex WHERE day = ? AND dataset_name = ? ORDER BY present_bytes DESC, site_name, kind",
                 [days[-1], name],
             )
-            rows = [(*row, *read_at.get(row[0], (0, 0))[: 2 - last]) for row in found.rows]
+            rows = [(*row, *read_at.get(row[0], (0, 0))[: 2 - last]) for row in result.rows]
         else:
             empty = "No replicas are stored: run_spark dbs_phedex --date DAY"
     except CmssparkError as error:
@@ -224,11 +224,11 @@ def _facts(request: PageRequest, name: str, notes: list[Note]) -> dict[str, Any]
         days = request.database.days("dbs_events")
         if not days:
             return {}
-        found = request.database.query(
+        result = request.database.query(
             "SELECT day, events, dataset_bytes, access_type FROM dbs_events WHERE day = ? AND dataset_name = ?",
             [days[-1], name],
         )
-        return found.dicts[0] if found.dicts else {}
+        return result.dicts[0] if result.dicts else {}
     except CmssparkError as error:
         notes.append(Note(f"The facts of DBS cannot be read: {' '.join(error.text().split())}", "bad"))
         return {}

@@ -58,14 +58,14 @@ def view(request: PageRequest) -> Content:
         return Content("Efficiency", [], notes=[note])
     first, last = _period(request, days)
     values = {name: _choices(request, name, first, last) for name in _CONDITIONS}
-    chosen = {name: choice_parameter(request.parameters, name, ["", *found], "") for name, found in values.items()}
+    chosen = {name: choice_parameter(request.parameters, name, ["", *result], "") for name, result in values.items()}
     text = text_parameter(request.parameters, "q")
     workflow = text_parameter(request.parameters, "workflow")
     where, parameters = _where(first, last, chosen, text, workflow)
     controls = [
         Control("from", "From", first.isoformat(), kind="date"),
         Control("to", "To (included)", last.isoformat(), kind="date"),
-        *(Control(name, label, chosen[name], [("", "all"), *((one, shown(one)) for one in values[name])])
+        *(Control(name, label, chosen[name], [("", "all"), *((entry, shown(entry)) for entry in values[name])])
           for name, label in _CONDITIONS.items()),
         Control("q", "Workflow contains", text, kind="text"),
     ]  # fmt: skip
@@ -130,28 +130,28 @@ def _by_day(request: PageRequest, where: str, parameters: list[Any]) -> Chart:
         "SELECT day, outcome, sum(core_ms) / 3600000 AS core_hours FROM job_efficiency"
         f" WHERE {where} GROUP BY ALL ORDER BY ALL"
     )
-    found = request.database.query(query, parameters)
-    days = sorted({row[0] for row in found.rows})
-    hours = {(row[0], row[1]): round(row[2], 1) for row in found.rows}
+    result = request.database.query(query, parameters)
+    days = sorted({row[0] for row in result.rows})
+    hours = {(row[0], row[1]): round(row[2], 1) for row in result.rows}
     outcomes = [name for name in ("ok", "outlier", "failed", "removed") if any(key[1] == name for key in hours)]
     series = {name: [hours.get((day, name)) for day in days] for name in outcomes}
     columns = (Column("day", "Day", "day"), Column("outcome", "Outcome"), Column("core_hours", "Core hours", "count"))
-    rows = [(row[0], row[1], round(row[2])) for row in found.rows]
-    table = Table("outcomes", columns, rows, "Core hours by day and outcome", lambda: found.table)
+    rows = [(row[0], row[1], round(row[2])) for row in result.rows]
+    table = Table("outcomes", columns, rows, "Core hours by day and outcome", lambda: result.table)
     labels = [day.isoformat() for day in days]
     return Chart("outcomes", "Core hours by outcome", "stack", labels, series, y_title="Core hours", table=table)
 
 
 def _ranking(request: PageRequest, key: str, where: str, parameters: list[Any]) -> Table:
     query = f"SELECT {key}, {_SUMS} FROM job_efficiency WHERE {where} GROUP BY 1 ORDER BY wasted DESC, 1"
-    found = request.database.query(query, parameters)
+    result = request.database.query(query, parameters)
     rows = [
         (_name(request, key, name), _whole(wasted), efficiency, _whole(core_hours), _whole(lost), *rest)
-        for name, wasted, efficiency, core_hours, lost, *rest in found.rows
+        for name, wasted, efficiency, core_hours, lost, *rest in result.rows
     ]
     heading = Column(key, "Workflow", "dataset") if key == "workflow" else Column(key, "Site")
     caption = "Workflows, the largest waste first" if key == "workflow" else "Sites, the largest waste first"
-    return Table(f"{key}s", (heading, *_COLUMNS), rows, caption, lambda: found.table, limit=_SHOWN, bars=1)
+    return Table(f"{key}s", (heading, *_COLUMNS), rows, caption, lambda: result.table, limit=_SHOWN, bars=1)
 
 
 def _name(request: PageRequest, key: str, name: str | None) -> Any:
@@ -170,13 +170,13 @@ def _outliers(request: PageRequest, where: str, parameters: list[Any]) -> Table:
         f" sum(cpu_ms) / nullif(sum(core_ms), 0) AS efficiency FROM job_efficiency WHERE {where}"
         " AND outcome = 'outlier' GROUP BY ALL ORDER BY jobs DESC, 1, 2"
     )
-    found = request.database.query(query, parameters)
+    result = request.database.query(query, parameters)
     columns = (
         Column("workflow", "Workflow", "dataset"), Column("site", "Site"), Column("jobs", "Jobs", "count"),
         Column("core_hours", "Core hours", "count"), Column("efficiency", "CPU efficiency", "share"),
     )  # fmt: skip
-    rows = [(shown(row[0] or "no workflow"), shown(row[1]), row[2], round(row[3]), row[4]) for row in found.rows]
-    return Table("outliers", columns, rows, "Outliers, most jobs first", lambda: found.table, limit=_SHOWN)
+    rows = [(shown(row[0] or "no workflow"), shown(row[1]), row[2], round(row[3]), row[4]) for row in result.rows]
+    return Table("outliers", columns, rows, "Outliers, most jobs first", lambda: result.table, limit=_SHOWN)
 
 
 PAGE = PageDefinition("Efficiency", "What jobs cost and wasted.", view, needs_use=False)

@@ -114,7 +114,7 @@ def view(request: PageRequest) -> Content:
         {"day": day, "stratum": stratum},
     )
     sections = [_datasets(request, chosen), _quality(judged, by_site=by_site)]
-    named = [(one.isoformat(), one.isoformat()) for one in reversed(days)]
+    named = [(entry.isoformat(), entry.isoformat()) for entry in reversed(days)]
     controls = [
         kinds, Control("day", "Forecast from", day.isoformat(), named),
         *([_sites(request, chosen)] if by_site else []),
@@ -141,7 +141,7 @@ def _datasets(request: PageRequest, chosen: _Chosen) -> Section:
         where, values = f"{where} AND site_name = $site", {**values, "site": chosen.site}
     names = ", ".join(_ROUNDED.get(column.name, column.name) for column in chosen.columns)
     table = chosen.job
-    found = request.database.query(f"SELECT {names} FROM {table} {where} ORDER BY rank", values)
+    result = request.database.query(f"SELECT {names} FROM {table} {where} ORDER BY rank", values)
     count, likely, threshold, label, model = request.database.query(
         "SELECT count(*), count(*) FILTER (WHERE probability >= 0.5), max(threshold), max(label), max(model) "
         f"FROM {table} {where}",
@@ -156,11 +156,11 @@ def _datasets(request: PageRequest, chosen: _Chosen) -> Section:
         Figure("Popular means", means, label or "accesses in the week"),
         Figure("Model", shown(model)),
     ])  # fmt: skip
-    rows = [(row[0], Cell(row[1], request.dataset_link(row[1])), *row[2:]) for row in found.rows]
+    rows = [(row[0], Cell(row[1], request.dataset_link(row[1])), *row[2:]) for row in result.rows]
 
     caption = "Datasets by the probability to be popular"
     bars = [column.name for column in chosen.columns].index("probability")
-    drawn = Table("forecast", chosen.columns, rows, caption, lambda: found.table, bars=bars, limit=_SHOWN)
+    drawn = Table("forecast", chosen.columns, rows, caption, lambda: result.table, bars=bars, limit=_SHOWN)
     return Section("Most probable datasets", [figures, drawn])
 
 

@@ -83,13 +83,13 @@ def _figures(request: PageRequest, day: date, days: list[date], where: str, valu
 
 
 def _cores(request: PageRequest, day: Any, where: str, values: list[Any]) -> Chart:
-    found = request.database.query(
+    result = request.database.query(
         "SELECT hpc, hour, sum(core_windows_milli) / 5000 AS cores,"
         " sum(core_windows_milli) / 1000 / max(window_count) AS cores_of_windows, max(window_count) AS window_count"
         f" FROM running_cores WHERE {where} AND day = ? GROUP BY ALL ORDER BY ALL",
         [*values, day],
     )
-    cores = {(row[0], row[1]): round(row[2], 1) for row in found.rows}
+    cores = {(row[0], row[1]): round(row[2], 1) for row in result.rows}
     series = {name: [cores.get((name, hour)) for hour in range(24)] for name in sorted({key[0] for key in cores})}
     columns = (
         Column("hpc", "HPC"), Column("hour", "Hour (UTC)", "count"),
@@ -97,28 +97,28 @@ def _cores(request: PageRequest, day: Any, where: str, values: list[Any]) -> Cha
         Column("cores_of_windows", "Cores where records were written", "count", "of the windows with any record"),
         Column("window_count", "Windows of 5", "count", "of 12 minutes, with a record of any job"),
     )  # fmt: skip
-    rows = [(shown(row[0]), row[1], round(row[2]), round(row[3]), row[4]) for row in found.rows]
-    table = Table("hpc_cores", columns, rows, f"Cores by HPC and hour on {day}", lambda: found.table)
+    rows = [(shown(row[0]), row[1], round(row[2]), round(row[3]), row[4]) for row in result.rows]
+    table = Table("hpc_cores", columns, rows, f"Cores by HPC and hour on {day}", lambda: result.table)
     return Chart("hpc_cores", "Cores that ran", "stack", _HOURS, series, "", "Hour (UTC)", "Cores", table=table)
 
 
 def _months(request: PageRequest, where: str, values: list[Any]) -> Chart:
-    found = request.database.query(
+    result = request.database.query(
         "SELECT strftime(day, '%Y-%m') AS month, hpc, site, sum(core_ms) / 3600000 AS core_hours,"
         f" sum(job_count) AS jobs FROM core_hours WHERE {where} GROUP BY ALL ORDER BY ALL",
         values,
     )
-    months = sorted({row[0] for row in found.rows})
+    months = sorted({row[0] for row in result.rows})
     hours: dict[tuple[str, str], float] = {}
-    for month, name, _, core_hours, _ in found.rows:
+    for month, name, _, core_hours, _ in result.rows:
         hours[name, month] = round(hours.get((name, month), 0) + core_hours, 1)
     series = {name: [hours.get((name, month)) for month in months] for name in sorted({key[0] for key in hours})}
     columns = (
         Column("month", "Month"), Column("hpc", "HPC"), Column("site", "Site"),
         Column("core_hours", "Core hours", "count", "of jobs that were completed"), Column("jobs", "Jobs", "count"),
     )  # fmt: skip
-    rows = [(row[0], shown(row[1]), shown(row[2]), round(row[3]), row[4]) for row in found.rows]
-    table = Table("hpc_months", columns, rows, "Core hours by month, HPC and site", lambda: found.table)
+    rows = [(row[0], shown(row[1]), shown(row[2]), round(row[3]), row[4]) for row in result.rows]
+    table = Table("hpc_months", columns, rows, "Core hours by month, HPC and site", lambda: result.table)
     return Chart("hpc_months", "Core hours", "columns", months, series, "", "Month", "Core hours", table=table)
 
 

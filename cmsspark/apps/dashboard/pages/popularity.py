@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark.apps.dashboard import dataset_ranking, search, use
-from cmsspark.apps.dashboard.chart_modes import MODES, in_mode
 from cmsspark.apps.dashboard.dataset_ranking import DatasetRanking
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.apps.dashboard.selection import FILTERS, Selection, choice_parameter, text_parameter
@@ -51,6 +51,8 @@ _STREAMS_NOTE: Final = (
     "Accesses are log records of all streams. One read can have a record in two streams, so choose a stream to compare."
 )
 _JOBS_NOTE: Final = "Jobs and their users are not accesses and are never added to them."
+#: How values over time are drawn: on each other, beside each other, or as shares of each step.
+MODES: Final[Mapping[str, str]] = {"sum": "sums", "line": "lines", "share": "shares"}
 
 
 def view(request: PageRequest) -> Content:
@@ -131,7 +133,7 @@ def _about_top(measure: str, text: str) -> str:
 
 def _top(request: PageRequest, chosen: Selection, ranking: DatasetRanking, measure: str, text: str) -> Table:
     positions = search.matching(ranking.names(), text) if text.strip() else list(range(len(ranking)))
-    columns = _COLUMNS if request.snapshot.has_jobs else [one for one in _COLUMNS if one.name not in OF_JOBS]
+    columns = _COLUMNS if request.snapshot.has_jobs else [entry for entry in _COLUMNS if entry.name not in OF_JOBS]
     counted = "job_count" if chosen.is_of_jobs or measure in OF_JOBS else "nacc"
 
     def values_of(chosen_positions: Sequence[int]) -> list[tuple[Any, ...]]:
@@ -241,6 +243,23 @@ def _concentration(ranking: DatasetRanking, measure: str) -> list[Any]:
         table=table,
     )
     return [chart]
+
+
+def in_mode(chart: Chart, mode: str) -> Chart:
+    """Return the chart in a mode. What does not add up, such as users, has no sums and no shares."""
+    if chart.kind != "stack" or mode == "sum":
+        return chart
+    if mode == "line":
+        return replace(chart, kind="line")
+    totals = [sum(value or 0 for value in step) for step in zip(*chart.series.values(), strict=True)]
+    shares = {
+        name: [
+            None if value is None or not total else 100 * value / total
+            for value, total in zip(values, totals, strict=True)
+        ]
+        for name, values in chart.series.items()
+    }
+    return replace(chart, series=shares, unit="%", y_title=f"Share of {chart.y_title[:1].lower()}{chart.y_title[1:]}")
 
 
 PAGE = PageDefinition("Popularity", "Which datasets are used, over time and in total.", view)

@@ -64,7 +64,7 @@ def view(request: PageRequest) -> Content:
         return _of_day(request, index, day_parameter(request.parameters, "day", days[-1]))
     name = choice_parameter(request.parameters, "job", ["", *index.jobs], "")
     jobs = [name] if name else index.jobs
-    options = [("", "all: the worst of each day"), *((one, one) for one in index.jobs)]
+    options = [("", "all: the worst of each day"), *((item, item) for item in index.jobs)]
     controls = [
         Control("from", "From", days[0].isoformat(), kind="date"),
         Control("to", "To (included)", days[-1].isoformat(), kind="date"),

@@ -99,7 +99,7 @@ def _one(request: PageRequest, chosen: Selection, site: str, controls: list[Cont
         notes.append(Note(f"Nothing was read at {shown(site)} in this period."))
     controls += [
         Control("weeks", "Unused for weeks", str(weeks), kind="number", limits=("1", "520")),
-        Control("kind", "Storage", kind, [(one, one) for one in KINDS]),
+        Control("kind", "Storage", kind, [(entry, entry) for entry in KINDS]),
     ]
     forecast = _optional(notes, "The forecast", lambda: site_storage.forecast_section(request, site))
     storage = _storage(request, site, kind, notes)
@@ -127,9 +127,9 @@ def _one(request: PageRequest, chosen: Selection, site: str, controls: list[Cont
 
 def _storage(request: PageRequest, site: str, kind: str, notes: list[Note]) -> list[Figure]:
     """Return figures of what is unread by age, and of the cache that the site needs."""
-    found = _optional(notes, "The replicas", lambda: site_storage.ages(request.snapshot, request.database, site, kind))
+    result = _optional(notes, "The replicas", lambda: site_storage.ages(request.snapshot, request.database, site, kind))
     cache = _optional(notes, "The comparison of caches", lambda: site_storage.cache_figure(request.database, site))
-    return [*site_storage.age_figures(found or []), *([cache] if cache is not None else [])]
+    return [*site_storage.age_figures(result or []), *([cache] if cache is not None else [])]
 
 
 def _optional(notes: list[Note], what: str, make: Callable[[], T]) -> T | None:
@@ -190,12 +190,14 @@ def _datasets(request: PageRequest, chosen: Selection, site: str) -> Table:
         return [(Cell(row[0], request.dataset_link(row[0])), *_values(request, row[1:])) for row in part]
 
     def load(column: str, is_descending: bool, first: int, count: int) -> list[tuple[Any, ...]]:
-        number = next((n for n, one in enumerate(columns) if one.name == column), None)
+        number = next((n for n, entry in enumerate(columns) if entry.name == column), None)
         if number is None:
             return made(rows[first : first + count])
         keyed = [(row[0] if number == 0 else _values(request, row[1:])[number - 1], row) for row in rows]
-        filled = sorted((one for one in keyed if one[0] is not None), key=lambda one: one[0], reverse=is_descending)
-        ordered = [*filled, *(one for one in keyed if one[0] is None)]
+        filled = sorted(
+            (entry for entry in keyed if entry[0] is not None), key=lambda entry: entry[0], reverse=is_descending
+        )
+        ordered = [*filled, *(entry for entry in keyed if entry[0] is None)]
         return made([row for _, row in ordered[first : first + count]])
 
     def download() -> Any:
@@ -261,7 +263,8 @@ def _all(columns: tuple[Column, ...], rows: list[tuple[Any, ...]]) -> Any:
     import pyarrow as pa
 
     return pa.table(
-        [list(values) for values in zip(*rows, strict=True)] or [[]] * len(columns), names=[one.name for one in columns]
+        [list(values) for values in zip(*rows, strict=True)] or [[]] * len(columns),
+        names=[entry.name for entry in columns],
     )
 
 

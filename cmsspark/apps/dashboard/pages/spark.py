@@ -19,11 +19,11 @@ def view(request: PageRequest) -> Content:
     choices = run_measures.choices(request.state_dir, notes)
     if not choices:
         text = "No run was measured yet. run_spark measures each run that it starts."
-        return Content("Spark", [], notes=[Note(text), *(Note(shown(one), "warn") for one in notes)])
-    names = [one.run for one in choices]
+        return Content("Spark", [], notes=[Note(text), *(Note(shown(item), "warn") for item in notes)])
+    names = [item.run for item in choices]
     chosen = choice_parameter(request.parameters, "run", names, names[0])
     run = run_measures.view_of(request.state_dir, choices[names.index(chosen)])
-    options = [(one.run, f"{to_second(one.began_ms)} {shown(one.label)}"[:90]) for one in choices]
+    options = [(item.run, f"{to_second(item.began_ms)} {shown(item.label)}"[:90]) for item in choices]
     return Content(
         shown(run.choice.label),
         _sections(run),
@@ -61,7 +61,7 @@ def _sections(run: RunView) -> list[Section]:
     sections = [Section("In total", [parts.figures(run)])]
     if measured is not None and measured.findings:
         sections.append(Section("What costs time or memory", [_findings(run)]))
-    if measured is not None and any(one.peaks for one in measured.executors):
+    if measured is not None and any(item.peaks for item in measured.executors):
         sections.append(
             Section("Memory by area", [parts.memory_areas(measured)], "The largest value of each area while it ran.")
         )
@@ -78,7 +78,7 @@ def _sections(run: RunView) -> list[Section]:
         sections.append(Section("CPU by role", [parts.roles_over_time(run, "cpu_percent")], is_half=True))
         sections.append(Section("Top processes over time", [parts.top_processes(run)], is_half=True))
     if measured is not None:
-        if any(one.active_tasks for one in measured.samples):
+        if any(item.active_tasks for item in measured.samples):
             sections.append(Section("Tasks", [parts.active_tasks(measured)]))
         if measured.totals.task_ms or measured.totals.run_ms:
             sections.append(Section("Where the time of tasks went", [parts.time_components(measured)]))
@@ -99,7 +99,7 @@ def _sections(run: RunView) -> list[Section]:
 
 def _findings(run: RunView) -> Table:
     assert run.measured is not None
-    rows = [(one.title, one.where, one.cure) for one in run.measured.findings]
+    rows = [(item.title, item.where, item.cure) for item in run.measured.findings]
     columns = (Column("title", "Finding"), Column("where", "Where"), Column("cure", "What to change"))
     return Table("findings", columns, rows, "Findings")
 

@@ -95,10 +95,10 @@ def words(request: PageRequest) -> list[str]:
 
 def _days(request: PageRequest) -> dict[str, tuple[int, str]]:
     """Table → the number of its stored days or periods, and the newest."""
-    found = request.database.query(
+    answer = request.database.query(
         "SELECT table_name, count(*), max(coalesce(period, day::VARCHAR)) FROM stored_days GROUP BY 1"
     )
-    return {row[0]: (row[1], row[2]) for row in found.rows}
+    return {row[0]: (row[1], row[2]) for row in answer.rows}
 
 
 def _tables(request: PageRequest) -> list[Section]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cmsspark.sources.formats import json_lines as decoders
-from cmsspark.sources.outsized import REASON
+from cmsspark.sources.oversized import REASON
 from cmsspark.sources.reader import Reader
 from tests.corpus.avro_files import CRAB_FIELDS, container
 from tests.corpus.json_lines import aaa
@@ -37,14 +37,14 @@ def test_lines_beyond_the_limit_are_malformed_and_others_count(compiled: bool, m
     wanted = (4501, 2700, 900 * 26, sorted([*((line, REASON) for line in bad), (8, "not a JSON object")]))
     reader = Reader("aaa", "enr", DAY, above=10)
     assert sums(reader, reader.file(io.BytesIO(content), "f")) == wanted
-    assert len(reader.outsized) == 100 and reader.outsized[1].values["read_bytes"] == BIG
-    assert (reader.outsized[1].file, reader.outsized[1].position) == ("f", 4)
-    assert [count for kind, _, count, _ in reader.notes() if kind == "outsized"] == [1800]
+    assert len(reader.oversized) == 100 and reader.oversized[1].values["read_bytes"] == BIG
+    assert (reader.oversized[1].file, reader.oversized[1].position) == ("f", 4)
+    assert [count for kind, _, count, _ in reader.notes() if kind == "oversized"] == [1800]
     reader = Reader("aaa", "enr", DAY, above=10)
     assert sums(reader, [reader.chunk(content, "f")]) == wanted
     free = Reader("aaa", "enr", DAY, above=BIG)
     assert sums(free, free.file(io.BytesIO(content), "f"))[3] == [(8, "not a JSON object")]
-    assert not [one for one in free.notes() if one[0] == "outsized"]
+    assert not [one for one in free.notes() if one[0] == "oversized"]
 
 
 @pytest.mark.parametrize("codec", ["null", "deflate", "snappy"])

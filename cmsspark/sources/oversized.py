@@ -48,7 +48,7 @@ def largest(batch: AccessBatch, column: str) -> int:
     return maximum
 
 
-class OutsizedRecord(NamedTuple):
+class OversizedRecord(NamedTuple):
     """A record that exceeds the limit: the name of its file, or the id of its job, its values, and its position."""
 
     name: str
@@ -57,12 +57,12 @@ class OutsizedRecord(NamedTuple):
     position: int
 
 
-class Outsized:
+class Oversized:
     """The limit, in bytes and in seconds, and the records that exceed it."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.records: list[OutsizedRecord] = []
+        self.records: list[OversizedRecord] = []
         self.count = 0
 
     def is_exceeded(self, batch: AccessBatch) -> bool:
@@ -75,34 +75,34 @@ class Outsized:
         if len(self.records) < 100:
             name = batch.jobs[0].job_id if batch.jobs else batch.unpack().lfns[0]
             values = {column: largest(batch, column) for column in (BYTES, *TIMES)}
-            self.records.append(OutsizedRecord(name, values, file, position))
+            self.records.append(OversizedRecord(name, values, file, position))
 
     def notes(self) -> Iterator[Note]:
         """Yield the number of records that exceed the limit, for the manifest."""
         if self.count:
-            yield "outsized", "outsized", self.count, ""
+            yield "oversized", "oversized", self.count, ""
 
 
 class LimitedLines:
     """A decoder of JSON lines with the limit applied in ``add``."""
 
-    def __init__(self, decoder: JsonDecoder, outsized: Outsized) -> None:
+    def __init__(self, decoder: JsonDecoder, oversized: Oversized) -> None:
         self._decoder = decoder
-        self._outsized = outsized
+        self._oversized = oversized
 
     def add(self, content: Content, file: str, first_line: int, batch: AccessBatch) -> int:
         """As :meth:`JsonDecoder.add`."""
         trial = AccessBatch()
         lines = self._decoder.add(content, file, first_line, trial)
-        if not self._outsized.is_exceeded(trial):
+        if not self._oversized.is_exceeded(trial):
             return self._decoder.add(content, file, first_line, batch)
         for number, line in enumerate(_lines(content)):
             single = AccessBatch()
             self._decoder.add(line, file, first_line + number, single)
-            if not self._outsized.is_exceeded(single):
+            if not self._oversized.is_exceeded(single):
                 self._decoder.add(line, file, first_line + number, batch)
                 continue
-            self._outsized.add(single, file, first_line + number)
+            self._oversized.add(single, file, first_line + number)
             batch.read += 1
             raw = line.removesuffix(b"\n")
             batch.malformed.append(Quarantined.cut(file, first_line + number, REASON, raw, len(raw)))
@@ -123,12 +123,12 @@ class _NoFastAvro:
 class _LimitedAvro:
     """A decoder of Avro records that decodes them one by one and applies the limit to each."""
 
-    def __init__(self, decoder: Any, outsized: Outsized, file: str) -> None:
+    def __init__(self, decoder: Any, oversized: Oversized, file: str) -> None:
         self.avro_fields, self.avro_required = decoder.avro_fields, decoder.avro_required
         self.fast_avro = _NoFastAvro()
         self.take = decoder.take
         self._decoder = decoder
-        self._outsized = outsized
+        self._oversized = oversized
         self._file = file
         self._position = 0
 
@@ -138,18 +138,18 @@ class _LimitedAvro:
         record = self._decoder.avro_record(row)
         single = AccessBatch()
         self._decoder.take([record], single)
-        if self._outsized.is_exceeded(single):
-            self._outsized.add(single, self._file, position)
+        if self._oversized.is_exceeded(single):
+            self._oversized.add(single, self._file, position)
             raise Malformed(REASON)
         return record
 
 
-def limited_avro(decoder: Any, outsized: Outsized, content: bytes, file: str) -> Any:
+def limited_avro(decoder: Any, oversized: Oversized, content: bytes, file: str) -> Any:
     """Return a decoder for an Avro file: ``decoder`` where no record exceeds the limit.
 
     The reader reports damage later.
     """
     batches = avro.decode(decoder, content, file, damaged=lambda reason: None)
-    if not any(outsized.is_exceeded(batch) for batch in batches):
+    if not any(oversized.is_exceeded(batch) for batch in batches):
         return decoder
-    return _LimitedAvro(decoder, outsized, file)
+    return _LimitedAvro(decoder, oversized, file)
