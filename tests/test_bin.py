@@ -149,7 +149,7 @@ def test_no_java_is_reported_with_the_exact_command(tmp_path: Path) -> None:
     apt(tmp_path, *DEBIANS["13"][1::-1])
     run = setup("find_java() { return 1; }; use_java 17", tmp_path, OS_RELEASE=str(tmp_path / "os-release"))
     assert run.returncode == 78
-    assert "Java 17 or 21 is wanted" in run.stderr
+    assert "Java 17 or 21 is needed" in run.stderr
     assert "apt-get install -y openjdk-21-jre-headless" in run.stderr
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -173,6 +174,17 @@ def _asked_version(program: str) -> str:
     return match.group(1) if match else "0"
 
 
+def _java_package(spark: Spark) -> str:
+    """Return the package of Java in this Debian or Ubuntu: bin/needs has the same names."""
+    try:
+        system = platform.freedesktop_os_release()
+    except OSError:
+        system = {}
+    older = ("debian 11", "debian 12", "ubuntu 20.04", "ubuntu 22.04")
+    is_older = f"{system.get('ID')} {system.get('VERSION_ID')}" in older
+    return f"openjdk-{17 if is_older or spark.line < (4, 0) else 21}-jre-headless"
+
+
 def check_java(java: Java | None, spark: Spark, environ: Mapping[str, str]) -> None:
     """Raises SettingsError (78) unless ``java`` runs this Spark."""
     fitting = (17, 21) if spark.line >= (4, 0) else (8, 11, 17)
@@ -185,5 +197,5 @@ def check_java(java: Java | None, spark: Spark, environ: Mapping[str, str]) -> N
         f"Spark {spark.version} needs Java {majors}",
         where=by,
         found=java_text,
-        next_step="set JAVA_HOME to one, or install it: sudo apt-get install openjdk-17-jre-headless",
+        next_step=f"set JAVA_HOME to one, or install it: sudo apt-get install {_java_package(spark)}",
     )

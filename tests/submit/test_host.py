@@ -92,6 +92,15 @@ def test_another_java_or_none_is_refused_with_the_next_step(version: str, major:
     assert "JAVA_HOME=/j" in text and "apt-get install" in text and ("no Java" in text or f"{major}.0.1" in text)
 
 
+@pytest.mark.parametrize(("version", "package"), [("12", "openjdk-17-jre"), ("13", "openjdk-21-jre")])
+def test_the_package_of_java_is_one_that_this_distribution_has(
+    version: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host.platform, "freedesktop_os_release", lambda: {"ID": "debian", "VERSION_ID": version})
+    with pytest.raises(SettingsError, match=f"apt-get install {package}-headless"):
+        check_java(None, Spark(Path("/s"), "4.3.0", "2.13"), {})
+
+
 def test_spark_home_comes_before_the_installed_package(tmp_path: Path) -> None:
     (tmp_path / "jars").mkdir()
     (tmp_path / "jars" / "spark-core_2.12-3.5.7.jar").touch()

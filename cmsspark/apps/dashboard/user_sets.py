@@ -33,7 +33,7 @@ class UserTable:
     global_ids: npt.NDArray[np.int64]
     bits: npt.NDArray[np.uint64] | None = None
     lengths: npt.NDArray[np.int64] | None = None
-    users: npt.NDArray[np.uint32] | None = None
+    users: npt.NDArray[np.unsignedinteger[Any]] | None = None
 
     def union(self, rows: npt.NDArray[np.int64], groups: Codes) -> tuple[Codes, Mask]:
         """Return the union of the sets of ``rows`` for each value of ``groups``: its values, and a row of flags for
@@ -99,18 +99,14 @@ def of_lists(rows: pa.Table, keys: Mapping[str, Codes], global_ids: npt.NDArray[
     chunks = column.chunks if hasattr(column, "chunks") else [column]
     lengths = [chunk.value_lengths().to_numpy().astype(np.int64) for chunk in chunks]
     users = [chunk.flatten().to_numpy() for chunk in chunks]
+    # A year has tens of millions of these numbers.
+    kind: Any = np.uint16 if len(global_ids) <= 1 << 16 else np.uint32
     return UserTable(
         keys,
         global_ids,
         lengths=np.concatenate(lengths) if lengths else np.zeros(0, np.int64),
-        users=np.concatenate(users).astype(np.uint32) if users else np.zeros(0, np.uint32),
+        users=np.concatenate([np.zeros(0, np.uint32), *users]).astype(kind),
     )
-
-
-def of_rows(rows: pa.Table, global_ids: npt.NDArray[np.int64]) -> UserTable:
-    """Return the sets of a file with one user a row: each row is a set of one."""
-    users = rows["user_id"].to_numpy().astype(np.uint32)
-    return UserTable({}, global_ids, lengths=np.ones(len(users), np.int64), users=users)
 
 
 def chosen_rows(table: UserTable, wanted: Mapping[str, Sequence[int]], first: int, last: int) -> npt.NDArray[np.int64]:

@@ -88,14 +88,14 @@ def read_description(folder: str | Path) -> dict[str, Any]:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         raise InputMissing(
-            "the folder of a model is wanted", where=path, found="no such file", next_step="run_spark events_train"
+            "the model has no folder here", where=path, found="no such file", next_step="run_spark events_train"
         ) from None
     except ValueError as error:
         raise DataError("the description of a model is damaged", where=path, found=str(error)) from None
     version = document.get("format_version") if isinstance(document, dict) else None
     if version != FORMAT_VERSION or document.get("kind") not in ABOUT:
         raise DataError(
-            f"a model of format {FORMAT_VERSION} of one of the kinds {', '.join(ABOUT)} is wanted",
+            f"no model of format {FORMAT_VERSION} of one of the kinds {', '.join(ABOUT)}",
             where=path,
             found=f"format {version}",
             next_step="use the version of cmsspark that wrote it, or train it again",

@@ -118,7 +118,7 @@ def paths_of(pattern: str) -> list[str]:
     found = glob.glob(os.path.join(glob.escape(path), "*.root") if os.path.isdir(path) else path, recursive=True)
     if not pattern or not found:
         raise InputMissing(
-            "files of events are wanted",
+            "no files of events",
             where=pattern or "--input",
             found="no file",
             next_step="name a ROOT file, a glob in quotes, a folder with *.root, or a list of files (.txt)",
@@ -175,7 +175,7 @@ def _remote_paths(scheme: str, url: str) -> list[str]:
         why = reason_of(error)
     if not found:
         raise InputMissing(
-            "files of events are wanted", where=url, found=why,
+            "no files of events", where=url, found=why,
             next_step="name a ROOT file, a glob in quotes, or a folder with / at its end",
         )  # fmt: skip
     return found

@@ -90,7 +90,7 @@ def latest_run(files: Files, fout: str, job: str, table: str, until: date) -> Cu
         if name <= until.isoformat():
             return results.current(files, fout, job, table, date.fromisoformat(name))
     raise InputMissing(
-        f"a result of {job} is wanted",
+        f"no result of {job} is stored",
         where=base,
         found=f"{len(stored)} days after {until}" if stored else "nothing",
         next_step=f"run_spark {job} --fout {fout}",

@@ -89,7 +89,7 @@ def check_new(files: Files, output: str) -> None:
     """Raises OutputError (73) where a folder of scores, or a file, is there already."""
     if not _is_new(files, output):
         raise OutputError(
-            "a new folder for scores is wanted", where=output, found="files", next_step="remove it, or name another"
+            "the folder for scores is not empty", where=output, found="files", next_step="remove it, or name another"
         )
 
 
@@ -160,7 +160,7 @@ def stream_scores(
     folder complete: write it elsewhere and rename it.
     """
     if not is_local(folder) or not os.path.isdir(folder := os.path.abspath(local_path(folder))):
-        raise UsageError("a folder to watch on this host is wanted", where=folder, next_step="make it, or name another")
+        raise UsageError("no folder to watch on this host", where=folder, next_step="make it, or name another")
     if not is_local(output):
         raise UsageError("scores of a stream go into a folder on this host", where=output)
     output = os.path.abspath(local_path(output))

@@ -286,7 +286,7 @@ def test_without_events_or_a_sample_the_job_to_run_is_named(spark: Any, tmp_path
         (lambda: sample.run(request_in(tmp_path), sample.SampleOptions()), "events_prepare"),
         (lambda: train.run(request_in(tmp_path), train.TrainOptions()), "events_sample"),
     ):
-        with pytest.raises(InputMissing, match=f"a result of {wanted} is wanted"):
+        with pytest.raises(InputMissing, match=f"no result of {wanted} is stored"):
             run()
 
 

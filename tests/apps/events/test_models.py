@@ -108,7 +108,7 @@ def test_parameters_are_known_numbers_above_zero(text: str) -> None:
 
 
 def test_a_folder_without_a_model_says_so(tmp_path: Path) -> None:
-    with pytest.raises(InputMissing, match="folder of a model"):
+    with pytest.raises(InputMissing, match="the model has no folder"):
         read_description(tmp_path)
     for content, found in (("{", "damaged"), ('{"format_version": 9, "kind": "forest"}', "format 9"), ("[]", "format")):
         (tmp_path / "model.json").write_text(content)

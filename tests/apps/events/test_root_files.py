@@ -57,7 +57,7 @@ def test_inputs_have_a_class(made: Path) -> None:
             files_of_inputs([wrong], CLASSES)
     with pytest.raises(UsageError, match="one class, not qcd and ttbar"):
         files_of_inputs([f"qcd={made}/qcd*", f"ttbar={made}/*"], CLASSES)
-    with pytest.raises(InputMissing, match="files of events are wanted"):
+    with pytest.raises(InputMissing, match="no files of events"):
         files_of_inputs([f"qcd={made}/nothing*.root"], CLASSES)
 
 
