@@ -213,8 +213,9 @@ def attributes(frames: Frames) -> pl.DataFrame:
 
 
 def by_dataset(replicas: pl.DataFrame) -> pl.DataFrame:
-    """Return what is there of each dataset, over all sites: ``dataset_name`` (once each), ``site_count``, ``sites``
-    (sorted, joined by commas), ``disk_bytes``, ``tape_bytes``, ``present_file_count``, ``newest_replica_ms`` (or null).
+    """Return what is there of each dataset, over all sites: ``dataset_name`` (once each), ``site_count``,
+    ``site_names`` (sorted, joined by commas), ``disk_bytes``, ``tape_bytes``, ``present_file_count``,
+    ``newest_replica_ms`` (or null).
 
     ``replicas``: ``dataset_replicas`` of :func:`make_frames`; rows with nothing there, or of no dataset, do not count.
     Raises DataError (65).
@@ -231,7 +232,7 @@ def by_dataset(replicas: pl.DataFrame) -> pl.DataFrame:
         .group_by("dataset_name")
         .agg(
             sites.len().cast(pl.Int64).alias("site_count"),
-            sites.sort().str.join(",").alias("sites"),
+            sites.sort().str.join(",").alias("site_names"),
             *(exact_sum(name) for name in ("disk_bytes", "tape_bytes", "present_file_count")),
             pl.col("newest_replica_ms").max(),
         )

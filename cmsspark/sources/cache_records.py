@@ -31,7 +31,7 @@ class CacheSums:
     closes: int = 0
     accesses: int = 0
     hit_bytes: int = 0
-    miss_bytes: int = 0
+    missed_bytes: int = 0
     bypass_bytes: int = 0
     disk_bytes: int = 0
     prefetch_bytes: int = 0
@@ -89,7 +89,7 @@ class CacheDecoder(JsonDecoder):
             sums.closes += 1
             sums.accesses += data["access_count"] or 0
             sums.hit_bytes += data["bytes_hit_cache"] or 0
-            sums.miss_bytes += data["bytes_miss_cache"] or 0
+            sums.missed_bytes += data["bytes_miss_cache"] or 0
             sums.bypass_bytes += data["bytes_bypass_cache"] or 0
             sums.disk_bytes += data["bytes_to_disk"] or 0
             sums.prefetch_bytes += data["bytes_by_prefetch"] or 0

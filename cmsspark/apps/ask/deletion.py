@@ -21,12 +21,12 @@ _TABLE = "dataset_last_access"
 
 
 def last_use(files: Files, fout: str, day: date | None) -> pl.DataFrame | None:
-    """``dataset_name``, ``last_access`` of the newest stored ``dataset_last_access``; None where none is stored."""
+    """``dataset_name``, ``last_access_day`` of the newest stored ``dataset_last_access``; None where none is stored."""
     try:
         _, stored = newest(files, fout, _TABLE, day)
     except InputMissing:
         return None
-    return _frame(files, stored, _TABLE, ["dataset_name", "last_access"])
+    return _frame(files, stored, _TABLE, ["dataset_name", "last_access_day"])
 
 
 def could_go(files: Files, fout: str, site: str, kind: str, day: date | None) -> Answer:
@@ -45,7 +45,7 @@ def could_go(files: Files, fout: str, site: str, kind: str, day: date | None) ->
     replicas = _frame(files, stored, table, ["dataset_name", "site_name", "kind", "present_bytes", "newest_replica_ms"])
     sites = _sites_like(site, replicas["site_name"].drop_nulls().unique().to_list(), f"{table} of {as_of}")
     there = replicas.filter(pl.col("site_name").is_in(sites) & (pl.col("kind") == kind) & (pl.col("present_bytes") > 0))
-    candidates = _frame(files, of_use, _TABLE, ["dataset_name", "state", "last_access", "is_candidate"])
+    candidates = _frame(files, of_use, _TABLE, ["dataset_name", "state", "last_access_day", "is_candidate"])
     candidates = candidates.filter("is_candidate")
     forecast = forecast_or_none(files, fout, day)
     about_forecast: list[str] = []
@@ -59,7 +59,7 @@ def could_go(files: Files, fout: str, site: str, kind: str, day: date | None) ->
     rows = (
         there.join(candidates, "dataset_name")
         .with_columns(date_of_ms("newest_replica_ms").alias("newest_replica"))
-        .sort("present_bytes", "last_access", "dataset_name", "site_name", descending=[True, False, False, False])
+        .sort("present_bytes", "last_access_day", "dataset_name", "site_name", descending=[True, False, False, False])
     )
     total, whole = (int(frame["present_bytes"].cast(pl.Int128).sum()) for frame in (rows, there))
     facts = [
@@ -73,7 +73,7 @@ def could_go(files: Files, fout: str, site: str, kind: str, day: date | None) ->
         .sort("present_bytes", "state", descending=[True, False])
         .select("present_bytes", "replica_count", "state")
     )
-    shown = rows.select("present_bytes", "last_access", "newest_replica", "state", "site_name", "dataset_name")
+    shown = rows.select("present_bytes", "last_access_day", "newest_replica", "state", "site_name", "dataset_name")
     summary = {
         "site": site,
         "kind": kind,

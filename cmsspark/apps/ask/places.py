@@ -147,7 +147,7 @@ def unused(days: StoredDays, choice: Choice, day: date | None) -> Answer:
     named = ["present_bytes", "newest_replica", "nacc_elsewhere", "jobs_elsewhere", "site_name", "dataset_name"]
     if used is not None:
         rows = rows.join(used, "dataset_name", "left", maintain_order="left")
-        named.insert(2, "last_access")
+        named.insert(2, "last_access_day")
     shown = rows.select(named)
     total, nowhere = _total(rows["present_bytes"]), rows.filter(_is_unread())
     facts = [

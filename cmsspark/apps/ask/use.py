@@ -32,7 +32,7 @@ _HEADINGS: Final = {
     "nacc_elsewhere": "read elsewhere", "job_count": "jobs", "jobs_elsewhere": "jobs elsewhere",
     "site_tier": "tier", "kind": "kind", "events": "events",
     "replica_count": "replicas", "unread_everywhere": "not read at any site",
-    "last_access": "last access", "state": "use",
+    "last_access_day": "last access", "state": "use",
     "probability": "popular", "last_week_nacc": "last week", "expected_nacc": "expected reads there",
 }  # fmt: skip
 _BYTES: Final = ("read_bytes", "replica_bytes", "present_bytes", "disk_bytes", "tape_bytes")
@@ -68,7 +68,7 @@ class Part:
             "site_tier",
             "kind",
             "newest_replica",
-            "last_access",
+            "last_access_day",
             "state",
             "stratum",
         )

@@ -99,7 +99,7 @@ def build(sites: dict[str, CacheSums], day: date) -> list[dict[str, Any]]:
             "close_count": sums.closes,
             "access_count": sums.accesses,
             "hit_bytes": sums.hit_bytes,
-            "miss_bytes": sums.miss_bytes,
+            "missed_bytes": sums.missed_bytes,
             "bypass_bytes": sums.bypass_bytes,
             "remote_bytes": remote,
             "explicit_remote_bytes": max(0, remote - sums.prefetch_bytes),

@@ -96,5 +96,5 @@ class Persistence:
 
 def _window(measure: str, label: Label, columns: Sequence[str]) -> tuple[str, float]:
     """Return the column of the longest window within the horizon, and its share of it."""
-    days = max(days for days in (7, 14, 28, 56, 182) if days <= label.days and f"{measure}_{days}d" in columns)
-    return f"{measure}_{days}d", days / label.days
+    days = max(days for days in (7, 14, 28, 56, 182) if days <= label.days and f"log_{measure}_{days}d" in columns)
+    return f"log_{measure}_{days}d", days / label.days

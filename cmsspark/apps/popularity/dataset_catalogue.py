@@ -19,8 +19,11 @@ RAW: Final[Mapping[str, tuple[str, ...]]] = {
 }
 #: The features of each kind.
 CATALOGUE_COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
-    "dbs": ("dbs_bytes", "dbs_files", "dbs_events", "dbs_age_days", "release", "is_in_dbs", "is_events_known"),
-    "replicas": (*(f"disk_copies_{tier.lower()}" for tier in SITE_TIERS), "tape_copies", "is_replicas_known"),
+    "dbs": (
+        *("log_dbs_bytes", "log_dbs_files", "log_dbs_events", "log_dbs_age_days"),
+        *("release", "is_in_dbs", "is_events_known"),
+    ),
+    "replicas": (*(f"log_disk_copies_{tier.lower()}" for tier in SITE_TIERS), "log_tape_copies", "is_replicas_known"),
 }
 
 
@@ -93,10 +96,10 @@ def _of_dbs(values: Array, day: int) -> dict[str, Array]:
     size, files, events, created, release = values
     is_known = ~np.isnan(files)
     return {
-        "dbs_bytes": np.log1p(np.nan_to_num(size)),
-        "dbs_files": np.log1p(np.nan_to_num(files)),
-        "dbs_events": np.log1p(np.nan_to_num(events)),
-        "dbs_age_days": np.log1p(np.nan_to_num(np.maximum(day - created, 0))),
+        "log_dbs_bytes": np.log1p(np.nan_to_num(size)),
+        "log_dbs_files": np.log1p(np.nan_to_num(files)),
+        "log_dbs_events": np.log1p(np.nan_to_num(events)),
+        "log_dbs_age_days": np.log1p(np.nan_to_num(np.maximum(day - created, 0))),
         "release": np.nan_to_num(release),
         "is_in_dbs": is_known.astype(float),
         "is_events_known": (~np.isnan(events)).astype(float),

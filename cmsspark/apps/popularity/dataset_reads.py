@@ -18,13 +18,13 @@ Array = np.ndarray[Any, Any]
 
 _DAYS: Final = (7, 28)
 _NAMES: Final = (
-    "sites", "largest_site_share", "remote_share", "is_remote_known", "distinct_users",
+    "log_sites", "largest_site_share", "remote_share", "is_remote_known", "log_distinct_users",
     *(f"{stream.replace('-', '_')}_share" for stream in ACCESS_STREAMS),
 )  # fmt: skip
 #: The features: each over the last 7 and 28 days.
 READS_COLUMNS: Final = tuple(f"{name}_{days}d" for days in _DAYS for name in _NAMES)
 #: Those that a series by site has not.
-OF_SITES: Final = tuple(f"{name}_{days}d" for days in _DAYS for name in ("sites", "largest_site_share"))
+OF_SITES: Final = tuple(f"{name}_{days}d" for days in _DAYS for name in ("log_sites", "largest_site_share"))
 #: A site that the log does not name.
 _UNKNOWN_SITE: Final = "unknown"
 
@@ -94,11 +94,11 @@ class DatasetReads:
             for number, name in enumerate(ACCESS_STREAMS)
         }
         return {
-            "sites": np.log1p(np.bincount(dataset, minlength=count)),
+            "log_sites": np.log1p(np.bincount(dataset, minlength=count)),
             "largest_site_share": _share(largest, np.bincount(dataset, sums, count)),
             "remote_share": _share(np.bincount(self.dataset[says], self.remote[says], count), can_say),
             "is_remote_known": (can_say > 0).astype(float),
-            "distinct_users": np.log1p(np.bincount(people, minlength=count)),
+            "log_distinct_users": np.log1p(np.bincount(people, minlength=count)),
             **streams,
         }
 

@@ -22,8 +22,9 @@ _SIBLINGS: Final = ("primary", "processed", "campaign")
 
 
 def reasons(columns: Sequence[str], moved: Array | None) -> list[str | None]:
-    """Return for each row the columns that moved it most, as ``accesses_7d +1.2, recency_days -0.4``; None where the
-    model cannot say. ``moved``: of :meth:`cmsspark.apps.popularity.models.Model.contributions`.
+    """Return for each row the columns that moved it most, as ``log_accesses_7d +1.2, log_recency_days -0.4``.
+
+    None where the model cannot say. ``moved``: of :meth:`cmsspark.apps.popularity.models.Model.contributions`.
     """
     if moved is None:
         return []

@@ -18,11 +18,11 @@ _DAYS: Final = (1, 2, 3, 7, 14, 28, 56, 182)
 #: The columns that every series has, in order. Those of the store follow, then flags of common tiers and campaigns
 #: (``is_tier_…``, ``is_campaign_…``).
 BASE_COLUMNS: Final = (
-    *(f"{name}_{days}d" for days in _DAYS for name in ("accesses", "active_share", "mean_log_accesses")),
-    *(f"{measure}_{days}d" for measure in MEASURES[1:] for days in (7, 28)),
-    *("accesses_decayed", "bytes_decayed"),
-    *("recency_days", "age_days", "trend_week", "spread_week", "peak_week"),
-    *("gap_days", "run_days", "peak_day", "peak_age_days", "spread_28d"),
+    *(f"{name}_{days}d" for days in _DAYS for name in ("log_accesses", "active_share", "mean_log_accesses")),
+    *(f"log_{measure}_{days}d" for measure in MEASURES[1:] for days in (7, 28)),
+    *("log_accesses_decayed", "log_bytes_decayed"),
+    *("log_recency_days", "log_age_days", "trend_week", "spread_week", "log_peak_week"),
+    *("log_gap_days", "log_run_days", "log_peak_day", "log_peak_age_days", "spread_28d"),
     *(f"siblings_{name}" for name in ("primary", "processed", "tier", "campaign")),
     "all_datasets",
 )
@@ -79,22 +79,22 @@ def features(past: Series, names: Names) -> tuple[list[str], Array]:
     length, count = used.shape
     for days in _DAYS:
         window = past.accesses[max(length - days, 0) :]
-        columns[f"accesses_{days}d"] = np.log1p(window.sum(0) / max(len(window), 1) * days)
+        columns[f"log_accesses_{days}d"] = np.log1p(window.sum(0) / max(len(window), 1) * days)
         columns[f"active_share_{days}d"] = (window > 0).mean(0)
         columns[f"mean_log_accesses_{days}d"] = np.log1p(window).mean(0)
     for number, measure in enumerate(MEASURES[1:], 1):
         for days in (7, 28):
-            columns[f"{measure}_{days}d"] = np.log1p(past.values[number, max(length - days, 0) :].sum(0))
+            columns[f"log_{measure}_{days}d"] = np.log1p(past.values[number, max(length - days, 0) :].sum(0))
     for measure in ("accesses", "bytes"):
-        columns[f"{measure}_decayed"] = np.log1p(decayed(past.values[MEASURES.index(measure)]))
+        columns[f"log_{measure}_decayed"] = np.log1p(decayed(past.values[MEASURES.index(measure)]))
     ever = used.any(0)
-    columns["recency_days"] = np.log1p(np.where(ever, np.argmax(used[::-1], 0), length))
-    columns["age_days"] = np.log1p(np.where(ever, length - np.argmax(used, 0), 0))
+    columns["log_recency_days"] = np.log1p(np.where(ever, np.argmax(used[::-1], 0), length))
+    columns["log_age_days"] = np.log1p(np.where(ever, length - np.argmax(used, 0), 0))
     week = past.accesses[max(length - 7, 0) :]
     last, before = np.log1p(week.sum(0)), np.log1p(past.accesses[max(length - 14, 0) : max(length - 7, 0)].sum(0))
     columns["trend_week"] = last - before
     columns["spread_week"] = week.std(0) / (1 + week.mean(0))
-    columns["peak_week"] = np.log1p(week.max(0))
+    columns["log_peak_week"] = np.log1p(week.max(0))
     columns |= _rhythm(past.accesses, used)
     for name, group in names.groups.items():
         columns[f"siblings_{name}"] = _of_siblings(last, group, known)
@@ -128,10 +128,10 @@ def _rhythm(accesses: Array, used: Array) -> dict[str, Array]:
     idle = np.concatenate([~used[::-1], np.ones((1, count), bool)])
     recent = np.log1p(accesses[max(length - 28, 0) :])
     return {
-        "gap_days": np.log1p(np.where(active > 1, span / np.maximum(active - 1, 1), length)),
-        "run_days": np.log1p(np.argmax(idle, 0)),
-        "peak_day": np.log1p(accesses.max(0)),
-        "peak_age_days": np.log1p(np.where(active > 0, length - np.argmax(accesses, 0), length)),
+        "log_gap_days": np.log1p(np.where(active > 1, span / np.maximum(active - 1, 1), length)),
+        "log_run_days": np.log1p(np.argmax(idle, 0)),
+        "log_peak_day": np.log1p(accesses.max(0)),
+        "log_peak_age_days": np.log1p(np.where(active > 0, length - np.argmax(accesses, 0), length)),
         "spread_28d": recent.std(0),
     }
 

@@ -188,7 +188,7 @@ class Blend:
             model.load(one)
 
 
-_AVERAGE: Final = ("accesses_1d", "accesses_3d", "accesses_7d", "accesses_14d")
+_AVERAGE: Final = ("log_accesses_1d", "log_accesses_3d", "log_accesses_7d", "log_accesses_14d")
 #: Values that tuning tries by default, by model.
 GRIDS: Final[Mapping[str, Mapping[str, Sequence[Any]]]] = {
     "logistic": {"ridge": [3.0, 10.0, 30.0, 100.0]},
@@ -222,8 +222,8 @@ def _on_spark(kind: str) -> Callable[[Label, Mapping[str, Any]], Model]:
 
 MODELS: Final[dict[str, Callable[[Label, Mapping[str, Any]], Model]]] = {
     "persistence": lambda label, options: Persistence(label),
-    "last-week": lambda label, options: Logistic([f"{measure_of(label)}_7d"]),
-    "decayed": lambda label, options: Logistic([f"{measure_of(label)}_decayed"]),
+    "last-week": lambda label, options: Logistic([f"log_{measure_of(label)}_7d"]),
+    "decayed": lambda label, options: Logistic([f"log_{measure_of(label)}_decayed"]),
     "average": lambda label, options: Logistic(_AVERAGE),
     "logistic": lambda label, options: _logistic(options),
     "forest": lambda label, options: _forest(options),

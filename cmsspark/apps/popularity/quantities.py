@@ -94,7 +94,7 @@ def _log_quantiles(weeks: Weeks, day: int, measure: str, seed: int) -> Array:
         where = training.days == each
         week = values[each : each + known.label.days].sum(0)
         target[where] = np.log1p(week[training.datasets[where]])
-    base = known.columns.index(f"{measure}_decayed")
+    base = known.columns.index(f"log_{measure}_decayed")
     xgboost = load_xgboost()
     residual = target - training.rows[:, base]
     matrix = xgboost.QuantileDMatrix(training.rows, residual, weight=training.weights)

@@ -42,8 +42,8 @@ def build(frames: Frames, day: date, months: int = MONTHS) -> pl.DataFrame:
         .sort("dataset_name")
     )
     of_rucio = dump_frames.date_of_ms("rucio_last_access_ms")
-    dated = rows.with_columns(last_access=pl.max_horizontal(of_rucio, "log_last_access"))
-    last, newest = pl.col("last_access"), pl.col("newest_replica_ms")
+    dated = rows.with_columns(last_access_day=pl.max_horizontal(of_rucio, "log_last_access_day"))
+    last, newest = pl.col("last_access_day"), pl.col("newest_replica_ms")
     state = pl.when(last.is_null()).then(pl.lit("never")).when(last < cutoff).then(pl.lit("unread"))
     named = dump_frames.with_derived(dated.with_columns(state=state.otherwise(pl.lit("read"))), ("data_tier",))
     is_old = newest.is_null() | (newest < dates.start_ms(cutoff))
@@ -62,7 +62,7 @@ def log_last_access(files: Files, request: JobRequest) -> dict[str, pl.DataFrame
     from cmsspark.store import results
     from cmsspark.store.stored_columns import stored_days, table_rows
 
-    found = pl.DataFrame(schema={"dataset_name": pl.String, "log_last_access": pl.Date})
+    found = pl.DataFrame(schema={"dataset_name": pl.String, "log_last_access_day": pl.Date})
     tables = [job.tables[0] for job in JOBS.values() if job.streams]
     tables = [table for table in tables if {"dataset_name", "nacc"} <= set(stored_table(table).names)]
     stored = [(day, table) for table in tables for day in stored_days(files, request.fout, table)]
@@ -73,8 +73,8 @@ def log_last_access(files: Files, request: JobRequest) -> dict[str, pl.DataFrame
         read = pl.from_arrow(table_rows(files, current, table, ["dataset_name", "nacc"]))
         assert isinstance(read, pl.DataFrame)
         names = read.filter((pl.col("nacc") > 0) & pl.col("dataset_name").is_not_null()).select("dataset_name").unique()
-        of_day = names.with_columns(log_last_access=pl.lit(day))
-        found = pl.concat([found, of_day]).group_by("dataset_name").agg(pl.col("log_last_access").max())
+        of_day = names.with_columns(log_last_access_day=pl.lit(day))
+        found = pl.concat([found, of_day]).group_by("dataset_name").agg(pl.col("log_last_access_day").max())
     return {"log_last_access": found}
 
 

@@ -299,8 +299,8 @@ def test_the_nearest_of_many_names_are_found() -> None:
 
 def used(dataset: str, last: date | None, *, is_candidate: bool, state: str = "unread") -> Row:
     """A row of dataset_last_access."""
-    return {"day": WEEK.last, "dataset_name": dataset, "data_tier": "AOD", "site_count": 1, "sites": "T2_X",
-            "disk_bytes": 1, "tape_bytes": 0, "last_access": last, "state": state, "is_candidate": is_candidate,
+    return {"day": WEEK.last, "dataset_name": dataset, "data_tier": "AOD", "site_count": 1, "site_names": "T2_X",
+            "disk_bytes": 1, "tape_bytes": 0, "last_access_day": last, "state": state, "is_candidate": is_candidate,
             "timestamp": MS}  # fmt: skip
 
 
@@ -314,7 +314,7 @@ def test_what_could_go_are_candidates_at_the_site_the_largest_first(place: Path)
     store_table(place, "dataset_last_access", "dataset_last_access", WEEK.last, rows)
     found = json_of(place, "deletable", "T2_*")
     assert [
-        (row["dataset_name"], row["site_name"], row["present_bytes"], row["last_access"]) for row in found["rows"]
+        (row["dataset_name"], row["site_name"], row["present_bytes"], row["last_access_day"]) for row in found["rows"]
     ] == [
         ("/nobody/reads/MINIAOD", "T2_CH_CERN", 7_000, None),
         ("/ZMM/Run2026A-v1/AOD", "T2_CH_CERN", 1_000, "2024-05-06"),
@@ -326,7 +326,7 @@ def test_what_could_go_are_candidates_at_the_site_the_largest_first(place: Path)
     ]
     assert "T2_CH_CERN" in fails(InputMissing, place, "deletable", "T2_CH_CENR")
     unread = json_of(place, "unused", "--weeks", "1")["rows"]
-    assert {row["dataset_name"]: row["last_access"] for row in unread} == {
+    assert {row["dataset_name"]: row["last_access_day"] for row in unread} == {
         "/nobody/reads/MINIAOD": None,
         "/ZMM/Run2026A-v1/AOD": "2024-05-06",
         "/ttH/c/AOD": None,

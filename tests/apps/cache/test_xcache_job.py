@@ -54,7 +54,7 @@ def test_records_are_summed_by_site(tmp_path: Path) -> None:
     ucsd, unknown = rows
     assert {name: ucsd[name] for name in list(ucsd)[1:-1]} == {
         "site_name": "T2_US_UCSD", "server_count": 2, "file_count": 2, "file_bytes": 2200, "close_count": 3,
-        "access_count": 6, "hit_bytes": 210, "miss_bytes": 90, "bypass_bytes": 15, "remote_bytes": 135,
+        "access_count": 6, "hit_bytes": 210, "missed_bytes": 90, "bypass_bytes": 15, "remote_bytes": 135,
         "explicit_remote_bytes": 105,
     }  # fmt: skip
     assert (unknown["site_name"], unknown["close_count"], unknown["hit_bytes"]) == ("unknown", 2, 70)

@@ -78,7 +78,7 @@ def test_days_of_rucio_have_records_of_caches_and_the_job_sums_them(tmp_path: Pa
     assert done.manifest.document["records"] == {"read": 20, "malformed": 0, "out_of_day": 0}
     for column, names in (
         ("close_count", ()), ("access_count", ("access_count",)), ("hit_bytes", ("bytes_hit_cache",)),
-        ("miss_bytes", ("bytes_miss_cache",)), ("bypass_bytes", ("bytes_bypass_cache",)),
+        ("missed_bytes", ("bytes_miss_cache",)), ("bypass_bytes", ("bytes_bypass_cache",)),
         ("remote_bytes", ("bytes_read_by_remote",)), ("explicit_remote_bytes", ("bytes_explicit_remote_read",)),
     ):  # fmt: skip
         wanted = sum(sum(record[name] for name in names) if names else 1 for record in records)

@@ -62,18 +62,18 @@ def test_features_of_a_day_by_hand() -> None:
     past = Series(tuple(FIRST + timedelta(days=i) for i in range(10)), ("/a/b/C", "/d/e/F"), values)
     columns, rows = features(past, Names(past.datasets))
     of = {name: rows[:, number] for number, name in enumerate(columns)}
-    assert of["accesses_1d"].tolist() == [0, 0] and of["accesses_2d"][0] == pytest.approx(np.log1p(3))
-    assert of["accesses_28d"][0] == pytest.approx(np.log1p(8 / 10 * 28)), "a longer window is scaled to its length"
-    assert of["recency_days"].tolist() == [pytest.approx(np.log1p(1)), pytest.approx(np.log1p(10))]
-    assert of["age_days"].tolist() == [pytest.approx(np.log1p(8)), 0]
+    assert of["log_accesses_1d"].tolist() == [0, 0] and of["log_accesses_2d"][0] == pytest.approx(np.log1p(3))
+    assert of["log_accesses_28d"][0] == pytest.approx(np.log1p(8 / 10 * 28)), "a longer window is scaled to its length"
+    assert of["log_recency_days"].tolist() == [pytest.approx(np.log1p(1)), pytest.approx(np.log1p(10))]
+    assert of["log_age_days"].tolist() == [pytest.approx(np.log1p(8)), 0]
     assert of["active_share_7d"][0] == pytest.approx(1 / 7)
-    assert of["gap_days"].tolist() == [pytest.approx(np.log1p(6)), pytest.approx(np.log1p(10))]
-    assert of["run_days"].tolist() == [0, 0] and of["peak_day"].tolist() == [pytest.approx(np.log1p(5)), 0]
-    assert of["peak_age_days"].tolist() == [pytest.approx(np.log1p(8)), pytest.approx(np.log1p(10))]
+    assert of["log_gap_days"].tolist() == [pytest.approx(np.log1p(6)), pytest.approx(np.log1p(10))]
+    assert of["log_run_days"].tolist() == [0, 0] and of["log_peak_day"].tolist() == [pytest.approx(np.log1p(5)), 0]
+    assert of["log_peak_age_days"].tolist() == [pytest.approx(np.log1p(8)), pytest.approx(np.log1p(10))]
     assert of["spread_28d"][0] == pytest.approx(np.log1p([0, 0, 5, 0, 0, 0, 0, 0, 3, 0]).std())
     values[0, 7:10, 1] = 1
     _, again = features(Series(past.days, past.datasets, values), Names(past.datasets))
-    assert again[1, columns.index("run_days")] == pytest.approx(np.log1p(3)), "the last three days"
+    assert again[1, columns.index("log_run_days")] == pytest.approx(np.log1p(3)), "the last three days"
     assert all(np.isfinite(column).all() for column in of.values())
 
 

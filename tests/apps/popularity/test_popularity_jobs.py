@@ -50,11 +50,12 @@ def test_features_have_a_row_for_each_dataset_and_week_with_labels_that_are_know
     assert weeks == [FIRST + timedelta(days=7 * number) for number in range(1, 9)] and weeks[-1] == MONDAY
     assert len(rows) == 8 * 23 and {row["day"] for row in rows} == {MONDAY}
     hot = {row["first_day"]: row for row in rows if row["dataset_name"] == HOT}
-    assert all(row["accesses_7d"] == pytest.approx(np.log1p(140)) for row in hot.values())
+    assert all(row["log_accesses_7d"] == pytest.approx(np.log1p(140)) for row in hot.values())
     assert [hot[week]["is_popular"] for week in weeks] == [True] * 7 + [None]
     assert (hot[MONDAY]["data_tier"], hot[MONDAY]["campaign"]) == ("AOD", "Run1")
     assert not any(row["is_popular"] for row in rows if row["dataset_name"] == COLD)
-    assert {hot[MONDAY][name] for name in ("dbs_bytes", "disk_copies_t1")} == {None}, "the store has no such table"
+    of_tables = {hot[MONDAY][name] for name in ("log_dbs_bytes", "log_disk_copies_t1")}
+    assert of_tables == {None}, "the store has no such table"
     four = features(store, label=Label(weeks=4), last=5)
     assert sorted({row["first_day"] for row in four}) == weeks[2:]
     assert {row["first_day"] for row in four if row["is_popular"] is None} == set(weeks[4:]), (
@@ -72,7 +73,8 @@ def test_features_by_site_have_a_row_for_each_dataset_site_and_week(store: Path)
     rows = rows_of(store, "popularity_site_features")
     hot = {(row["site_name"], row["first_day"]): row for row in rows if row["dataset_name"] == HOT}
     assert {site for site, _ in hot} == {"T1_X", "T2_Y", "T2_DE_B"} and len({week for _, week in hot}) == 3
-    assert [hot[site, week]["accesses_7d"] for site in ("T1_X", "T2_Y")] == pytest.approx(np.log1p([7, 63]).tolist())
+    at_sites = [hot[site, week]["log_accesses_7d"] for site in ("T1_X", "T2_Y")]
+    assert at_sites == pytest.approx(np.log1p([7, 63]).tolist())
     before = week - timedelta(days=7)
     assert ("T1_X", before) not in hot and ("T2_Y", before) not in hot, "they enter with their first rows"
     assert hot["T2_DE_B", before]["is_popular"] is False

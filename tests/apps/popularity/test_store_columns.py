@@ -77,17 +77,17 @@ def test_size_events_age_and_release_come_from_the_newest_table_before_the_monda
     store_dbs(tmp_path, FIRST + timedelta(days=9), {A: 7}, events=None, release_versions=None)
     series = series_of(tmp_path)
     found = on(series, 7)
-    assert found[A]["dbs_bytes"] == pytest.approx(np.log1p(3 * TB)) and found[A]["dbs_files"] == np.log1p(3)
-    assert found[A]["dbs_events"] == np.log1p(30) and found[A]["release"] == pytest.approx(10.06)
-    assert found[A]["dbs_age_days"] == np.log1p(7 + 10) and found[A]["is_events_known"] == 1
+    assert found[A]["log_dbs_bytes"] == pytest.approx(np.log1p(3 * TB)) and found[A]["log_dbs_files"] == np.log1p(3)
+    assert found[A]["log_dbs_events"] == np.log1p(30) and found[A]["release"] == pytest.approx(10.06)
+    assert found[A]["log_dbs_age_days"] == np.log1p(7 + 10) and found[A]["is_events_known"] == 1
     assert (found[B]["is_in_dbs"], found[C]["is_in_dbs"]) == (1, 0)
-    assert [found[C][name] for name in ("dbs_bytes", "dbs_events", "dbs_age_days", "release")] == [0] * 4
-    assert on(series, 13)[A]["dbs_files"] == np.log1p(3), "the week of the second table does not know it"
+    assert [found[C][name] for name in ("log_dbs_bytes", "log_dbs_events", "log_dbs_age_days", "release")] == [0] * 4
+    assert on(series, 13)[A]["log_dbs_files"] == np.log1p(3), "the week of the second table does not know it"
     later = on(series, 14)
-    assert later[A]["dbs_files"] == np.log1p(7) and later[B]["is_in_dbs"] == 0
-    assert (later[A]["is_events_known"], later[A]["dbs_events"], later[A]["release"]) == (0, 0, 0)
+    assert later[A]["log_dbs_files"] == np.log1p(7) and later[B]["is_in_dbs"] == 0
+    assert (later[A]["is_events_known"], later[A]["log_dbs_events"], later[A]["release"]) == (0, 0, 0)
     weeks = Weeks(series, Label(10))
-    assert "disk_copies_t1" not in weeks.columns and weeks.columns[: len(BASE_COLUMNS)] == list(BASE_COLUMNS)
+    assert "log_disk_copies_t1" not in weeks.columns and weeks.columns[: len(BASE_COLUMNS)] == list(BASE_COLUMNS)
 
 
 def test_a_table_counts_when_its_dumps_are_older_than_the_monday(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_table_counts_when_its_dumps_are_older_than_the_monday(tmp_path: Path)
     store_dbs(tmp_path, monday - timedelta(days=1), {A: 2}, dump=monday)
     store_dbs(tmp_path, monday - timedelta(days=2), {A: 9}, dump=None)
     series = series_of(tmp_path)
-    assert [round(np.expm1(on(series, day)[A]["dbs_files"])) for day in (7, 14, 20, 21)] == [1, 1, 1, 2]
+    assert [round(np.expm1(on(series, day)[A]["log_dbs_files"])) for day in (7, 14, 20, 21)] == [1, 1, 1, 2]
 
 
 def test_complete_copies_are_counted_by_tier_and_kind(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_complete_copies_are_counted_by_tier_and_kind(tmp_path: Path) -> None:
     ]  # fmt: skip
     store_table(tmp_path, "dbs_rucio", "dbs_rucio", newer, rows)
     found = on(series_of(tmp_path), 7)
-    names = ("disk_copies_t0", "disk_copies_t1", "disk_copies_t2", "disk_copies_t3", "tape_copies")
+    names = ("log_disk_copies_t0", "log_disk_copies_t1", "log_disk_copies_t2", "log_disk_copies_t3", "log_tape_copies")
     counts = {name: [round(np.expm1(of[column])) for column in names] for name, of in found.items()}
     assert counts == {A: [0, 1, 2, 1, 2], B: [0, 0, 1, 0, 0], C: [0, 0, 0, 0, 0]}
     assert {of["is_replicas_known"] for of in found.values()} == {1}
@@ -176,10 +176,10 @@ def test_sites_streams_remote_reads_and_users_of_the_last_days(tmp_path: Path) -
         store_partials(tmp_path, day, rows)
     series = series_of(tmp_path, 30)
     of = on(series, 30)[A]
-    assert np.expm1([of["sites_7d"], of["sites_28d"]]).round().tolist() == [1, 2]
+    assert np.expm1([of["log_sites_7d"], of["log_sites_28d"]]).round().tolist() == [1, 2]
     assert (of["largest_site_share_7d"], of["largest_site_share_28d"]) == (1, 14 / 20)
     assert (of["remote_share_7d"], of["remote_share_28d"]) == (1, 3 / 6)
-    assert np.expm1([of["distinct_users_7d"], of["distinct_users_28d"]]).round().tolist() == [2, 3]
+    assert np.expm1([of["log_distinct_users_7d"], of["log_distinct_users_28d"]]).round().tolist() == [2, 3]
     shares = {name: (of[f"{name}_share_7d"], of[f"{name}_share_28d"]) for name in ("aaa", "eos", "cmssw", "crab")}
     assert shares == {"aaa": (2 / 14, 6 / 50), "eos": (0, 32 / 50), "cmssw": (12 / 14, 12 / 50), "crab": (0, 0)}
     nothing = on(series, 24)[B]
@@ -215,18 +215,18 @@ def test_features_by_site_have_a_row_for_each_dataset_week_and_site(tmp_path: Pa
     pairs = {(A, "T1_US_A"), (A, "T2_DE_B"), (B, "T1_US_A"), (B, "T2_DE_B"), (C, "T2_DE_B")}
     mondays = [FIRST + timedelta(days=number) for number in (28, 35, 42)]
     assert set(rows.select("dataset", "site", "first_day").iter_rows()) == {(*p, d) for p in pairs for d in mondays}
-    assert rows.columns[:3] == ["first_day", "dataset", "site"] and "sites_7d" not in rows.columns
+    assert rows.columns[:3] == ["first_day", "dataset", "site"] and "log_sites_7d" not in rows.columns
     one = rows.filter((pl.col("dataset") == A) & (pl.col("site") == "T2_DE_B")).sort("first_day").to_dicts()
     assert [row["active_share_7d"] for row in one] == [pytest.approx(2 / 7)] * 3
-    assert [round(np.expm1(row["distinct_users_7d"])) for row in one] == [2] * 3
-    assert {round(np.expm1(row["dbs_files"])) for row in one} == {3}
+    assert [round(np.expm1(row["log_distinct_users_7d"])) for row in one] == [2] * 3
+    assert {round(np.expm1(row["log_dbs_files"])) for row in one} == {3}
     whole = tmp_path / "w.parquet"
     assert ask("features", *days, "--last", 2, "-o", whole).exit_code == 0
-    sums = rows.filter(dataset=A).group_by("first_day").agg(pl.col("accesses_7d").exp().sum() - pl.len())
-    wanted = pl.read_parquet(whole).filter(dataset=A).select("first_day", pl.col("accesses_7d").exp() - 1)
+    sums = rows.filter(dataset=A).group_by("first_day").agg(pl.col("log_accesses_7d").exp().sum() - pl.len())
+    wanted = pl.read_parquet(whole).filter(dataset=A).select("first_day", pl.col("log_accesses_7d").exp() - 1)
     assert dict(sums.iter_rows()) == pytest.approx(dict(wanted.iter_rows()))
     siblings = {row["site"]: row["siblings_tier"] for row in rows.filter(dataset=A, first_day=mondays[0]).to_dicts()}
-    of_b = {row["site"]: row["accesses_7d"] for row in rows.filter(dataset=B, first_day=mondays[0]).to_dicts()}
+    of_b = {row["site"]: row["log_accesses_7d"] for row in rows.filter(dataset=B, first_day=mondays[0]).to_dicts()}
     assert siblings == pytest.approx(of_b), "the other dataset of the tier at the same site"
 
 
@@ -270,7 +270,7 @@ def test_a_table_that_knows_the_week_fails_the_run() -> None:
         catalogue = Catalogue({"dbs": (Snapshot(14, values),)})
         weeks = Weeks(Series(series.days, series.datasets, series.values, catalogue=catalogue), Label(10))
         if is_leak:
-            with pytest.raises(errors.DataError, match="the feature dbs_bytes knows the week"):
+            with pytest.raises(errors.DataError, match="the feature log_dbs_bytes knows the week"):
                 check_columns(weeks, [14])
         else:
             check_guards(weeks, [14, 21])
@@ -289,11 +289,11 @@ def test_reads_that_know_the_week_fail_the_run(monkeypatch: pytest.MonkeyPatch) 
     def with_week(past: DatasetReads, day: int, count: int) -> dict[str, Any]:
         found = real(past, day, count)
         return found | {
-            "sites_7d": series.accesses[day : day + 7].sum(0)[:count] if day + 7 <= 35 else found["sites_7d"]
+            "log_sites_7d": series.accesses[day : day + 7].sum(0)[:count] if day + 7 <= 35 else found["log_sites_7d"]
         }
 
     monkeypatch.setattr(DatasetReads, "columns", with_week)
-    with pytest.raises(errors.DataError, match="the feature sites_7d knows the week"):
+    with pytest.raises(errors.DataError, match="the feature log_sites_7d knows the week"):
         check_columns(Weeks(whole, Label(10)), [14, 21])
 
 
@@ -308,8 +308,8 @@ def test_a_catalogue_of_later_days_fails_the_run() -> None:
         def rows(self, day: int) -> Any:
             assert self.series.catalogue is not None
             rows = super().rows(day).copy()
-            rows[:, self.columns.index("dbs_bytes")] = self.series.catalogue.columns(len(self.series.days), 40)[
-                "dbs_bytes"
+            rows[:, self.columns.index("log_dbs_bytes")] = self.series.catalogue.columns(len(self.series.days), 40)[
+                "log_dbs_bytes"
             ]
             return rows
 
@@ -332,7 +332,7 @@ def test_a_model_of_a_store_says_that_a_file_has_no_such_tables(tmp_path: Path) 
     file.write_text("\n".join(["day,dataset,accesses", *lines]))
     error = ask("predict", "--accesses", file, "--model", tmp_path / "m").exception
     assert isinstance(error, errors.DataError) and "columns of a store that this series has not" in error.text()
-    assert "no sites_7d" in error.text() and "dbs_bytes" in error.text()
+    assert "no log_sites_7d" in error.text() and "log_dbs_bytes" in error.text()
 
 
 def ask(*arguments: object) -> Any:

@@ -180,7 +180,7 @@ def test_last_accesses_are_the_oracles_and_none_is_after_the_day_after(
     for row in rows:
         replicas = {(rse, block): one for (rse, block), one in found.block_replicas.items()
                     if block.split("#")[0] == row["dataset_name"]}  # fmt: skip
-        assert row["sites"] == ",".join(sorted({found.places[rse][0] for rse, _ in replicas}, key=str.encode))
+        assert row["site_names"] == ",".join(sorted({found.places[rse][0] for rse, _ in replicas}, key=str.encode))
         for kind in ("disk", "tape"):
             total = sum(one.node_bytes for (rse, _), one in replicas.items() if found.places[rse][1] == kind)
             assert row[f"{kind}_bytes"] == total
@@ -196,7 +196,7 @@ def frames(**days: Any) -> Any:
                 "present_bytes": [1] * count, "present_file_count": [1] * count}  # fmt: skip
     newest = pl.Series(days["newest"], dtype=pl.Int64)
     traces = pl.DataFrame({"dataset_name": names, "rucio_last_access_ms": pl.Series(days["traced"], dtype=pl.Int64)})
-    logs = pl.DataFrame({"dataset_name": names, "log_last_access": pl.Series(days["logged"], dtype=pl.Date)})
+    logs = pl.DataFrame({"dataset_name": names, "log_last_access_day": pl.Series(days["logged"], dtype=pl.Date)})
     return {"dataset_replicas": pl.DataFrame(presence).with_columns(newest_replica_ms=newest),
             "last_access": traces.drop_nulls(), "log_last_access": logs.drop_nulls()}  # fmt: skip
 
@@ -214,7 +214,8 @@ def test_a_dataset_is_unread_before_the_cutoff_and_a_candidate_without_newer_rep
     ).sort("dataset_name")
     assert rows["state"].to_list() == ["never", "unread", "unread", "read", "read", "unread"]
     assert rows["is_candidate"].to_list() == [True, True, False, False, False, True]
-    assert rows["last_access"].to_list()[1:] == [date(2025, 1, 14)] * 2 + [date(2025, 1, 15)] * 2 + [date(2025, 1, 14)]
+    before, after = [date(2025, 1, 14)], [date(2025, 1, 15)]
+    assert rows["last_access_day"].to_list()[1:] == before * 2 + after * 2 + before
 
 
 def test_the_last_stored_day_of_logs_counts_not_after_the_day(world: Path, settings: Settings, tmp_path: Path) -> None:
@@ -225,7 +226,7 @@ def test_the_last_stored_day_of_logs_counts_not_after_the_day(world: Path, setti
         run.write_arrow(pa.Table.from_pylist([row], schema.arrow()), "data_aggregation")
         run.commit({"streams": ["aaa"]})
     rows = stored(dataset_last_access.JOB, world, settings, tmp_path)
-    logged = {row["dataset_name"]: row["log_last_access"] for row in rows}
+    logged = {row["dataset_name"]: row["log_last_access_day"] for row in rows}
     assert logged[NAMES[0]] == date(2025, 12, 30)
     assert {day for name, day in logged.items() if name != NAMES[0]} == {None}
 
@@ -286,7 +287,8 @@ def test_leftovers_are_orphans_invalid_and_missing_datasets(
               "/MyTest/Era-v1/AOD": "missing"}  # fmt: skip
     assert states == wanted | {name: "orphan" for name in there - set(NAMES)}
     missing = rows["/Only/DBS-v1/AOD"]
-    assert (missing["site_count"], missing["sites"], missing["file_count"], missing["disk_bytes"]) == (0, None, 0, 0)
+    assert (missing["site_count"], missing["site_names"]) == (0, None)
+    assert (missing["file_count"], missing["disk_bytes"]) == (0, 0)
     assert missing["dbs_file_count"] > 0 and missing["campaign"] == "DBS"
 
 
