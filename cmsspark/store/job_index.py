@@ -27,7 +27,7 @@ class Job:
     streams: tuple[str, ...] = ()
     #: A feed with folders of days that is no stream, by its name in ``etc/sources.yaml``.
     feed: str = ""
-    #: The module below ``cmsspark.apps`` that holds its command. All jobs on log streams share one.
+    #: The module below ``cmsspark.apps`` that has its ``command``, or makes it: ``make_command(job)``.
     location: str = "usage.log_job"
     #: Its results are of weeks, months or other ranges, not of days.
     of_periods: bool = False
@@ -106,20 +106,20 @@ def _period_jobs() -> Iterator[Job]:
 
 
 def _other_jobs() -> Iterator[Job]:
-    for name, site, by_site, at_site in (
+    for name, shared, by_site, at_site in (
         ("popularity", "", "", ""),
-        ("popularity_site", "site_", " by site", " at each site"),
+        ("popularity_site", "popularity.site_jobs", " by site", " at each site"),
     ):
         about = f"The datasets that will be popular{at_site} in a week, and how good such forecasts were"
         tables = (f"{name}_forecast", f"{name}_quality", f"{name}_predictions")
-        yield Job(f"{name}_forecast", about, tables, needs_spark=False, location=f"popularity.{site}forecast_job")
+        yield Job(f"{name}_forecast", about, tables, needs_spark=False, location=shared or "popularity.forecast_job")
         about = f"How good forecasts of popularity{by_site} were in past weeks, one Spark task each"
-        yield Job(f"{name}_evaluate", about, (f"{name}_evaluation",), location=f"popularity.{site}evaluate_job")
+        yield Job(f"{name}_evaluate", about, (f"{name}_evaluation",), location=shared or "popularity.evaluate_job")
         about = f"Features and labels of each dataset{at_site} and week, from the stored days before a day"
-        location = f"popularity.{site}features_job"
+        location = shared or "popularity.features_job"
         yield Job(f"{name}_features", about, (f"{name}_features",), needs_spark=False, location=location)
         about = f"A model of popularity{by_site} with its model card, to predict with later"
-        location = f"popularity.{site}train_job"
+        location = shared or "popularity.train_job"
         yield Job(f"{name}_train", about, (f"{name}_models",), needs_spark=False, location=location)
     about = "Misses of caches of several sizes at each site, by policy, one Spark task each"
     yield Job("cache_comparison", about, ("cache_comparison",), of_periods=True, location="cache.comparison_job")

@@ -12,6 +12,6 @@ from cmsspark.store.job_index import Job
 def load_command(job: Job) -> click.Command:
     """Return the job's click command. Importing its module must not import pyspark."""
     module = importlib.import_module(job.module)
-    command = module.command_of(job) if job.streams else module.command
+    command = module.make_command(job) if hasattr(module, "make_command") else module.command
     assert isinstance(command, click.Command)
     return command

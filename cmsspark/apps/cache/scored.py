@@ -17,8 +17,8 @@ from cmsspark.apps.cache.queues import evict, make_lists, push, unlink
 
 Ints = np.ndarray[Any, np.dtype[np.int32]]
 Longs = np.ndarray[Any, np.dtype[np.int64]]
-Scores = np.ndarray[Any, np.dtype[np.float64]]
 Hits = np.ndarray[Any, np.dtype[np.uint8]]
+Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
 #: A change of the rule needs a lead of so many times what the cache holds; this loss against LRU ends scores.
@@ -27,49 +27,59 @@ _PATIENCE, _MOST_LOSS = 1.5, 0.003
 
 
 @jit
-def least_score(objects: Ints, sizes: Longs, capacity: int, periods: Ints, scores: Scores) -> Hits:
+def make_heap(count: int) -> tuple[Ints, Ints, Floats, Longs]:
+    """Return an empty heap: its slots, and the slot, the score and the last request of each object."""
+    return (
+        np.empty(count, np.int32),
+        np.full(count, -1, np.int32),
+        np.zeros(count, np.float64),
+        np.zeros(count, np.int64),
+    )
+
+
+@jit
+def rescore(heap: Ints, where: Ints, score: Floats, latest: Longs, stored: int, values: Floats) -> None:
+    """Take the scores of another period, NaN as 0, and order the heap of ``stored`` objects by them."""
+    for item in range(len(values)):
+        score[item] = values[item] if values[item] == values[item] else 0.0
+    pushed = 0
+    for slot in range(stored):
+        pushed = heap_push(heap, where, score, latest, heap[slot], pushed)
+
+
+@jit
+def least_score(objects: Ints, sizes: Longs, capacity: int, periods: Ints, scores: Floats) -> Hits:
     """Evicts the lowest score, of equals the least recently used. What is missed competes: it may leave at once."""
     hits = np.zeros(len(objects), np.uint8)
     count = len(sizes)
-    heap = np.empty(count, np.int32)
-    where = np.full(count, -1, np.int32)
-    score = np.zeros(count, np.float64)
-    latest = np.zeros(count, np.int64)
-    held = 0
-    used = 0
+    heap, where, score, latest = make_heap(count)
+    stored = used = 0
     period = -1
     for i in range(len(objects)):
         if periods[i] != period:
             period = periods[i]
-            for item in range(count):
-                value = scores[period, item]
-                score[item] = value if value == value else 0.0
-            kept = held
-            held = 0
-            for place in range(kept):
-                item = heap[place]
-                held = heap_push(heap, where, score, latest, item, held)
+            rescore(heap, where, score, latest, stored, scores[period])
         item = objects[i]
         latest[item] = i
         if where[item] >= 0:
             hits[i] = 1
-            heap_update(heap, where, score, latest, item, held)
+            heap_update(heap, where, score, latest, item, stored)
             continue
         size = sizes[item]
         if size > capacity:
             continue
-        held = heap_push(heap, where, score, latest, item, held)
+        stored = heap_push(heap, where, score, latest, item, stored)
         used += size
         while used > capacity:
             victim = heap[0]
-            held = heap_remove(heap, where, score, latest, victim, held)
+            stored = heap_remove(heap, where, score, latest, victim, stored)
             used -= sizes[victim]
     return hits
 
 
 @jit
 def least_score_or_lru(
-    objects: Ints, sizes: Longs, capacity: int, periods: Ints, scores: Scores, costs: Longs
+    objects: Ints, sizes: Longs, capacity: int, periods: Ints, scores: Floats, costs: Longs
 ) -> tuple[Hits, Hits]:
     """Evict the lowest score while that pays, else the least recently used object.
 
@@ -83,29 +93,18 @@ def least_score_or_lru(
     by_use = lru(objects, sizes, capacity)
     is_scored = np.zeros(len(objects), np.uint8)
     count = len(sizes)
-    heap = np.empty(count, np.int32)
-    where = np.full(count, -1, np.int32)
-    score = np.zeros(count, np.float64)
-    latest = np.zeros(count, np.int64)
+    heap, where, score, latest = make_heap(count)
     following, preceding = make_lists(count, 1)
-    held = 0
-    used = 0
+    stored = used = 0
     period = -1
-    held_costs = 0.0
+    stored_costs = 0.0
     lead = missed = missed_by_lru = 0.0
     leader = 0
     is_full = False
     for i in range(len(objects)):
         if periods[i] != period:
             period = periods[i]
-            for item in range(count):
-                value = scores[period, item]
-                score[item] = value if value == value else 0.0
-            kept = held
-            held = 0
-            for place in range(kept):
-                item = heap[place]
-                held = heap_push(heap, where, score, latest, item, held)
+            rescore(heap, where, score, latest, stored, scores[period])
         item = objects[i]
         size = sizes[item]
         latest[item] = i
@@ -113,16 +112,14 @@ def least_score_or_lru(
         gain = costs[item] * (float(by_score[i]) - float(by_use[i]))
         lead = max(lead + (-gain if leader else gain), 0.0)
         is_safe = missed <= missed_by_lru * (1 + _MOST_LOSS)
-        if is_full and lead > _PATIENCE * held_costs and is_safe:
-            leader = 1 - leader
-            lead = 0.0
+        if is_full and lead > _PATIENCE * stored_costs and is_safe:
+            leader, lead = 1 - leader, 0.0
         if leader and not is_safe:
-            leader = 0
-            lead = 0.0
+            leader, lead = 0, 0.0
         is_scored[i] = leader
         if where[item] >= 0:
             hits[i] = 1
-            heap_update(heap, where, score, latest, item, held)
+            heap_update(heap, where, score, latest, item, stored)
             unlink(following, preceding, item)
             push(following, preceding, count, item)
             continue
@@ -130,23 +127,16 @@ def least_score_or_lru(
         if size > capacity:
             continue
         is_full = is_full or used + size > capacity
-        if not leader:
-            while used + size > capacity:
-                victim = preceding[count]
-                unlink(following, preceding, victim)
-                held = heap_remove(heap, where, score, latest, victim, held)
-                used -= sizes[victim]
-                held_costs -= costs[victim]
-        held = heap_push(heap, where, score, latest, item, held)
+        stored = heap_push(heap, where, score, latest, item, stored)
         push(following, preceding, count, item)
         used += size
-        held_costs += costs[item]
+        stored_costs += costs[item]
         while used > capacity:
-            victim = heap[0]
+            victim = heap[0] if leader else preceding[count]
             unlink(following, preceding, victim)
-            held = heap_remove(heap, where, score, latest, victim, held)
+            stored = heap_remove(heap, where, score, latest, victim, stored)
             used -= sizes[victim]
-            held_costs -= costs[victim]
+            stored_costs -= costs[victim]
     return hits, is_scored
 
 

@@ -31,7 +31,7 @@ PAGE: Final = "popularity.html"
 _MODELS: Final = ("average", "blend")
 
 
-def command_of(name: str, run_job: Callable[..., results.CurrentTable]) -> click.Command:
+def build_command(name: str, run_job: Callable[..., results.CurrentTable]) -> click.Command:
     """Return the command of a job that judges models, whose ``run`` is ``run_job``."""
 
     @click.command(name, help=f"{JOBS[name].about}. Needs cmsspark[popularity]. Exit codes: cmsspark help exit-codes.")
@@ -110,4 +110,4 @@ def build(
     return table, quality_rows(rows, day, table), page, texts
 
 
-command = command_of(NAME, run)
+command = build_command(NAME, run)

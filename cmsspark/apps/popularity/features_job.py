@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 NAME: Final = "popularity_features"
 
 
-def command_of(name: str, run_job: Callable[..., results.CurrentTable]) -> click.Command:
+def build_command(name: str, run_job: Callable[..., results.CurrentTable]) -> click.Command:
     """Return the command of a job that stores features, whose ``run`` is ``run_job``."""
 
     @click.command(name, help=f"{JOBS[name].about}. Exit codes: cmsspark help exit-codes.")
@@ -63,4 +63,4 @@ def run(
         )
 
 
-command = command_of(NAME, run)
+command = build_command(NAME, run)

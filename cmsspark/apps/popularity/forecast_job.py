@@ -27,7 +27,7 @@ NAME: Final = "popularity_forecast"
 _DEFAULTS: Final = {"model": "blend", "weeks": 4, "top": 2000, "seed": 0}
 
 
-def command_of(name: str, run_job: Callable[..., results.CurrentTable]) -> click.Command:
+def build_command(name: str, run_job: Callable[..., results.CurrentTable]) -> click.Command:
     """Return the command of a job that stores a forecast, whose ``run`` is ``run_job``."""
 
     @click.command(name, help=f"{JOBS[name].about}. Exit codes: cmsspark help exit-codes.")
@@ -88,4 +88,4 @@ def build(series: Series, day: date, label: Label, options: dict[str, Any]) -> l
     return list(tables_of(series, day, label, options["model"], **sizes))
 
 
-command = command_of(NAME, run)
+command = build_command(NAME, run)

@@ -27,7 +27,7 @@ NAME: Final = "popularity_train"
 FOLDER: Final = "models"
 
 
-def command_of(name: str, run_job: Callable[..., results.CurrentTable]) -> click.Command:
+def build_command(name: str, run_job: Callable[..., results.CurrentTable]) -> click.Command:
     """Return the command of a job that trains a model, whose ``run`` is ``run_job``."""
 
     @click.command(name, help=f"{JOBS[name].about}. Needs cmsspark[popularity]. Exit codes: cmsspark help exit-codes.")
@@ -95,4 +95,4 @@ def put_version(files: Files, version: Path, folder: str) -> None:
     files.write_bytes(join(folder, "LATEST"), f"{version.name}\n".encode())
 
 
-command = command_of(NAME, run)
+command = build_command(NAME, run)

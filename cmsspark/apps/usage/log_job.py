@@ -52,7 +52,7 @@ def day_request(job: Job, options: Mapping[str, Any], settings: Settings, fout: 
     return DayRequest(job.name, day, fout, settings, tables=tables, **rest)
 
 
-def command_of(job: Job) -> click.Command:
+def make_command(job: Job) -> click.Command:
     """Return a click command that counts a day of the job's streams into its tables."""
 
     @click.command(job.name, help=f"{job.about}. Exit codes: cmsspark help exit-codes.")

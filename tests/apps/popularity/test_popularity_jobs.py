@@ -12,13 +12,15 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from cmsspark.apps.popularity import evaluate_job, features_job, site_features_job, train_job
+from cmsspark.apps.popularity import evaluate_job, features_job, site_jobs, train_job
 from cmsspark.apps.popularity.features import BASE_COLUMNS, STORE_COLUMNS
 from cmsspark.apps.popularity.training import Label
 from cmsspark.base import errors
 from cmsspark.base.schemas import stored_table
 from cmsspark.main import command
 from cmsspark.settings.settings import Settings, load_settings
+from cmsspark.store.job_index import JOBS
+from cmsspark.submit.job_commands import load_command
 from tests.apps.popularity.test_forecast_job import COLD, FIRST, HOT, MONDAY, fill, rows_of
 from tests.run.partial_days import partial, store_partials
 
@@ -69,7 +71,7 @@ def test_features_by_site_have_a_row_for_each_dataset_site_and_week(store: Path)
         day = MONDAY - timedelta(days=14 - number)
         rows = [partial(day, dataset_name=HOT, site_name=site, nacc=nacc) for site, nacc in (("T1_X", 1), ("T2_Y", 9))]
         store_partials(store, day, rows, run="r2")
-    site_features_job.run(MONDAY, str(store), settings_of(store), label=Label(), last=2, log=silent)
+    site_jobs.run("popularity_site_features", MONDAY, str(store), settings_of(store), label=Label(), last=2, log=silent)
     rows = rows_of(store, "popularity_site_features")
     hot = {(row["site_name"], row["first_day"]): row for row in rows if row["dataset_name"] == HOT}
     assert {site for site, _ in hot} == {"T1_X", "T2_Y", "T2_DE_B"} and len({week for _, week in hot}) == 3
@@ -79,9 +81,8 @@ def test_features_by_site_have_a_row_for_each_dataset_site_and_week(store: Path)
     assert ("T1_X", before) not in hot and ("T2_Y", before) not in hot, "they enter with their first rows"
     assert hot["T2_DE_B", before]["is_popular"] is False
     assert len({(row["first_day"], row["dataset_name"], row["site_name"]) for row in rows}) == len(rows)
-    done = CliRunner().invoke(
-        site_features_job.command, ["--date", str(MONDAY), "--fout", str(store), "--last", "1", "--json"]
-    )
+    words = ["--date", str(MONDAY), "--fout", str(store), "--last", "1", "--json"]
+    done = CliRunner().invoke(load_command(JOBS["popularity_site_features"]), words)
     assert done.exit_code == 0
     assert rows_of(store, "popularity_site_features") == [row for row in rows if row["first_day"] >= week]
 

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cmsspark.apps.popularity import features as feature_code
-from cmsspark.apps.popularity import site_evaluate_job, site_forecast_job, site_train_job
+from cmsspark.apps.popularity import site_jobs
 from cmsspark.apps.popularity import training as training_code
 from cmsspark.apps.popularity.features import Names
 from cmsspark.apps.popularity.series import Series, stored_series
@@ -27,7 +27,9 @@ from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.main import command
 from cmsspark.publish.documents import DocumentSpec, document
 from cmsspark.settings.settings import load_settings
+from cmsspark.store.job_index import JOBS
 from cmsspark.store.stored_days import find_days
+from cmsspark.submit.job_commands import load_command
 from tests.apps.popularity.test_forecast_job import DAYS, FIRST, MONDAY, rows_of
 from tests.run.partial_days import partial, store_partials, store_table
 
@@ -60,7 +62,8 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def forecast(store: Path, day: date = MONDAY, **options: Any) -> Any:
     settings = load_settings(str(store / "cmsspark.yaml"))
-    return site_forecast_job.run(day, str(store), settings, log=lambda text: None, model="average", **options)
+    options = {"model": "average", "log": lambda text: None, **options}
+    return site_jobs.run("popularity_site_forecast", day, str(store), settings, **options)
 
 
 def ask(store: Path, *arguments: object) -> Result:
@@ -132,7 +135,8 @@ def test_a_column_of_the_same_week_fails_a_forecast_by_site(store: Path, monkeyp
 
 def test_a_model_by_site_predicts_series_by_site_only(store: Path) -> None:
     settings = load_settings(str(store / "cmsspark.yaml"))
-    done = site_train_job.run(
+    done = site_jobs.run(
+        "popularity_site_train",
         MONDAY, str(store), settings, label=Label(20), model="average", judged=1, log=lambda text: None
     )
     (row,) = rows_of(store, "popularity_site_models")
@@ -155,7 +159,8 @@ def test_a_model_by_site_predicts_series_by_site_only(store: Path) -> None:
 
 def test_an_evaluation_by_site_is_that_of_the_command_and_has_a_page(store: Path) -> None:
     settings = load_settings(str(store / "cmsspark.yaml"))
-    done = site_evaluate_job.run(
+    done = site_jobs.run(
+        "popularity_site_evaluate",
         MONDAY, str(store), settings, None, label=Label(), models=("average",), last=1, log=lambda text: None
     )
     page = Path(done.path, "popularity.html").read_text()
@@ -172,7 +177,8 @@ def test_an_evaluation_by_site_is_that_of_the_command_and_has_a_page(store: Path
 
 def test_a_model_and_its_manifest_name_the_runs_of_days_and_tables(store: Path) -> None:
     settings = load_settings(str(store / "cmsspark.yaml"))
-    done = site_train_job.run(
+    done = site_jobs.run(
+        "popularity_site_train",
         MONDAY, str(store), settings, label=Label(), model="average", judged=1, log=lambda text: None
     )
     tables = {"dbs_events": {"2026-01-07": "r1"}}
@@ -184,6 +190,6 @@ def test_a_model_and_its_manifest_name_the_runs_of_days_and_tables(store: Path) 
 
 def test_each_job_by_site_has_its_command(store: Path) -> None:
     words = ["--date", str(MONDAY), "--fout", str(store), "--model", "average", "--judged", "1", "--json"]
-    for job in (site_forecast_job, site_train_job):
-        done = CliRunner().invoke(job.command, words)
-        assert done.exit_code == 0 and json.loads(done.stdout)["job"] == job.NAME
+    for name in ("popularity_site_forecast", "popularity_site_train"):
+        done = CliRunner().invoke(load_command(JOBS[name]), words)
+        assert done.exit_code == 0 and json.loads(done.stdout)["job"] == name
