@@ -133,7 +133,8 @@ def publish(request: PublishRequest, action: PublishAction) -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return
     with interruptible():
-        results = [publish_table(request, table, resume=action.resume) for table in public_tables(request)]
+        tables = public_tables(request, resume=action.resume)
+        results = [publish_table(request, table, resume=action.resume) for table in tables]
         record_publication(request, results)
     check_results(results)
 

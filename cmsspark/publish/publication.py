@@ -65,14 +65,20 @@ class PublishResult:
     quarantined: int
 
 
-def public_tables(request: PublishRequest) -> list[str]:
+def public_tables(request: PublishRequest, *, resume: bool = False) -> list[str]:
     """Return the tables of a job that are published: the first, and those of the others that the stored result has.
 
-    Raises UsageError (2) where there is none.
+    ``resume`` reads no store: it returns the first table and the others that have an outbox. Raises UsageError (2)
+    where the job has no public table.
     """
+    from cmsspark.publish.destinations import locations
+
     tables = request.job.public_tables
     if not tables:
         raise UsageError(f"{request.job.name} has no table to publish", next_step="run_spark --list shows the jobs")
+    if resume:
+        state_dir = request.settings.state_dir
+        return [tables[0], *(table for table in tables[1:] if any(locations(state_dir, table=table)))]
     if tables[1:]:
         # Where nothing is stored, the error comes with the table that is read.
         with suppress(InputMissing):

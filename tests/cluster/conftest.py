@@ -275,7 +275,7 @@ def assert_cheap(cost: Application, manifest: dict[str, Any], *, may_build_index
     """
     assert (cost.jobs, cost.stages, cost.failed_tasks) in ((2, 4, 0), *([(3, 6, 0)] if may_build_index else []))
     assert cost.tasks <= 16
-    tables = ("data_aggregation", "partials", "crab_partials", "condor_ids")
+    tables = ("data_aggregation", "partials", "site_pairs", "crab_partials", "condor_ids")
     assert {name: entry["files"] for name, entry in manifest["tables"].items()} == dict.fromkeys(tables, 1)
 
 

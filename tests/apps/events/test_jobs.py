@@ -200,7 +200,7 @@ def test_models_are_trained_judged_and_score_new_files(made: Made, spark: Any, t
     probabilities = np.column_stack([found[name] for name in CLASSES])
     assert np.array_equal(probabilities, load(forest).predict(wanted.hlf, None))
     assert found["predicted"] == [CLASSES[place] for place in probabilities.argmax(axis=1)]
-    with pytest.raises(OutputError, match="a new folder"):
+    with pytest.raises(OutputError, match="is not empty"):
         score_files.score_files(spark, [path], request, output)
     scores_of_odd_files(made, spark, request, tmp_path)
     stream_of_files(made, spark, request, tmp_path, len(wanted.hlf))
