@@ -59,7 +59,8 @@ def derived(row: Mapping[str, Any]) -> Row:
     """The row with all that follows from its columns."""
     parts = row["dataset_name"].split("/") + [None] * 4
     site = row["site_name"].split("_")[0]
-    names = {"site_tier": site, "primary_name": parts[1], "processing_name": parts[2], "data_tier": parts[3]}
+    names = {"site_tier": site, "primary_name": parts[1], "processing_name": parts[2], "data_tier": parts[3],
+             "campaign": None if parts[2] is None else parts[2].split("-")[0]}  # fmt: skip
     return {**row, **names}
 
 
