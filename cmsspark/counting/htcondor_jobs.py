@@ -41,7 +41,7 @@ def id_hashes(job_ids: Sequence[str]) -> Longs:
     """Return the hashes of ids of jobs, of 64 bits, signed."""
     import pyarrow as pa
 
-    return hashes_in(pa.chunked_array([pa.array(job_ids, pa.string())])).view(np.int64)
+    return hashes_in(pa.chunked_array([buffers.array(job_ids, "string")])).view(np.int64)
 
 
 @dataclass

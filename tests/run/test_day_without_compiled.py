@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cmsspark.base.schemas import stored_table
 from cmsspark.sources.formats.fast_json import COMPILED
 from tests.apps.usage import test_data_aggregation_cells as cells
 from tests.corpus import hostile
@@ -35,7 +36,7 @@ def check(day: str, folder: str) -> None:
     assert not COMPILED
     root, private = Path(folder, "root"), Path(folder, "private")
     DAYS[day](Tree(root, cells.DAY))
-    report, partials, manifest = cells._run(root, private, "processes", "index", "auto")
+    report, partials, pairs, manifest = cells._run(root, private, "processes", "index", "auto")
     assert manifest["compiled"] is False and set(manifest["readers"]) == {"off"}
     wanted = count_day(root, cells.DAY)
     assert manifest["reconciliation"] == {name: count.reconciliation() for name, count in wanted.streams.items()}
@@ -43,3 +44,4 @@ def check(day: str, folder: str) -> None:
     people = cells._people(partials, wanted.partials)
     renamed = [{**row, "user": people[row["user"]]} for row in partials]
     cells._same_rows(renamed, wanted.partials, (*cells.REPORT_KEY, "user"))
+    cells._same_rows(pairs, wanted.site_pairs, stored_table("site_pairs").keys)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
@@ -19,8 +20,11 @@ import cmsspark as cms
 from cmsspark.apps.dashboard.pages import sql as sql_page
 from cmsspark.apps.demo import cli, story
 from cmsspark.apps.demo.history import store_history
+from cmsspark.base.schemas import stored_table
+from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.main import command
 from cmsspark.store import query
+from cmsspark.store.results import stage
 from tests.store.query.stores import HISTORY, KEY
 
 TOP = Path(__file__).resolve().parents[3]
@@ -103,10 +107,27 @@ def test_the_readmes_pandas(out: Path) -> None:
     assert_equals_demo(frame_rows(result(block.replace("/data/results", f"{out}/store"), {})), out, DAYS[1])
 
 
-def page_queries() -> list[str]:
+def page_queries(*, of_pairs: bool = False) -> list[str]:
     lines = re.findall(r"^cmsspark sql (.*accesses.*)$", (TOP / "docs" / "sql.md").read_text(), re.MULTILINE)
-    assert len(lines) >= 3
-    return [shlex.split(line)[0] for line in lines]
+    assert len(lines) >= 4
+    queries = [shlex.split(line)[0] for line in lines]
+    return [query for query in queries if ("from site_pairs" in query) == of_pairs]
+
+
+def test_the_page_on_sql_ranks_remote_reads_by_pair_of_sites(tmp_path: Path) -> None:
+    reads = [("T2_DE_B", "T1_US_A", 3, 3), ("T2_DE_B", "T1_US_A", 4, 4), ("T2_DE_B", "T2_DE_B", 9, 0)]
+    rows = [
+        {"day": DAYS[0], "stream": "aaa", "data_tier": tier, "reader_site": reader, "source_site": source,
+         "nacc": count, "remote_nacc": remote, "read_bytes": 10 * count, "timestamp": 0}
+        for tier, (reader, source, count, remote) in zip(("AOD", "RAW", "AOD"), reads, strict=True)
+    ]  # fmt: skip
+    run = stage(LocalFiles(), str(tmp_path), "data_aggregation", DAYS[0])
+    run.write_arrow(pa.Table.from_pylist(rows, stored_table("site_pairs").arrow()), "site_pairs")
+    run.commit({"streams": ["aaa"]})
+    (sql,) = page_queries(of_pairs=True)
+    assert cms.sql(sql, fout=str(tmp_path), to="arrow").to_pylist() == [
+        {"reader_site": "T2_DE_B", "source_site": "T1_US_A", "accesses": 7, "bytes": 70}
+    ]
 
 
 @pytest.mark.parametrize("sql", page_queries())
