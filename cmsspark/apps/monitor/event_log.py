@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -75,11 +75,10 @@ class EventLogReader:
         try:
             match = _NAME.match(line)
             name = match[1].decode() if match else records.NAME_DECODER.decode(line).event
-            decoder = records.DECODERS.get(name)
-            if decoder is None:
+            if name not in _DECODERS:
                 self.skipped += 1
                 return
-            event = _decoded(decoder, name, line)
+            event = _decoded(name, line)
         except RecursionError:
             self.deep += 1
             return
@@ -87,7 +86,7 @@ class EventLogReader:
             self.damaged += 1
             self._last_was_damaged = True
             return
-        _HANDLERS[name](self, event)
+        _EVENTS[name][1](self, event)
 
     def metrics(self) -> RunMetrics:
         """Return what was read until now."""
@@ -224,18 +223,6 @@ class EventLogReader:
         for update in event.updates:
             merge_peaks(self._executor(event.executor).peaks, update.peaks)
 
-    def _sql_start(self, event: records.SqlStart) -> None:
-        self._plans.start(event)
-
-    def _sql_update(self, event: records.SqlUpdate) -> None:
-        self._plans.update(event)
-
-    def _sql_end(self, event: records.SqlEnd) -> None:
-        self._plans.end(event)
-
-    def _driver_updates(self, event: records.DriverUpdates) -> None:
-        self._plans.driver_updates(event)
-
 
 def _count(lines: dict[str, int], line: str) -> None:
     """Count a line; new ones only up to a limit."""
@@ -243,38 +230,38 @@ def _count(lines: dict[str, int], line: str) -> None:
         lines[line] = lines.get(line, 0) + 1
 
 
-def _decoded(decoder: msgspec.json.Decoder[Any], name: str, line: bytes) -> Any:
+def _decoded(name: str, line: bytes) -> Any:
     try:
-        return decoder.decode(line)
+        return _DECODERS[name].decode(line)
     except msgspec.ValidationError:
         # As Python objects a line takes many times its size.
         if len(line) > _LONGEST_LENIENT:
             raise
-        return records.decode_leniently(name, line)
+        return records.decode_leniently(_EVENTS[name][0], line)
 
 
-_METHODS: Final[dict[type[msgspec.Struct], Any]] = {
-    records.LogStart: EventLogReader._log_start,
-    records.ApplicationStart: EventLogReader._application_start,
-    records.Timed: EventLogReader._application_end,
-    records.EnvironmentUpdate: EventLogReader._environment,
-    records.ExecutorAdded: EventLogReader._executor_added,
-    records.ExecutorRemoved: EventLogReader._executor_removed,
-    records.JobStart: EventLogReader._job_start,
-    records.JobEnd: EventLogReader._job_end,
-    records.TaskEnd: EventLogReader._task_end,
-    records.StageExecutorMetrics: EventLogReader._stage_metrics,
-    records.MetricsUpdate: EventLogReader._update,
-    records.SqlStart: EventLogReader._sql_start,
-    records.SqlUpdate: EventLogReader._sql_update,
-    records.SqlEnd: EventLogReader._sql_end,
-    records.DriverUpdates: EventLogReader._driver_updates,
+_SQL: Final = "org.apache.spark.sql.execution.ui.SparkListener"
+#: Event → its struct, and what takes it.
+_EVENTS: Final[dict[str, tuple[type[msgspec.Struct], Callable[[EventLogReader, Any], None]]]] = {
+    "SparkListenerLogStart": (records.LogStart, EventLogReader._log_start),
+    "SparkListenerApplicationStart": (records.ApplicationStart, EventLogReader._application_start),
+    "SparkListenerApplicationEnd": (records.Timed, EventLogReader._application_end),
+    "SparkListenerEnvironmentUpdate": (records.EnvironmentUpdate, EventLogReader._environment),
+    "SparkListenerExecutorAdded": (records.ExecutorAdded, EventLogReader._executor_added),
+    "SparkListenerExecutorRemoved": (records.ExecutorRemoved, EventLogReader._executor_removed),
+    "SparkListenerStageSubmitted": (records.StageEvent, EventLogReader._stage_submitted),
+    "SparkListenerStageCompleted": (records.StageEvent, EventLogReader._stage_completed),
+    "SparkListenerJobStart": (records.JobStart, EventLogReader._job_start),
+    "SparkListenerJobEnd": (records.JobEnd, EventLogReader._job_end),
+    "SparkListenerTaskEnd": (records.TaskEnd, EventLogReader._task_end),
+    "SparkListenerStageExecutorMetrics": (records.StageExecutorMetrics, EventLogReader._stage_metrics),
+    "SparkListenerExecutorMetricsUpdate": (records.MetricsUpdate, EventLogReader._update),
+    f"{_SQL}SQLExecutionStart": (records.SqlStart, lambda reader, event: reader._plans.start(event)),
+    f"{_SQL}SQLAdaptiveExecutionUpdate": (records.SqlUpdate, lambda reader, event: reader._plans.update(event)),
+    f"{_SQL}SQLExecutionEnd": (records.SqlEnd, lambda reader, event: reader._plans.end(event)),
+    f"{_SQL}DriverAccumUpdates": (records.DriverUpdates, lambda reader, event: reader._plans.accumulate(event.updates)),
 }
-_HANDLERS: Final[dict[str, Any]] = {
-    **{name: _METHODS[kind] for name, kind in records.KINDS.items() if kind is not records.StageEvent},
-    "SparkListenerStageSubmitted": EventLogReader._stage_submitted,
-    "SparkListenerStageCompleted": EventLogReader._stage_completed,
-}
+_DECODERS: Final = {name: msgspec.json.Decoder(kind) for name, (kind, _) in _EVENTS.items()}
 
 
 def read_event_log(lines: LogLines, run: RunMetrics | None = None) -> EventLogReader:

@@ -6,9 +6,7 @@ no tool of that name reads. Frames of other programs (``lz4``, ``gzip``, ``bzip2
 
 from __future__ import annotations
 
-import bz2
 import struct
-import zlib
 from collections.abc import Callable, Iterator
 from typing import IO, Any, Final
 
@@ -164,39 +162,12 @@ def _snappy_blocks(stream: _Ahead) -> Iterator[bytes]:
             raise CutLog(str(error)) from None
 
 
-def _gzip(stream: _Ahead) -> Iterator[bytes]:
-    return _standard(stream, lambda: zlib.decompressobj(31), (zlib.error,))
-
-
-def _bzip2(stream: _Ahead) -> Iterator[bytes]:
-    return _standard(stream, bz2.BZ2Decompressor, (OSError,))
-
-
-def _standard(stream: _Ahead, make: Callable[[], Any], errors: tuple[type[Exception], ...]) -> Iterator[bytes]:
-    """Yield a decompressor of the standard library; several streams may follow each other."""
-    decompressor, data = make(), b""
-    while data := data or stream.read(_PIECE // 16):
-        try:
-            piece = decompressor.decompress(data)
-        except errors as error:
-            raise CutLog(str(error)) from None
-        if piece:
-            yield piece
-        data = b""
-        if decompressor.eof and not (data := decompressor.unused_data):
-            data = stream.read(_PIECE // 16)
-        if decompressor.eof and data:
-            decompressor = make()
-    if not decompressor.eof:
-        raise CutLog("the end of the compressed stream is missing")
-
-
 _READERS: Final[dict[str, Callable[[_Ahead], Iterator[bytes]]]] = {
     "plain": _plain,
     "zstd": _arrow("zstd"),
     "lz4 frame": _arrow("lz4"),
     "lz4": _lz4_blocks,
     "snappy": _snappy_blocks,
-    "gzip": _gzip,
-    "bzip2": _bzip2,
+    "gzip": _arrow("gzip"),
+    "bzip2": _arrow("bz2"),
 }

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from cmsspark.apps.monitor.event_records import DriverUpdates, PlanNode, SqlEnd, SqlStart, SqlUpdate, StageInfo
+from cmsspark.apps.monitor.event_records import PlanNode, SqlEnd, SqlStart, SqlUpdate, StageInfo
 from cmsspark.apps.monitor.plan_joins import SHUFFLED_ROWS, MergeJoin, PairJoin, find_join, metric_ids
 from cmsspark.store.run_exceptions import exception_line
 from cmsspark.store.run_metrics import Query
@@ -73,10 +73,6 @@ class Plans:
         """Take the plan that adaptive execution changed."""
         if event.execution in self._open:
             self._note(event.execution, event.plan)
-
-    def driver_updates(self, event: DriverUpdates) -> None:
-        """Take values that the driver counted."""
-        self.accumulate(event.updates)
 
     def accumulate(self, values: Iterable[tuple[int, Any]], tasks: int = 0) -> None:
         """Take values of accumulators, of a stage of so many tasks; those of no node of interest are left out."""

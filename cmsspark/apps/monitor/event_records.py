@@ -229,38 +229,15 @@ class DriverUpdates(Struct):
     updates: list[tuple[int, Any]] = field(name="accumUpdates", default_factory=list)
 
 
-_SQL: Final = "org.apache.spark.sql.execution.ui.SparkListener"
-#: Event → its struct.
-KINDS: Final[dict[str, type[Struct]]] = {
-    "SparkListenerLogStart": LogStart,
-    "SparkListenerApplicationStart": ApplicationStart,
-    "SparkListenerApplicationEnd": Timed,
-    "SparkListenerEnvironmentUpdate": EnvironmentUpdate,
-    "SparkListenerExecutorAdded": ExecutorAdded,
-    "SparkListenerExecutorRemoved": ExecutorRemoved,
-    "SparkListenerStageSubmitted": StageEvent,
-    "SparkListenerStageCompleted": StageEvent,
-    "SparkListenerJobStart": JobStart,
-    "SparkListenerJobEnd": JobEnd,
-    "SparkListenerTaskEnd": TaskEnd,
-    "SparkListenerStageExecutorMetrics": StageExecutorMetrics,
-    "SparkListenerExecutorMetricsUpdate": MetricsUpdate,
-    f"{_SQL}SQLExecutionStart": SqlStart,
-    f"{_SQL}SQLAdaptiveExecutionUpdate": SqlUpdate,
-    f"{_SQL}SQLExecutionEnd": SqlEnd,
-    f"{_SQL}DriverAccumUpdates": DriverUpdates,
-}
-#: Event → the decoder of a line.
-DECODERS: Final = {name: msgspec.json.Decoder(kind) for name, kind in KINDS.items()}
 NAME_DECODER: Final = msgspec.json.Decoder(EventName)
 
 
-def decode_leniently(name: str, line: bytes) -> Any:
+def decode_leniently(kind: type[Struct], line: bytes) -> Any:
     """Return an event in which another program wrote null for what is missing, or ``1.5e9`` for a whole number.
 
     Raises msgspec.MsgspecError where it is no such event.
     """
-    return msgspec.convert(_without_nulls(msgspec.json.decode(line)), KINDS[name], strict=False)
+    return msgspec.convert(_without_nulls(msgspec.json.decode(line)), kind, strict=False)
 
 
 def _without_nulls(value: Any) -> Any:
