@@ -17,11 +17,10 @@ AT_MOST = {
     "apps/ask": 22,
     "apps/cache": 75,
     "apps/crab": 5,
-    "apps/daily": 2,
     "apps/dashboard": 277,
     "apps/events": 97,
     "apps/jobs_cost": 18,
-    "apps/monitor": 21,
+    "apps/monitor": 11,
     "apps/placement": 64,
     "apps/popularity": 117,
     "apps/replicas": 4,
@@ -41,7 +40,7 @@ AT_MOST = {
     "settings": 1,
     "sources": 105,
     "store": 10,
-    "submit": 12,
+    "submit": 2,
 }
 
 

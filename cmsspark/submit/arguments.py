@@ -101,29 +101,29 @@ class Request:
 
     job: str | None = None
     arguments: list[str] = field(default_factory=list)
-    given: dict[str, list[str]] = field(default_factory=dict)
+    values: dict[str, list[str]] = field(default_factory=dict)
     #: The whole line, without the program's name.
     argv: list[str] = field(default_factory=list)
 
     def has(self, name: str) -> bool:
         """True when the flag or option was given."""
-        return name in self.given
+        return name in self.values
 
     def last(self, name: str) -> str | None:
         """Return the value given last, or None."""
-        values = self.given.get(name)
+        values = self.values.get(name)
         return values[-1] if values else None
 
     def every(self, name: str) -> list[str]:
         """Return all values, in the order given."""
-        return self.given.get(name, [])
+        return self.values.get(name, [])
 
 
-def split(words: Sequence[str], signature_of: Callable[[str], Signature | None]) -> Request:
+def split(words: Sequence[str], load_signature: Callable[[str], Signature | None]) -> Request:
     """Return the request that ``words`` (without the program's name) make.
 
-    ``signature_of(job)`` gives a built-in job's own options and None for a script of one's own; it is called once, when
-    the job's name is met. Raises UsageError (2) for unknown options before the job and for missing values.
+    ``load_signature(job)`` gives a built-in job's own options and None for a user's script. Raises
+    UsageError (2) for unknown options before the job and for missing values.
     """
     request = Request()
     signature: Signature | None = None
@@ -135,7 +135,7 @@ def split(words: Sequence[str], signature_of: Callable[[str], Signature | None])
             break
         if request.job is None and not word.startswith("-"):
             request.job = word
-            signature = signature_of(word)
+            signature = load_signature(word)
         elif _take(word, following, request, signature):
             continue
         elif request.job is None:
@@ -160,13 +160,13 @@ def _take(word: str, following: list[str], request: Request, signature: Signatur
     if option.metavar is None:
         if equals:
             raise UsageError(f"{name} takes no value", found=word)
-        request.given.setdefault(option.name, [])
+        request.values.setdefault(option.name, [])
     else:
         if not equals:
             if not following:
                 raise UsageError(f"{name} needs a value: {name} {option.metavar}")
             value = following.pop(0)
-        values = request.given.setdefault(option.name, [])
+        values = request.values.setdefault(option.name, [])
         values[:] = [*values, value] if option.many else [value]
     if signature is not None and option.name in SHARED and option.name in signature:
         request.arguments += [option.name] if option.metavar is None else [option.name, value]

@@ -20,6 +20,7 @@ from cmsspark.base.errors import UsageError
 from cmsspark.base.resources import read_yaml
 from cmsspark.base.text.plurals import number_of
 from cmsspark.store.job_index import JOBS, Job
+from cmsspark.submit.arguments import Signature
 
 #: CMSSpark's folder of all dumps and of the streams in Avro: what ``--hdir`` of its jobs replaces.
 CMS_FOLDER: Final = "/project/awg/cms"
@@ -83,22 +84,22 @@ class Translation:
     default_day: date | None = None
 
 
-def translate(argv: Sequence[str], job: Job, known: Mapping[str, bool], has_root: Callable[[], bool]) -> Translation:
-    """Replace CMSSpark's options. ``known``: today's options of the job, which stay; ``has_root``: whether settings or
-    environment put a root before input folders, where the line does not.
+def translate(argv: Sequence[str], job: Job, signature: Signature, has_root: Callable[[], bool]) -> Translation:
+    """Replace CMSSpark's options. ``signature``: today's options of the job, which stay; ``has_root``: whether settings
+    or environment put a root before input folders, where the line does not.
 
     Raises UsageError (2) for options without a counterpart: all of them, with the line to type instead.
     """
     end = argv.index("--") if "--" in argv else len(argv)
-    line = _Line(job, known, has_root)
+    line = _Line(job, signature, has_root)
     words = list(argv[:end])
     while words:
         word = words.pop(0)
         name, equals, value = word.partition("=")
-        if name in known or not _is_old(name):
+        if name in signature or not _is_old(name):
             line.words.append(word)
-            line.is_misspelt |= name not in known and re.match(r"--(d|da|dat|date.*)$", name) is not None
-            if known.get(name) and not equals and words:
+            line.is_misspelt |= name not in signature and re.match(r"--(d|da|dat|date.*)$", name) is not None
+            if signature.get(name) and not equals and words:
                 line.words.append(words.pop(0))
             continue
         if not equals and name not in _FLAGS:
@@ -117,8 +118,8 @@ def _is_old(name: str) -> bool:
 class _Line:
     """A line while it is translated."""
 
-    def __init__(self, job: Job, known: Mapping[str, bool], has_root: Callable[[], bool]) -> None:
-        self.job, self.known, self.has_root = job, known, has_root
+    def __init__(self, job: Job, signature: Signature, has_root: Callable[[], bool]) -> None:
+        self.job, self.signature, self.has_root = job, signature, has_root
         self.words: list[str] = []
         self.notes: list[str] = []
         #: (option, what to do instead) of what has no counterpart, and lines to type after this one.
@@ -150,7 +151,7 @@ class _Line:
             self.notes.append(f"{name} is {_RENAMED[name]} here")
         elif name in _GONE:
             self.unsupported.append((name, _GONE[name]))
-        elif "--source" not in self.known and name != "--tier":
+        elif "--source" not in self.signature and name != "--tier":
             self.unsupported.append((name, f"{self.job.name} reads no dumps or logs"))
         elif name in _FOLDERS:
             self._source(_FOLDERS[name], value)
@@ -170,7 +171,7 @@ class _Line:
         self._add_range()
         if self.instance != _ALL_INSTANCES:
             self._moved_dumps()
-        if self.tiers and ("--patterns" not in self.known or self._has("--patterns")):
+        if self.tiers and ("--patterns" not in self.signature or self._has("--patterns")):
             self.unsupported.append(("--tier", "filter the stored table by its column data_tier"))
         elif self.tiers:
             self._add("--patterns", ",".join(f"/*/*/{tier}" for tier in self.tiers.split(",")))
@@ -231,13 +232,13 @@ class _Line:
             raise UsageError(
                 "--start_date is before --end_date", found=f"{first} and {self.end_day}", next_step="swap the days"
             )
-        if "--from" in self.known:
+        if "--from" in self.signature:
             self._add("--from", first.isoformat(), "--to", last.isoformat())
         else:
             self._add("--date", dates.compact(first) if first == last else span(first, last))
 
     def _takes_a_day(self) -> bool:
-        return "--date" in self.known and not self._has("--help") and not self._has("-h")
+        return "--date" in self.signature and not self._has("--help") and not self._has("-h")
 
     def _has(self, name: str) -> bool:
         return any(word == name or word.startswith(f"{name}=") for word in self.words)

@@ -14,17 +14,22 @@ from typing import Final
 from cmsspark.base.errors import UsageError
 from cmsspark.settings.settings import Settings
 from cmsspark.store.job_index import Job
-from cmsspark.submit import spark_avro
 from cmsspark.submit.arguments import OPTIONS, Request
-from cmsspark.submit.environment import Mode, add_driver_environment, add_environment, environment_of, same_everywhere
-from cmsspark.submit.host import Host
-from cmsspark.submit.live_metrics import add_metrics
+from cmsspark.submit.environment import (
+    Mode,
+    add_driver_environment,
+    add_environment,
+    command_environment,
+    same_everywhere,
+)
+from cmsspark.submit.host import Host, locate_avro
 from cmsspark.submit.profiles import Profile, add_profile, load_profile
 from cmsspark.submit.spark_options import (
     BUILT_IN,
     COMMAND_LINE,
     Options,
     add_confs,
+    add_metrics,
     add_options_file,
     add_settings,
     cluster_defaults,
@@ -96,7 +101,7 @@ def build(request: Request, settings: Settings, host: Host, paths: InstallPaths,
     """
     if job is not None and not job.needs_spark and not asks_for_cluster(request):
         argv = [host.python, "-m", "cmsspark.submit.launch", job.name, *request.arguments]
-        return Command(argv, environment_of(request, host, job, "python"), "python")
+        return Command(argv, command_environment(request, host, job, "python"), "python")
     profile = choose_profile(request, settings)
     mode = _deploy_mode(request, profile)
     options = _layered(request, settings, host, profile, mode, job, paths.events)
@@ -115,7 +120,7 @@ def build(request: Request, settings: Settings, host: Host, paths: InstallPaths,
         arguments = _without_settings(arguments)
     target = [paths.launcher, job.name] if job is not None else [str(request.job)]
     argv = [host.spark.submit, *spark_submit_words(options), *target, *arguments]
-    env = environment_of(request, host, job, mode)
+    env = command_environment(request, host, job, mode)
     if mode == "cluster":
         # spark-submit's own JVM, which only watches: its options come by the environment.
         own_java = host.environ.get("SPARK_SUBMIT_OPTS")
@@ -196,8 +201,8 @@ def _layered(
         holds.add("event-log-folder")
     elif events is not None and mode == "client":
         # The driver writes the event log, and it is on this host.
-        for name, (value, why) in MEASURED.items():
-            options.set_option(name, value.format(events=events), BUILT_IN, why)
+        for name, (value, reason) in MEASURED.items():
+            options.set_option(name, value.format(events=events), BUILT_IN, reason)
     add_profile(options, profile, host, holds)
     add_metrics(options, settings)
     add_settings(options, settings)
@@ -280,10 +285,10 @@ def _add_files(
     if request.has("--avro") and job is not None:
         notes.append("spark-avro: left out, our own jobs read Avro without it")
     elif request.has("--avro"):
-        reason = spark_avro.locate(host.spark, settings.jars)
-        if reason.option:
-            options.set_option(reason.option, reason.value, "--avro")
-        notes.append(reason.note)
+        option, value, note = locate_avro(host.spark, settings.jars)
+        if option:
+            options.set_option(option, value, "--avro")
+        notes.append(note)
     return notes
 
 

@@ -40,7 +40,7 @@ def add_environment(options: Options, start: str, values: Mapping[str, str | Non
             options.set_option(start + name, value, BUILT_IN)
 
 
-def environment_of(request: Request, host: Host, job: Job | None, mode: Mode) -> dict[str, str]:
+def command_environment(request: Request, host: Host, job: Job | None, mode: Mode) -> dict[str, str]:
     """Return what the command needs in its environment beyond what is there."""
     env = {}
     if mode != "python" and host.spark != NO_SPARK:

@@ -199,3 +199,32 @@ def check_java(java: Java | None, spark: Spark, environ: Mapping[str, str]) -> N
         found=java_text,
         next_step=f"set JAVA_HOME to one, or install it: sudo apt-get install {_java_package(spark)}",
     )
+
+
+_DECLARED = re.compile(r"^#\s*run_spark:\s*--avro\s*$", re.MULTILINE)
+_HEAD = 4_000
+
+
+def locate_avro(spark: Spark, jars: str | None) -> tuple[str, str, str]:
+    """Find spark-avro among Spark's own jars, else in the folder ``jars`` of the settings, else in Maven.
+
+    Returns the Spark option that adds it and its value, both empty where Spark has it already, and a note.
+    """
+    name = f"spark-avro_{spark.scala}-{spark.version}.jar"
+    if (spark.home / "jars" / name).is_file():
+        return "", "", f"spark-avro: among Spark's own jars ({name})"
+    if jars and (Path(jars) / name).is_file():
+        jar = str(Path(jars) / name)
+        return "spark.jars", jar, f"spark-avro: {jar}"
+    # Its version must be Spark's own.
+    maven = f"org.apache.spark:spark-avro_{spark.scala}:{spark.version}"
+    return "spark.jars.packages", maven, f"spark-avro: {maven}, fetched from Maven at submit"
+
+
+def declares_avro(script: Path) -> bool:
+    """True when a script says ``# run_spark: --avro`` in its first lines."""
+    try:
+        with script.open(encoding="utf-8", errors="replace") as stream:
+            return _DECLARED.search(stream.read(_HEAD)) is not None
+    except OSError:
+        return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 
 import click
@@ -9,6 +10,7 @@ import click
 from cmsspark.store.job_index import Job
 
 
+@functools.cache
 def load_command(job: Job) -> click.Command:
     """Return the job's click command. Importing its module must not import pyspark."""
     module = importlib.import_module(job.module)

@@ -109,8 +109,7 @@ def _newest_dump_day(dump_job: DumpJob, options: Mapping[str, Any], settings: Se
 
 def _latest(job: Job, options: Mapping[str, Any], settings: Any) -> str:
     from cmsspark.apps.daily.config import daily_config
-    from cmsspark.apps.daily.latest import latest_day
-    from cmsspark.apps.daily.planner import Planner
+    from cmsspark.apps.daily.planner import Planner, latest_day
     from cmsspark.filesystems.storage import LocalFiles
     from cmsspark.run.provenance import is_all_local
     from cmsspark.sources.folders import Layout

@@ -39,7 +39,7 @@ def main() -> None:
 
     if self_metrics.measured_run() is None:
         run()
-    from cmsspark.apps.monitor.spark_process import measuring
+    from cmsspark.apps.monitor.spark_finish import measuring
 
     measuring(run)
 

@@ -25,10 +25,10 @@ def lines(options: Options, state_dir: Path, job: str) -> Iterator[str]:
             yield f"    + overhead {volume(sizes.overhead(values, 'driver'))}: its Python, buffers, the JVM itself"
         cores = values.get("spark.executor.cores", "1")
         yield f"  executor: {_heap(values, 'executor', int(cores) if cores.isdigit() else 1)}"
-        beside = f"overhead {volume(sizes.overhead(values, 'executor'))} (Python's workers, buffers, the JVM itself)"
+        overhead = f"overhead {volume(sizes.overhead(values, 'executor'))} (Python's workers, buffers, the JVM itself)"
         if off_heap := sizes.off_heap(values):
-            beside += f" + off-heap {volume(off_heap)}"
-        yield f"    + {beside} = a container of {volume(sizes.executor_container(values))}"
+            overhead += f" + off-heap {volume(off_heap)}"
+        yield f"    + {overhead} = a container of {volume(sizes.executor_container(values))}"
     yield from (f"  {line}" for line in _measured(state_dir, job))
 
 

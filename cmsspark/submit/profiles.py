@@ -40,8 +40,8 @@ class Profile:
 
     def settled(self, key: str) -> str | None:
         """``master`` or ``deploy_mode``, here or in the profile below."""
-        own = getattr(self, key)
-        return own if own is not None or self.below is None else self.below.settled(key)
+        value = getattr(self, key)
+        return value if value is not None or self.below is None else self.below.settled(key)
 
 
 def driver_memory(host: Host) -> str:

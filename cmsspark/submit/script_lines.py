@@ -48,7 +48,7 @@ def is_script(name: str) -> bool:
 def answer(
     script: str,
     words: Sequence[str],
-    signature_of: Callable[[str], Signature | None],
+    load_signature: Callable[[str], Signature | None],
     has_root: Callable[[], bool],
 ) -> UsageError:
     """Return the error that has the lines to type for ``script`` with ``words`` behind it."""
@@ -57,7 +57,7 @@ def answer(
     if plain in _LINES:
         lines, about = _LINES[plain](list(words))
     elif name in JOBS:
-        lines, about = _job_lines(JOBS[name], note, words, signature_of(name) or {}, has_root)
+        lines, about = _job_lines(JOBS[name], note, words, load_signature(name) or {}, has_root)
     elif plain in DUMP_QUERIES:
         day = _options(words).get("--date", "today")
         lines = [shlex.join(["cmsspark", "sql", "--dumps", day, DUMP_QUERIES[plain]])]
@@ -139,12 +139,12 @@ def _eos(words: Sequence[str]) -> _Lines:
         )
     text = options.get("--date") or next((word for word in reversed(words) if re.match(r"\d{4}/", word)), "yesterday")
     return (
-        [shlex.join(["run_spark", "dbs_eos", "--date", _days_of(text), "--fout", _EOS_STORE])],
+        [shlex.join(["run_spark", "dbs_eos", "--date", _as_date_option(text), "--fout", _EOS_STORE])],
         "run_spark dbs_eos does its work: accesses on EOS by dataset; a day that is stored again replaces itself",
     )
 
 
-def _days_of(text: str) -> str:
+def _as_date_option(text: str) -> str:
     """Return ``2026/01/*``, ``2026/*`` or a day as --date takes it."""
     match = re.fullmatch(r"(\d{4})/(?:(\d\d)/)?\*(?:/\*)?", text)
     if match is None:

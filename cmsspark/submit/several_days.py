@@ -25,7 +25,7 @@ _SEVERAL: Final = re.compile(r"\.\.|,|:|\d{8}-\d{8}|\d{4}-\d\d-\d\d-\d{4}-\d\d-\
 _SAME_FOR_ALL: Final = (Exit.USAGE, Exit.NOT_ALLOWED, Exit.SETTINGS, Exit.NO_OUTPUT)
 
 
-def days_of(request: Request, job: Job | None) -> list[date] | None:
+def parse_days(request: Request, job: Job | None) -> list[date] | None:
     """Return the days of a line that names several; None for one day, and for a script of one's own.
 
     Raises UsageError (2) for days that are none.

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cmsspark.base.errors import NotAllowed, SettingsError, UsageError
-from cmsspark.settings.settings import Settings
+from cmsspark.settings.settings import MetricsSettings, Settings
 
 #: Names that Spark has given up, with what took their place (None: nothing did, Spark ignores them).
 RETIRED: Final[Mapping[str, str | None]] = {
@@ -69,7 +69,7 @@ class Chosen:
 
     value: str
     origin: str
-    why: str = ""
+    reason: str = ""
     overridden: tuple[tuple[str, str], ...] = ()
 
 
@@ -79,18 +79,18 @@ class Options:
 
     chosen: dict[str, Chosen] = field(default_factory=dict)
 
-    def set_option(self, name: str, value: str, origin: str, why: str = "") -> None:
+    def set_option(self, name: str, value: str, origin: str, reason: str = "") -> None:
         """Lay a value over what is there. Raises UsageError or SettingsError for retired names and for secrets."""
         check_name(name, origin)
         before = self.chosen.get(name)
         if before is None:
-            self.chosen[name] = Chosen(value, origin, why)
+            self.chosen[name] = Chosen(value, origin, reason)
         elif name in LISTS:
             joined = ",".join(dict.fromkeys([*before.value.split(","), *value.split(",")]))
-            self.chosen[name] = Chosen(joined, f"{before.origin} + {origin}", why or before.why)
+            self.chosen[name] = Chosen(joined, f"{before.origin} + {origin}", reason or before.reason)
         else:
             below = ((before.value, before.origin), *before.overridden)
-            self.chosen[name] = Chosen(value, origin, why, below)
+            self.chosen[name] = Chosen(value, origin, reason, below)
 
     def get(self, name: str) -> str | None:
         """Return the value on top, or None."""
@@ -105,7 +105,7 @@ class Options:
             self.chosen[name] = Chosen(text, origin)
         elif text:
             self.chosen[name] = Chosen(
-                f"{text} {before.value}", f"{origin} + {before.origin}", before.why, before.overridden
+                f"{text} {before.value}", f"{origin} + {before.origin}", before.reason, before.overridden
             )
 
     def drop(self, name: str) -> None:
@@ -206,3 +206,41 @@ def spark_submit_words(options: Options) -> list[str]:
     for name in sorted(set(options.chosen) - set(_WORDS)):
         argv += ["--conf", f"{name}={options.get(name)}"]
     return argv
+
+
+_PREFIX: Final = "spark.metrics.conf.*."
+_SINK: Final = f"{_PREFIX}sink.graphite."
+
+
+def add_metrics(options: Options, settings: Settings) -> None:
+    """Lay the options of the settings' ``metrics``."""
+    where = settings.where("metrics")
+    for name, (value, reason) in metrics_options(settings.metrics).items():
+        options.set_option(name, value, where, reason)
+
+
+def metrics_options(metrics: MetricsSettings) -> dict[str, tuple[str, str]]:
+    """Option → (value, why)."""
+    options: dict[str, tuple[str, str]] = {}
+    if metrics.host is not None:
+        options |= {
+            f"{_SINK}class": ("org.apache.spark.metrics.sink.GraphiteSink", "driver and executors send their metrics"),
+            f"{_SINK}host": (metrics.host, "the receiver; executors on other hosts must reach it, too"),
+            f"{_SINK}port": (str(metrics.port), "it asks for no password: keep it on loopback or behind a firewall"),
+            f"{_SINK}period": (str(metrics.period_seconds), "seconds between two reports"),
+            f"{_SINK}unit": ("seconds", "of the period"),
+            f"{_SINK}prefix": (metrics.prefix, "the first part of each name"),
+        }
+    if metrics.prometheus:
+        options |= {
+            f"{_PREFIX}sink.prometheusServlet.class": (
+                "org.apache.spark.metrics.sink.PrometheusServlet",
+                "the driver's metrics at /metrics/prometheus of Spark's page",
+            ),
+            f"{_PREFIX}sink.prometheusServlet.path": ("/metrics/prometheus", "where Prometheus reads them"),
+            "spark.ui.prometheus.enabled": ("true", "the executors' metrics at /metrics/executors/prometheus"),
+            "spark.ui.enabled": ("true", "both are parts of Spark's page"),
+        }
+    if options:
+        options[f"{_PREFIX}source.jvm.class"] = ("org.apache.spark.metrics.source.JvmSource", "pools and collections")
+    return options

@@ -28,13 +28,12 @@ from cmsspark.submit import (
     memory_rationale,
     script_lines,
     several_days,
-    spark_avro,
     watching,
     yarn,
 )
 from cmsspark.submit.arguments import Request, Signature, split
 from cmsspark.submit.command import Command, InstallPaths, build
-from cmsspark.submit.host import Host, check_java, find_java, find_spark, this_host
+from cmsspark.submit.host import Host, check_java, declares_avro, find_java, find_spark, this_host
 from cmsspark.submit.job_commands import load_command
 from cmsspark.submit.job_help import help_text, job_help, job_list
 from cmsspark.submit.package import ship
@@ -68,11 +67,11 @@ def run_spark(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     job = built_in(request.job)
     if request.has("--help"):
         return _echo(job_help(request.job, job))
-    if (days := several_days.days_of(request, job)) is not None:
+    if (days := several_days.parse_days(request, job)) is not None:
         return several_days.run(request, days, environ)
     if job is None:
-        if spark_avro.declares_avro(Path(request.job)):
-            request.given.setdefault("--avro", [])
+        if declares_avro(Path(request.job)):
+            request.values.setdefault("--avro", [])
         if (path := script_lines.python_path(Path(request.job), environ)) is not None:
             environ = {**environ, "PYTHONPATH": path}
     return submit(request, job, environ)
@@ -82,11 +81,11 @@ def _parsed(argv: Sequence[str], environ: Mapping[str, str]) -> Request:
     """Parse a command line, today's or one of CMSSpark."""
     cost_lines.check(argv)
     try:
-        request = split(argv, signature_of)
+        request = split(argv, load_signature)
     except script_lines.ScriptNotIncluded as error:
         behind = argv[list(argv).index(error.script) + 1 :]
         raise script_lines.answer(
-            error.script, behind, signature_of, lambda: bool(load_settings(None, environ).root)
+            error.script, behind, load_signature, lambda: bool(load_settings(None, environ).root)
         ) from None
     job = built_in(request.job) if request.job is not None else None
     if job is None or request.has("--help"):
@@ -95,10 +94,10 @@ def _parsed(argv: Sequence[str], environ: Mapping[str, str]) -> Request:
     def has_root() -> bool:
         return bool(load_settings(request.last("--settings"), environ).root)
 
-    translation = cmsspark_lines.translate(argv, job, signature_of(job.name) or {}, has_root)
+    translation = cmsspark_lines.translate(argv, job, load_signature(job.name) or {}, has_root)
     for note in translation.notes:
         sys.stderr.write(f"run_spark: {note}\n")
-    request = replace(split(translation.argv, signature_of), argv=translation.argv)
+    request = replace(split(translation.argv, load_signature), argv=translation.argv)
     if translation.default_day is None:
         return request
     return latest_date.without_date(request, job, translation.default_day, environ, functools.partial(job_options, job))
@@ -198,7 +197,7 @@ def built_in(name: str) -> Job | None:
         ) from None
 
 
-def signature_of(name: str) -> Signature | None:
+def load_signature(name: str) -> Signature | None:
     """Return a built-in job's options and whether each takes a value; None for one's own script."""
     job = built_in(name)
     if job is None:
@@ -344,8 +343,8 @@ def explanation(command: Command, spark: Command, settings: Settings, first: Seq
         lines.append(f"{name} = {chosen.value}")
         over = "".join(f"; over {value} from {origin}" for value, origin in chosen.overridden)
         lines.append(f"    from {chosen.origin}{over}")
-        if chosen.why:
-            lines.append(f"    why  {chosen.why}")
+        if chosen.reason:
+            lines.append(f"    why  {chosen.reason}")
     lines += ["", *memory_rationale.lines(command.options, settings.state_dir, job_name)]
     lines += [f"note: {note}" for note in command.notes]
     return "\n".join(lines)

@@ -22,7 +22,7 @@ from cmsspark.store.job_index import JOBS, find_job
 from cmsspark.submit import cmsspark_jobs, several_days
 from cmsspark.submit.arguments import Request
 from cmsspark.submit.cmsspark_lines import Translation, translate
-from cmsspark.submit.wrapper import job_options, run_spark, signature_of
+from cmsspark.submit.wrapper import job_options, load_signature, run_spark
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 #: The variables of the scripts that the lines are from.
@@ -109,7 +109,7 @@ def words_of(line: str) -> list[str]:
 
 def translated(line: str, *, has_root: bool = False) -> Translation:
     words = words_of(line)
-    return translate(words, find_job(words[0]), signature_of(words[0]) or {}, lambda: has_root)
+    return translate(words, find_job(words[0]), load_signature(words[0]) or {}, lambda: has_root)
 
 
 @pytest.fixture
@@ -219,10 +219,10 @@ def test_an_old_option_without_its_value_is_a_usage_error(option: str) -> None:
 def test_a_range_of_days_is_one_run_a_day(text: str, equals: bool) -> None:
     words = [f"--date={text}"] if equals else ["--date", text]
     request = Request("dbs_aaa", argv=["dbs_aaa.py", *words, "--fout", "x"])
-    assert several_days.days_of(request, JOBS["dbs_aaa"]) == [date(2026, 1, day) for day in (14, 15, 16)]
+    assert several_days.parse_days(request, JOBS["dbs_aaa"]) == [date(2026, 1, day) for day in (14, 15, 16)]
     one_day = Request("dbs_aaa", argv=["dbs_aaa.py", "--date", "2026-01-14"])
-    assert several_days.days_of(one_day, JOBS["dbs_aaa"]) is None
-    assert several_days.days_of(request, None) is None, "a script of one's own has its own --date"
+    assert several_days.parse_days(one_day, JOBS["dbs_aaa"]) is None
+    assert several_days.parse_days(request, None) is None, "a script of one's own has its own --date"
 
 
 def test_days_after_one_that_failed_run_too(environ: Mapping[str, str], capfd: pytest.CaptureFixture[str]) -> None:

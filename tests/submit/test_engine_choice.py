@@ -17,7 +17,7 @@ from cmsspark.run.inputs import INDEX_DUMP_BYTES_KEY
 from cmsspark.store.job_index import find_job
 from cmsspark.submit.arguments import split
 from cmsspark.submit.command import Command
-from cmsspark.submit.wrapper import instead, job_options, signature_of, with_engine
+from cmsspark.submit.wrapper import instead, job_options, load_signature, with_engine
 from tests.run.places import Place, write_streams
 from tests.submit.hosts import HOST, SETTINGS, command
 
@@ -27,7 +27,7 @@ HERE = replace(SETTINGS, root="/nothing/lies/here")
 
 def engine_of(*words: str, settings: Mapping[str, object] | None = None) -> tuple[Command, str]:
     """The command that runs, and why Spark counts; inputs lie on this host's disks unless the words say else."""
-    request = split(words, signature_of)
+    request = split(words, load_signature)
     given = replace(HERE, **(settings or {}))  # type: ignore[arg-type]
     assert request.job is not None
     job = find_job(request.job)

@@ -15,7 +15,7 @@ from cmsspark.base.errors import UsageError
 from cmsspark.settings.settings import load_settings
 from cmsspark.store.job_index import JOBS
 from cmsspark.submit.arguments import _BY_NAME, SHARED
-from cmsspark.submit.wrapper import built_in, check_root, signature_of, uncompiled
+from cmsspark.submit.wrapper import built_in, check_root, load_signature, uncompiled
 from tests.commands import LIGHT_JVM, RUN_SPARK, run_command
 
 REPO = Path(__file__).resolve().parent.parent.parent
@@ -171,7 +171,7 @@ def test_a_built_in_name_comes_before_a_file_and_a_path_is_always_a_file(
 @pytest.mark.parametrize("name", JOBS)
 def test_no_job_takes_a_name_of_the_wrapper_but_those_that_both_hear(name: str) -> None:
     ours = set(_BY_NAME) - {*SHARED, "--help", "--dry-run"}
-    assert not ours & set(signature_of(name) or {})
+    assert not ours & set(load_signature(name) or {})
 
 
 OWN = """

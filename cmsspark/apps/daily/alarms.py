@@ -67,9 +67,9 @@ class Mail:
         try:
             self._transmit(message, password)
         except (ssl.SSLCertVerificationError, smtplib.SMTPAuthenticationError) as error:
-            raise NotAllowed("mail cannot be sent", where=self.where, found=_text_of(error, password)) from None
+            raise NotAllowed("mail cannot be sent", where=self.where, found=_error_text(error, password)) from None
         except (OSError, smtplib.SMTPException) as error:
-            raise OutputError("mail cannot be sent", where=self.where, found=_text_of(error, password)) from None
+            raise OutputError("mail cannot be sent", where=self.where, found=_error_text(error, password)) from None
 
     def _transmit(self, message: EmailMessage, password: str | None) -> None:
         port = self.port or PORTS[self.security]
@@ -165,7 +165,7 @@ def _deadline(sock: Callable[[], socket.socket | None]) -> Iterator[None]:
         timer.cancel()
 
 
-def _text_of(error: Exception, password: str | None) -> str:
+def _error_text(error: Exception, password: str | None) -> str:
     """Return the error in a line, without the password in any of its encodings."""
     text = str(error) or type(error).__name__
     if isinstance(error, smtplib.SMTPResponseException):

@@ -112,7 +112,7 @@ def command(
 def _run(prepare: Callable[[Settings], tuple[Daily, date, date]], fout: str | None, settings_file: str | None) -> int:
     """Do the work and report it; what keeps daily from beginning is reported, too."""
     from cmsspark.apps.daily import metrics
-    from cmsspark.apps.daily.config import Targets, targets_of
+    from cmsspark.apps.daily.config import Targets, load_targets
     from cmsspark.apps.daily.notify import notify, notify_not_begun
     from cmsspark.apps.daily.run import worked
     from cmsspark.store.daily_state import DailyState
@@ -120,7 +120,7 @@ def _run(prepare: Callable[[Settings], tuple[Daily, date, date]], fout: str | No
     targets, state = Targets(), None
     try:
         settings = settings_of(settings_file)
-        targets = targets_of(settings)
+        targets = load_targets(settings)
         store = fout or settings.store
         state = DailyState(settings.state_dir, store) if store else None
         daily, since, until = prepare(settings)
@@ -226,7 +226,7 @@ def _show(daily: Daily, tasks: Sequence[PlannedTask]) -> int:
         state = f"not ready: {reasons}" if reasons else "would be run" if task.runs else "would be published"
         if skipped is not None:
             state = f"skipped: {skipped.reason}"
-        click.echo(f"{task.day}  {task.job.name}  {task.why}  {state}")
+        click.echo(f"{task.day}  {task.job.name}  {task.reason}  {state}")
     if not tasks:
         click.echo("nothing to do")
     return 0

@@ -120,7 +120,7 @@ class Targets:
     push: Push | None = None
 
 
-def targets_of(settings: Settings) -> Targets:
+def load_targets(settings: Settings) -> Targets:
     """Return the targets of the settings, each by itself: what is wrong elsewhere in ``daily`` does not keep a mail
     back.
     """

@@ -30,12 +30,12 @@ def heartbeat(now: float) -> Metrics:
     return {_HEARTBEAT: ("When cmsspark daily last was alive: it began, did a task, or ended.", {"": float(int(now))})}
 
 
-def of_error(code: int, now: float) -> Metrics:
+def error_metrics(code: int, now: float) -> Metrics:
     """Of a daily that could not begin: alive, with an exit code."""
     return {**heartbeat(now), **_ended(code, now)}
 
 
-def of_report(daily: Daily, report: DailyReport) -> Metrics:
+def report_metrics(daily: Daily, report: DailyReport) -> Metrics:
     """Of a daily that did its work. Days are labelled as ``2026-01-15``; instants are seconds since 1970."""
     now = daily.now()
     counts = Counter(outcome.word for outcome in report.outcomes)

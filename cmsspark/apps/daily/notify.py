@@ -28,7 +28,7 @@ _NAMED: Final = 5
 
 
 def notify(daily: Daily, first: date, last: date, outcomes: Sequence[TaskOutcome]) -> int:
-    """DailyReport the outcomes to the log, to Prometheus and by mail; return the exit code.
+    """Report the outcomes to the log, to Prometheus and by mail; return the exit code.
 
     A target that cannot be reached is named in the summary and changes nothing else.
     """
@@ -40,7 +40,7 @@ def notify(daily: Daily, first: date, last: date, outcomes: Sequence[TaskOutcome
     except Exception as error:
         problems.append(f"days before {first} cannot be checked: {error}")
     report = DailyReport(first, last, outcomes, overdue, unfinished)
-    values = metrics.of_report(daily, report)
+    values = metrics.report_metrics(daily, report)
     targets: list[Callable[[], None]] = [lambda: _mail(daily, report)]
     if (path := daily.config.metrics) is not None:
         targets.append(lambda: write_metrics(path, values))
@@ -52,7 +52,7 @@ def notify(daily: Daily, first: date, last: date, outcomes: Sequence[TaskOutcome
 
 
 def notify_not_begun(targets: Targets, state: DailyState | None, error: CmssparkError, now: float) -> int:
-    """DailyReport that daily could not begin, to the log, to Prometheus and by mail; return the exit code.
+    """Report that daily could not begin, to the log, to Prometheus and by mail; return the exit code.
 
     Another daily at work is in the log only: that one reports. The same error is mailed once.
     """
@@ -62,7 +62,7 @@ def notify_not_begun(targets: Targets, state: DailyState | None, error: Cmsspark
     problems: list[str] = []
     if error.exit_code != Exit.NOT_READY:
         sends: list[Callable[[], None]] = [lambda: _mail_not_begun(targets, state, error, line)]
-        values = metrics.of_error(code, now)
+        values = metrics.error_metrics(code, now)
         if (path := targets.metrics) is not None:
             sends.append(lambda: metrics.update(path, values))
         if (push := targets.push) is not None:
@@ -128,7 +128,7 @@ def _mail(daily: Daily, report: DailyReport) -> None:
     for outcome in report.outcomes:
         mark = " OVERDUE" if outcome in report.overdue else ""
         task = outcome.task
-        lines.append(f"{task.day} {task.job.name}: {outcome.word}{mark}: {outcome.text} ({task.why})")
+        lines.append(f"{task.day} {task.job.name}: {outcome.word}{mark}: {outcome.text} ({task.reason})")
     if report.unfinished:
         lines += ["", "Days before that are not done, and that no daily tries again:"]
         lines += [f"{key}: {record.word}: {record.text}" for key, record in sorted(report.unfinished.items())]

@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import date, timedelta
 from typing import Any, Final
 
 from cmsspark import __version__
@@ -31,13 +31,13 @@ POLICIES: Final = ("require", "partial", "tmp")
 
 @dataclass(frozen=True)
 class PlannedTask:
-    """A task of a day. ``why``: missing, stale (with the reason), unpublished. ``runs`` is False where the result only
-    needs publishing; ``options`` go to the job; ``error`` is set where planning failed.
+    """A task of a day. ``reason``: missing, stale (with what changed), unpublished. ``runs`` is False where the result
+    only needs publishing; ``options`` go to the job; ``error`` is set where planning failed.
     """
 
     day: date
     job: Job
-    why: str
+    reason: str
     runs: bool = True
     options: tuple[str, ...] = ()
     readiness: Readiness = field(default_factory=Readiness)
@@ -62,11 +62,11 @@ class Planner:
         """Return what is to be done, or None. ``force``: a run in any case."""
         try:
             manifest = self._manifest(job, day)
-            why = "missing" if manifest is None else self._stale(job, day, manifest)
-            if why or force:
+            reason = "missing" if manifest is None else self._stale(job, day, manifest)
+            if reason or force:
                 ready, options = self._ready(job, day, manifest)
                 digest = self._fingerprint(job, day, options)
-                return PlannedTask(day, job, why or "forced", True, options, ready, fingerprint=digest)
+                return PlannedTask(day, job, reason or "forced", True, options, ready, fingerprint=digest)
             if manifest and not self._is_published(job, day, manifest):
                 return PlannedTask(day, job, "unpublished", runs=False)
         except CmssparkError as error:
@@ -217,3 +217,23 @@ def _listing(source: DayInput) -> Listing:
 
 def _one_line(error: CmssparkError) -> str:
     return error.problem if error.found is None else f"{error.problem}, found {error.found}"
+
+
+#: Days that are looked at, the newest first.
+LOOKED_AT: Final = 31
+
+
+def latest_day(planner: Planner, jobs: Sequence[Job], until: date) -> date:
+    """Return the newest day up to ``until`` that all ``jobs`` could be run for now; whether it was run does not matter.
+
+    Raises NotReady (75) where none of the last 31 days is complete.
+    """
+    for back in range(LOOKED_AT):
+        day = until - timedelta(days=back)
+        if all(planner.is_complete(job, day) for job in jobs):
+            return day
+    raise NotReady(
+        f"no day has complete inputs for {', '.join(job.name for job in jobs)}",
+        found=f"none from {until - timedelta(days=LOOKED_AT - 1)} to {until}",
+        next_step=f"cmsspark daily --dry-run --date {until} lists what is missing",
+    )

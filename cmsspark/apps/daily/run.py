@@ -81,7 +81,7 @@ class Daily:
 
     def latest_day(self, until: date) -> date:
         """Return the newest day up to ``until`` whose inputs are complete for all jobs. Raises NotReady (75)."""
-        from cmsspark.apps.daily.latest import latest_day
+        from cmsspark.apps.daily.planner import latest_day
 
         return latest_day(self._planner(until, until), self.config.jobs, until)
 
@@ -167,7 +167,7 @@ class Daily:
         estimate = (time.monotonic() - self._began) / self._ended * pending
         more = f"; {pending} to go, about {max(1, round(estimate / 60))} min" if pending and estimate > 30 else ""
         name = f"{task.job.name} of {task.day}"
-        self.log(f"[{self._ended} of {total}] {name} ({task.why}): {outcome.word}, {outcome.text}{more}")
+        self.log(f"[{self._ended} of {total}] {name} ({task.reason}): {outcome.word}, {outcome.text}{more}")
         self.heartbeat()
         return outcome
 

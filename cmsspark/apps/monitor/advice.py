@@ -187,11 +187,11 @@ def _overhead(worst: Worst, run: RunMetrics, role: str, confidence: str) -> Advi
         reason = "spark.executor.processTreeMetrics.enabled is off, or the system has no /proc"
         return Advice(subject, f"not known: no memory of processes was measured ({reason})")
     beyond = max(0, worst.jvm_rss - heap)
-    need = max(sizes.LEAST_OVERHEAD, int(_HEADROOM * (beyond + worst.python + worst.other)))
+    need = max(sizes.LEAST_OVERHEAD, int(_HEADROOM * (beyond + worst.python + worst.other_processes)))
     formula = "max(384 MB, 1.2 × (max(0, JVM RSS − heap) + Python + other))"
     if worst.killed:
         need, formula = max(need, int(_KILLED_FACTOR * now)), f"max({formula}, 1.5 × {volume(now)}: it was killed)"
-    inputs = f"JVM RSS {volume(worst.jvm_rss)}, Python {volume(worst.python)}, other {volume(worst.other)}"
+    inputs = f"JVM RSS {volume(worst.jvm_rss)}, Python {volume(worst.python)}, other {volume(worst.other_processes)}"
     if need > now or (need < SHRINK_BELOW * now and worst.has_succeeded):
         option = f"spark.{role}.memoryOverhead"
         return _sized(subject, option, now, need, "what is outside of the heap", inputs, formula, confidence)

@@ -22,7 +22,7 @@ class Worst(Struct):
     storage: int = 0
     jvm_rss: int = 0
     python: int = 0
-    other: int = 0
+    other_processes: int = 0
     off_heap_used: int = 0
     direct: int = 0
     gc_share: float = 0.0
@@ -79,7 +79,7 @@ def _take(worst: Worst, entry: ExecutorEntry) -> None:
     # Spark runs pgrep to see its children: for a moment such a child is a copy of the JVM, as large in addresses.
     is_copy = peaks.get("ProcessTreeOtherVMemory", 0) > 0.9 * peaks.get("ProcessTreeJVMVMemory", 1)
     if not is_copy:
-        worst.other = max(worst.other, peaks.get("ProcessTreeOtherRSSMemory", 0))
+        worst.other_processes = max(worst.other_processes, peaks.get("ProcessTreeOtherRSSMemory", 0))
 
 
 def rate_confidence(runs: Sequence[RunMetrics]) -> str:

@@ -18,8 +18,7 @@ from cmsspark.apps.monitor import event_records as records
 from cmsspark.apps.monitor import memory_sizes as sizes
 from cmsspark.apps.monitor.event_log_files import LogLines
 from cmsspark.apps.monitor.event_plans import Plans, Rdds
-from cmsspark.apps.monitor.event_stages import OpenStage, TaskSums, merge_peaks
-from cmsspark.apps.monitor.quantile_sketch import Spans
+from cmsspark.apps.monitor.event_stages import OpenStage, Spans, TaskSums, merge_peaks
 from cmsspark.base.errors import DataError
 from cmsspark.store.run_metrics import ExecutorEntry, RunMetrics, StageEntry
 
@@ -51,7 +50,7 @@ class EventLogReader:
     _last_was_damaged: bool = False
     _stages: dict[tuple[int, int], OpenStage] = field(default_factory=dict)
     _ended: dict[tuple[int, int], OpenStage] = field(default_factory=dict)
-    _kept: list[tuple[int, int, StageEntry]] = field(default_factory=list)
+    _longest_stages: list[tuple[int, int, StageEntry]] = field(default_factory=list)
     _executors: dict[str, ExecutorEntry] = field(default_factory=dict)
     #: By executor; None for those of the run.
     _sums: dict[str | None, TaskSums] = field(default_factory=dict)
@@ -96,7 +95,8 @@ class EventLogReader:
         self._stages.clear()
         for stage in self._ended.values():
             stage.closed()
-        run.stages = sorted((entry for _, _, entry in self._kept), key=lambda entry: (entry.stage, entry.attempt))
+        stages = (entry for _, _, entry in self._longest_stages)
+        run.stages = sorted(stages, key=lambda entry: (entry.stage, entry.attempt))
         run.executors = list(self._executors.values())
         run.queries, run.rdd_hints = self._plans.queries(), self._rdds.hints()
         run.task_spans = self._spans.merged()
@@ -183,10 +183,10 @@ class EventLogReader:
         self.run.stage_count += 1
         # The number only orders stages with as much task time.
         item = (entry.totals.task_ms, -self.run.stage_count, entry)
-        if len(self._kept) < MOST_STAGES:
-            heapq.heappush(self._kept, item)
+        if len(self._longest_stages) < MOST_STAGES:
+            heapq.heappush(self._longest_stages, item)
         else:
-            heapq.heappushpop(self._kept, item)
+            heapq.heappushpop(self._longest_stages, item)
 
     def _task_end(self, event: records.TaskEnd) -> None:
         info = event.info

@@ -118,7 +118,7 @@ class Plans:
     def _note(self, execution: int, root: PlanNode) -> None:
         counted = self._counted.setdefault(execution, {})
         joins = self._joins.setdefault(execution, {})
-        for kind, node, ids in _of_interest(root, is_collected=_is_collected(self._open[execution].description)):
+        for kind, node, ids in _interesting_nodes(root, is_collected=_is_collected(self._open[execution].description)):
             counted.setdefault((kind, node.text[:_TEXT]), set()).update(ids)
             self._ids.update(dict.fromkeys(ids, execution))
         for node in _nodes(root):
@@ -146,7 +146,7 @@ def _is_collected(description: str) -> bool:
     return description.startswith(("collect at", "toPandas at", "toArrow at"))
 
 
-def _of_interest(root: PlanNode, *, is_collected: bool) -> Iterator[tuple[str, PlanNode, list[int]]]:
+def _interesting_nodes(root: PlanNode, *, is_collected: bool) -> Iterator[tuple[str, PlanNode, list[int]]]:
     """(kind, node, ids of accumulators) of a plan."""
     # The nodes above that only pass rows on: for a sort they show what becomes of its rows.
     queue: list[tuple[PlanNode, tuple[str, ...] | None]] = [(root, ())]

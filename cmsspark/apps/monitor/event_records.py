@@ -67,7 +67,6 @@ class StorageLevel(Struct):
 
 class Rdd(Struct):
     id: Int = field(name="RDD ID")
-    name: str = field(name="Name", default="")
     callsite: str = field(name="Callsite", default="")
     parents: list[int] = field(name="Parent IDs", default_factory=list)
     level: StorageLevel = field(name="Storage Level", default_factory=StorageLevel)

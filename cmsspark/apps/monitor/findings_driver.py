@@ -46,12 +46,12 @@ _UNREACHED: Final = re.compile(
 
 def driver_findings(metrics: RunMetrics) -> Iterator[Finding]:
     """Yield the findings of the driver and of Python workers."""
-    yield from _of_logs(metrics)
+    yield from _log_findings(metrics)
     yield from growth_findings(metrics)
     yield from _leak(metrics)
 
 
-def _of_logs(metrics: RunMetrics) -> Iterator[Finding]:
+def _log_findings(metrics: RunMetrics) -> Iterator[Finding]:
     for line in metrics.log_lines:
         if (match := _UNREACHED.search(line)) is not None:
             cure = "spark.driver.host must be a name or address that nodes reach, spark.driver.port open to them"

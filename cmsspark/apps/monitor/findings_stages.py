@@ -57,7 +57,7 @@ IDLE_LEAST_MS: Final = 30_000
 
 def stage_findings(metrics: RunMetrics) -> Iterator[Finding]:
     """Yield the findings of all stages."""
-    findings = [finding for stage in metrics.stages for finding in _of_stage(metrics, stage)]
+    findings = [finding for stage in metrics.stages for finding in _judge_stage(metrics, stage)]
     yield from findings
     totals = metrics.totals
     most = GC_SHARE if totals.run_ms >= GC_LONG_MS else GC_SHARE_SHORT
@@ -73,12 +73,12 @@ def stage_findings(metrics: RunMetrics) -> Iterator[Finding]:
         yield from _idle(metrics)
 
 
-def place(stage: StageEntry) -> str:
+def stage_name(stage: StageEntry) -> str:
     """Return how a finding names a stage."""
     return f"stage {stage.stage}{f'.{stage.attempt}' if stage.attempt else ''}, {stage.name}"
 
 
-def _of_stage(metrics: RunMetrics, stage: StageEntry) -> Iterator[Finding]:
+def _judge_stage(metrics: RunMetrics, stage: StageEntry) -> Iterator[Finding]:
     # A stage that was never submitted, such as one that failed before, has no duration.
     duration, cores = stage.duration_ms or 0, parallel_tasks(metrics, stage)
     uneven = _skew(stage) or (_straggler(stage) if cores > 1 else None)
@@ -89,7 +89,7 @@ def _of_stage(metrics: RunMetrics, stage: StageEntry) -> Iterator[Finding]:
     if duration >= FEW_TASKS_MS and 0 < stage.task_count < cores:
         title = f"{stage.task_count} tasks on {cores} cores, for {duration / 1000:.0f} s"
         cure = f"repartition({cores} or more) before it, or a larger spark.sql.shuffle.partitions / minPartitions"
-        yield Finding("few_tasks", title, place(stage), cure)
+        yield Finding("few_tasks", title, stage_name(stage), cure)
     if (tiny := _tiny(stage, cores)) is not None:
         yield tiny
 
@@ -103,15 +103,15 @@ def _skew(stage: StageEntry) -> Finding | None:
         # Where most tasks get nothing, a median of 0 would make everything skewed.
         if spread.max >= SKEW_BYTES and spread.max >= SKEW_FACTOR * max(spread.median, MB):
             title = f"one task has {volume(spread.max)} {kind}, the median {volume(spread.median)}"
-            return Finding("skewed_stage", f"{title} ({task})", place(stage), cure)
+            return Finding("skewed_stage", f"{title} ({task})", stage_name(stage), cure)
     times, rows = stage.task_ms, stage.shuffle_read_records
     is_slower = times.max >= _ROWS_MS and times.max >= SKEW_FACTOR * times.median
     if rows.max >= SKEW_ROWS and rows.max >= SKEW_ROWS_FACTOR * max(rows.median, _LEAST_ROWS) and is_slower:
         title = f"one task has {rows.max:,} rows of the shuffle, the median {rows.median:,} ({task})"
-        return Finding("skewed_stage", title, place(stage), cure)
+        return Finding("skewed_stage", title, stage_name(stage), cure)
     if _has_more(stage) and times.max >= SLOW_MS and times.max >= SKEW_FACTOR * max(times.median, 1000):
         title = f"one task ran {times.max / 1000:.0f} s, the median {times.median / 1000:.1f} s"
-        return Finding("skewed_stage", title, place(stage), cure)
+        return Finding("skewed_stage", title, stage_name(stage), cure)
     return None
 
 
@@ -131,14 +131,14 @@ def _straggler(stage: StageEntry) -> Finding | None:
     title = f"one task ran {times.max / 1000:.0f} s, the median {times.median / 1000:.1f} s, with as much data"
     task = f"task {stage.slowest_task} on {stage.slowest_task_host}"
     cure = "look for a record of that task that is expensive, or a slow host (then: spark.speculation=true)"
-    return Finding("straggler", f"{title} ({task})", place(stage), cure)
+    return Finding("straggler", f"{title} ({task})", stage_name(stage), cure)
 
 
 def _spill(stage: StageEntry) -> Finding:
     totals = stage.totals
     title = f"{volume(totals.disk_spilled_bytes)} spilled to disk ({volume(totals.memory_spilled_bytes)} in memory)"
     cure = "cmsspark lab advise has the partitions and the heap that it takes; or fewer cores in an executor"
-    return Finding("spill", title, place(stage), cure)
+    return Finding("spill", title, stage_name(stage), cure)
 
 
 def _tiny(stage: StageEntry, cores: int) -> Finding | None:
@@ -150,7 +150,7 @@ def _tiny(stage: StageEntry, cores: int) -> Finding | None:
     if stage.duration_ms:
         title += f", for {stage.duration_ms / 1000:.0f} s"
     cure = "fewer partitions: coalesce(n), a smaller spark.sql.shuffle.partitions, or spark.sql.adaptive.enabled=true"
-    return Finding("tiny_tasks", title, place(stage), cure)
+    return Finding("tiny_tasks", title, stage_name(stage), cure)
 
 
 def _idle(metrics: RunMetrics) -> Iterator[Finding]:

@@ -11,14 +11,11 @@ import sys
 import warnings
 from typing import Final
 
-from cmsspark.apps.monitor.lint_empty_checks import CountedNames, is_bare_call, is_test_of_emptiness
 from cmsspark.apps.monitor.lint_loops import CalledFunctions, deciding_actions
-from cmsspark.apps.monitor.lint_names import SharedNames, uses_spark
-from cmsspark.apps.monitor.lint_noqa import is_silenced, silenced_lines
-from cmsspark.apps.monitor.lint_rows import RowRules
-from cmsspark.apps.monitor.lint_rules import Problem
-from cmsspark.apps.monitor.lint_tables import GROUPS
-from cmsspark.apps.monitor.lint_udfs import UdfNames, arrow_is_set
+from cmsspark.apps.monitor.lint_names import SharedNames, UdfNames, arrow_is_set, uses_spark
+from cmsspark.apps.monitor.lint_rows import CountedNames, RowRules, is_bare_call, is_test_of_emptiness
+from cmsspark.apps.monitor.lint_rules import Problem, is_silenced, silenced_lines
+from cmsspark.apps.monitor.lint_values import GROUPS
 
 _ACTIONS: Final = frozenset({"collect", "toPandas", "toArrow", "show", "toLocalIterator", "first", "count", "isEmpty"})
 _SORTS: Final = frozenset({"orderBy", "sort", "sortBy", "sortByKey"})

@@ -111,10 +111,10 @@ class CalledFunctions:
     def problems(self) -> Iterator[tuple[ast.Call, str]]:
         """Yield (call in a loop, the function and its action)."""
         for call, name in self._in_loops:
-            if name in self._defined and (action := self._action_of(name)) is not None:
+            if name in self._defined and (action := self._find_action(name)) is not None:
                 yield call, f"{name}() calls {action}"
 
-    def _action_of(self, name: str) -> str | None:
+    def _find_action(self, name: str) -> str | None:
         queue, seen = [name], {name}
         while queue:
             function = queue.pop()

@@ -1,8 +1,12 @@
-"""The rules of ``cmsspark lab lint``, and the problems that they find."""
+"""The rules of ``cmsspark lab lint``, the problems that they find, and the lines that ``# noqa`` silences."""
 
 from __future__ import annotations
 
+import re
+import tokenize
+from contextlib import suppress
 from dataclasses import dataclass
+from io import BytesIO
 from typing import Final, NamedTuple
 
 
@@ -86,3 +90,38 @@ class Problem:
     def rule(self) -> Rule:
         """What the code stands for."""
         return RULES[self.code]
+
+
+#: It may follow another comment, such as one for the types.
+_NOQA: Final = re.compile(r"(?:^|\s)#\s*noqa\b(?P<codes>\s*:\s*[A-Z]+\d+(?:[,\s]+[A-Z]+\d+)*)?", re.IGNORECASE)
+
+
+def silenced_lines(source: bytes) -> dict[int, list[str | None]]:
+    """Line → codes of each ``# noqa``, None for all.
+
+    At the end of a statement over several lines it is for all of them: a line that ends with a backslash has no
+    comment. Within one it is for its line.
+    """
+    silenced: dict[int, list[str | None]] = {}
+    first = 0
+    at_end: tuple[int, str | None] | None = None
+    with suppress(tokenize.TokenError):
+        for token in tokenize.tokenize(BytesIO(source).readline):
+            line = token.start[0]
+            if token.type == tokenize.COMMENT:
+                if (match := _NOQA.search(token.string)) is not None:
+                    silenced.setdefault(line, []).append(match["codes"])
+                    at_end = line, match["codes"]
+            elif token.type == tokenize.NEWLINE:
+                if at_end is not None and at_end[0] == line:
+                    for number in range(first or line, line):
+                        silenced.setdefault(number, []).append(at_end[1])
+                first = 0
+            elif token.type not in (tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING):
+                first = first or line
+    return silenced
+
+
+def is_silenced(code: str, line: int, silenced: dict[int, list[str | None]]) -> bool:
+    """Return whether a code is silenced in a line."""
+    return any(codes is None or code in codes.upper() for codes in silenced.get(line, ()))

@@ -24,7 +24,7 @@ from cmsspark.base.errors import DataError, InputMissing, NotReady
 from cmsspark.settings.settings import MetricsSettings
 from cmsspark.store import run_metrics
 from cmsspark.store.process_samples import ProcessSample
-from cmsspark.store.run_metrics import RunMetrics
+from cmsspark.store.run_metrics import Query, RunMetrics, StageEntry
 
 #: Seconds of a connection and of a sending at most.
 _TIMEOUT: Final = 1.0
@@ -97,28 +97,13 @@ def process_lines(prefix: str, samples: Iterable[ProcessSample]) -> list[str]:
     return lines
 
 
-class _Stage(msgspec.Struct):
-    stage: int
-    attempt: int = 0
-    name: str = ""
-    submitted_ms: int | None = None
-    completed_ms: int | None = None
-
-
-class _Query(msgspec.Struct):
-    execution: int
-    description: str = ""
-    began_ms: int | None = None
-    ended_ms: int | None = None
-
-
 class _Measured(msgspec.Struct):
     """What annotations need of a measured run (``monitor/runs/RUN/run.json``)."""
 
     run: str
     application: str | None = None
-    stages: list[_Stage] = []
-    queries: list[_Query] = []
+    stages: list[StageEntry] = []
+    queries: list[Query] = []
 
 
 @dataclass(frozen=True)

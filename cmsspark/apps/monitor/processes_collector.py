@@ -26,7 +26,6 @@ from cmsspark.base import clock
 from cmsspark.base.errors import CmssparkError, OutputError, UsageError
 from cmsspark.store.process_samples import RUNNING, LogEntry, ProcessSample, WatchedRun, open_processes
 
-DEFAULT_PORT: Final = 8_766
 #: Bytes of a request at most.
 MOST_BYTES: Final = 8_000_000
 BATCHES: Final = "/v1/batches"
@@ -122,7 +121,7 @@ class Collector:
             database.add(batch.samples, [*batch.log, *notes])
         return Stored(len(batch.samples), stored.status)
 
-    def status_of(self, run: str) -> str | None:
+    def read_status(self, run: str) -> str | None:
         """Return the state of a run; None for one that is not known."""
         with open_processes(self.state_dir) as database:
             return next((entry.status for entry in database.runs() if entry.run == run), None)
@@ -165,7 +164,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif not self._is_allowed():
             self._answer(401, {"error": "the token is missing or wrong"})
         elif match := _RUN_PATH.fullmatch(self.path):
-            self._guarded(lambda: self._state_of(match[1]))
+            self._guarded(lambda: self._answer_status(match[1]))
         else:
             self._answer(404, {"error": "there is no such address"})
 
@@ -222,8 +221,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self._answer(200, self.server.collector.store(batch, sender))
 
-    def _state_of(self, run: str) -> None:
-        status = self.server.collector.status_of(run)
+    def _answer_status(self, run: str) -> None:
+        status = self.server.collector.read_status(run)
         self._answer(200 if status else 404, {"status": status or "UNKNOWN"})
 
     def _guarded(self, work: Callable[[], None]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -227,8 +226,3 @@ def _short(words: Sequence[str], name: str) -> str:
         elif not word.startswith("-"):
             return redacted([f"{program} {word.rpartition('/')[2]}"])[:_SHORT]
     return program[:_SHORT]
-
-
-def own_cpu_seconds() -> float:
-    """CPU that this process has used."""
-    return time.process_time()

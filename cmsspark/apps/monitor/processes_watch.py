@@ -18,7 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from cmsspark.base import clock
 from cmsspark.store.process_samples import DONE, ENDED, FAILED, LogEntry, ProcessSample, WatchedRun, open_processes
@@ -36,7 +36,6 @@ MOST_FOR_RUN: Final = 5.0
 _FLUSH: Final = 10.0
 #: Seconds that a run's exit code is waited for after its root has ended.
 _PATIENCE: Final = 2.0
-OFF: Final = "CMSSPARK_MONITOR"
 
 
 @dataclass(frozen=True)
@@ -133,7 +132,7 @@ def watch(run: str, root: int, options: WatchOptions, channel: int | None = None
     begun = time.monotonic()
     if _ends_within(handle, SHORT_INTERVAL if options.interval is None else min(options.interval, SHORT_INTERVAL)):
         return  # too short to be seen
-    from cmsspark.apps.monitor.processes_sampler import TreeSampler, own_cpu_seconds
+    from cmsspark.apps.monitor.processes_sampler import TreeSampler
 
     sampler = TreeSampler(run, [root], left_out=[os.getpid()])
     row = WatchedRun(run, clock.now_ms() - 1000, socket.gethostname(), options.job, root_pid=root, suite=options.suite)
@@ -155,8 +154,8 @@ def watch(run: str, root: int, options: WatchOptions, channel: int | None = None
                 database.add(waiting)
                 waiting, flushed = [], time.monotonic()
             # The first sample has the imports in it.
-            begun_cpu = begun_cpu or own_cpu_seconds()
-            cost = (own_cpu_seconds() - begun_cpu) / max(1, sampler.ticks - 1)
+            begun_cpu = begun_cpu or time.process_time()
+            cost = (time.process_time() - begun_cpu) / max(1, sampler.ticks - 1)
             age = time.monotonic() - begun
             if _ends_within(handle, next_interval(age, cost, options.interval, used=cpu / age)):
                 break
@@ -165,7 +164,7 @@ def watch(run: str, root: int, options: WatchOptions, channel: int | None = None
         if row.exit_code is None:
             row.exit_code = _recorded_code(options.state_dir, root, row.start_ms)
         row.status = ENDED if row.exit_code is None else DONE if row.exit_code == 0 else FAILED
-        text = f"the monitor used {own_cpu_seconds():.2f} s of CPU, the processes {cpu:.2f} s"
+        text = f"the monitor used {time.process_time():.2f} s of CPU, the processes {cpu:.2f} s"
         database.add(waiting, [LogEntry(run, row.end_ms, "info", text, row.host)])
         database.put_run(row)
 
@@ -225,8 +224,3 @@ def _user() -> str | None:
     with suppress(Exception):
         return getpass.getuser()
     return None
-
-
-def is_off(environ: Any) -> bool:
-    """Return whether the environment turns the watch off (``CMSSPARK_MONITOR=0``)."""
-    return environ.get(OFF, "").lower() in ("0", "no", "off", "false")

@@ -189,8 +189,6 @@ def thinned(samples: list[Sample]) -> list[Sample]:
 
 
 _MAGIC: Final = b"\xca\xfe\xc0\xc0"
-_HEADER: Final = 32
-_ENTRY: Final = 20
 _USED: Final = re.compile(rb"sun\.gc\.generation\.\d+\.space\.\d+\.used")
 _LONG: Final = ord("J")
 

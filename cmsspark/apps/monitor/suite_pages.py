@@ -25,10 +25,10 @@ _TOP: Final = 10
 _NOTHING: Final = "–"
 
 
-def results_page(result: SuiteResult, samples: Sequence[ProcessSample], others: Sequence[SuiteResult] = ()) -> str:
+def results_page(result: SuiteResult, samples: Sequence[ProcessSample], other_sizes: Sequence[SuiteResult] = ()) -> str:
     """Return a run of a suite: maxima by step and role, memory and CPU over time, the largest processes.
 
-    ``others``: the runs of the same release with other input sizes.
+    ``other_sizes``: the runs of the same release with other input sizes.
     """
     run, bands = result.run, _bands(result)
     cpu = _by_role(samples, "cpu_percent", run.start_ms)
@@ -41,8 +41,8 @@ def results_page(result: SuiteResult, samples: Sequence[ProcessSample], others: 
         section("CPU by role", _lines(cpu, "CPU by role", _percent, bands=bands), about="Percent of one core."),
         section("Largest processes", top, about="The processes with the most resident memory."),
     ]
-    if len(others) > 1:
-        parts.append(_scaling(others))
+    if len(other_sizes) > 1:
+        parts.append(_scaling(other_sizes))
     return document(f"Results of {run.suite}", parts, _about(run))
 
 
@@ -86,9 +86,9 @@ def hosts_page(samples: Iterable[ProcessSample], now_ms: int, this_host: Sequenc
         age = max(0, now_ms - processes[0].time_ms) / 1000
         containers = len({process.container for process in processes if process.container})
         for role in ROLES:
-            own = [process for process in processes if process.role == role]
-            if own:
-                rows.append((host, f"{age:,.0f} s ago", role, len(own), containers, *_sums(own)))
+            members = [process for process in processes if process.role == role]
+            if members:
+                rows.append((host, f"{age:,.0f} s ago", role, len(members), containers, *_sums(members)))
     heads = ("host", "seen", "role", "processes", "containers", "CPU %", "resident", "virtual", "open files")
     parts = [
         section("This host", table((), this_host, (0, 1))),
@@ -120,12 +120,12 @@ def _lines(
     return plot(lines, x, y, about=f"{about}: {summary}", width=WIDE, bands=bands)
 
 
-def _sums(own: Sequence[ProcessSample]) -> tuple[str, str, str, str]:
+def _sums(members: Sequence[ProcessSample]) -> tuple[str, str, str, str]:
     return (
-        f"{sum(process.cpu_percent or 0 for process in own):,.0f}",
-        _volume(sum(process.rss_bytes or 0 for process in own)),
-        _volume(sum(process.virtual_bytes or 0 for process in own)),
-        f"{sum(process.fds or 0 for process in own):,}",
+        f"{sum(process.cpu_percent or 0 for process in members):,.0f}",
+        _volume(sum(process.rss_bytes or 0 for process in members)),
+        _volume(sum(process.virtual_bytes or 0 for process in members)),
+        f"{sum(process.fds or 0 for process in members):,}",
     )
 
 

@@ -49,7 +49,7 @@ def test_of_ten_days_exactly_three_missing_and_one_stale_are_done_oldest_first(p
     place.log(stale, 1_001)
     outcomes = place.work()
     assert place.runs() == place.sent() == sorted([*missing, stale])
-    assert {outcome.task.day: outcome.task.why for outcome in outcomes} == {
+    assert {outcome.task.day: outcome.task.reason for outcome in outcomes} == {
         **dict.fromkeys(missing, "missing"), stale: "stale: the files of eos have changed",
     }  # fmt: skip
 
@@ -84,7 +84,7 @@ def test_a_schema_that_changed_makes_days_stale_and_they_stay_readable(done: Mor
     path = Path(done.fout) / JOB / DAYS[2].isoformat() / "runs" / done.manifest(DAYS[2])["run"] / "manifest.json"
     path.write_text(path.read_text().replace(done.manifest(DAYS[2])["tables"][JOB]["schema"], "another"))
     (outcome,) = done.work()
-    assert outcome.task.why == "stale: the schema of dbs_eos has changed"
+    assert outcome.task.reason == "stale: the schema of dbs_eos has changed"
     assert done.runs() == [DAYS[2]]
 
 
@@ -122,7 +122,7 @@ def test_with_the_policy_tmp_an_open_day_is_read_and_done_again_when_it_is_final
     assert place.work(first=LAST) == []
     open_folder.rename(folder)
     (outcome,) = place.work(first=LAST)
-    assert outcome.task.why == "stale: eos is final now"
+    assert outcome.task.reason == "stale: eos is final now"
     assert place.manifest(LAST)["partial"] is False
 
 
@@ -133,12 +133,12 @@ def test_a_source_that_may_be_left_out_is_and_the_day_is_done_again_when_it_arri
     assert task.options == ("--allow-missing",)
     assert task.readiness.is_ready
     place.store(LAST)
-    assert "aaa" not in daily.tasks(LAST, LAST)[0].why
+    assert "aaa" not in daily.tasks(LAST, LAST)[0].reason
     aaa = place.root / "project/monitoring/archive/xrootd/enr/gled/2026/01/31"
     aaa.mkdir(parents=True)
     (aaa / "part-0").write_bytes(b"x")
     os.utime(aaa / "part-0", (NOW - HOUR, NOW - HOUR))
-    assert daily.tasks(LAST, LAST)[0].why == "stale: aaa has arrived"
+    assert daily.tasks(LAST, LAST)[0].reason == "stale: aaa has arrived"
 
 
 def test_a_day_still_being_written_waits_until_it_is_quiet(place: Mornings) -> None:

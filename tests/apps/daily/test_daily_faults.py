@@ -85,7 +85,7 @@ def test_force_runs_what_is_done_or_given_up(place: Mornings) -> None:
     place.started.clear()
     outcomes = worked(replace(place.daily(), force=True), DAYS[-2], LAST)
     assert place.runs() == [DAYS[-2], LAST]
-    assert [outcome.task.why for outcome in outcomes] == ["forced", "missing"]
+    assert [outcome.task.reason for outcome in outcomes] == ["forced", "missing"]
 
 
 def test_a_state_that_is_damaged_or_cannot_be_written_stops_no_day(place: Mornings) -> None:
@@ -122,7 +122,7 @@ def test_documents_that_could_not_be_sent_are_sent_the_next_time(place: Mornings
     (outcome,) = place.work(first=LAST)
     assert (outcome.word, outcome.code) == ("unsent", 75)
     place.codes.clear()
-    assert [one.task.why for one in place.work(first=LAST)] == ["unpublished"]
+    assert [one.task.reason for one in place.work(first=LAST)] == ["unpublished"]
 
 
 def test_an_input_that_is_gone_when_the_run_starts_is_75_for_daily(place: Mornings) -> None:

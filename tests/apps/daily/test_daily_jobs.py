@@ -77,7 +77,7 @@ def test_each_job_of_a_day_can_be_planned(tmp_path: Path, job: Job) -> None:
     layout = Layout.of(settings, str(tmp_path))
     task = Planner(LocalFiles(), layout, str(tmp_path / "store"), Rules(), {}, None, 0).task(planned, DAY)
     # Without inputs it waits, and a job on stored results is run.
-    assert task is not None and task.why == "missing" and task.error is None
+    assert task is not None and task.reason == "missing" and task.error is None
     assert task.readiness.is_ready == job.name.startswith("popularity_")
 
 

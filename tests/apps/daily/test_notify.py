@@ -178,7 +178,7 @@ def test_metrics_show_how_fresh_each_day_of_a_job_is(place: Mornings) -> None:
 
 def test_a_heartbeat_replaces_its_own_metric_and_keeps_all_others(tmp_path: Path) -> None:
     path = tmp_path / "cms.prom"
-    metrics.update(path, metrics.of_error(65, 100.0))
+    metrics.update(path, metrics.error_metrics(65, 100.0))
     metrics.update(path, metrics.heartbeat(200.0))
     lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
     assert sorted(lines) == [

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from cmsspark.apps.monitor import event_log_files
 from cmsspark.apps.monitor.event_log import EventLogReader, read_event_log
 from cmsspark.apps.monitor.event_log_files import find_log
-from cmsspark.apps.monitor.quantile_sketch import QuantileSketch, Spans
+from cmsspark.apps.monitor.event_stages import QuantileSketch, Spans
 from cmsspark.base.errors import InputMissing, UsageError
 from cmsspark.main import command
 from cmsspark.store.run_metrics import RunMetrics, Spread

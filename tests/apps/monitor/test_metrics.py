@@ -32,7 +32,7 @@ from cmsspark.settings.settings import MetricsSettings, parse
 from cmsspark.store import run_metrics
 from cmsspark.store.process_samples import ProcessSample
 from cmsspark.store.run_metrics import Reported, RunMetrics
-from cmsspark.submit.live_metrics import metrics_options
+from cmsspark.submit.spark_options import metrics_options
 from tests import influxdb
 from tests.commands import LIGHT_JVM
 from tests.influxdb import InfluxDb
