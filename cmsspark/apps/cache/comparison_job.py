@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from cmsspark.base.errors import InputMissing
 from cmsspark.base.periods import Period, start_ms
 from cmsspark.base.schemas import stored_table
-from cmsspark.base.text.plurals import number_of
 from cmsspark.cli.job_output import output_options, print_outcome
 from cmsspark.cli.options import FiniteRange, settings_of, store_of, store_options
 from cmsspark.cli.period_options import needed, period_options
 from cmsspark.filesystems.storage import Files
-from cmsspark.run.provenance import versions
+from cmsspark.run.period_run import store_period
 from cmsspark.run.run_context import running
 from cmsspark.store import results
 from cmsspark.store import stored_days as stored
@@ -91,15 +90,7 @@ def run(
         days = stored.find_days(files, fout, period)
         days.check(allow_missing=True)
         rows = build(files, days, sites, policies, shares, seed, spark, with_bound=with_bound)
-        with run_context.staged(files) as staged:
-            count = staged.write_arrow(rows.to_arrow().cast(stored_table(NAME).arrow()), NAME)
-            done = staged.commit(_manifest(days, run_context.seconds()))
-        for text in days.warnings:
-            run_context.log(f"warning: {text}")
-        seconds = run_context.seconds()
-        run_context.log(f"{NAME} {period}: {number_of(count, 'row')} stored in {done.path} after {seconds:.1f} s")
-        run_context.manifest = done.manifest
-        return done
+        return store_period(run_context, days, {NAME: rows})
 
 
 def build(
@@ -126,20 +117,3 @@ def build(
     }  # fmt: skip
     rows = [{**row, **of_period} for row in compare_sites(kept, policies, shares, spark, with_bound=with_bound)]
     return pl.DataFrame(rows, schema=schema).select(stored_table(NAME).names)
-
-
-def _manifest(days: StoredDays, seconds: float) -> dict[str, Any]:
-    return {
-        "day": days.period.first.isoformat(),
-        "period": days.period.isoformat(),
-        "first_day": days.period.first.isoformat(),
-        "last_day": days.period.last.isoformat(),
-        "days": {day.isoformat(): table.manifest.rows_run for day, table in days.partials.items()},
-        "missing_days": [day.isoformat() for day in days.missing],
-        "partial_days": {day.isoformat(): why for day, why in days.partial.items()},
-        "partial": days.is_partial,
-        "warnings": days.warnings,
-        "versions": versions(),
-        "seconds": round(seconds, 1),
-        "timestamp": start_ms(days.period),
-    }
