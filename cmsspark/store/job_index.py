@@ -106,20 +106,16 @@ def _period_jobs() -> Iterator[Job]:
 
 
 def _other_jobs() -> Iterator[Job]:
-    for name, shared, by_site, at_site in (
-        ("popularity", "", "", ""),
-        ("popularity_site", "popularity.site_jobs", " by site", " at each site"),
-    ):
+    for name, by_site, at_site in (("popularity", "", ""), ("popularity_site", " by site", " at each site")):
         about = f"The datasets that will be popular{at_site} in a week, and how good such forecasts were"
         tables = (f"{name}_forecast", f"{name}_quality", f"{name}_predictions")
-        yield Job(f"{name}_forecast", about, tables, needs_spark=False, location=shared or "popularity.forecast_job")
+        location = "popularity.jobs"
+        yield Job(f"{name}_forecast", about, tables, needs_spark=False, location=location)
         about = f"How good forecasts of popularity{by_site} were in past weeks, one Spark task each"
-        yield Job(f"{name}_evaluate", about, (f"{name}_evaluation",), location=shared or "popularity.evaluate_job")
+        yield Job(f"{name}_evaluate", about, (f"{name}_evaluation",), location=location)
         about = f"Features and labels of each dataset{at_site} and week, from the stored days before a day"
-        location = shared or "popularity.features_job"
         yield Job(f"{name}_features", about, (f"{name}_features",), needs_spark=False, location=location)
         about = f"A model of popularity{by_site} with its model card, to predict with later"
-        location = shared or "popularity.train_job"
         yield Job(f"{name}_train", about, (f"{name}_models",), needs_spark=False, location=location)
     about = "Misses of caches of several sizes at each site, by policy, one Spark task each"
     yield Job("cache_comparison", about, ("cache_comparison",), of_periods=True, location="cache.comparison_job")

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from cmsspark.apps.popularity.scores import mean
 from cmsspark.apps.popularity.training import Label, Training, first_by_bytes
 from cmsspark.base.text.plurals import number_of
 
@@ -35,7 +36,9 @@ def warnings(rows: Sequence[Mapping[str, Any]], model: str) -> list[str]:
     """
     if model in BASELINES:
         return []
-    means = {name: _mean(rows, name) for name in (model, *BASELINES)}
+    means = {
+        name: mean(row["average_precision"] for row in rows if row["model"] == name) for name in (model, *BASELINES)
+    }
     own = means.pop(model)
     better = {name: value for name, value in means.items() if own is not None and value is not None and value > own}
     if not better:
@@ -46,12 +49,6 @@ def warnings(rows: Sequence[Mapping[str, Any]], model: str) -> list[str]:
         f"in the last {weeks} the baseline {name} was better than {model}: average precision {better[name]:.3f} "
         f"against {own:.3f}"
     ]
-
-
-def _mean(rows: Sequence[Mapping[str, Any]], model: str) -> float | None:
-    values = [row["average_precision"] for row in rows if row["model"] == model]
-    numbers = [value for value in values if value is not None]
-    return float(np.mean(numbers)) if numbers else None
 
 
 class Persistence:

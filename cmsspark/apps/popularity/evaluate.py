@@ -113,12 +113,12 @@ def _forecast(shared: tuple[Series, Label], task: tuple[int, str, int, bool]) ->
     return {"scores": [None if score != score else score for score in scores]}
 
 
-def judged(series: Series, label: Label, forecast: WeekForecast) -> dict[str, Any]:
+def judge(weeks: Weeks, forecast: WeekForecast) -> dict[str, Any]:
     """Return a row: the first day of the week, the model, :func:`metrics` of the datasets that had entered, and those
     of the strata.
     """
-    entered = ~np.isnan(forecast.scores)
-    labels, scores = label.of(series, forecast.day)[entered], forecast.scores[entered]
+    series, entered = weeks.series, ~np.isnan(forecast.scores)
+    labels, scores = weeks.label.of(series, forecast.day)[entered], forecast.scores[entered]
     parts = {
         part: metrics(labels[where[entered]], scores[where[entered]])
         for part, where in strata(series, forecast.day).items()
@@ -128,15 +128,22 @@ def judged(series: Series, label: Label, forecast: WeekForecast) -> dict[str, An
     }  # fmt: skip
 
 
+def forecast_and_judge(
+    weeks: Weeks, models: Sequence[str], *, last: int | None = None, seed: int = 0, spark: SparkSession | None = None
+) -> tuple[list[WeekForecast], list[dict[str, Any]]]:
+    """Return the forecasts of each week and model, and a row for each: :func:`judge`.
+
+    ``last``: the last so many weeks only. Raises InputMissing (66) where no week can be predicted, DataError (65) where
+    a guard fails, UsageError (2) for an unknown model.
+    """
+    days = evaluated_days(weeks.series, weeks.label, last)
+    made = forecasts(weeks, days, models, seed=seed, spark=spark)
+    return made, [judge(weeks, forecast) for forecast in made]
+
+
 def evaluate(
     series: Series, label: Label, models: Sequence[str], *, weeks: int | None = None, seed: int = 0,
     spark: SparkSession | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Return a row for each week and model: the week's Monday, :func:`metrics`, and those of the strata.
-
-    ``weeks``: the last so many only. Raises InputMissing (66) where no week can be predicted, DataError (65) where a
-    guard fails.
-    """
-    days = evaluated_days(series, label, weeks)
-    made = forecasts(Weeks(series, label), days, models, seed=seed, spark=spark)
-    return [judged(series, label, forecast) for forecast in made]
+    """Return the rows of :func:`forecast_and_judge` of the last ``weeks``. Raises as that."""
+    return forecast_and_judge(Weeks(series, label), models, last=weeks, seed=seed, spark=spark)[1]

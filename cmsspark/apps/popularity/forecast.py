@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from cmsspark.apps.popularity.baselines import with_baselines
-from cmsspark.apps.popularity.evaluate import forecasts, judged, strata
+from cmsspark.apps.popularity.evaluate import forecasts, judge, strata
 from cmsspark.apps.popularity.explanations import bases, moved_by, reasons
 from cmsspark.apps.popularity.fitting import fit, of_population
 from cmsspark.apps.popularity.quantities import QUANTITIES, expected
+from cmsspark.apps.popularity.scores import mean
 from cmsspark.apps.popularity.series import Series
 from cmsspark.apps.popularity.training import FIRST_DAY, Label, Weeks
 from cmsspark.base.errors import InputMissing
@@ -129,7 +130,7 @@ def quality(weeks: Weeks, day: date, model_name: str, count: int, *, seed: int =
     starts = [len(series.days) - label.days - 7 * back for back in range(count)]
     starts = sorted(start for start in starts if start >= FIRST_DAY + label.days)
     made = forecasts(weeks, starts, with_baselines([model_name]), seed=seed) if starts else []
-    return quality_rows([judged(series, label, forecast) for forecast in made], day, table_name("quality", series))
+    return quality_rows([judge(weeks, forecast) for forecast in made], day, table_name("quality", series))
 
 
 def quality_rows(rows: Sequence[Mapping[str, Any]], day: date, table: str) -> pl.DataFrame:
@@ -169,22 +170,13 @@ def model_row(day: date, version: str, card: Mapping[str, Any]) -> pl.DataFrame:
         "dataset_count": card["datasets"], "row_count": card["rows"],
         "row_count_before_sampling": card["rows_before_sampling"], "column_count": len(card["columns"]),
         "seed": card["seed"], "judged_week_count": len(own),
-        "average_precision": _mean(own, "average_precision"), "brier": _mean(own, "brier"),
-        "persistence_average_precision": _mean(baseline, "average_precision"),
+        "average_precision": mean(week["average_precision"] for week in own),
+        "brier": mean(week["brier"] for week in own),
+        "persistence_average_precision": mean(week["average_precision"] for week in baseline),
         "model_sha256": card["model_sha256"], "columns_sha256": card["columns_sha256"], "timestamp": start_ms(day),
     }  # fmt: skip
     table = stored_table(f"{_SITE_TABLE if card['by_site'] else _TABLE}models")
     return pl.DataFrame([row], schema=pl.Schema(table.arrow())).select(table.names)
-
-
-def _mean(weeks: Sequence[Mapping[str, Any]], name: str) -> float | None:
-    values = [week[name] for week in weeks if week[name] is not None]
-    return float(np.mean(values)) if values else None
-
-
-def last_days(series: Series, day: date) -> Series:
-    """Return the series up to the day before ``day``."""
-    return series.until(max((day - series.days[0]).days, 0))
 
 
 def _with_day(frame: pl.DataFrame, day: date, table: str, **constants: Any) -> pl.DataFrame:
@@ -193,15 +185,3 @@ def _with_day(frame: pl.DataFrame, day: date, table: str, **constants: Any) -> p
     added = {"day": pl.lit(day), "timestamp": pl.lit(start_ms(day), pl.Int64)}
     texts = {name: pl.lit(value) for name, value in constants.items()}
     return frame.with_columns(**added, **texts).select(stored_table(table).names)
-
-
-def tables_of(
-    series: Series, day: date, label: Label, model_name: str, *, weeks: int = 4, top: int = 2000, seed: int = 0
-) -> Sequence[tuple[str, pl.DataFrame]]:
-    """(name, rows) of the three tables of a forecast; ``top``: the ranks of the published one."""
-    label.check(series)
-    every = Weeks(last_days(series, day), label)
-    rows = predictions(every, day, model_name, seed=seed)
-    judged = quality(every, day, model_name, weeks, seed=seed)
-    tables = {"forecast": rows.head(top), "quality": judged, "predictions": rows}
-    return [(table_name(name, series), table) for name, table in tables.items()]

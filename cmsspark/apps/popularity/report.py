@@ -12,6 +12,7 @@ from cmsspark.apps.popularity.baselines import BASELINES, warnings
 from cmsspark.apps.popularity.evaluate import WeekForecast
 from cmsspark.apps.popularity.models import ABOUT
 from cmsspark.apps.popularity.report_sections import sections
+from cmsspark.apps.popularity.scores import format_score
 from cmsspark.apps.popularity.training import Weeks
 from cmsspark.pages import layout
 from cmsspark.pages.charts import Line, plot
@@ -72,14 +73,10 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Markup:
     for row in rows:
         interval = row["average_precision_interval"]
         spread = f"{interval[0]:.2f}–{interval[1]:.2f}" if interval else "–"
-        scores = [_number(row[name]) for name in ("auc", "brier", "tpr", "tnr")]
-        precision = _number(row["average_precision"])
+        scores = [format_score(row[name]) for name in ("auc", "brier", "tpr", "tnr")]
+        precision = format_score(row["average_precision"])
         lines.append((row["week"], row["model"], _share(row["positives"]), precision, spread, *scores))
     return layout.table(headings, lines, (0, 1))
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"
 
 
 def _share(value: float | None) -> str:

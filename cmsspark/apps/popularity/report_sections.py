@@ -12,6 +12,7 @@ from markupsafe import Markup
 from cmsspark.apps.popularity.explanations import importance, moved_by, reasons
 from cmsspark.apps.popularity.fitting import fit
 from cmsspark.apps.popularity.quantities import expected
+from cmsspark.apps.popularity.scores import format_score, mean
 from cmsspark.apps.popularity.training import Weeks
 from cmsspark.pages.layout import section, table
 
@@ -49,8 +50,8 @@ def _strata(rows: Sequence[Mapping[str, Any]]) -> Markup:
     for stratum in ("active", "dormant", "new"):
         parts = [row["strata"][stratum] for row in rows]
         names = ("positives", "average_precision", "brier", "tpr", "tnr")
-        means = [_mean([part[name] for part in parts]) for name in names]
-        lines.append((stratum, f"{np.mean([part['rows'] for part in parts]):,.0f}", *map(_number, means)))
+        means = [mean(part[name] for part in parts) for name in names]
+        lines.append((stratum, f"{np.mean([part['rows'] for part in parts]):,.0f}", *map(format_score, means)))
     return table(("stratum", "datasets a week", "popular", "average precision", "Brier", "TPR", "TNR"), lines)
 
 
@@ -92,12 +93,3 @@ def _datasets(weeks: Weeks, day: int, scores: Array, entered: Array, moved: Arra
     headings = ("probability", "accesses: 10, 50, 90 %", f"accesses to {end}", "moved by")
     names = ("dataset",) if series.sites is None else ("dataset", "site")
     return table((*names, *headings), lines, (*range(len(names)), len(names) + 3))
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    numbers = [value for value in values if value is not None]
-    return float(np.mean(numbers)) if numbers else None
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark.base.errors import InputMissing
-from cmsspark.base.periods import between, start_ms
-from cmsspark.base.schemas import stored_table
+from cmsspark.base.periods import between
 from cmsspark.filesystems.storage import Files
-from cmsspark.run.provenance import versions
+from cmsspark.run.period_run import describe_days, store_tables
 from cmsspark.run.run_context import RunContext, running
 from cmsspark.store import stored_days as stored
 from cmsspark.store.stored_columns import files_of
@@ -22,14 +21,15 @@ if TYPE_CHECKING:
     import polars as pl
 
     from cmsspark.apps.popularity.series import Series
+    from cmsspark.apps.popularity.training import Label
     from cmsspark.settings.settings import Settings
-    from cmsspark.store import results
+    from cmsspark.store.results import CurrentTable, StagedRun
 
 #: Days that are read: half a year, the longest window of the features.
 DAYS: Final = 182
 
 
-@dataclass
+@dataclass(frozen=True)
 class StoredRun:
     """A run for ``day`` on the stored ``days`` before it. :meth:`store` ends it."""
 
@@ -37,8 +37,6 @@ class StoredRun:
     days: StoredDays
     files: Files
     run_context: RunContext
-    #: Stored tables of DBS and replicas that :meth:`series` has read: name → day → run.
-    tables: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def series(self, *, by_site: bool = False) -> Series:
         """Return the daily use of the datasets, or of the datasets at sites, in these days.
@@ -47,44 +45,29 @@ class StoredRun:
         """
         from cmsspark.apps.popularity.series import stored_series
 
-        made = stored_series(self.days, by_site=by_site)
-        self.tables = made.inputs["tables"]
-        return made
+        return stored_series(self.days, by_site=by_site)
+
+    @property
+    def name(self) -> str:
+        """The name of the job."""
+        return self.run_context.job
 
     def store(
-        self, tables: Mapping[str, pl.DataFrame], options: Mapping[str, Any], summary: str,
-        write: Callable[[results.StagedRun], Mapping[str, Any]] | None = None, *, warnings: Sequence[str] = (),
-    ) -> results.CurrentTable:  # fmt: skip
+        self, tables: Mapping[str, pl.DataFrame], series: Series, label: Label, options: Mapping[str, Any],
+        summary: str, write: Callable[[StagedRun], Mapping[str, Any]] = lambda staged: {}, *,
+        warnings: Sequence[str] = (),
+    ) -> CurrentTable:  # fmt: skip
         """Store the tables, the first one as the job's own, with what ``write`` adds to the folder of the run; what it
         returns goes into the manifest. ``warnings``: beside those of the days. Raises OutputError (73).
         """
-        every = [*self.days.warnings, *warnings]
-        context = self.run_context
-        with context.staged(self.files) as staged:
-            for name, rows in tables.items():
-                staged.write_arrow(rows.to_arrow().cast(stored_table(name).arrow()), name)
-            added = write(staged) if write is not None else {}
-            done = staged.commit({**self._manifest(options), "warnings": every, **added})
-        for text in every:
-            context.log(f"warning: {text}")
-        context.log(f"{context.job} of {self.day}: {summary} stored in {done.path} after {context.seconds():.1f} s")
-        context.manifest = done.manifest
-        return done
-
-    def _manifest(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        days = self.days
-        return {
-            "day": self.day.isoformat(),
-            "forecast": dict(options),
-            "days": {each.isoformat(): table.manifest.rows_run for each, table in days.partials.items()},
-            "dataset_tables": {name: dict(runs) for name, runs in self.tables.items()},
-            "missing_days": [each.isoformat() for each in days.missing],
-            "partial_days": {each.isoformat(): why for each, why in days.partial.items()},
-            "partial": days.is_partial,
-            "versions": versions(),
-            "seconds": round(self.run_context.seconds(), 1),
-            "timestamp": start_ms(self.day),
+        days = describe_days(self.days)
+        manifest = {
+            **days,
+            "forecast": {**options, "label": label.text_of(by_site=series.by_site)},
+            "dataset_tables": {name: dict(runs) for name, runs in series.inputs["tables"].items()},
+            "warnings": [*days["warnings"], *warnings],
         }
+        return store_tables(self.run_context, self.files, tables, manifest, summary, write)
 
 
 @contextmanager
