@@ -1,13 +1,10 @@
-"""What ``cmsspark publish`` and ``run_spark cern_monit`` share: their options, the request, and the work."""
+"""``cmsspark publish`` and ``run_spark cern_monit``: a stored day or period as documents, to MONIT or to files."""
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,12 +25,12 @@ from cmsspark.publish.publication import (
 )
 from cmsspark.publish.sink import publishing_settings
 from cmsspark.publish.sinks import SINKS
-from cmsspark.publish.verify import VerifyRequest, verify
+from cmsspark.publish.verify import VerifyRequest, verify_documents
 from cmsspark.settings.settings import Settings
 from cmsspark.store.job_index import Job, find_job
 
 #: What both commands show with --help.
-PUBLISH_HELP: Final = """Publish the stored result of a day or a period to MONIT (STOMP or HTTP), or to files.
+_HELP: Final = """Publish the stored result of a day or a period to MONIT (STOMP or HTTP), or to files.
 
 The command succeeds only when the destination has confirmed every document. Documents are first written to a local
 outbox. After an interruption, run the same command again to continue. Documents that have not changed since they were
@@ -62,37 +59,32 @@ _OPTIONS: Final = (
 )
 
 
-@dataclass(frozen=True)
-class PublishAction:
-    """What to do with a request: publish it, or ``is_dry_run``, or ``verify``; ``resume``: only what is open."""
+def publish_command(name: str) -> click.Command:
+    """Return the command of this name."""
 
-    resume: bool = False
-    is_dry_run: bool = False
-    is_verbose: bool = False
-    verify: VerifyRequest | None = None
-
-
-def publish_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Return all options of publishing; the command gets ``request`` and ``action``."""
-
-    @functools.wraps(command)
-    def with_request(
+    def command(
         when: Interval, job_name: str | None, fout: str | None, settings_file: str | None, sink: str | None,
         amq: str | None, spool: str | None, resume: bool, dry_run: bool, limit: int | None, resend: bool,
         verify: str | None, verify_login: str | None, index: str | None, verbose: bool,
-    ) -> Any:  # fmt: skip
+    ) -> None:  # fmt: skip
         settings = settings_of(settings_file)
-        request = build_request(settings, when, job_name, fout, sink, amq, spool, limit)
+        request = build_request(settings, when, job_name, fout, sink, amq, spool, limit, resend)
         where = _verify_request(request, verify, verify_login, index)
         _refuse_together(("--verify", where), ("--resume", resume), ("--dry-run", dry_run), ("--resend", resend))
         _refuse_together(("--verify", where), ("--limit", limit))
-        action = PublishAction(resume, dry_run, verbose, where)
-        return command(request=dataclasses.replace(request, resend_all=resend), action=action)
+        if where is not None:
+            with interruptible():
+                verify_documents(request, where, is_verbose=verbose)
+        elif dry_run:
+            _show(request)
+        else:
+            _publish(request, resume=resume)
 
-    wrapped: Callable[..., Any] = with_request
+    decorated: Callable[..., Any] = command
     for option in _OPTIONS:
-        wrapped = option(wrapped)
-    return when_options(click.option("--job", "job_name", metavar="JOB", help=_JOB)(store_options(wrapped)))
+        decorated = option(decorated)
+    decorated = when_options(click.option("--job", "job_name", metavar="JOB", help=_JOB)(store_options(decorated)))
+    return click.command(name, help=_HELP)(decorated)
 
 
 def _refuse_together(*named: tuple[str, object]) -> None:
@@ -115,33 +107,28 @@ def _verify_request(
     return VerifyRequest(url or options.verify_url, Path(chosen) if chosen else None, index or options.verify_index)
 
 
-def publish(request: PublishRequest, action: PublishAction) -> None:
-    """Publish all public tables of the request, or print or verify their documents.
+def _show(request: PublishRequest) -> None:
+    try:
+        show_documents(request)
+    except BrokenPipeError:
+        # The reader of stdout closed it early; what Python flushes at exit must not raise again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
-    Raises NotReady (75) where documents are still to be confirmed, DocumentsQuarantined (3) where some were refused;
-    with ``verify`` as :func:`cmsspark.publish.verify.verify`.
+
+def _publish(request: PublishRequest, *, resume: bool) -> None:
+    """Publish all public tables of the request; ``resume``: only what is open in the outbox.
+
+    Raises NotReady (75) where documents are still to be confirmed, DocumentsQuarantined (3) where some were refused.
     """
-    if action.verify is not None:
-        with interruptible():
-            verify(request, action.verify, is_verbose=action.is_verbose)
-        return
-    if action.is_dry_run:
-        try:
-            show_documents(request)
-        except BrokenPipeError:
-            # The reader of stdout closed it early; what Python flushes at exit must not raise again.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return
     with interruptible():
-        tables = public_tables(request, resume=action.resume)
-        results = [publish_table(request, table, resume=action.resume) for table in tables]
+        results = [publish_table(request, table, resume=resume) for table in public_tables(request, resume=resume)]
         record_publication(request, results)
     check_results(results)
 
 
 def build_request(
     settings: Settings, day: Interval, job_name: str | None, fout: str | None, sink: str | None, amq: str | None,
-    spool: str | None, limit: int | None,
+    spool: str | None, limit: int | None, resend_all: bool,
 ) -> PublishRequest:  # fmt: skip
     """Return the request; the command line comes before the settings.
 
@@ -164,7 +151,7 @@ def build_request(
     folder = spool or defaults.spool or settings.state_dir / "published"
     return PublishRequest(
         day, _find_job(job_name, day), settings, defaults, fout, chosen,
-        Path(credentials) if credentials else None, Path(folder), limit,
+        Path(credentials) if credentials else None, Path(folder), limit, resend_all,
     )  # fmt: skip
 
 
@@ -178,3 +165,6 @@ def _find_job(name: str | None, interval: Interval) -> Job:
             next_step="give --date for a day, --week, --month or --from … --to for a period",
         )
     return job
+
+
+command = publish_command("publish")

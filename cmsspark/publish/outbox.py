@@ -49,6 +49,7 @@ class Outbox:
 
     def __init__(self, state_dir: Path, destination: str, table: str, period: str) -> None:
         self.folder = state_dir / "outbox" / destination / table / period
+        self.destination = destination
         self.table = table
         self.period = period
         self.spool = Spool(self.folder)

@@ -32,7 +32,7 @@ class VerifyRequest:
     index: str | None
 
 
-def verify(request: PublishRequest, where: VerifyRequest, *, is_verbose: bool = False) -> None:
+def verify_documents(request: PublishRequest, where: VerifyRequest, *, is_verbose: bool = False) -> None:
     """Compare the documents of all public tables with those at the far end, and print the outcome. Sends nothing.
 
     Raises DataError (65) where documents are missing, extra or different, InputMissing (66) where the day is not stored
@@ -44,7 +44,7 @@ def verify(request: PublishRequest, where: VerifyRequest, *, is_verbose: bool = 
     )
     if not (missing or extra or different):
         return
-    again = f"cmsspark publish --job {request.job.name} {options(request.interval)} --resend"
+    resend = f"cmsspark publish --job {request.job.name} {options(request.interval)} --resend"
     raise DataError(
         f"{missing:,} documents are missing, {extra:,} are extra, {different:,} differ",
         found=_hint(results),
@@ -53,7 +53,7 @@ def verify(request: PublishRequest, where: VerifyRequest, *, is_verbose: bool = 
             if missing and not (extra or different)
             else "see above which they are"
         )
-        + (f"; {again} sends all documents of the day once more, under their ids" if missing or different else ""),
+        + (f"; {resend} sends all documents of the day once more, under their ids" if missing or different else ""),
     )
 
 
