@@ -93,7 +93,7 @@ def _period_jobs() -> Iterator[Job]:
         tables: tuple[str, ...] = (name,)
         if name == "period":
             tables = ("period_aggregation", f"period_{SITE_PAIRS}")
-        location = f"{subsystem}.{name.removeprefix('crab_')}"
+        location = "crab.reports" if subsystem == "crab" else f"{subsystem}.{name}"
         yield Job(name, about, tables, needs_spark=False, of_periods=True, location=location)
     for feed, names in (
         ("job_efficiency", ("job_efficiency", "core_hours", "running_cores")),
@@ -102,7 +102,7 @@ def _period_jobs() -> Iterator[Job]:
         about = f"A week, a month or any range of the stored days of {feed}"
         tables = tuple(f"period_{name}" for name in names)
         name = f"{feed}_period"
-        yield Job(name, about, tables, needs_spark=False, of_periods=True, location=f"jobs_cost.{name}")
+        yield Job(name, about, tables, needs_spark=False, of_periods=True, location="jobs_cost.periods")
 
 
 def _other_jobs() -> Iterator[Job]:
@@ -123,11 +123,10 @@ def _other_jobs() -> Iterator[Job]:
     yield Job("xcache", about, ("xcache",), needs_spark=False, feed="xcache", location="cache.xcache_job")
     about = "What HTCondor's jobs of a day cost: efficiency, core hours and running cores"
     of_jobs = ("job_efficiency", "core_hours", "running_cores", "job_cost_ids")
-    at = "jobs_cost.job_efficiency"
+    at = "jobs_cost.commands"
     yield Job("job_efficiency", about, of_jobs, of_jobs[1:3], runs_in_processes=True, feed="condor", location=at)
     about = "What the steps of production jobs cost, and how many jobs each agent ran, by WMArchive"
     tables = ("step_efficiency", "agent_reports", "report_ids")
-    at = "jobs_cost.step_efficiency"
     yield Job("step_efficiency", about, tables, tables[1:2], runs_in_processes=True, feed="wmarchive", location=at)
     for name, about, table in (
         ("events_prepare", "Features of collision events from ROOT files, with a cutflow", "event_cutflow"),

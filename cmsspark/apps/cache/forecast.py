@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import numpy as np
 
-Ints = np.ndarray[Any, np.dtype[np.int32]]
+from cmsspark.apps.cache.jit import Ints
+
 Array = np.ndarray[Any, Any]
 
 DAY_MS: Final = 86_400_000
@@ -44,8 +45,8 @@ class _History:
         """float64 [items, 9]: decayed shares of days, log of idle and age days, and 1."""
         prior, weight = _PRIOR
         shares = (self.requested[:, items] + prior * weight) / (self.weight[:, items] + weight)
-        others = [np.log1p(self.idle_days[items]), np.log1p(self.age_days[items]), np.ones(len(items))]
-        return np.concatenate([shares.T, np.stack(others, axis=1)], axis=1)
+        logs = [np.log1p(self.idle_days[items]), np.log1p(self.age_days[items]), np.ones(len(items))]
+        return np.concatenate([shares.T, np.stack(logs, axis=1)], axis=1)
 
     def end_day(self, is_requested: Array) -> None:
         """Take in the requests of a day that is over."""

@@ -21,16 +21,16 @@ def _look_up(keys: Array, numbers: Array, count: int, names: Array, out: Array) 
     for i in range(len(names)):
         name = names[i]
         mixed = name ^ (name >> np.uint64(32))
-        place = int(mixed * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(20)) & mask
-        while numbers[place] >= 0 and keys[place] != name:
-            place = (place + 1) & mask
-        if numbers[place] < 0:
+        slot = int(mixed * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(20)) & mask
+        while numbers[slot] >= 0 and keys[slot] != name:
+            slot = (slot + 1) & mask
+        if numbers[slot] < 0:
             if 2 * count >= len(keys):
                 return i
-            keys[place] = name
-            numbers[place] = count
+            keys[slot] = name
+            numbers[slot] = count
             count += 1
-        out[i] = numbers[place]
+        out[i] = numbers[slot]
     return len(names)
 
 
@@ -40,18 +40,18 @@ def by_first_request(objects: Array, sizes: Array, count: int) -> tuple[Array, A
     and how many requests name another size. ``objects``: renumbered in place.
     """
     number_of = np.full(count, -1, np.int32)
-    own = np.zeros(count, np.int64)
+    first_sizes = np.zeros(count, np.int64)
     following = resized = 0
     for i in range(len(objects)):
         item = objects[i]
         if number_of[item] < 0:
             number_of[item] = following
-            own[following] = sizes[i]
+            first_sizes[following] = sizes[i]
             following += 1
         objects[i] = number_of[item]
-        if own[objects[i]] != sizes[i]:
+        if first_sizes[objects[i]] != sizes[i]:
             resized += 1
-    return number_of, own[:following], resized
+    return number_of, first_sizes[:following], resized
 
 
 class Numbering:
@@ -78,9 +78,9 @@ class Numbering:
         """Return the names by their numbers, as texts."""
         if self._of_text:
             return [str(name) for name in self._of_text]
-        there = self._numbers >= 0
+        is_used = self._numbers >= 0
         names = np.zeros(self.count, np.uint64)
-        names[self._numbers[there]] = self._keys[there]
+        names[self._numbers[is_used]] = self._keys[is_used]
         return [str(name) for name in names.tolist()]
 
     def _of_numbers(self, names: Array) -> Array:
@@ -95,9 +95,9 @@ class Numbering:
         return out
 
     def _grow(self) -> None:
-        there = self._numbers >= 0
+        is_used = self._numbers >= 0
         keys = np.empty(self.count, np.uint64)
-        keys[self._numbers[there]] = self._keys[there]
+        keys[self._numbers[is_used]] = self._keys[is_used]
         slots = 4 * len(self._keys)
         self._keys, self._numbers = np.zeros(slots, np.uint64), np.full(slots, -1, np.int32)
         _look_up(self._keys, self._numbers, 0, keys, np.empty(self.count, np.int32))

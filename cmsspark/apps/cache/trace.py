@@ -68,21 +68,21 @@ def make_trace(times_ms: Array, names: Array, sizes: Array, *, sample: float = 1
 def _make(times: list[Array], numbers: list[Array], sizes: list[Array], numbering: Numbering, sample: float) -> Trace:
     """Return the trace of the parts of columns, which are emptied: no column is in memory twice for long."""
     dropped = 0
-    for place, column in enumerate(sizes):
+    for index, column in enumerate(sizes):
         is_sized = column > 0
         if not is_sized.all():
             dropped += int((~is_sized).sum())
-            times[place], numbers[place], sizes[place] = (each[place][is_sized] for each in (times, numbers, sizes))
+            times[index], numbers[index], sizes[index] = (parts[index][is_sized] for parts in (times, numbers, sizes))
     times_ms, objects, requested = (_joined(parts) for parts in (times, numbers, sizes))
     if not (times_ms[1:] >= times_ms[:-1]).all():
         order = np.argsort(times_ms, kind="stable")
         times_ms, objects, requested = times_ms[order], objects[order], requested[order]
-    number_of, own, resized = by_first_request(objects, requested, numbering.count)
+    number_of, first_sizes, resized = by_first_request(objects, requested, numbering.count)
     names: Array | None = None
-    if len(own) <= _MOST_NAMES:
-        names = np.empty(len(own), object)
+    if len(first_sizes) <= _MOST_NAMES:
+        names = np.empty(len(first_sizes), object)
         names[number_of[number_of >= 0]] = np.array(numbering.names(), object)[number_of >= 0]
-    return Trace(objects, times_ms, own, {"no_size": dropped} if dropped else {}, resized, sample, names)
+    return Trace(objects, times_ms, first_sizes, {"no_size": dropped} if dropped else {}, resized, sample, names)
 
 
 def _joined(parts: list[Array]) -> Array:
@@ -209,20 +209,20 @@ def _oracle_batches(path: Path, *, is_packed: bool) -> Iterator[tuple[Array, Arr
     try:
         with path.open("rb") as plain:
             source = pa.CompressedInputStream(plain, "zstd") if is_packed else plain
-            rest = b""
+            remainder = b""
             while chunk := source.read(_BATCH_BYTES):
-                chunk = rest + chunk
-                whole = len(chunk) - len(chunk) % _ORACLE.itemsize
-                rest = chunk[whole:]
-                rows = np.frombuffer(chunk[:whole], _ORACLE)
+                chunk = remainder + chunk
+                end = len(chunk) - len(chunk) % _ORACLE.itemsize
+                remainder = chunk[end:]
+                rows = np.frombuffer(chunk[:end], _ORACLE)
                 yield rows["time"].astype(np.int64) * 1000, rows["object"], rows["size"].astype(np.int64), 0
     except (OSError, pa.ArrowException) as error:
         raise DataError("the trace cannot be read", where=path, found=str(error), next_step="fetch it again") from None
-    if rest:
+    if remainder:
         raise DataError(
             "the trace ends inside a request",
             where=path,
-            found=f"{len(rest)} bytes after the last request of {_ORACLE.itemsize}",
+            found=f"{len(remainder)} bytes after the last request of {_ORACLE.itemsize}",
             next_step="fetch it again",
         )
 

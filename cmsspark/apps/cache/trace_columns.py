@@ -56,8 +56,8 @@ def columns_of(batch: pa.RecordBatch, path: Path, *, numbers_too: bool) -> tuple
     if _is_text(name):
         is_null.append(pc.fill_null(pc.equal(name, ""), False))
     is_there = pc.invert(pc.or_(*is_null[:2]))
-    for one in is_null[2:]:
-        is_there = pc.and_not(is_there, one)
+    for column_is_null in is_null[2:]:
+        is_there = pc.and_not(is_there, column_is_null)
     nulls = len(batch) - int(pc.sum(is_there).as_py() or 0)
     time, name, size = time.filter(is_there), name.filter(is_there), size.filter(is_there)
     try:

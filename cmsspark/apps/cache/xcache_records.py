@@ -49,7 +49,7 @@ def xcache_batches(path: Path) -> Iterator[tuple[Array, Array, Array, int]]:
     """
     decoder = msgspec.json.Decoder(_Line)
     lines = damaged = 0
-    for file in sorted(each for each in path.iterdir() if each.name[0] not in "._") if path.is_dir() else [path]:
+    for file in sorted(entry for entry in path.iterdir() if entry.name[0] not in "._") if path.is_dir() else [path]:
         rows: list[tuple[int, str, int]] = []
         left_out = 0
         try:

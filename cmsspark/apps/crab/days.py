@@ -67,7 +67,7 @@ def find_crab_days(files: Files, fout: str, period: Period) -> CrabDays:
     """Return the stored days of the period. Raises DataError (65) where a day's result is damaged."""
     stored = {day: table for day in period.days if (table := _stored(files, fout, day)) is not None}
     missing = tuple(day for day in period.days if day not in stored)
-    partial = {day: why for day, table in stored.items() if (why := _partial_reason(table))}
+    partial = {day: reason for day, table in stored.items() if (reason := _partial_reason(table))}
     return CrabDays(period, files, fout, stored, missing, partial)
 
 

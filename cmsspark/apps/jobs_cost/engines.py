@@ -61,9 +61,9 @@ def read_by_processes(
     spool, side = JobSpool(folder), Merge()
     try:
         for batch in pool.scan(pack_tasks(streams, cores(), TASK_BYTES), context):
-            rest = spool.add(batch)
-            if rest is not None:
-                side.add(rest)
+            side_rows = spool.add(batch)
+            if side_rows is not None:
+                side.add(side_rows)
         ids = np.union1d(earlier, spool.earlier())
         sums = merge_partitions(feed, spool.partitions(), ids)
     finally:

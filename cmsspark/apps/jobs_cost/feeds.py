@@ -87,3 +87,5 @@ WMARCHIVE: Final = Feed(
     lambda sums: {"matched": sums.matched, "no_cmsrun": sums.no_cmsrun, "repeated": sums.repeated},
     lambda sums, day: ({}, []),
 )
+#: Job → the feed that it counts.
+FEEDS: Final = {feed.job: feed for feed in (CONDOR, WMARCHIVE)}

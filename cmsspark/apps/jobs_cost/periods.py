@@ -21,7 +21,7 @@ from cmsspark.filesystems.storage import Files, join
 from cmsspark.run.period_run import store_period
 from cmsspark.run.run_context import running
 from cmsspark.store import results
-from cmsspark.store.job_index import JOBS
+from cmsspark.store.job_index import JOBS, Job
 from cmsspark.store.results import CurrentTable
 from cmsspark.store.stored_columns import files_of, table_rows
 from cmsspark.store.stored_days import StoredDays
@@ -84,11 +84,10 @@ class CostDays(StoredDays):
         )
 
 
-def period_command(job: str) -> click.Command:
-    """Return the command that makes the tables of a period of the stored days of ``job``."""
-    name = f"{job}_period"
+def make_command(job: Job) -> click.Command:
+    """Return the command of ``<job>_period``, which makes the tables of a period of the stored days of a job."""
 
-    @click.command(name, help=f"{JOBS[name].about}. Exit codes: cmsspark help exit-codes.")
+    @click.command(job.name, help=f"{job.about}. Exit codes: cmsspark help exit-codes.")
     @period_options
     @click.option("--allow-missing", is_flag=True, help="Leave out days that are not stored; marks the result partial.")
     @store_options
@@ -98,7 +97,10 @@ def period_command(job: str) -> click.Command:
     ) -> None:
         settings, chosen = settings_of(settings_file), needed(period)
         store = store_of(fout, settings)
-        print_outcome(name, chosen, as_json, lambda: run(job, chosen, store, settings, allow_missing=allow_missing))
+        day_job = job.name.removesuffix("_period")
+        print_outcome(
+            job.name, chosen, as_json, lambda: run(day_job, chosen, store, settings, allow_missing=allow_missing)
+        )
 
     return command
 

@@ -109,8 +109,8 @@ def _plus(total: int | None, more: int | None) -> int | None:
     return more if total is None else total if more is None else total + more
 
 
-def _largest(largest: float | None, other: float | None) -> float | None:
-    return other if largest is None else largest if other is None else max(largest, other)
+def _largest(largest: float | None, value: float | None) -> float | None:
+    return value if largest is None else largest if value is None else max(largest, value)
 
 
 def _exact(number: float) -> int:
@@ -236,6 +236,6 @@ class ReportSums:
 
 
 def _keep_largest(reports: dict[Any, JobReport], key: Any, report: JobReport) -> None:
-    other = reports.get(key)
-    if other is None or report.rank() > other.rank():
+    largest = reports.get(key)
+    if largest is None or report.rank() > largest.rank():
         reports[key] = report

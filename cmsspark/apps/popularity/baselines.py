@@ -39,15 +39,15 @@ def warnings(rows: Sequence[Mapping[str, Any]], model: str) -> list[str]:
     means = {
         name: mean(row["average_precision"] for row in rows if row["model"] == name) for name in (model, *BASELINES)
     }
-    own = means.pop(model)
-    better = {name: value for name, value in means.items() if own is not None and value is not None and value > own}
-    if not better:
+    precision = means.pop(model)
+    scores = {name: value for name, value in means.items() if value is not None}
+    name = max(scores, key=scores.__getitem__, default=model)
+    if precision is None or scores.get(name, precision) <= precision:
         return []
-    name = max(better, key=better.__getitem__)
     weeks = number_of(sum(row["model"] == model for row in rows), "week")
     return [
-        f"in the last {weeks} the baseline {name} was better than {model}: average precision {better[name]:.3f} "
-        f"against {own:.3f}"
+        f"in the last {weeks} the baseline {name} was better than {model}: average precision {scores[name]:.3f} "
+        f"against {precision:.3f}"
     ]
 
 

@@ -34,11 +34,13 @@ _MS: Final = 86_400_000
 
 @dataclass(frozen=True)
 class _StoredTable:
-    """A stored table. ``day``: the one it is stored under. ``known``: that of its newest input, maybe a later dump."""
+    """A stored table. ``day``: the one it is stored under. ``known_since``: that of its newest input, maybe a later
+    dump.
+    """
 
     name: str
     day: date
-    known: date
+    known_since: date
     current: CurrentTable
 
 
@@ -95,20 +97,20 @@ def stored_tables(files: Files, fout: str, days: Sequence[date]) -> StoredTables
 
 def _tables(files: Files, fout: str, name: str, days: Sequence[date]) -> list[_StoredTable]:
     first, last = days[0] - timedelta(days=_EARLIER_DAYS), days[-1]
-    found = []
+    tables = []
     for day in stored_days(files, fout, name):
         if first <= day <= last:
             current = results.current(files, fout, name, name, day)
-            known = _known(day, current)
-            if known is not None:
-                found.append(_StoredTable(name, day, known, current))
-    return found
+            known_since = _newest_input(day, current)
+            if known_since is not None:
+                tables.append(_StoredTable(name, day, known_since, current))
+    return tables
 
 
-def _known(day: date, table: CurrentTable) -> date | None:
+def _newest_input(day: date, table: CurrentTable) -> date | None:
     """Return the day of the newest that the table was made from; None where a dump has no date."""
     dumps = [dump.day for dump in table.manifest.dumps.values()]
-    dated = [when for when in dumps if when is not None]
+    dated = [dump_day for dump_day in dumps if dump_day is not None]
     return max([day, *dated]) if len(dated) == len(dumps) else None
 
 
@@ -119,9 +121,9 @@ def _by_monday(tables: Sequence[_StoredTable], days: Sequence[date]) -> list[tup
     monday = days[0] - timedelta(days=days[0].weekday())
     chosen: list[tuple[date, _StoredTable]] = []
     while monday <= days[-1] + timedelta(days=1):
-        before = [table for table in tables if table.known < monday]
+        before = [table for table in tables if table.known_since < monday]
         if before:
-            newest = max(before, key=lambda table: table.known)
+            newest = max(before, key=lambda table: table.known_since)
             if not chosen or chosen[-1][1] is not newest:
                 chosen.append((monday, newest))
         monday += timedelta(days=7)
@@ -135,11 +137,12 @@ def _values(files: Files, table: _StoredTable, first: date, datasets: Sequence[s
     is_dbs = table.name in _TABLES["dbs"]
     columns = _DBS if is_dbs else _REPLICAS
     rows = pl.DataFrame(pl.from_arrow(table_rows(files, table.current, table.name, columns)))
-    wanted = pl.DataFrame({"dataset_name": list(datasets)}, schema={"dataset_name": pl.String})
-    rows = rows.join(wanted, "dataset_name", "semi")
+    requested = pl.DataFrame({"dataset_name": list(datasets)}, schema={"dataset_name": pl.String})
+    rows = rows.join(requested, "dataset_name", "semi")
     frame = _of_dbs(rows, first) if is_dbs else _copies(rows)
     names = RAW["dbs" if is_dbs else "replicas"]
-    joined = wanted.join(frame, "dataset_name", "left", maintain_order="left").select(pl.col(names).cast(pl.Float64))
+    joined = requested.join(frame, "dataset_name", "left", maintain_order="left")
+    joined = joined.select(pl.col(names).cast(pl.Float64))
     # What the replicas do not name has no copy; what DBS does not name is unknown.
     filled = joined.fill_null(float("nan") if is_dbs else 0.0)
     return np.ascontiguousarray(filled.to_numpy().T)
@@ -157,8 +160,8 @@ def _of_dbs(rows: pl.DataFrame, first: date) -> pl.DataFrame:
 
 def _newest_release(text: str | None) -> float | None:
     """Return the newest of releases joined by commas as a number: 10.06 of CMSSW_10_6_8; None without one."""
-    found = [(int(match[1]), int(match[2])) for match in _RELEASE.finditer(text or "")]
-    return None if not found else max(found)[0] + max(found)[1] / 100
+    versions = [(int(match[1]), int(match[2])) for match in _RELEASE.finditer(text or "")]
+    return None if not versions else max(versions)[0] + max(versions)[1] / 100
 
 
 def _copies(rows: pl.DataFrame) -> pl.DataFrame:
@@ -168,9 +171,9 @@ def _copies(rows: pl.DataFrame) -> pl.DataFrame:
     """
     import polars as pl
 
-    whole = rows.filter(
+    complete = rows.filter(
         pl.col("is_complete")
         & ((pl.col("present_bytes") >= pl.col("dataset_bytes")) | (pl.len().over("dataset_name", "site_name") == 1))
     )
     disk = {f"disk_{tier}": ((pl.col("kind") == "disk") & (pl.col("site_tier") == tier)).sum() for tier in SITE_TIERS}
-    return whole.group_by("dataset_name").agg(**disk, tape=(pl.col("kind") == "tape").sum())
+    return complete.group_by("dataset_name").agg(**disk, tape=(pl.col("kind") == "tape").sum())

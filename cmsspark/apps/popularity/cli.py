@@ -116,8 +116,8 @@ def evaluate_command(
         for row in rows
     ]
     for name in dict.fromkeys(row["model"] for row in rows):
-        own = [row for row in rows if row["model"] == name]
-        positives, *means = (mean(row[number] for row in own) for number in ("positives", *_NUMBERS))
+        rows_of_model = [row for row in rows if row["model"] == name]
+        positives, *means = (mean(row[number] for row in rows_of_model) for number in ("positives", *_NUMBERS))
         shown.append(("mean", name, percent(positives or 0), *map(_number, means)))
     headings = ("week", "model", "popular", "average precision", "AUC", "Brier", "TPR", "TNR")
     echo_table(headings, shown, texts=(0, 1), optional=(6, 7))

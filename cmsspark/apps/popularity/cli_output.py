@@ -60,7 +60,7 @@ def echo_forecast(rows: pl.DataFrame, *, by_site: bool) -> None:
     ]
     headings = ("rank", "probability", "accesses: 10, 50, 90 %", "moved by", *names)
     echo_table(headings, shown, texts=tuple(range(3, len(headings))), optional=(3, 2))
-    tied = [row[1] for row in shown if [other[1] for other in shown].count(row[1]) > 1]
+    tied = [row[1] for row in shown if [line[1] for line in shown].count(row[1]) > 1]
     if tied:
         text = f"{number_of(len(tied), 'row')} share a probability as shown, such as {tied[0]}"
         click.echo(f"{text}: their order is that of the unrounded and raw probability, then of the expected accesses")

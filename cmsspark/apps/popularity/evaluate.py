@@ -63,7 +63,7 @@ def evaluated_days(series: Series, label: Label, last: int | None = None) -> lis
     return chosen
 
 
-def too_short(series: Series, wanted: str, earliest: int, label: Label, mondays: int = 1) -> InputMissing:
+def too_short(series: Series, problem: str, earliest: int, label: Label, mondays: int = 1) -> InputMissing:
     """Return the error where a series has not ``mondays`` weeks that begin on a Monday ``earliest`` days after its
     first day or later, and are over: it says how many days are needed from that first day on.
     """
@@ -71,7 +71,7 @@ def too_short(series: Series, wanted: str, earliest: int, label: Label, mondays:
     monday = start + timedelta(days=-start.weekday() % 7 + 7 * (mondays - 1))
     last = monday + timedelta(days=label.days - 1)
     return InputMissing(
-        wanted,
+        problem,
         found=f"{number_of(len(series.days), 'day')}, {series.days[0]} to {series.days[-1]}",
         next_step=f"give {(last - series.days[0]).days + 1:,} days, to {last}, or begin earlier",
     )
@@ -89,16 +89,16 @@ def forecasts(
         check_model(name)
     check_later_days(weeks, days)
     check_columns(weeks, days)
-    shuffled = [(day, SHUFFLED_MODEL, each, True) for day, each in shuffles(seed, days)]
+    shuffled = [(day, SHUFFLED_MODEL, shuffle, True) for day, shuffle in shuffles(seed, days)]
     if spark is not None:
-        past = sorted({*days, *(each for day in days for each in past_days(day, weeks.label))})
+        past = sorted({*days, *(past_day for day in days for past_day in past_days(day, weeks.label))})
         raw = [(day, name, seed, False) for day in past for name in names if not name.startswith(_OWN_JOBS)]
         tasks = [*shuffled, *raw]
         rows = run_pieces(_forecast, (weeks.series, weeks.label), tasks, spark)
-        for (day, name, each, is_shuffled), row in zip(tasks, rows, strict=True):
-            keep_raw_forecast(weeks, day, name, np.array(row["scores"], float), seed=each, is_shuffled=is_shuffled)
+        for (day, name, shuffle, is_shuffled), row in zip(tasks, rows, strict=True):
+            keep_raw_forecast(weeks, day, name, np.array(row["scores"], float), seed=shuffle, is_shuffled=is_shuffled)
     check_shuffled(
-        weeks, [(day, predict(weeks, day, name, seed=each, is_shuffled=True)) for day, name, each, _ in shuffled]
+        weeks, [(day, predict(weeks, day, name, seed=shuffle, is_shuffled=True)) for day, name, shuffle, _ in shuffled]
     )
     return [WeekForecast(day, name, predict(weeks, day, name, seed=seed)) for day in days for name in names]
 
@@ -137,8 +137,8 @@ def forecast_and_judge(
     a guard fails, UsageError (2) for an unknown model.
     """
     days = evaluated_days(weeks.series, weeks.label, last)
-    made = forecasts(weeks, days, models, seed=seed, spark=spark)
-    return made, [judge(weeks, forecast) for forecast in made]
+    judged = forecasts(weeks, days, models, seed=seed, spark=spark)
+    return judged, [judge(weeks, forecast) for forecast in judged]
 
 
 def evaluate(

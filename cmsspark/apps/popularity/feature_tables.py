@@ -43,7 +43,7 @@ def file_rows(series: Series, number: int, label: Label, last: int = 0) -> pl.Da
         frames.append(pl.DataFrame(
             {
                 "first_day": [first] * len(rows), "dataset": series.datasets, **sites,
-                **{name: rows[:, place] for place, name in enumerate(columns)},
+                **{name: rows[:, index] for index, name in enumerate(columns)},
                 "is_popular": _labels(series, start, label),
             },
             schema_overrides={"dataset": pl.String, "is_popular": pl.Boolean},
@@ -84,13 +84,13 @@ def week_rows(series: Series, day: date, label: Label, last: int | None = None) 
     for start in sorted(starts):
         columns, rows = features(series.until(start), names)
         first = series.days[0] + timedelta(days=start)
-        of = {name: rows[:, place] for place, name in enumerate(columns)}
+        features_of_week = {name: rows[:, index] for index, name in enumerate(columns)}
         # Tables that the store has not are null.
         unknown = [None] * len(tiers)
         values = {
             "day": [day] * len(tiers), "first_day": [first] * len(tiers),
             "dataset_name": series.datasets, "site_name": series.sites, "data_tier": tiers, "campaign": campaigns,
-            **{name: of.get(name, unknown) for name in (*BASE_COLUMNS, *STORE_COLUMNS)},
+            **{name: features_of_week.get(name, unknown) for name in (*BASE_COLUMNS, *STORE_COLUMNS)},
             "is_popular": _labels(series, start, label),
             "timestamp": [start_ms(day)] * len(tiers),
         }  # fmt: skip

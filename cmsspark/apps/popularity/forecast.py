@@ -74,11 +74,11 @@ def _quantities(weeks: Weeks, number: int, entered: Array, seed: int) -> dict[st
     columns: dict[str, Any] = {}
     for name, measure in QUANTITIES.items():
         try:
-            found = expected(weeks, number, measure, seed=seed)
+            amounts = expected(weeks, number, measure, seed=seed)
         except InputMissing:
             # A saved model predicts from a series that is too short to learn from.
-            found = None
-        values = [None] * 4 if found is None else [found.mean, *found.quantiles.T]
+            amounts = None
+        values = [None] * 4 if amounts is None else [amounts.mean, *amounts.quantiles.T]
         for column, of_column in zip(
             (f"expected_{name}", *(f"{name}_p{q}" for q in (10, 50, 90))), values, strict=True
         ):
@@ -129,8 +129,8 @@ def quality(weeks: Weeks, day: date, model_name: str, count: int, *, seed: int =
     series, label = weeks.series, weeks.label
     starts = [len(series.days) - label.days - 7 * back for back in range(count)]
     starts = sorted(start for start in starts if start >= FIRST_DAY + label.days)
-    made = forecasts(weeks, starts, with_baselines([model_name]), seed=seed) if starts else []
-    return quality_rows([judge(weeks, forecast) for forecast in made], day, table_name("quality", series))
+    judged = forecasts(weeks, starts, with_baselines([model_name]), seed=seed) if starts else []
+    return quality_rows([judge(weeks, forecast) for forecast in judged], day, table_name("quality", series))
 
 
 def quality_rows(rows: Sequence[Mapping[str, Any]], day: date, table: str) -> pl.DataFrame:
@@ -141,13 +141,13 @@ def quality_rows(rows: Sequence[Mapping[str, Any]], day: date, table: str) -> pl
 
     stored = []
     for row in rows:
-        for stratum, found in {"all": row, **row["strata"]}.items():
-            low, high = found["average_precision_interval"] or (None, None)
+        for stratum, metrics in {"all": row, **row["strata"]}.items():
+            low, high = metrics["average_precision_interval"] or (None, None)
             stored.append({
                 "first_day": row["week"], "model": row["model"], "stratum": stratum,
-                "dataset_count": found["rows"], "popular_share": found["positives"],
+                "dataset_count": metrics["rows"], "popular_share": metrics["positives"],
                 "average_precision_low": low, "average_precision_high": high,
-                **{metric: found[metric] for metric in _METRICS},
+                **{metric: metrics[metric] for metric in _METRICS},
             })  # fmt: skip
     schema = pl.Schema(stored_table(table).arrow())
     frame = pl.DataFrame(stored, schema={name: schema[name] for name in schema if name not in ("day", "timestamp")})
@@ -160,7 +160,7 @@ def model_row(day: date, version: str, card: Mapping[str, Any]) -> pl.DataFrame:
     """
     import polars as pl
 
-    own = [week for week in card["weeks"] if week["model"] == card["model"]]
+    weeks = [week for week in card["weeks"] if week["model"] == card["model"]]
     baseline = [week for week in card["weeks"] if week["model"] == _BASELINE]
     label = Label(**card["label"]).text_of(by_site=card["by_site"])
     row = {
@@ -169,9 +169,9 @@ def model_row(day: date, version: str, card: Mapping[str, Any]) -> pl.DataFrame:
         "learned_until": date.fromisoformat(card["learned_until"]),
         "dataset_count": card["datasets"], "row_count": card["rows"],
         "row_count_before_sampling": card["rows_before_sampling"], "column_count": len(card["columns"]),
-        "seed": card["seed"], "judged_week_count": len(own),
-        "average_precision": mean(week["average_precision"] for week in own),
-        "brier": mean(week["brier"] for week in own),
+        "seed": card["seed"], "judged_week_count": len(weeks),
+        "average_precision": mean(week["average_precision"] for week in weeks),
+        "brier": mean(week["brier"] for week in weeks),
         "persistence_average_precision": mean(week["average_precision"] for week in baseline),
         "model_sha256": card["model_sha256"], "columns_sha256": card["columns_sha256"], "timestamp": start_ms(day),
     }  # fmt: skip

@@ -46,9 +46,9 @@ def check_guards(weeks: Weeks, days: Sequence[int], *, seed: int = 0) -> None:
     """
     check_later_days(weeks, days)
     check_columns(weeks, days)
-    wanted = shuffles(seed, days)
+    pairs = shuffles(seed, days)
     check_shuffled(
-        weeks, [(day, predict(weeks, day, SHUFFLED_MODEL, seed=each, is_shuffled=True)) for day, each in wanted]
+        weeks, [(day, predict(weeks, day, SHUFFLED_MODEL, seed=shuffle, is_shuffled=True)) for day, shuffle in pairs]
     )
 
 
@@ -58,28 +58,28 @@ def check_later_days(weeks: Weeks, days: Sequence[int]) -> None:
     """
     for day in days:
         _check_population(weeks, day)
-        known = weeks.until(day)
-        series, entered = known.series, np.nonzero(known.population(day))[0]
+        before = weeks.until(day)
+        series, entered = before.series, np.nonzero(before.population(day))[0]
         # Other tiers and campaigns may be common among the datasets of fewer days.
-        every, same = _shared(weeks, Weeks(series, weeks.label), day)
-        if not np.array_equal(every, same):
+        every, recomputed = _shared(weeks, Weeks(series, weeks.label), day)
+        if not np.array_equal(every, recomputed):
             raise DataError(f"features of {weeks.series.days[day]} change when later days are deleted")
         every, fewer = _shared(weeks, Weeks(series.only(entered), weeks.label), day)
         # The order of a sum depends on the shape of what is summed.
         if not np.allclose(every[entered], fewer, rtol=1e-12, atol=1e-12):
-            found = "datasets that only later days have change features of others"
-            raise DataError(f"features of {weeks.series.days[day]} change when later days are deleted", found=found)
+            actual = "datasets that only later days have change features of others"
+            raise DataError(f"features of {weeks.series.days[day]} change when later days are deleted", found=actual)
 
 
 def _check_population(weeks: Weeks, day: int) -> None:
     """Check that each dataset of the population has a row, or a creation in DBS, before that day, and that none with a
     row is left out. Raises DataError (65).
     """
-    known = weeks.until(day)
-    population, may_enter = known.population(day), known.series.is_known
-    late, lost = population & ~_created(known.series, day) & ~may_enter, may_enter & ~population
+    before = weeks.until(day)
+    population, may_enter = before.population(day), before.series.is_known
+    late, lost = population & ~_created(before.series, day) & ~may_enter, may_enter & ~population
     if late.any() or lost.any():
-        name = known.series.datasets[int(np.nonzero(late | lost)[0][0])]
+        name = before.series.datasets[int(np.nonzero(late | lost)[0][0])]
         raise DataError(
             f"the population of {weeks.series.days[day]} changes when later days are deleted",
             found=f"{late.sum():,} datasets that only later days have, {lost.sum():,} missing ones, such as {name}",
@@ -93,11 +93,13 @@ def _created(series: Series, day: int) -> Array:
     return np.zeros(len(series.datasets), bool) if created is None else np.asarray(created < day)
 
 
-def _shared(one: Weeks, other: Weeks, day: int) -> tuple[Array, Array]:
+def _shared(weeks: Weeks, recomputed: Weeks, day: int) -> tuple[Array, Array]:
     """Return the rows of both on a day, in the columns that both have: all but flags."""
-    shared = [name for name in one.columns if name in other.columns]
-    left, right = (each.rows(day)[:, [each.columns.index(name) for name in shared]] for each in (one, other))
-    return left, right
+    shared = [name for name in weeks.columns if name in recomputed.columns]
+    rows, rows_of_others = (
+        part.rows(day)[:, [part.columns.index(name) for name in shared]] for part in (weeks, recomputed)
+    )
+    return rows, rows_of_others
 
 
 def shuffles(seed: int, days: Sequence[int]) -> list[tuple[int, int]]:
@@ -156,19 +158,19 @@ def _check_rows(names: Sequence[str], rows: Sequence[tuple[Array, Array, Array]]
     week, past, suspects = (np.concatenate(parts) for parts in zip(*rows, strict=True))
     best = float(np.abs(past.T @ week).max()) / len(week)
     basis = _basis_of_few(past) if is_few else _basis(past)
-    rest = week - basis @ (basis.T @ week)
+    residual = week - basis @ (basis.T @ week)
     spread = len(week) ** -0.5
     spread_beside = (len(week) - basis.shape[1]) ** -0.5 if is_few else spread
     least = best + max((1 - best) / 2, _LEAST_GAIN) if is_few else 0.0
     for number, name in enumerate(names):
         alone = abs(float(suspects[:, number] @ week)) / len(week)
         added = suspects[:, number] - basis @ (basis.T @ suspects[:, number])
-        beside = abs(_correlation(added, rest))
-        if alone > best + _ALONE + spread or (beside > _BESIDE + 1.5 * spread_beside and alone >= least):
+        correlation = abs(_correlation(added, residual))
+        if alone > best + _ALONE + spread or (correlation > _BESIDE + 1.5 * spread_beside and alone >= least):
             raise DataError(
                 f"the feature {name} knows the week that is predicted",
                 found=f"rank correlation {alone:.3f} with its accesses, {best:.3f} by the best column of the past; "
-                f"{beside:.3f} with what these leave open",
+                f"{correlation:.3f} with what these leave open",
                 next_step="leave the column out",
             )
 
@@ -210,9 +212,9 @@ def _basis_of_few(past: Array) -> Array:
     return np.asarray(vectors[:, sizes > 1e-9 * sizes[0]])
 
 
-def _correlation(one: Array, other: Array) -> float:
-    size = float(np.sqrt((one @ one) * (other @ other)))
-    return float(one @ other) / size if size > 1e-6 * len(one) else 0.0
+def _correlation(values: Array, other_values: Array) -> float:
+    size = float(np.sqrt((values @ values) * (other_values @ other_values)))
+    return float(values @ other_values) / size if size > 1e-6 * len(values) else 0.0
 
 
 def _ranks(values: Array) -> Array:

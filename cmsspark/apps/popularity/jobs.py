@@ -89,9 +89,9 @@ def _store_forecast(
     from cmsspark.apps.popularity.training import Weeks
 
     label.check(series)
-    known = Weeks(series, label)
-    rows = predictions(known, stored.day, model, seed=seed)
-    judged = quality(known, stored.day, model, weeks, seed=seed)
+    known_weeks = Weeks(series, label)
+    rows = predictions(known_weeks, stored.day, model, seed=seed)
+    judged = quality(known_weeks, stored.day, model, weeks, seed=seed)
     tables = {"forecast": rows.head(top), "quality": judged, "predictions": rows}
     options = {"model": model, "weeks": weeks, "top": top, "seed": seed}
     options |= {"threshold": label.least_accesses, "horizon": label.weeks}

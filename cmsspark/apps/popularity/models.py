@@ -184,8 +184,8 @@ class Blend:
         return {"models": [model.save() for model in self._models]}
 
     def load(self, saved: Mapping[str, Any]) -> None:
-        for model, one in zip(self._models, saved["models"], strict=True):
-            model.load(one)
+        for model, content in zip(self._models, saved["models"], strict=True):
+            model.load(content)
 
 
 _AVERAGE: Final = ("log_accesses_1d", "log_accesses_3d", "log_accesses_7d", "log_accesses_14d")
@@ -202,9 +202,9 @@ def _logistic(options: Mapping[str, Any]) -> Model:
 
 
 def _boosting(options: Mapping[str, Any]) -> Model:
-    rest = dict(options)
-    rounds, half_life = rest.pop("rounds", _BOOSTING_ROUNDS), rest.pop("half_life", _HALF_LIFE)
-    return Trees({**_BOOSTING, **rest}, rounds, half_life)
+    tree_options = dict(options)
+    rounds, half_life = tree_options.pop("rounds", _BOOSTING_ROUNDS), tree_options.pop("half_life", _HALF_LIFE)
+    return Trees({**_BOOSTING, **tree_options}, rounds, half_life)
 
 
 def _forest(options: Mapping[str, Any]) -> Model:

@@ -34,12 +34,11 @@ def evaluation_page(
 ) -> str:
     """Return the page of an evaluation of ``model`` beside the baselines, from its forecasts and their rows."""
     series, label = weeks.series, weeks.label
-    own = [forecast for forecast in forecasts if forecast.model == model]
-    entered = [~np.isnan(forecast.scores) for forecast in own]
-    labels = np.concatenate(
-        [label.of(series, forecast.day)[there] for forecast, there in zip(own, entered, strict=True)]
-    )
-    scores = np.concatenate([forecast.scores[there] for forecast, there in zip(own, entered, strict=True)])
+    judged = [forecast for forecast in forecasts if forecast.model == model]
+    scores = np.concatenate([forecast.scores for forecast in judged])
+    has_entered = ~np.isnan(scores)
+    labels = np.concatenate([label.of(series, forecast.day) for forecast in judged])[has_entered]
+    scores = scores[has_entered]
     card = {
         "popular": label.text_of(by_site=series.by_site),
         "model": f"{model}: {ABOUT[model]}",
@@ -62,7 +61,7 @@ def evaluation_page(
             layout.picture("reliability", "Can the probabilities be believed?", _RELIABILITY, reliability),
             layout.picture("gain", "How many of the popular ones come first?", _GAIN, gain),
         ),
-        *sections(weeks, model, own[-1].day, own[-1].scores, rows, seed),
+        *sections(weeks, model, judged[-1].day, judged[-1].scores, rows, seed),
     ]
     return layout.document(f"Which datasets become popular{where}: {model}", parts)
 

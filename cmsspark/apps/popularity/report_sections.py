@@ -80,11 +80,11 @@ def _funnel(weeks: Weeks, day: int, scores: Array, learned: int, total: int) -> 
 def _datasets(weeks: Weeks, day: int, scores: Array, entered: Array, moved: Array | None, seed: int) -> Markup:
     series = weeks.series
     first = np.argsort(-scores[entered], kind="stable")[:_DATASETS]
-    why = reasons(weeks.until(day).columns, None if moved is None else moved[first]) or [None] * len(first)
+    explanations = reasons(weeks.until(day).columns, None if moved is None else moved[first]) or [None] * len(first)
     amounts = expected(weeks, day, "accesses", seed=seed)
     happened = series.accesses[day : day + weeks.label.days].sum(0)
     lines = []
-    for number, reason in zip(entered[first].tolist(), why, strict=True):
+    for number, reason in zip(entered[first].tolist(), explanations, strict=True):
         site = () if series.sites is None else (series.sites[number],)
         quantiles = "–" if amounts is None else ", ".join(f"{value:,.0f}" for value in amounts.quantiles[number])
         name = series.datasets[number]

@@ -90,11 +90,11 @@ class Saved:
         moved = self.fitted.model.contributions(aligned(weeks.rows(day)[entered], weeks.columns, columns))
         if moved is None:
             return None
-        own = np.zeros((len(moved), len(weeks.columns)))
+        contributions = np.zeros((len(moved), len(weeks.columns)))
         for number, name in enumerate(columns):
             if name in weeks.columns:
-                own[:, weeks.columns.index(name)] = moved[:, number]
-        return own
+                contributions[:, weeks.columns.index(name)] = moved[:, number]
+        return contributions
 
 
 def columns_digest(columns: Sequence[str]) -> str:
@@ -102,29 +102,29 @@ def columns_digest(columns: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(columns).encode()).hexdigest()
 
 
-def aligned(rows: Array, columns: Sequence[str], wanted: Sequence[str]) -> Array:
+def aligned(rows: Array, columns: Sequence[str], model_columns: Sequence[str]) -> Array:
     """Return the rows with the columns ``wanted``: flags of tiers and campaigns that the series has not are 0, its own
     others are left out. Raises DataError (65) where another column is missing: features have changed, or the model
     learned from tables of a store that the series has not.
     """
-    place = {name: number for number, name in enumerate(columns)}
-    lacking = [name for name in wanted if name not in place and not name.startswith(_FLAGS)]
+    numbers = {name: number for number, name in enumerate(columns)}
+    lacking = [name for name in model_columns if name not in numbers and not name.startswith(_FLAGS)]
     if lacking and set(lacking) <= set(STORE_COLUMNS):
         raise DataError(
             "the model learned from columns of a store that this series has not",
             found=f"no {', '.join(lacking)}",
             next_step="predict from a store with the tables that it had, or train a model again",
         )
-    if lacking or list(wanted[: len(BASE_COLUMNS)]) != list(BASE_COLUMNS):
+    if lacking or list(model_columns[: len(BASE_COLUMNS)]) != list(BASE_COLUMNS):
         raise DataError(
             "the model was made with other features than this version of cmsspark has",
             found=f"no {', '.join(lacking)}" if lacking else "another order of columns",
             next_step="train it again: cmsspark popularity train",
         )
-    result = np.zeros((len(rows), len(wanted)))
-    for number, name in enumerate(wanted):
-        if name in place:
-            result[:, number] = rows[:, place[name]]
+    result = np.zeros((len(rows), len(model_columns)))
+    for number, name in enumerate(model_columns):
+        if name in numbers:
+            result[:, number] = rows[:, numbers[name]]
     return result
 
 
@@ -170,16 +170,16 @@ def save(folder: Path, weeks: Weeks, fitted: Fitted, metrics: Sequence[Mapping[s
     version = f"{series.days[-1]}-{digest[:8]}"
     text = json.dumps({**card, "inputs": series.inputs}, indent=1)
     try:
-        place = folder / version
-        place.mkdir(parents=True, exist_ok=True)
-        (place / "model.json").write_text(model, encoding="utf-8")
-        (place / "card.json").write_text(text + "\n", encoding="utf-8")
+        version_folder = folder / version
+        version_folder.mkdir(parents=True, exist_ok=True)
+        (version_folder / "model.json").write_text(model, encoding="utf-8")
+        (version_folder / "card.json").write_text(text + "\n", encoding="utf-8")
         aside = folder / f".LATEST-{os.getpid()}"
         aside.write_text(version + "\n", encoding="utf-8")
         aside.replace(folder / "LATEST")
     except OSError as error:
         raise OutputError("the model cannot be written", where=folder, found=error.strerror) from None
-    return place
+    return version_folder
 
 
 def load(folder: Path, location: str | None = None) -> Saved:
@@ -225,16 +225,16 @@ def fetch(files: Files, location: str, folder: Path) -> Path:
 
     Raises InputMissing (66) where there is none.
     """
-    place = location.rstrip("/")
-    if files.stat(join(place, "card.json")) is None:
-        newest = join(place, "LATEST")
+    version_folder = location.rstrip("/")
+    if files.stat(join(version_folder, "card.json")) is None:
+        newest = join(version_folder, "LATEST")
         if files.stat(newest) is None:
             raise _no_model(location)
-        place = join(place, files.read_bytes(newest).decode().strip())
-    copy = folder / place.rpartition("/")[2]
+        version_folder = join(version_folder, files.read_bytes(newest).decode().strip())
+    copy = folder / version_folder.rpartition("/")[2]
     copy.mkdir()
     for name in ("card.json", "model.json"):
-        (copy / name).write_bytes(files.read_bytes(join(place, name)))
+        (copy / name).write_bytes(files.read_bytes(join(version_folder, name)))
     return copy
 
 

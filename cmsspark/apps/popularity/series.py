@@ -146,11 +146,11 @@ def read_series(path: Path) -> Series:
     return replace(series, inputs={"file": {"name": path.name, "sha256": digest}})
 
 
-def _check_cells(days: int, count: int, found: str, path: Path | None = None) -> None:
+def _check_cells(days: int, count: int, actual: str, path: Path | None = None) -> None:
     if days * count > _MOST_CELLS:
         raise DataError(
             "the accesses are too many days of too many datasets for the memory of one process",
-            where=path, found=found,
+            where=path, found=actual,
             next_step="leave out early days, or days that are mistakes",
         )  # fmt: skip
 

@@ -99,5 +99,5 @@ def _without_first_gap(days: StoredDays) -> StoredDays:
     if not days.partials:
         return days
     first = min(days.partials)
-    missing = tuple(each for each in days.missing if each > first)
+    missing = tuple(day for day in days.missing if day > first)
     return StoredDays(between(first, days.period.last), days.files, days.fout, days.partials, missing, days.partial)
