@@ -125,11 +125,6 @@ class Simulation:
         self._scores = scores
 
     @cached_property
-    def request_sizes(self) -> Array:
-        """int64 bytes of each request."""
-        return np.asarray(self.trace.sizes[self.trace.objects])
-
-    @cached_property
     def scores(self) -> Array:
         """float64 [days, objects]: the forecast that was given, else one learned from the trace's own past."""
         if self._scores is not None:

@@ -29,7 +29,7 @@ def forecast_rows(series: Series, number: int, model: str, label: Label, seed: i
     if loaded is None:
         rows = predictions(Weeks(past, label), day, model, seed=seed)
     else:
-        click.echo(f"model {loaded.folder.name}: {loaded.card['about']}", err=True)
+        click.echo(f"model {loaded.version}: {loaded.card['about']}", err=True)
         weeks = Weeks(past, loaded.label)
         scores = loaded.predict(weeks, number)
         rows = predictions_of(weeks, day, loaded.fitted.name, scores, loaded.contributions(weeks, number), seed=seed)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from cmsspark.apps.popularity.fitting import keep_raw_forecast, past_days, predict, raw_forecast
-from cmsspark.apps.popularity.guards import SHUFFLED_MODEL, check_columns, check_later_days, check_shuffled, shuffles
+from cmsspark.apps.popularity.guards import SHUFFLED_MODEL, check_guards, shuffles
 from cmsspark.apps.popularity.models import check_model
 from cmsspark.apps.popularity.scores import metrics
 from cmsspark.apps.popularity.series import Series
@@ -87,19 +87,14 @@ def forecasts(
     names = list(dict.fromkeys(models))
     for name in names:
         check_model(name)
-    check_later_days(weeks, days)
-    check_columns(weeks, days)
-    shuffled = [(day, SHUFFLED_MODEL, shuffle, True) for day, shuffle in shuffles(seed, days)]
     if spark is not None:
         past = sorted({*days, *(past_day for day in days for past_day in past_days(day, weeks.label))})
-        raw = [(day, name, seed, False) for day in past for name in names if not name.startswith(_OWN_JOBS)]
-        tasks = [*shuffled, *raw]
+        tasks = [(day, SHUFFLED_MODEL, shuffle, True) for day, shuffle in shuffles(seed, days)]
+        tasks += [(day, name, seed, False) for day in past for name in names if not name.startswith(_OWN_JOBS)]
         rows = run_pieces(_forecast, (weeks.series, weeks.label), tasks, spark)
         for (day, name, shuffle, is_shuffled), row in zip(tasks, rows, strict=True):
             keep_raw_forecast(weeks, day, name, np.array(row["scores"], float), seed=shuffle, is_shuffled=is_shuffled)
-    check_shuffled(
-        weeks, [(day, predict(weeks, day, name, seed=shuffle, is_shuffled=True)) for day, name, shuffle, _ in shuffled]
-    )
+    check_guards(weeks, days, seed=seed)
     return [WeekForecast(day, name, predict(weeks, day, name, seed=seed)) for day in days for name in names]
 
 

@@ -30,26 +30,21 @@ _LEAST_GAIN: Final = 0.01
 @dataclass(frozen=True)
 class PastWeek:
     """What such a model, without a calibration, gave for weeks that are over, and their labels, both of the datasets
-    that had entered before day number ``day``. ``entered``: their numbers.
+    that had entered before them.
     """
 
-    day: int
-    entered: Array
     raw: Array
     labels: Array
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A model that has learned. ``calibration``: slope and shift on the logit scale; None where it has none. ``past``:
-    the weeks that the calibration was judged on.
-    """
+    """A model that has learned. ``calibration``: slope and shift on the logit scale; None where it has none."""
 
     name: str
     model: Model
     calibration: Array | None
     training: Training
-    past: tuple[PastWeek, ...] = ()
 
     def raw(self, rows: Array) -> Array:
         """Probabilities as the model gives them, float64 [rows]."""
@@ -78,7 +73,7 @@ def fit(
     if is_shuffled or model_name == "persistence":
         return fitted
     past = past_weeks(before, day, model_name, seed=seed, options=options)
-    return replace(fitted, calibration=helpful_calibration(past), past=past)
+    return replace(fitted, calibration=helpful_calibration(past))
 
 
 def _fit_raw(
@@ -100,14 +95,14 @@ def past_days(day: int, label: Label) -> list[int]:
 
 def past_weeks(
     before: Weeks, day: int, model_name: str, *, seed: int = 0, options: Mapping[str, Any] | None = None
-) -> tuple[PastWeek, ...]:
+) -> list[PastWeek]:
     """Return the forecasts of the last weeks that are over on ``day``, each from what was known before it."""
     past = []
     for past_day in past_days(day, before.label):
         raw = raw_forecast(before, past_day, model_name, seed=seed, options=options)
-        entered = np.nonzero(~np.isnan(raw))[0]
-        past.append(PastWeek(past_day, entered, raw[entered], before.label.of(before.series, past_day)[entered]))
-    return tuple(past)
+        entered = ~np.isnan(raw)
+        past.append(PastWeek(raw[entered], before.label.of(before.series, past_day)[entered]))
+    return past
 
 
 def raw_forecast(

@@ -39,17 +39,18 @@ SHUFFLED_MODEL: Final = "logistic"
 
 
 def check_guards(weeks: Weeks, days: Sequence[int], *, seed: int = 0) -> None:
-    """Three checks that no feature knows the week that it predicts. Raises DataError (65).
+    """Check in three ways that no feature knows the week that it predicts. Raises DataError (65).
 
     Features and population of a day are the same when all later days are deleted; no column tells more of the predicted
     week than the past can; a model of shuffled labels has the precision of guessing.
     """
     check_later_days(weeks, days)
     check_columns(weeks, days)
-    pairs = shuffles(seed, days)
-    check_shuffled(
-        weeks, [(day, predict(weeks, day, SHUFFLED_MODEL, seed=shuffle, is_shuffled=True)) for day, shuffle in pairs]
-    )
+    shuffled = [
+        (day, predict(weeks, day, SHUFFLED_MODEL, seed=shuffle, is_shuffled=True))
+        for day, shuffle in shuffles(seed, days)
+    ]
+    check_shuffled(weeks, shuffled)
 
 
 def check_later_days(weeks: Weeks, days: Sequence[int]) -> None:

@@ -114,7 +114,7 @@ def _store_model(
         metrics = evaluate(series, label, with_baselines([model]), weeks=judged, seed=seed)
         weeks = Weeks(series, label)
         version = saved.save(Path(aside), weeks, saved.train(weeks, model, seed=seed), metrics, seed)
-        tables = {table_name("models", series): model_row(stored.day, version.name, saved.load(version).card)}
+        tables = {table_name("models", series): model_row(stored.day, version.name, saved.load(str(version)).card)}
 
         def write(staged: StagedRun) -> dict[str, Any]:
             folder = join(staged.folder, FOLDER)

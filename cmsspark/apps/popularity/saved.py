@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
@@ -25,7 +24,8 @@ from cmsspark.apps.popularity.fitting import Fitted, fit, of_population
 from cmsspark.apps.popularity.models import ABOUT, make_model
 from cmsspark.apps.popularity.training import Label, Training, Weeks
 from cmsspark.base.errors import DataError, InputMissing, OutputError, UsageError
-from cmsspark.filesystems.storage import Files, is_local, join, local_path
+from cmsspark.filesystems.storage import is_local, join
+from cmsspark.store import stored_columns
 
 Array = np.ndarray[Any, Any]
 
@@ -36,14 +36,16 @@ _FLAGS: Final = ("is_tier_", "is_campaign_")
 
 @dataclass(frozen=True)
 class Saved:
-    """A saved model: its card, and the model ready to predict. ``folder``: of its version. ``location``: what errors
-    name; None: the folder.
-    """
+    """A saved model: its card, and the model ready to predict. ``folder``: of its version, a path or a URI."""
 
-    folder: Path
+    folder: str
     card: dict[str, Any]
     fitted: Fitted
-    location: str | None = None
+
+    @property
+    def version(self) -> str:
+        """The name of its version."""
+        return self.folder.rpartition("/")[2]
 
     @property
     def by_site(self) -> bool:
@@ -66,7 +68,7 @@ class Saved:
             kinds = ("datasets", "datasets at sites")
             raise UsageError(
                 f"the model is of {kinds[self.by_site]}, the series of {kinds[not self.by_site]}",
-                found=self.location or self.folder,
+                found=self.folder,
                 next_step="leave out --by-site, or choose a model that was trained with it"
                 if not self.by_site else "give --by-site, or choose a model that was trained without it",
             )  # fmt: skip
@@ -75,7 +77,7 @@ class Saved:
         if (learned - first).days >= day:
             raise DataError(
                 f"the model knows days of the week that it is to predict: it learned up to {learned}",
-                where=self.location or self.folder,
+                where=self.folder,
                 next_step="choose a later --date, or an older version of the model",
             )
         columns = self.card["columns"]
@@ -182,66 +184,40 @@ def save(folder: Path, weeks: Weeks, fitted: Fitted, metrics: Sequence[Mapping[s
     return version_folder
 
 
-def load(folder: Path, location: str | None = None) -> Saved:
-    """Return the model of a version's folder, or the newest of a folder of versions. ``location``: where a copy came
-    from, which errors name.
+def load(location: str) -> Saved:
+    """Return the model of a version's folder, or the newest of a folder of versions, on any file system.
 
     Raises InputMissing (66) where there is none, DataError (65) where it is damaged or of another version of cmsspark.
     """
-    if not (folder / "card.json").is_file():
-        try:
-            folder = folder / (folder / "LATEST").read_text(encoding="utf-8").strip()
-        except OSError:
-            raise _no_model(folder) from None
+    files, folder = stored_columns.files_of(location, "cmsspark popularity"), location.rstrip("/")
+    if files.stat(join(folder, "card.json")) is None:
+        newest = join(folder, "LATEST")
+        if files.stat(newest) is None:
+            raise InputMissing(
+                "there is no saved model", where=folder, next_step="cmsspark popularity train -o FOLDER makes one"
+            )
+        folder = join(folder, files.read_bytes(newest).decode().strip())
     try:
-        text = (folder / "model.json").read_bytes()
-        card = json.loads((folder / "card.json").read_bytes())
+        text = files.read_bytes(join(folder, "model.json"))
+        card = json.loads(files.read_bytes(join(folder, "card.json")))
         if hashlib.sha256(text).hexdigest() != card["model_sha256"]:
             raise ValueError("model.json is not the one of card.json")
         if columns_digest(card["columns"]) != card["columns_sha256"]:
             raise ValueError("the columns are not those of their digest")
-        return Saved(folder, card, _fitted(json.loads(text), card), location)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return Saved(folder, card, _fitted(json.loads(text), card))
+    except (InputMissing, OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
-            "the saved model cannot be read", where=location or folder, found=str(error), next_step="train it again"
+            "the saved model cannot be read", where=folder, found=str(error), next_step="train it again"
         ) from None
 
 
 def find(location: str) -> Saved | None:
-    """Return the saved model of a folder, which may be a URI of the local disk or of another file system; None where a
-    plain path is no folder. Raises as :func:`load`.
+    """Return the saved model of a folder, which may be a URI; None where a plain path is no folder. Raises as
+    :func:`load`.
     """
-    if is_local(location):
-        folder = Path(local_path(location))
-        return load(folder) if folder.is_dir() or location.startswith("file:") else None
-    from cmsspark.store.stored_columns import files_of
-
-    with tempfile.TemporaryDirectory(prefix="cmsspark-") as aside:
-        return load(fetch(files_of(location, "cmsspark popularity"), location, Path(aside)), location)
-
-
-def fetch(files: Files, location: str, folder: Path) -> Path:
-    """Copy a version, or the newest one of a folder of versions, from another file system into ``folder``.
-
-    Raises InputMissing (66) where there is none.
-    """
-    version_folder = location.rstrip("/")
-    if files.stat(join(version_folder, "card.json")) is None:
-        newest = join(version_folder, "LATEST")
-        if files.stat(newest) is None:
-            raise _no_model(location)
-        version_folder = join(version_folder, files.read_bytes(newest).decode().strip())
-    copy = folder / version_folder.rpartition("/")[2]
-    copy.mkdir()
-    for name in ("card.json", "model.json"):
-        (copy / name).write_bytes(files.read_bytes(join(version_folder, name)))
-    return copy
-
-
-def _no_model(where: Path | str) -> InputMissing:
-    return InputMissing(
-        "there is no saved model", where=where, next_step="cmsspark popularity train -o FOLDER makes one"
-    )
+    if is_local(location) and not location.startswith("file:") and not Path(location).is_dir():
+        return None
+    return load(location)
 
 
 def _label(card: Mapping[str, Any]) -> Label:

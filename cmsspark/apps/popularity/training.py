@@ -111,11 +111,6 @@ class Training:
     total: int
     datasets: Array
 
-    def where(self, chosen: Array) -> Training:
-        """Return the rows where ``chosen``."""
-        parts = (self.rows[chosen], self.labels[chosen], self.days[chosen], self.weights[chosen])
-        return Training(*parts, self.columns, self.total, self.datasets[chosen])
-
     def ages(self) -> Array:
         """float64: days between each row and the latest one."""
         return np.asarray(self.days.max() - self.days, float)
@@ -198,8 +193,8 @@ class Weeks:
             weights.append(weight)
             datasets.append(chosen)
             numbers.append(np.full(len(weight), row_day))
-        parts = [np.concatenate(column) for column in (rows, labels, numbers, weights, datasets)]
-        return Training(parts[0], parts[1], parts[2], parts[3], self.columns, total, parts[4])
+        *parts, dataset_numbers = (np.concatenate(column) for column in (rows, labels, numbers, weights, datasets))
+        return Training(*parts, self.columns, total, dataset_numbers)
 
     def _sample(self, day: int, entered: Array, share: float, generator: np.random.Generator) -> tuple[Array, Array]:
         """Return (numbers of datasets, how many each stands for): all active ones, and a share of the others; fewer of
