@@ -43,7 +43,7 @@ def document_schema(name: str) -> dict[str, Any]:
         >>> document_schema("data_aggregation")["type"]
         'object'
     """
-    return _of_completeness() if name == COMPLETENESS else build_schema(stored_table(name))
+    return _build_completeness_schema() if name == COMPLETENESS else build_schema(stored_table(name))
 
 
 def build_schema(table: Table) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def build_schema(table: Table) -> dict[str, Any]:
     }
 
 
-def _of_completeness() -> dict[str, Any]:
+def _build_completeness_schema() -> dict[str, Any]:
     """Return the JSON Schema of the document that ends each publication, with a part for each stream."""
     streams = {name: _bins(name) for name in STREAMS}
     listed = {"type": "array", "items": dict(_DIGEST), "maxItems": MAX_GONE_LISTED}

@@ -64,7 +64,7 @@ def grafana_frame(
 
 def _query(dashboard: DocumentDashboard, panel: Panel, placement: Placement) -> str:
     filters = [f"({placement.field(name)}:${name})" for name in (*dashboard.filters, *dashboard.least)]
-    return " AND ".join([dashboard.query_of(panel, placement), *filters])
+    return " AND ".join([dashboard.build_query(panel, placement), *filters])
 
 
 def _panel(

@@ -162,7 +162,7 @@ class Outbox:
         """
         unfinished = self.unfinished()
         if unfinished is not None and self.spool.manifest(unfinished).get("source") == source:
-            return SpoolResult.of(unfinished, self.spool.manifest(unfinished), resumed=True)
+            return SpoolResult.from_manifest(unfinished, self.spool.manifest(unfinished), resumed=True)
         result = spool_day(
             self.spool, self.batch_log, spec, rows, manifest, source=source, limit=limit, resend_all=resend_all
         )

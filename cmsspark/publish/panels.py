@@ -111,7 +111,7 @@ class DocumentDashboard:
         """Return whether every document has the field."""
         return field in document_schema(self.type)["required"]
 
-    def query_of(self, panel: Panel, placement: Placement) -> str:
+    def build_query(self, panel: Panel, placement: Placement) -> str:
         """Return the documents of a panel, without the filters that a reader chooses, in Lucene's syntax."""
         only = _FIELD.sub(lambda match: f"{placement.field(match[1])}:", panel.only)
         return f"metadata.type:{self.type}" + (f" AND {only}" if only else "")

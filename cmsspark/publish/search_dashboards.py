@@ -82,7 +82,7 @@ def _visualization(dashboard: DocumentDashboard, panel: Panel, number: int, plac
     aggregations = _aggregations(dashboard, panel, placement)
     state = {"title": panel.title, "type": kind, "params": _parameters(kind, panel), "aggs": aggregations}
     search: dict[str, Any] = {
-        "query": {"query": dashboard.query_of(panel, placement), "language": "lucene"},
+        "query": {"query": dashboard.build_query(panel, placement), "language": "lucene"},
         "filter": [],
         "indexRefName": "kibanaSavedObjectMeta.searchSourceJSON.index",
     }

@@ -103,7 +103,7 @@ def _stored_trace(site: str | None, seed: int, period: Period, store: str) -> Tr
     stored.check(allow_missing=True)
     for warning in stored.warnings:
         click.echo(f"warning: {warning}", err=True)
-    trace = site_traces(files, store, stored).of(site, seed=seed)
+    trace = site_traces(files, store, stored).select(site, seed=seed)
     if not len(trace.objects):
         where = f" at {site}" if site else ""
         raise InputMissing(f"no request{where} has a size in dbs_events", next_step="run_spark dbs_events")

@@ -102,7 +102,7 @@ def build(
 
     requests = site_traces(files, days.fout, days)
     names = list(dict.fromkeys(sites)) or [*(name for name in requests.site_names if name != "unknown"), _ALL]
-    traces = {name: requests.of(None if name == _ALL else name, seed=seed) for name in names}
+    traces = {name: requests.select(None if name == _ALL else name, seed=seed) for name in names}
     traces = {name: trace for name, trace in traces.items() if len(trace.objects)}
     if not traces:
         raise InputMissing("no request of the period has a size in dbs_events", next_step="run_spark dbs_events")

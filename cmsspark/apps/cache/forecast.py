@@ -23,7 +23,7 @@ _RIDGE: Final = 1.0
 _PRIOR: Final = (0.5, 0.5)
 
 
-def periods_of(times_ms: Array) -> Ints:
+def number_days(times_ms: Array) -> Ints:
     """Return the day of each request, from 0, UTC; int32 as ``times_ms``, which ascends."""
     if not len(times_ms):
         return np.zeros(0, np.int32)

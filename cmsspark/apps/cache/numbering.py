@@ -65,7 +65,7 @@ class Numbering:
     def numbers(self, names: Array) -> Array:
         """Return int32, the number of each name. Names of one trace are all numbers, or all texts."""
         if names.dtype.kind in "iu":
-            return self._of_numbers(names.astype(np.uint64))
+            return self._number_integers(names.astype(np.uint64))
         import pyarrow as pa
 
         coded = pa.array(names).dictionary_encode()
@@ -83,7 +83,7 @@ class Numbering:
         names[self._numbers[is_used]] = self._keys[is_used]
         return [str(name) for name in names.tolist()]
 
-    def _of_numbers(self, names: Array) -> Array:
+    def _number_integers(self, names: Array) -> Array:
         out = np.empty(len(names), np.int32)
         done = 0
         while done < len(names):

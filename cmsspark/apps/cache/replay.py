@@ -121,7 +121,7 @@ class Simulation:
 
     def __init__(self, trace: Trace, *, scores: Array | None = None) -> None:
         self.trace = trace
-        self.periods = forecast.periods_of(trace.times_ms)
+        self.periods = forecast.number_days(trace.times_ms)
         self._scores = scores
 
     @cached_property

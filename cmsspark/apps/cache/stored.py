@@ -38,7 +38,7 @@ class SiteTraces:
         """All sites, in order."""
         return sorted(set(self.sites.tolist()))
 
-    def of(self, site: str | None = None, *, seed: int = 0) -> Trace:
+    def select(self, site: str | None = None, *, seed: int = 0) -> Trace:
         """Return the trace of one site; of all sites together, as if they shared a cache, without one.
 
         Datasets without a size in DBS are dropped and counted as ``no_size``. Raises InputMissing (66) for a site

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from cmsspark.apps.cache.numbering import Numbering, by_first_request
-from cmsspark.apps.cache.trace_columns import COLUMNS, FIRST_S, LAST_S, columns_of, hashes, require_columns
+from cmsspark.apps.cache.trace_columns import COLUMNS, FIRST_S, LAST_S, hashes, read_columns, require_columns
 from cmsspark.apps.cache.xcache_records import is_xcache, xcache_batches
 from cmsspark.base.errors import DataError, InputMissing, UsageError
 
@@ -194,7 +194,7 @@ def _batches(path: Path, as_text: Set[str]) -> Iterator[tuple[Array, Array, Arra
         yield from _oracle_batches(path, is_packed=kind == ".zst")
     elif kind in (".csv", ".parquet") or suffixes[-2:] == [".csv", ".gz"]:
         batches = _arrow_batches(path, kind, as_text)
-        yield from (columns_of(batch, path, numbers_too="object" not in as_text) for batch in batches)
+        yield from (read_columns(batch, path, numbers_too="object" not in as_text) for batch in batches)
     else:
         raise UsageError(
             f"the kind of {path.name} is not known",

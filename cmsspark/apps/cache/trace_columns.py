@@ -34,7 +34,7 @@ def require_columns(path: Path, names: list[str]) -> None:
         )
 
 
-def columns_of(batch: pa.RecordBatch, path: Path, *, numbers_too: bool) -> tuple[Array, Array, Array, int]:
+def read_columns(batch: pa.RecordBatch, path: Path, *, numbers_too: bool) -> tuple[Array, Array, Array, int]:
     """(times in ms, names, sizes, rows with a null) of some rows. A name of no characters is a null.
 
     ``numbers_too``: texts that are all whole numbers as written, from 0 to 2^64-1, become these numbers, which take

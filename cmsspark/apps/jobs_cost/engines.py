@@ -48,7 +48,9 @@ class ReadDay:
     quarantined: list[tuple[str, str]]
 
     @classmethod
-    def of(cls, feed: Feed, sums: Any, side: Iterable[SideRow], quarantined: Iterable[tuple[str, str]]) -> ReadDay:
+    def from_sums(
+        cls, feed: Feed, sums: Any, side: Iterable[SideRow], quarantined: Iterable[tuple[str, str]]
+    ) -> ReadDay:
         """Return the day with the bins of the merge."""
         merged: list[SideRow] = [(BIN, feed.name, name, count, None) for name, count in feed.bins(sums).items()]
         return cls(sums, [*side, *merged], list(quarantined))
@@ -69,7 +71,7 @@ def read_by_processes(
     finally:
         spool.close()
     aggregated = side.result()
-    return ReadDay.of(feed, sums, aggregated.side_rows(), aggregated.quarantined)
+    return ReadDay.from_sums(feed, sums, aggregated.side_rows(), aggregated.quarantined)
 
 
 def read_in_spark(
@@ -100,7 +102,7 @@ def read_in_spark(
                 quarantined.append((row["stream"], row["detail"]))
             else:
                 side.append((row["kind"], row["stream"], row["app"], row["nacc"], row["detail"]))
-    return ReadDay.of(feed, sums, side, quarantined)
+    return ReadDay.from_sums(feed, sums, side, quarantined)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ Array = np.ndarray[Any, Any]
 BASELINES: Final = ("persistence", "last-week", "decayed")
 
 
-def measure_of(label: Label) -> str:
+def select_measure(label: Label) -> str:
     """Return the measure that the baselines count: accesses, or bytes where the label is by bytes."""
     return "accesses" if label.top_bytes is None else "bytes"
 

@@ -139,7 +139,7 @@ def _values(files: Files, table: _StoredTable, first: date, datasets: Sequence[s
     rows = pl.DataFrame(pl.from_arrow(table_rows(files, table.current, table.name, columns)))
     requested = pl.DataFrame({"dataset_name": list(datasets)}, schema={"dataset_name": pl.String})
     rows = rows.join(requested, "dataset_name", "semi")
-    frame = _of_dbs(rows, first) if is_dbs else _copies(rows)
+    frame = _select_dbs(rows, first) if is_dbs else _copies(rows)
     names = RAW["dbs" if is_dbs else "replicas"]
     joined = requested.join(frame, "dataset_name", "left", maintain_order="left")
     joined = joined.select(pl.col(names).cast(pl.Float64))
@@ -148,7 +148,7 @@ def _values(files: Files, table: _StoredTable, first: date, datasets: Sequence[s
     return np.ascontiguousarray(filled.to_numpy().T)
 
 
-def _of_dbs(rows: pl.DataFrame, first: date) -> pl.DataFrame:
+def _select_dbs(rows: pl.DataFrame, first: date) -> pl.DataFrame:
     import polars as pl
 
     releases = pl.Series("release", [_newest_release(text) for text in rows["release_versions"].to_list()], pl.Float64)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def forecast_rows(series: Series, number: int, model: str, label: Label, seed: int) -> pl.DataFrame:
     """Return the forecast by a saved model, or one that learns from the days before."""
     from cmsspark.apps.popularity import saved
-    from cmsspark.apps.popularity.forecast import predictions, predictions_of
+    from cmsspark.apps.popularity.forecast import predictions, tabulate_predictions
     from cmsspark.apps.popularity.models import MODELS
     from cmsspark.apps.popularity.training import Weeks
 
@@ -32,7 +32,7 @@ def forecast_rows(series: Series, number: int, model: str, label: Label, seed: i
         click.echo(f"model {loaded.version}: {loaded.card['about']}", err=True)
         weeks = Weeks(past, loaded.label)
         scores = loaded.predict(weeks, number)
-        rows = predictions_of(weeks, day, loaded.fitted.name, scores, loaded.contributions(weeks, number), seed=seed)
+        rows = tabulate_predictions(weeks, day, loaded.fitted.name, scores, loaded.contributions(weeks, number), seed=seed)
     names = {"dataset_name": "dataset", "site_name": "site"}
     chosen = ("rank", "dataset_name", "site_name", "probability", "raw_probability", *_FORECAST)
     return rows.select(name for name in chosen if name in rows.columns).rename(names, strict=False)

@@ -87,13 +87,13 @@ class Catalogue:
             if not usable:
                 columns |= {name: np.zeros(count) for name in names}
             elif kind == "dbs":
-                columns |= _of_dbs(usable[-1].values, day)
+                columns |= _make_dbs_features(usable[-1].values, day)
             else:
-                columns |= _of_replicas(usable[-1].values)
+                columns |= _make_replica_features(usable[-1].values)
         return columns
 
 
-def _of_dbs(values: Array, day: int) -> dict[str, Array]:
+def _make_dbs_features(values: Array, day: int) -> dict[str, Array]:
     size, files, events, created, release = values
     is_known = ~np.isnan(files)
     return {
@@ -107,7 +107,7 @@ def _of_dbs(values: Array, day: int) -> dict[str, Array]:
     }
 
 
-def _of_replicas(values: Array) -> dict[str, Array]:
+def _make_replica_features(values: Array) -> dict[str, Array]:
     names = CATALOGUE_COLUMNS["replicas"]
     copies = {name: np.log1p(row) for name, row in zip(names[:-1], values, strict=True)}
     return {**copies, names[-1]: np.ones(values.shape[1])}

@@ -90,7 +90,7 @@ class DatasetReads:
         can_say = np.bincount(self.dataset[says], self.accesses[says], count)
         people, _ = _by_pair(self.user_dataset, self.user, np.ones(len(self.user)))
         streams = {
-            f"{name.replace('-', '_')}_share": _share(self._of_stream(number, count), every)
+            f"{name.replace('-', '_')}_share": _share(self._count_stream(number, count), every)
             for number, name in enumerate(ACCESS_STREAMS)
         }
         return {
@@ -102,7 +102,7 @@ class DatasetReads:
             **streams,
         }
 
-    def _of_stream(self, number: int, count: int) -> Array:
+    def _count_stream(self, number: int, count: int) -> Array:
         of_it = self.stream == number
         return np.bincount(self.dataset[of_it], self.accesses[of_it], count)
 

@@ -113,7 +113,7 @@ def judge(weeks: Weeks, forecast: WeekForecast) -> dict[str, Any]:
     of the strata.
     """
     series, entered = weeks.series, ~np.isnan(forecast.scores)
-    labels, scores = weeks.label.of(series, forecast.day)[entered], forecast.scores[entered]
+    labels, scores = weeks.label.mark(series, forecast.day)[entered], forecast.scores[entered]
     parts = {
         part: metrics(labels[where[entered]], scores[where[entered]])
         for part, where in strata(series, forecast.day).items()

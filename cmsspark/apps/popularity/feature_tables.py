@@ -55,7 +55,7 @@ def _labels(series: Series, start: int, label: Label) -> list[bool | None]:
     """Return whether each dataset was popular in the weeks from that day on; nulls where they are not over."""
     if start + label.days > len(series.days):
         return [None] * len(series.datasets)
-    popular: list[bool | None] = (label.of(series, start) > 0).tolist()
+    popular: list[bool | None] = (label.mark(series, start) > 0).tolist()
     return popular
 
 

@@ -97,7 +97,7 @@ def features(past: Series, names: Names) -> tuple[list[str], Array]:
     columns["log_peak_week"] = np.log1p(week.max(0))
     columns |= _rhythm(past.accesses, used)
     for name, group in names.groups.items():
-        columns[f"siblings_{name}"] = _of_siblings(last, group, is_known)
+        columns[f"siblings_{name}"] = _average_siblings(last, group, is_known)
     columns["all_datasets"] = np.full(count, last[is_known].mean() if is_known.any() else 0.0)
     assert tuple(columns) == BASE_COLUMNS
     if past.reads is not None:
@@ -136,7 +136,7 @@ def _rhythm(accesses: Array, used: Array) -> dict[str, Array]:
     }
 
 
-def _of_siblings(values: Array, group: Array, is_known: Array) -> Array:
+def _average_siblings(values: Array, group: Array, is_known: Array) -> Array:
     """Return the mean of the others in the group that are ``known``: days before have a row of them.
 
     Names that only later days have count nowhere. Where the group has none, the mean of all known ones.

@@ -101,7 +101,7 @@ def past_weeks(
     for past_day in past_days(day, before.label):
         raw = raw_forecast(before, past_day, model_name, seed=seed, options=options)
         entered = ~np.isnan(raw)
-        past.append(PastWeek(raw[entered], before.label.of(before.series, past_day)[entered]))
+        past.append(PastWeek(raw[entered], before.label.mark(before.series, past_day)[entered]))
     return past
 
 

@@ -47,10 +47,10 @@ def predictions(weeks: Weeks, day: date, model_name: str, *, seed: int = 0) -> p
     fitted = fit(weeks, number, model_name, seed=seed)
     raw = of_population(weeks, number, fitted.raw)
     moved = moved_by(fitted.model, weeks, number, np.nonzero(~np.isnan(raw))[0])
-    return predictions_of(weeks, day, model_name, (fitted.calibrated(raw), raw), moved, seed=seed)
+    return tabulate_predictions(weeks, day, model_name, (fitted.calibrated(raw), raw), moved, seed=seed)
 
 
-def predictions_of(
+def tabulate_predictions(
     weeks: Weeks, day: date, model_name: str, scores: tuple[Array, Array], moved: Array | None, *, seed: int = 0
 ) -> pl.DataFrame:
     """Return the same from (calibrated, raw) probabilities, NaN where a dataset has not entered, and the contributions
@@ -103,7 +103,7 @@ def _table(weeks: Weeks, series: Series, day: date, model_name: str, rows: dict[
         "stratum": names.tolist(),
         "last_week_nacc": series.accesses[max(len(series.days) - 7, 0) :].sum(0).astype(np.int64),
     }
-    constants = {"model": model_name, "threshold": label.least_accesses, "label": label.text_of(by_site=series.by_site)}
+    constants = {"model": model_name, "threshold": label.least_accesses, "label": label.describe(by_site=series.by_site)}
     chosen = {name: kind for name, kind in schema.items() if name in columns}
     is_unknown = pl.col("basis") == "unknown"
     frame = pl.DataFrame({name: columns[name] for name in chosen}, schema=chosen).with_columns(
@@ -162,7 +162,7 @@ def model_row(day: date, version: str, card: Mapping[str, Any]) -> pl.DataFrame:
 
     weeks = [week for week in card["weeks"] if week["model"] == card["model"]]
     baseline = [week for week in card["weeks"] if week["model"] == _BASELINE]
-    label = Label(**card["label"]).text_of(by_site=card["by_site"])
+    label = Label(**card["label"]).describe(by_site=card["by_site"])
     row = {
         "day": day, "version": version, "model": card["model"], "label": label,
         "learned_from": date.fromisoformat(card["learned_from"]),

@@ -119,7 +119,7 @@ def check_shuffled(weeks: Weeks, scores: Sequence[tuple[int, Array]]) -> None:
     excess = []
     for day, predicted in scores:
         entered = ~np.isnan(predicted)
-        labels = weeks.label.of(weeks.series, day)[entered]
+        labels = weeks.label.mark(weeks.series, day)[entered]
         precision = average_precision(labels, predicted[entered])
         if precision is not None:
             excess.append(precision - float(labels.mean()))

@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from cmsspark.apps.popularity.baselines import Persistence, measure_of
+from cmsspark.apps.popularity.baselines import Persistence, select_measure
 from cmsspark.apps.popularity.training import Label, Training
 from cmsspark.base.errors import UsageError
 
@@ -222,8 +222,8 @@ def _on_spark(kind: str) -> Callable[[Label, Mapping[str, Any]], Model]:
 
 MODELS: Final[dict[str, Callable[[Label, Mapping[str, Any]], Model]]] = {
     "persistence": lambda label, options: Persistence(label),
-    "last-week": lambda label, options: Logistic([f"log_{measure_of(label)}_7d"]),
-    "decayed": lambda label, options: Logistic([f"log_{measure_of(label)}_decayed"]),
+    "last-week": lambda label, options: Logistic([f"log_{select_measure(label)}_7d"]),
+    "decayed": lambda label, options: Logistic([f"log_{select_measure(label)}_decayed"]),
     "average": lambda label, options: Logistic(_AVERAGE),
     "logistic": lambda label, options: _logistic(options),
     "forest": lambda label, options: _forest(options),

@@ -37,10 +37,10 @@ def evaluation_page(
     judged = [forecast for forecast in forecasts if forecast.model == model]
     scores = np.concatenate([forecast.scores for forecast in judged])
     has_entered = ~np.isnan(scores)
-    labels = np.concatenate([label.of(series, forecast.day) for forecast in judged])[has_entered]
+    labels = np.concatenate([label.mark(series, forecast.day) for forecast in judged])[has_entered]
     scores = scores[has_entered]
     card = {
-        "popular": label.text_of(by_site=series.by_site),
+        "popular": label.describe(by_site=series.by_site),
         "model": f"{model}: {ABOUT[model]}",
         "data": f"{series.size_text}, {series.days[0]} to {series.days[-1]}",
         "learned from": "for each week, all earlier days whose horizon is over on its Monday",

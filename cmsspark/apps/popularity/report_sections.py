@@ -57,7 +57,7 @@ def _strata(rows: Sequence[Mapping[str, Any]]) -> Markup:
 
 def _funnel(weeks: Weeks, day: int, scores: Array, learned: int, total: int) -> Markup:
     series, entered = weeks.series, ~np.isnan(scores)
-    labels = weeks.label.of(series, day) > 0
+    labels = weeks.label.mark(series, day) > 0
     is_likely = np.nan_to_num(scores) >= _LIKELY
     steps = (
         ("accesses in the days before", int(series.accesses[:day].sum())),

@@ -63,7 +63,7 @@ class StoredRun:
         days = describe_days(self.days)
         manifest = {
             **days,
-            "forecast": {**options, "label": label.text_of(by_site=series.by_site)},
+            "forecast": {**options, "label": label.describe(by_site=series.by_site)},
             "dataset_tables": {name: dict(runs) for name, runs in series.inputs["tables"].items()},
             "warnings": [*days["warnings"], *warnings],
         }

@@ -51,9 +51,9 @@ class Label:
     @property
     def text(self) -> str:
         """What it is, in a few words."""
-        return self.text_of(by_site=False)
+        return self.describe(by_site=False)
 
-    def text_of(self, *, by_site: bool) -> str:
+    def describe(self, *, by_site: bool) -> str:
         """Return what it is, in a few words; ``by_site``: for datasets at sites."""
         during = number_of(self.weeks, "week")
         if self.top_bytes is not None:
@@ -77,7 +77,7 @@ class Label:
                 next_step=f"give a series with {name}, or another label",
             )
 
-    def of(self, series: Series, day: int) -> Array:
+    def mark(self, series: Series, day: int) -> Array:
         """float64 [datasets], 1 where popular in the weeks from that day on."""
         after = slice(day, day + self.days)
         if self.top_bytes is not None:
@@ -189,7 +189,7 @@ class Weeks:
         for row_day in used:
             chosen, weight = self._sample(row_day, entered[row_day], share, generator)
             rows.append(self.rows(row_day)[chosen].astype(np.float32))
-            labels.append(self.label.of(self.series, row_day)[chosen])
+            labels.append(self.label.mark(self.series, row_day)[chosen])
             weights.append(weight)
             datasets.append(chosen)
             numbers.append(np.full(len(weight), row_day))

@@ -77,7 +77,7 @@ def _judge(shared: tuple[Series, Label, int], piece: Mapping[str, Any]) -> dict[
     for day in piece["days"]:
         scores = predict(weeks, day, piece["model"], seed=seed, options=piece["options"])
         entered = ~np.isnan(scores)
-        labels, scores = label.of(series, day)[entered], scores[entered]
+        labels, scores = label.mark(series, day)[entered], scores[entered]
         judged.append((average_precision(labels, scores), float(((scores - labels) ** 2).mean())))
     tuned, held_back = judged[:-HELD_WEEKS], judged[-HELD_WEEKS:]
     return {

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from cmsspark.apps.results.runs import history_of
+from cmsspark.apps.results.runs import load_history
 from cmsspark.base import clock, dates
 from cmsspark.base.periods import spans
 from cmsspark.base.text.plurals import number_of
@@ -34,7 +34,7 @@ def command(count: int, last: date | None, as_json: bool, fout: str | None, sett
     store = fout or settings.store
     # A run into another store says nothing about this one. Where there is no store, all that is known is shown.
     own_store = store if store and not (is_local(store) and not Path(local_path(store)).is_dir()) else None
-    with history_of(settings, fout) as history:
+    with load_history(settings, fout) as history:
         stored = history.stored_days(own_store)
         until = last or _last_day(stored, count)
         span = [until - timedelta(days=back) for back in range(count - 1, -1, -1)]
