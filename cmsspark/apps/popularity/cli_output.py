@@ -31,8 +31,8 @@ def forecast_rows(series: Series, number: int, model: str, label: Label, seed: i
     else:
         click.echo(f"model {loaded.version}: {loaded.card['about']}", err=True)
         weeks = Weeks(past, loaded.label)
-        scores = loaded.predict(weeks, number)
-        rows = tabulate_predictions(weeks, day, loaded.fitted.name, scores, loaded.contributions(weeks, number), seed=seed)
+        scores, moved = loaded.predict(weeks, number), loaded.contributions(weeks, number)
+        rows = tabulate_predictions(weeks, day, loaded.fitted.name, scores, moved, seed=seed)
     names = {"dataset_name": "dataset", "site_name": "site"}
     chosen = ("rank", "dataset_name", "site_name", "probability", "raw_probability", *_FORECAST)
     return rows.select(name for name in chosen if name in rows.columns).rename(names, strict=False)

@@ -103,7 +103,8 @@ def _table(weeks: Weeks, series: Series, day: date, model_name: str, rows: dict[
         "stratum": names.tolist(),
         "last_week_nacc": series.accesses[max(len(series.days) - 7, 0) :].sum(0).astype(np.int64),
     }
-    constants = {"model": model_name, "threshold": label.least_accesses, "label": label.describe(by_site=series.by_site)}
+    about = label.describe(by_site=series.by_site)
+    constants = {"model": model_name, "threshold": label.least_accesses, "label": about}
     chosen = {name: kind for name, kind in schema.items() if name in columns}
     is_unknown = pl.col("basis") == "unknown"
     frame = pl.DataFrame({name: columns[name] for name in chosen}, schema=chosen).with_columns(
