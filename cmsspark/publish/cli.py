@@ -88,7 +88,7 @@ def publish_command(name: str) -> click.Command:
 
 
 def _refuse_together(*named: tuple[str, object]) -> None:
-    """Raises UsageError (2) where more than one of the options is given."""
+    """Raise UsageError (2) where more than one of the options is given."""
     used = [name for name, value in named if value]
     if len(used) > 1:
         raise UsageError(f"{used[0]} and {used[1]} cannot be used together", next_step="use one after the other")

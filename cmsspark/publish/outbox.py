@@ -185,7 +185,7 @@ class Outbox:
         return self.batch_log.reopen_quarantined(max(self.batch_log.snapshots(), default=0))
 
     def totals(self, snapshot_no: int | None = None) -> Totals:
-        """Documents by what became of them, of one snapshot or of all."""
+        """Return documents by what became of them, of one snapshot or of all."""
         return sum_totals(self.batch_log, snapshot_no)
 
     def compact(self) -> bool:
@@ -213,7 +213,7 @@ def _with_state(batch: Batch, state: BatchState) -> Batch:
 
 
 def sum_totals(log: BatchLog, snapshot_no: int | None = None) -> Totals:
-    """Documents of a batch log by what became of them, of one snapshot or of all."""
+    """Return documents of a batch log by what became of them, of one snapshot or of all."""
     counts = log.counts(snapshot_no)
 
     def documents(*states: BatchState) -> int:

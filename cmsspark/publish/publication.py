@@ -324,7 +324,7 @@ def record_publication(request: PublishRequest, results: list[PublishResult]) ->
 
 
 def check_results(results: list[PublishResult]) -> None:
-    """Raises NotReady (75) where documents are still to be confirmed, DocumentsQuarantined (3) where some were
+    """Raise NotReady (75) where documents are still to be confirmed, DocumentsQuarantined (3) where some were
     refused.
     """
     waiting = sum(result.totals.open for result in results)

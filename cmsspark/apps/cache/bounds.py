@@ -21,7 +21,7 @@ def next_requests(objects: Ints, object_count: int) -> Longs:
 
 @jit
 def first_requests(objects: Ints, object_count: int) -> Flags:
-    """1 where an object is requested for the first time: even an infinite cache misses it."""
+    """Return 1 where an object is requested for the first time: even an infinite cache misses it."""
     seen = np.zeros(object_count, np.uint8)
     out = np.zeros(len(objects), np.uint8)
     for i in range(len(objects)):

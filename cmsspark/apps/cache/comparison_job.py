@@ -94,7 +94,7 @@ def build(
     files: Files, days: StoredDays, sites: tuple[str, ...], policies: tuple[str, ...], shares: tuple[float, ...],
     seed: int, spark: SparkSession | None, *, with_bound: bool = False,
 ) -> pl.DataFrame:  # fmt: skip
-    """``schemas/tables/cache_comparison.yaml``: a row for each site, size and policy, one Spark task each."""
+    """Return ``schemas/tables/cache_comparison.yaml``: a row for each site, size and policy, one Spark task each."""
     import polars as pl
 
     from cmsspark.apps.cache.stored import site_traces

@@ -53,7 +53,7 @@ def lru_distances(objects: Ints, sizes: Longs) -> Longs:
 
 
 def lru_misses(trace: Trace, capacities: Longs) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """(requests missed, bytes missed) by LRU for each capacity, exact: int64 each, as ``capacities``.
+    """Return (requests missed, bytes missed) by LRU for each capacity, exact: int64 each, as ``capacities``.
 
     Below the largest object, where larger objects pass by the cache, each capacity is replayed.
     """

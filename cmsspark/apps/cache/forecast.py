@@ -42,7 +42,7 @@ class _History:
         self.age_days = np.zeros(count)
 
     def features(self, items: Array) -> Array:
-        """float64 [items, 9]: decayed shares of days, log of idle and age days, and 1."""
+        """Return float64 [items, 9]: decayed shares of days, log of idle and age days, and 1."""
         prior, weight = _PRIOR
         shares = (self.requested[:, items] + prior * weight) / (self.weight[:, items] + weight)
         logs = [np.log1p(self.idle_days[items]), np.log1p(self.age_days[items]), np.ones(len(items))]
@@ -59,7 +59,7 @@ class _History:
 
 
 def learned_scores(objects: Ints, periods: Ints, object_count: int, *, horizon: int = HORIZON, seed: int = 0) -> Array:
-    """float64 [days, objects]: the expected share of the ``horizon`` days from that day on with a request.
+    """Return float64 [days, objects]: the expected share of the ``horizon`` days from that day on with a request.
 
     A logistic model is fitted at the start of each day on earlier days whose horizon is over; before there is one, the
     decayed share of four days stands for it. An object that was never requested has the share of such objects so far.

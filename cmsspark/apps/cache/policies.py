@@ -45,7 +45,7 @@ def fifo(objects: Ints, sizes: Longs, capacity: int) -> Flags:
 
 @jit
 def lru(objects: Ints, sizes: Longs, capacity: int) -> Flags:
-    """Evicts what was used least recently."""
+    """Evict what was used least recently."""
     hits = np.zeros(len(objects), np.uint8)
     count = len(sizes)
     following, preceding = make_lists(count, 1)
@@ -105,7 +105,7 @@ def sieve(objects: Ints, sizes: Longs, capacity: int) -> Flags:
 
 @jit
 def lfu(objects: Ints, sizes: Longs, capacity: int) -> Flags:
-    """Evicts what was used least often since it was admitted; of equals, what reached that number first."""
+    """Evict what was used least often since it was admitted; of equals, what reached that number first."""
     hits = np.zeros(len(objects), np.uint8)
     count = len(sizes)
     heap, slots, uses, reached = make_heap(count)

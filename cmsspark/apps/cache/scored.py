@@ -30,7 +30,7 @@ def rescore(heap: Ints, slots: Ints, score: Floats, latest: Longs, stored: int, 
 
 @jit
 def least_score(objects: Ints, sizes: Longs, capacity: int, periods: Ints, scores: Floats) -> Flags:
-    """Evicts the lowest score, of equals the least recently used. What is missed competes: it may leave at once."""
+    """Evict the lowest score, of equals the least recently used. What is missed competes: it may leave at once."""
     hits = np.zeros(len(objects), np.uint8)
     count = len(sizes)
     heap, slots, score, latest = make_heap(count)

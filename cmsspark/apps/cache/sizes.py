@@ -27,7 +27,7 @@ _MOST_STEPS: Final = 20_000_000
 
 
 def parse_size(text: str, footprint: int) -> int:
-    """Bytes of ``500GB``, ``1.5TB``, ``2TiB``, ``1000`` or ``20%`` of the footprint. Raises UsageError (2)."""
+    """Return bytes of ``500GB``, ``1.5TB``, ``2TiB``, ``1000`` or ``20%`` of the footprint. Raises UsageError (2)."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"{text!r} is not a size", next_step="such as 500GB, 1.5TB or 20% of the bytes of all objects")

@@ -161,7 +161,7 @@ def _chosen(
 
 
 def _check_ranges(times_ms: list[Array], sizes: list[Array], path: Path) -> None:
-    """Raises DataError (65) for times that are no seconds, and for bytes beyond 64 bits."""
+    """Raise DataError (65) for times that are no seconds, and for bytes beyond 64 bits."""
     parts = [part for part in times_ms if len(part)]
     first, last = min(int(part.min()) for part in parts) // 1000, max(int(part.max()) for part in parts) // 1000
     if first < FIRST_S or last > LAST_S:
@@ -183,7 +183,7 @@ def check_bytes(*sizes: Array, where: Path | None = None) -> None:
 
 
 def _batches(path: Path, as_text: Set[str]) -> Iterator[tuple[Array, Array, Array, int]]:
-    """(times in ms, names, sizes, rows with a null) of parts of the file."""
+    """Return (times in ms, names, sizes, rows with a null) of parts of the file."""
     if is_xcache(path):
         yield from xcache_batches(path)
         return

@@ -20,7 +20,7 @@ FIRST_S, LAST_S = -(10**9) * 3, 4 * 10**9 + 10**8
 
 
 def require_columns(path: Path, names: list[str]) -> None:
-    """Raises DataError (65) where one of :data:`COLUMNS` is missing, or is there more than once."""
+    """Raise DataError (65) where one of :data:`COLUMNS` is missing, or is there more than once."""
     missing = [name for name in COLUMNS if name not in names]
     doubled = [name for name in COLUMNS if names.count(name) > 1]
     if missing or doubled:
@@ -35,7 +35,7 @@ def require_columns(path: Path, names: list[str]) -> None:
 
 
 def read_columns(batch: pa.RecordBatch, path: Path, *, numbers_too: bool) -> tuple[Array, Array, Array, int]:
-    """(times in ms, names, sizes, rows with a null) of some rows. A name of no characters is a null.
+    """Return (times in ms, names, sizes, rows with a null) of some rows. A name of no characters is a null.
 
     ``numbers_too``: texts that are all whole numbers as written, from 0 to 2^64-1, become these numbers, which take
     less memory. Raises DataError (65).
@@ -101,7 +101,7 @@ def _names(names: pa.Array, numbers_too: bool) -> Array:
 
 
 def _times(time: pa.Array) -> Array:
-    """int64 ms, rounded down. Texts are seconds or timestamps. Raises ArrowException."""
+    """Return int64 ms, rounded down. Texts are seconds or timestamps. Raises ArrowException."""
     import pyarrow as pa
 
     if _is_text(time):
@@ -118,7 +118,7 @@ def _times(time: pa.Array) -> Array:
 
 
 def _instants(time: pa.Array) -> Array:
-    """int64 ms of timestamps; texts without a zone are UTC. Raises ArrowException."""
+    """Return int64 ms of timestamps; texts without a zone are UTC. Raises ArrowException."""
     import pyarrow as pa
 
     if _is_text(time):

@@ -141,7 +141,7 @@ def _read(files: Files, source: DayInput, day: date, settings: Settings) -> tupl
 
 
 def _check(source: DayInput, bins: dict[str, int]) -> None:
-    """Raises DataError (65) for too many malformed records, NotReady (75) for no record at all."""
+    """Raise DataError (65) for too many malformed records, NotReady (75) for no record at all."""
     if not bins["read"]:
         raise NotReady(
             f"{NAME} is there but has no data",

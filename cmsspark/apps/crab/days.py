@@ -115,7 +115,7 @@ def sum_or_null(name: str) -> pl.Expr:
 
 
 def check_sums(rows: pl.DataFrame, names: tuple[str, ...]) -> None:
-    """Raises DataError (65) where the sum of a column may exceed 64 bits."""
+    """Raise DataError (65) where the sum of a column may exceed 64 bits."""
     import polars as pl
 
     for name in names:

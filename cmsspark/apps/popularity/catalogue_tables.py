@@ -131,7 +131,7 @@ def _by_monday(tables: Sequence[_StoredTable], days: Sequence[date]) -> list[tup
 
 
 def _values(files: Files, table: _StoredTable, first: date, datasets: Sequence[str]) -> Array:
-    """float64 [raw columns, datasets] of a table."""
+    """Return float64 [raw columns, datasets] of a table."""
     import polars as pl
 
     is_dbs = table.name in _TABLES["dbs"]

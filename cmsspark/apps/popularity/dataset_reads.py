@@ -108,7 +108,7 @@ class DatasetReads:
 
 
 def _by_pair(dataset: Array, partner: Array, values: Array) -> tuple[Array, Array]:
-    """(dataset, sum of values) of each different pair."""
+    """Return (dataset, sum of values) of each different pair."""
     width = int(partner.max()) + 1 if len(partner) else 1
     pairs, numbers = np.unique(dataset.astype(np.int64) * width + partner, return_inverse=True)
     return pairs // width, np.bincount(numbers, values, len(pairs))
@@ -142,7 +142,7 @@ class ReadsBuilder:
         self._days.append((day, reads, people))
 
     def _coded(self, names: pl.Series) -> pl.Series:
-        """Numbers of the names, which are the same on all days."""
+        """Return numbers of the names, which are the same on all days."""
         import polars as pl
 
         numbers = self._numbers[names.name]

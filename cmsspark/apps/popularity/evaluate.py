@@ -51,7 +51,7 @@ class WeekForecast:
 
 
 def evaluated_days(series: Series, label: Label, last: int | None = None) -> list[int]:
-    """Numbers of the Mondays that can be predicted and judged; ``last``: the last so many only.
+    """Return numbers of the Mondays that can be predicted and judged; ``last``: the last so many only.
 
     Raises InputMissing (66) where there is none, DataError (65) where the series lacks what the label is made of.
     """

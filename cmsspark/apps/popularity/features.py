@@ -68,7 +68,7 @@ def _numbered(values: Array, sites: tuple[str, ...] | None) -> Array:
 
 
 def features(past: Series, names: Names) -> tuple[list[str], Array]:
-    """(names of columns, float64 [datasets, columns]) on the day after the last one of ``past``.
+    """Return (names of columns, float64 [datasets, columns]) on the day after the last one of ``past``.
 
     Windows that reach before the first day hold what there is, scaled to their length. Sums are log(1 + x); shares are
     0 to 1; ages in days, log(1 + x). A dataset that was never used has the length of the series as its recency and 0 as

@@ -123,7 +123,7 @@ def table_name(name: str, series: Series) -> str:
 
 
 def quality(weeks: Weeks, day: date, model_name: str, count: int, *, seed: int = 0) -> pl.DataFrame:
-    """``schemas/tables/popularity_quality.yaml``, of a series by site ``popularity_site_quality.yaml``: the last
+    """Return ``schemas/tables/popularity_quality.yaml``, of a series by site ``popularity_site_quality.yaml``: the last
     ``count`` weeks of seven days that are over, for the model and the baseline; none where the series is too short.
     Raises DataError (65) where a guard fails.
     """

@@ -104,7 +104,7 @@ def _shared(weeks: Weeks, recomputed: Weeks, day: int) -> tuple[Array, Array]:
 
 
 def shuffles(seed: int, days: Sequence[int]) -> list[tuple[int, int]]:
-    """(day, seed) of each shuffle of the labels: three of each day, more where there are few days."""
+    """Return (day, seed) of each shuffle of the labels: three of each day, more where there are few days."""
     count = max(_SHUFFLES, -(-_ALL_SHUFFLES // max(len(days), 1)))
     return [(day, seed + _SHUFFLES * day + number) for day in days for number in range(count)]
 

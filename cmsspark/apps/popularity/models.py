@@ -249,7 +249,7 @@ ABOUT: Final = {
 
 
 def check_model(name: str) -> None:
-    """Raises UsageError (2) for a name of no model."""
+    """Raise UsageError (2) for a name of no model."""
     if name not in MODELS:
         names = ", ".join(MODELS)
         next_step = f"one of {names}, or for predictions the folder of a saved model"

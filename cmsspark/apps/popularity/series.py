@@ -122,7 +122,7 @@ class Series:
         return Series(self.days, names, values, self.missing, first, catalogue, reads, sites)
 
     def mondays(self, weeks: int = 1) -> list[int]:
-        """Numbers of the days on which a week starts whose ``weeks`` weeks are all there."""
+        """Return numbers of the days on which a week starts whose ``weeks`` weeks are all there."""
         last = len(self.days) - 7 * weeks
         return [number for number, day in enumerate(self.days) if day.weekday() == 0 and number <= last]
 

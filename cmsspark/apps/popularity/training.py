@@ -64,7 +64,7 @@ class Label:
         return f"more than {self.threshold:g} accesses{also}{where} in {during}"
 
     def check(self, series: Series) -> None:
-        """Raises DataError (65) where the series lacks what the label is made of."""
+        """Raise DataError (65) where the series lacks what the label is made of."""
         lacking = [
             name for name, is_needed in (("users", self.users is not None), ("bytes", self.top_bytes is not None))
             if is_needed and not series.values[MEASURES.index(name)].any()
@@ -78,7 +78,7 @@ class Label:
             )
 
     def mark(self, series: Series, day: int) -> Array:
-        """float64 [datasets], 1 where popular in the weeks from that day on."""
+        """Return float64 [datasets], 1 where popular in the weeks from that day on."""
         after = slice(day, day + self.days)
         if self.top_bytes is not None:
             return first_by_bytes(series.values[MEASURES.index("bytes"), after].sum(0), self.top_bytes)
@@ -89,7 +89,7 @@ class Label:
 
 
 def first_by_bytes(values: Array, count: int) -> Array:
-    """float64 [datasets], 1 for the ``count`` largest values above 0; of equal values the first ones."""
+    """Return float64 [datasets], 1 for the ``count`` largest values above 0; of equal values the first ones."""
     largest = np.argsort(-values, kind="stable")[:count]
     result = np.zeros(len(values))
     result[largest[values[largest] > 0]] = 1
@@ -112,7 +112,7 @@ class Training:
     datasets: Array
 
     def ages(self) -> Array:
-        """float64: days between each row and the latest one."""
+        """Return float64: days between each row and the latest one."""
         return np.asarray(self.days.max() - self.days, float)
 
 

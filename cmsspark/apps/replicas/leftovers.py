@@ -22,7 +22,7 @@ _NOT_VALID: Final = ("INVALID", "DEPRECATED", "DELETED")
 
 
 def build(frames: Frames, day: date) -> pl.DataFrame:
-    """``schemas/tables/leftovers.yaml``."""
+    """Return ``schemas/tables/leftovers.yaml``."""
     import polars as pl
 
     from cmsspark.dumps import dump_frames

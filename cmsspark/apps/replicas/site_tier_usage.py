@@ -21,7 +21,7 @@ KEYS: Final = ("site_tier", "kind", "data_tier")
 
 
 def build(frames: Frames, day: date) -> pl.DataFrame:
-    """``schemas/tables/site_tier_usage.yaml``. Replicas with nothing there count nowhere.
+    """Return ``schemas/tables/site_tier_usage.yaml``. Replicas with nothing there count nowhere.
 
     ``events`` counts each dataset once and whole in its row; ``replica_events`` weighs each replica by the share of
     the dataset's bytes that it holds. Neither adds up over rows of different kinds or site tiers.
