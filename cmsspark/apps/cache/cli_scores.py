@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from datetime import date, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError
 
 if TYPE_CHECKING:
     from cmsspark.apps.cache.trace import Trace
-
-Array = np.ndarray[Any, Any]
 
 _MODEL: Final = "blend"
 _EPOCH: Final = date(1970, 1, 1)

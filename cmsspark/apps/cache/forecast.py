@@ -4,13 +4,11 @@ object is likely to be requested. No score of a day uses that day or a later one
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from cmsspark.apps.cache.jit import Ints
-
-Array = np.ndarray[Any, Any]
+from cmsspark.base.arrays import Array, Ints
 
 DAY_MS: Final = 86_400_000
 HORIZON: Final = 7

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from cmsspark.apps.cache.jit import Floats, Ints, Longs, jit
+from cmsspark.apps.cache.jit import jit
+from cmsspark.base.arrays import Floats, Ints, Longs
 
 
 @jit

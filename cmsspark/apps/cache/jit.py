@@ -8,15 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-import numpy as np
-
 from cmsspark.base.errors import UsageError
-
-#: Numbers of objects and periods; bytes and times; flags such as hits; priorities and scores.
-Ints = np.ndarray[Any, np.dtype[np.int32]]
-Longs = np.ndarray[Any, np.dtype[np.int64]]
-Flags = np.ndarray[Any, np.dtype[np.uint8]]
-Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -7,8 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from cmsspark.apps.cache.jit import jit
-
-Array = np.ndarray[Any, Any]
+from cmsspark.base.arrays import Array
 
 #: Slots of a new table of numbers; a table grows when half of it is full.
 _FIRST_SLOTS: Final = 1 << 16

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from cmsspark.apps.cache.jit import Flags, Ints, Longs, jit
+from cmsspark.apps.cache.jit import jit
+from cmsspark.base.arrays import Flags, Ints, Longs
 
 
 @jit

@@ -13,9 +13,8 @@ import numpy as np
 from cmsspark.apps.cache import adaptive, bounds, forecast, policies, scored
 from cmsspark.apps.cache.jit import jit
 from cmsspark.apps.cache.trace import Trace
+from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError, UsageError
-
-Array = np.ndarray[Any, Any]
 
 #: Policies that need the trace and the size only.
 PLAIN: Final[dict[str, Callable[..., Array]]] = {

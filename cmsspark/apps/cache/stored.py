@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Any
 
 import numpy as np
 
 from cmsspark.apps.cache.trace import Trace, check_bytes, make_trace
+from cmsspark.base.arrays import Array
 from cmsspark.base.errors import InputMissing
 from cmsspark.filesystems.storage import Files
 from cmsspark.sources.registry import ACCESS_STREAMS
 from cmsspark.store.stored_columns import newest, table_rows
 from cmsspark.store.stored_days import StoredDays
 
-Array = np.ndarray[Any, Any]
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 
 

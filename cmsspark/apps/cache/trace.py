@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from cmsspark.apps.cache.numbering import Numbering, by_first_request
 from cmsspark.apps.cache.trace_columns import COLUMNS, FIRST_S, LAST_S, hashes, read_columns, require_columns
 from cmsspark.apps.cache.xcache_records import is_xcache, xcache_batches
+from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError, InputMissing, UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-Array = np.ndarray[Any, Any]
 
 #: A request of libCacheSim's oracleGeneral files: seconds, object, bytes, and the number of the next request.
 _ORACLE: Final = np.dtype([("time", "<u4"), ("object", "<u8"), ("size", "<u4"), ("next", "<i8")])

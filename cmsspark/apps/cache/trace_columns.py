@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-Array = np.ndarray[Any, Any]
 
 COLUMNS: Final = ("time", "object", "size")
 #: Times outside of these seconds since 1970 are no seconds: a century before and 130 years after.

@@ -5,14 +5,13 @@ from __future__ import annotations
 import gzip
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import numpy as np
 
+from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError
-
-Array = np.ndarray[Any, Any]
 
 #: Records that are read together.
 _BATCH: Final = 100_000

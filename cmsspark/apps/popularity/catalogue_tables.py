@@ -6,11 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from cmsspark.apps.popularity.dataset_catalogue import RAW, SITE_TIERS, Catalogue, Snapshot
+from cmsspark.base.arrays import Array
 from cmsspark.base.periods import start_ms
 from cmsspark.filesystems.storage import Files
 from cmsspark.store import results
@@ -19,8 +20,6 @@ from cmsspark.store.stored_columns import stored_days, table_rows
 
 if TYPE_CHECKING:
     import polars as pl
-
-Array = np.ndarray[Any, Any]
 
 #: The tables of each kind; of tables that are known since the same day the first one is taken.
 _TABLES: Final = {"dbs": ("dbs_events",), "replicas": ("dbs_phedex", "dbs_rucio")}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from cmsspark.base.arrays import Array
 
 #: Tiers of sites whose disk copies have a column.
 SITE_TIERS: Final = ("T0", "T1", "T2", "T3")

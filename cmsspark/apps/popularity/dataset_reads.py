@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from cmsspark.base.arrays import Array
 from cmsspark.sources.registry import ACCESS_STREAMS
 
 if TYPE_CHECKING:
     import polars as pl
-
-Array = np.ndarray[Any, Any]
 
 _DAYS: Final = (7, 28)
 _NAMES: Final = (

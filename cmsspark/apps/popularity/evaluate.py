@@ -19,14 +19,13 @@ from cmsspark.apps.popularity.models import check_model
 from cmsspark.apps.popularity.scores import metrics
 from cmsspark.apps.popularity.series import Series
 from cmsspark.apps.popularity.training import FIRST_DAY, Label, Weeks
+from cmsspark.base.arrays import Array
 from cmsspark.base.errors import InputMissing
 from cmsspark.base.text.plurals import number_of
 from cmsspark.engines.parallel_tasks import run_pieces
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-Array = np.ndarray[Any, Any]
 
 #: Models of pyspark.ml train by jobs of their own: a task cannot start one.
 _OWN_JOBS: Final = "spark-"

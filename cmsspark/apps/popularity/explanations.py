@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -11,8 +11,7 @@ from cmsspark.apps.popularity.features import Names
 from cmsspark.apps.popularity.models import Model
 from cmsspark.apps.popularity.series import Series
 from cmsspark.apps.popularity.training import Weeks
-
-Array = np.ndarray[Any, Any]
+from cmsspark.base.arrays import Array
 
 #: Columns that are named as reasons of a forecast, at most, and the least change of the logarithm of the odds.
 _REASONS: Final = 3

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from cmsspark.apps.popularity.dataset_catalogue import CATALOGUE_COLUMNS
 from cmsspark.apps.popularity.dataset_reads import OF_SITES, READS_COLUMNS
 from cmsspark.apps.popularity.series import MEASURES, Series
+from cmsspark.base.arrays import Array
 from cmsspark.base.names import DERIVED
-
-Array = np.ndarray[Any, Any]
 
 #: Windows, in days, that end on the day before: up to 26 weeks.
 _DAYS: Final = (1, 2, 3, 7, 14, 28, 56, 182)

@@ -10,8 +10,7 @@ import numpy as np
 
 from cmsspark.apps.popularity.models import Model, logistic_weights, make_model, sigmoid
 from cmsspark.apps.popularity.training import FIRST_DAY, Label, Training, Weeks
-
-Array = np.ndarray[Any, Any]
+from cmsspark.base.arrays import Array
 
 #: The weight, for each row, of a calibration that changes nothing.
 _NEAR_ONE: Final = 0.5

@@ -16,14 +16,13 @@ from cmsspark.apps.popularity.quantities import QUANTITIES, expected
 from cmsspark.apps.popularity.scores import mean
 from cmsspark.apps.popularity.series import Series
 from cmsspark.apps.popularity.training import FIRST_DAY, Label, Weeks
+from cmsspark.base.arrays import Array
 from cmsspark.base.errors import InputMissing
 from cmsspark.base.periods import start_ms
 from cmsspark.base.schemas import stored_table
 
 if TYPE_CHECKING:
     import polars as pl
-
-Array = np.ndarray[Any, Any]
 
 #: What the names of tables begin with: of datasets, and of datasets at sites.
 _TABLE: Final = "popularity_"

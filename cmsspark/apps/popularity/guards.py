@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -12,9 +12,8 @@ from cmsspark.apps.popularity.fitting import predict
 from cmsspark.apps.popularity.scores import average_precision
 from cmsspark.apps.popularity.series import Series
 from cmsspark.apps.popularity.training import FIRST_DAY, Weeks
+from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError
-
-Array = np.ndarray[Any, Any]
 
 #: A leak tells the order of the week better than the best column of the past by this rank correlation, or has this one
 #: with what the columns of the past leave open; more where the rows are few. Honest columns had up to 0.04 and 0.36 in

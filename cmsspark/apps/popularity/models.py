@@ -10,9 +10,8 @@ import numpy as np
 
 from cmsspark.apps.popularity.baselines import Persistence, select_measure
 from cmsspark.apps.popularity.training import Label, Training
+from cmsspark.base.arrays import Array
 from cmsspark.base.errors import UsageError
-
-Array = np.ndarray[Any, Any]
 
 _RIDGE: Final = 30.0
 _BOOSTING: Final = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -12,8 +12,7 @@ from cmsspark.apps.popularity.fitting import of_population, past_days
 from cmsspark.apps.popularity.models import load_xgboost
 from cmsspark.apps.popularity.series import MEASURES
 from cmsspark.apps.popularity.training import Weeks
-
-Array = np.ndarray[Any, Any]
+from cmsspark.base.arrays import Array
 
 QUANTILES: Final = (0.1, 0.5, 0.9)
 #: Measures of a series that are expected, by the names of stored columns.

@@ -14,11 +14,10 @@ from cmsspark.apps.popularity.models import ABOUT
 from cmsspark.apps.popularity.report_sections import sections
 from cmsspark.apps.popularity.scores import format_score
 from cmsspark.apps.popularity.training import Weeks
+from cmsspark.base.arrays import Array
 from cmsspark.pages import layout
 from cmsspark.pages.charts import Line, plot
 from cmsspark.pages.svg import Axis, Chart
-
-Array = np.ndarray[Any, Any]
 
 _RELIABILITY: Final = (
     "Reliability: of the datasets with a predicted probability near x, the share that became popular. On the line, "

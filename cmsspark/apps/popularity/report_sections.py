@@ -14,9 +14,8 @@ from cmsspark.apps.popularity.fitting import fit
 from cmsspark.apps.popularity.quantities import expected
 from cmsspark.apps.popularity.scores import format_score, mean
 from cmsspark.apps.popularity.training import Weeks
+from cmsspark.base.arrays import Array
 from cmsspark.pages.layout import section, table
-
-Array = np.ndarray[Any, Any]
 
 _LIKELY: Final = 0.5
 #: Rows of the lists of columns and of datasets.

@@ -23,11 +23,10 @@ from cmsspark.apps.popularity.features import BASE_COLUMNS, STORE_COLUMNS
 from cmsspark.apps.popularity.fitting import Fitted, fit, of_population
 from cmsspark.apps.popularity.models import ABOUT, make_model
 from cmsspark.apps.popularity.training import Label, Training, Weeks
+from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError, InputMissing, OutputError, UsageError
 from cmsspark.filesystems.storage import is_local, join
 from cmsspark.store import stored_columns
-
-Array = np.ndarray[Any, Any]
 
 _VERSION: Final = 1
 #: Columns of common tiers and campaigns begin so.

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from cmsspark.base.arrays import Array
 
 
 def mean(values: Iterable[float | None]) -> float | None:

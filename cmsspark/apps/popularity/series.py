@@ -13,6 +13,7 @@ import numpy as np
 
 from cmsspark.apps.popularity.dataset_catalogue import Catalogue
 from cmsspark.apps.popularity.dataset_reads import DatasetReads, ReadsBuilder
+from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError, InputMissing
 from cmsspark.base.text.plurals import number_of
 from cmsspark.sources.registry import ACCESS_STREAMS
@@ -21,8 +22,6 @@ from cmsspark.store.table_files import read_table
 
 if TYPE_CHECKING:
     import polars as pl
-
-Array = np.ndarray[Any, Any]
 
 #: Measures of a day and dataset; ``accesses`` is needed, others are 0 where a series has none.
 MEASURES: Final = ("accesses", "users", "bytes", "cpus")

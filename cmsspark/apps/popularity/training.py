@@ -9,10 +9,9 @@ import numpy as np
 
 from cmsspark.apps.popularity.features import Names, features
 from cmsspark.apps.popularity.series import MEASURES, Series
+from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError, InputMissing
 from cmsspark.base.text.plurals import number_of
-
-Array = np.ndarray[Any, Any]
 
 #: Days of history before the first row that is learned from.
 FIRST_DAY: Final = 7
