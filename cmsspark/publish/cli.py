@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -15,19 +15,14 @@ from cmsspark.base.periods import Interval, Period, options
 from cmsspark.base.signals import interruptible
 from cmsspark.cli.options import settings_of, store_options
 from cmsspark.cli.period_options import when_options
-from cmsspark.publish.publication import (
-    PublishRequest,
-    check_results,
-    public_tables,
-    publish_table,
-    record_publication,
-    show_documents,
-)
 from cmsspark.publish.sink import publishing_settings
 from cmsspark.publish.sinks import SINKS
-from cmsspark.publish.verify import VerifyRequest, verify_documents
 from cmsspark.settings.settings import Settings
 from cmsspark.store.job_index import Job, find_job
+
+if TYPE_CHECKING:
+    from cmsspark.publish.publication import PublishRequest
+    from cmsspark.publish.verify import VerifyRequest
 
 #: What both commands show with --help.
 _HELP: Final = """Publish the stored result of a day or a period to MONIT (STOMP or HTTP), or to files.
@@ -73,6 +68,8 @@ def publish_command(name: str) -> click.Command:
         _refuse_together(("--verify", where), ("--resume", resume), ("--dry-run", dry_run), ("--resend", resend))
         _refuse_together(("--verify", where), ("--limit", limit))
         if where is not None:
+            from cmsspark.publish.verify import verify_documents
+
             with interruptible():
                 verify_documents(request, where, is_verbose=verbose)
         elif dry_run:
@@ -98,6 +95,8 @@ def _verify_request(
     request: PublishRequest, url: str | None, login: str | None, index: str | None
 ) -> VerifyRequest | None:
     """Return where to verify: the command line before the settings; None where --verify is not given."""
+    from cmsspark.publish.verify import VerifyRequest
+
     if url is None:
         if login or index:
             raise UsageError("--verify-login and --index are for --verify", next_step="add --verify URL")
@@ -108,6 +107,8 @@ def _verify_request(
 
 
 def _show(request: PublishRequest) -> None:
+    from cmsspark.publish.publication import show_documents
+
     try:
         show_documents(request)
     except BrokenPipeError:
@@ -120,10 +121,13 @@ def _publish(request: PublishRequest, *, resume: bool) -> None:
 
     Raises NotReady (75) where documents are still to be confirmed, DocumentsQuarantined (3) where some were refused.
     """
+    from cmsspark.publish import publication
+
     with interruptible():
-        results = [publish_table(request, table, resume=resume) for table in public_tables(request, resume=resume)]
-        record_publication(request, results)
-    check_results(results)
+        tables = publication.public_tables(request, resume=resume)
+        results = [publication.publish_table(request, table, resume=resume) for table in tables]
+        publication.record_publication(request, results)
+    publication.check_results(results)
 
 
 def build_request(
@@ -135,6 +139,9 @@ def build_request(
     Raises UsageError (2) where the sink needs credentials and none are named, or where a job on days gets a period or
     a job on periods gets a day; SettingsError (78) for wrong settings.
     """
+    # Not at import: `--help` must answer at once.
+    from cmsspark.publish.publication import PublishRequest
+
     defaults = publishing_settings(settings)
     chosen = sink or ("stomp" if amq else defaults.sink or "file")
     if chosen not in SINKS:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
 from cmsspark.base.errors import DataError
 from cmsspark.base.periods import options
 from cmsspark.base.text.terminal import echo_table, printable
+from cmsspark.publish.comparison import Comparison, Verification, open_comparison
 from cmsspark.publish.publication import PublishRequest, document_spec, find_stored_table, public_tables
-
-if TYPE_CHECKING:
-    from cmsspark.publish.comparison import Comparison, Verification
-    from cmsspark.store.results import CurrentTable
+from cmsspark.publish.search_client import SearchClient
+from cmsspark.publish.search_index import SearchIndex
+from cmsspark.publish.search_server import index_names, search_server
+from cmsspark.store.results import CurrentTable
+from cmsspark.store.stored_rows import stored_rows
 
 #: Differences of each kind that are listed without --verbose.
 LISTED: Final = 5
@@ -66,12 +68,6 @@ def _hint(results: list[Verification]) -> str | None:
 
 
 def _verify_table(request: PublishRequest, where: VerifyRequest, table: str, is_verbose: bool) -> Verification:
-    from cmsspark.publish.comparison import open_comparison
-    from cmsspark.publish.search_client import SearchClient
-    from cmsspark.publish.search_index import SearchIndex
-    from cmsspark.publish.search_server import index_names, search_server
-    from cmsspark.store.stored_rows import stored_rows
-
     spec = document_spec(request, table)
     server = search_server(where.url, where.login)
     names = index_names(where.index or f"monit_prod_{spec.producer}_agg_{spec.type}*".lower())
@@ -100,8 +96,6 @@ def _print(table: str, result: Verification, where: str) -> None:
 
 
 def _list(comparison: Comparison, stored: CurrentTable, request: PublishRequest, table: str, limit: int | None) -> None:
-    from cmsspark.store.stored_rows import stored_rows
-
     spec = document_spec(request, table)
     for difference in comparison.differences(stored_rows(stored, spec.table), limit):
         click.echo(f"  {difference.kind:<9}  {difference.identity}  {printable(difference.about)}".rstrip())
