@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from cmsspark.apps.popularity.cli_output import echo_forecast, forecast_rows
-from cmsspark.apps.popularity.label_options import label_options, model_option, seed_option
+from cmsspark.apps.popularity.label_options import EVALUATED, label_options, model_option, seed_option
 from cmsspark.base.errors import UsageError
 from cmsspark.base.periods import Period
 from cmsspark.base.text.plurals import number_of
@@ -24,8 +24,6 @@ from cmsspark.cli.period_options import needed, period_options
 if TYPE_CHECKING:
     from cmsspark.apps.popularity.series import Series
     from cmsspark.apps.popularity.training import Label
-
-_COMPARED: Final = ("average", "blend")
 
 
 @click.group("popularity", cls=CommandGroup)
@@ -91,7 +89,7 @@ def _load_series(
 @command.command("evaluate")
 @_series_options
 @click.option(
-    "--model", "models", multiple=True, help=f"Beside baselines; repeatable. [default: {', '.join(_COMPARED)}]"
+    "--model", "models", multiple=True, help=f"Beside baselines; repeatable. [default: {', '.join(EVALUATED)}]"
 )
 @click.option("--last", type=click.IntRange(1), help="Only the last so many weeks.")
 @seed_option
@@ -104,7 +102,7 @@ def evaluate_command(
     from cmsspark.apps.popularity.evaluate import evaluate
     from cmsspark.apps.popularity.scores import mean
 
-    compared = with_baselines(models or _COMPARED)
+    compared = with_baselines(models or EVALUATED)
     rows = evaluate(_load_series(**source), label, compared, weeks=last, seed=seed)
     for name in compared:
         _echo_warnings(rows, name)

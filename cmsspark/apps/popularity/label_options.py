@@ -1,4 +1,4 @@
-"""The options that say what popular means, and others that commands and jobs share."""
+"""The options that say what popular means, and other options and defaults that commands and jobs share."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ import click
 from cmsspark.base.errors import UsageError
 from cmsspark.cli.options import FiniteRange
 
+#: Models that are judged by default.
+EVALUATED: Final = ("average", "blend")
+#: The folder of a run with the saved model: ``cmsspark popularity predict --model`` takes it.
+FOLDER: Final = "models"
 _OPTIONS: Final = (
     click.option(
         "--weeks", "horizon", type=click.IntRange(1, 52), default=1, show_default=True, help="Horizon in weeks."

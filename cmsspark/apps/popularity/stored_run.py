@@ -1,30 +1,42 @@
-"""A run on the stored days before a day: what the jobs of popularity share."""
+"""Runs on the stored days before a day: what each job of popularity makes of them and stores."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from cmsspark.apps.popularity import saved
+from cmsspark.apps.popularity.baselines import warnings, with_baselines
+from cmsspark.apps.popularity.evaluate import evaluate, forecast_and_judge
+from cmsspark.apps.popularity.feature_tables import week_rows
+from cmsspark.apps.popularity.forecast import model_row, predictions, quality, quality_rows, table_name
+from cmsspark.apps.popularity.label_options import EVALUATED, FOLDER
+from cmsspark.apps.popularity.report import evaluation_page
+from cmsspark.apps.popularity.series import Series, stored_series
+from cmsspark.apps.popularity.training import Label, Weeks
 from cmsspark.base.errors import InputMissing
 from cmsspark.base.periods import between
-from cmsspark.filesystems.storage import Files
+from cmsspark.base.text.plurals import number_of
+from cmsspark.filesystems.storage import Files, join
 from cmsspark.run.period_run import describe_days, store_tables
 from cmsspark.run.run_context import RunContext, running
-from cmsspark.store import stored_days as stored
+from cmsspark.settings.settings import Settings
+from cmsspark.store import stored_days
+from cmsspark.store.results import CurrentTable, StagedRun
 from cmsspark.store.stored_columns import files_of
 from cmsspark.store.stored_days import StoredDays
 
 if TYPE_CHECKING:
     import polars as pl
+    from pyspark.sql import SparkSession
 
-    from cmsspark.apps.popularity.series import Series
-    from cmsspark.apps.popularity.training import Label
-    from cmsspark.settings.settings import Settings
-    from cmsspark.store.results import CurrentTable, StagedRun
-
+#: The page beside the table of an evaluation.
+PAGE: Final = "popularity.html"
 #: Days that are read: half a year, the longest window of the features.
 DAYS: Final = 182
 
@@ -43,8 +55,6 @@ class StoredRun:
 
         Raises DataError (65), InputMissing (66).
         """
-        from cmsspark.apps.popularity.series import stored_series
-
         return stored_series(self.days, by_site=by_site)
 
     @property
@@ -83,7 +93,7 @@ def stored_run(
         files = files_of(fout, f"cmsspark {name}")
         run_context.lock(files)
         last = day - timedelta(days=1)
-        days = _without_first_gap(stored.find_days(files, fout, between(day - timedelta(days=DAYS), last)))
+        days = _without_first_gap(stored_days.find_days(files, fout, between(day - timedelta(days=DAYS), last)))
         days.check(allow_missing=True)
         if last not in days.partials:
             raise InputMissing(
@@ -101,3 +111,81 @@ def _without_first_gap(days: StoredDays) -> StoredDays:
     first = min(days.partials)
     missing = tuple(day for day in days.missing if day > first)
     return StoredDays(between(first, days.period.last), days.files, days.fout, days.partials, missing, days.partial)
+
+
+def store_features(stored: StoredRun, series: Series, label: Label, *, last: int | None = None) -> CurrentTable:
+    """Store the features of the weeks that begin on the day, or 7, 14 … days before it, with the labels so far."""
+    rows = week_rows(series, stored.day, label, last)
+    return stored.store({stored.name: rows}, series, label, {"last": last}, number_of(rows.height, "row"))
+
+
+def store_forecast(
+    stored: StoredRun, series: Series, label: Label, *, model: str = "blend", weeks: int = 4, top: int = 2000,
+    seed: int = 0,
+) -> CurrentTable:  # fmt: skip
+    """Store the forecast for the weeks from the day on; ``top``: the ranks that can be published."""
+    label.check(series)
+    known_weeks = Weeks(series, label)
+    rows = predictions(known_weeks, stored.day, model, seed=seed)
+    judged = quality(known_weeks, stored.day, model, weeks, seed=seed)
+    tables = {"forecast": rows.head(top), "quality": judged, "predictions": rows}
+    options = {"model": model, "weeks": weeks, "top": top, "seed": seed}
+    options |= {"threshold": label.least_accesses, "horizon": label.weeks}
+    texts = warnings(judged.filter(stratum="all").to_dicts(), model)
+    named = {table_name(name, series): table for name, table in tables.items()}
+    return stored.store(named, series, label, options, series.size_text, warnings=texts)
+
+
+def store_model(
+    stored: StoredRun, series: Series, label: Label, *, model: str = "blend", judged: int = 4, seed: int = 0
+) -> CurrentTable:
+    """Train the model and store it as a version in the folder ``models`` of the run."""
+    with tempfile.TemporaryDirectory(prefix="cmsspark-") as aside:
+        metrics = evaluate(series, label, with_baselines([model]), weeks=judged, seed=seed)
+        weeks = Weeks(series, label)
+        version = saved.save(Path(aside), weeks, saved.train(weeks, model, seed=seed), metrics, seed)
+        tables = {table_name("models", series): model_row(stored.day, version.name, saved.load(str(version)).card)}
+
+        def write(staged: StagedRun) -> dict[str, Any]:
+            folder = join(staged.folder, FOLDER)
+            stored.files.make_dirs(join(folder, version.name))
+            for path in sorted(version.iterdir()):
+                stored.files.put(path, join(folder, version.name, path.name))
+            stored.files.write_bytes(join(folder, "LATEST"), f"{version.name}\n".encode())
+            return {"folders": {FOLDER: {}}}
+
+        options, texts = {"model": model, "judged": judged, "seed": seed}, warnings(metrics, model)
+        return stored.store(tables, series, label, options, f"model {version.name}", write, warnings=texts)
+
+
+def store_evaluation(
+    stored: StoredRun, series: Series, label: Label, *, models: tuple[str, ...] = (), last: int | None = None,
+    seed: int = 0, spark: SparkSession | None = None,
+) -> CurrentTable:  # fmt: skip
+    """Judge the models on the weeks before the day, and store the table and the page of the last model. Each forecast
+    is a Spark task; without ``spark`` they are made in this process.
+    """
+    models = models or EVALUATED
+    weeks, compared = Weeks(series, label), with_baselines(models)
+    forecasts, judged = forecast_and_judge(weeks, compared, last=last, seed=seed, spark=spark)
+    table = table_name("evaluation", series)
+    rows = quality_rows(judged, stored.day, table)
+    page = evaluation_page(weeks, models[-1], forecasts, judged, seed)
+
+    def write(staged: StagedRun) -> dict[str, Any]:
+        stored.files.write_bytes(join(staged.folder, PAGE), page.encode())
+        return {}
+
+    options = {"models": list(models), "last": last, "seed": seed}
+    texts = [text for name in compared for text in warnings(judged, name)]
+    summary = f"{number_of(rows.height, 'row')} and {PAGE}"
+    return stored.store({table: rows}, series, label, options, summary, write, warnings=texts)
+
+
+#: Kind of job, the last part of its name → what stores its tables.
+STORE: Final[Mapping[str, Callable[..., CurrentTable]]] = {
+    "features": store_features,
+    "forecast": store_forecast,
+    "train": store_model,
+    "evaluate": store_evaluation,
+}
