@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 
 from cmsspark.apps.cache.jit import jit
 from cmsspark.base.arrays import Array
@@ -65,8 +66,6 @@ class Numbering:
         """Return int32, the number of each name. Names of one trace are all numbers, or all texts."""
         if names.dtype.kind in "iu":
             return self._number_integers(names.astype(np.uint64))
-        import pyarrow as pa
-
         coded = pa.array(names).dictionary_encode()
         texts = coded.dictionary.to_pylist()
         table = np.array([self._of_text.setdefault(text, len(self._of_text)) for text in texts], np.int32)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from datetime import date, datetime
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from cmsspark.apps.cache.trace import Trace, check_bytes, make_trace
 from cmsspark.base.arrays import Array
@@ -65,9 +67,6 @@ def site_traces(files: Files, fout: str, stored: StoredDays) -> SiteTraces:
 
     Raises InputMissing (66) where that table is not stored, DataError (65) where a day's partials are damaged.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     sizes_day, current = newest(files, fout, "dbs_events")
     table = table_rows(files, current, "dbs_events", ["dataset_name", "dataset_bytes"])
     names, sizes = table["dataset_name"].to_pylist(), table["dataset_bytes"].to_pylist()

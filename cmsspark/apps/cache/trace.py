@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+import pyarrow as pa
+from pyarrow import csv, parquet
 
 from cmsspark.apps.cache.numbering import Numbering, by_first_request
 from cmsspark.apps.cache.trace_columns import COLUMNS, FIRST_S, LAST_S, hashes, read_columns, require_columns
 from cmsspark.apps.cache.xcache_records import is_xcache, xcache_batches
 from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError, InputMissing, UsageError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 #: A request of libCacheSim's oracleGeneral files: seconds, object, bytes, and the number of the next request.
 _ORACLE: Final = np.dtype([("time", "<u4"), ("object", "<u8"), ("size", "<u4"), ("next", "<i8")])
@@ -203,8 +202,6 @@ def _batches(path: Path, as_text: Set[str]) -> Iterator[tuple[Array, Array, Arra
 
 
 def _oracle_batches(path: Path, *, is_packed: bool) -> Iterator[tuple[Array, Array, Array, int]]:
-    import pyarrow as pa
-
     try:
         with path.open("rb") as plain:
             source = pa.CompressedInputStream(plain, "zstd") if is_packed else plain
@@ -227,9 +224,6 @@ def _oracle_batches(path: Path, *, is_packed: bool) -> Iterator[tuple[Array, Arr
 
 
 def _arrow_batches(path: Path, kind: str, as_text: Set[str]) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
-    from pyarrow import csv, parquet
-
     number = -1
     try:
         if kind == ".parquet":

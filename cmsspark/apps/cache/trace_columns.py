@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 COLUMNS: Final = ("time", "object", "size")
 #: Times outside of these seconds since 1970 are no seconds: a century before and 130 years after.
@@ -39,9 +38,6 @@ def read_columns(batch: pa.RecordBatch, path: Path, *, numbers_too: bool) -> tup
     ``numbers_too``: texts that are all whole numbers as written, from 0 to 2^64-1, become these numbers, which take
     less memory. Raises DataError (65).
     """
-    import pyarrow as pa
-    from pyarrow import compute as pc
-
     require_columns(path, batch.schema.names)
     time, name, size = (_plain(batch.column(column)) for column in COLUMNS)
     if pa.types.is_nested(name.type):
@@ -71,22 +67,15 @@ def read_columns(batch: pa.RecordBatch, path: Path, *, numbers_too: bool) -> tup
 
 
 def _plain(column: pa.Array) -> pa.Array:
-    import pyarrow as pa
-
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
 def _is_text(column: pa.Array) -> bool:
-    import pyarrow as pa
-
     return bool(pa.types.is_string(column.type) or pa.types.is_large_string(column.type))
 
 
 def _names(names: pa.Array, numbers_too: bool) -> Array:
     """Whole numbers, or objects of Python. Raises UnicodeDecodeError for texts that are not UTF-8."""
-    import pyarrow as pa
-    from pyarrow import compute as pc
-
     if numbers_too and _is_text(names):
         try:
             numbers = names.cast(pa.uint64())
@@ -101,8 +90,6 @@ def _names(names: pa.Array, numbers_too: bool) -> Array:
 
 def _times(time: pa.Array) -> Array:
     """Return int64 ms, rounded down. Texts are seconds or timestamps. Raises ArrowException."""
-    import pyarrow as pa
-
     if _is_text(time):
         try:
             time = time.cast(pa.float64())
@@ -118,8 +105,6 @@ def _times(time: pa.Array) -> Array:
 
 def _instants(time: pa.Array) -> Array:
     """Return int64 ms of timestamps; texts without a zone are UTC. Raises ArrowException."""
-    import pyarrow as pa
-
     if _is_text(time):
         try:
             time = time.cast(pa.timestamp("ns"))

@@ -6,9 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+import polars as pl
 
 from cmsspark.apps.popularity.dataset_catalogue import RAW, SITE_TIERS, Catalogue, Snapshot
 from cmsspark.base.arrays import Array
@@ -17,9 +18,6 @@ from cmsspark.filesystems.storage import Files
 from cmsspark.store import results
 from cmsspark.store.results import CurrentTable
 from cmsspark.store.stored_columns import stored_days, table_rows
-
-if TYPE_CHECKING:
-    import polars as pl
 
 #: The tables of each kind; of tables that are known since the same day the first one is taken.
 _TABLES: Final = {"dbs": ("dbs_events",), "replicas": ("dbs_phedex", "dbs_rucio")}
@@ -54,8 +52,6 @@ class StoredTables:
 
     def created_since(self, first: date) -> list[str]:
         """Return the datasets that DBS made on ``first`` or later, by any of the tables."""
-        import polars as pl
-
         names: set[str] = set()
         for _, table in self.by_kind.get("dbs", ()):
             columns = table_rows(self.files, table.current, table.name, ("dataset_name", "created_ms"))
@@ -131,8 +127,6 @@ def _by_monday(tables: Sequence[_StoredTable], days: Sequence[date]) -> list[tup
 
 def _values(files: Files, table: _StoredTable, first: date, datasets: Sequence[str]) -> Array:
     """Return float64 [raw columns, datasets] of a table."""
-    import polars as pl
-
     is_dbs = table.name in _TABLES["dbs"]
     columns = _DBS if is_dbs else _REPLICAS
     rows = pl.DataFrame(pl.from_arrow(table_rows(files, table.current, table.name, columns)))
@@ -148,8 +142,6 @@ def _values(files: Files, table: _StoredTable, first: date, datasets: Sequence[s
 
 
 def _select_dbs(rows: pl.DataFrame, first: date) -> pl.DataFrame:
-    import polars as pl
-
     releases = pl.Series("release", [_newest_release(text) for text in rows["release_versions"].to_list()], pl.Float64)
     return rows.select(
         "dataset_name", "events", releases, bytes="dataset_bytes", files="file_count",
@@ -168,8 +160,6 @@ def _copies(rows: pl.DataFrame) -> pl.DataFrame:
 
     What the table calls complete may lie on several kinds of storage of a site together: then the bytes decide.
     """
-    import polars as pl
-
     complete = rows.filter(
         pl.col("is_complete")
         & ((pl.col("present_bytes") >= pl.col("dataset_bytes")) | (pl.len().over("dataset_name", "site_name") == 1))

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+import polars as pl
 
 from cmsspark.base.arrays import Array
 from cmsspark.sources.registry import ACCESS_STREAMS
-
-if TYPE_CHECKING:
-    import polars as pl
 
 _DAYS: Final = (7, 28)
 _NAMES: Final = (
@@ -126,8 +124,6 @@ class ReadsBuilder:
 
     def add(self, day: date, rows: pl.DataFrame) -> None:
         """``rows``: stream, dataset_name, site_name, user, nacc and remote_nacc of streams of accesses."""
-        import polars as pl
-
         numbers = pl.Enum(ACCESS_STREAMS)
         coded = rows.select(
             *(self._coded(rows[name]) for name in self._numbers),
@@ -142,8 +138,6 @@ class ReadsBuilder:
 
     def _coded(self, names: pl.Series) -> pl.Series:
         """Return numbers of the names, which are the same on all days."""
-        import polars as pl
-
         numbers = self._numbers[names.name]
         different = names.drop_nulls().unique(maintain_order=True)
         codes = [numbers.setdefault(name, len(numbers)) for name in different.to_list()]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from datetime import date, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import polars as pl
 
 from cmsspark.apps.popularity.features import BASE_COLUMNS, STORE_COLUMNS, Names, features
 from cmsspark.apps.popularity.series import Series
@@ -13,9 +15,6 @@ from cmsspark.base.names import DERIVED
 from cmsspark.base.periods import start_ms
 from cmsspark.base.schemas import stored_table
 from cmsspark.base.text.plurals import number_of
-
-if TYPE_CHECKING:
-    import polars as pl
 
 TABLE: Final = "popularity_features"
 SITE_TABLE: Final = "popularity_site_features"
@@ -28,8 +27,6 @@ def file_rows(series: Series, number: int, label: Label, last: int = 0) -> pl.Da
 
     Days without a day before them are left out. Raises DataError (65) where the series lacks what the label is made of.
     """
-    import polars as pl
-
     if last:
         label.check(series)
     # Datasets that only later days have make no tier or campaign common.
@@ -66,8 +63,6 @@ def week_rows(series: Series, day: date, label: Label, last: int | None = None) 
 
     Raises InputMissing (66) where there is none, DataError (65) where the series lacks what the label is made of.
     """
-    import polars as pl
-
     label.check(series)
     end = (day - series.days[0]).days
     starts = list(range(end, FIRST_DAY - 1, -7))[: last + 1 if last else None]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import date
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+import polars as pl
 
 from cmsspark.apps.popularity.baselines import with_baselines
 from cmsspark.apps.popularity.evaluate import forecasts, judge, strata
@@ -20,9 +21,6 @@ from cmsspark.base.arrays import Array
 from cmsspark.base.errors import InputMissing
 from cmsspark.base.periods import start_ms
 from cmsspark.base.schemas import stored_table
-
-if TYPE_CHECKING:
-    import polars as pl
 
 #: What the names of tables begin with: of datasets, and of datasets at sites.
 _TABLE: Final = "popularity_"
@@ -86,8 +84,6 @@ def _quantities(weeks: Weeks, number: int, entered: Array, seed: int) -> dict[st
 
 
 def _table(weeks: Weeks, series: Series, day: date, model_name: str, rows: dict[str, Any]) -> pl.DataFrame:
-    import polars as pl
-
     names = np.empty(len(series.datasets), object)
     for stratum, where in strata(series, len(series.days)).items():
         names[where] = stratum
@@ -137,8 +133,6 @@ def quality_rows(rows: Sequence[Mapping[str, Any]], day: date, table: str) -> pl
     """Rows of :func:`cmsspark.apps.popularity.evaluate.evaluate` as the stored ``table``, one for each week, model and
     stratum.
     """
-    import polars as pl
-
     stored = []
     for row in rows:
         for stratum, metrics in {"all": row, **row["strata"]}.items():
@@ -158,8 +152,6 @@ def model_row(day: date, version: str, card: Mapping[str, Any]) -> pl.DataFrame:
     """``schemas/tables/popularity_models.yaml``, of a model of datasets at sites ``popularity_site_models.yaml``: one
     row, of the model card of a saved version.
     """
-    import polars as pl
-
     weeks = [week for week in card["weeks"] if week["model"] == card["model"]]
     baseline = [week for week in card["weeks"] if week["model"] == _BASELINE]
     label = Label(**card["label"]).describe(by_site=card["by_site"])
@@ -180,8 +172,6 @@ def model_row(day: date, version: str, card: Mapping[str, Any]) -> pl.DataFrame:
 
 
 def _with_day(frame: pl.DataFrame, day: date, table: str, **constants: Any) -> pl.DataFrame:
-    import polars as pl
-
     added = {"day": pl.lit(day), "timestamp": pl.lit(start_ms(day), pl.Int64)}
     texts = {name: pl.lit(value) for name, value in constants.items()}
     return frame.with_columns(**added, **texts).select(stored_table(table).names)

@@ -10,6 +10,8 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import polars as pl
+
 from cmsspark.apps.popularity import saved
 from cmsspark.apps.popularity.baselines import warnings, with_baselines
 from cmsspark.apps.popularity.evaluate import evaluate, forecast_and_judge
@@ -32,7 +34,6 @@ from cmsspark.store.stored_columns import files_of
 from cmsspark.store.stored_days import StoredDays
 
 if TYPE_CHECKING:
-    import polars as pl
     from pyspark.sql import SparkSession
 
 #: The page beside the table of an evaluation.
