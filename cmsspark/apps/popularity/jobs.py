@@ -34,10 +34,11 @@ def run(
     """
     # Not at import: `--help` must answer at once.
     from cmsspark.apps.popularity import stored_run
+    from cmsspark.apps.popularity.training import Label
 
     with stored_run.stored_run(name, day, fout, settings, log) as stored:
         series = stored.series(by_site="_site_" in name)
-        return stored_run.STORE[_kind(name)](stored, series, label or stored_run.Label(), **options)
+        return stored_run.STORE[_kind(name)](stored, series, label or Label(), **options)
 
 
 def make_command(job: Job) -> click.Command:

@@ -192,8 +192,8 @@ class Weeks:
             weights.append(weight)
             datasets.append(chosen)
             numbers.append(np.full(len(weight), row_day))
-        *parts, dataset_numbers = (np.concatenate(column) for column in (rows, labels, numbers, weights, datasets))
-        return Training(*parts, self.columns, total, dataset_numbers)
+        parts = [np.concatenate(column) for column in (rows, labels, numbers, weights, datasets)]
+        return Training(parts[0], parts[1], parts[2], parts[3], self.columns, total, parts[4])
 
     def _sample(self, day: int, entered: Array, share: float, generator: np.random.Generator) -> tuple[Array, Array]:
         """Return (numbers of datasets, how many each stands for): all active ones, and a share of the others; fewer of
