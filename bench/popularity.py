@@ -87,7 +87,7 @@ def windows(series: Series, model: str, count: int) -> None:
             print(f"{horizon:>8} too few days")
             continue
         for day in mondays[-count:]:
-            labels = label.of(series, day)
+            labels = label.mark(series, day)
             scores, baseline = predict(weeks, day, model), predict(weeks, day, "persistence")
             entered = weeks.until(day).population(day)
             labels, scores, baseline = labels[entered], scores[entered], baseline[entered]

@@ -214,7 +214,7 @@ class BatchLog(StateDatabase):
             return {row[0] for row in self._db.execute("SELECT snapshot_no FROM snapshots")}
 
     def counts(self, snapshot_no: int | None = None) -> dict[BatchState, tuple[int, int]]:
-        """State → (batches, documents), of one snapshot or of all."""
+        """Return (batches, documents) by state, of one snapshot or of all."""
         with self._guard():
             rows = self._db.execute(
                 "SELECT state, count(*), sum(count) FROM batches WHERE ? IS NULL OR snapshot_no = ? GROUP BY state",
@@ -223,7 +223,7 @@ class BatchLog(StateDatabase):
         return {BatchState(state): (batches, documents) for state, batches, documents in rows}
 
     def reasons(self, state: BatchState) -> list[tuple[int, str]]:
-        """(batch number, reason) of batches in ``state``."""
+        """Return (batch number, reason) of batches in ``state``."""
         with self._guard():
             return self._db.execute(
                 "SELECT number, coalesce(reason, '') FROM batches WHERE state=? ORDER BY number", (state,)

@@ -145,7 +145,7 @@ class Changes:
         return (SentDocument(*row) for row in rows)
 
     def present(self) -> Iterator[tuple[bytes, bytes]]:
-        """(id, digest) of the day's documents, in the order of ids."""
+        """Return (id, digest) of the day's documents, in the order of ids."""
         return iter(self._db.execute("SELECT id, now FROM docs WHERE now IS NOT NULL ORDER BY id"))
 
 

@@ -1,14 +1,177 @@
-"""``cmsspark publish``: a stored day or period as documents, to MONIT or to files, each document confirmed."""
+"""``cmsspark publish`` and ``run_spark cern_monit``: a stored day or period as documents, to MONIT or to files."""
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
 import click
 
-from cmsspark.publish.command import PUBLISH_HELP, PublishAction, publish, publish_options
-from cmsspark.publish.publication import PublishRequest
+from cmsspark.base.errors import SettingsError, UsageError
+from cmsspark.base.periods import Interval, Period, options
+from cmsspark.base.signals import interruptible
+from cmsspark.cli.options import settings_of, store_options
+from cmsspark.cli.period_options import when_options
+from cmsspark.publish.sink import publishing_settings
+from cmsspark.publish.sinks import SINKS
+from cmsspark.settings.settings import Settings
+from cmsspark.store.job_index import Job, find_job
+
+if TYPE_CHECKING:
+    from cmsspark.publish.publication import PublishRequest
+    from cmsspark.publish.verify import VerifyRequest
+
+#: What both commands show with --help.
+_HELP: Final = """Publish the stored result of a day or a period to MONIT (STOMP or HTTP), or to files.
+
+The command succeeds only when the destination has confirmed every document. Documents are first written to a local
+outbox. After an interruption, run the same command again to continue. Documents that have not changed since they were
+published are not sent again. --verify sends nothing: it asks the OpenSearch where the documents end whether all of them
+are there, and nothing else."""
+
+_JOB: Final = "Publish the result of this job. [default: data_aggregation; for a period: period]"
+_AMQ: Final = "Address and credentials, as in etc/amq_broker.example.json; readable by its owner only."
+_SPOOL: Final = "Folder of the file sink. [default: published/ in the state directory]"
+_VERIFY: Final = "Compare the documents with those in this OpenSearch. [default: verify_url in the settings]"
+_LOGIN: Final = "The login for --verify, as in etc/opensearch.example.json; readable by its owner only."
+_INDEX: Final = "Indices or patterns to verify, with commas. [default: monit_prod_PRODUCER_agg_TYPE*]"
+_OPTIONS: Final = (
+    click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks."),
+    click.option("--verbose", is_flag=True, help="Print more: progress messages; with --verify all differences."),
+    click.option("--index", metavar="NAMES", help=_INDEX),
+    click.option("--verify-login", metavar="FILE", help=_LOGIN),
+    click.option("--verify", metavar="[URL]", is_flag=False, flag_value="", help=_VERIFY),
+    click.option("--resend", is_flag=True, help="Send all documents once more, also those that have not changed."),
+    click.option("--limit", type=click.IntRange(min=1), help="Publish only the first rows, as a trial."),
+    click.option("--dry-run", is_flag=True, help="Print the documents and their destination; send nothing."),
+    click.option("--resume", is_flag=True, help="Only send the documents that an earlier run left in the outbox."),
+    click.option("--spool", metavar="DIR", help=_SPOOL),
+    click.option("--amq", metavar="FILE", help=_AMQ),
+    click.option("--sink", type=click.Choice(list(SINKS)), help="Destination. [default: stomp with --amq, else file]"),
+)
 
 
-@click.command("publish", help=PUBLISH_HELP)
-@publish_options
-def command(request: PublishRequest, action: PublishAction) -> None:
-    publish(request, action)
+def publish_command(name: str) -> click.Command:
+    """Return the command of this name."""
+
+    def command(
+        when: Interval, job_name: str | None, fout: str | None, settings_file: str | None, sink: str | None,
+        amq: str | None, spool: str | None, resume: bool, dry_run: bool, limit: int | None, resend: bool,
+        verify: str | None, verify_login: str | None, index: str | None, verbose: bool,
+    ) -> None:  # fmt: skip
+        settings = settings_of(settings_file)
+        request = build_request(settings, when, job_name, fout, sink, amq, spool, limit, resend)
+        where = _verify_request(request, verify, verify_login, index)
+        _refuse_together(("--verify", where), ("--resume", resume), ("--dry-run", dry_run), ("--resend", resend))
+        _refuse_together(("--verify", where), ("--limit", limit))
+        if where is not None:
+            from cmsspark.publish.verify import verify_documents
+
+            with interruptible():
+                verify_documents(request, where, is_verbose=verbose)
+        elif dry_run:
+            _show(request)
+        else:
+            _publish(request, resume=resume)
+
+    decorated: Callable[..., Any] = command
+    for option in _OPTIONS:
+        decorated = option(decorated)
+    decorated = when_options(click.option("--job", "job_name", metavar="JOB", help=_JOB)(store_options(decorated)))
+    return click.command(name, help=_HELP)(decorated)
+
+
+def _refuse_together(*named: tuple[str, object]) -> None:
+    """Raise UsageError (2) where more than one of the options is given."""
+    used = [name for name, value in named if value]
+    if len(used) > 1:
+        raise UsageError(f"{used[0]} and {used[1]} cannot be used together", next_step="use one after the other")
+
+
+def _verify_request(
+    request: PublishRequest, url: str | None, login: str | None, index: str | None
+) -> VerifyRequest | None:
+    """Return where to verify: the command line before the settings; None where --verify is not given."""
+    from cmsspark.publish.verify import VerifyRequest
+
+    if url is None:
+        if login or index:
+            raise UsageError("--verify-login and --index are for --verify", next_step="add --verify URL")
+        return None
+    options = request.options
+    chosen = login or options.verify_login
+    return VerifyRequest(url or options.verify_url, Path(chosen) if chosen else None, index or options.verify_index)
+
+
+def _show(request: PublishRequest) -> None:
+    from cmsspark.publish.publication import show_documents
+
+    try:
+        show_documents(request)
+    except BrokenPipeError:
+        # The reader of stdout closed it early; what Python flushes at exit must not raise again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _publish(request: PublishRequest, *, resume: bool) -> None:
+    """Publish all public tables of the request; ``resume``: only what is open in the outbox.
+
+    Raises NotReady (75) where documents are still to be confirmed, DocumentsQuarantined (3) where some were refused.
+    """
+    from cmsspark.publish import publication
+
+    with interruptible():
+        tables = publication.public_tables(request, resume=resume)
+        results = [publication.publish_table(request, table, resume=resume) for table in tables]
+        publication.record_publication(request, results)
+    publication.check_results(results)
+
+
+def build_request(
+    settings: Settings, day: Interval, job_name: str | None, fout: str | None, sink: str | None, amq: str | None,
+    spool: str | None, limit: int | None, resend_all: bool,
+) -> PublishRequest:  # fmt: skip
+    """Return the request; the command line comes before the settings.
+
+    Raises UsageError (2) where the sink needs credentials and none are named, or where a job on days gets a period or
+    a job on periods gets a day; SettingsError (78) for wrong settings.
+    """
+    # Not at import: `--help` must answer at once.
+    from cmsspark.publish.publication import PublishRequest
+
+    defaults = publishing_settings(settings)
+    chosen = sink or ("stomp" if amq else defaults.sink or "file")
+    if chosen not in SINKS:
+        raise SettingsError(
+            f"sink must be one of {', '.join(SINKS)}", where=settings.where("publishing", "sink"), found=repr(chosen)
+        )
+    example = SINKS[chosen].example
+    if example and not (amq or defaults.amq):
+        raise UsageError(
+            f"--sink {chosen} needs an address to publish to",
+            next_step=f"give --amq FILE with address and credentials (etc/{example} shows the format)",
+        )
+    credentials = amq or defaults.amq
+    folder = spool or defaults.spool or settings.state_dir / "published"
+    return PublishRequest(
+        day, _find_job(job_name, day), settings, defaults, fout, chosen,
+        Path(credentials) if credentials else None, Path(folder), limit, resend_all,
+    )  # fmt: skip
+
+
+def _find_job(name: str | None, interval: Interval) -> Job:
+    is_period = isinstance(interval, Period)
+    job = find_job(name or ("period" if is_period else "data_aggregation"))
+    if job.of_periods != is_period:
+        kind = "periods" if job.of_periods else "days"
+        raise UsageError(
+            f"{job.name} has results of {kind}, and {options(interval)} names a {'period' if is_period else 'day'}",
+            next_step="give --date for a day, --week, --month or --from … --to for a period",
+        )
+    return job
+
+
+command = publish_command("publish")

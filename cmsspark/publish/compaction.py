@@ -26,13 +26,13 @@ REPLACES: Final = "replaces_older"
 KEPT: Final = 5
 
 
-def compact(spool: Spool, log: BatchLog, kept: int = KEPT) -> bool:
+def compact(spool: Spool, log: BatchLog, limit: int = KEPT) -> bool:
     """Replace the snapshots of a day by one where there are more than ``kept``. True when it did.
 
     Does nothing while any document is unconfirmed, was refused, or may have been delivered in another form.
     """
     snapshots = spool.snapshots()
-    if len(snapshots) <= kept or log.first((*OPEN, BatchState.QUARANTINED)) is not None:
+    if len(snapshots) <= limit or log.first((*OPEN, BatchState.QUARANTINED)) is not None:
         return False
     if spool.manifest(snapshots[-1]).get("quarantined"):
         return False  # somebody has yet to look at these rows

@@ -230,12 +230,12 @@ class Comparison:
                 body = document(self._spec, row)
             except BadDocument:
                 continue
-            for difference in self._differences_of(body):
+            for difference in self._compare_document(body):
                 if remaining[difference.kind]:
                     remaining[difference.kind] -= 1
                     yield difference
 
-    def _differences_of(self, expected: Mapping[str, Any]) -> Iterator[Difference]:
+    def _compare_document(self, expected: Mapping[str, Any]) -> Iterator[Difference]:
         identity = str(expected["metadata"]["_id"])
         about = " ".join(str(expected[column.name]) for column in self._spec.keys if column.name in expected)
         row = self._db.execute("SELECT seen FROM docs WHERE id=?", (bytes.fromhex(identity),)).fetchone()

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, Final
 
-from cmsspark.base.resources import resource
 from cmsspark.publish.document_schemas import COMPLETENESS, document_schema, published_tables
+from cmsspark.publish.generated_files import write_stale
 from cmsspark.publish.grafana import grafana_dashboard
 from cmsspark.publish.grafana_spark import spark_dashboard
 from cmsspark.publish.panels import DASHBOARDS, PLACEMENTS, Placement
@@ -22,7 +21,6 @@ from cmsspark.publish.search_dashboards import index_pattern, saved_objects
 
 #: The indices of our documents, as MONIT names them: monit_prod_PRODUCER_agg_TYPE-DAY.
 INDICES: Final = "monit_prod_cms-spark_agg_*"
-_FOLDER: Final = "etc/dashboards"
 _TYPES: Final = {"string": "keyword", "integer": "long", "number": "double", "boolean": "boolean"}
 #: A longer text is stored and found by other fields; Lucene refuses a term of more than 32,766 bytes.
 _LONGEST_TERM: Final = 8_191
@@ -92,29 +90,5 @@ def _json(document: Mapping[str, Any]) -> str:
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
-def stale_dashboards(folder: Path) -> list[str]:
-    """Files of ``folder`` that are missing or are not as they are generated now."""
-    return sorted(
-        name
-        for name, text in generated_dashboards().items()
-        if not (folder / name).is_file() or (folder / name).read_text(encoding="utf-8") != text
-    )
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Name or, with ``--write``, rewrite the stale files of this checkout; the exit code."""
-    folder = Path(str(resource(_FOLDER)))
-    names = stale_dashboards(folder)
-    if "--write" not in arguments:
-        sys.stdout.writelines(f"{_FOLDER}/{name} is stale\n" for name in names)
-        return 1 if names else 0
-    texts = generated_dashboards()
-    for name in names:
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(texts[name], encoding="utf-8")
-        sys.stdout.write(f"wrote {_FOLDER}/{name}\n")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(write_stale("etc/dashboards", generated_dashboards(), sys.argv[1:]))

@@ -55,7 +55,7 @@ class OutboxLocation:
     folder: Path
 
     def open_documents(self) -> int:
-        """Documents that are still to be confirmed; 0 where there is no readable batch log."""
+        """Return documents that are still to be confirmed; 0 where there is no readable batch log."""
         path = self.folder / FILE_NAME
         if path.exists():
             with suppress(CmssparkError), closing(BatchLog(path)) as log:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from cmsspark.base.resources import resource
 from cmsspark.base.schemas import Table, stored_table
 from cmsspark.publish.completeness import MAX_GONE_LISTED, select_bins
 from cmsspark.publish.documents import TYPE_PREFIX, WITHHELD, added_fields, field_name
+from cmsspark.publish.generated_files import write_stale
 from cmsspark.sources.registry import STREAMS, STREAMS_BY_NAME
 
 COMPLETENESS: Final = "completeness"
@@ -43,7 +43,7 @@ def document_schema(name: str) -> dict[str, Any]:
         >>> document_schema("data_aggregation")["type"]
         'object'
     """
-    return _of_completeness() if name == COMPLETENESS else build_schema(stored_table(name))
+    return _build_completeness_schema() if name == COMPLETENESS else build_schema(stored_table(name))
 
 
 def build_schema(table: Table) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def build_schema(table: Table) -> dict[str, Any]:
     }
 
 
-def _of_completeness() -> dict[str, Any]:
+def _build_completeness_schema() -> dict[str, Any]:
     """Return the JSON Schema of the document that ends each publication, with a part for each stream."""
     streams = {name: _bins(name) for name in STREAMS}
     listed = {"type": "array", "items": dict(_DIGEST), "maxItems": MAX_GONE_LISTED}
@@ -150,29 +150,5 @@ def generated() -> dict[str, str]:
     return {f"{name}.json": json.dumps(schema, indent=2, ensure_ascii=False) + "\n" for name, schema in schemas.items()}
 
 
-def stale(folder: Path) -> list[str]:
-    """Files of ``folder`` that are missing, are not as they are generated now, or are generated no more."""
-    contents = {name: text.encode() for name, text in generated().items()}
-    stored = {file.name: file.read_bytes() for file in folder.glob("*.json")}
-    return sorted(name for name in contents.keys() | stored.keys() if contents.get(name) != stored.get(name))
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Name or, with ``--write``, rewrite the stale files of this checkout; the exit code."""
-    folder = Path(str(resource("schemas/documents")))
-    names = stale(folder)
-    if "--write" not in arguments:
-        sys.stdout.writelines(f"schemas/documents/{name} is stale\n" for name in names)
-        return 1 if names else 0
-    texts = generated()
-    for name in names:
-        if name in texts:
-            (folder / name).write_text(texts[name], encoding="utf-8")
-        else:
-            (folder / name).unlink()
-        sys.stdout.write(f"{'wrote' if name in texts else 'removed'} schemas/documents/{name}\n")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(write_stale("schemas/documents", generated(), sys.argv[1:]))

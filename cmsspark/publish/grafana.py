@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from cmsspark.publish.panels import DocumentDashboard, Panel, Placement
+from cmsspark.publish.panels import DocumentDashboard, Panel, Placement, arrange
 
 #: Plug-in and variable of the data source.
 _SOURCE: Final = {"type": "grafana-opensearch-datasource", "uid": "${source}"}
-_COLUMNS: Final = 24
+#: Columns of Grafana's grid.
+COLUMNS: Final = 24
 #: The group of documents without a field, such as a data tier.
 NO_VALUE: Final = "none"
 _KINDS: Final = {"stat": "stat", "bars": "timeseries", "lines": "timeseries", "table": "table"}
@@ -23,72 +25,78 @@ _HISTOGRAM: Final = {"min_doc_count": "1", "timeZone": "utc", "trimEdges": "0"}
 
 def grafana_dashboard(dashboard: DocumentDashboard, placement: Placement) -> dict[str, Any]:
     """Return the dashboard as Grafana imports it, for documents whose fields are placed so."""
-    panels: list[dict[str, Any]] = []
-    x = y = row = 0
-    for number, panel in enumerate(dashboard.panels, 1):
-        width, height = panel.size
-        if x + width > _COLUMNS:
-            x, y, row = 0, y + row, 0
-        query = _query(dashboard, panel, placement)
-        panels.append(_panel(dashboard, panel, number, query, {"h": height, "w": width, "x": x, "y": y}, placement))
-        x, row = x + width, max(row, height)
+    positions = arrange((panel.size for panel in dashboard.panels), COLUMNS)
+    panels = [
+        _panel(dashboard, panel, number, position, placement)
+        for number, (panel, position) in enumerate(zip(dashboard.panels, positions, strict=True), 1)
+    ]
+    variables = [
+        *(_variable(dashboard, name, placement) for name in dashboard.filters),
+        *(_least_variable(name) for name in dashboard.least),
+    ]
+    return grafana_frame(
+        f"cmsspark-{dashboard.name}", dashboard.title, dashboard.about, _SOURCE, variables, panels,
+        tags=["cms", "popularity", "cmsspark"], since="now-30d/d",
+    )  # fmt: skip
+
+
+def grafana_frame(
+    uid: str, title: str, about: str, source: Mapping[str, str], variables: Sequence[Mapping[str, Any]],
+    panels: Sequence[Mapping[str, Any]], *, tags: Sequence[str], since: str, **other_fields: Any,
+) -> dict[str, Any]:  # fmt: skip
+    """Return a dashboard of these panels; its first variable is the data source, of the type of ``source``."""
+    chosen = {"name": "source", "label": "data source", "type": "datasource", "query": source["type"], "hide": 0}
     return {
-        "uid": f"cmsspark-{dashboard.name}",
-        "title": dashboard.title,
-        "description": dashboard.about,
-        "tags": ["cms", "popularity", "cmsspark"],
+        "uid": uid,
+        "title": title,
+        "description": about,
+        "tags": list(tags),
         "schemaVersion": 39,
         "version": 1,
         "editable": True,
         "timezone": "utc",
-        "time": {"from": "now-30d/d", "to": "now"},
-        "templating": {
-            "list": [
-                _source_variable(),
-                *(_variable(dashboard, name, placement) for name in dashboard.filters),
-                *(_least_variable(name) for name in dashboard.least),
-            ]
-        },
-        "panels": panels,
+        "time": {"from": since, "to": "now"},
+        "templating": {"list": [chosen, *variables]},
+        **other_fields,
+        "panels": list(panels),
     }
 
 
 def _query(dashboard: DocumentDashboard, panel: Panel, placement: Placement) -> str:
     filters = [f"({placement.field(name)}:${name})" for name in (*dashboard.filters, *dashboard.least)]
-    return " AND ".join([dashboard.query_of(panel, placement), *filters])
+    return " AND ".join([dashboard.build_query(panel, placement), *filters])
 
 
 def _panel(
-    dashboard: DocumentDashboard, panel: Panel, number: int, query: str, place: dict[str, int], placement: Placement
+    dashboard: DocumentDashboard, panel: Panel, number: int, position: dict[str, int], placement: Placement
 ) -> dict[str, Any]:
-    is_stacked = panel.kind == "bars" and len(panel.sums) == 1
     custom = {
         "drawStyle": "bars" if panel.kind == "bars" else "line",
         "fillOpacity": 80 if panel.kind == "bars" else 0,
-        "stacking": {"mode": "normal" if is_stacked else "none"},
+        "stacking": {"mode": "normal" if panel.is_stacked else "none"},
     }
-    made: dict[str, Any] = {
+    described: dict[str, Any] = {
         "id": number,
         "type": _KINDS[panel.kind],
         "title": panel.title,
         "datasource": dict(_SOURCE),
-        "gridPos": place,
+        "gridPos": position,
         "fieldConfig": {"defaults": {"unit": panel.unit}, "overrides": []},
-        "targets": [_target(dashboard, panel, query, placement)],
+        "targets": [_target(dashboard, panel, placement)],
     }
-    if made["type"] == "timeseries":
-        made["fieldConfig"]["defaults"]["custom"] = custom
-        made["options"] = {"legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi"}}
+    if described["type"] == "timeseries":
+        described["fieldConfig"]["defaults"]["custom"] = custom
+        described["options"] = {"legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi"}}
     elif panel.kind == "stat":
-        made["options"] = {"reduceOptions": {"calcs": ["sum"]}, "graphMode": "area"}
+        described["options"] = {"reduceOptions": {"calcs": ["sum"]}, "graphMode": "area"}
     else:
-        made["fieldConfig"]["overrides"] = [
+        described["fieldConfig"]["overrides"] = [
             _renamed(_COLUMN_OF[panel.metric] + (f" {placement.field(field)}" if len(panel.sums) > 1 else ""), heading)
             for field, heading in panel.sums.items()
         ]
         if panel.ratio:
-            made["fieldConfig"]["overrides"].append(_renamed("Bucket Script", "efficiency", unit="percentunit"))
-    return made
+            described["fieldConfig"]["overrides"].append(_renamed("Bucket Script", "efficiency", unit="percentunit"))
+    return described
 
 
 def _renamed(column: str, heading: str, **properties: str) -> dict[str, Any]:
@@ -110,54 +118,36 @@ def _metrics(panel: Panel, placement: Placement) -> list[dict[str, Any]]:
         metrics.append({**metric, "hide": True} if panel.ratio and panel.kind == "lines" else metric)
     if panel.ratio:
         numbers = [str(list(panel.sums).index(field) + 1) for field in panel.ratio]
-        variables = [{"name": f"var{place}", "pipelineAgg": number} for place, number in enumerate(numbers, 1)]
+        variables = [{"name": f"var{index}", "pipelineAgg": number} for index, number in enumerate(numbers, 1)]
         script = "params.var2 > 0 ? params.var1 / params.var2 : 0"
         metrics.append({"id": str(len(metrics) + 1), "type": "bucket_script", "pipelineVariables": variables,
                         "settings": {"script": script}})  # fmt: skip
     return metrics
 
 
-def _target(dashboard: DocumentDashboard, panel: Panel, query: str, placement: Placement) -> dict[str, Any]:
+def _target(dashboard: DocumentDashboard, panel: Panel, placement: Placement) -> dict[str, Any]:
     """Return the query of a panel. A stat adds up its days."""
     metrics = _metrics(panel, placement)
-    settings = {"order": "desc", "orderBy": "1", "min_doc_count": "1"}
-    first = len(metrics) + 1
-    buckets: list[dict[str, Any]] = [
-        {
-            "id": str(first + number),
-            "type": "terms",
-            "field": placement.field(field),
-            "settings": {
-                **settings,
-                **({} if dashboard.is_required(field) else {"missing": NO_VALUE}),
-                "size": str(size),
-            },
-        }
-        for number, (field, size) in enumerate(panel.by)
-    ]
+    buckets: list[tuple[str, str, dict[str, Any]]] = []
+    for field, size in panel.by:
+        settings = {"order": "desc", "orderBy": "1", "min_doc_count": "1"}
+        if not dashboard.is_required(field):
+            settings["missing"] = NO_VALUE
+        buckets.append(("terms", placement.field(field), {**settings, "size": str(size)}))
     if panel.is_daily or panel.kind == "stat":
-        identity = str(first + len(buckets))
-        buckets.append(
-            {
-                "id": identity,
-                "type": "date_histogram",
-                "field": placement.time,
-                "settings": {"interval": panel.interval, **_HISTOGRAM},
-            }
-        )
+        buckets.append(("date_histogram", placement.time, {"interval": panel.interval, **_HISTOGRAM}))
     return {
         "refId": "A",
         "datasource": dict(_SOURCE),
-        "query": query,
+        "query": _query(dashboard, panel, placement),
         "queryType": "lucene",
         "timeField": placement.time,
         "metrics": metrics,
-        "bucketAggs": buckets,
+        "bucketAggs": [
+            {"id": str(number), "type": kind, "field": field, "settings": settings}
+            for number, (kind, field, settings) in enumerate(buckets, len(metrics) + 1)
+        ],
     }
-
-
-def _source_variable() -> dict[str, Any]:
-    return {"name": "source", "label": "data source", "type": "datasource", "query": _SOURCE["type"], "hide": 0}
 
 
 def _variable(dashboard: DocumentDashboard, field: str, placement: Placement) -> dict[str, Any]:

@@ -9,10 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+from cmsspark.publish.grafana import COLUMNS, grafana_frame
+from cmsspark.publish.panels import arrange
+
 _SOURCE: Final = {"type": "influxdb", "uid": "${source}"}
 _TIME: Final = "$timeFilter"
 _APPLICATION: Final = '"applicationid" =~ /^$application$/'
-_COLUMNS: Final = 24
 
 
 @dataclass(frozen=True)
@@ -113,35 +115,24 @@ PANELS: Final = (
 
 def spark_dashboard() -> dict[str, Any]:
     """Return the dashboard as Grafana imports it."""
-    panels = []
-    x = y = 0
-    for number, panel in enumerate(PANELS, 1):
-        if x + panel.width > _COLUMNS:
-            x, y = 0, y + panel.height
-        panels.append(_panel(panel, number, {"h": panel.height, "w": panel.width, "x": x, "y": y}))
-        x += panel.width
-    return {
-        "uid": "cmsspark-spark",
-        "title": "Spark applications",
-        "description": "Live metrics of Spark and of the processes of runs, by Graphite in an InfluxDB.",
-        "tags": ["spark", "cmsspark"],
-        "schemaVersion": 39,
-        "version": 1,
-        "editable": True,
-        "timezone": "utc",
-        "refresh": "10s",
-        "time": {"from": "now-30m", "to": "now"},
-        "templating": {"list": [
-            {"name": "source", "label": "data source", "type": "datasource", "query": "influxdb", "hide": 0},
-            _variable("application", 'SHOW TAG VALUES FROM "JVMHeapMemory" WITH KEY = "applicationid"'),
-            _variable("run", 'SHOW TAG VALUES FROM "rss_bytes" WITH KEY = "applicationid"'),
-        ]},
-        "annotations": {"list": [_annotation("begin", "green"), _annotation("end", "orange")]},
-        "panels": panels,
-    }  # fmt: skip
+    positions = arrange(((panel.width, panel.height) for panel in PANELS), COLUMNS)
+    panels = [
+        _panel(panel, number, position)
+        for number, (panel, position) in enumerate(zip(PANELS, positions, strict=True), 1)
+    ]
+    variables = [
+        _variable("application", 'SHOW TAG VALUES FROM "JVMHeapMemory" WITH KEY = "applicationid"'),
+        _variable("run", 'SHOW TAG VALUES FROM "rss_bytes" WITH KEY = "applicationid"'),
+    ]
+    return grafana_frame(
+        "cmsspark-spark", "Spark applications",
+        "Live metrics of Spark and of the processes of runs, by Graphite in an InfluxDB.", _SOURCE, variables, panels,
+        tags=["spark", "cmsspark"], since="now-30m", refresh="10s",
+        annotations={"list": [_annotation("begin", "green"), _annotation("end", "orange")]},
+    )  # fmt: skip
 
 
-def _panel(panel: MetricPanel, number: int, place: dict[str, int]) -> dict[str, Any]:
+def _panel(panel: MetricPanel, number: int, position: dict[str, int]) -> dict[str, Any]:
     custom = {"drawStyle": "line", "fillOpacity": 60 if panel.is_stacked else 5, "spanNulls": 60_000,
               "stacking": {"mode": "normal" if panel.is_stacked else "none"}}  # fmt: skip
     return {
@@ -150,7 +141,7 @@ def _panel(panel: MetricPanel, number: int, place: dict[str, int]) -> dict[str, 
         "title": panel.title,
         "description": panel.about,
         "datasource": dict(_SOURCE),
-        "gridPos": place,
+        "gridPos": position,
         "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0, "custom": custom}, "overrides": []},
         "options": {"legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi"}},
         "targets": [

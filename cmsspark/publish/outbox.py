@@ -49,6 +49,7 @@ class Outbox:
 
     def __init__(self, state_dir: Path, destination: str, table: str, period: str) -> None:
         self.folder = state_dir / "outbox" / destination / table / period
+        self.destination = destination
         self.table = table
         self.period = period
         self.spool = Spool(self.folder)
@@ -161,7 +162,7 @@ class Outbox:
         """
         unfinished = self.unfinished()
         if unfinished is not None and self.spool.manifest(unfinished).get("source") == source:
-            return SpoolResult.of(unfinished, self.spool.manifest(unfinished), resumed=True)
+            return SpoolResult.from_manifest(unfinished, self.spool.manifest(unfinished), resumed=True)
         result = spool_day(
             self.spool, self.batch_log, spec, rows, manifest, source=source, limit=limit, resend_all=resend_all
         )
@@ -184,7 +185,7 @@ class Outbox:
         return self.batch_log.reopen_quarantined(max(self.batch_log.snapshots(), default=0))
 
     def totals(self, snapshot_no: int | None = None) -> Totals:
-        """Documents by what became of them, of one snapshot or of all."""
+        """Return documents by what became of them, of one snapshot or of all."""
         return sum_totals(self.batch_log, snapshot_no)
 
     def compact(self) -> bool:
@@ -212,7 +213,7 @@ def _with_state(batch: Batch, state: BatchState) -> Batch:
 
 
 def sum_totals(log: BatchLog, snapshot_no: int | None = None) -> Totals:
-    """Documents of a batch log by what became of them, of one snapshot or of all."""
+    """Return documents of a batch log by what became of them, of one snapshot or of all."""
     counts = log.counts(snapshot_no)
 
     def documents(*states: BatchState) -> int:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import closing
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -21,30 +22,49 @@ if TYPE_CHECKING:
     from cmsspark.publish.outbox import Outbox
 
 
+_SETTINGS: Final = click.option("--settings", "settings_file", metavar="FILE", help=SETTINGS_HELP)
+_TABLE: Final = click.option("--table", metavar="TABLE", help="Only this table.")
+_DATE: Final = click.option("--date", "day", type=DayType(), help="Only this day.")
+
+
 def _filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add options that choose outboxes; the command gets the state directory and the choice."""
+
+    @functools.wraps(command)
+    def with_chosen(settings_file: str | None, day: date | None, table: str | None, to: str | None) -> None:
+        command(settings_of(settings_file).state_dir, day, table, to)
+
+    decorated: Callable[..., Any] = with_chosen
     for option in (
-        click.option("--settings", "settings_file", metavar="FILE", help=SETTINGS_HELP),
-        click.option("--to", metavar="NAME", help="Only destinations whose name starts with NAME."),
-        click.option("--table", metavar="TABLE", help="Only this table."),
-        click.option("--date", "day", type=DayType(), help="Only this day."),
-    ):
-        command = option(command)
-    return command
+        _SETTINGS, click.option("--to", metavar="NAME", help="Only destinations whose name starts with NAME."), _TABLE,
+        _DATE,
+    ):  # fmt: skip
+        decorated = option(decorated)
+    return decorated
 
 
-def _chosen(settings_file: str | None, day: date | None, table: str | None, to: str | None) -> list[OutboxLocation]:
-    """Return the outboxes that the options choose. Raises InputMissing (66) where there is none."""
-    state_dir = settings_of(settings_file).state_dir
-    chosen = list(locations(state_dir, day, table, to))
-    if not chosen:
-        existing = sorted({f"{location.table} {location.period}" for location in locations(state_dir)})
-        raise InputMissing(
-            "no outbox matches the options",
-            where=state_dir / "outbox",
-            found=", ".join(existing) or "none at all",
-            next_step="cmsspark outbox list prints all outboxes",
-        )
-    return chosen
+def _for_each(command: Callable[[str, Outbox], None]) -> Callable[..., Any]:
+    """Add the options that choose outboxes; the command gets the name of each and the locked outbox.
+
+    Raises InputMissing (66) where the options choose none.
+    """
+
+    @functools.wraps(command)
+    def for_each(state_dir: Path, day: date | None, table: str | None, to: str | None) -> None:
+        chosen = list(locations(state_dir, day, table, to))
+        if not chosen:
+            existing = sorted({f"{location.table} {location.period}" for location in locations(state_dir)})
+            raise InputMissing(
+                "no outbox matches the options",
+                where=state_dir / "outbox",
+                found=", ".join(existing) or "none at all",
+                next_step="cmsspark outbox list prints all outboxes",
+            )
+        for location in chosen:
+            with _open_outbox(location).held() as outbox:
+                command(f"{location.table} {location.period}", outbox)
+
+    return _filter_options(for_each)
 
 
 @click.group("outbox", cls=CommandGroup)
@@ -54,22 +74,19 @@ def command() -> None:
 
 @command.command("list")
 @_filter_options
-def list_command(day: date | None, table: str | None, to: str | None, settings_file: str | None) -> None:
+def list_command(state_dir: Path, day: date | None, table: str | None, to: str | None) -> None:
     """List outboxes: one line for each table, day and destination."""
     from cmsspark.publish.batch_log import FILE_NAME, BatchLog
     from cmsspark.publish.outbox import sum_totals
 
     rows: list[tuple[object, ...]] = []
-    for location in locations(settings_of(settings_file).state_dir, day, table, to):
+    for location in locations(state_dir, day, table, to):
         if not (location.folder / FILE_NAME).exists():
             note = "no batch log: cmsspark outbox rebuild"
             rows.append((location.period, location.table, None, None, None, None, location.destination, note))
             continue
-        log = BatchLog(location.folder / FILE_NAME)
-        try:
+        with closing(BatchLog(location.folder / FILE_NAME)) as log:
             totals = sum_totals(log)
-        finally:
-            log.close()
         counts = (totals.confirmed, totals.waiting + totals.stalled, totals.in_doubt, totals.refused)
         rows.append((location.period, location.table, *counts, location.destination, ""))
     headings = ("day", "table", "confirmed", "to send", "in doubt", "refused", "destination", "")
@@ -77,69 +94,58 @@ def list_command(day: date | None, table: str | None, to: str | None, settings_f
 
 
 @command.command("show")
-@_filter_options
-def show_command(day: date | None, table: str | None, to: str | None, settings_file: str | None) -> None:
+@_for_each
+def show_command(name: str, outbox: Outbox) -> None:
     """Show snapshots, the state of their documents, and why documents were refused."""
     from cmsspark.publish.batch_log import BatchState
 
-    for location in _chosen(settings_file, day, table, to):
-        with _locked_outbox(location) as outbox:
-            click.echo(f"{location.table} {location.period} to {location.destination}\n  {location.folder}")
-            for number in outbox.spool.snapshots():
-                manifest = outbox.spool.manifest(number)
-                counts = sorted(outbox.batch_log.counts(number).items())
-                states = ", ".join(
-                    f"{documents:,} {state}" for state, (_, documents) in counts if state != BatchState.SPLIT
-                )
-                click.echo(
-                    f"  g{number:04d} of {manifest['spooled_at']}: {states or 'nothing to send'}; "
-                    f"{manifest['unchanged']:,} unchanged, {manifest['gone']:,} gone, "
-                    f"{manifest['quarantined']:,} invalid documents"
-                )
-                if manifest["quarantined"]:
-                    click.echo(f"        reasons: {outbox.spool.folder(number) / 'quarantine.jsonl'}")
-            for state in (BatchState.QUARANTINED, BatchState.STALLED, BatchState.IN_DOUBT):
-                for batch, reason in outbox.batch_log.reasons(state):
-                    click.echo(f"  batch {batch} {state}: {safe_text(reason)}")
+    click.echo(f"{name} to {outbox.destination}\n  {outbox.folder}")
+    for number in outbox.spool.snapshots():
+        manifest = outbox.spool.manifest(number)
+        counts = sorted(outbox.batch_log.counts(number).items())
+        states = ", ".join(f"{documents:,} {state}" for state, (_, documents) in counts if state != BatchState.SPLIT)
+        click.echo(
+            f"  g{number:04d} of {manifest['spooled_at']}: {states or 'nothing to send'}; "
+            f"{manifest['unchanged']:,} unchanged, {manifest['gone']:,} gone, "
+            f"{manifest['quarantined']:,} invalid documents"
+        )
+        if manifest["quarantined"]:
+            click.echo(f"        reasons: {outbox.spool.folder(number) / 'quarantine.jsonl'}")
+    for state in (BatchState.QUARANTINED, BatchState.STALLED, BatchState.IN_DOUBT):
+        for batch, reason in outbox.batch_log.reasons(state):
+            click.echo(f"  batch {batch} {state}: {safe_text(reason)}")
 
 
 @command.command("retry")
-@_filter_options
-def retry_command(day: date | None, table: str | None, to: str | None, settings_file: str | None) -> None:
+@_for_each
+def retry_command(name: str, outbox: Outbox) -> None:
     """Make stalled batches ready; `cmsspark publish --resume` sends them."""
-    for location in _chosen(settings_file, day, table, to):
-        with _locked_outbox(location) as outbox:
-            click.echo(f"{location.table} {location.period}: {outbox.batch_log.release():,} batches are ready again")
+    click.echo(f"{name}: {outbox.batch_log.release():,} batches are ready again")
 
 
 @command.command("discard")
-@_filter_options
+@_for_each
 @click.confirmation_option(prompt="Discard all documents that are not sent yet?")
-def discard_command(day: date | None, table: str | None, to: str | None, settings_file: str | None) -> None:
+def discard_command(name: str, outbox: Outbox) -> None:
     """Discard unsent documents; publishing the day again sends them."""
-    for location in _chosen(settings_file, day, table, to):
-        with _locked_outbox(location) as outbox:
-            click.echo(f"{location.table} {location.period}: {outbox.batch_log.discard():,} batches were discarded")
+    click.echo(f"{name}: {outbox.batch_log.discard():,} batches were discarded")
 
 
 @command.command("rebuild")
-@_filter_options
-def rebuild_command(day: date | None, table: str | None, to: str | None, settings_file: str | None) -> None:
+@_for_each
+def rebuild_command(name: str, outbox: Outbox) -> None:
     """Rebuild the batch log from the spool; unconfirmed documents are sent again."""
-    for location in _chosen(settings_file, day, table, to):
-        with _locked_outbox(location) as outbox:
-            outbox.rebuild()
-            totals = outbox.totals()
-            name = f"{location.table} {location.period}"
-            click.echo(f"{name}: {totals.confirmed:,} confirmed, {totals.in_doubt:,} in doubt")
+    outbox.rebuild()
+    totals = outbox.totals()
+    click.echo(f"{name}: {totals.confirmed:,} confirmed, {totals.in_doubt:,} in doubt")
 
 
 @command.command("move")
 @click.option("--from", "source", metavar="NAME", required=True, help="Destination whose outboxes are moved.")
 @click.option("--to", "target", metavar="NAME", required=True, help="Destination that gets them.")
-@click.option("--table", metavar="TABLE", help="Only this table.")
-@click.option("--date", "day", type=DayType(), help="Only this day.")
-@click.option("--settings", "settings_file", metavar="FILE", help=SETTINGS_HELP)
+@_TABLE
+@_DATE
+@_SETTINGS
 def move_command(source: str, target: str, table: str | None, day: date | None, settings_file: str | None) -> None:
     """Move outboxes to another destination, for a broker with a new address.
 
@@ -182,10 +188,6 @@ def _one_destination(state_dir: Path, name: str) -> str:
             next_step="cmsspark outbox list shows the names; a new destination appears after its first publish",
         )
     return matching[0]
-
-
-def _locked_outbox(location: OutboxLocation) -> AbstractContextManager[Outbox]:
-    return _open_outbox(location).held()
 
 
 def _open_outbox(location: OutboxLocation) -> Outbox:

@@ -8,7 +8,7 @@ of replicas must not be added over days, as they are the same replicas.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -67,9 +67,29 @@ class Panel:
     ratio: tuple[str, str] | None = None
 
     @property
+    def is_stacked(self) -> bool:
+        """Whether bars stand on each other: those of several groups of one sum."""
+        return self.kind == "bars" and len(self.sums) == 1
+
+    @property
     def script(self) -> str | None:
         """The script that divides a value, in Painless."""
         return f"_value / {self.divisor}.0" if self.divisor > 1 else None
+
+
+def arrange(sizes: Iterable[tuple[int, int]], columns: int) -> Iterator[dict[str, int]]:
+    """Yield the place of each panel of these sizes (width, height) in a grid, in rows from left to right.
+
+    Example:
+        >>> list(arrange([(2, 1), (2, 1)], columns=3))
+        [{'h': 1, 'w': 2, 'x': 0, 'y': 0}, {'h': 1, 'w': 2, 'x': 0, 'y': 1}]
+    """
+    x = y = row = 0
+    for width, height in sizes:
+        if x + width > columns:
+            x, y, row = 0, y + row, 0
+        yield {"h": height, "w": width, "x": x, "y": y}
+        x, row = x + width, max(row, height)
 
 
 @dataclass(frozen=True)
@@ -91,7 +111,7 @@ class DocumentDashboard:
         """Return whether every document has the field."""
         return field in document_schema(self.type)["required"]
 
-    def query_of(self, panel: Panel, placement: Placement) -> str:
+    def build_query(self, panel: Panel, placement: Placement) -> str:
         """Return the documents of a panel, without the filters that a reader chooses, in Lucene's syntax."""
         only = _FIELD.sub(lambda match: f"{placement.field(match[1])}:", panel.only)
         return f"metadata.type:{self.type}" + (f" AND {only}" if only else "")
@@ -103,6 +123,10 @@ _JOBS: Final = f"stream:({' OR '.join(STREAMS_OF_JOBS)})"
 _ACCESSES: Final = f"NOT {_JOBS}"
 #: Bins of records that a dashboard shows, with their labels.
 _BINS: Final = {"read": "read", "matched": "matched to a dataset", "malformed": "malformed"}
+_READ: Final = {"read_bytes": "read"}
+_USE: Final = {"nacc": "accesses", "remote_nacc": "from another site", "read_bytes": "bytes"}
+_USE_BY_JOBS: Final = {"nacc": "jobs", "remote_nacc": "at another site", "read_bytes": "bytes", "cpu_time": "CPU s"}
+_ROW: Final = (24, 11)
 POPULARITY: Final = DocumentDashboard(
     "popularity",
     "CMS data popularity",
@@ -111,69 +135,32 @@ POPULARITY: Final = DocumentDashboard(
     (
         Panel("Accesses", "stat", {"nacc": "accesses"}, size=_STAT, only=_ACCESSES),
         Panel("Accesses from another site", "stat", {"remote_nacc": "remote accesses"}, size=_STAT, only=_ACCESSES),
-        Panel("Bytes read by accesses", "stat", {"read_bytes": "read"}, unit="decbytes", size=_STAT, only=_ACCESSES),
+        Panel("Bytes read by accesses", "stat", _READ, unit="decbytes", size=_STAT, only=_ACCESSES),
         Panel("Jobs", "stat", {"nacc": "jobs"}, size=_STAT, only=_JOBS),
-        Panel("Bytes read by jobs", "stat", {"read_bytes": "read"}, unit="decbytes", size=_STAT, only=_JOBS),
+        Panel("Bytes read by jobs", "stat", _READ, unit="decbytes", size=_STAT, only=_JOBS),
         Panel("CPU time of jobs", "stat", {"cpu_time": "CPU time"}, unit="s", size=_STAT),
         Panel("Accesses a day by stream", "bars", {"nacc": "accesses"}, (("stream", 10),), True, only=_ACCESSES),
-        Panel(
-            "Bytes read by accesses a day by site tier",
-            "bars",
-            {"read_bytes": "read"},
-            (("site_tier", 10),),
-            True,
-            "decbytes",
-            only=_ACCESSES,
-        ),
+        Panel("Bytes read by accesses a day by site tier", "bars", _READ, (("site_tier", 10),), True, "decbytes",
+              only=_ACCESSES),
         Panel("Accesses a day by data tier", "lines", {"nacc": "accesses"}, (("data_tier", 50),), True, only=_ACCESSES),
-        Panel(
-            "CPU time of jobs a day by data tier", "lines", {"cpu_time": "CPU time"}, (("data_tier", 50),), True, "s"
-        ),
+        Panel("CPU time of jobs a day by data tier", "lines", {"cpu_time": "CPU time"}, (("data_tier", 50),), True,
+              "s"),
         Panel("Accesses a day by application", "bars", {"nacc": "accesses"}, (("app", 10),), True, only=_ACCESSES),
-        Panel(
-            "Accesses by site and data tier",
-            "table",
-            {"nacc": "accesses"},
-            (("site_name", 500), ("data_tier", 50)),
-            only=_ACCESSES,
-        ),
-        Panel(
-            "Most read datasets",
-            "table",
-            {"nacc": "accesses", "remote_nacc": "from another site", "read_bytes": "bytes"},
-            (("dataset_name", 50),),
-            size=(24, 11),
-            only=_ACCESSES,
-        ),
-        Panel(
-            "Datasets that most jobs use",
-            "table",
-            {"nacc": "jobs", "remote_nacc": "at another site", "read_bytes": "bytes", "cpu_time": "CPU s"},
-            (("dataset_name", 50),),
-            size=(24, 11),
-            only=_JOBS,
-        ),
-        Panel(
-            "Sites",
-            "table",
-            {"nacc": "accesses", "remote_nacc": "from another site", "read_bytes": "bytes"},
-            (("site_name", 500),),
-            size=(24, 11),
-            only=_ACCESSES,
-        ),
-        Panel(
-            "Datasets by their users of one site and application, at most",
-            "table",
-            {"distinct_users": "users of a row, at most"},
-            (("dataset_name", 50),),
-            size=(24, 11),
-            only=_ACCESSES,
-            metric="max",
-        ),
+        Panel("Accesses by site and data tier", "table", {"nacc": "accesses"}, (("site_name", 500), ("data_tier", 50)),
+              only=_ACCESSES),
+        Panel("Most read datasets", "table", _USE, (("dataset_name", 50),), size=_ROW, only=_ACCESSES),
+        Panel("Datasets that most jobs use", "table", _USE_BY_JOBS, (("dataset_name", 50),), size=_ROW, only=_JOBS),
+        Panel("Sites", "table", _USE, (("site_name", 500),), size=_ROW, only=_ACCESSES),
+        Panel("Datasets by their users of one site and application, at most", "table",
+              {"distinct_users": "users of a row, at most"}, (("dataset_name", 50),), size=_ROW, only=_ACCESSES,
+              metric="max"),
     ),
     _USE_FILTERS,
     ("distinct_users",),
-)
+)  # fmt: skip
+_REPLICAS: Final = {
+    "replica_bytes": "bytes", "replica_file_count": "files", "replica_events": "events of replicas",
+}  # fmt: skip
 DATA_AT_SITES: Final = DocumentDashboard(
     "data-at-sites",
     "CMS data at sites",
@@ -184,17 +171,11 @@ DATA_AT_SITES: Final = DocumentDashboard(
         Panel("Bytes a day by kind of storage", "lines", {"replica_bytes": "bytes"}, (("kind", 5),), True, "decbytes"),
         Panel("Bytes a day by data tier", "lines", {"replica_bytes": "bytes"}, (("data_tier", 50),), True, "decbytes"),
         Panel("Files a day by site tier", "lines", {"replica_file_count": "files"}, (("site_tier", 10),), True),
-        Panel(
-            "By data tier, site tier and kind, mean of the days shown",
-            "table",
-            {"replica_bytes": "bytes", "replica_file_count": "files", "replica_events": "events of replicas"},
-            (("data_tier", 50), ("site_tier", 10), ("kind", 5)),
-            size=(24, 12),
-            metric="avg",
-        ),
+        Panel("By data tier, site tier and kind, mean of the days shown", "table", _REPLICAS,
+              (("data_tier", 50), ("site_tier", 10), ("kind", 5)), size=(24, 12), metric="avg"),
     ),
     ("site_tier", "data_tier", "kind"),
-)
+)  # fmt: skip
 COMPLETENESS: Final = DocumentDashboard(
     "completeness",
     "CMS data popularity: completeness",
@@ -202,23 +183,15 @@ COMPLETENESS: Final = DocumentDashboard(
     f"data_aggregation{SUFFIX}",
     (
         Panel("Documents a day", "bars", {"document_count": "documents"}, (), True),
-        Panel(
-            "Documents that are gone or quarantined a day",
-            "bars",
-            {"gone_count": "gone", "quarantined_count": "quarantined"},
-            is_daily=True,
-        ),
+        Panel("Documents that are gone or quarantined a day", "bars",
+              {"gone_count": "gone", "quarantined_count": "quarantined"}, is_daily=True),
         *(
-            Panel(
-                f"{STREAMS_BY_NAME[name].title} records a day",
-                "bars",
-                {f"reconciliation.{name}.{bin_name}": label for bin_name, label in _BINS.items()},
-                is_daily=True,
-            )
+            Panel(f"{STREAMS_BY_NAME[name].title} records a day", "bars",
+                  {f"reconciliation.{name}.{bin_name}": label for bin_name, label in _BINS.items()}, is_daily=True)
             for name in STREAMS
         ),
     ),
-)
+)  # fmt: skip
 _HOUR_MS: Final = 3_600_000
 _LOST: Final = "outcome:(failed OR removed)"
 _DONE: Final = "outcome:(ok OR outlier)"
@@ -227,10 +200,8 @@ _CORE_AND_CPU: Final = {"core_ms": "core hours", "cpu_ms": "CPU hours"}
 
 def _efficiency(title: str, by: str, groups: int) -> Panel:
     """Return a table of the efficiency of jobs that succeeded."""
-    sums = {**_CORE_AND_CPU}
-    return Panel(
-        title, "table", sums, ((by, groups),), only=_DONE, divisor=_HOUR_MS, ratio=("cpu_ms", "core_ms"), size=(12, 11)
-    )
+    return Panel(title, "table", _CORE_AND_CPU, ((by, groups),), only=_DONE, divisor=_HOUR_MS,
+                 ratio=("cpu_ms", "core_ms"), size=(12, 11))  # fmt: skip
 
 
 JOB_EFFICIENCY: Final = DocumentDashboard(

@@ -9,26 +9,33 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
 from cmsspark.base.errors import DocumentsQuarantined, InputMissing, NotReady, UsageError
 from cmsspark.base.periods import Interval, first_day
+from cmsspark.base.schemas import stored_table
 from cmsspark.base.text import progress_line
 from cmsspark.base.text.plurals import number_of
 from cmsspark.base.text.progress_line import ProgressLine
 from cmsspark.base.text.terminal import echo_table
 from cmsspark.cli.options import store_of
+from cmsspark.filesystems.opening import files_for
+from cmsspark.filesystems.storage import LocalFiles, is_local
+from cmsspark.publish.destinations import locations
+from cmsspark.publish.documents import BadDocument, DocumentSpec, canonical, document
+from cmsspark.publish.outbox import Outbox, Totals
+from cmsspark.publish.publisher import Publisher, RetryPolicy
+from cmsspark.publish.sink import PublishingSettings, Sink, SinkOptions
+from cmsspark.publish.sinks import SINKS
+from cmsspark.publish.spooling import SpoolResult
+from cmsspark.publish.validate import validator_for
+from cmsspark.run.run_context import note_published
 from cmsspark.settings.settings import Settings
 from cmsspark.store.job_index import Job
-
-if TYPE_CHECKING:
-    from cmsspark.publish.documents import DocumentSpec
-    from cmsspark.publish.outbox import Outbox, Totals
-    from cmsspark.publish.sink import PublishingSettings, Sink
-    from cmsspark.publish.spooling import SpoolResult
-    from cmsspark.store.results import CurrentTable
+from cmsspark.store.results import CurrentTable, current
+from cmsspark.store.stored_rows import stored_rows
 
 DEFAULT_PRODUCER: Final = "cms-spark"
 
@@ -71,8 +78,6 @@ def public_tables(request: PublishRequest, *, resume: bool = False) -> list[str]
     ``resume`` reads no store: it returns the first table and the others that have an outbox. Raises UsageError (2)
     where the job has no public table.
     """
-    from cmsspark.publish.destinations import locations
-
     tables = request.job.public_tables
     if not tables:
         raise UsageError(f"{request.job.name} has no table to publish", next_step="run_spark --list shows the jobs")
@@ -91,9 +96,6 @@ def _open_sink(
     request: PublishRequest, table: str, log: Callable[[str], None] = lambda text: None
 ) -> tuple[DocumentSpec, Sink]:
     """Return the fields that all documents share, and the sink that they go to."""
-    from cmsspark.publish.sink import SinkOptions
-    from cmsspark.publish.sinks import SINKS
-
     module = SINKS[request.sink].load()
     credentials = module.read_credentials(request.amq)
     spec = _spec(request, table, credentials)
@@ -103,15 +105,10 @@ def _open_sink(
 
 def document_spec(request: PublishRequest, table: str) -> DocumentSpec:
     """Return the fields that all documents of the table share at the request's destination."""
-    from cmsspark.publish.sinks import SINKS
-
     return _spec(request, table, SINKS[request.sink].load().read_credentials(request.amq))
 
 
 def _spec(request: PublishRequest, table: str, credentials: Any) -> DocumentSpec:
-    from cmsspark.base.schemas import stored_table
-    from cmsspark.publish.documents import DocumentSpec
-
     producer = (credentials.producer if credentials else None) or request.options.producer or DEFAULT_PRODUCER
     kind = (credentials.type if credentials else None) or request.options.type or table
     options = request.options
@@ -122,10 +119,6 @@ def _spec(request: PublishRequest, table: str, credentials: Any) -> DocumentSpec
 
 def find_stored_table(request: PublishRequest, table: str) -> CurrentTable:
     """Return the stored result to publish. Raises InputMissing (66) where the day is not stored."""
-    from cmsspark.filesystems.opening import files_for
-    from cmsspark.filesystems.storage import LocalFiles, is_local
-    from cmsspark.store.results import current
-
     store = store_of(request.fout, request.settings)
     if is_local(store):
         files: Any = LocalFiles()
@@ -147,10 +140,6 @@ def show_documents(request: PublishRequest) -> None:
 
     Raises DocumentsQuarantined (3) where rows are invalid documents.
     """
-    from cmsspark.publish.documents import BadDocument, canonical, document
-    from cmsspark.publish.validate import validator_for
-    from cmsspark.store.stored_rows import stored_rows
-
     bad = 0
     for table in public_tables(request):
         spec, sink = _open_sink(request, table)
@@ -184,9 +173,6 @@ def publish_table(request: PublishRequest, table: str, *, resume: bool = False) 
 
     Prints the totals also when it raises: NotReady (75), NotAllowed (77), DataError (65).
     """
-    from cmsspark.publish.outbox import Outbox
-    from cmsspark.publish.publisher import Publisher, RetryPolicy
-
     spec, sink = _open_sink(request, table, _log)
     state_dir = request.settings.state_dir
     if not resume:
@@ -226,8 +212,6 @@ def _report_others(request: PublishRequest, name: str, table: str, period: str, 
 
     With ``is_error`` raises NotReady (75): there was nothing to resume here.
     """
-    from cmsspark.publish.destinations import locations
-
     open_counts = {
         location.destination: location.open_documents()
         for location in locations(request.settings.state_dir, table=table, to=f"{request.sink}-")
@@ -249,8 +233,6 @@ def _report_others(request: PublishRequest, name: str, table: str, period: str, 
 
 
 def _fill(request: PublishRequest, outbox: Outbox, spec: DocumentSpec) -> SpoolResult:
-    from cmsspark.store.stored_rows import stored_rows
-
     stored = find_stored_table(request, spec.table.name)
     source = describe_source(stored, spec, request)
     rows = stored_rows(stored, spec.table)
@@ -304,8 +286,6 @@ def _print(result: PublishResult) -> None:
 
 def record_publication(request: PublishRequest, results: list[PublishResult]) -> None:
     """Record the outcome of each table in the run history; an error there is ignored."""
-    from cmsspark.run.run_context import note_published
-
     if request.limit is not None:
         return
     for result in results:
@@ -324,7 +304,7 @@ def record_publication(request: PublishRequest, results: list[PublishResult]) ->
 
 
 def check_results(results: list[PublishResult]) -> None:
-    """Raises NotReady (75) where documents are still to be confirmed, DocumentsQuarantined (3) where some were
+    """Raise NotReady (75) where documents are still to be confirmed, DocumentsQuarantined (3) where some were
     refused.
     """
     waiting = sum(result.totals.open for result in results)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from cmsspark.publish.panels import DocumentDashboard, Panel, Placement
+from cmsspark.publish.panels import DocumentDashboard, Panel, Placement, arrange
 
 INDEX_PATTERN: Final = "cmsspark-documents"
 #: The version of OpenSearch Dashboards whose form the objects have.
@@ -13,16 +13,32 @@ _VERSION: Final = "2.19.0"
 _KINDS: Final = {"stat": "metric", "bars": "histogram", "lines": "line", "table": "table"}
 #: Columns of its grid, where Grafana has 24.
 _COLUMNS: Final = 48
+#: The search of all documents.
+_EVERYTHING: Final = {"query": {"query": "", "language": "lucene"}, "filter": []}
 
 
 def index_pattern(title: str, placement: Placement) -> dict[str, Any]:
     """Return the saved object of the indices."""
-    return {
-        "type": "index-pattern",
-        "id": INDEX_PATTERN,
-        "attributes": {"title": title, "timeFieldName": placement.time},
-        "references": [],
-    }
+    return _saved("index-pattern", INDEX_PATTERN, {"title": title, "timeFieldName": placement.time}, [])
+
+
+def _saved(
+    kind: str, identity: str, attributes: dict[str, Any], references: list[dict[str, str]],
+    search: dict[str, Any] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Return a saved object; ``search``: the query of its documents."""
+    if search is not None:
+        attributes["kibanaSavedObjectMeta"] = {"searchSourceJSON": json.dumps(search)}
+    return {"type": kind, "id": identity, "attributes": attributes, "references": references}
+
+
+def _saved_visualization(
+    identity: str, title: str, state: dict[str, Any], references: list[dict[str, str]], search: dict[str, Any]
+) -> dict[str, Any]:
+    attributes = {
+        "title": title, "description": "", "visState": json.dumps(state), "uiStateJSON": "{}", "version": 1,
+    }  # fmt: skip
+    return _saved("visualization", identity, attributes, references, search)
 
 
 def saved_objects(dashboard: DocumentDashboard, placement: Placement) -> list[dict[str, Any]]:
@@ -58,79 +74,44 @@ def _controls(dashboard: DocumentDashboard, placement: Placement) -> dict[str, A
         references.append({"name": reference, "type": "index-pattern", "id": INDEX_PATTERN})
     parameters = {"controls": controls, "updateFiltersOnChange": True, "useTimeFilter": False, "pinFilters": False}
     state = {"title": "Filters", "type": "input_control_vis", "params": parameters, "aggs": []}
-    return {
-        "type": "visualization",
-        "id": identity,
-        "attributes": {
-            "title": f"{dashboard.title}: filters",
-            "description": "",
-            "visState": json.dumps(state),
-            "uiStateJSON": "{}",
-            "version": 1,
-            "kibanaSavedObjectMeta": {
-                "searchSourceJSON": json.dumps({"query": {"query": "", "language": "lucene"}, "filter": []})
-            },
-        },
-        "references": references,
-    }
+    return _saved_visualization(identity, f"{dashboard.title}: filters", state, references, _EVERYTHING)
 
 
 def _visualization(dashboard: DocumentDashboard, panel: Panel, number: int, placement: Placement) -> dict[str, Any]:
     kind = _KINDS[panel.kind]
-    state = {
-        "title": panel.title,
-        "type": kind,
-        "params": _parameters(kind, panel),
-        "aggs": _aggregations(dashboard, panel, placement),
-    }
-    search = {
-        "query": {"query": dashboard.query_of(panel, placement), "language": "lucene"},
+    aggregations = _aggregations(dashboard, panel, placement)
+    state = {"title": panel.title, "type": kind, "params": _parameters(kind, panel), "aggs": aggregations}
+    search: dict[str, Any] = {
+        "query": {"query": dashboard.build_query(panel, placement), "language": "lucene"},
         "filter": [],
         "indexRefName": "kibanaSavedObjectMeta.searchSourceJSON.index",
     }
-    return {
-        "type": "visualization",
-        "id": _identity(dashboard, number),
-        "attributes": {
-            "title": f"{dashboard.title}: {panel.title}",
-            "description": "",
-            "visState": json.dumps(state),
-            "uiStateJSON": "{}",
-            "version": 1,
-            "kibanaSavedObjectMeta": {"searchSourceJSON": json.dumps(search)},
-        },
-        "references": [{"id": INDEX_PATTERN, "name": search["indexRefName"], "type": "index-pattern"}],
-    }
+    references = [{"id": INDEX_PATTERN, "name": search["indexRefName"], "type": "index-pattern"}]
+    title = f"{dashboard.title}: {panel.title}"
+    return _saved_visualization(_identity(dashboard, number), title, state, references, search)
 
 
 def _aggregations(dashboard: DocumentDashboard, panel: Panel, placement: Placement) -> list[dict[str, Any]]:
-    made: list[dict[str, Any]] = []
-    for number, (field, heading) in enumerate(panel.sums.items(), 1):
+    added: list[tuple[str, str, dict[str, Any]]] = []
+    for field, heading in panel.sums.items():
         parameters: dict[str, Any] = {"field": placement.field(field), "customLabel": heading}
         if panel.script:
             parameters["json"] = json.dumps({"script": panel.script})
-        made.append(
-            {"id": str(number), "enabled": True, "type": panel.metric, "schema": "metric", "params": parameters}
-        )
+        added.append((panel.metric, "metric", parameters))
     if panel.is_daily:
-        parameters = {
-            "field": placement.time,
-            "interval": panel.interval[1:],
-            "min_doc_count": 1,
-            "drop_partials": False,
-        }
-        made.append(_bucket(made, "date_histogram", "segment", parameters))
+        parameters = {"field": placement.time, "interval": panel.interval[1:], "min_doc_count": 1,
+                      "drop_partials": False}  # fmt: skip
+        added.append(("date_histogram", "segment", parameters))
     for field, size in panel.by:
         parameters = {"field": placement.field(field), "size": size, "order": "desc", "orderBy": "1",
                       "otherBucket": False}  # fmt: skip
         if not dashboard.is_required(field):
             parameters |= {"missingBucket": True, "missingBucketLabel": "none"}
-        made.append(_bucket(made, "terms", "group" if panel.is_daily else "bucket", parameters))
-    return made
-
-
-def _bucket(before: list[dict[str, Any]], kind: str, schema: str, parameters: dict[str, Any]) -> dict[str, Any]:
-    return {"id": str(len(before) + 1), "enabled": True, "type": kind, "schema": schema, "params": parameters}
+        added.append(("terms", "group" if panel.is_daily else "bucket", parameters))
+    return [
+        {"id": str(number), "enabled": True, "type": kind, "schema": schema, "params": parameters}
+        for number, (kind, schema, parameters) in enumerate(added, 1)
+    ]
 
 
 def _parameters(kind: str, panel: Panel) -> dict[str, Any]:
@@ -141,14 +122,10 @@ def _parameters(kind: str, panel: Panel) -> dict[str, Any]:
         is_sum = panel.metric == "sum"
         return {"perPage": 20, "showTotal": is_sum, "totalFunc": "sum", "showPartialRows": False}
     category = {
-        "id": "CategoryAxis-1",
-        "type": "category",
-        "position": "bottom",
-        "show": True,
-        "labels": {"show": True},
-    }
+        "id": "CategoryAxis-1", "type": "category", "position": "bottom", "show": True, "labels": {"show": True},
+    }  # fmt: skip
     value = {"id": "ValueAxis-1", "name": "LeftAxis-1", "type": "value", "position": "left", "show": True}
-    mode = "stacked" if kind == "histogram" and len(panel.sums) == 1 else "normal"
+    mode = "stacked" if panel.is_stacked else "normal"
     series = [
         {"data": {"id": str(number), "label": heading}, "type": kind, "mode": mode, "show": True,
          "valueAxis": "ValueAxis-1"}
@@ -170,36 +147,25 @@ def _dashboard(
 ) -> dict[str, Any]:
     panels: list[dict[str, Any]] = []
     references: list[dict[str, str]] = []
-    x = y = row = 0
     sizes = [
         *((_COLUMNS, 8) for _ in controls),
         *((2 * panel.size[0], 2 * panel.size[1]) for panel in dashboard.panels),
     ]
-    for number, ((width, height), made) in enumerate(zip(sizes, [*controls, *visualizations], strict=True), 1):
-        if x + width > _COLUMNS:
-            x, y, row = 0, y + row, 0
-        place = {"x": x, "y": y, "w": width, "h": height, "i": str(number)}
+    shown = [*controls, *visualizations]
+    for number, (position, visualization) in enumerate(zip(arrange(sizes, _COLUMNS), shown, strict=True), 1):
         name = f"panel_{number}"
         panels.append(
-            {"version": _VERSION, "panelIndex": str(number), "gridData": place, "embeddableConfig": {},
-             "panelRefName": name}
+            {"version": _VERSION, "panelIndex": str(number), "gridData": {**position, "i": str(number)},
+             "embeddableConfig": {}, "panelRefName": name}
         )  # fmt: skip
-        references.append({"name": name, "type": "visualization", "id": str(made["id"])})
-        x, row = x + width, max(row, height)
-    return {
-        "type": "dashboard",
-        "id": _identity(dashboard),
-        "attributes": {
-            "title": dashboard.title,
-            "description": dashboard.about,
-            "panelsJSON": json.dumps(panels),
-            "optionsJSON": json.dumps({"useMargins": True, "hidePanelTitles": False}),
-            "timeRestore": True,
-            "timeFrom": "now-30d/d",
-            "timeTo": "now",
-            "kibanaSavedObjectMeta": {
-                "searchSourceJSON": json.dumps({"query": {"query": "", "language": "lucene"}, "filter": []})
-            },
-        },
-        "references": references,
+        references.append({"name": name, "type": "visualization", "id": str(visualization["id"])})
+    attributes = {
+        "title": dashboard.title,
+        "description": dashboard.about,
+        "panelsJSON": json.dumps(panels),
+        "optionsJSON": json.dumps({"useMargins": True, "hidePanelTitles": False}),
+        "timeRestore": True,
+        "timeFrom": "now-30d/d",
+        "timeTo": "now",
     }
+    return _saved("dashboard", _identity(dashboard), attributes, references, _EVERYTHING)

@@ -185,7 +185,7 @@ class Spool:
                 yield Batch(0, snapshot_no, part["name"], offset, length, count, sha256)
 
     def verify(self, snapshot_no: int, part: str) -> None:
-        """Raises DataError (65) unless the part is, byte for byte, what the manifest says. Reads each part once."""
+        """Raise DataError (65) unless the part is, byte for byte, what the manifest says. Reads each part once."""
         if (snapshot_no, part) in self._verified:
             return
         expected = next(p["sha256"] for p in self.manifest(snapshot_no)["parts"] if p["name"] == part)

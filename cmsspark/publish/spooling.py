@@ -29,7 +29,7 @@ class SpoolResult:
     resumed: bool = False
 
     @classmethod
-    def of(cls, snapshot_no: int, manifest: Mapping[str, Any], *, resumed: bool = False) -> SpoolResult:
+    def from_manifest(cls, snapshot_no: int, manifest: Mapping[str, Any], *, resumed: bool = False) -> SpoolResult:
         """Return the counts of a snapshot's manifest."""
         counts = {name: manifest.get(name, 0) for name in _COUNTS}
         return cls(snapshot_no, **counts, resumed=resumed)
@@ -73,7 +73,7 @@ def spool_day(
     except BaseException:
         writer.abandon()
         raise
-    return SpoolResult.of(snapshot_no, complete)
+    return SpoolResult.from_manifest(snapshot_no, complete)
 
 
 def _write(

@@ -74,7 +74,7 @@ class StompConnector:
         return self._logged_in(*self._peer, standby=connection)
 
     def _candidates(self, reasons: list[str]) -> list[tuple[str, int, tuple[Any, ...]]]:
-        """(name, family, address) of every address behind every name: those that worked first, IPv4 first."""
+        """Return (name, family, address) of every address behind every name: those that worked first, IPv4 first."""
         candidates: list[tuple[str, int, tuple[Any, ...]]] = []
         for host, port in self._broker.addresses:
             try:

@@ -28,7 +28,7 @@ class Validator:
         self._slow: Any = None
 
     def check(self, document: Mapping[str, Any]) -> None:
-        """Raises BadDocument that says which field breaks the schema and how, without the field's value."""
+        """Raise BadDocument that says which field breaks the schema and how, without the field's value."""
         if self._quick(document):
             return
         error = self.judge(document)

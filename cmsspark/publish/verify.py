@@ -5,18 +5,20 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
 from cmsspark.base.errors import DataError
 from cmsspark.base.periods import options
 from cmsspark.base.text.terminal import echo_table, printable
+from cmsspark.publish.comparison import Comparison, Verification, open_comparison
 from cmsspark.publish.publication import PublishRequest, document_spec, find_stored_table, public_tables
-
-if TYPE_CHECKING:
-    from cmsspark.publish.comparison import Comparison, Verification
-    from cmsspark.store.results import CurrentTable
+from cmsspark.publish.search_client import SearchClient
+from cmsspark.publish.search_index import SearchIndex
+from cmsspark.publish.search_server import index_names, search_server
+from cmsspark.store.results import CurrentTable
+from cmsspark.store.stored_rows import stored_rows
 
 #: Differences of each kind that are listed without --verbose.
 LISTED: Final = 5
@@ -32,7 +34,7 @@ class VerifyRequest:
     index: str | None
 
 
-def verify(request: PublishRequest, where: VerifyRequest, *, is_verbose: bool = False) -> None:
+def verify_documents(request: PublishRequest, where: VerifyRequest, *, is_verbose: bool = False) -> None:
     """Compare the documents of all public tables with those at the far end, and print the outcome. Sends nothing.
 
     Raises DataError (65) where documents are missing, extra or different, InputMissing (66) where the day is not stored
@@ -44,7 +46,7 @@ def verify(request: PublishRequest, where: VerifyRequest, *, is_verbose: bool = 
     )
     if not (missing or extra or different):
         return
-    again = f"cmsspark publish --job {request.job.name} {options(request.interval)} --resend"
+    resend = f"cmsspark publish --job {request.job.name} {options(request.interval)} --resend"
     raise DataError(
         f"{missing:,} documents are missing, {extra:,} are extra, {different:,} differ",
         found=_hint(results),
@@ -53,7 +55,7 @@ def verify(request: PublishRequest, where: VerifyRequest, *, is_verbose: bool = 
             if missing and not (extra or different)
             else "see above which they are"
         )
-        + (f"; {again} sends all documents of the day once more, under their ids" if missing or different else ""),
+        + (f"; {resend} sends all documents of the day once more, under their ids" if missing or different else ""),
     )
 
 
@@ -66,12 +68,6 @@ def _hint(results: list[Verification]) -> str | None:
 
 
 def _verify_table(request: PublishRequest, where: VerifyRequest, table: str, is_verbose: bool) -> Verification:
-    from cmsspark.publish.comparison import open_comparison
-    from cmsspark.publish.search_client import SearchClient
-    from cmsspark.publish.search_index import SearchIndex
-    from cmsspark.publish.search_server import index_names, search_server
-    from cmsspark.store.stored_rows import stored_rows
-
     spec = document_spec(request, table)
     server = search_server(where.url, where.login)
     names = index_names(where.index or f"monit_prod_{spec.producer}_agg_{spec.type}*".lower())
@@ -100,8 +96,6 @@ def _print(table: str, result: Verification, where: str) -> None:
 
 
 def _list(comparison: Comparison, stored: CurrentTable, request: PublishRequest, table: str, limit: int | None) -> None:
-    from cmsspark.store.stored_rows import stored_rows
-
     spec = document_spec(request, table)
     for difference in comparison.differences(stored_rows(stored, spec.table), limit):
         click.echo(f"  {difference.kind:<9}  {difference.identity}  {printable(difference.about)}".rstrip())

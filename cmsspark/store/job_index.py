@@ -93,7 +93,7 @@ def _period_jobs() -> Iterator[Job]:
         tables: tuple[str, ...] = (name,)
         if name == "period":
             tables = ("period_aggregation", f"period_{SITE_PAIRS}")
-        location = f"{subsystem}.{name.removeprefix('crab_')}"
+        location = "crab.reports" if subsystem == "crab" else f"{subsystem}.{name}"
         yield Job(name, about, tables, needs_spark=False, of_periods=True, location=location)
     for feed, names in (
         ("job_efficiency", ("job_efficiency", "core_hours", "running_cores")),
@@ -102,24 +102,20 @@ def _period_jobs() -> Iterator[Job]:
         about = f"A week, a month or any range of the stored days of {feed}"
         tables = tuple(f"period_{name}" for name in names)
         name = f"{feed}_period"
-        yield Job(name, about, tables, needs_spark=False, of_periods=True, location=f"jobs_cost.{name}")
+        yield Job(name, about, tables, needs_spark=False, of_periods=True, location="jobs_cost.periods")
 
 
 def _other_jobs() -> Iterator[Job]:
-    for name, shared, by_site, at_site in (
-        ("popularity", "", "", ""),
-        ("popularity_site", "popularity.site_jobs", " by site", " at each site"),
-    ):
+    for name, by_site, at_site in (("popularity", "", ""), ("popularity_site", " by site", " at each site")):
         about = f"The datasets that will be popular{at_site} in a week, and how good such forecasts were"
         tables = (f"{name}_forecast", f"{name}_quality", f"{name}_predictions")
-        yield Job(f"{name}_forecast", about, tables, needs_spark=False, location=shared or "popularity.forecast_job")
+        location = "popularity.jobs"
+        yield Job(f"{name}_forecast", about, tables, needs_spark=False, location=location)
         about = f"How good forecasts of popularity{by_site} were in past weeks, one Spark task each"
-        yield Job(f"{name}_evaluate", about, (f"{name}_evaluation",), location=shared or "popularity.evaluate_job")
+        yield Job(f"{name}_evaluate", about, (f"{name}_evaluation",), location=location)
         about = f"Features and labels of each dataset{at_site} and week, from the stored days before a day"
-        location = shared or "popularity.features_job"
         yield Job(f"{name}_features", about, (f"{name}_features",), needs_spark=False, location=location)
         about = f"A model of popularity{by_site} with its model card, to predict with later"
-        location = shared or "popularity.train_job"
         yield Job(f"{name}_train", about, (f"{name}_models",), needs_spark=False, location=location)
     about = "Misses of caches of several sizes at each site, by policy, one Spark task each"
     yield Job("cache_comparison", about, ("cache_comparison",), of_periods=True, location="cache.comparison_job")
@@ -127,11 +123,10 @@ def _other_jobs() -> Iterator[Job]:
     yield Job("xcache", about, ("xcache",), needs_spark=False, feed="xcache", location="cache.xcache_job")
     about = "What HTCondor's jobs of a day cost: efficiency, core hours and running cores"
     of_jobs = ("job_efficiency", "core_hours", "running_cores", "job_cost_ids")
-    at = "jobs_cost.job_efficiency"
+    at = "jobs_cost.commands"
     yield Job("job_efficiency", about, of_jobs, of_jobs[1:3], runs_in_processes=True, feed="condor", location=at)
     about = "What the steps of production jobs cost, and how many jobs each agent ran, by WMArchive"
     tables = ("step_efficiency", "agent_reports", "report_ids")
-    at = "jobs_cost.step_efficiency"
     yield Job("step_efficiency", about, tables, tables[1:2], runs_in_processes=True, feed="wmarchive", location=at)
     for name, about, table in (
         ("events_prepare", "Features of collision events from ROOT files, with a cutflow", "event_cutflow"),

@@ -61,20 +61,32 @@ class StoredDays:
             by_reason.setdefault(reason, []).append(day)
         return warnings + [f"partial ({reason}): {spans(days)}" for reason, days in by_reason.items()]
 
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        """The jobs that store the days."""
+        return (JOB,)
+
+    @property
+    def missing_text(self) -> str:
+        """What is not stored, in words."""
+        return f"{len(self.missing)} of the {number_of(len(self.period.days), 'day')} of {self.period}"
+
+    @property
+    def next_step(self) -> str:
+        """The command that stores the missing days."""
+        return f"cmsspark daily --from {min(self.missing)} --to {max(self.missing)}"
+
     def check(self, *, allow_missing: bool) -> None:
         """Raises InputMissing (66) with the missing days, unless they may be left out and some are stored."""
         if not self.missing or (allow_missing and self.partials):
             return
-        first, last = min(self.missing), max(self.missing)
-        last_step = "" if not self.partials else "; or --allow-missing, which marks the result partial"
+        stored = f"{number_of(len(self.partials), 'day')}: {spans(list(self.partials))}"
+        other_step = "; or --allow-missing, which marks the result partial" if self.partials else ""
         raise InputMissing(
-            f"{len(self.missing)} of the {number_of(len(self.period.days), 'day')} of {self.period} are not stored: "
-            f"{spans(self.missing)}",
-            where=join(self.fout, JOB),
-            found=f"{number_of(len(self.partials), 'day')}: {spans(list(self.partials))}"
-            if self.partials
-            else "none of its days",
-            next_step=f"cmsspark daily --from {first} --to {last}{last_step}",
+            f"{self.missing_text} are not stored: {spans(self.missing)}",
+            where=" or ".join(join(self.fout, job) for job in self.jobs),
+            found=stored if self.partials else "none of its days",
+            next_step=self.next_step + other_step,
         )
 
     def key_id(self) -> str | None:

@@ -17,9 +17,10 @@ from cmsspark.base.schemas import stored_table
 from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.publish import dashboard_files
 from cmsspark.publish.completeness import DaySummary, completeness
-from cmsspark.publish.dashboard_files import generated_dashboards, index_template, stale_dashboards
+from cmsspark.publish.dashboard_files import generated_dashboards, index_template
 from cmsspark.publish.document_schemas import document_schema
 from cmsspark.publish.documents import DocumentSpec, documents
+from cmsspark.publish.generated_files import stale_files
 from cmsspark.publish.panels import DASHBOARDS, PLACEMENTS
 from cmsspark.sources.registry import ACCESS_STREAMS, STREAMS_OF_JOBS
 from cmsspark.store import results
@@ -36,10 +37,9 @@ Document = dict[str, Any]
 
 
 def test_the_files_are_as_they_are_generated_now(tmp_path: Path) -> None:
-    assert stale_dashboards(FOLDER) == []
-    files = {str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*") if path.is_file()}
-    assert files == set(generated_dashboards())
-    assert stale_dashboards(tmp_path) == sorted(generated_dashboards())
+    texts = generated_dashboards()
+    assert stale_files(FOLDER, texts) == []
+    assert stale_files(tmp_path, texts) == sorted(texts)
 
 
 def test_a_field_of_two_types_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

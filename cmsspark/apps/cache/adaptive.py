@@ -5,16 +5,11 @@ Their form is that of :mod:`cmsspark.apps.cache.policies`.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from cmsspark.apps.cache.jit import jit
 from cmsspark.apps.cache.queues import admit, evict, make_lists, push, unlink
-
-Ints = np.ndarray[Any, np.dtype[np.int32]]
-Longs = np.ndarray[Any, np.dtype[np.int64]]
-Hits = np.ndarray[Any, np.dtype[np.uint8]]
+from cmsspark.base.arrays import Flags, Ints, Longs
 
 #: Where an object is.
 _ABSENT, _SMALL, _MAIN = 0, 1, 2
@@ -24,7 +19,7 @@ _SMALL_SHARE, _GHOST_SHARE, _MOVE_AT, _MOST_USES = 0.10, 0.90, 2, 3
 
 
 @jit
-def _forget(following: Ints, preceding: Ints, is_ghost: Hits, sizes: Longs, excess: int) -> int:
+def _forget(following: Ints, preceding: Ints, is_ghost: Flags, sizes: Longs, excess: int) -> int:
     """Forget the oldest ghosts, at least ``excess`` bytes of them; their bytes."""
     forgotten = 0
     while forgotten < excess:
@@ -33,7 +28,7 @@ def _forget(following: Ints, preceding: Ints, is_ghost: Hits, sizes: Longs, exce
 
 
 @jit
-def s3fifo(objects: Ints, sizes: Longs, capacity: int) -> Hits:
+def s3fifo(objects: Ints, sizes: Longs, capacity: int) -> Flags:
     """S3-FIFO (SOSP 2023): a small queue filters what is used once; a ghost queue remembers what it let go.
 
     Objects that do not fit into the small queue, a tenth of the cache, are not admitted.
@@ -100,13 +95,13 @@ _ONCE, _OFTEN, _ONCE_GHOST, _OFTEN_GHOST = 1, 2, 3, 4
 
 
 @jit
-def arc(objects: Ints, sizes: Longs, capacity: int) -> Hits:
+def arc(objects: Ints, sizes: Longs, capacity: int) -> Flags:
     """ARC (FAST 2003) in bytes: balances recency and frequency by what it should not have evicted."""
     hits = np.zeros(len(objects), np.uint8)
     count = len(sizes)
     following, preceding = make_lists(count, 5)
     where = np.zeros(count, np.uint8)
-    held = np.zeros(5, np.int64)
+    totals = np.zeros(5, np.int64)
     target = 0.0
     for i in range(len(objects)):
         item = objects[i]
@@ -114,39 +109,39 @@ def arc(objects: Ints, sizes: Longs, capacity: int) -> Hits:
         state = where[item]
         if state in (_ONCE, _OFTEN):
             hits[i] = 1
-            held[state] -= evict(following, preceding, where, sizes, item)
+            totals[state] -= evict(following, preceding, where, sizes, item)
             admit(following, preceding, where, count + _OFTEN, item, _OFTEN)
-            held[_OFTEN] += size
+            totals[_OFTEN] += size
             continue
         if state == _ONCE_GHOST:
-            target = min(target + max(held[_OFTEN_GHOST] / held[_ONCE_GHOST], 1.0), float(capacity))
+            target = min(target + max(totals[_OFTEN_GHOST] / totals[_ONCE_GHOST], 1.0), float(capacity))
         elif state == _OFTEN_GHOST:
-            target = max(target - max(held[_ONCE_GHOST] / held[_OFTEN_GHOST], 1.0), 0.0)
+            target = max(target - max(totals[_ONCE_GHOST] / totals[_OFTEN_GHOST], 1.0), 0.0)
         if state != _ABSENT:
-            held[state] -= evict(following, preceding, where, sizes, item)
+            totals[state] -= evict(following, preceding, where, sizes, item)
         if size > capacity:
             continue
-        while held[_ONCE] + held[_OFTEN] + size > capacity:
+        while totals[_ONCE] + totals[_OFTEN] + size > capacity:
             forget = 0
             if state == _ABSENT:
-                if held[_ONCE] + held[_ONCE_GHOST] + size > capacity:
-                    forget = _ONCE_GHOST if held[_ONCE_GHOST] > 0 else _ONCE
-                elif held[_ONCE] + held[_ONCE_GHOST] + held[_OFTEN] + held[_OFTEN_GHOST] >= 2 * capacity:
-                    forget = _OFTEN_GHOST if held[_OFTEN_GHOST] > 0 else 0
+                if totals[_ONCE] + totals[_ONCE_GHOST] + size > capacity:
+                    forget = _ONCE_GHOST if totals[_ONCE_GHOST] > 0 else _ONCE
+                elif totals[_ONCE] + totals[_ONCE_GHOST] + totals[_OFTEN] + totals[_OFTEN_GHOST] >= 2 * capacity:
+                    forget = _OFTEN_GHOST if totals[_OFTEN_GHOST] > 0 else 0
             if forget:
-                held[forget] -= evict(following, preceding, where, sizes, preceding[count + forget])
+                totals[forget] -= evict(following, preceding, where, sizes, preceding[count + forget])
                 if forget == _ONCE:
                     continue
-            is_once = held[_OFTEN] == 0 or (
-                held[_ONCE] > 0 and (held[_ONCE] > target or (held[_ONCE] == target and state == _OFTEN_GHOST))
+            is_once = totals[_OFTEN] == 0 or (
+                totals[_ONCE] > 0 and (totals[_ONCE] > target or (totals[_ONCE] == target and state == _OFTEN_GHOST))
             )
             source = _ONCE if is_once else _OFTEN
             victim = preceding[count + source]
             ghost = source + 2
-            held[source] -= evict(following, preceding, where, sizes, victim)
+            totals[source] -= evict(following, preceding, where, sizes, victim)
             admit(following, preceding, where, count + ghost, victim, ghost)
-            held[ghost] += sizes[victim]
+            totals[ghost] += sizes[victim]
         kind = _ONCE if state == _ABSENT else _OFTEN
         admit(following, preceding, where, count + kind, item, kind)
-        held[kind] += size
+        totals[kind] += size
     return hits

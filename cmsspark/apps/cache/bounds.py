@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from cmsspark.apps.cache.heaps import heap_push, heap_remove, heap_update
+from cmsspark.apps.cache.heaps import heap_push, heap_remove, heap_update, make_heap
 from cmsspark.apps.cache.jit import jit
-
-Ints = np.ndarray[Any, np.dtype[np.int32]]
-Longs = np.ndarray[Any, np.dtype[np.int64]]
-Hits = np.ndarray[Any, np.dtype[np.uint8]]
+from cmsspark.base.arrays import Flags, Ints, Longs
 
 
 @jit
@@ -26,8 +21,8 @@ def next_requests(objects: Ints, object_count: int) -> Longs:
 
 
 @jit
-def first_requests(objects: Ints, object_count: int) -> Hits:
-    """1 where an object is requested for the first time: even an infinite cache misses it."""
+def first_requests(objects: Ints, object_count: int) -> Flags:
+    """Return 1 where an object is requested for the first time: even an infinite cache misses it."""
     seen = np.zeros(object_count, np.uint8)
     out = np.zeros(len(objects), np.uint8)
     for i in range(len(objects)):
@@ -38,28 +33,25 @@ def first_requests(objects: Ints, object_count: int) -> Hits:
 
 
 @jit
-def belady_min(objects: Ints, object_count: int, slots: int) -> Hits:
-    """Hits of Belady's MIN, the optimum for ``slots`` objects of one size: evicts what is needed last.
+def belady_min(objects: Ints, object_count: int, capacity: int) -> Flags:
+    """Flags of Belady's MIN, the optimum for ``capacity`` objects of one size: evicts what is needed last.
 
     What was missed competes, too: it is not kept where it is needed later than all others.
     """
     upcoming = next_requests(objects, object_count)
     hits = np.zeros(len(objects), np.uint8)
-    heap = np.empty(object_count, np.int32)
-    where = np.full(object_count, -1, np.int32)
-    priority = np.zeros(object_count, np.float64)
-    tie = np.zeros(object_count, np.int64)
-    held = 0
+    heap, slots, priority, tie = make_heap(object_count)
+    stored = 0
     for i in range(len(objects)):
         item = objects[i]
         priority[item] = -float(upcoming[i])
-        if where[item] >= 0:
+        if slots[item] >= 0:
             hits[i] = 1
-            heap_update(heap, where, priority, tie, item, held)
+            heap_update(heap, slots, priority, tie, item, stored)
             continue
-        held = heap_push(heap, where, priority, tie, item, held)
-        if held > slots:
-            held = heap_remove(heap, where, priority, tie, heap[0], held)
+        stored = heap_push(heap, slots, priority, tie, item, stored)
+        if stored > capacity:
+            stored = heap_remove(heap, slots, priority, tie, heap[0], stored)
     return hits
 
 
@@ -79,9 +71,9 @@ def least_misses(objects: Ints, sizes: Longs, capacity: int, *, in_bytes: bool) 
     order = np.argsort(cost / gain, kind="stable")
     spent = np.cumsum(cost[order])
     room = float(capacity) * len(objects)
-    whole = int(np.searchsorted(spent, room, side="right"))
-    granted = float(gain[order[:whole]].sum())
-    if whole < len(order):
-        left = room - (spent[whole - 1] if whole else 0.0)
-        granted += float(gain[order[whole]]) * left / float(cost[order[whole]])
+    full_count = int(np.searchsorted(spent, room, side="right"))
+    granted = float(gain[order[:full_count]].sum())
+    if full_count < len(order):
+        remaining = room - (spent[full_count - 1] if full_count else 0.0)
+        granted += float(gain[order[full_count]]) * remaining / float(cost[order[full_count]])
     return max(total - granted, 0.0)

@@ -33,6 +33,11 @@ _scores = click.option(
     help="Scores of learned and protected: of the trace's past days, or the weekly forecast of cmsspark popularity.",
 )  # fmt: skip
 _bound = click.option("--bound", is_flag=True, help="Compute the bound, too: it takes a sort of all requests.")
+_policy = click.option("--policy", default="lru", show_default=True, help="Policy; cmsspark cache policies lists them.")
+_policies = click.option(
+    "--policy", "policies", multiple=True, help=f"Policy; repeatable. [default: {', '.join(_POLICIES)}]"
+)
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group("cache", cls=CommandGroup)
@@ -64,14 +69,9 @@ def _trace_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _trace(
-    file: Path | None,
-    sample: float,
-    site: str | None,
-    seed: int,
-    period: Period | None,
-    fout: str | None,
+    file: Path | None, sample: float, site: str | None, seed: int, period: Period | None, fout: str | None,
     settings_file: str | None,
-) -> Trace:
+) -> Trace:  # fmt: skip
     """Return the trace of a file or of stored days, with what was left out on stderr."""
     from cmsspark.apps.cache.jit import require_compiler
     from cmsspark.apps.cache.trace import read_trace
@@ -103,7 +103,7 @@ def _stored_trace(site: str | None, seed: int, period: Period, store: str) -> Tr
     stored.check(allow_missing=True)
     for warning in stored.warnings:
         click.echo(f"warning: {warning}", err=True)
-    trace = site_traces(files, store, stored).of(site, seed=seed)
+    trace = site_traces(files, store, stored).select(site, seed=seed)
     if not len(trace.objects):
         where = f" at {site}" if site else ""
         raise InputMissing(f"no request{where} has a size in dbs_events", next_step="run_spark dbs_events")
@@ -112,11 +112,11 @@ def _stored_trace(site: str | None, seed: int, period: Period, store: str) -> Tr
 
 @command.command("replay")
 @_trace_options
-@click.option("--policy", default="lru", show_default=True, help="Policy; cmsspark cache policies lists them.")
+@_policy
 @click.option("--size", "size_text", required=True, metavar="SIZE", help="Size, such as 500GB, 1.5TB or 20%.")
 @_scores
 @_bound
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@_json
 def replay_command(policy: str, size_text: str, as_json: bool, scores: str, bound: bool, **source: Any) -> None:
     """Replay one policy at one size."""
     _compare((policy,), (size_text,), as_json, scores, bound, **source)
@@ -124,11 +124,11 @@ def replay_command(policy: str, size_text: str, as_json: bool, scores: str, boun
 
 @command.command("compare")
 @_trace_options
-@click.option("--policy", "policies", multiple=True, help=f"Policy; repeatable. [default: {', '.join(_POLICIES)}]")
+@_policies
 @click.option("--size", "size_texts", multiple=True, metavar="SIZE", help="Size; repeatable. [default: 5 to 50%]")
 @_scores
 @_bound
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@_json
 def compare_command(
     policies: tuple[str, ...], size_texts: tuple[str, ...], as_json: bool, scores: str, bound: bool, **source: Any
 ) -> None:
@@ -139,49 +139,42 @@ def compare_command(
 def _compare(
     policies: tuple[str, ...], size_texts: tuple[str, ...], as_json: bool, scores: str, bound: bool, **source: Any
 ) -> None:
-    from cmsspark.apps.cache.replay import sampling_error
+    from cmsspark.apps.cache.replay import check_policies, sampling_error
 
-    _check_policies(policies)
+    check_policies(policies)
     trace = _trace(**source)
     comparisons = _comparisons(trace, policies, size_texts, scores, bound)
     _echo_fallbacks(comparisons, trace)
     if as_json:
-        click.echo(json.dumps([_scaled(each.as_dict(), trace.sample) for each in comparisons], indent=1))
+        click.echo(json.dumps([_scaled(comparison.as_dict(), trace.sample) for comparison in comparisons], indent=1))
         return
     rows = []
-    for each in comparisons:
-        replay = each.replay
-        least = each.least_missed_bytes
+    for comparison in comparisons:
+        replay = comparison.replay
+        least = comparison.least_missed_bytes
         floor = None if least is None else percent(least / replay.requested_bytes)
-        gap = None if each.gap_closed is None else f"{each.gap_closed:.0%}"
+        gap = None if comparison.gap_closed is None else f"{comparison.gap_closed:.0%}"
         size = volume(replay.capacity / trace.sample)
         misses = (percent(replay.byte_miss_ratio), percent(replay.miss_ratio))
-        rows.append((replay.policy, size, *misses, f"{each.against_lru:+.1%}", gap, floor))
+        rows.append((replay.policy, size, *misses, f"{comparison.against_lru:+.1%}", gap, floor))
     headings = ("policy", "cache", "byte misses", "request misses", "against LRU", "gap closed", "bound")
     count = len(headings) if bound else len(headings) - 2
     echo_table(headings[:count], [row[:count] for row in rows], optional=(3, 5) if bound else (3,))
     if trace.sample < 1:
-        found = [sampling_error(trace, each.replay.policy, each.replay.capacity) for each in comparisons]
-        worst = "unknown, too few objects" if any(map(math.isnan, found)) else f"at most {percent(max(found))}"
+        replays = [comparison.replay for comparison in comparisons]
+        errors = [sampling_error(trace, replay.policy, replay.capacity) for replay in replays]
+        worst = "unknown, too few objects" if any(map(math.isnan, errors)) else f"at most {percent(max(errors))}"
         share = percent(trace.sample)
         click.echo(f"from a sample of {share} of the objects; standard error of the byte misses: {worst}")
 
 
-def _check_policies(policies: tuple[str, ...]) -> None:
-    """Raise UsageError (2) for an unknown policy, before a trace is read."""
-    from cmsspark.apps.cache.replay import check_policy
-
-    for name in policies:
-        check_policy(name)
-
-
 def _echo_fallbacks(comparisons: list[Comparison], trace: Trace) -> None:
     """Say where a policy with scores did as LRU does."""
-    for each in comparisons:
-        share = each.replay.scored_share
+    for comparison in comparisons:
+        share = comparison.replay.scored_share
         if share is not None and share < 1:
-            size = volume(each.replay.capacity / trace.sample)
-            text = f"{each.replay.policy} at {size}: LRU decided before {percent(1 - share)} of the requests"
+            size = volume(comparison.replay.capacity / trace.sample)
+            text = f"{comparison.replay.policy} at {size}: LRU decided before {percent(1 - share)} of the requests"
             click.echo(f"{text}, as scores had not paid until then", err=True)
 
 
@@ -210,16 +203,17 @@ def _scaled(row: dict[str, Any], sample: float) -> dict[str, Any]:
 
 @command.command("report")
 @_trace_options
-@click.option("--policy", "policies", multiple=True, help=f"Policy; repeatable. [default: {', '.join(_POLICIES)}]")
+@_policies
 @_scores
 @_bound
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="HTML file to write.")
 def report_command(policies: tuple[str, ...], output: Path, scores: str, bound: bool, **source: Any) -> None:
     """Write a page with the miss-ratio curves of policies, and print its path."""
+    from cmsspark.apps.cache.replay import check_policies
     from cmsspark.apps.cache.report import page
     from cmsspark.apps.cache.sizes import SHARES
 
-    _check_policies(policies)
+    check_policies(policies)
     trace = _trace(**source)
     shares = tuple(f"{share:.0%}" for share in SHARES)
     comparisons = _comparisons(trace, policies or _POLICIES, shares, scores, bound)
@@ -232,16 +226,17 @@ def report_command(policies: tuple[str, ...], output: Path, scores: str, bound: 
 @command.command("size")
 @_trace_options
 @click.option("--target", type=FiniteRange(0, 1), required=True, help="Byte misses to reach, such as 0.2.")
-@click.option("--policy", default="lru", show_default=True, help="Policy; cmsspark cache policies lists them.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@_policy
+@_json
 def size_command(target: float, policy: str, as_json: bool, **source: Any) -> None:
     """Print the least cache whose byte misses stay within a target.
 
     Example: cmsspark cache size --site T2_DE_DESY --month last --target 0.2
     """
+    from cmsspark.apps.cache.replay import check_policies
     from cmsspark.apps.cache.sizes import least_capacity
 
-    _check_policies((policy,))
+    check_policies([policy])
     trace = _trace(**source)
     capacity = least_capacity(trace, target, policy)
     if capacity is not None:

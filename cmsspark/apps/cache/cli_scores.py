@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from datetime import date, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError
 
 if TYPE_CHECKING:
     from cmsspark.apps.cache.trace import Trace
-
-Array = np.ndarray[Any, Any]
 
 _MODEL: Final = "blend"
 _EPOCH: Final = date(1970, 1, 1)
@@ -25,12 +24,12 @@ def forecast_scores(trace: Trace) -> Array:
 
     Raises DataError (65) where the trace has too few days, or too many objects.
     """
-    from cmsspark.apps.cache.forecast import periods_of
+    from cmsspark.apps.cache.forecast import number_days
     from cmsspark.apps.popularity.fitting import raw_forecast
     from cmsspark.apps.popularity.series import MEASURES, Series
     from cmsspark.apps.popularity.training import FIRST_DAY, Label, Weeks
 
-    periods, count = periods_of(trace.times_ms), len(trace.sizes)
+    periods, count = number_days(trace.times_ms), len(trace.sizes)
     day_count = int(periods[-1]) + 1
     label = Label(0)
     first_learned = FIRST_DAY + label.days

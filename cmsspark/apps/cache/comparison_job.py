@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -10,12 +11,11 @@ import click
 from cmsspark.base.errors import InputMissing
 from cmsspark.base.periods import Period, start_ms
 from cmsspark.base.schemas import stored_table
-from cmsspark.base.text.plurals import number_of
 from cmsspark.cli.job_output import output_options, print_outcome
 from cmsspark.cli.options import FiniteRange, settings_of, store_of, store_options
 from cmsspark.cli.period_options import needed, period_options
 from cmsspark.filesystems.storage import Files
-from cmsspark.run.provenance import versions
+from cmsspark.run.period_run import store_period
 from cmsspark.run.run_context import running
 from cmsspark.store import results
 from cmsspark.store import stored_days as stored
@@ -27,11 +27,14 @@ if TYPE_CHECKING:
     import polars as pl
     from pyspark.sql import SparkSession
 
+    from cmsspark.apps.cache.trace import Trace
     from cmsspark.settings.settings import Settings
 
 NAME: Final = "cache_comparison"
 _POLICIES: Final = ("lru", "sieve", "s3fifo", "gdsf", "learned")
 _SHARES: Final = (0.05, 0.1, 0.2, 0.3, 0.5)
+#: The site that stands for all sites together.
+_ALL: Final = "all"
 
 
 @click.command(NAME, help=f"{JOBS[NAME].about}. Exit codes: cmsspark help exit-codes.")
@@ -50,22 +53,16 @@ def command(
     period: Period | None, sites: tuple[str, ...], policies: tuple[str, ...], shares: tuple[float, ...], bound: bool,
     seed: int, fout: str | None, settings_file: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    from cmsspark.apps.cache.replay import check_policy
+    from cmsspark.apps.cache.replay import check_policies
     from cmsspark.engines.session import session
 
-    for name in policies:
-        check_policy(name)
-    settings, wanted = settings_of(settings_file), needed(period)
+    check_policies(policies)
+    settings, chosen = settings_of(settings_file), needed(period)
     store = store_of(fout, settings)
     spark = session(f"cmsspark {NAME}")
-
-    def compare() -> results.CurrentTable:
-        chosen, sizes = policies or _POLICIES, shares or _SHARES
-        return run(
-            wanted, store, settings, spark, sites=sites, policies=chosen, shares=sizes, with_bound=bound, seed=seed
-        )
-
-    print_outcome(NAME, wanted, as_json, compare)
+    options: dict[str, Any] = {"sites": sites, "with_bound": bound, "seed": seed}
+    options |= {"policies": policies or _POLICIES, "shares": shares or _SHARES}
+    print_outcome(NAME, chosen, as_json, lambda: run(chosen, store, settings, spark, **options))
 
 
 def run(
@@ -80,10 +77,9 @@ def run(
     OutputError (73).
     """
     from cmsspark.apps.cache.jit import require_compiler
-    from cmsspark.apps.cache.replay import check_policy
+    from cmsspark.apps.cache.replay import check_policies
 
-    for name in policies:
-        check_policy(name)
+    check_policies(policies)
     require_compiler()
     with running(settings, fout, NAME, period, log) as run_context:
         files = files_of(fout, f"cmsspark {NAME}")
@@ -91,55 +87,57 @@ def run(
         days = stored.find_days(files, fout, period)
         days.check(allow_missing=True)
         rows = build(files, days, sites, policies, shares, seed, spark, with_bound=with_bound)
-        with run_context.staged(files) as staged:
-            count = staged.write_arrow(rows.to_arrow().cast(stored_table(NAME).arrow()), NAME)
-            done = staged.commit(_manifest(days, run_context.seconds()))
-        for text in days.warnings:
-            run_context.log(f"warning: {text}")
-        seconds = run_context.seconds()
-        run_context.log(f"{NAME} {period}: {number_of(count, 'row')} stored in {done.path} after {seconds:.1f} s")
-        run_context.manifest = done.manifest
-        return done
+        return store_period(run_context, days, {NAME: rows})
 
 
 def build(
     files: Files, days: StoredDays, sites: tuple[str, ...], policies: tuple[str, ...], shares: tuple[float, ...],
     seed: int, spark: SparkSession | None, *, with_bound: bool = False,
 ) -> pl.DataFrame:  # fmt: skip
-    """``schemas/tables/cache_comparison.yaml``, by site, size and policy."""
+    """Return ``schemas/tables/cache_comparison.yaml``: a row for each site, size and policy, one Spark task each."""
     import polars as pl
 
-    from cmsspark.apps.cache.parallel import ALL, compare_sites
     from cmsspark.apps.cache.stored import site_traces
+    from cmsspark.engines.parallel_tasks import run_pieces
 
     requests = site_traces(files, days.fout, days)
-    every = [name for name in requests.site_names if name != "unknown"]
-    chosen = list(dict.fromkeys(sites)) or [*every, ALL]
-    traces = {name: requests.of(None if name == ALL else name, seed=seed) for name in chosen}
-    kept = {name: trace for name, trace in traces.items() if len(trace.objects)}
-    if not kept:
+    names = list(dict.fromkeys(sites)) or [*(name for name in requests.site_names if name != "unknown"), _ALL]
+    traces = {name: requests.select(None if name == _ALL else name, seed=seed) for name in names}
+    traces = {name: trace for name, trace in traces.items() if len(trace.objects)}
+    if not traces:
         raise InputMissing("no request of the period has a size in dbs_events", next_step="run_spark dbs_events")
-    schema = pl.Schema(stored_table(NAME).arrow())
+    pieces = [(site, share, policy, with_bound) for site in sorted(traces) for share in shares for policy in policies]
     of_period = {
         "period": days.period.isoformat(), "first_day": days.period.first, "last_day": days.period.last,
         "timestamp": start_ms(days.period),
     }  # fmt: skip
-    rows = [{**row, **of_period} for row in compare_sites(kept, policies, shares, spark, with_bound=with_bound)]
-    return pl.DataFrame(rows, schema=schema).select(stored_table(NAME).names)
+    rows = [{**row, **of_period} for row in run_pieces(_compare, traces, pieces, spark)]
+    table = stored_table(NAME)
+    return pl.DataFrame(rows, schema=pl.Schema(table.arrow())).select(table.names)
 
 
-def _manifest(days: StoredDays, seconds: float) -> dict[str, Any]:
+def _compare(traces: Mapping[str, Trace], piece: tuple[str, float, str, bool]) -> dict[str, Any]:
+    """Return the columns of a row without the period."""
+    from cmsspark.apps.cache.replay import Simulation
+
+    site, share, policy, with_bound = piece
+    trace = traces[site]
+    capacity = max(int(trace.footprint * share), 1)
+    comparison = Simulation(trace).compare([policy], [capacity], threads=1, with_bound=with_bound)[0]
+    least, replay = comparison.least_missed_bytes, comparison.replay
     return {
-        "day": days.period.first.isoformat(),
-        "period": days.period.isoformat(),
-        "first_day": days.period.first.isoformat(),
-        "last_day": days.period.last.isoformat(),
-        "days": {day.isoformat(): table.manifest.rows_run for day, table in days.partials.items()},
-        "missing_days": [day.isoformat() for day in days.missing],
-        "partial_days": {day.isoformat(): why for day, why in days.partial.items()},
-        "partial": days.is_partial,
-        "warnings": days.warnings,
-        "versions": versions(),
-        "seconds": round(seconds, 1),
-        "timestamp": start_ms(days.period),
+        "site_name": site,
+        "policy": policy,
+        "capacity_share": share,
+        "capacity_bytes": capacity,
+        "footprint_bytes": int(trace.footprint),
+        "request_count": replay.requests,
+        "missed_count": replay.misses,
+        "compulsory_count": replay.compulsory,
+        "bypassed_count": replay.bypassed,
+        "requested_bytes": replay.requested_bytes,
+        "missed_bytes": replay.missed_bytes,
+        "lru_missed_bytes": comparison.lru.missed_bytes,
+        # The bound is a fraction of the last object: a whole number of bytes below it.
+        "least_missed_bytes": None if least is None else math.floor(least),
     }

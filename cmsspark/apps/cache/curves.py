@@ -9,9 +9,7 @@ import numpy as np
 from cmsspark.apps.cache.jit import jit
 from cmsspark.apps.cache.policies import lru
 from cmsspark.apps.cache.trace import Trace
-
-Ints = np.ndarray[Any, np.dtype[np.int32]]
-Longs = np.ndarray[Any, np.dtype[np.int64]]
+from cmsspark.base.arrays import Ints, Longs
 
 #: No distance: the object's first request.
 FIRST = -1
@@ -34,29 +32,29 @@ def lru_distances(objects: Ints, sizes: Longs) -> Longs:
             out[i] = -1
         else:
             distance = size
-            place = i
-            while place > 0:
-                distance += tree[place]
-                place &= place - 1
-            place = before + 1
-            while place > 0:
-                distance -= tree[place]
-                place &= place - 1
+            node = i
+            while node > 0:
+                distance += tree[node]
+                node &= node - 1
+            node = before + 1
+            while node > 0:
+                distance -= tree[node]
+                node &= node - 1
             out[i] = distance
-            place = before + 1
-            while place <= count:
-                tree[place] -= size
-                place += place & -place
-        place = i + 1
-        while place <= count:
-            tree[place] += size
-            place += place & -place
+            node = before + 1
+            while node <= count:
+                tree[node] -= size
+                node += node & -node
+        node = i + 1
+        while node <= count:
+            tree[node] += size
+            node += node & -node
         latest[item] = i
     return out
 
 
 def lru_misses(trace: Trace, capacities: Longs) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """(requests missed, bytes missed) by LRU for each capacity, exact: int64 each, as ``capacities``.
+    """Return (requests missed, bytes missed) by LRU for each capacity, exact: int64 each, as ``capacities``.
 
     Below the largest object, where larger objects pass by the cache, each capacity is replayed.
     """
@@ -70,8 +68,8 @@ def lru_misses(trace: Trace, capacities: Longs) -> tuple[np.ndarray[Any, Any], n
     missed = len(trace.objects) - hits
     missed_bytes = int(sizes.sum()) - total[hits]
     largest = int(trace.sizes.max(initial=0))
-    for place in np.nonzero(np.asarray(capacities) < largest)[0]:
-        is_miss = lru(trace.objects, trace.sizes, int(capacities[place])) == 0
-        missed[place] = int(is_miss.sum())
-        missed_bytes[place] = int(sizes[is_miss].sum())
+    for index in np.nonzero(np.asarray(capacities) < largest)[0]:
+        is_miss = lru(trace.objects, trace.sizes, int(capacities[index])) == 0
+        missed[index] = int(is_miss.sum())
+        missed_bytes[index] = int(sizes[is_miss].sum())
     return missed, missed_bytes

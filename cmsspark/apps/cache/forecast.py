@@ -4,12 +4,11 @@ object is likely to be requested. No score of a day uses that day or a later one
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-Ints = np.ndarray[Any, np.dtype[np.int32]]
-Array = np.ndarray[Any, Any]
+from cmsspark.base.arrays import Array, Ints
 
 DAY_MS: Final = 86_400_000
 HORIZON: Final = 7
@@ -22,7 +21,7 @@ _RIDGE: Final = 1.0
 _PRIOR: Final = (0.5, 0.5)
 
 
-def periods_of(times_ms: Array) -> Ints:
+def number_days(times_ms: Array) -> Ints:
     """Return the day of each request, from 0, UTC; int32 as ``times_ms``, which ascends."""
     if not len(times_ms):
         return np.zeros(0, np.int32)
@@ -41,11 +40,11 @@ class _History:
         self.age_days = np.zeros(count)
 
     def features(self, items: Array) -> Array:
-        """float64 [items, 9]: decayed shares of days, log of idle and age days, and 1."""
+        """Return float64 [items, 9]: decayed shares of days, log of idle and age days, and 1."""
         prior, weight = _PRIOR
         shares = (self.requested[:, items] + prior * weight) / (self.weight[:, items] + weight)
-        others = [np.log1p(self.idle_days[items]), np.log1p(self.age_days[items]), np.ones(len(items))]
-        return np.concatenate([shares.T, np.stack(others, axis=1)], axis=1)
+        logs = [np.log1p(self.idle_days[items]), np.log1p(self.age_days[items]), np.ones(len(items))]
+        return np.concatenate([shares.T, np.stack(logs, axis=1)], axis=1)
 
     def end_day(self, is_requested: Array) -> None:
         """Take in the requests of a day that is over."""
@@ -58,7 +57,7 @@ class _History:
 
 
 def learned_scores(objects: Ints, periods: Ints, object_count: int, *, horizon: int = HORIZON, seed: int = 0) -> Array:
-    """float64 [days, objects]: the expected share of the ``horizon`` days from that day on with a request.
+    """Return float64 [days, objects]: the expected share of the ``horizon`` days from that day on with a request.
 
     A logistic model is fitted at the start of each day on earlier days whose horizon is over; before there is one, the
     decayed share of four days stands for it. An object that was never requested has the share of such objects so far.

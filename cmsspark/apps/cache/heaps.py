@@ -1,87 +1,89 @@
 """A binary heap of objects with changing keys: (priority, tie) ascending, the least at the top.
 
-``heap[i]`` is the object at place i, ``where[object]`` its place or −1. The size is passed and returned.
+``heap[i]`` is the object in slot i, ``slots[object]`` its slot or −1. The size is passed and returned.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from cmsspark.apps.cache.jit import jit
-
-Ints = np.ndarray[Any, np.dtype[np.int32]]
-Floats = np.ndarray[Any, np.dtype[np.float64]]
-Longs = np.ndarray[Any, np.dtype[np.int64]]
+from cmsspark.base.arrays import Floats, Ints, Longs
 
 
 @jit
-def _rise(heap: Ints, where: Ints, priority: Floats, tie: Longs, place: int) -> int:
-    item = heap[place]
+def make_heap(count: int) -> tuple[Ints, Ints, Floats, Longs]:
+    """Return an empty heap of ``count`` objects: heap, slots, the priority of each object, and what decides ties."""
+    slots = np.full(count, -1, np.int32)
+    return np.empty(count, np.int32), slots, np.zeros(count, np.float64), np.zeros(count, np.int64)
+
+
+@jit
+def _rise(heap: Ints, slots: Ints, priority: Floats, tie: Longs, slot: int) -> int:
+    item = heap[slot]
     key = priority[item]
     second = tie[item]
-    while place > 0:
-        parent = (place - 1) >> 1
-        other = heap[parent]
-        if priority[other] < key or (priority[other] == key and tie[other] <= second):
+    while slot > 0:
+        parent = (slot - 1) >> 1
+        parent_item = heap[parent]
+        if priority[parent_item] < key or (priority[parent_item] == key and tie[parent_item] <= second):
             break
-        heap[place] = other
-        where[other] = place
-        place = parent
-    heap[place] = item
-    where[item] = place
-    return place
+        heap[slot] = parent_item
+        slots[parent_item] = slot
+        slot = parent
+    heap[slot] = item
+    slots[item] = slot
+    return slot
 
 
 @jit
-def _sink(heap: Ints, where: Ints, priority: Floats, tie: Longs, place: int, size: int) -> None:
-    item = heap[place]
+def _sink(heap: Ints, slots: Ints, priority: Floats, tie: Longs, slot: int, size: int) -> None:
+    item = heap[slot]
     key = priority[item]
     second = tie[item]
     while True:
-        child = 2 * place + 1
+        child = 2 * slot + 1
         if child >= size:
             break
         least = heap[child]
         if child + 1 < size:
-            other = heap[child + 1]
-            if priority[other] < priority[least] or (priority[other] == priority[least] and tie[other] < tie[least]):
+            right = heap[child + 1]
+            if priority[right] < priority[least] or (priority[right] == priority[least] and tie[right] < tie[least]):
                 child += 1
-                least = other
+                least = right
         if key < priority[least] or (key == priority[least] and second <= tie[least]):
             break
-        heap[place] = least
-        where[least] = place
-        place = child
-    heap[place] = item
-    where[item] = place
+        heap[slot] = least
+        slots[least] = slot
+        slot = child
+    heap[slot] = item
+    slots[item] = slot
 
 
 @jit
-def heap_update(heap: Ints, where: Ints, priority: Floats, tie: Longs, item: int, size: int) -> None:
+def heap_update(heap: Ints, slots: Ints, priority: Floats, tie: Longs, item: int, size: int) -> None:
     """Restore the order after the key of an object in the heap was changed."""
-    _sink(heap, where, priority, tie, _rise(heap, where, priority, tie, where[item]), size)
+    _sink(heap, slots, priority, tie, _rise(heap, slots, priority, tie, slots[item]), size)
 
 
 @jit
-def heap_push(heap: Ints, where: Ints, priority: Floats, tie: Longs, item: int, size: int) -> int:
+def heap_push(heap: Ints, slots: Ints, priority: Floats, tie: Longs, item: int, size: int) -> int:
     """Add an object, whose key is set; the new size."""
     heap[size] = item
-    where[item] = size
-    _rise(heap, where, priority, tie, size)
+    slots[item] = size
+    _rise(heap, slots, priority, tie, size)
     return size + 1
 
 
 @jit
-def heap_remove(heap: Ints, where: Ints, priority: Floats, tie: Longs, item: int, size: int) -> int:
+def heap_remove(heap: Ints, slots: Ints, priority: Floats, tie: Longs, item: int, size: int) -> int:
     """Take an object out; the new size."""
-    place = where[item]
-    where[item] = -1
+    slot = slots[item]
+    slots[item] = -1
     size -= 1
-    if place < size:
+    if slot < size:
         last = heap[size]
-        heap[place] = last
-        where[last] = place
-        heap_update(heap, where, priority, tie, last, size)
+        heap[slot] = last
+        slots[last] = slot
+        heap_update(heap, slots, priority, tie, last, size)
     return size

@@ -37,6 +37,6 @@ def jit(function: Function) -> Function:
 
 
 def require_compiler() -> None:
-    """Raises UsageError (2) where numba is not installed: replays of real traces would take hours."""
+    """Raise UsageError (2) where numba is not installed: replays of real traces would take hours."""
     if not IS_COMPILED:
         raise UsageError("replays need numba", found="numba is missing", next_step="pip install 'cmsspark[cache]'")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 
 from cmsspark.apps.cache.jit import jit
-
-Array = np.ndarray[Any, Any]
+from cmsspark.base.arrays import Array
 
 #: Slots of a new table of numbers; a table grows when half of it is full.
 _FIRST_SLOTS: Final = 1 << 16
@@ -21,16 +21,16 @@ def _look_up(keys: Array, numbers: Array, count: int, names: Array, out: Array) 
     for i in range(len(names)):
         name = names[i]
         mixed = name ^ (name >> np.uint64(32))
-        place = int(mixed * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(20)) & mask
-        while numbers[place] >= 0 and keys[place] != name:
-            place = (place + 1) & mask
-        if numbers[place] < 0:
+        slot = int(mixed * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(20)) & mask
+        while numbers[slot] >= 0 and keys[slot] != name:
+            slot = (slot + 1) & mask
+        if numbers[slot] < 0:
             if 2 * count >= len(keys):
                 return i
-            keys[place] = name
-            numbers[place] = count
+            keys[slot] = name
+            numbers[slot] = count
             count += 1
-        out[i] = numbers[place]
+        out[i] = numbers[slot]
     return len(names)
 
 
@@ -40,18 +40,18 @@ def by_first_request(objects: Array, sizes: Array, count: int) -> tuple[Array, A
     and how many requests name another size. ``objects``: renumbered in place.
     """
     number_of = np.full(count, -1, np.int32)
-    own = np.zeros(count, np.int64)
+    first_sizes = np.zeros(count, np.int64)
     following = resized = 0
     for i in range(len(objects)):
         item = objects[i]
         if number_of[item] < 0:
             number_of[item] = following
-            own[following] = sizes[i]
+            first_sizes[following] = sizes[i]
             following += 1
         objects[i] = number_of[item]
-        if own[objects[i]] != sizes[i]:
+        if first_sizes[objects[i]] != sizes[i]:
             resized += 1
-    return number_of, own[:following], resized
+    return number_of, first_sizes[:following], resized
 
 
 class Numbering:
@@ -65,9 +65,7 @@ class Numbering:
     def numbers(self, names: Array) -> Array:
         """Return int32, the number of each name. Names of one trace are all numbers, or all texts."""
         if names.dtype.kind in "iu":
-            return self._of_numbers(names.astype(np.uint64))
-        import pyarrow as pa
-
+            return self._number_integers(names.astype(np.uint64))
         coded = pa.array(names).dictionary_encode()
         texts = coded.dictionary.to_pylist()
         table = np.array([self._of_text.setdefault(text, len(self._of_text)) for text in texts], np.int32)
@@ -78,12 +76,12 @@ class Numbering:
         """Return the names by their numbers, as texts."""
         if self._of_text:
             return [str(name) for name in self._of_text]
-        there = self._numbers >= 0
+        is_used = self._numbers >= 0
         names = np.zeros(self.count, np.uint64)
-        names[self._numbers[there]] = self._keys[there]
+        names[self._numbers[is_used]] = self._keys[is_used]
         return [str(name) for name in names.tolist()]
 
-    def _of_numbers(self, names: Array) -> Array:
+    def _number_integers(self, names: Array) -> Array:
         out = np.empty(len(names), np.int32)
         done = 0
         while done < len(names):
@@ -95,9 +93,9 @@ class Numbering:
         return out
 
     def _grow(self) -> None:
-        there = self._numbers >= 0
+        is_used = self._numbers >= 0
         keys = np.empty(self.count, np.uint64)
-        keys[self._numbers[there]] = self._keys[there]
+        keys[self._numbers[is_used]] = self._keys[is_used]
         slots = 4 * len(self._keys)
         self._keys, self._numbers = np.zeros(slots, np.uint64), np.full(slots, -1, np.int32)
         _look_up(self._keys, self._numbers, 0, keys, np.empty(self.count, np.int32))

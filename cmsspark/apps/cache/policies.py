@@ -7,21 +7,16 @@ the cache are not. Sizes are positive and do not change in a trace.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from cmsspark.apps.cache.heaps import heap_push, heap_remove, heap_update
+from cmsspark.apps.cache.heaps import heap_push, heap_remove, heap_update, make_heap
 from cmsspark.apps.cache.jit import jit
 from cmsspark.apps.cache.queues import admit, evict, make_lists, push, unlink
-
-Ints = np.ndarray[Any, np.dtype[np.int32]]
-Longs = np.ndarray[Any, np.dtype[np.int64]]
-Hits = np.ndarray[Any, np.dtype[np.uint8]]
+from cmsspark.base.arrays import Flags, Ints, Longs
 
 
 @jit
-def fifo(objects: Ints, sizes: Longs, capacity: int) -> Hits:
+def fifo(objects: Ints, sizes: Longs, capacity: int) -> Flags:
     """First in, first out."""
     hits = np.zeros(len(objects), np.uint8)
     is_cached = np.zeros(len(sizes), np.uint8)
@@ -50,8 +45,8 @@ def fifo(objects: Ints, sizes: Longs, capacity: int) -> Hits:
 
 
 @jit
-def lru(objects: Ints, sizes: Longs, capacity: int) -> Hits:
-    """Evicts what was used least recently."""
+def lru(objects: Ints, sizes: Longs, capacity: int) -> Flags:
+    """Evict what was used least recently."""
     hits = np.zeros(len(objects), np.uint8)
     count = len(sizes)
     following, preceding = make_lists(count, 1)
@@ -76,7 +71,7 @@ def lru(objects: Ints, sizes: Longs, capacity: int) -> Hits:
 
 
 @jit
-def sieve(objects: Ints, sizes: Longs, capacity: int) -> Hits:
+def sieve(objects: Ints, sizes: Longs, capacity: int) -> Flags:
     """SIEVE (NSDI 2024): a FIFO whose hand passes over what was used since it came by, and stays where it evicts."""
     hits = np.zeros(len(objects), np.uint8)
     count = len(sizes)
@@ -110,40 +105,37 @@ def sieve(objects: Ints, sizes: Longs, capacity: int) -> Hits:
 
 
 @jit
-def lfu(objects: Ints, sizes: Longs, capacity: int) -> Hits:
-    """Evicts what was used least often since it was admitted; of equals, what reached that number first."""
+def lfu(objects: Ints, sizes: Longs, capacity: int) -> Flags:
+    """Evict what was used least often since it was admitted; of equals, what reached that number first."""
     hits = np.zeros(len(objects), np.uint8)
     count = len(sizes)
-    heap = np.empty(count, np.int32)
-    where = np.full(count, -1, np.int32)
-    uses = np.zeros(count, np.float64)
-    reached = np.zeros(count, np.int64)
-    held = 0
+    heap, slots, uses, reached = make_heap(count)
+    stored = 0
     used = 0
     for i in range(len(objects)):
         item = objects[i]
-        if where[item] >= 0:
+        if slots[item] >= 0:
             hits[i] = 1
             uses[item] += 1
             reached[item] = i
-            heap_update(heap, where, uses, reached, item, held)
+            heap_update(heap, slots, uses, reached, item, stored)
             continue
         size = sizes[item]
         if size > capacity:
             continue
         while used + size > capacity:
             victim = heap[0]
-            held = heap_remove(heap, where, uses, reached, victim, held)
+            stored = heap_remove(heap, slots, uses, reached, victim, stored)
             used -= sizes[victim]
         uses[item] = 1
         reached[item] = i
-        held = heap_push(heap, where, uses, reached, item, held)
+        stored = heap_push(heap, slots, uses, reached, item, stored)
         used += size
     return hits
 
 
 @jit
-def decayed(objects: Ints, sizes: Longs, capacity: int, times: Longs, half_life: float) -> Hits:
+def decayed(objects: Ints, sizes: Longs, capacity: int, times: Longs, half_life: float) -> Flags:
     """Evict the least frequently used, each use counting half after ``half_life``, in units of ``times`` (LRFU, 2001).
 
     Uses count from the first request on, also those while an object was not cached; of equals the least recently used
@@ -151,12 +143,10 @@ def decayed(objects: Ints, sizes: Longs, capacity: int, times: Longs, half_life:
     """
     hits = np.zeros(len(objects), np.uint8)
     count = len(sizes)
-    heap = np.empty(count, np.int32)
-    where = np.full(count, -1, np.int32)
     # The logarithm, to base 2, of the decayed uses as of the first request: all decay alike, so the order stays.
-    uses = np.full(count, -np.inf)
-    latest = np.zeros(count, np.int64)
-    held = 0
+    heap, slots, uses, latest = make_heap(count)
+    uses[:] = -np.inf
+    stored = 0
     used = 0
     for i in range(len(objects)):
         item = objects[i]
@@ -165,18 +155,18 @@ def decayed(objects: Ints, sizes: Longs, capacity: int, times: Longs, half_life:
         less = min(uses[item], now)
         uses[item] = more + np.log2(1 + 2.0 ** (less - more))
         latest[item] = i
-        if where[item] >= 0:
+        if slots[item] >= 0:
             hits[i] = 1
-            heap_update(heap, where, uses, latest, item, held)
+            heap_update(heap, slots, uses, latest, item, stored)
             continue
         size = sizes[item]
         if size > capacity:
             continue
         while used + size > capacity:
             victim = heap[0]
-            held = heap_remove(heap, where, uses, latest, victim, held)
+            stored = heap_remove(heap, slots, uses, latest, victim, stored)
             used -= sizes[victim]
-        held = heap_push(heap, where, uses, latest, item, held)
+        stored = heap_push(heap, slots, uses, latest, item, stored)
         used += size
     return hits
 
@@ -186,38 +176,35 @@ _MEGABYTE = 1.0e6
 
 
 @jit
-def gdsf(objects: Ints, sizes: Longs, capacity: int) -> Hits:
+def gdsf(objects: Ints, sizes: Longs, capacity: int) -> Flags:
     """Greedy dual size frequency: evicts the fewest uses for each byte, ageing by the priority of the last evicted."""
     hits = np.zeros(len(objects), np.uint8)
     count = len(sizes)
-    heap = np.empty(count, np.int32)
-    where = np.full(count, -1, np.int32)
-    priority = np.zeros(count, np.float64)
+    heap, slots, priority, latest = make_heap(count)
     uses = np.zeros(count, np.int64)
-    latest = np.zeros(count, np.int64)
     age = 0.0
-    held = 0
+    stored = 0
     used = 0
     for i in range(len(objects)):
         item = objects[i]
         size = sizes[item]
         latest[item] = i
-        if where[item] >= 0:
+        if slots[item] >= 0:
             hits[i] = 1
             uses[item] += 1
             priority[item] = age + uses[item] * _MEGABYTE / size
-            heap_update(heap, where, priority, latest, item, held)
+            heap_update(heap, slots, priority, latest, item, stored)
             continue
         if size > capacity:
             continue
         uses[item] = 1
         priority[item] = age + _MEGABYTE / size
-        held = heap_push(heap, where, priority, latest, item, held)
+        stored = heap_push(heap, slots, priority, latest, item, stored)
         used += size
         # The new object competes with the others: it may leave at once.
         while used > capacity:
             victim = heap[0]
             age = priority[victim]
-            held = heap_remove(heap, where, priority, latest, victim, held)
+            stored = heap_remove(heap, slots, priority, latest, victim, stored)
             used -= sizes[victim]
     return hits

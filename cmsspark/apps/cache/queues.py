@@ -6,15 +6,10 @@ object and ``preceding[n + k]`` the oldest; both are n + k in an empty list. An 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from cmsspark.apps.cache.jit import jit
-
-Ints = np.ndarray[Any, np.dtype[np.int32]]
-Longs = np.ndarray[Any, np.dtype[np.int64]]
-Marks = np.ndarray[Any, np.dtype[np.uint8]]
+from cmsspark.base.arrays import Flags, Ints, Longs
 
 
 @jit
@@ -44,14 +39,14 @@ def unlink(following: Ints, preceding: Ints, item: int) -> None:
 
 
 @jit
-def admit(following: Ints, preceding: Ints, marks: Marks, end: int, item: int, mark: int) -> None:
+def admit(following: Ints, preceding: Ints, marks: Flags, end: int, item: int, mark: int) -> None:
     """Make an object the newest of the list with this end, and mark it."""
     push(following, preceding, end, item)
     marks[item] = mark
 
 
 @jit
-def evict(following: Ints, preceding: Ints, marks: Marks, sizes: Longs, item: int) -> int:
+def evict(following: Ints, preceding: Ints, marks: Flags, sizes: Longs, item: int) -> int:
     """Take an object out of its list and clear its mark; its bytes."""
     unlink(following, preceding, item)
     marks[item] = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -13,9 +13,8 @@ import numpy as np
 from cmsspark.apps.cache import adaptive, bounds, forecast, policies, scored
 from cmsspark.apps.cache.jit import jit
 from cmsspark.apps.cache.trace import Trace
+from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError, UsageError
-
-Array = np.ndarray[Any, Any]
 
 #: Policies that need the trace and the size only.
 PLAIN: Final[dict[str, Callable[..., Array]]] = {
@@ -54,10 +53,11 @@ POPULAR_SHARE: Final = 0.5
 _MOST_SCORES: Final = 10**9
 
 
-def check_policy(name: str) -> None:
+def check_policies(names: Iterable[str]) -> None:
     """Raise UsageError (2) for a name of no policy."""
-    if name not in NAMES:
-        raise UsageError(f"there is no policy {name!r}", next_step=f"one of {', '.join(NAMES)}")
+    for name in names:
+        if name not in NAMES:
+            raise UsageError(f"there is no policy {name!r}", next_step=f"one of {', '.join(NAMES)}")
 
 
 @dataclass(frozen=True)
@@ -120,13 +120,8 @@ class Simulation:
 
     def __init__(self, trace: Trace, *, scores: Array | None = None) -> None:
         self.trace = trace
-        self.periods = forecast.periods_of(trace.times_ms)
+        self.periods = forecast.number_days(trace.times_ms)
         self._scores = scores
-
-    @cached_property
-    def request_sizes(self) -> Array:
-        """int64 bytes of each request."""
-        return np.asarray(self.trace.sizes[self.trace.objects])
 
     @cached_property
     def scores(self) -> Array:
@@ -148,36 +143,29 @@ class Simulation:
 
     def _hits(self, policy: str, capacity: int) -> tuple[Array, float | None]:
         """Return the hits, and the share of requests before which scores decided; None where nothing else may."""
+        check_policies([policy])
         trace = self.trace
-        if policy in ("learned", "learned-per-byte"):
-            is_by_bytes = policy == "learned"
-            scores = self.scores if is_by_bytes else self.scores / trace.sizes
-            costs = trace.sizes if is_by_bytes else np.ones_like(trace.sizes)
-            arguments = (trace.objects, trace.sizes, capacity, self.periods, scores, costs)
-            hits, is_scored = scored.least_score_or_lru(*arguments)
-            return hits, float(is_scored.mean())
-        return self._plain_hits(policy, capacity), None
-
-    def _plain_hits(self, policy: str, capacity: int) -> Array:
-        trace = self.trace
+        arguments = (trace.objects, trace.sizes, capacity)
         if policy in PLAIN:
-            return np.asarray(PLAIN[policy](trace.objects, trace.sizes, capacity))
+            return PLAIN[policy](*arguments), None
         if policy == "decayed":
-            return policies.decayed(trace.objects, trace.sizes, capacity, trace.times_ms, _HALF_LIFE_MS)
+            return policies.decayed(*arguments, trace.times_ms, _HALF_LIFE_MS), None
         if policy in ("protected", "protected-half"):
             popular = (self.scores >= POPULAR_SHARE).astype(np.uint8)
             share = 1.0 if policy == "protected" else 0.5
-            return scored.protected_lru(trace.objects, trace.sizes, capacity, self.periods, popular, share)
-        check_policy(policy)
-        raise AssertionError(policy)
+            return scored.protected_lru(*arguments, self.periods, popular, share), None
+        is_by_bytes = policy == "learned"
+        scores = self.scores if is_by_bytes else self.scores / trace.sizes
+        costs = trace.sizes if is_by_bytes else np.ones_like(trace.sizes)
+        hits, is_scored = scored.least_score_or_lru(*arguments, self.periods, scores, costs)
+        return hits, float(is_scored.mean())
 
     def replay(self, policy: str, capacity: int) -> Replay:
         """Return what the policy misses in a cache of that many bytes, cold at the start."""
         trace = self.trace
         hits, share = self._hits(policy, capacity)
-        return Replay(
-            policy, capacity, len(trace.objects), *sums(trace.objects, trace.sizes, capacity, hits), share
-        )  # fmt: skip
+        counts = sums(trace.objects, trace.sizes, capacity, hits)
+        return Replay(policy, capacity, len(trace.objects), *counts, share)
 
     def compare(
         self, names: Sequence[str], capacities: Sequence[int], *, threads: int = 2, with_bound: bool = False
@@ -185,14 +173,17 @@ class Simulation:
         """Return all policies at all sizes, with LRU and, ``with_bound``, the bound of each size."""
         if any(name in WITH_SCORES for name in names):
             _ = self.scores
-        wanted = [(name, capacity) for capacity in capacities for name in dict.fromkeys(("lru", *names))]
+        pairs = [(name, capacity) for capacity in capacities for name in dict.fromkeys(("lru", *names))]
         with ThreadPoolExecutor(threads) as pool:
-            replays = list(pool.map(lambda each: self.replay(*each), wanted))
+            replays = list(pool.map(lambda pair: self.replay(*pair), pairs))
             floors = dict(zip(capacities, pool.map(self._bound, capacities), strict=True)) if with_bound else {}
         lru = {replay.capacity: replay for replay in replays if replay.policy == "lru"}
-        kept = [replay for replay in replays if replay.policy in names]
         unknown = (None, None)
-        return [Comparison(replay, lru[replay.capacity], *floors.get(replay.capacity, unknown)) for replay in kept]
+        return [
+            Comparison(replay, lru[replay.capacity], *floors.get(replay.capacity, unknown))
+            for replay in replays
+            if replay.policy in names
+        ]
 
     def _bound(self, capacity: int) -> tuple[float, float]:
         trace = self.trace

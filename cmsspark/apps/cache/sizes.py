@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from cmsspark.apps.cache import curves
-from cmsspark.apps.cache.replay import Simulation, check_policy
+from cmsspark.apps.cache.replay import Simulation, check_policies
 from cmsspark.apps.cache.trace import MOST_BYTES, Trace
 from cmsspark.base.errors import UsageError
 
@@ -27,7 +27,7 @@ _MOST_STEPS: Final = 20_000_000
 
 
 def parse_size(text: str, footprint: int) -> int:
-    """Bytes of ``500GB``, ``1.5TB``, ``2TiB``, ``1000`` or ``20%`` of the footprint. Raises UsageError (2)."""
+    """Return bytes of ``500GB``, ``1.5TB``, ``2TiB``, ``1000`` or ``20%`` of the footprint. Raises UsageError (2)."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"{text!r} is not a size", next_step="such as 500GB, 1.5TB or 20% of the bytes of all objects")
@@ -54,7 +54,7 @@ def least_capacity(trace: Trace, target: float, policy: str = "lru") -> int | No
     bisection to a hundredth: the misses of other policies need not fall with the size, so a smaller cache may reach the
     target, too. Raises UsageError (2) for another policy.
     """
-    check_policy(policy)
+    check_policies([policy])
     simulation = Simulation(trace)
     # 0.29 of 100 bytes are 29.
     allowed = math.floor(Fraction(str(target)) * trace.requested_bytes)
@@ -84,20 +84,20 @@ def _least_of_curves(trace: Trace, allowed: int) -> int | None:
     few, else of the largest one only. None where no such cache misses so few bytes.
     """
     sizes = trace.sizes[trace.objects]
-    most, wanted = int(trace.sizes.max()), int(sizes.sum()) - allowed
+    most, needed_bytes = int(trace.sizes.max()), int(sizes.sum()) - allowed
     steps = np.unique(trace.sizes)
     if len(steps) * len(sizes) > _MOST_STEPS:
         steps = steps[-1:]
     for number, step in enumerate(steps.tolist()):
         is_small = sizes <= step
-        kept, objects = sizes[is_small], trace.objects[is_small]
+        small_sizes, objects = sizes[is_small], trace.objects[is_small]
         distances = curves.lru_distances(objects, trace.sizes)
         again = distances != curves.FIRST
         order = np.argsort(distances[again], kind="stable")
-        enough = np.nonzero(np.cumsum(kept[again][order]) >= wanted)[0]
+        enough = np.nonzero(np.cumsum(small_sizes[again][order]) >= needed_bytes)[0]
         if len(enough):
-            found = max(int(distances[again][order][enough[0]]), int(step))
+            least = max(int(distances[again][order][enough[0]]), int(step))
             # Above the next size there are more objects in the cache.
-            if step == most or found < int(steps[number + 1]):
-                return found
+            if step == most or least < int(steps[number + 1]):
+                return least
     return None

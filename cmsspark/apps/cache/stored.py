@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from cmsspark.apps.cache.trace import Trace, check_bytes, make_trace
+from cmsspark.base.arrays import Array
 from cmsspark.base.errors import InputMissing
 from cmsspark.filesystems.storage import Files
 from cmsspark.sources.registry import ACCESS_STREAMS
 from cmsspark.store.stored_columns import newest, table_rows
 from cmsspark.store.stored_days import StoredDays
 
-Array = np.ndarray[Any, Any]
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 
 
@@ -38,7 +39,7 @@ class SiteTraces:
         """All sites, in order."""
         return sorted(set(self.sites.tolist()))
 
-    def of(self, site: str | None = None, *, seed: int = 0) -> Trace:
+    def select(self, site: str | None = None, *, seed: int = 0) -> Trace:
         """Return the trace of one site; of all sites together, as if they shared a cache, without one.
 
         Datasets without a size in DBS are dropped and counted as ``no_size``. Raises InputMissing (66) for a site
@@ -66,9 +67,6 @@ def site_traces(files: Files, fout: str, stored: StoredDays) -> SiteTraces:
 
     Raises InputMissing (66) where that table is not stored, DataError (65) where a day's partials are damaged.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     sizes_day, current = newest(files, fout, "dbs_events")
     table = table_rows(files, current, "dbs_events", ["dataset_name", "dataset_bytes"])
     names, sizes = table["dataset_name"].to_pylist(), table["dataset_bytes"].to_pylist()

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 import numpy as np
+import pyarrow as pa
+from pyarrow import csv, parquet
 
 from cmsspark.apps.cache.numbering import Numbering, by_first_request
-from cmsspark.apps.cache.trace_columns import COLUMNS, FIRST_S, LAST_S, columns_of, hashes, require_columns
+from cmsspark.apps.cache.trace_columns import COLUMNS, FIRST_S, LAST_S, hashes, read_columns, require_columns
 from cmsspark.apps.cache.xcache_records import is_xcache, xcache_batches
+from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError, InputMissing, UsageError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-Array = np.ndarray[Any, Any]
 
 #: A request of libCacheSim's oracleGeneral files: seconds, object, bytes, and the number of the next request.
 _ORACLE: Final = np.dtype([("time", "<u4"), ("object", "<u8"), ("size", "<u4"), ("next", "<i8")])
@@ -68,21 +66,21 @@ def make_trace(times_ms: Array, names: Array, sizes: Array, *, sample: float = 1
 def _make(times: list[Array], numbers: list[Array], sizes: list[Array], numbering: Numbering, sample: float) -> Trace:
     """Return the trace of the parts of columns, which are emptied: no column is in memory twice for long."""
     dropped = 0
-    for place, column in enumerate(sizes):
+    for index, column in enumerate(sizes):
         is_sized = column > 0
         if not is_sized.all():
             dropped += int((~is_sized).sum())
-            times[place], numbers[place], sizes[place] = (each[place][is_sized] for each in (times, numbers, sizes))
+            times[index], numbers[index], sizes[index] = (parts[index][is_sized] for parts in (times, numbers, sizes))
     times_ms, objects, requested = (_joined(parts) for parts in (times, numbers, sizes))
     if not (times_ms[1:] >= times_ms[:-1]).all():
         order = np.argsort(times_ms, kind="stable")
         times_ms, objects, requested = times_ms[order], objects[order], requested[order]
-    number_of, own, resized = by_first_request(objects, requested, numbering.count)
+    number_of, first_sizes, resized = by_first_request(objects, requested, numbering.count)
     names: Array | None = None
-    if len(own) <= _MOST_NAMES:
-        names = np.empty(len(own), object)
+    if len(first_sizes) <= _MOST_NAMES:
+        names = np.empty(len(first_sizes), object)
         names[number_of[number_of >= 0]] = np.array(numbering.names(), object)[number_of >= 0]
-    return Trace(objects, times_ms, own, {"no_size": dropped} if dropped else {}, resized, sample, names)
+    return Trace(objects, times_ms, first_sizes, {"no_size": dropped} if dropped else {}, resized, sample, names)
 
 
 def _joined(parts: list[Array]) -> Array:
@@ -161,7 +159,7 @@ def _chosen(
 
 
 def _check_ranges(times_ms: list[Array], sizes: list[Array], path: Path) -> None:
-    """Raises DataError (65) for times that are no seconds, and for bytes beyond 64 bits."""
+    """Raise DataError (65) for times that are no seconds, and for bytes beyond 64 bits."""
     parts = [part for part in times_ms if len(part)]
     first, last = min(int(part.min()) for part in parts) // 1000, max(int(part.max()) for part in parts) // 1000
     if first < FIRST_S or last > LAST_S:
@@ -183,7 +181,7 @@ def check_bytes(*sizes: Array, where: Path | None = None) -> None:
 
 
 def _batches(path: Path, as_text: Set[str]) -> Iterator[tuple[Array, Array, Array, int]]:
-    """(times in ms, names, sizes, rows with a null) of parts of the file."""
+    """Return (times in ms, names, sizes, rows with a null) of parts of the file."""
     if is_xcache(path):
         yield from xcache_batches(path)
         return
@@ -194,7 +192,7 @@ def _batches(path: Path, as_text: Set[str]) -> Iterator[tuple[Array, Array, Arra
         yield from _oracle_batches(path, is_packed=kind == ".zst")
     elif kind in (".csv", ".parquet") or suffixes[-2:] == [".csv", ".gz"]:
         batches = _arrow_batches(path, kind, as_text)
-        yield from (columns_of(batch, path, numbers_too="object" not in as_text) for batch in batches)
+        yield from (read_columns(batch, path, numbers_too="object" not in as_text) for batch in batches)
     else:
         raise UsageError(
             f"the kind of {path.name} is not known",
@@ -204,33 +202,28 @@ def _batches(path: Path, as_text: Set[str]) -> Iterator[tuple[Array, Array, Arra
 
 
 def _oracle_batches(path: Path, *, is_packed: bool) -> Iterator[tuple[Array, Array, Array, int]]:
-    import pyarrow as pa
-
     try:
         with path.open("rb") as plain:
             source = pa.CompressedInputStream(plain, "zstd") if is_packed else plain
-            rest = b""
+            remainder = b""
             while chunk := source.read(_BATCH_BYTES):
-                chunk = rest + chunk
-                whole = len(chunk) - len(chunk) % _ORACLE.itemsize
-                rest = chunk[whole:]
-                rows = np.frombuffer(chunk[:whole], _ORACLE)
+                chunk = remainder + chunk
+                end = len(chunk) - len(chunk) % _ORACLE.itemsize
+                remainder = chunk[end:]
+                rows = np.frombuffer(chunk[:end], _ORACLE)
                 yield rows["time"].astype(np.int64) * 1000, rows["object"], rows["size"].astype(np.int64), 0
     except (OSError, pa.ArrowException) as error:
         raise DataError("the trace cannot be read", where=path, found=str(error), next_step="fetch it again") from None
-    if rest:
+    if remainder:
         raise DataError(
             "the trace ends inside a request",
             where=path,
-            found=f"{len(rest)} bytes after the last request of {_ORACLE.itemsize}",
+            found=f"{len(remainder)} bytes after the last request of {_ORACLE.itemsize}",
             next_step="fetch it again",
         )
 
 
 def _arrow_batches(path: Path, kind: str, as_text: Set[str]) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
-    from pyarrow import csv, parquet
-
     number = -1
     try:
         if kind == ".parquet":

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-Array = np.ndarray[Any, Any]
 
 COLUMNS: Final = ("time", "object", "size")
 #: Times outside of these seconds since 1970 are no seconds: a century before and 130 years after.
@@ -20,7 +18,7 @@ FIRST_S, LAST_S = -(10**9) * 3, 4 * 10**9 + 10**8
 
 
 def require_columns(path: Path, names: list[str]) -> None:
-    """Raises DataError (65) where one of :data:`COLUMNS` is missing, or is there more than once."""
+    """Raise DataError (65) where one of :data:`COLUMNS` is missing, or is there more than once."""
     missing = [name for name in COLUMNS if name not in names]
     doubled = [name for name in COLUMNS if names.count(name) > 1]
     if missing or doubled:
@@ -34,15 +32,12 @@ def require_columns(path: Path, names: list[str]) -> None:
         )
 
 
-def columns_of(batch: pa.RecordBatch, path: Path, *, numbers_too: bool) -> tuple[Array, Array, Array, int]:
-    """(times in ms, names, sizes, rows with a null) of some rows. A name of no characters is a null.
+def read_columns(batch: pa.RecordBatch, path: Path, *, numbers_too: bool) -> tuple[Array, Array, Array, int]:
+    """Return (times in ms, names, sizes, rows with a null) of some rows. A name of no characters is a null.
 
     ``numbers_too``: texts that are all whole numbers as written, from 0 to 2^64-1, become these numbers, which take
     less memory. Raises DataError (65).
     """
-    import pyarrow as pa
-    from pyarrow import compute as pc
-
     require_columns(path, batch.schema.names)
     time, name, size = (_plain(batch.column(column)) for column in COLUMNS)
     if pa.types.is_nested(name.type):
@@ -56,8 +51,8 @@ def columns_of(batch: pa.RecordBatch, path: Path, *, numbers_too: bool) -> tuple
     if _is_text(name):
         is_null.append(pc.fill_null(pc.equal(name, ""), False))
     is_there = pc.invert(pc.or_(*is_null[:2]))
-    for one in is_null[2:]:
-        is_there = pc.and_not(is_there, one)
+    for column_is_null in is_null[2:]:
+        is_there = pc.and_not(is_there, column_is_null)
     nulls = len(batch) - int(pc.sum(is_there).as_py() or 0)
     time, name, size = time.filter(is_there), name.filter(is_there), size.filter(is_there)
     try:
@@ -72,22 +67,15 @@ def columns_of(batch: pa.RecordBatch, path: Path, *, numbers_too: bool) -> tuple
 
 
 def _plain(column: pa.Array) -> pa.Array:
-    import pyarrow as pa
-
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
 def _is_text(column: pa.Array) -> bool:
-    import pyarrow as pa
-
     return bool(pa.types.is_string(column.type) or pa.types.is_large_string(column.type))
 
 
 def _names(names: pa.Array, numbers_too: bool) -> Array:
     """Whole numbers, or objects of Python. Raises UnicodeDecodeError for texts that are not UTF-8."""
-    import pyarrow as pa
-    from pyarrow import compute as pc
-
     if numbers_too and _is_text(names):
         try:
             numbers = names.cast(pa.uint64())
@@ -101,9 +89,7 @@ def _names(names: pa.Array, numbers_too: bool) -> Array:
 
 
 def _times(time: pa.Array) -> Array:
-    """int64 ms, rounded down. Texts are seconds or timestamps. Raises ArrowException."""
-    import pyarrow as pa
-
+    """Return int64 ms, rounded down. Texts are seconds or timestamps. Raises ArrowException."""
     if _is_text(time):
         try:
             time = time.cast(pa.float64())
@@ -118,9 +104,7 @@ def _times(time: pa.Array) -> Array:
 
 
 def _instants(time: pa.Array) -> Array:
-    """int64 ms of timestamps; texts without a zone are UTC. Raises ArrowException."""
-    import pyarrow as pa
-
+    """Return int64 ms of timestamps; texts without a zone are UTC. Raises ArrowException."""
     if _is_text(time):
         try:
             time = time.cast(pa.timestamp("ns"))

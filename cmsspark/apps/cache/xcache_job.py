@@ -16,7 +16,8 @@ from cmsspark.cli.job_output import output_options, print_outcome
 from cmsspark.cli.options import job_options, settings_of, store_of, with_sources
 from cmsspark.filesystems.opening import files_for
 from cmsspark.filesystems.storage import Files, LocalFiles, is_local
-from cmsspark.run.provenance import check_unchanged, input_summary, versions
+from cmsspark.run.period_run import store_tables
+from cmsspark.run.provenance import check_unchanged, input_summary
 from cmsspark.run.run_context import running
 from cmsspark.sources.folders import DayInput, resolve_day
 from cmsspark.sources.layout import Layout
@@ -61,6 +62,8 @@ def run(
 
     Raises InputMissing (66), NotReady (75), DataError (65), OutputError (73).
     """
+    import polars as pl
+
     with running(settings, fout, NAME, day, log) as run_context:
         layout = Layout.of(settings, root)
         locations = [location.folder for location in layout.locations[NAME]]
@@ -73,16 +76,19 @@ def run(
         source = resolve_day(files, layout, NAME, day, allow_tmp=allow_tmp)
         decoder, bins = _read(files, source, day, settings)
         _check(source, bins)
-        with run_context.staged(files) as staged:
-            count = staged.write_arrow(_table(build(decoder.sites, day)), NAME)
+        rows = pl.DataFrame(build(decoder.sites, day), schema=pl.Schema(stored_table(NAME).arrow()))
+        manifest = {
+            "records": bins,
+            "inputs": [{**input_summary(source), "stream": None, "table": NAME}],
+            "partial": source.is_tmp,
+            "warnings": list(source.warnings),
+        }
+
+        def check(staged: results.StagedRun) -> dict[str, Any]:
             check_unchanged(files, [source])
-            done = staged.commit(_manifest(source, bins, day, run_context.seconds()))
-        for text in source.warnings:
-            run_context.log(f"warning: {text}")
-        seconds = run_context.seconds()
-        run_context.log(f"{NAME} of {day}: {number_of(count, 'row')} stored in {done.path} after {seconds:.1f} s")
-        run_context.manifest = done.manifest
-        return done
+            return {}
+
+        return store_tables(run_context, files, {NAME: rows}, manifest, number_of(rows.height, "row"), check)
 
 
 def build(sites: dict[str, CacheSums], day: date) -> list[dict[str, Any]]:
@@ -111,12 +117,6 @@ def build(sites: dict[str, CacheSums], day: date) -> list[dict[str, Any]]:
     return rows
 
 
-def _table(rows: list[dict[str, Any]]) -> Any:
-    import pyarrow as pa
-
-    return pa.Table.from_pylist(rows, stored_table(NAME).arrow())
-
-
 def _read(files: Files, source: DayInput, day: date, settings: Settings) -> tuple[CacheDecoder, dict[str, int]]:
     """Return the sums of all files, and the number of records by bin."""
     from cmsspark.sources.cache_records import CacheDecoder
@@ -141,7 +141,7 @@ def _read(files: Files, source: DayInput, day: date, settings: Settings) -> tupl
 
 
 def _check(source: DayInput, bins: dict[str, int]) -> None:
-    """Raises DataError (65) for too many malformed records, NotReady (75) for no record at all."""
+    """Raise DataError (65) for too many malformed records, NotReady (75) for no record at all."""
     if not bins["read"]:
         raise NotReady(
             f"{NAME} is there but has no data",
@@ -155,15 +155,3 @@ def _check(source: DayInput, bins: dict[str, int]) -> None:
             where=source.folder,
             next_step="compare the records with schemas/inputs/xcache/json.yaml",
         )
-
-
-def _manifest(source: DayInput, bins: dict[str, int], day: date, seconds: float) -> dict[str, Any]:
-    return {
-        "records": bins,
-        "inputs": [{**input_summary(source), "stream": None, "table": NAME}],
-        "partial": source.is_tmp,
-        "warnings": list(source.warnings),
-        "versions": versions(),
-        "seconds": round(seconds, 1),
-        "timestamp": dates.start_ms(day),
-    }

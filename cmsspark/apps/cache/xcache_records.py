@@ -5,14 +5,13 @@ from __future__ import annotations
 import gzip
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import numpy as np
 
+from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError
-
-Array = np.ndarray[Any, Any]
 
 #: Records that are read together.
 _BATCH: Final = 100_000
@@ -49,7 +48,7 @@ def xcache_batches(path: Path) -> Iterator[tuple[Array, Array, Array, int]]:
     """
     decoder = msgspec.json.Decoder(_Line)
     lines = damaged = 0
-    for file in sorted(each for each in path.iterdir() if each.name[0] not in "._") if path.is_dir() else [path]:
+    for file in sorted(entry for entry in path.iterdir() if entry.name[0] not in "._") if path.is_dir() else [path]:
         rows: list[tuple[int, str, int]] = []
         left_out = 0
         try:

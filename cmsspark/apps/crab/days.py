@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from cmsspark.base import periods as calendar
 from cmsspark.base.errors import DataError, InputMissing
-from cmsspark.base.periods import Period, spans
-from cmsspark.base.schemas import stored_table
+from cmsspark.base.periods import Period
 from cmsspark.base.text.plurals import number_of
-from cmsspark.filesystems.storage import Files, join
-from cmsspark.run.provenance import versions
+from cmsspark.filesystems.storage import Files
+from cmsspark.run.period_run import store_period
 from cmsspark.run.run_context import running
 from cmsspark.sources.registry import CRAB_PARTIALS, STREAMS_BY_NAME, STREAMS_OF_JOBS
 from cmsspark.store import results
@@ -36,20 +34,15 @@ _SAFE: Final = 2.0**63 * (1 - 2.0**-20)
 class CrabDays(StoredDays):
     """The stored days of a period with CRAB's jobs."""
 
-    def check(self, *, allow_missing: bool) -> None:
-        """Raises InputMissing (66) with the missing days, unless they may be left out and some are stored."""
-        if not self.missing or (allow_missing and self.partials):
-            return
-        raise InputMissing(
-            f"HTCondor's jobs of {len(self.missing)} of the {number_of(len(self.period.days), 'day')} of {self.period}"
-            f" are not stored: {spans(self.missing)}",
-            where=" or ".join(join(self.fout, job) for job in _JOBS),
-            found=f"{number_of(len(self.partials), 'day')}: {spans(list(self.partials))}"
-            if self.partials
-            else "none of its days",
-            next_step=f"cmsspark daily --from {min(self.missing)} --to {max(self.missing)}"
-            + ("; or --allow-missing, which marks the result partial" if self.partials else ""),
-        )
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        """The jobs that store the days."""
+        return _JOBS
+
+    @property
+    def missing_text(self) -> str:
+        """What is not stored, in words."""
+        return f"HTCondor's jobs of {super().missing_text}"
 
     def rows(self, columns: list[str]) -> Iterator[tuple[date, pl.DataFrame]]:
         """Yield the rows of each day, texts as categories. Raises DataError (65) where they are damaged."""
@@ -57,12 +50,12 @@ class CrabDays(StoredDays):
 
         for day, current in self.partials.items():
             table = table_rows(self.files, current, CRAB_PARTIALS, columns)
-            wanted = current.manifest.tables[CRAB_PARTIALS].rows
-            if table.num_rows != wanted:
+            expected = current.manifest.tables[CRAB_PARTIALS].rows
+            if table.num_rows != expected:
                 raise DataError(
                     f"the {CRAB_PARTIALS} of {day} have another number of rows than their manifest says",
                     where=current.path,
-                    found=f"{number_of(table.num_rows, 'row')} where {wanted:,} were written",
+                    found=f"{number_of(table.num_rows, 'row')} where {expected:,} were written",
                     next_step=f"run {current.manifest.job} again for {day}",
                 )
             frame = pl.from_arrow(table)
@@ -74,7 +67,7 @@ def find_crab_days(files: Files, fout: str, period: Period) -> CrabDays:
     """Return the stored days of the period. Raises DataError (65) where a day's result is damaged."""
     stored = {day: table for day in period.days if (table := _stored(files, fout, day)) is not None}
     missing = tuple(day for day in period.days if day not in stored)
-    partial = {day: why for day, table in stored.items() if (why := _partial_reason(table))}
+    partial = {day: reason for day, table in stored.items() if (reason := _partial_reason(table))}
     return CrabDays(period, files, fout, stored, missing, partial)
 
 
@@ -97,15 +90,9 @@ def _stored(files: Files, fout: str, day: date) -> CurrentTable | None:
 
 
 def store_report(
-    job: str,
-    period: Period,
-    fout: str,
-    settings: Settings,
-    build: Callable[[CrabDays], pl.DataFrame],
-    *,
-    allow_missing: bool,
-    log: Callable[[str], None] | None = None,
-) -> results.CurrentTable:
+    job: str, period: Period, fout: str, settings: Settings, build: Callable[[CrabDays], pl.DataFrame], *,
+    allow_missing: bool, log: Callable[[str], None] | None = None,
+) -> CurrentTable:  # fmt: skip
     """Make a table of a period, which has the job's name, and store it; on any failure the previous result stays.
 
     Raises InputMissing (66) that names the days that are not stored, DataError (65) where they cannot be combined,
@@ -117,44 +104,7 @@ def store_report(
         days = find_crab_days(files, fout, period)
         days.check(allow_missing=allow_missing)
         key_id = days.key_id()
-        rows = build(days).to_arrow().cast(stored_table(job).arrow())
-        with run_context.staged(files) as staged:
-            count = staged.write_arrow(rows, job)
-            done = staged.commit(_manifest(days, key_id, run_context.seconds()))
-        for text in days.warnings:
-            run_context.log(f"warning: {text}")
-        origin, seconds = f"from {number_of(len(days.partials), 'day')}", run_context.seconds()
-        run_context.log(
-            f"{job} {period}: {number_of(count, 'row')} {origin} stored in {done.path} after {seconds:.1f} s"
-        )
-        run_context.manifest = done.manifest
-        return done
-
-
-def _manifest(days: CrabDays, key_id: str | None, seconds: float) -> dict[str, Any]:
-    return {
-        "day": days.period.first.isoformat(),
-        "period": days.period.isoformat(),
-        "first_day": days.period.first.isoformat(),
-        "last_day": days.period.last.isoformat(),
-        "days": {day.isoformat(): table.manifest.run for day, table in days.partials.items()},
-        "missing_days": [day.isoformat() for day in days.missing],
-        "partial_days": {day.isoformat(): why for day, why in days.partial.items()},
-        "partial": days.is_partial,
-        "inputs": [
-            {
-                "table": f"{CRAB_PARTIALS} of {day}",
-                "folder": table.path,
-                "files": [[table.manifest.run, table.manifest.tables[CRAB_PARTIALS].bytes, None]],
-            }
-            for day, table in days.partials.items()
-        ],
-        "warnings": days.warnings,
-        "pseudonym_key_id": key_id,
-        "versions": versions(),
-        "seconds": round(seconds, 1),
-        "timestamp": calendar.start_ms(days.period),
-    }
+        return store_period(run_context, days, {job: build(days)}, CRAB_PARTIALS, pseudonym_key_id=key_id)
 
 
 def sum_or_null(name: str) -> pl.Expr:
@@ -165,7 +115,7 @@ def sum_or_null(name: str) -> pl.Expr:
 
 
 def check_sums(rows: pl.DataFrame, names: tuple[str, ...]) -> None:
-    """Raises DataError (65) where the sum of a column may exceed 64 bits."""
+    """Raise DataError (65) where the sum of a column may exceed 64 bits."""
     import polars as pl
 
     for name in names:

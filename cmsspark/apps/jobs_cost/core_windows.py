@@ -56,10 +56,10 @@ class Presences:
         """Return the sums of each place and hour: each (job, place, window) once, with its largest cores."""
         names: dict[Place, int] = {}
         pairs = [(names.setdefault(group[:3], len(names)), group.core_milli) for group in groups]
-        places, cores = np.array(pairs, np.int64).reshape(-1, 2)[self.groups].T
+        numbers, cores = np.array(pairs, np.int64).reshape(-1, 2)[self.groups].T
         windows = self.windows.astype(np.int64)
-        rows = _distinct(self.hashes, places * _WINDOWS + windows, cores)
-        keys = (places * _HOURS + windows // HOUR_WINDOWS)[rows]
+        rows = _distinct(self.hashes, numbers * _WINDOWS + windows, cores)
+        keys = (numbers * _HOURS + windows // HOUR_WINDOWS)[rows]
         size = _HOURS * len(names)
         counts = np.bincount(keys, minlength=size)
         upper, lower = sums_by_group(keys, cores[rows], size)

@@ -78,19 +78,19 @@ class CostSums:
     def _add_jobs(self, jobs: SelectedJobs) -> None:
         (keys, schedds, users), (row_keys, *names) = jobs.numbers, jobs.values
         # Only rows of jobs that count.
-        used, places = np.unique(keys, return_inverse=True)
-        rows = self._add([row_keys[number] for number in used.tolist()], jobs.sums, places)[places].astype(np.int64)
+        used, indices = np.unique(keys, return_inverse=True)
+        rows = self._add([row_keys[number] for number in used.tolist()], jobs.sums, indices)[indices].astype(np.int64)
         names[1] = [None if user is None else name_hash(user.encode()) for user in names[1]]
         for numbers, values, all_values, pairs in zip((schedds, users), names, self._names, self._pairs, strict=True):
             pairs.append(np.unique(rows << 32 | number_all(values, all_values)[numbers]))
 
-    def _add(self, keys: Iterable[Any], columns: Iterable[Any], places: Any = slice(None)) -> npt.NDArray[np.uint32]:
+    def _add(self, keys: Iterable[Any], columns: Iterable[Any], indices: Any = slice(None)) -> npt.NDArray[np.uint32]:
         """Add values of the rows of ``keys[places]``, and return the number of each key."""
         rows = number_all(keys, self._numbers)
         size = len(self._numbers)
         self._sums = np.pad(self._sums, ((0, 0), (0, 0), (0, size - self._sums.shape[2])))
         for sums, values in zip(self._sums.swapaxes(0, 1), columns, strict=True):
-            sums += sums_by_group(rows[places], np.asarray(values, np.uint64), size)
+            sums += sums_by_group(rows[indices], np.asarray(values, np.uint64), size)
         return rows
 
     @property
@@ -119,7 +119,7 @@ class CostSums:
             row.sums = _capped(row.sums)
         partial = _Partial(
             rows,
-            [(place, hour, _capped(sums)) for (place, hour), sums in self.hours.items()],
+            [(key, hour, _capped(sums)) for (key, hour), sums in self.hours.items()],
             self.windows.to_bytes(16, "little"),
             self.counted,
             self.repeated,
@@ -136,8 +136,8 @@ class CostSums:
             for number, row in zip(numbers.astype(np.int64), partial.rows, strict=True):
                 names: set[Any] = getattr(row, attribute)
                 pairs.append(number << 32 | number_all(names, values).astype(np.int64))
-        for place, hour, sums in partial.hours:
-            self._add_hour((place, hour), sums)
+        for key, hour, sums in partial.hours:
+            self._add_hour((key, hour), sums)
         self.windows |= int.from_bytes(partial.windows, "little")
         self.counted += partial.counted
         self.repeated += partial.repeated

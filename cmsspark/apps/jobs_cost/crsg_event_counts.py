@@ -41,7 +41,7 @@ def load_selections() -> dict[str, Selection]:
 
 
 def build(selections: Mapping[str, Selection], frames: Frames, day: date) -> pl.DataFrame:
-    """``schemas/tables/crsg_event_counts.yaml``."""
+    """Return ``schemas/tables/crsg_event_counts.yaml``."""
     import polars as pl
 
     from cmsspark.dumps import dump_frames

@@ -38,18 +38,18 @@ def _picture(name: str, tiers: Mapping[str, Mapping[str, int]]) -> Picture:
     series: dict[str, list[float | None]] = {
         tier: [float(tiers[tier].get(month, 0)) for month in months] for tier in shown
     }
-    if rest := [tier for tier in by_size if tier not in shown]:
-        series[_REST] = [float(sum(tiers[tier].get(month, 0) for tier in rest)) for month in months]
+    if other_tiers := [tier for tier in by_size if tier not in shown]:
+        series[_REST] = [float(sum(tiers[tier].get(month, 0) for tier in other_tiers)) for month in months]
     chart = charts.stacked_days(months, series, about="events a month by data tier", unit="month")
     about = f"Events of blocks by the month in which DBS got them, {months[0]} to {months[-1]}"
     return Picture(f"event_counts-{name}", f"Events of {name} by month", about, chart)
 
 
-def _months(found: set[str]) -> list[str]:
+def _months(names: set[str]) -> list[str]:
     """Return all months from the first to the last."""
-    year, month = (int(part) for part in min(found).split("-"))
+    year, month = (int(part) for part in min(names).split("-"))
     months = []
-    while (text := f"{year:04}-{month:02}") <= max(found):
+    while (text := f"{year:04}-{month:02}") <= max(names):
         months.append(text)
         year, month = (year, month + 1) if month < 12 else (year + 1, 1)
     return months

@@ -81,8 +81,8 @@ class EndedJobs:
         )
         names: tuple[list[Any], ...] = packed.values
         renumbered = [number_all(some, values) for some, values in zip(names, self._values, strict=True)]
-        own = [new[column] for new, column in zip(renumbered, numbers.reshape(len(names), -1), strict=True)]
-        self._parts.append((hashes, sums.reshape(len(SUMS), -1), np.array(own)))
+        columns = [new[column] for new, column in zip(renumbered, numbers.reshape(len(names), -1), strict=True)]
+        self._parts.append((hashes, sums.reshape(len(SUMS), -1), np.array(columns)))
         self.records += packed.records
 
     def _columns(self) -> Iterator[npt.NDArray[Any]]:
@@ -97,7 +97,7 @@ class EndedJobs:
         for partition, rows in split(hashes, partitions):
             used = [np.unique(column[rows], return_inverse=True) for column in numbers]
             names = [[of[number] for number in some.tolist()] for of, (some, _) in zip(values, used, strict=True)]
-            inverse = np.array([own for _, own in used], np.uint32)
+            inverse = np.array([numbers_used for _, numbers_used in used], np.uint32)
             columns = [hashes[rows].tobytes(), sums[:, rows].tobytes(), inverse.tobytes()]
             packed[partition] = PackedJobs(
                 columns, (names[0], names[1], names[2]), [self.records[row] for row in rows.tolist()]
@@ -119,14 +119,14 @@ class EndedJobs:
         surpassed = []
         for row in np.flatnonzero(again).tolist():
             job = _decode(self.records[row])
-            other, place = best.setdefault(job.job_id, (job, row))
-            if place == row:
+            best_job, worse_row = best.setdefault(job.job_id, (job, row))
+            if worse_row == row:
                 continue
-            if job.is_above(other):
+            if job.is_above(best_job):
                 best[job.job_id] = (job, row)
             else:
-                place = row
-            surpassed.append(place)
+                worse_row = row
+            surpassed.append(worse_row)
         return np.array(surpassed, np.int64)
 
 

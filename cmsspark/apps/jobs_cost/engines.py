@@ -48,7 +48,9 @@ class ReadDay:
     quarantined: list[tuple[str, str]]
 
     @classmethod
-    def of(cls, feed: Feed, sums: Any, side: Iterable[SideRow], quarantined: Iterable[tuple[str, str]]) -> ReadDay:
+    def from_sums(
+        cls, feed: Feed, sums: Any, side: Iterable[SideRow], quarantined: Iterable[tuple[str, str]]
+    ) -> ReadDay:
         """Return the day with the bins of the merge."""
         merged: list[SideRow] = [(BIN, feed.name, name, count, None) for name, count in feed.bins(sums).items()]
         return cls(sums, [*side, *merged], list(quarantined))
@@ -61,15 +63,15 @@ def read_by_processes(
     spool, side = JobSpool(folder), Merge()
     try:
         for batch in pool.scan(pack_tasks(streams, cores(), TASK_BYTES), context):
-            rest = spool.add(batch)
-            if rest is not None:
-                side.add(rest)
+            side_rows = spool.add(batch)
+            if side_rows is not None:
+                side.add(side_rows)
         ids = np.union1d(earlier, spool.earlier())
         sums = merge_partitions(feed, spool.partitions(), ids)
     finally:
         spool.close()
     aggregated = side.result()
-    return ReadDay.of(feed, sums, aggregated.side_rows(), aggregated.quarantined)
+    return ReadDay.from_sums(feed, sums, aggregated.side_rows(), aggregated.quarantined)
 
 
 def read_in_spark(
@@ -100,7 +102,7 @@ def read_in_spark(
                 quarantined.append((row["stream"], row["detail"]))
             else:
                 side.append((row["kind"], row["stream"], row["app"], row["nacc"], row["detail"]))
-    return ReadDay.of(feed, sums, side, quarantined)
+    return ReadDay.from_sums(feed, sums, side, quarantined)
 
 
 @dataclass(frozen=True)

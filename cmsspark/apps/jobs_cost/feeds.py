@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark.apps.jobs_cost import tables
 from cmsspark.apps.jobs_cost.cost_records import CostAggregator
@@ -18,14 +18,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from cmsspark.base.exact_integers import Longs
-
-
-class FeedSums(Protocol):
-    """The sums of a feed's records."""
-
-    def merge(self, blobs: Iterable[bytes], earlier: Longs) -> None: ...
-    def encode(self) -> bytes: ...
-    def add_encoded(self, content: bytes) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -87,3 +79,5 @@ WMARCHIVE: Final = Feed(
     lambda sums: {"matched": sums.matched, "no_cmsrun": sums.no_cmsrun, "repeated": sums.repeated},
     lambda sums, day: ({}, []),
 )
+#: Job → the feed that it counts.
+FEEDS: Final = {feed.job: feed for feed in (CONDOR, WMARCHIVE)}

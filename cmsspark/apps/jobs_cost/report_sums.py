@@ -67,7 +67,7 @@ class ReportAggregator(FeedAggregator):
         return blobs
 
 
-def _reports_of(blob: bytes) -> list[JobReport]:
+def _decode_reports(blob: bytes) -> list[JobReport]:
     import pyarrow as pa
 
     size = int.from_bytes(blob[:8], "little")
@@ -109,8 +109,8 @@ def _plus(total: int | None, more: int | None) -> int | None:
     return more if total is None else total if more is None else total + more
 
 
-def _largest(largest: float | None, other: float | None) -> float | None:
-    return other if largest is None else largest if other is None else max(largest, other)
+def _largest(largest: float | None, value: float | None) -> float | None:
+    return value if largest is None else largest if value is None else max(largest, value)
 
 
 def _exact(number: float) -> int:
@@ -118,7 +118,7 @@ def _exact(number: float) -> int:
     return numerator << (_FRACTION_BITS + 1 - denominator.bit_length())
 
 
-def _row_of(report: JobReport, step: ReportedStep) -> StepRow:
+def _make_row(report: JobReport, step: ReportedStep) -> StepRow:
     parts = report.task.split("/")
     request = parts[1] if len(parts) > 1 and not parts[0] else parts[0]
     cpu_of_thread = None if step.thread_ms is None else step.cpu_ms
@@ -173,7 +173,7 @@ class ReportSums:
         ids: set[str] = set()
         count = 0
         for blob in blobs:
-            for report in _reports_of(blob):
+            for report in _decode_reports(blob):
                 ids.add(report.job_id)
                 if report.bin == OUT_OF_DAY:
                     continue
@@ -194,7 +194,7 @@ class ReportSums:
         self.matched += bool(report.steps)
         self.no_cmsrun += not report.steps
         for step in report.steps:
-            self._add_row(_row_of(report, step))
+            self._add_row(_make_row(report, step))
 
     def _add_row(self, row: StepRow) -> None:
         if row.key in self.rows:
@@ -236,6 +236,6 @@ class ReportSums:
 
 
 def _keep_largest(reports: dict[Any, JobReport], key: Any, report: JobReport) -> None:
-    other = reports.get(key)
-    if other is None or report.rank() > other.rank():
+    largest = reports.get(key)
+    if largest is None or report.rank() > largest.rank():
         reports[key] = report

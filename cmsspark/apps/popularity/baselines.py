@@ -7,16 +7,16 @@ from typing import Any, Final
 
 import numpy as np
 
+from cmsspark.apps.popularity.scores import mean
 from cmsspark.apps.popularity.training import Label, Training, first_by_bytes
+from cmsspark.base.arrays import Array
 from cmsspark.base.text.plurals import number_of
-
-Array = np.ndarray[Any, Any]
 
 #: Their names, as models.
 BASELINES: Final = ("persistence", "last-week", "decayed")
 
 
-def measure_of(label: Label) -> str:
+def select_measure(label: Label) -> str:
     """Return the measure that the baselines count: accesses, or bytes where the label is by bytes."""
     return "accesses" if label.top_bytes is None else "bytes"
 
@@ -35,23 +35,19 @@ def warnings(rows: Sequence[Mapping[str, Any]], model: str) -> list[str]:
     """
     if model in BASELINES:
         return []
-    means = {name: _mean(rows, name) for name in (model, *BASELINES)}
-    own = means.pop(model)
-    better = {name: value for name, value in means.items() if own is not None and value is not None and value > own}
-    if not better:
+    means = {
+        name: mean(row["average_precision"] for row in rows if row["model"] == name) for name in (model, *BASELINES)
+    }
+    precision = means.pop(model)
+    scores = {name: value for name, value in means.items() if value is not None}
+    name = max(scores, key=scores.__getitem__, default=model)
+    if precision is None or scores.get(name, precision) <= precision:
         return []
-    name = max(better, key=better.__getitem__)
     weeks = number_of(sum(row["model"] == model for row in rows), "week")
     return [
-        f"in the last {weeks} the baseline {name} was better than {model}: average precision {better[name]:.3f} "
-        f"against {own:.3f}"
+        f"in the last {weeks} the baseline {name} was better than {model}: average precision {scores[name]:.3f} "
+        f"against {precision:.3f}"
     ]
-
-
-def _mean(rows: Sequence[Mapping[str, Any]], model: str) -> float | None:
-    values = [row["average_precision"] for row in rows if row["model"] == model]
-    numbers = [value for value in values if value is not None]
-    return float(np.mean(numbers)) if numbers else None
 
 
 class Persistence:

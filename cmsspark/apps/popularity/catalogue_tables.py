@@ -6,21 +6,18 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 import numpy as np
+import polars as pl
 
 from cmsspark.apps.popularity.dataset_catalogue import RAW, SITE_TIERS, Catalogue, Snapshot
+from cmsspark.base.arrays import Array
 from cmsspark.base.periods import start_ms
 from cmsspark.filesystems.storage import Files
 from cmsspark.store import results
 from cmsspark.store.results import CurrentTable
 from cmsspark.store.stored_columns import stored_days, table_rows
-
-if TYPE_CHECKING:
-    import polars as pl
-
-Array = np.ndarray[Any, Any]
 
 #: The tables of each kind; of tables that are known since the same day the first one is taken.
 _TABLES: Final = {"dbs": ("dbs_events",), "replicas": ("dbs_phedex", "dbs_rucio")}
@@ -34,11 +31,13 @@ _MS: Final = 86_400_000
 
 @dataclass(frozen=True)
 class _StoredTable:
-    """A stored table. ``day``: the one it is stored under. ``known``: that of its newest input, maybe a later dump."""
+    """A stored table. ``day``: the one it is stored under. ``known_since``: that of its newest input, maybe a later
+    dump.
+    """
 
     name: str
     day: date
-    known: date
+    known_since: date
     current: CurrentTable
 
 
@@ -53,8 +52,6 @@ class StoredTables:
 
     def created_since(self, first: date) -> list[str]:
         """Return the datasets that DBS made on ``first`` or later, by any of the tables."""
-        import polars as pl
-
         names: set[str] = set()
         for _, table in self.by_kind.get("dbs", ()):
             columns = table_rows(self.files, table.current, table.name, ("dataset_name", "created_ms"))
@@ -95,20 +92,20 @@ def stored_tables(files: Files, fout: str, days: Sequence[date]) -> StoredTables
 
 def _tables(files: Files, fout: str, name: str, days: Sequence[date]) -> list[_StoredTable]:
     first, last = days[0] - timedelta(days=_EARLIER_DAYS), days[-1]
-    found = []
+    tables = []
     for day in stored_days(files, fout, name):
         if first <= day <= last:
             current = results.current(files, fout, name, name, day)
-            known = _known(day, current)
-            if known is not None:
-                found.append(_StoredTable(name, day, known, current))
-    return found
+            known_since = _newest_input(day, current)
+            if known_since is not None:
+                tables.append(_StoredTable(name, day, known_since, current))
+    return tables
 
 
-def _known(day: date, table: CurrentTable) -> date | None:
+def _newest_input(day: date, table: CurrentTable) -> date | None:
     """Return the day of the newest that the table was made from; None where a dump has no date."""
     dumps = [dump.day for dump in table.manifest.dumps.values()]
-    dated = [when for when in dumps if when is not None]
+    dated = [dump_day for dump_day in dumps if dump_day is not None]
     return max([day, *dated]) if len(dated) == len(dumps) else None
 
 
@@ -119,9 +116,9 @@ def _by_monday(tables: Sequence[_StoredTable], days: Sequence[date]) -> list[tup
     monday = days[0] - timedelta(days=days[0].weekday())
     chosen: list[tuple[date, _StoredTable]] = []
     while monday <= days[-1] + timedelta(days=1):
-        before = [table for table in tables if table.known < monday]
+        before = [table for table in tables if table.known_since < monday]
         if before:
-            newest = max(before, key=lambda table: table.known)
+            newest = max(before, key=lambda table: table.known_since)
             if not chosen or chosen[-1][1] is not newest:
                 chosen.append((monday, newest))
         monday += timedelta(days=7)
@@ -129,25 +126,22 @@ def _by_monday(tables: Sequence[_StoredTable], days: Sequence[date]) -> list[tup
 
 
 def _values(files: Files, table: _StoredTable, first: date, datasets: Sequence[str]) -> Array:
-    """float64 [raw columns, datasets] of a table."""
-    import polars as pl
-
+    """Return float64 [raw columns, datasets] of a table."""
     is_dbs = table.name in _TABLES["dbs"]
     columns = _DBS if is_dbs else _REPLICAS
     rows = pl.DataFrame(pl.from_arrow(table_rows(files, table.current, table.name, columns)))
-    wanted = pl.DataFrame({"dataset_name": list(datasets)}, schema={"dataset_name": pl.String})
-    rows = rows.join(wanted, "dataset_name", "semi")
-    frame = _of_dbs(rows, first) if is_dbs else _copies(rows)
+    requested = pl.DataFrame({"dataset_name": list(datasets)}, schema={"dataset_name": pl.String})
+    rows = rows.join(requested, "dataset_name", "semi")
+    frame = _select_dbs(rows, first) if is_dbs else _copies(rows)
     names = RAW["dbs" if is_dbs else "replicas"]
-    joined = wanted.join(frame, "dataset_name", "left", maintain_order="left").select(pl.col(names).cast(pl.Float64))
+    joined = requested.join(frame, "dataset_name", "left", maintain_order="left")
+    joined = joined.select(pl.col(names).cast(pl.Float64))
     # What the replicas do not name has no copy; what DBS does not name is unknown.
     filled = joined.fill_null(float("nan") if is_dbs else 0.0)
     return np.ascontiguousarray(filled.to_numpy().T)
 
 
-def _of_dbs(rows: pl.DataFrame, first: date) -> pl.DataFrame:
-    import polars as pl
-
+def _select_dbs(rows: pl.DataFrame, first: date) -> pl.DataFrame:
     releases = pl.Series("release", [_newest_release(text) for text in rows["release_versions"].to_list()], pl.Float64)
     return rows.select(
         "dataset_name", "events", releases, bytes="dataset_bytes", files="file_count",
@@ -157,8 +151,8 @@ def _of_dbs(rows: pl.DataFrame, first: date) -> pl.DataFrame:
 
 def _newest_release(text: str | None) -> float | None:
     """Return the newest of releases joined by commas as a number: 10.06 of CMSSW_10_6_8; None without one."""
-    found = [(int(match[1]), int(match[2])) for match in _RELEASE.finditer(text or "")]
-    return None if not found else max(found)[0] + max(found)[1] / 100
+    versions = [(int(match[1]), int(match[2])) for match in _RELEASE.finditer(text or "")]
+    return None if not versions else max(versions)[0] + max(versions)[1] / 100
 
 
 def _copies(rows: pl.DataFrame) -> pl.DataFrame:
@@ -166,11 +160,9 @@ def _copies(rows: pl.DataFrame) -> pl.DataFrame:
 
     What the table calls complete may lie on several kinds of storage of a site together: then the bytes decide.
     """
-    import polars as pl
-
-    whole = rows.filter(
+    complete = rows.filter(
         pl.col("is_complete")
         & ((pl.col("present_bytes") >= pl.col("dataset_bytes")) | (pl.len().over("dataset_name", "site_name") == 1))
     )
     disk = {f"disk_{tier}": ((pl.col("kind") == "disk") & (pl.col("site_tier") == tier)).sum() for tier in SITE_TIERS}
-    return whole.group_by("dataset_name").agg(**disk, tape=(pl.col("kind") == "tape").sum())
+    return complete.group_by("dataset_name").agg(**disk, tape=(pl.col("kind") == "tape").sum())

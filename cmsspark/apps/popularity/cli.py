@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from cmsspark.apps.popularity.cli_output import echo_forecast, forecast_rows
-from cmsspark.apps.popularity.label_options import label_of, label_options
+from cmsspark.apps.popularity.label_options import EVALUATED, label_options, model_option, seed_option
 from cmsspark.base.errors import UsageError
 from cmsspark.base.periods import Period
 from cmsspark.base.text.plurals import number_of
@@ -23,8 +23,7 @@ from cmsspark.cli.period_options import needed, period_options
 
 if TYPE_CHECKING:
     from cmsspark.apps.popularity.series import Series
-
-_COMPARED: Final = ("average", "blend")
+    from cmsspark.apps.popularity.training import Label
 
 
 @click.group("popularity", cls=CommandGroup)
@@ -37,26 +36,27 @@ def command() -> None:
     """
 
 
-def _series_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    file = click.option(
-        "--accesses",
-        "file",
-        type=click.Path(path_type=Path),
-        help="CSV or Parquet with day, dataset, accesses[, users, bytes, cpus]. [default: stored days of a period]",
-    )
-    return store_options(period_options(file(label_options(function))))
+def _series_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a series and of a label; the command gets ``label``, and what :func:`_load_series` takes."""
+    for decorate in (
+        click.option("--by-site", is_flag=True, help="Count each dataset at each site by itself; needs stored days."),
+        label_options,
+        click.option(
+            "--accesses",
+            "file",
+            type=click.Path(path_type=Path),
+            help="CSV or Parquet with day, dataset, accesses[, users, bytes, cpus]. [default: stored days of a period]",
+        ),
+        period_options,
+        store_options,
+    ):
+        command = decorate(command)
+    return command
 
 
-_model = click.option(
-    "--model", default="blend", show_default=True, help="Model; cmsspark popularity models lists them."
-)
-_by_site = click.option("--by-site", is_flag=True, help="Count each dataset at each site by itself; needs stored days.")
-_seed = click.option("--seed", type=int, default=0, show_default=True, help="Seed of models and intervals.")
-
-
-def _series(
-    file: Path | None, period: Period | None, fout: str | None, settings_file: str | None, by_site: bool = False
-) -> Series:  # fmt: skip
+def _load_series(
+    file: Path | None, period: Period | None, fout: str | None, settings_file: str | None, by_site: bool
+) -> Series:
     from cmsspark.apps.popularity.series import read_series, stored_series
 
     if file is not None:
@@ -81,33 +81,31 @@ def _series(
         series = stored_series(stored, by_site=by_site)
     click.echo(f"{number_of(len(series.days), 'day')} from {series.days[0]} on, {series.size_text}", err=True)
     if series.missing:
-        one = len(series.missing) == 1
-        counts = "has no rows and counts as a day" if one else "have no rows and count as days"
+        counts = "have no rows and count as days" if len(series.missing) > 1 else "has no rows and counts as a day"
         click.echo(f"warning: {number_of(len(series.missing), 'day')} {counts} without use", err=True)
     return series
 
 
 @command.command("evaluate")
 @_series_options
-@_by_site
 @click.option(
-    "--model", "models", multiple=True, help=f"Beside baselines; repeatable. [default: {', '.join(_COMPARED)}]"
+    "--model", "models", multiple=True, help=f"Beside baselines; repeatable. [default: {', '.join(EVALUATED)}]"
 )
 @click.option("--last", type=click.IntRange(1), help="Only the last so many weeks.")
-@_seed
+@seed_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with strata and intervals.")
 def evaluate_command(
-    models: tuple[str, ...], last: int | None, seed: int, as_json: bool, threshold: float, users: float | None,
-    top_bytes: int | None, horizon: int, **source: Any,
-) -> None:  # fmt: skip
+    label: Label, models: tuple[str, ...], last: int | None, seed: int, as_json: bool, **source: Any
+) -> None:
     """Predict each past week from what was known on its Monday, and compare with what happened."""
-    from cmsspark.apps.popularity.baselines import warnings, with_baselines
+    from cmsspark.apps.popularity.baselines import with_baselines
     from cmsspark.apps.popularity.evaluate import evaluate
+    from cmsspark.apps.popularity.scores import mean
 
-    series, compared = _series(**source), with_baselines(models or _COMPARED)
-    rows = evaluate(series, label_of(threshold, users, top_bytes, horizon), compared, weeks=last, seed=seed)
-    for text in (text for name in compared for text in warnings(rows, name)):
-        click.echo(f"warning: {text}", err=True)
+    compared = with_baselines(models or EVALUATED)
+    rows = evaluate(_load_series(**source), label, compared, weeks=last, seed=seed)
+    for name in compared:
+        _echo_warnings(rows, name)
     if as_json:
         click.echo(json.dumps([{**row, "week": str(row["week"])} for row in rows], indent=1))
         return
@@ -116,9 +114,9 @@ def evaluate_command(
         for row in rows
     ]
     for name in dict.fromkeys(row["model"] for row in rows):
-        own = [row for row in rows if row["model"] == name]
-        means = [_mean([row[number] for row in own]) for number in _NUMBERS]
-        shown.append(("mean", name, percent(_mean([row["positives"] for row in own]) or 0), *map(_number, means)))
+        rows_of_model = [row for row in rows if row["model"] == name]
+        positives, *means = (mean(row[number] for row in rows_of_model) for number in ("positives", *_NUMBERS))
+        shown.append(("mean", name, percent(positives or 0), *map(_number, means)))
     headings = ("week", "model", "popular", "average precision", "AUC", "Brier", "TPR", "TNR")
     echo_table(headings, shown, texts=(0, 1), optional=(6, 7))
 
@@ -126,9 +124,11 @@ def evaluate_command(
 _NUMBERS: Final = ("average_precision", "auc", "brier", "tpr", "tnr")
 
 
-def _mean(values: list[float | None]) -> float | None:
-    numbers = [value for value in values if value is not None]
-    return sum(numbers) / len(numbers) if numbers else None
+def _echo_warnings(rows: list[dict[str, Any]], model: str) -> None:
+    from cmsspark.apps.popularity.baselines import warnings
+
+    for text in warnings(rows, model):
+        click.echo(f"warning: {text}", err=True)
 
 
 def _number(value: float | None) -> str | None:
@@ -137,26 +137,24 @@ def _number(value: float | None) -> str | None:
 
 @command.command("predict")
 @_series_options
-@_by_site
 @click.option(
     "--model", default="blend", show_default=True, help="Model, or the folder of saved ones: its newest version."
 )
-@_seed
+@seed_option
 @click.option("--date", "day", type=DayType(), help="Predict the weeks from this day on. [default: after the last day]")
 @click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Maximum rows of the table.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write all rows to this CSV or Parquet file.")
 @click.option("--json", "as_json", is_flag=True, help="Print all rows as JSON.")
 def predict_command(
-    model: str, seed: int, day: date | None, top: int, output: Path | None, as_json: bool,
-    threshold: float, users: float | None, top_bytes: int | None, horizon: int, **source: Any,
-) -> None:  # fmt: skip
+    label: Label, model: str, seed: int, day: date | None, top: int, output: Path | None, as_json: bool, **source: Any
+) -> None:
     """Print each dataset's probability to be popular next week, the highest first; with --by-site at each site.
 
     A saved model (cmsspark popularity train) predicts what it was trained for, whatever --threshold, --users and
     --weeks are.
     """
     check_table_path(output)
-    series = _series(**source)
+    series = _load_series(**source)
     number = len(series.days) if day is None else (day - series.days[0]).days
     if not 0 < number <= len(series.days):
         raise UsageError(
@@ -164,7 +162,7 @@ def predict_command(
             found=f"{series.days[0]} to {series.days[-1]}",
             next_step="choose another --date",
         )
-    frame = forecast_rows(series, number, model, label_of(threshold, users, top_bytes, horizon), seed)
+    frame = forecast_rows(series, number, model, label, seed)
     if output is not None:
         write_table(frame, output)
         click.echo(output)
@@ -176,54 +174,40 @@ def predict_command(
 
 @command.command("train")
 @_series_options
-@_by_site
-@_model
-@_seed
+@model_option
+@seed_option
 @click.option("--last", type=click.IntRange(1), default=4, show_default=True, help="Past weeks for the model card.")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Folder of the model's versions.")
 @click.option("--json", "as_json", is_flag=True, help="Print the model card as JSON.")
 def train_command(
-    model: str, seed: int, last: int, output: Path, as_json: bool, threshold: float, users: float | None,
-    top_bytes: int | None, horizon: int, **source: Any,
-) -> None:  # fmt: skip
+    label: Label, model: str, seed: int, last: int, output: Path, as_json: bool, **source: Any
+) -> None:
     """Train a model on all days and save it as a new version, with its model card.
 
     The card says how good such a model was on the last weeks, each predicted from the days before it.
     """
     from cmsspark.apps.popularity import saved
-    from cmsspark.apps.popularity.baselines import warnings, with_baselines
+    from cmsspark.apps.popularity.baselines import with_baselines
     from cmsspark.apps.popularity.evaluate import evaluate
     from cmsspark.apps.popularity.training import Weeks
 
-    series = _series(**source)
-    label = label_of(threshold, users, top_bytes, horizon)
+    series = _load_series(**source)
     metrics = evaluate(series, label, with_baselines([model]), weeks=last, seed=seed)
-    for text in warnings(metrics, model):
-        click.echo(f"warning: {text}", err=True)
+    _echo_warnings(metrics, model)
     weeks = Weeks(series, label)
-    place = saved.save(output, weeks, saved.train(weeks, model, seed=seed), metrics, seed)
+    version = saved.save(output, weeks, saved.train(weeks, model, seed=seed), metrics, seed)
     if as_json:
-        click.echo((place / "card.json").read_text(encoding="utf-8"), nl=False)
+        click.echo((version / "card.json").read_text(encoding="utf-8"), nl=False)
     else:
-        click.echo(place)
+        click.echo(version)
 
 
 @command.command("features")
 @_series_options
-@_by_site
 @click.option("--date", "day", type=DayType(), help="Features on this day. [default: after the last day]")
 @click.option("--last", type=click.IntRange(0), default=0, show_default=True, help="Also so many weeks before it.")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="CSV or Parquet file to write.")
-def features_command(
-    day: date | None,
-    last: int,
-    output: Path,
-    threshold: float,
-    users: float | None,
-    top_bytes: int | None,
-    horizon: int,
-    **source: Any,
-) -> None:
+def features_command(label: Label, day: date | None, last: int, output: Path, **source: Any) -> None:
     """Write one row for each dataset and week with its features, from the days before that week only.
 
     Weeks that are over have their label in is_popular.
@@ -231,60 +215,44 @@ def features_command(
     from cmsspark.apps.popularity.feature_tables import file_rows
 
     check_table_path(output)
-    series = _series(**source)
+    series = _load_series(**source)
     number = len(series.days) if day is None else (day - series.days[0]).days
     if not 0 < number <= len(series.days):
         raise UsageError(f"{day} has no days before it in the series", next_step="choose another --date")
-    write_table(file_rows(series, number, label_of(threshold, users, top_bytes, horizon), last), output)
+    write_table(file_rows(series, number, label, last), output)
     click.echo(output)
 
 
 @command.command("report")
 @_series_options
-@_by_site
-@_model
-@_seed
+@model_option
+@seed_option
 @click.option("--last", type=click.IntRange(1), help="Only the last so many weeks.")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="HTML file to write.")
-def report_command(
-    model: str,
-    seed: int,
-    last: int | None,
-    output: Path,
-    threshold: float,
-    users: float | None,
-    top_bytes: int | None,
-    horizon: int,
-    **source: Any,
-) -> None:
+def report_command(label: Label, model: str, seed: int, last: int | None, output: Path, **source: Any) -> None:
     """Write a page with a model card, weekly numbers, reliability and gain."""
     from cmsspark.apps.popularity.baselines import with_baselines
-    from cmsspark.apps.popularity.evaluate import evaluated_days, forecasts, judged
+    from cmsspark.apps.popularity.evaluate import forecast_and_judge
     from cmsspark.apps.popularity.report import evaluation_page
     from cmsspark.apps.popularity.training import Weeks
 
-    series = _series(**source)
-    label = label_of(threshold, users, top_bytes, horizon)
-    weeks = Weeks(series, label)
-    made = forecasts(weeks, evaluated_days(series, label, last), with_baselines([model]), seed=seed)
-    rows = [judged(series, label, forecast) for forecast in made]
-    write_text(output, evaluation_page(weeks, model, made, rows, seed))
+    weeks = Weeks(_load_series(**source), label)
+    forecasts, rows = forecast_and_judge(weeks, with_baselines([model]), last=last, seed=seed)
+    write_text(output, evaluation_page(weeks, model, forecasts, rows, seed))
     click.echo(output)
 
 
 @command.command("tune")
 @_series_options
-@_by_site
 @click.option("--model", default="forest", show_default=True, help="logistic, forest or boosting.")
 @click.option("--grid", multiple=True, metavar="NAME=VALUES", help="Values to try, max_depth=2,3; repeatable.")
 @click.option("--last", type=click.IntRange(1), default=4, show_default=True, help="Weeks to compare on.")
 @click.option("--spark", "on_spark", is_flag=True, help="Compare in parallel, one Spark task a configuration.")
-@_seed
+@seed_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def tune_command(
-    model: str, grid: tuple[str, ...], last: int, on_spark: bool, seed: int, as_json: bool, threshold: float,
-    users: float | None, top_bytes: int | None, horizon: int, **source: Any,
-) -> None:  # fmt: skip
+    label: Label, model: str, grid: tuple[str, ...], last: int, on_spark: bool, seed: int, as_json: bool, **source: Any
+) -> None:
     """Compare configurations of a model on past weeks, each predicted from the days before it.
 
     The last week is held back: no configuration is chosen by it, and it measures the first one.
@@ -292,15 +260,13 @@ def tune_command(
     from cmsspark.apps.popularity.tuning import parse_grid, tune
 
     chosen = parse_grid(model, grid)
-    series = _series(**source)
+    series = _load_series(**source)
     spark = None
     if on_spark:
         from cmsspark.engines.session import session
 
         spark = session("cmsspark popularity tune")
-    rows = tune(
-        series, label_of(threshold, users, top_bytes, horizon), model, chosen, weeks=last, seed=seed, spark=spark
-    )
+    rows = tune(series, label, model, chosen, weeks=last, seed=seed, spark=spark)
     if as_json:
         click.echo(json.dumps(rows, indent=1))
         return

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def forecast_rows(series: Series, number: int, model: str, label: Label, seed: int) -> pl.DataFrame:
     """Return the forecast by a saved model, or one that learns from the days before."""
     from cmsspark.apps.popularity import saved
-    from cmsspark.apps.popularity.forecast import predictions, predictions_of
+    from cmsspark.apps.popularity.forecast import predictions, tabulate_predictions
     from cmsspark.apps.popularity.models import MODELS
     from cmsspark.apps.popularity.training import Weeks
 
@@ -29,10 +29,10 @@ def forecast_rows(series: Series, number: int, model: str, label: Label, seed: i
     if loaded is None:
         rows = predictions(Weeks(past, label), day, model, seed=seed)
     else:
-        click.echo(f"model {loaded.folder.name}: {loaded.card['about']}", err=True)
+        click.echo(f"model {loaded.version}: {loaded.card['about']}", err=True)
         weeks = Weeks(past, loaded.label)
-        scores = loaded.predict(weeks, number)
-        rows = predictions_of(weeks, day, loaded.fitted.name, scores, loaded.contributions(weeks, number), seed=seed)
+        scores, moved = loaded.predict(weeks, number), loaded.contributions(weeks, number)
+        rows = tabulate_predictions(weeks, day, loaded.fitted.name, scores, moved, seed=seed)
     names = {"dataset_name": "dataset", "site_name": "site"}
     chosen = ("rank", "dataset_name", "site_name", "probability", "raw_probability", *_FORECAST)
     return rows.select(name for name in chosen if name in rows.columns).rename(names, strict=False)
@@ -60,7 +60,7 @@ def echo_forecast(rows: pl.DataFrame, *, by_site: bool) -> None:
     ]
     headings = ("rank", "probability", "accesses: 10, 50, 90 %", "moved by", *names)
     echo_table(headings, shown, texts=tuple(range(3, len(headings))), optional=(3, 2))
-    tied = [row[1] for row in shown if [other[1] for other in shown].count(row[1]) > 1]
+    tied = [row[1] for row in shown if [line[1] for line in shown].count(row[1]) > 1]
     if tied:
         text = f"{number_of(len(tied), 'row')} share a probability as shown, such as {tied[0]}"
         click.echo(f"{text}: their order is that of the unrounded and raw probability, then of the expected accesses")

@@ -44,7 +44,7 @@ _READS: Final = {
 }
 
 
-def _of_reads() -> Iterator[tuple[str, str]]:
+def _describe_reads() -> Iterator[tuple[str, str]]:
     for name in READS_COLUMNS:
         shape, _, days = name.rpartition("_")
         yield name, _READS[shape].format(days=f"last {days.removesuffix('d')} days")
@@ -59,7 +59,7 @@ _STORED: Final = {
     "release": "the newest CMSSW release that made the dataset: 10.06 for CMSSW_10_6_8",
     "is_in_dbs": "1 where that table has the dataset, else 0, as are its other columns",
     "is_events_known": "1 where that table has the events of the dataset",
-    **dict(_of_reads()),
+    **dict(_describe_reads()),
     **{f"log_disk_copies_t{tier}": _COPIES.format(where=f"of tier T{tier}", kind="disk") for tier in range(4)},
     "log_tape_copies": _COPIES.format(where="of any tier", kind="tape"),
     "is_replicas_known": "1 where there are replicas known before the Monday, else 0, as are the copies",

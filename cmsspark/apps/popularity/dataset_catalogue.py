@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from cmsspark.base.arrays import Array
 
 #: Tiers of sites whose disk copies have a column.
 SITE_TIERS: Final = ("T0", "T1", "T2", "T3")
@@ -49,13 +49,14 @@ class Catalogue:
     def until(self, count: int) -> Catalogue:
         """Without the snapshots that count from a later day on than day number ``count``."""
         return Catalogue({
-            kind: tuple(one for one in every if one.start <= count) for kind, every in self.snapshots.items()
+            kind: tuple(snapshot for snapshot in snapshots if snapshot.start <= count)
+            for kind, snapshots in self.snapshots.items()
         })  # fmt: skip
 
     def only(self, chosen: Array) -> Catalogue:
         """Of the datasets of these numbers."""
         return Catalogue({
-            kind: tuple(replace(one, values=one.values[:, chosen]) for one in every)
+            kind: tuple(replace(snapshot, values=snapshot.values[:, chosen]) for snapshot in every)
             for kind, every in self.snapshots.items()
         })  # fmt: skip
 
@@ -68,31 +69,31 @@ class Catalogue:
 
     def inputs(self) -> dict[str, dict[str, str]]:
         """Stored table → its days → the run whose rows were read."""
-        found: dict[str, dict[str, str]] = {}
+        runs: dict[str, dict[str, str]] = {}
         for every in self.snapshots.values():
-            for one in every:
-                found.setdefault(one.table, {})[one.day] = one.run
-        return found
+            for snapshot in every:
+                runs.setdefault(snapshot.table, {})[snapshot.day] = snapshot.run
+        return runs
 
     def columns(self, day: int, count: int) -> dict[str, Array]:
         """Feature → float64 [datasets] on day number ``day``; ``count``: of datasets. Of each kind the last snapshot
         that counts on that day; without one all its columns are 0, those that say what is known among them.
         """
-        found: dict[str, Array] = {}
+        columns: dict[str, Array] = {}
         for kind, names in CATALOGUE_COLUMNS.items():
             if kind not in self.snapshots:
                 continue
-            usable = [one for one in self.snapshots[kind] if one.start <= day]
+            usable = [snapshot for snapshot in self.snapshots[kind] if snapshot.start <= day]
             if not usable:
-                found |= {name: np.zeros(count) for name in names}
+                columns |= {name: np.zeros(count) for name in names}
             elif kind == "dbs":
-                found |= _of_dbs(usable[-1].values, day)
+                columns |= _make_dbs_features(usable[-1].values, day)
             else:
-                found |= _of_replicas(usable[-1].values)
-        return found
+                columns |= _make_replica_features(usable[-1].values)
+        return columns
 
 
-def _of_dbs(values: Array, day: int) -> dict[str, Array]:
+def _make_dbs_features(values: Array, day: int) -> dict[str, Array]:
     size, files, events, created, release = values
     is_known = ~np.isnan(files)
     return {
@@ -106,7 +107,7 @@ def _of_dbs(values: Array, day: int) -> dict[str, Array]:
     }
 
 
-def _of_replicas(values: Array) -> dict[str, Array]:
+def _make_replica_features(values: Array) -> dict[str, Array]:
     names = CATALOGUE_COLUMNS["replicas"]
     copies = {name: np.log1p(row) for name, row in zip(names[:-1], values, strict=True)}
     return {**copies, names[-1]: np.ones(values.shape[1])}

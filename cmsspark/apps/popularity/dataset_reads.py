@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+import polars as pl
 
+from cmsspark.base.arrays import Array
 from cmsspark.sources.registry import ACCESS_STREAMS
-
-if TYPE_CHECKING:
-    import polars as pl
-
-Array = np.ndarray[Any, Any]
 
 _DAYS: Final = (7, 28)
 _NAMES: Final = (
@@ -55,21 +52,21 @@ class DatasetReads:
 
     def only(self, chosen: Array) -> DatasetReads:
         """Return the reads of the datasets of these numbers, which ascend, under their new numbers."""
-        kept, users = np.isin(self.dataset, chosen), np.isin(self.user_dataset, chosen)
-        fewer = self._where(kept, users)
-        numbers = [np.searchsorted(chosen, each).astype(np.int32) for each in (fewer.dataset, fewer.user_dataset)]
+        rows, users = np.isin(self.dataset, chosen), np.isin(self.user_dataset, chosen)
+        fewer = self._where(rows, users)
+        numbers = [np.searchsorted(chosen, column).astype(np.int32) for column in (fewer.dataset, fewer.user_dataset)]
         return replace(fewer, dataset=numbers[0], user_dataset=numbers[1])
 
     def columns(self, day: int, count: int) -> dict[str, Array]:
         """Feature → float64 [datasets] of the days before day number ``day``; ``count``: of datasets. Numbers are
         log(1 + x), shares 0 to 1; without an access, or where no record says, they are 0.
         """
-        found: dict[str, Array] = {}
+        columns: dict[str, Array] = {}
         for days in _DAYS:
             window = self._between(max(day - days, 0), day)
             values = window._features(count)
-            found |= {f"{name}_{days}d": values[name] for name in _NAMES}
-        return found
+            columns |= {f"{name}_{days}d": values[name] for name in _NAMES}
+        return columns
 
     def _between(self, first: int, end: int) -> DatasetReads:
         rows, users = (slice(*np.searchsorted(days, (first, end))) for days in (self.day, self.user_day))
@@ -78,7 +75,7 @@ class DatasetReads:
     def _where(self, rows: Any, users: Any) -> DatasetReads:
         first = (self.day, self.dataset, self.site, self.stream, self.accesses, self.remote)
         last = (self.user_day, self.user_dataset, self.user)
-        return DatasetReads(*(each[rows] for each in first), *(each[users] for each in last))
+        return DatasetReads(*(column[rows] for column in first), *(column[users] for column in last))
 
     def _features(self, count: int) -> dict[str, Array]:
         every = np.bincount(self.dataset, self.accesses, count)
@@ -90,7 +87,7 @@ class DatasetReads:
         can_say = np.bincount(self.dataset[says], self.accesses[says], count)
         people, _ = _by_pair(self.user_dataset, self.user, np.ones(len(self.user)))
         streams = {
-            f"{name.replace('-', '_')}_share": _share(self._of_stream(number, count), every)
+            f"{name.replace('-', '_')}_share": _share(self._count_stream(number, count), every)
             for number, name in enumerate(ACCESS_STREAMS)
         }
         return {
@@ -102,20 +99,20 @@ class DatasetReads:
             **streams,
         }
 
-    def _of_stream(self, number: int, count: int) -> Array:
+    def _count_stream(self, number: int, count: int) -> Array:
         of_it = self.stream == number
         return np.bincount(self.dataset[of_it], self.accesses[of_it], count)
 
 
-def _by_pair(dataset: Array, other: Array, values: Array) -> tuple[Array, Array]:
-    """(dataset, sum of values) of each different pair."""
-    width = int(other.max()) + 1 if len(other) else 1
-    pairs, place = np.unique(dataset.astype(np.int64) * width + other, return_inverse=True)
-    return pairs // width, np.bincount(place, values, len(pairs))
+def _by_pair(dataset: Array, partner: Array, values: Array) -> tuple[Array, Array]:
+    """Return (dataset, sum of values) of each different pair."""
+    width = int(partner.max()) + 1 if len(partner) else 1
+    pairs, numbers = np.unique(dataset.astype(np.int64) * width + partner, return_inverse=True)
+    return pairs // width, np.bincount(numbers, values, len(pairs))
 
 
-def _share(part: Array, whole: Array) -> Array:
-    return np.divide(part, whole, out=np.zeros(len(whole)), where=whole > 0)
+def _share(part: Array, total: Array) -> Array:
+    return np.divide(part, total, out=np.zeros(len(total)), where=total > 0)
 
 
 class ReadsBuilder:
@@ -127,24 +124,20 @@ class ReadsBuilder:
 
     def add(self, day: date, rows: pl.DataFrame) -> None:
         """``rows``: stream, dataset_name, site_name, user, nacc and remote_nacc of streams of accesses."""
-        import polars as pl
-
         numbers = pl.Enum(ACCESS_STREAMS)
         coded = rows.select(
             *(self._coded(rows[name]) for name in self._numbers),
             pl.col("stream").cast(numbers).to_physical().cast(pl.Int32), "nacc", "remote_nacc",
         )  # fmt: skip
-        known = pl.col("remote_nacc").is_not_null()
-        reads = coded.group_by("dataset_name", "site_name", "stream", known.alias("known")).agg(
+        is_known = pl.col("remote_nacc").is_not_null()
+        reads = coded.group_by("dataset_name", "site_name", "stream", is_known.alias("known")).agg(
             pl.col("nacc").sum(), pl.col("remote_nacc").sum()
         )
         people = coded.select("dataset_name", "user").drop_nulls().unique()
         self._days.append((day, reads, people))
 
     def _coded(self, names: pl.Series) -> pl.Series:
-        """Numbers of the names, which are the same on all days."""
-        import polars as pl
-
+        """Return numbers of the names, which are the same on all days."""
         numbers = self._numbers[names.name]
         different = names.drop_nulls().unique(maintain_order=True)
         codes = [numbers.setdefault(name, len(numbers)) for name in different.to_list()]
@@ -152,10 +145,10 @@ class ReadsBuilder:
 
     def build(self, days: Sequence[date], datasets: Sequence[str]) -> DatasetReads:
         """Return the reads, with days and datasets under their numbers in these."""
-        place = {name: number for number, name in enumerate(datasets)}
-        dataset = np.array([place[name] for name in self._numbers["dataset_name"]], np.int32)
+        numbers = {name: number for number, name in enumerate(datasets)}
+        dataset = np.array([numbers[name] for name in self._numbers["dataset_name"]], np.int32)
         unknown = self._numbers["site_name"].get(_UNKNOWN_SITE)
-        self._days.sort(key=lambda one: one[0])
+        self._days.sort(key=lambda entry: entry[0])
         first = days[0]
         reads = [(np.full(len(rows), (day - first).days, np.int32), rows) for day, rows, _ in self._days]
         users = [(np.full(len(rows), (day - first).days, np.int32), rows) for day, _, rows in self._days]

@@ -14,19 +14,18 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from cmsspark.apps.popularity.fitting import keep_raw_forecast, past_days, predict, raw_forecast
-from cmsspark.apps.popularity.guards import SHUFFLED_MODEL, check_columns, check_later_days, check_shuffled, shuffles
+from cmsspark.apps.popularity.guards import SHUFFLED_MODEL, check_guards, shuffles
 from cmsspark.apps.popularity.models import check_model
 from cmsspark.apps.popularity.scores import metrics
 from cmsspark.apps.popularity.series import Series
 from cmsspark.apps.popularity.training import FIRST_DAY, Label, Weeks
+from cmsspark.base.arrays import Array
 from cmsspark.base.errors import InputMissing
 from cmsspark.base.text.plurals import number_of
 from cmsspark.engines.parallel_tasks import run_pieces
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-Array = np.ndarray[Any, Any]
 
 #: Models of pyspark.ml train by jobs of their own: a task cannot start one.
 _OWN_JOBS: Final = "spark-"
@@ -51,7 +50,7 @@ class WeekForecast:
 
 
 def evaluated_days(series: Series, label: Label, last: int | None = None) -> list[int]:
-    """Numbers of the Mondays that can be predicted and judged; ``last``: the last so many only.
+    """Return numbers of the Mondays that can be predicted and judged; ``last``: the last so many only.
 
     Raises InputMissing (66) where there is none, DataError (65) where the series lacks what the label is made of.
     """
@@ -63,7 +62,7 @@ def evaluated_days(series: Series, label: Label, last: int | None = None) -> lis
     return chosen
 
 
-def too_short(series: Series, wanted: str, earliest: int, label: Label, mondays: int = 1) -> InputMissing:
+def too_short(series: Series, problem: str, earliest: int, label: Label, mondays: int = 1) -> InputMissing:
     """Return the error where a series has not ``mondays`` weeks that begin on a Monday ``earliest`` days after its
     first day or later, and are over: it says how many days are needed from that first day on.
     """
@@ -71,7 +70,7 @@ def too_short(series: Series, wanted: str, earliest: int, label: Label, mondays:
     monday = start + timedelta(days=-start.weekday() % 7 + 7 * (mondays - 1))
     last = monday + timedelta(days=label.days - 1)
     return InputMissing(
-        wanted,
+        problem,
         found=f"{number_of(len(series.days), 'day')}, {series.days[0]} to {series.days[-1]}",
         next_step=f"give {(last - series.days[0]).days + 1:,} days, to {last}, or begin earlier",
     )
@@ -87,19 +86,14 @@ def forecasts(
     names = list(dict.fromkeys(models))
     for name in names:
         check_model(name)
-    check_later_days(weeks, days)
-    check_columns(weeks, days)
-    shuffled = [(day, SHUFFLED_MODEL, each, True) for day, each in shuffles(seed, days)]
     if spark is not None:
-        past = sorted({*days, *(each for day in days for each in past_days(day, weeks.label))})
-        raw = [(day, name, seed, False) for day in past for name in names if not name.startswith(_OWN_JOBS)]
-        tasks = [*shuffled, *raw]
+        past = sorted({*days, *(past_day for day in days for past_day in past_days(day, weeks.label))})
+        tasks = [(day, SHUFFLED_MODEL, shuffle, True) for day, shuffle in shuffles(seed, days)]
+        tasks += [(day, name, seed, False) for day in past for name in names if not name.startswith(_OWN_JOBS)]
         rows = run_pieces(_forecast, (weeks.series, weeks.label), tasks, spark)
-        for (day, name, each, is_shuffled), row in zip(tasks, rows, strict=True):
-            keep_raw_forecast(weeks, day, name, np.array(row["scores"], float), seed=each, is_shuffled=is_shuffled)
-    check_shuffled(
-        weeks, [(day, predict(weeks, day, name, seed=each, is_shuffled=True)) for day, name, each, _ in shuffled]
-    )
+        for (day, name, shuffle, is_shuffled), row in zip(tasks, rows, strict=True):
+            keep_raw_forecast(weeks, day, name, np.array(row["scores"], float), seed=shuffle, is_shuffled=is_shuffled)
+    check_guards(weeks, days, seed=seed)
     return [WeekForecast(day, name, predict(weeks, day, name, seed=seed)) for day in days for name in names]
 
 
@@ -113,12 +107,12 @@ def _forecast(shared: tuple[Series, Label], task: tuple[int, str, int, bool]) ->
     return {"scores": [None if score != score else score for score in scores]}
 
 
-def judged(series: Series, label: Label, forecast: WeekForecast) -> dict[str, Any]:
+def judge(weeks: Weeks, forecast: WeekForecast) -> dict[str, Any]:
     """Return a row: the first day of the week, the model, :func:`metrics` of the datasets that had entered, and those
     of the strata.
     """
-    entered = ~np.isnan(forecast.scores)
-    labels, scores = label.of(series, forecast.day)[entered], forecast.scores[entered]
+    series, entered = weeks.series, ~np.isnan(forecast.scores)
+    labels, scores = weeks.label.mark(series, forecast.day)[entered], forecast.scores[entered]
     parts = {
         part: metrics(labels[where[entered]], scores[where[entered]])
         for part, where in strata(series, forecast.day).items()
@@ -128,15 +122,22 @@ def judged(series: Series, label: Label, forecast: WeekForecast) -> dict[str, An
     }  # fmt: skip
 
 
+def forecast_and_judge(
+    weeks: Weeks, models: Sequence[str], *, last: int | None = None, seed: int = 0, spark: SparkSession | None = None
+) -> tuple[list[WeekForecast], list[dict[str, Any]]]:
+    """Return the forecasts of each week and model, and a row for each: :func:`judge`.
+
+    ``last``: the last so many weeks only. Raises InputMissing (66) where no week can be predicted, DataError (65) where
+    a guard fails, UsageError (2) for an unknown model.
+    """
+    days = evaluated_days(weeks.series, weeks.label, last)
+    judged = forecasts(weeks, days, models, seed=seed, spark=spark)
+    return judged, [judge(weeks, forecast) for forecast in judged]
+
+
 def evaluate(
     series: Series, label: Label, models: Sequence[str], *, weeks: int | None = None, seed: int = 0,
     spark: SparkSession | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Return a row for each week and model: the week's Monday, :func:`metrics`, and those of the strata.
-
-    ``weeks``: the last so many only. Raises InputMissing (66) where no week can be predicted, DataError (65) where a
-    guard fails.
-    """
-    days = evaluated_days(series, label, weeks)
-    made = forecasts(Weeks(series, label), days, models, seed=seed, spark=spark)
-    return [judged(series, label, forecast) for forecast in made]
+    """Return the rows of :func:`forecast_and_judge` of the last ``weeks``. Raises as that."""
+    return forecast_and_judge(Weeks(series, label), models, last=weeks, seed=seed, spark=spark)[1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -11,8 +11,7 @@ from cmsspark.apps.popularity.features import Names
 from cmsspark.apps.popularity.models import Model
 from cmsspark.apps.popularity.series import Series
 from cmsspark.apps.popularity.training import Weeks
-
-Array = np.ndarray[Any, Any]
+from cmsspark.base.arrays import Array
 
 #: Columns that are named as reasons of a forecast, at most, and the least change of the logarithm of the odds.
 _REASONS: Final = 3
@@ -31,7 +30,7 @@ def reasons(columns: Sequence[str], moved: Array | None) -> list[str | None]:
     largest = np.argsort(-np.abs(moved), axis=1, kind="stable")[:, :_REASONS]
     texts: list[str | None] = []
     for row, chosen in zip(moved, largest.tolist(), strict=True):
-        parts = [f"{columns[place]} {row[place]:+.1f}" for place in chosen if abs(row[place]) >= _LEAST]
+        parts = [f"{columns[number]} {row[number]:+.1f}" for number in chosen if abs(row[number]) >= _LEAST]
         texts.append(", ".join(parts) or None)
     return texts
 
@@ -39,7 +38,7 @@ def reasons(columns: Sequence[str], moved: Array | None) -> list[str | None]:
 def importance(columns: Sequence[str], moved: Array) -> list[tuple[str, float]]:
     """Return (column, mean absolute change of the logarithm of the odds), the largest first."""
     means = np.abs(moved).mean(0)
-    return [(columns[place], float(means[place])) for place in np.argsort(-means, kind="stable").tolist()]
+    return [(columns[number], float(means[number])) for number in np.argsort(-means, kind="stable").tolist()]
 
 
 def bases(series: Series) -> list[str]:
@@ -48,12 +47,12 @@ def bases(series: Series) -> list[str]:
     ``use``: its own; of a dataset without any, ``siblings``: another dataset with its primary dataset, its processed
     dataset or its campaign has a row; ``creation``: only what DBS says of it; ``unknown``: nothing.
     """
-    used, known = np.asarray((series.accesses > 0).any(0)), series.is_known
-    groups = Names(series.datasets, known, series.sites).groups
+    used, is_known = np.asarray((series.accesses > 0).any(0)), series.is_known
+    groups = Names(series.datasets, is_known, series.sites).groups
     has_siblings: Array = np.zeros(len(used), bool)
     for name in _SIBLINGS:
-        counts = np.bincount(groups[name], known)
-        has_siblings |= counts[groups[name]] - known > 0
+        counts = np.bincount(groups[name], is_known)
+        has_siblings |= counts[groups[name]] - is_known > 0
     created = None if series.by_site or series.catalogue is None else series.catalogue.created_days(len(series.days))
     is_created = np.zeros(len(used), bool) if created is None else ~np.isnan(created)
     texts = np.where(used, "use", np.where(has_siblings, "siblings", np.where(is_created, "creation", "unknown")))

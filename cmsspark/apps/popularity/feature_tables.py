@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from datetime import date, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import polars as pl
 
 from cmsspark.apps.popularity.features import BASE_COLUMNS, STORE_COLUMNS, Names, features
 from cmsspark.apps.popularity.series import Series
@@ -13,9 +15,6 @@ from cmsspark.base.names import DERIVED
 from cmsspark.base.periods import start_ms
 from cmsspark.base.schemas import stored_table
 from cmsspark.base.text.plurals import number_of
-
-if TYPE_CHECKING:
-    import polars as pl
 
 TABLE: Final = "popularity_features"
 SITE_TABLE: Final = "popularity_site_features"
@@ -28,8 +27,6 @@ def file_rows(series: Series, number: int, label: Label, last: int = 0) -> pl.Da
 
     Days without a day before them are left out. Raises DataError (65) where the series lacks what the label is made of.
     """
-    import polars as pl
-
     if last:
         label.check(series)
     # Datasets that only later days have make no tier or campaign common.
@@ -43,7 +40,7 @@ def file_rows(series: Series, number: int, label: Label, last: int = 0) -> pl.Da
         frames.append(pl.DataFrame(
             {
                 "first_day": [first] * len(rows), "dataset": series.datasets, **sites,
-                **{name: rows[:, place] for place, name in enumerate(columns)},
+                **{name: rows[:, index] for index, name in enumerate(columns)},
                 "is_popular": _labels(series, start, label),
             },
             schema_overrides={"dataset": pl.String, "is_popular": pl.Boolean},
@@ -55,7 +52,7 @@ def _labels(series: Series, start: int, label: Label) -> list[bool | None]:
     """Return whether each dataset was popular in the weeks from that day on; nulls where they are not over."""
     if start + label.days > len(series.days):
         return [None] * len(series.datasets)
-    popular: list[bool | None] = (label.of(series, start) > 0).tolist()
+    popular: list[bool | None] = (label.mark(series, start) > 0).tolist()
     return popular
 
 
@@ -66,8 +63,6 @@ def week_rows(series: Series, day: date, label: Label, last: int | None = None) 
 
     Raises InputMissing (66) where there is none, DataError (65) where the series lacks what the label is made of.
     """
-    import polars as pl
-
     label.check(series)
     end = (day - series.days[0]).days
     starts = list(range(end, FIRST_DAY - 1, -7))[: last + 1 if last else None]
@@ -84,13 +79,13 @@ def week_rows(series: Series, day: date, label: Label, last: int | None = None) 
     for start in sorted(starts):
         columns, rows = features(series.until(start), names)
         first = series.days[0] + timedelta(days=start)
-        of = {name: rows[:, place] for place, name in enumerate(columns)}
+        features_of_week = {name: rows[:, index] for index, name in enumerate(columns)}
         # Tables that the store has not are null.
         unknown = [None] * len(tiers)
         values = {
             "day": [day] * len(tiers), "first_day": [first] * len(tiers),
             "dataset_name": series.datasets, "site_name": series.sites, "data_tier": tiers, "campaign": campaigns,
-            **{name: of.get(name, unknown) for name in (*BASE_COLUMNS, *STORE_COLUMNS)},
+            **{name: features_of_week.get(name, unknown) for name in (*BASE_COLUMNS, *STORE_COLUMNS)},
             "is_popular": _labels(series, start, label),
             "timestamp": [start_ms(day)] * len(tiers),
         }  # fmt: skip

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from cmsspark.apps.popularity.dataset_catalogue import CATALOGUE_COLUMNS
 from cmsspark.apps.popularity.dataset_reads import OF_SITES, READS_COLUMNS
 from cmsspark.apps.popularity.series import MEASURES, Series
+from cmsspark.base.arrays import Array
 from cmsspark.base.names import DERIVED
-
-Array = np.ndarray[Any, Any]
 
 #: Windows, in days, that end on the day before: up to 26 weeks.
 _DAYS: Final = (1, 2, 3, 7, 14, 28, 56, 182)
@@ -42,7 +41,7 @@ class Names:
     """
 
     def __init__(
-        self, datasets: tuple[str, ...], known: Array | None = None, sites: tuple[str, ...] | None = None
+        self, datasets: tuple[str, ...], is_known: Array | None = None, sites: tuple[str, ...] | None = None
     ) -> None:
         parts = [(*name.split("/"), "", "", "")[1:4] for name in datasets]
         primary, processed, tier = (np.array(column, str) for column in zip(*parts, strict=True))
@@ -52,7 +51,7 @@ class Names:
         self.columns: list[str] = []
         flags = []
         for name in ("tier", "campaign"):
-            values, counts = np.unique(groups[name] if known is None else groups[name][known], return_counts=True)
+            values, counts = np.unique(groups[name] if is_known is None else groups[name][is_known], return_counts=True)
             common = np.sort(np.argsort(-counts, kind="stable")[:_MOST_FLAGS])
             for value in values[common[counts[common] >= _COMMON]].tolist():
                 self.columns.append(f"is_{name}_{value}")
@@ -68,14 +67,14 @@ def _numbered(values: Array, sites: tuple[str, ...] | None) -> Array:
 
 
 def features(past: Series, names: Names) -> tuple[list[str], Array]:
-    """(names of columns, float64 [datasets, columns]) on the day after the last one of ``past``.
+    """Return (names of columns, float64 [datasets, columns]) on the day after the last one of ``past``.
 
     Windows that reach before the first day hold what there is, scaled to their length. Sums are log(1 + x); shares are
     0 to 1; ages in days, log(1 + x). A dataset that was never used has the length of the series as its recency and 0 as
     its age.
     """
     columns: dict[str, Array] = {}
-    used, known = past.accesses > 0, past.is_known
+    used, is_known = past.accesses > 0, past.is_known
     length, count = used.shape
     for days in _DAYS:
         window = past.accesses[max(length - days, 0) :]
@@ -97,8 +96,8 @@ def features(past: Series, names: Names) -> tuple[list[str], Array]:
     columns["log_peak_week"] = np.log1p(week.max(0))
     columns |= _rhythm(past.accesses, used)
     for name, group in names.groups.items():
-        columns[f"siblings_{name}"] = _of_siblings(last, group, known)
-    columns["all_datasets"] = np.full(count, last[known].mean() if known.any() else 0.0)
+        columns[f"siblings_{name}"] = _average_siblings(last, group, is_known)
+    columns["all_datasets"] = np.full(count, last[is_known].mean() if is_known.any() else 0.0)
     assert tuple(columns) == BASE_COLUMNS
     if past.reads is not None:
         of_reads = past.reads.columns(length, count)
@@ -136,12 +135,12 @@ def _rhythm(accesses: Array, used: Array) -> dict[str, Array]:
     }
 
 
-def _of_siblings(values: Array, group: Array, known: Array) -> Array:
+def _average_siblings(values: Array, group: Array, is_known: Array) -> Array:
     """Return the mean of the others in the group that are ``known``: days before have a row of them.
 
     Names that only later days have count nowhere. Where the group has none, the mean of all known ones.
     """
-    totals, counts = np.bincount(group, values * known), np.bincount(group, known)
-    others = counts[group] - known
-    of_all = values[known].mean() if known.any() else 0.0
-    return np.where(others > 0, (totals[group] - values * known) / np.maximum(others, 1), of_all)
+    totals, counts = np.bincount(group, values * is_known), np.bincount(group, is_known)
+    sibling_counts = counts[group] - is_known
+    of_all = values[is_known].mean() if is_known.any() else 0.0
+    return np.where(sibling_counts > 0, (totals[group] - values * is_known) / np.maximum(sibling_counts, 1), of_all)

@@ -10,8 +10,7 @@ import numpy as np
 
 from cmsspark.apps.popularity.models import Model, logistic_weights, make_model, sigmoid
 from cmsspark.apps.popularity.training import FIRST_DAY, Label, Training, Weeks
-
-Array = np.ndarray[Any, Any]
+from cmsspark.base.arrays import Array
 
 #: The weight, for each row, of a calibration that changes nothing.
 _NEAR_ONE: Final = 0.5
@@ -30,26 +29,21 @@ _LEAST_GAIN: Final = 0.01
 @dataclass(frozen=True)
 class PastWeek:
     """What such a model, without a calibration, gave for weeks that are over, and their labels, both of the datasets
-    that had entered before day number ``day``. ``entered``: their numbers.
+    that had entered before them.
     """
 
-    day: int
-    entered: Array
     raw: Array
     labels: Array
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A model that has learned. ``calibration``: slope and shift on the logit scale; None where it has none. ``past``:
-    the weeks that the calibration was judged on.
-    """
+    """A model that has learned. ``calibration``: slope and shift on the logit scale; None where it has none."""
 
     name: str
     model: Model
     calibration: Array | None
     training: Training
-    past: tuple[PastWeek, ...] = ()
 
     def raw(self, rows: Array) -> Array:
         """Probabilities as the model gives them, float64 [rows]."""
@@ -72,22 +66,22 @@ def fit(
 
     Raises as :meth:`Weeks.training`.
     """
-    known = weeks.until(day)
-    fitted = _fit_raw(known, day, model_name, seed, is_shuffled, options)
+    before = weeks.until(day)
+    fitted = _fit_raw(before, day, model_name, seed, is_shuffled, options)
     # What learned from shuffled labels is only ranked, which a calibration does not change.
     if is_shuffled or model_name == "persistence":
         return fitted
-    past = past_weeks(known, day, model_name, seed=seed, options=options)
-    return replace(fitted, calibration=helpful_calibration(past), past=past)
+    past = past_weeks(before, day, model_name, seed=seed, options=options)
+    return replace(fitted, calibration=helpful_calibration(past))
 
 
 def _fit_raw(
-    known: Weeks, day: int, model_name: str, seed: int, is_shuffled: bool, options: Mapping[str, Any] | None
+    before: Weeks, day: int, model_name: str, seed: int, is_shuffled: bool, options: Mapping[str, Any] | None
 ) -> Fitted:
-    training = known.training(day, seed=seed, most=_SHUFFLED_ROWS if is_shuffled else None)
+    training = before.training(day, seed=seed, most=_SHUFFLED_ROWS if is_shuffled else None)
     if is_shuffled:
         training = replace(training, labels=np.random.default_rng(seed).permutation(training.labels))
-    model = make_model(model_name, known.label, options)
+    model = make_model(model_name, before.label, options)
     model.fit(training, seed)
     return Fitted(model_name, model, None, training)
 
@@ -95,19 +89,19 @@ def _fit_raw(
 def past_days(day: int, label: Label) -> list[int]:
     """Return the days, the latest first, whose weeks are over on ``day`` and which a calibration looks at."""
     days = (day - label.days - 7 * back for back in range(CALIBRATION_WEEKS))
-    return [each for each in days if each >= FIRST_DAY + label.days]
+    return [past_day for past_day in days if past_day >= FIRST_DAY + label.days]
 
 
 def past_weeks(
-    known: Weeks, day: int, model_name: str, *, seed: int = 0, options: Mapping[str, Any] | None = None
-) -> tuple[PastWeek, ...]:
+    before: Weeks, day: int, model_name: str, *, seed: int = 0, options: Mapping[str, Any] | None = None
+) -> list[PastWeek]:
     """Return the forecasts of the last weeks that are over on ``day``, each from what was known before it."""
     past = []
-    for each in past_days(day, known.label):
-        raw = raw_forecast(known, each, model_name, seed=seed, options=options)
-        entered = np.nonzero(~np.isnan(raw))[0]
-        past.append(PastWeek(each, entered, raw[entered], known.label.of(known.series, each)[entered]))
-    return tuple(past)
+    for past_day in past_days(day, before.label):
+        raw = raw_forecast(before, past_day, model_name, seed=seed, options=options)
+        entered = ~np.isnan(raw)
+        past.append(PastWeek(raw[entered], before.label.mark(before.series, past_day)[entered]))
+    return past
 
 
 def raw_forecast(
@@ -119,9 +113,9 @@ def raw_forecast(
     """
     key = _key(day, model_name, seed, is_shuffled, options)
     if key not in weeks.shared.raw:
-        known = weeks.until(day)
-        model = _fit_raw(known, day, model_name, seed, is_shuffled, options).model
-        weeks.shared.raw[key] = of_population(known, day, model.predict)
+        before = weeks.until(day)
+        model = _fit_raw(before, day, model_name, seed, is_shuffled, options).model
+        weeks.shared.raw[key] = of_population(before, day, model.predict)
     return weeks.shared.raw[key]
 
 
@@ -152,11 +146,11 @@ def predict(
     """Return calibrated probabilities, float64 [datasets], for the weeks from that day on, from what was known before
     it; NaN for datasets that had not entered.
     """
-    known = weeks.until(day)
-    raw = raw_forecast(known, day, model_name, seed=seed, is_shuffled=is_shuffled, options=options)
+    before = weeks.until(day)
+    raw = raw_forecast(before, day, model_name, seed=seed, is_shuffled=is_shuffled, options=options)
     if is_shuffled or model_name == "persistence":
         return raw
-    past = past_weeks(known, day, model_name, seed=seed, options=options)
+    past = past_weeks(before, day, model_name, seed=seed, options=options)
     return calibrated(raw, helpful_calibration(past))
 
 
@@ -172,10 +166,10 @@ def helpful_calibration(past: Sequence[PastWeek]) -> Array | None:
     if len(past) < CALIBRATION_WEEKS:
         return None
     for number, week in enumerate(past):
-        others = [each for place, each in enumerate(past) if place != number]
+        other_weeks = [past_week for index, past_week in enumerate(past) if index != number]
         before, after = (
             float(((values - week.labels) ** 2).mean()) if len(values) else 0.0
-            for values in (week.raw, calibrated(week.raw, _pooled(others)))
+            for values in (week.raw, calibrated(week.raw, _pooled(other_weeks)))
         )
         if after >= (1 - _LEAST_GAIN) * before:
             return None

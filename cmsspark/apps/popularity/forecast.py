@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import date
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+import polars as pl
 
 from cmsspark.apps.popularity.baselines import with_baselines
-from cmsspark.apps.popularity.evaluate import forecasts, judged, strata
+from cmsspark.apps.popularity.evaluate import forecasts, judge, strata
 from cmsspark.apps.popularity.explanations import bases, moved_by, reasons
 from cmsspark.apps.popularity.fitting import fit, of_population
 from cmsspark.apps.popularity.quantities import QUANTITIES, expected
+from cmsspark.apps.popularity.scores import mean
 from cmsspark.apps.popularity.series import Series
 from cmsspark.apps.popularity.training import FIRST_DAY, Label, Weeks
+from cmsspark.base.arrays import Array
 from cmsspark.base.errors import InputMissing
 from cmsspark.base.periods import start_ms
 from cmsspark.base.schemas import stored_table
-
-if TYPE_CHECKING:
-    import polars as pl
-
-Array = np.ndarray[Any, Any]
 
 #: What the names of tables begin with: of datasets, and of datasets at sites.
 _TABLE: Final = "popularity_"
@@ -46,10 +44,10 @@ def predictions(weeks: Weeks, day: date, model_name: str, *, seed: int = 0) -> p
     fitted = fit(weeks, number, model_name, seed=seed)
     raw = of_population(weeks, number, fitted.raw)
     moved = moved_by(fitted.model, weeks, number, np.nonzero(~np.isnan(raw))[0])
-    return predictions_of(weeks, day, model_name, (fitted.calibrated(raw), raw), moved, seed=seed)
+    return tabulate_predictions(weeks, day, model_name, (fitted.calibrated(raw), raw), moved, seed=seed)
 
 
-def predictions_of(
+def tabulate_predictions(
     weeks: Weeks, day: date, model_name: str, scores: tuple[Array, Array], moved: Array | None, *, seed: int = 0
 ) -> pl.DataFrame:
     """Return the same from (calibrated, raw) probabilities, NaN where a dataset has not entered, and the contributions
@@ -73,11 +71,11 @@ def _quantities(weeks: Weeks, number: int, entered: Array, seed: int) -> dict[st
     columns: dict[str, Any] = {}
     for name, measure in QUANTITIES.items():
         try:
-            found = expected(weeks, number, measure, seed=seed)
+            amounts = expected(weeks, number, measure, seed=seed)
         except InputMissing:
             # A saved model predicts from a series that is too short to learn from.
-            found = None
-        values = [None] * 4 if found is None else [found.mean, *found.quantiles.T]
+            amounts = None
+        values = [None] * 4 if amounts is None else [amounts.mean, *amounts.quantiles.T]
         for column, of_column in zip(
             (f"expected_{name}", *(f"{name}_p{q}" for q in (10, 50, 90))), values, strict=True
         ):
@@ -86,8 +84,6 @@ def _quantities(weeks: Weeks, number: int, entered: Array, seed: int) -> dict[st
 
 
 def _table(weeks: Weeks, series: Series, day: date, model_name: str, rows: dict[str, Any]) -> pl.DataFrame:
-    import polars as pl
-
     names = np.empty(len(series.datasets), object)
     for stratum, where in strata(series, len(series.days)).items():
         names[where] = stratum
@@ -102,7 +98,8 @@ def _table(weeks: Weeks, series: Series, day: date, model_name: str, rows: dict[
         "stratum": names.tolist(),
         "last_week_nacc": series.accesses[max(len(series.days) - 7, 0) :].sum(0).astype(np.int64),
     }
-    constants = {"model": model_name, "threshold": label.least_accesses, "label": label.text_of(by_site=series.by_site)}
+    about = label.describe(by_site=series.by_site)
+    constants = {"model": model_name, "threshold": label.least_accesses, "label": about}
     chosen = {name: kind for name, kind in schema.items() if name in columns}
     is_unknown = pl.col("basis") == "unknown"
     frame = pl.DataFrame({name: columns[name] for name in chosen}, schema=chosen).with_columns(
@@ -121,32 +118,30 @@ def table_name(name: str, series: Series) -> str:
 
 
 def quality(weeks: Weeks, day: date, model_name: str, count: int, *, seed: int = 0) -> pl.DataFrame:
-    """``schemas/tables/popularity_quality.yaml``, of a series by site ``popularity_site_quality.yaml``: the last
+    """Return ``schemas/tables/popularity_quality.yaml``, of a series by site ``popularity_site_quality.yaml``: the last
     ``count`` weeks of seven days that are over, for the model and the baseline; none where the series is too short.
     Raises DataError (65) where a guard fails.
     """
     series, label = weeks.series, weeks.label
     starts = [len(series.days) - label.days - 7 * back for back in range(count)]
     starts = sorted(start for start in starts if start >= FIRST_DAY + label.days)
-    made = forecasts(weeks, starts, with_baselines([model_name]), seed=seed) if starts else []
-    return quality_rows([judged(series, label, forecast) for forecast in made], day, table_name("quality", series))
+    judged = forecasts(weeks, starts, with_baselines([model_name]), seed=seed) if starts else []
+    return quality_rows([judge(weeks, forecast) for forecast in judged], day, table_name("quality", series))
 
 
 def quality_rows(rows: Sequence[Mapping[str, Any]], day: date, table: str) -> pl.DataFrame:
     """Rows of :func:`cmsspark.apps.popularity.evaluate.evaluate` as the stored ``table``, one for each week, model and
     stratum.
     """
-    import polars as pl
-
     stored = []
     for row in rows:
-        for stratum, found in {"all": row, **row["strata"]}.items():
-            low, high = found["average_precision_interval"] or (None, None)
+        for stratum, metrics in {"all": row, **row["strata"]}.items():
+            low, high = metrics["average_precision_interval"] or (None, None)
             stored.append({
                 "first_day": row["week"], "model": row["model"], "stratum": stratum,
-                "dataset_count": found["rows"], "popular_share": found["positives"],
+                "dataset_count": metrics["rows"], "popular_share": metrics["positives"],
                 "average_precision_low": low, "average_precision_high": high,
-                **{metric: found[metric] for metric in _METRICS},
+                **{metric: metrics[metric] for metric in _METRICS},
             })  # fmt: skip
     schema = pl.Schema(stored_table(table).arrow())
     frame = pl.DataFrame(stored, schema={name: schema[name] for name in schema if name not in ("day", "timestamp")})
@@ -157,51 +152,26 @@ def model_row(day: date, version: str, card: Mapping[str, Any]) -> pl.DataFrame:
     """``schemas/tables/popularity_models.yaml``, of a model of datasets at sites ``popularity_site_models.yaml``: one
     row, of the model card of a saved version.
     """
-    import polars as pl
-
-    own = [week for week in card["weeks"] if week["model"] == card["model"]]
+    weeks = [week for week in card["weeks"] if week["model"] == card["model"]]
     baseline = [week for week in card["weeks"] if week["model"] == _BASELINE]
-    label = Label(**card["label"]).text_of(by_site=card["by_site"])
+    label = Label(**card["label"]).describe(by_site=card["by_site"])
     row = {
         "day": day, "version": version, "model": card["model"], "label": label,
         "learned_from": date.fromisoformat(card["learned_from"]),
         "learned_until": date.fromisoformat(card["learned_until"]),
         "dataset_count": card["datasets"], "row_count": card["rows"],
         "row_count_before_sampling": card["rows_before_sampling"], "column_count": len(card["columns"]),
-        "seed": card["seed"], "judged_week_count": len(own),
-        "average_precision": _mean(own, "average_precision"), "brier": _mean(own, "brier"),
-        "persistence_average_precision": _mean(baseline, "average_precision"),
+        "seed": card["seed"], "judged_week_count": len(weeks),
+        "average_precision": mean(week["average_precision"] for week in weeks),
+        "brier": mean(week["brier"] for week in weeks),
+        "persistence_average_precision": mean(week["average_precision"] for week in baseline),
         "model_sha256": card["model_sha256"], "columns_sha256": card["columns_sha256"], "timestamp": start_ms(day),
     }  # fmt: skip
     table = stored_table(f"{_SITE_TABLE if card['by_site'] else _TABLE}models")
     return pl.DataFrame([row], schema=pl.Schema(table.arrow())).select(table.names)
 
 
-def _mean(weeks: Sequence[Mapping[str, Any]], name: str) -> float | None:
-    values = [week[name] for week in weeks if week[name] is not None]
-    return float(np.mean(values)) if values else None
-
-
-def last_days(series: Series, day: date) -> Series:
-    """Return the series up to the day before ``day``."""
-    return series.until(max((day - series.days[0]).days, 0))
-
-
 def _with_day(frame: pl.DataFrame, day: date, table: str, **constants: Any) -> pl.DataFrame:
-    import polars as pl
-
     added = {"day": pl.lit(day), "timestamp": pl.lit(start_ms(day), pl.Int64)}
     texts = {name: pl.lit(value) for name, value in constants.items()}
     return frame.with_columns(**added, **texts).select(stored_table(table).names)
-
-
-def tables_of(
-    series: Series, day: date, label: Label, model_name: str, *, weeks: int = 4, top: int = 2000, seed: int = 0
-) -> Sequence[tuple[str, pl.DataFrame]]:
-    """(name, rows) of the three tables of a forecast; ``top``: the ranks of the published one."""
-    label.check(series)
-    every = Weeks(last_days(series, day), label)
-    rows = predictions(every, day, model_name, seed=seed)
-    judged = quality(every, day, model_name, weeks, seed=seed)
-    tables = {"forecast": rows.head(top), "quality": judged, "predictions": rows}
-    return [(table_name(name, series), table) for name, table in tables.items()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -12,9 +12,8 @@ from cmsspark.apps.popularity.fitting import predict
 from cmsspark.apps.popularity.scores import average_precision
 from cmsspark.apps.popularity.series import Series
 from cmsspark.apps.popularity.training import FIRST_DAY, Weeks
+from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError
-
-Array = np.ndarray[Any, Any]
 
 #: A leak tells the order of the week better than the best column of the past by this rank correlation, or has this one
 #: with what the columns of the past leave open; more where the rows are few. Honest columns had up to 0.04 and 0.36 in
@@ -39,17 +38,18 @@ SHUFFLED_MODEL: Final = "logistic"
 
 
 def check_guards(weeks: Weeks, days: Sequence[int], *, seed: int = 0) -> None:
-    """Three checks that no feature knows the week that it predicts. Raises DataError (65).
+    """Check in three ways that no feature knows the week that it predicts. Raises DataError (65).
 
     Features and population of a day are the same when all later days are deleted; no column tells more of the predicted
     week than the past can; a model of shuffled labels has the precision of guessing.
     """
     check_later_days(weeks, days)
     check_columns(weeks, days)
-    wanted = shuffles(seed, days)
-    check_shuffled(
-        weeks, [(day, predict(weeks, day, SHUFFLED_MODEL, seed=each, is_shuffled=True)) for day, each in wanted]
-    )
+    shuffled = [
+        (day, predict(weeks, day, SHUFFLED_MODEL, seed=shuffle, is_shuffled=True))
+        for day, shuffle in shuffles(seed, days)
+    ]
+    check_shuffled(weeks, shuffled)
 
 
 def check_later_days(weeks: Weeks, days: Sequence[int]) -> None:
@@ -58,28 +58,28 @@ def check_later_days(weeks: Weeks, days: Sequence[int]) -> None:
     """
     for day in days:
         _check_population(weeks, day)
-        known = weeks.until(day)
-        series, entered = known.series, np.nonzero(known.population(day))[0]
+        before = weeks.until(day)
+        series, entered = before.series, np.nonzero(before.population(day))[0]
         # Other tiers and campaigns may be common among the datasets of fewer days.
-        every, same = _shared(weeks, Weeks(series, weeks.label), day)
-        if not np.array_equal(every, same):
+        every, recomputed = _shared(weeks, Weeks(series, weeks.label), day)
+        if not np.array_equal(every, recomputed):
             raise DataError(f"features of {weeks.series.days[day]} change when later days are deleted")
         every, fewer = _shared(weeks, Weeks(series.only(entered), weeks.label), day)
         # The order of a sum depends on the shape of what is summed.
         if not np.allclose(every[entered], fewer, rtol=1e-12, atol=1e-12):
-            found = "datasets that only later days have change features of others"
-            raise DataError(f"features of {weeks.series.days[day]} change when later days are deleted", found=found)
+            actual = "datasets that only later days have change features of others"
+            raise DataError(f"features of {weeks.series.days[day]} change when later days are deleted", found=actual)
 
 
 def _check_population(weeks: Weeks, day: int) -> None:
     """Check that each dataset of the population has a row, or a creation in DBS, before that day, and that none with a
     row is left out. Raises DataError (65).
     """
-    known = weeks.until(day)
-    population, may_enter = known.population(day), known.series.is_known
-    late, lost = population & ~_created(known.series, day) & ~may_enter, may_enter & ~population
+    before = weeks.until(day)
+    population, may_enter = before.population(day), before.series.is_known
+    late, lost = population & ~_created(before.series, day) & ~may_enter, may_enter & ~population
     if late.any() or lost.any():
-        name = known.series.datasets[int(np.nonzero(late | lost)[0][0])]
+        name = before.series.datasets[int(np.nonzero(late | lost)[0][0])]
         raise DataError(
             f"the population of {weeks.series.days[day]} changes when later days are deleted",
             found=f"{late.sum():,} datasets that only later days have, {lost.sum():,} missing ones, such as {name}",
@@ -93,15 +93,17 @@ def _created(series: Series, day: int) -> Array:
     return np.zeros(len(series.datasets), bool) if created is None else np.asarray(created < day)
 
 
-def _shared(one: Weeks, other: Weeks, day: int) -> tuple[Array, Array]:
+def _shared(weeks: Weeks, recomputed: Weeks, day: int) -> tuple[Array, Array]:
     """Return the rows of both on a day, in the columns that both have: all but flags."""
-    shared = [name for name in one.columns if name in other.columns]
-    left, right = (each.rows(day)[:, [each.columns.index(name) for name in shared]] for each in (one, other))
-    return left, right
+    shared = [name for name in weeks.columns if name in recomputed.columns]
+    rows, rows_of_others = (
+        part.rows(day)[:, [part.columns.index(name) for name in shared]] for part in (weeks, recomputed)
+    )
+    return rows, rows_of_others
 
 
 def shuffles(seed: int, days: Sequence[int]) -> list[tuple[int, int]]:
-    """(day, seed) of each shuffle of the labels: three of each day, more where there are few days."""
+    """Return (day, seed) of each shuffle of the labels: three of each day, more where there are few days."""
     count = max(_SHUFFLES, -(-_ALL_SHUFFLES // max(len(days), 1)))
     return [(day, seed + _SHUFFLES * day + number) for day in days for number in range(count)]
 
@@ -116,7 +118,7 @@ def check_shuffled(weeks: Weeks, scores: Sequence[tuple[int, Array]]) -> None:
     excess = []
     for day, predicted in scores:
         entered = ~np.isnan(predicted)
-        labels = weeks.label.of(weeks.series, day)[entered]
+        labels = weeks.label.mark(weeks.series, day)[entered]
         precision = average_precision(labels, predicted[entered])
         if precision is not None:
             excess.append(precision - float(labels.mean()))
@@ -156,19 +158,19 @@ def _check_rows(names: Sequence[str], rows: Sequence[tuple[Array, Array, Array]]
     week, past, suspects = (np.concatenate(parts) for parts in zip(*rows, strict=True))
     best = float(np.abs(past.T @ week).max()) / len(week)
     basis = _basis_of_few(past) if is_few else _basis(past)
-    rest = week - basis @ (basis.T @ week)
+    residual = week - basis @ (basis.T @ week)
     spread = len(week) ** -0.5
     spread_beside = (len(week) - basis.shape[1]) ** -0.5 if is_few else spread
     least = best + max((1 - best) / 2, _LEAST_GAIN) if is_few else 0.0
     for number, name in enumerate(names):
         alone = abs(float(suspects[:, number] @ week)) / len(week)
         added = suspects[:, number] - basis @ (basis.T @ suspects[:, number])
-        beside = abs(_correlation(added, rest))
-        if alone > best + _ALONE + spread or (beside > _BESIDE + 1.5 * spread_beside and alone >= least):
+        correlation = abs(_correlation(added, residual))
+        if alone > best + _ALONE + spread or (correlation > _BESIDE + 1.5 * spread_beside and alone >= least):
             raise DataError(
                 f"the feature {name} knows the week that is predicted",
                 found=f"rank correlation {alone:.3f} with its accesses, {best:.3f} by the best column of the past; "
-                f"{beside:.3f} with what these leave open",
+                f"{correlation:.3f} with what these leave open",
                 next_step="leave the column out",
             )
 
@@ -210,9 +212,9 @@ def _basis_of_few(past: Array) -> Array:
     return np.asarray(vectors[:, sizes > 1e-9 * sizes[0]])
 
 
-def _correlation(one: Array, other: Array) -> float:
-    size = float(np.sqrt((one @ one) * (other @ other)))
-    return float(one @ other) / size if size > 1e-6 * len(one) else 0.0
+def _correlation(values: Array, other_values: Array) -> float:
+    size = float(np.sqrt((values @ values) * (other_values @ other_values)))
+    return float(values @ other_values) / size if size > 1e-6 * len(values) else 0.0
 
 
 def _ranks(values: Array) -> Array:

@@ -1,18 +1,21 @@
-"""The options that say what popular means, the same in commands and jobs."""
+"""The options that say what popular means, and other options and defaults that commands and jobs share."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final
 
 import click
 
+from cmsspark.base.errors import UsageError
 from cmsspark.cli.options import FiniteRange
 
-if TYPE_CHECKING:
-    from cmsspark.apps.popularity.training import Label
-
-_OPTIONS = (
+#: Models that are judged by default.
+EVALUATED: Final = ("average", "blend")
+#: The folder of a run with the saved model: ``cmsspark popularity predict --model`` takes it.
+FOLDER: Final = "models"
+_OPTIONS: Final = (
     click.option(
         "--weeks", "horizon", type=click.IntRange(1, 52), default=1, show_default=True, help="Horizon in weeks."
     ),
@@ -25,20 +28,30 @@ _OPTIONS = (
         "--threshold", type=FiniteRange(0), default=10, show_default=True, help="Popular: more accesses than this."
     ),
 )  # fmt: skip
+model_option = click.option(
+    "--model", default="blend", show_default=True, help="Model; cmsspark popularity models lists them."
+)
+seed_option = click.option("--seed", type=int, default=0, show_default=True, help="Seed of models and intervals.")
 
 
 def label_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """``--threshold``, ``--users``, ``--top-bytes`` and ``--weeks``, for :func:`label_of`."""
+    """Add ``--threshold``, ``--users``, ``--top-bytes`` and ``--weeks``; the command gets a ``label``.
+
+    Raises UsageError (2) where they exclude each other.
+    """
+
+    @functools.wraps(command)
+    def with_label(
+        *arguments: Any, threshold: float, users: float | None, top_bytes: int | None, horizon: int, **options: Any
+    ) -> Any:
+        # Not at import: numpy comes with it.
+        from cmsspark.apps.popularity.training import Label
+
+        if top_bytes is not None and users is not None:
+            raise UsageError("--top-bytes excludes --users", next_step="give only one of them")
+        return command(*arguments, label=Label(threshold, users, horizon, top_bytes), **options)
+
+    decorated: Callable[..., Any] = with_label
     for option in _OPTIONS:
-        command = option(command)
-    return command
-
-
-def label_of(threshold: float, users: float | None, top_bytes: int | None, horizon: int) -> Label:
-    """Return the label of these options. Raises UsageError (2) where they exclude each other."""
-    from cmsspark.apps.popularity.training import Label
-    from cmsspark.base.errors import UsageError
-
-    if top_bytes is not None and users is not None:
-        raise UsageError("--top-bytes excludes --users", next_step="give only one of them")
-    return Label(threshold, users, horizon, top_bytes)
+        decorated = option(decorated)
+    return decorated

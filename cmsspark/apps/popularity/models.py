@@ -8,11 +8,10 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from cmsspark.apps.popularity.baselines import Persistence, measure_of
+from cmsspark.apps.popularity.baselines import Persistence, select_measure
 from cmsspark.apps.popularity.training import Label, Training
+from cmsspark.base.arrays import Array
 from cmsspark.base.errors import UsageError
-
-Array = np.ndarray[Any, Any]
 
 _RIDGE: Final = 30.0
 _BOOSTING: Final = {
@@ -184,8 +183,8 @@ class Blend:
         return {"models": [model.save() for model in self._models]}
 
     def load(self, saved: Mapping[str, Any]) -> None:
-        for model, one in zip(self._models, saved["models"], strict=True):
-            model.load(one)
+        for model, content in zip(self._models, saved["models"], strict=True):
+            model.load(content)
 
 
 _AVERAGE: Final = ("log_accesses_1d", "log_accesses_3d", "log_accesses_7d", "log_accesses_14d")
@@ -202,9 +201,9 @@ def _logistic(options: Mapping[str, Any]) -> Model:
 
 
 def _boosting(options: Mapping[str, Any]) -> Model:
-    rest = dict(options)
-    rounds, half_life = rest.pop("rounds", _BOOSTING_ROUNDS), rest.pop("half_life", _HALF_LIFE)
-    return Trees({**_BOOSTING, **rest}, rounds, half_life)
+    tree_options = dict(options)
+    rounds, half_life = tree_options.pop("rounds", _BOOSTING_ROUNDS), tree_options.pop("half_life", _HALF_LIFE)
+    return Trees({**_BOOSTING, **tree_options}, rounds, half_life)
 
 
 def _forest(options: Mapping[str, Any]) -> Model:
@@ -222,8 +221,8 @@ def _on_spark(kind: str) -> Callable[[Label, Mapping[str, Any]], Model]:
 
 MODELS: Final[dict[str, Callable[[Label, Mapping[str, Any]], Model]]] = {
     "persistence": lambda label, options: Persistence(label),
-    "last-week": lambda label, options: Logistic([f"log_{measure_of(label)}_7d"]),
-    "decayed": lambda label, options: Logistic([f"log_{measure_of(label)}_decayed"]),
+    "last-week": lambda label, options: Logistic([f"log_{select_measure(label)}_7d"]),
+    "decayed": lambda label, options: Logistic([f"log_{select_measure(label)}_decayed"]),
     "average": lambda label, options: Logistic(_AVERAGE),
     "logistic": lambda label, options: _logistic(options),
     "forest": lambda label, options: _forest(options),
@@ -249,7 +248,7 @@ ABOUT: Final = {
 
 
 def check_model(name: str) -> None:
-    """Raises UsageError (2) for a name of no model."""
+    """Raise UsageError (2) for a name of no model."""
     if name not in MODELS:
         names = ", ".join(MODELS)
         next_step = f"one of {names}, or for predictions the folder of a saved model"

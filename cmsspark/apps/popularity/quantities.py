@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -12,8 +12,7 @@ from cmsspark.apps.popularity.fitting import of_population, past_days
 from cmsspark.apps.popularity.models import load_xgboost
 from cmsspark.apps.popularity.series import MEASURES
 from cmsspark.apps.popularity.training import Weeks
-
-Array = np.ndarray[Any, Any]
+from cmsspark.base.arrays import Array
 
 QUANTILES: Final = (0.1, 0.5, 0.9)
 #: Measures of a series that are expected, by the names of stored columns.
@@ -57,20 +56,20 @@ def expected(weeks: Weeks, day: int, measure: str, *, seed: int = 0) -> Expected
     The quantiles are widened, or narrowed, by what the same model would have needed in the last week that is over. None
     where the series has nothing of the measure, or xgboost is not installed. Raises as :meth:`Weeks.training`.
     """
-    known = weeks.until(day)
-    values = known.series.values[MEASURES.index(measure)]
+    before = weeks.until(day)
+    values = before.series.values[MEASURES.index(measure)]
     if not values.any() or find_spec("xgboost") is None:
         return None
     correction, coverage = np.zeros(2), None
-    for past in past_days(day, known.label)[:1]:
-        logs = _log_quantiles(known, past, measure, seed)
+    for past in past_days(day, before.label)[:1]:
+        logs = _log_quantiles(before, past, measure, seed)
         entered = ~np.isnan(logs[:, 0])
-        happened = np.log1p(values[past : past + known.label.days].sum(0))[entered]
+        happened = np.log1p(values[past : past + before.label.days].sum(0))[entered]
         low, high = logs[entered, 0], logs[entered, 2]
         if entered.any():
             coverage = float(((happened >= low - 1e-9) & (happened <= high + 1e-9)).mean())
             correction = np.array([_shift(low - happened), _shift(happened - high)])
-    logs = _log_quantiles(known, day, measure, seed)
+    logs = _log_quantiles(before, day, measure, seed)
     logs[:, 0] -= correction[0]
     logs[:, 2] += correction[1]
     logs[:, 0], logs[:, 2] = np.minimum(logs[:, 0], logs[:, 1]), np.maximum(logs[:, 2], logs[:, 1])
@@ -86,15 +85,15 @@ def _shift(excess: Array) -> float:
 
 def _log_quantiles(weeks: Weeks, day: int, measure: str, seed: int) -> Array:
     """Return float64 [datasets, 3]: quantiles of log(1 + x) by a model of what was known before that day."""
-    known = weeks.until(day)
-    training = known.training(day, seed=seed, most=_MOST_ROWS)
-    values = known.series.values[MEASURES.index(measure)]
+    before = weeks.until(day)
+    training = before.training(day, seed=seed, most=_MOST_ROWS)
+    values = before.series.values[MEASURES.index(measure)]
     target = np.empty(len(training.rows))
-    for each in np.unique(training.days):
-        where = training.days == each
-        week = values[each : each + known.label.days].sum(0)
+    for day_number in np.unique(training.days):
+        where = training.days == day_number
+        week = values[day_number : day_number + before.label.days].sum(0)
         target[where] = np.log1p(week[training.datasets[where]])
-    base = known.columns.index(f"log_{measure}_decayed")
+    base = before.columns.index(f"log_{measure}_decayed")
     xgboost = load_xgboost()
     residual = target - training.rows[:, base]
     matrix = xgboost.QuantileDMatrix(training.rows, residual, weight=training.weights)
@@ -102,7 +101,7 @@ def _log_quantiles(weeks: Weeks, day: int, measure: str, seed: int) -> Array:
 
     def quantiles(number: int) -> Array:
         return of_population(
-            known, day, lambda rows: trees.predict(xgboost.DMatrix(rows))[:, number] + rows[:, base]
+            before, day, lambda rows: trees.predict(xgboost.DMatrix(rows))[:, number] + rows[:, base]
         )  # fmt: skip
 
     logs = np.sort(np.stack([quantiles(number) for number in range(len(QUANTILES))], axis=1), axis=1)

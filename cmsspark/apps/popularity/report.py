@@ -12,12 +12,12 @@ from cmsspark.apps.popularity.baselines import BASELINES, warnings
 from cmsspark.apps.popularity.evaluate import WeekForecast
 from cmsspark.apps.popularity.models import ABOUT
 from cmsspark.apps.popularity.report_sections import sections
+from cmsspark.apps.popularity.scores import format_score
 from cmsspark.apps.popularity.training import Weeks
+from cmsspark.base.arrays import Array
 from cmsspark.pages import layout
 from cmsspark.pages.charts import Line, plot
 from cmsspark.pages.svg import Axis, Chart
-
-Array = np.ndarray[Any, Any]
 
 _RELIABILITY: Final = (
     "Reliability: of the datasets with a predicted probability near x, the share that became popular. On the line, "
@@ -33,14 +33,13 @@ def evaluation_page(
 ) -> str:
     """Return the page of an evaluation of ``model`` beside the baselines, from its forecasts and their rows."""
     series, label = weeks.series, weeks.label
-    own = [forecast for forecast in forecasts if forecast.model == model]
-    entered = [~np.isnan(forecast.scores) for forecast in own]
-    labels = np.concatenate(
-        [label.of(series, forecast.day)[there] for forecast, there in zip(own, entered, strict=True)]
-    )
-    scores = np.concatenate([forecast.scores[there] for forecast, there in zip(own, entered, strict=True)])
+    judged = [forecast for forecast in forecasts if forecast.model == model]
+    scores = np.concatenate([forecast.scores for forecast in judged])
+    has_entered = ~np.isnan(scores)
+    labels = np.concatenate([label.mark(series, forecast.day) for forecast in judged])[has_entered]
+    scores = scores[has_entered]
     card = {
-        "popular": label.text_of(by_site=series.by_site),
+        "popular": label.describe(by_site=series.by_site),
         "model": f"{model}: {ABOUT[model]}",
         "data": f"{series.size_text}, {series.days[0]} to {series.days[-1]}",
         "learned from": "for each week, all earlier days whose horizon is over on its Monday",
@@ -61,7 +60,7 @@ def evaluation_page(
             layout.picture("reliability", "Can the probabilities be believed?", _RELIABILITY, reliability),
             layout.picture("gain", "How many of the popular ones come first?", _GAIN, gain),
         ),
-        *sections(weeks, model, own[-1].day, own[-1].scores, rows, seed),
+        *sections(weeks, model, judged[-1].day, judged[-1].scores, rows, seed),
     ]
     return layout.document(f"Which datasets become popular{where}: {model}", parts)
 
@@ -72,14 +71,10 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Markup:
     for row in rows:
         interval = row["average_precision_interval"]
         spread = f"{interval[0]:.2f}–{interval[1]:.2f}" if interval else "–"
-        scores = [_number(row[name]) for name in ("auc", "brier", "tpr", "tnr")]
-        precision = _number(row["average_precision"])
+        scores = [format_score(row[name]) for name in ("auc", "brier", "tpr", "tnr")]
+        precision = format_score(row["average_precision"])
         lines.append((row["week"], row["model"], _share(row["positives"]), precision, spread, *scores))
     return layout.table(headings, lines, (0, 1))
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"
 
 
 def _share(value: float | None) -> str:

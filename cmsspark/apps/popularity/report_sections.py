@@ -12,10 +12,10 @@ from markupsafe import Markup
 from cmsspark.apps.popularity.explanations import importance, moved_by, reasons
 from cmsspark.apps.popularity.fitting import fit
 from cmsspark.apps.popularity.quantities import expected
+from cmsspark.apps.popularity.scores import format_score, mean
 from cmsspark.apps.popularity.training import Weeks
+from cmsspark.base.arrays import Array
 from cmsspark.pages.layout import section, table
-
-Array = np.ndarray[Any, Any]
 
 _LIKELY: Final = 0.5
 #: Rows of the lists of columns and of datasets.
@@ -49,14 +49,14 @@ def _strata(rows: Sequence[Mapping[str, Any]]) -> Markup:
     for stratum in ("active", "dormant", "new"):
         parts = [row["strata"][stratum] for row in rows]
         names = ("positives", "average_precision", "brier", "tpr", "tnr")
-        means = [_mean([part[name] for part in parts]) for name in names]
-        lines.append((stratum, f"{np.mean([part['rows'] for part in parts]):,.0f}", *map(_number, means)))
+        means = [mean(part[name] for part in parts) for name in names]
+        lines.append((stratum, f"{np.mean([part['rows'] for part in parts]):,.0f}", *map(format_score, means)))
     return table(("stratum", "datasets a week", "popular", "average precision", "Brier", "TPR", "TNR"), lines)
 
 
 def _funnel(weeks: Weeks, day: int, scores: Array, learned: int, total: int) -> Markup:
     series, entered = weeks.series, ~np.isnan(scores)
-    labels = weeks.label.of(series, day) > 0
+    labels = weeks.label.mark(series, day) > 0
     is_likely = np.nan_to_num(scores) >= _LIKELY
     steps = (
         ("accesses in the days before", int(series.accesses[:day].sum())),
@@ -79,11 +79,11 @@ def _funnel(weeks: Weeks, day: int, scores: Array, learned: int, total: int) -> 
 def _datasets(weeks: Weeks, day: int, scores: Array, entered: Array, moved: Array | None, seed: int) -> Markup:
     series = weeks.series
     first = np.argsort(-scores[entered], kind="stable")[:_DATASETS]
-    why = reasons(weeks.until(day).columns, None if moved is None else moved[first]) or [None] * len(first)
+    explanations = reasons(weeks.until(day).columns, None if moved is None else moved[first]) or [None] * len(first)
     amounts = expected(weeks, day, "accesses", seed=seed)
     happened = series.accesses[day : day + weeks.label.days].sum(0)
     lines = []
-    for number, reason in zip(entered[first].tolist(), why, strict=True):
+    for number, reason in zip(entered[first].tolist(), explanations, strict=True):
         site = () if series.sites is None else (series.sites[number],)
         quantiles = "–" if amounts is None else ", ".join(f"{value:,.0f}" for value in amounts.quantiles[number])
         name = series.datasets[number]
@@ -92,12 +92,3 @@ def _datasets(weeks: Weeks, day: int, scores: Array, entered: Array, moved: Arra
     headings = ("probability", "accesses: 10, 50, 90 %", f"accesses to {end}", "moved by")
     names = ("dataset",) if series.sites is None else ("dataset", "site")
     return table((*names, *headings), lines, (*range(len(names)), len(names) + 3))
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    numbers = [value for value in values if value is not None]
-    return float(np.mean(numbers)) if numbers else None
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
@@ -24,10 +23,10 @@ from cmsspark.apps.popularity.features import BASE_COLUMNS, STORE_COLUMNS
 from cmsspark.apps.popularity.fitting import Fitted, fit, of_population
 from cmsspark.apps.popularity.models import ABOUT, make_model
 from cmsspark.apps.popularity.training import Label, Training, Weeks
+from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError, InputMissing, OutputError, UsageError
-from cmsspark.filesystems.storage import Files, is_local, join, local_path
-
-Array = np.ndarray[Any, Any]
+from cmsspark.filesystems.storage import is_local, join
+from cmsspark.store import stored_columns
 
 _VERSION: Final = 1
 #: Columns of common tiers and campaigns begin so.
@@ -36,14 +35,16 @@ _FLAGS: Final = ("is_tier_", "is_campaign_")
 
 @dataclass(frozen=True)
 class Saved:
-    """A saved model: its card, and the model ready to predict. ``folder``: of its version. ``location``: what errors
-    name; None: the folder.
-    """
+    """A saved model: its card, and the model ready to predict. ``folder``: of its version, a path or a URI."""
 
-    folder: Path
+    folder: str
     card: dict[str, Any]
     fitted: Fitted
-    location: str | None = None
+
+    @property
+    def version(self) -> str:
+        """The name of its version."""
+        return self.folder.rpartition("/")[2]
 
     @property
     def by_site(self) -> bool:
@@ -66,7 +67,7 @@ class Saved:
             kinds = ("datasets", "datasets at sites")
             raise UsageError(
                 f"the model is of {kinds[self.by_site]}, the series of {kinds[not self.by_site]}",
-                found=self.location or self.folder,
+                found=self.folder,
                 next_step="leave out --by-site, or choose a model that was trained with it"
                 if not self.by_site else "give --by-site, or choose a model that was trained without it",
             )  # fmt: skip
@@ -75,7 +76,7 @@ class Saved:
         if (learned - first).days >= day:
             raise DataError(
                 f"the model knows days of the week that it is to predict: it learned up to {learned}",
-                where=self.location or self.folder,
+                where=self.folder,
                 next_step="choose a later --date, or an older version of the model",
             )
         columns = self.card["columns"]
@@ -90,11 +91,11 @@ class Saved:
         moved = self.fitted.model.contributions(aligned(weeks.rows(day)[entered], weeks.columns, columns))
         if moved is None:
             return None
-        own = np.zeros((len(moved), len(weeks.columns)))
+        contributions = np.zeros((len(moved), len(weeks.columns)))
         for number, name in enumerate(columns):
             if name in weeks.columns:
-                own[:, weeks.columns.index(name)] = moved[:, number]
-        return own
+                contributions[:, weeks.columns.index(name)] = moved[:, number]
+        return contributions
 
 
 def columns_digest(columns: Sequence[str]) -> str:
@@ -102,29 +103,29 @@ def columns_digest(columns: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(columns).encode()).hexdigest()
 
 
-def aligned(rows: Array, columns: Sequence[str], wanted: Sequence[str]) -> Array:
+def aligned(rows: Array, columns: Sequence[str], model_columns: Sequence[str]) -> Array:
     """Return the rows with the columns ``wanted``: flags of tiers and campaigns that the series has not are 0, its own
     others are left out. Raises DataError (65) where another column is missing: features have changed, or the model
     learned from tables of a store that the series has not.
     """
-    place = {name: number for number, name in enumerate(columns)}
-    lacking = [name for name in wanted if name not in place and not name.startswith(_FLAGS)]
+    numbers = {name: number for number, name in enumerate(columns)}
+    lacking = [name for name in model_columns if name not in numbers and not name.startswith(_FLAGS)]
     if lacking and set(lacking) <= set(STORE_COLUMNS):
         raise DataError(
             "the model learned from columns of a store that this series has not",
             found=f"no {', '.join(lacking)}",
             next_step="predict from a store with the tables that it had, or train a model again",
         )
-    if lacking or list(wanted[: len(BASE_COLUMNS)]) != list(BASE_COLUMNS):
+    if lacking or list(model_columns[: len(BASE_COLUMNS)]) != list(BASE_COLUMNS):
         raise DataError(
             "the model was made with other features than this version of cmsspark has",
             found=f"no {', '.join(lacking)}" if lacking else "another order of columns",
             next_step="train it again: cmsspark popularity train",
         )
-    result = np.zeros((len(rows), len(wanted)))
-    for number, name in enumerate(wanted):
-        if name in place:
-            result[:, number] = rows[:, place[name]]
+    result = np.zeros((len(rows), len(model_columns)))
+    for number, name in enumerate(model_columns):
+        if name in numbers:
+            result[:, number] = rows[:, numbers[name]]
     return result
 
 
@@ -170,78 +171,52 @@ def save(folder: Path, weeks: Weeks, fitted: Fitted, metrics: Sequence[Mapping[s
     version = f"{series.days[-1]}-{digest[:8]}"
     text = json.dumps({**card, "inputs": series.inputs}, indent=1)
     try:
-        place = folder / version
-        place.mkdir(parents=True, exist_ok=True)
-        (place / "model.json").write_text(model, encoding="utf-8")
-        (place / "card.json").write_text(text + "\n", encoding="utf-8")
+        version_folder = folder / version
+        version_folder.mkdir(parents=True, exist_ok=True)
+        (version_folder / "model.json").write_text(model, encoding="utf-8")
+        (version_folder / "card.json").write_text(text + "\n", encoding="utf-8")
         aside = folder / f".LATEST-{os.getpid()}"
         aside.write_text(version + "\n", encoding="utf-8")
         aside.replace(folder / "LATEST")
     except OSError as error:
         raise OutputError("the model cannot be written", where=folder, found=error.strerror) from None
-    return place
+    return version_folder
 
 
-def load(folder: Path, location: str | None = None) -> Saved:
-    """Return the model of a version's folder, or the newest of a folder of versions. ``location``: where a copy came
-    from, which errors name.
+def load(location: str) -> Saved:
+    """Return the model of a version's folder, or the newest of a folder of versions, on any file system.
 
     Raises InputMissing (66) where there is none, DataError (65) where it is damaged or of another version of cmsspark.
     """
-    if not (folder / "card.json").is_file():
-        try:
-            folder = folder / (folder / "LATEST").read_text(encoding="utf-8").strip()
-        except OSError:
-            raise _no_model(folder) from None
+    files, folder = stored_columns.files_of(location, "cmsspark popularity"), location.rstrip("/")
+    if files.stat(join(folder, "card.json")) is None:
+        newest = join(folder, "LATEST")
+        if files.stat(newest) is None:
+            raise InputMissing(
+                "there is no saved model", where=folder, next_step="cmsspark popularity train -o FOLDER makes one"
+            )
+        folder = join(folder, files.read_bytes(newest).decode().strip())
     try:
-        text = (folder / "model.json").read_bytes()
-        card = json.loads((folder / "card.json").read_bytes())
+        text = files.read_bytes(join(folder, "model.json"))
+        card = json.loads(files.read_bytes(join(folder, "card.json")))
         if hashlib.sha256(text).hexdigest() != card["model_sha256"]:
             raise ValueError("model.json is not the one of card.json")
         if columns_digest(card["columns"]) != card["columns_sha256"]:
             raise ValueError("the columns are not those of their digest")
-        return Saved(folder, card, _fitted(json.loads(text), card), location)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return Saved(folder, card, _fitted(json.loads(text), card))
+    except (InputMissing, OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
-            "the saved model cannot be read", where=location or folder, found=str(error), next_step="train it again"
+            "the saved model cannot be read", where=folder, found=str(error), next_step="train it again"
         ) from None
 
 
 def find(location: str) -> Saved | None:
-    """Return the saved model of a folder, which may be a URI of the local disk or of another file system; None where a
-    plain path is no folder. Raises as :func:`load`.
+    """Return the saved model of a folder, which may be a URI; None where a plain path is no folder. Raises as
+    :func:`load`.
     """
-    if is_local(location):
-        folder = Path(local_path(location))
-        return load(folder) if folder.is_dir() or location.startswith("file:") else None
-    from cmsspark.store.stored_columns import files_of
-
-    with tempfile.TemporaryDirectory(prefix="cmsspark-") as aside:
-        return load(fetch(files_of(location, "cmsspark popularity"), location, Path(aside)), location)
-
-
-def fetch(files: Files, location: str, folder: Path) -> Path:
-    """Copy a version, or the newest one of a folder of versions, from another file system into ``folder``.
-
-    Raises InputMissing (66) where there is none.
-    """
-    place = location.rstrip("/")
-    if files.stat(join(place, "card.json")) is None:
-        newest = join(place, "LATEST")
-        if files.stat(newest) is None:
-            raise _no_model(location)
-        place = join(place, files.read_bytes(newest).decode().strip())
-    copy = folder / place.rpartition("/")[2]
-    copy.mkdir()
-    for name in ("card.json", "model.json"):
-        (copy / name).write_bytes(files.read_bytes(join(place, name)))
-    return copy
-
-
-def _no_model(where: Path | str) -> InputMissing:
-    return InputMissing(
-        "there is no saved model", where=where, next_step="cmsspark popularity train -o FOLDER makes one"
-    )
+    if is_local(location) and not location.startswith("file:") and not Path(location).is_dir():
+        return None
+    return load(location)
 
 
 def _label(card: Mapping[str, Any]) -> Label:

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from cmsspark.base.arrays import Array
+
+
+def mean(values: Iterable[float | None]) -> float | None:
+    """Return the mean of the values that are not None; None without one.
+
+    Example:
+        >>> mean([0.5, None, 1.0]), mean([None])
+        (0.75, None)
+    """
+    numbers = [value for value in values if value is not None]
+    return float(np.mean(numbers)) if numbers else None
+
+
+def format_score(value: float | None) -> str:
+    """Return a score for a page, with three digits; a dash for None."""
+    return "–" if value is None else f"{value:.3f}"
 
 
 def average_precision(labels: Array, scores: Array) -> float | None:

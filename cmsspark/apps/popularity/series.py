@@ -7,22 +7,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+import polars as pl
 
 from cmsspark.apps.popularity.dataset_catalogue import Catalogue
 from cmsspark.apps.popularity.dataset_reads import DatasetReads, ReadsBuilder
+from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError, InputMissing
 from cmsspark.base.text.plurals import number_of
 from cmsspark.sources.registry import ACCESS_STREAMS
 from cmsspark.store.stored_days import StoredDays
 from cmsspark.store.table_files import read_table
-
-if TYPE_CHECKING:
-    import polars as pl
-
-Array = np.ndarray[Any, Any]
 
 #: Measures of a day and dataset; ``accesses`` is needed, others are 0 where a series has none.
 MEASURES: Final = ("accesses", "users", "bytes", "cpus")
@@ -122,7 +119,7 @@ class Series:
         return Series(self.days, names, values, self.missing, first, catalogue, reads, sites)
 
     def mondays(self, weeks: int = 1) -> list[int]:
-        """Numbers of the days on which a week starts whose ``weeks`` weeks are all there."""
+        """Return numbers of the days on which a week starts whose ``weeks`` weeks are all there."""
         last = len(self.days) - 7 * weeks
         return [number for number, day in enumerate(self.days) if day.weekday() == 0 and number <= last]
 
@@ -146,11 +143,11 @@ def read_series(path: Path) -> Series:
     return replace(series, inputs={"file": {"name": path.name, "sha256": digest}})
 
 
-def _check_cells(days: int, count: int, found: str, path: Path | None = None) -> None:
+def _check_cells(days: int, count: int, actual: str, path: Path | None = None) -> None:
     if days * count > _MOST_CELLS:
         raise DataError(
             "the accesses are too many days of too many datasets for the memory of one process",
-            where=path, found=found,
+            where=path, found=actual,
             next_step="leave out early days, or days that are mistakes",
         )  # fmt: skip
 
@@ -160,8 +157,6 @@ def make_series(table: pl.DataFrame, names: Sequence[str] = ()) -> Series:
 
     Rows of one day and dataset are added up in their order: the sum of fractions does not depend on other rows.
     """
-    import polars as pl
-
     first, last = table["day"].min(), table["day"].max()
     assert isinstance(first, date) and isinstance(last, date)
     days = tuple(first + timedelta(days=number) for number in range((last - first).days + 1))
@@ -187,8 +182,6 @@ def stored_series(stored: StoredDays, *, by_site: bool = False) -> Series:
     Raises DataError (65) where a day's partials are damaged, two keys of pseudonyms are mixed, or the datasets at sites
     are more than fit into memory.
     """
-    import polars as pl
-
     from cmsspark.apps.popularity.catalogue_tables import stored_tables
 
     stored.key_id()
@@ -233,8 +226,6 @@ def stored_series(stored: StoredDays, *, by_site: bool = False) -> Series:
 def _access_rows(stored: StoredDays) -> Iterator[tuple[date, pl.DataFrame]]:
     """Yield each day's partials of streams of accesses, of all its part files: rows of one dataset may be in several.
     """
-    import polars as pl
-
     texts = ("stream", "dataset_name", "site_name", "user")
     for batch in stored.batches([*texts, "nacc", "remote_nacc", "read_bytes", "cpu_time"]):
         by_day: dict[date, list[pl.DataFrame]] = {}

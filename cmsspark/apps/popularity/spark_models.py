@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from cmsspark.apps.popularity.training import Training
+from cmsspark.base.arrays import Array
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-Array = np.ndarray[Any, Any]
 
 #: Kind → options of pyspark.ml's class.
 OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {

@@ -1,35 +1,48 @@
-"""A run on the stored days before a day: what the jobs of popularity share."""
+"""Runs on the stored days before a day: what each job of popularity makes of them and stores."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import date, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import polars as pl
+
+from cmsspark.apps.popularity import saved
+from cmsspark.apps.popularity.baselines import warnings, with_baselines
+from cmsspark.apps.popularity.evaluate import evaluate, forecast_and_judge
+from cmsspark.apps.popularity.feature_tables import week_rows
+from cmsspark.apps.popularity.forecast import model_row, predictions, quality, quality_rows, table_name
+from cmsspark.apps.popularity.label_options import EVALUATED, FOLDER
+from cmsspark.apps.popularity.report import evaluation_page
+from cmsspark.apps.popularity.series import Series, stored_series
+from cmsspark.apps.popularity.training import Label, Weeks
 from cmsspark.base.errors import InputMissing
-from cmsspark.base.periods import between, start_ms
-from cmsspark.base.schemas import stored_table
-from cmsspark.filesystems.storage import Files
-from cmsspark.run.provenance import versions
+from cmsspark.base.periods import between
+from cmsspark.base.text.plurals import number_of
+from cmsspark.filesystems.storage import Files, join
+from cmsspark.run.period_run import describe_days, store_tables
 from cmsspark.run.run_context import RunContext, running
-from cmsspark.store import stored_days as stored
+from cmsspark.settings.settings import Settings
+from cmsspark.store import stored_days
+from cmsspark.store.results import CurrentTable, StagedRun
 from cmsspark.store.stored_columns import files_of
 from cmsspark.store.stored_days import StoredDays
 
 if TYPE_CHECKING:
-    import polars as pl
+    from pyspark.sql import SparkSession
 
-    from cmsspark.apps.popularity.series import Series
-    from cmsspark.settings.settings import Settings
-    from cmsspark.store import results
-
+#: The page beside the table of an evaluation.
+PAGE: Final = "popularity.html"
 #: Days that are read: half a year, the longest window of the features.
 DAYS: Final = 182
 
 
-@dataclass
+@dataclass(frozen=True)
 class StoredRun:
     """A run for ``day`` on the stored ``days`` before it. :meth:`store` ends it."""
 
@@ -37,54 +50,35 @@ class StoredRun:
     days: StoredDays
     files: Files
     run_context: RunContext
-    #: Stored tables of DBS and replicas that :meth:`series` has read: name → day → run.
-    tables: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def series(self, *, by_site: bool = False) -> Series:
         """Return the daily use of the datasets, or of the datasets at sites, in these days.
 
         Raises DataError (65), InputMissing (66).
         """
-        from cmsspark.apps.popularity.series import stored_series
+        return stored_series(self.days, by_site=by_site)
 
-        made = stored_series(self.days, by_site=by_site)
-        self.tables = made.inputs["tables"]
-        return made
+    @property
+    def name(self) -> str:
+        """The name of the job."""
+        return self.run_context.job
 
     def store(
-        self, tables: Mapping[str, pl.DataFrame], options: Mapping[str, Any], summary: str,
-        write: Callable[[results.StagedRun], Mapping[str, Any]] | None = None, *, warnings: Sequence[str] = (),
-    ) -> results.CurrentTable:  # fmt: skip
+        self, tables: Mapping[str, pl.DataFrame], series: Series, label: Label, options: Mapping[str, Any],
+        summary: str, write: Callable[[StagedRun], Mapping[str, Any]] = lambda staged: {}, *,
+        warnings: Sequence[str] = (),
+    ) -> CurrentTable:  # fmt: skip
         """Store the tables, the first one as the job's own, with what ``write`` adds to the folder of the run; what it
         returns goes into the manifest. ``warnings``: beside those of the days. Raises OutputError (73).
         """
-        every = [*self.days.warnings, *warnings]
-        context = self.run_context
-        with context.staged(self.files) as staged:
-            for name, rows in tables.items():
-                staged.write_arrow(rows.to_arrow().cast(stored_table(name).arrow()), name)
-            added = write(staged) if write is not None else {}
-            done = staged.commit({**self._manifest(options), "warnings": every, **added})
-        for text in every:
-            context.log(f"warning: {text}")
-        context.log(f"{context.job} of {self.day}: {summary} stored in {done.path} after {context.seconds():.1f} s")
-        context.manifest = done.manifest
-        return done
-
-    def _manifest(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        days = self.days
-        return {
-            "day": self.day.isoformat(),
-            "forecast": dict(options),
-            "days": {each.isoformat(): table.manifest.rows_run for each, table in days.partials.items()},
-            "dataset_tables": {name: dict(runs) for name, runs in self.tables.items()},
-            "missing_days": [each.isoformat() for each in days.missing],
-            "partial_days": {each.isoformat(): why for each, why in days.partial.items()},
-            "partial": days.is_partial,
-            "versions": versions(),
-            "seconds": round(self.run_context.seconds(), 1),
-            "timestamp": start_ms(self.day),
+        days = describe_days(self.days)
+        manifest = {
+            **days,
+            "forecast": {**options, "label": label.describe(by_site=series.by_site)},
+            "dataset_tables": {name: dict(runs) for name, runs in series.inputs["tables"].items()},
+            "warnings": [*days["warnings"], *warnings],
         }
+        return store_tables(self.run_context, self.files, tables, manifest, summary, write)
 
 
 @contextmanager
@@ -100,7 +94,7 @@ def stored_run(
         files = files_of(fout, f"cmsspark {name}")
         run_context.lock(files)
         last = day - timedelta(days=1)
-        days = _without_first_gap(stored.find_days(files, fout, between(day - timedelta(days=DAYS), last)))
+        days = _without_first_gap(stored_days.find_days(files, fout, between(day - timedelta(days=DAYS), last)))
         days.check(allow_missing=True)
         if last not in days.partials:
             raise InputMissing(
@@ -116,5 +110,83 @@ def _without_first_gap(days: StoredDays) -> StoredDays:
     if not days.partials:
         return days
     first = min(days.partials)
-    missing = tuple(each for each in days.missing if each > first)
+    missing = tuple(day for day in days.missing if day > first)
     return StoredDays(between(first, days.period.last), days.files, days.fout, days.partials, missing, days.partial)
+
+
+def store_features(stored: StoredRun, series: Series, label: Label, *, last: int | None = None) -> CurrentTable:
+    """Store the features of the weeks that begin on the day, or 7, 14 … days before it, with the labels so far."""
+    rows = week_rows(series, stored.day, label, last)
+    return stored.store({stored.name: rows}, series, label, {"last": last}, number_of(rows.height, "row"))
+
+
+def store_forecast(
+    stored: StoredRun, series: Series, label: Label, *, model: str = "blend", weeks: int = 4, top: int = 2000,
+    seed: int = 0,
+) -> CurrentTable:  # fmt: skip
+    """Store the forecast for the weeks from the day on; ``top``: the ranks that can be published."""
+    label.check(series)
+    known_weeks = Weeks(series, label)
+    rows = predictions(known_weeks, stored.day, model, seed=seed)
+    judged = quality(known_weeks, stored.day, model, weeks, seed=seed)
+    tables = {"forecast": rows.head(top), "quality": judged, "predictions": rows}
+    options = {"model": model, "weeks": weeks, "top": top, "seed": seed}
+    options |= {"threshold": label.least_accesses, "horizon": label.weeks}
+    texts = warnings(judged.filter(stratum="all").to_dicts(), model)
+    named = {table_name(name, series): table for name, table in tables.items()}
+    return stored.store(named, series, label, options, series.size_text, warnings=texts)
+
+
+def store_model(
+    stored: StoredRun, series: Series, label: Label, *, model: str = "blend", judged: int = 4, seed: int = 0
+) -> CurrentTable:
+    """Train the model and store it as a version in the folder ``models`` of the run."""
+    with tempfile.TemporaryDirectory(prefix="cmsspark-") as aside:
+        metrics = evaluate(series, label, with_baselines([model]), weeks=judged, seed=seed)
+        weeks = Weeks(series, label)
+        version = saved.save(Path(aside), weeks, saved.train(weeks, model, seed=seed), metrics, seed)
+        tables = {table_name("models", series): model_row(stored.day, version.name, saved.load(str(version)).card)}
+
+        def write(staged: StagedRun) -> dict[str, Any]:
+            folder = join(staged.folder, FOLDER)
+            stored.files.make_dirs(join(folder, version.name))
+            for path in sorted(version.iterdir()):
+                stored.files.put(path, join(folder, version.name, path.name))
+            stored.files.write_bytes(join(folder, "LATEST"), f"{version.name}\n".encode())
+            return {"folders": {FOLDER: {}}}
+
+        options, texts = {"model": model, "judged": judged, "seed": seed}, warnings(metrics, model)
+        return stored.store(tables, series, label, options, f"model {version.name}", write, warnings=texts)
+
+
+def store_evaluation(
+    stored: StoredRun, series: Series, label: Label, *, models: tuple[str, ...] = (), last: int | None = None,
+    seed: int = 0, spark: SparkSession | None = None,
+) -> CurrentTable:  # fmt: skip
+    """Judge the models on the weeks before the day, and store the table and the page of the last model. Each forecast
+    is a Spark task; without ``spark`` they are made in this process.
+    """
+    models = models or EVALUATED
+    weeks, compared = Weeks(series, label), with_baselines(models)
+    forecasts, judged = forecast_and_judge(weeks, compared, last=last, seed=seed, spark=spark)
+    table = table_name("evaluation", series)
+    rows = quality_rows(judged, stored.day, table)
+    page = evaluation_page(weeks, models[-1], forecasts, judged, seed)
+
+    def write(staged: StagedRun) -> dict[str, Any]:
+        stored.files.write_bytes(join(staged.folder, PAGE), page.encode())
+        return {}
+
+    options = {"models": list(models), "last": last, "seed": seed}
+    texts = [text for name in compared for text in warnings(judged, name)]
+    summary = f"{number_of(rows.height, 'row')} and {PAGE}"
+    return stored.store({table: rows}, series, label, options, summary, write, warnings=texts)
+
+
+#: Kind of job, the last part of its name → what stores its tables.
+STORE: Final[Mapping[str, Callable[..., CurrentTable]]] = {
+    "features": store_features,
+    "forecast": store_forecast,
+    "train": store_model,
+    "evaluate": store_evaluation,
+}

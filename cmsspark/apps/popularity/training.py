@@ -9,10 +9,9 @@ import numpy as np
 
 from cmsspark.apps.popularity.features import Names, features
 from cmsspark.apps.popularity.series import MEASURES, Series
+from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError, InputMissing
 from cmsspark.base.text.plurals import number_of
-
-Array = np.ndarray[Any, Any]
 
 #: Days of history before the first row that is learned from.
 FIRST_DAY: Final = 7
@@ -51,20 +50,20 @@ class Label:
     @property
     def text(self) -> str:
         """What it is, in a few words."""
-        return self.text_of(by_site=False)
+        return self.describe(by_site=False)
 
-    def text_of(self, *, by_site: bool) -> str:
+    def describe(self, *, by_site: bool) -> str:
         """Return what it is, in a few words; ``by_site``: for datasets at sites."""
         during = number_of(self.weeks, "week")
         if self.top_bytes is not None:
-            what = "pairs of dataset and site" if by_site else "datasets"
-            return f"among the {self.top_bytes:,} {what} with the most bytes read in {during}"
+            elements = "pairs of dataset and site" if by_site else "datasets"
+            return f"among the {self.top_bytes:,} {elements} with the most bytes read in {during}"
         also = f" and more than {self.users:g} users" if self.users is not None else ""
         where = " at the site" if by_site else ""
         return f"more than {self.threshold:g} accesses{also}{where} in {during}"
 
     def check(self, series: Series) -> None:
-        """Raises DataError (65) where the series lacks what the label is made of."""
+        """Raise DataError (65) where the series lacks what the label is made of."""
         lacking = [
             name for name, is_needed in (("users", self.users is not None), ("bytes", self.top_bytes is not None))
             if is_needed and not series.values[MEASURES.index(name)].any()
@@ -77,8 +76,8 @@ class Label:
                 next_step=f"give a series with {name}, or another label",
             )
 
-    def of(self, series: Series, day: int) -> Array:
-        """float64 [datasets], 1 where popular in the weeks from that day on."""
+    def mark(self, series: Series, day: int) -> Array:
+        """Return float64 [datasets], 1 where popular in the weeks from that day on."""
         after = slice(day, day + self.days)
         if self.top_bytes is not None:
             return first_by_bytes(series.values[MEASURES.index("bytes"), after].sum(0), self.top_bytes)
@@ -89,7 +88,7 @@ class Label:
 
 
 def first_by_bytes(values: Array, count: int) -> Array:
-    """float64 [datasets], 1 for the ``count`` largest values above 0; of equal values the first ones."""
+    """Return float64 [datasets], 1 for the ``count`` largest values above 0; of equal values the first ones."""
     largest = np.argsort(-values, kind="stable")[:count]
     result = np.zeros(len(values))
     result[largest[values[largest] > 0]] = 1
@@ -111,13 +110,8 @@ class Training:
     total: int
     datasets: Array
 
-    def where(self, chosen: Array) -> Training:
-        """Return the rows where ``chosen``."""
-        parts = (self.rows[chosen], self.labels[chosen], self.days[chosen], self.weights[chosen])
-        return Training(*parts, self.columns, self.total, self.datasets[chosen])
-
     def ages(self) -> Array:
-        """float64: days between each row and the latest one."""
+        """Return float64: days between each row and the latest one."""
         return np.asarray(self.days.max() - self.days, float)
 
 
@@ -163,10 +157,10 @@ class Weeks:
         """Return float64 [datasets, columns] on that day, also of datasets that have not entered."""
         key = (day, tuple(self._names.columns))
         if key not in self.shared.rows:
-            made = features(self.series.until(day), self._names)
+            computed = features(self.series.until(day), self._names)
             if (len(self.shared.rows) + 1) * len(self.series.datasets) > _MOST_SHARED:
-                return made[1]
-            self.shared.rows[key] = made
+                return computed[1]
+            self.shared.rows[key] = computed
         return self.shared.rows[key][1]
 
     def training(self, day: int, *, seed: int = 0, most: int | None = None) -> Training:
@@ -184,21 +178,21 @@ class Weeks:
                 found=f"{number_of(day, 'day')} before it",
                 next_step=f"give at least {FIRST_DAY + self.label.days} days",
             )
-        entered = {each: np.nonzero(self.population(each))[0] for each in days}
+        entered = {row_day: np.nonzero(self.population(row_day))[0] for row_day in days}
         total = sum(map(len, entered.values()))
         stride = min(7, max(1, -(-total // most)))
         used = sorted(days[::-1][::stride])
-        share = min(1.0, most / max(sum(len(entered[each]) for each in used), 1))
+        share = min(1.0, most / max(sum(len(entered[row_day]) for row_day in used), 1))
         generator = np.random.default_rng(seed)
         rows, labels, weights, numbers, datasets = [], [], [], [], []
-        for each in used:
-            chosen, weight = self._sample(each, entered[each], share, generator)
-            rows.append(self.rows(each)[chosen].astype(np.float32))
-            labels.append(self.label.of(self.series, each)[chosen])
+        for row_day in used:
+            chosen, weight = self._sample(row_day, entered[row_day], share, generator)
+            rows.append(self.rows(row_day)[chosen].astype(np.float32))
+            labels.append(self.label.mark(self.series, row_day)[chosen])
             weights.append(weight)
             datasets.append(chosen)
-            numbers.append(np.full(len(weight), each))
-        parts = [np.concatenate(each) for each in (rows, labels, numbers, weights, datasets)]
+            numbers.append(np.full(len(weight), row_day))
+        parts = [np.concatenate(column) for column in (rows, labels, numbers, weights, datasets)]
         return Training(parts[0], parts[1], parts[2], parts[3], self.columns, total, parts[4])
 
     def _sample(self, day: int, entered: Array, share: float, generator: np.random.Generator) -> tuple[Array, Array]:

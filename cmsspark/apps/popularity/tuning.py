@@ -16,7 +16,7 @@ import numpy as np
 from cmsspark.apps.popularity.evaluate import too_short
 from cmsspark.apps.popularity.fitting import predict
 from cmsspark.apps.popularity.models import GRIDS
-from cmsspark.apps.popularity.scores import average_precision
+from cmsspark.apps.popularity.scores import average_precision, mean
 from cmsspark.apps.popularity.series import Series
 from cmsspark.apps.popularity.training import FIRST_DAY, Label, Weeks
 from cmsspark.base.errors import UsageError
@@ -42,8 +42,8 @@ def parse_grid(model_name: str, texts: Sequence[str]) -> dict[str, list[Any]]:
     for text in texts:
         name, equals, values = text.partition("=")
         if not equals or name not in GRIDS[model_name]:
-            known = ", ".join(GRIDS[model_name])
-            raise UsageError(f"{text!r} is not NAME=VALUE,VALUE", next_step=f"{model_name} has {known}")
+            names = ", ".join(GRIDS[model_name])
+            raise UsageError(f"{text!r} is not NAME=VALUE,VALUE", next_step=f"{model_name} has {names}")
         try:
             grid[name] = [json.loads(value) for value in values.split(",")]
         except ValueError:
@@ -73,24 +73,19 @@ def tune(
 def _judge(shared: tuple[Series, Label, int], piece: Mapping[str, Any]) -> dict[str, Any]:
     series, label, seed = shared
     weeks = Weeks(series, label)
-    found = []
+    judged = []
     for day in piece["days"]:
         scores = predict(weeks, day, piece["model"], seed=seed, options=piece["options"])
         entered = ~np.isnan(scores)
-        labels, scores = label.of(series, day)[entered], scores[entered]
-        found.append((average_precision(labels, scores), float(((scores - labels) ** 2).mean())))
-    tuned, held = found[:-HELD_WEEKS], found[-HELD_WEEKS:]
+        labels, scores = label.mark(series, day)[entered], scores[entered]
+        judged.append((average_precision(labels, scores), float(((scores - labels) ** 2).mean())))
+    tuned, held_back = judged[:-HELD_WEEKS], judged[-HELD_WEEKS:]
     return {
         "model": piece["model"],
         "options": piece["options"],
         "weeks": [series.days[day].isoformat() for day in piece["days"]],
-        "average_precision": _mean([precision for precision, _ in tuned]),
-        "brier": _mean([brier for _, brier in tuned]),
-        "held_average_precision": _mean([precision for precision, _ in held]),
-        "held_brier": _mean([brier for _, brier in held]),
+        "average_precision": mean(precision for precision, _ in tuned),
+        "brier": mean(brier for _, brier in tuned),
+        "held_average_precision": mean(precision for precision, _ in held_back),
+        "held_brier": mean(brier for _, brier in held_back),
     }
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return float(np.mean(known)) if known else None

@@ -20,7 +20,7 @@ DBS: Final = {
 
 
 def build(frames: Frames, day: date) -> pl.DataFrame:
-    """``schemas/tables/catalogue_check.yaml``."""
+    """Return ``schemas/tables/catalogue_check.yaml``."""
     from cmsspark.dumps import dump_frames
 
     return dump_frames.as_table(frames["differences"].sort("difference", "dataset_name"), JOB.name, day)

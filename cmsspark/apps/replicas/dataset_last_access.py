@@ -62,7 +62,7 @@ def log_last_access(files: Files, request: JobRequest) -> dict[str, pl.DataFrame
     from cmsspark.store import results
     from cmsspark.store.stored_columns import stored_days, table_rows
 
-    found = pl.DataFrame(schema={"dataset_name": pl.String, "log_last_access_day": pl.Date})
+    last_access = pl.DataFrame(schema={"dataset_name": pl.String, "log_last_access_day": pl.Date})
     tables = [job.tables[0] for job in JOBS.values() if job.streams]
     tables = [table for table in tables if {"dataset_name", "nacc"} <= set(stored_table(table).names)]
     stored = [(day, table) for table in tables for day in stored_days(files, request.fout, table)]
@@ -74,8 +74,8 @@ def log_last_access(files: Files, request: JobRequest) -> dict[str, pl.DataFrame
         assert isinstance(read, pl.DataFrame)
         names = read.filter((pl.col("nacc") > 0) & pl.col("dataset_name").is_not_null()).select("dataset_name").unique()
         of_day = names.with_columns(log_last_access_day=pl.lit(day))
-        found = pl.concat([found, of_day]).group_by("dataset_name").agg(pl.col("log_last_access_day").max())
-    return {"log_last_access": found}
+        last_access = pl.concat([last_access, of_day]).group_by("dataset_name").agg(pl.col("log_last_access_day").max())
+    return {"log_last_access": last_access}
 
 
 def configured(options: Mapping[str, Any], settings: Settings) -> DumpJob:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def build(frames: Frames, day: date) -> pl.DataFrame:
-    """``schemas/tables/dbs_rucio.yaml``."""
+    """Return ``schemas/tables/dbs_rucio.yaml``."""
     return dbs_phedex.build(frames, day)
 
 

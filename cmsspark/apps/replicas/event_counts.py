@@ -26,7 +26,7 @@ _KEYS: Final = ("month", "data_tier", "campaign")
 
 
 def build(frames: Frames, day: date) -> pl.DataFrame:
-    """``schemas/tables/event_counts.yaml``."""
+    """Return ``schemas/tables/event_counts.yaml``."""
     import polars as pl
 
     from cmsspark.dumps import dump_frames

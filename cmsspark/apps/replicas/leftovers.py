@@ -22,14 +22,14 @@ _NOT_VALID: Final = ("INVALID", "DEPRECATED", "DELETED")
 
 
 def build(frames: Frames, day: date) -> pl.DataFrame:
-    """``schemas/tables/leftovers.yaml``."""
+    """Return ``schemas/tables/leftovers.yaml``."""
     import polars as pl
 
     from cmsspark.dumps import dump_frames
 
-    there = dump_frames.by_dataset(frames["dataset_replicas"])
+    replicas = dump_frames.by_dataset(frames["dataset_replicas"])
     of_dbs = dump_frames.attributes(frames).with_columns(in_dbs=pl.lit(value=True))
-    rows = there.join(of_dbs, "dataset_name", "full", coalesce=True).join(frames["contents"], "dataset_name", "left")
+    rows = replicas.join(of_dbs, "dataset_name", "full", coalesce=True).join(frames["contents"], "dataset_name", "left")
     is_there, access_type = pl.col("site_count").is_not_null(), pl.col("access_type")
     not_valid = access_type.is_in(_NOT_VALID) | (access_type.is_null() & ~pl.col("is_valid"))
     has_valid_file = pl.col("file_count") > pl.col("invalid_file_count")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def build(frames: Frames, day: date) -> pl.DataFrame:
-    """``schemas/tables/phedex.yaml``."""
+    """Return ``schemas/tables/phedex.yaml``."""
     from cmsspark.dumps import dump_frames
 
     rows = frames["dataset_replicas"].sort("dataset_name", "site_name", "kind")

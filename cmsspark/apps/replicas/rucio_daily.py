@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def build(frames: Frames, day: date) -> pl.DataFrame:
-    """``schemas/tables/rucio_daily.yaml``."""
+    """Return ``schemas/tables/rucio_daily.yaml``."""
     from cmsspark.dumps import dump_frames
 
     return dump_frames.as_table(frames["rse_sums"].sort("rse", "dataset_name"), JOB.name, day)

@@ -21,7 +21,7 @@ KEYS: Final = ("site_tier", "kind", "data_tier")
 
 
 def build(frames: Frames, day: date) -> pl.DataFrame:
-    """``schemas/tables/site_tier_usage.yaml``. Replicas with nothing there count nowhere.
+    """Return ``schemas/tables/site_tier_usage.yaml``. Replicas with nothing there count nowhere.
 
     ``events`` counts each dataset once and whole in its row; ``replica_events`` weighs each replica by the share of
     the dataset's bytes that it holds. Neither adds up over rows of different kinds or site tiers.
@@ -30,8 +30,8 @@ def build(frames: Frames, day: date) -> pl.DataFrame:
 
     from cmsspark.dumps import dump_frames
 
-    here = frames["dataset_replicas"].filter((pl.col("present_bytes") > 0) | (pl.col("present_file_count") > 0))
-    rows = dump_frames.with_derived(here, KEYS).join(frames["contents"], "dataset_name", "left")
+    present = frames["dataset_replicas"].filter((pl.col("present_bytes") > 0) | (pl.col("present_file_count") > 0))
+    rows = dump_frames.with_derived(present, KEYS).join(frames["contents"], "dataset_name", "left")
     rows = _with_replica_events(rows)
     replicas = rows.group_by(KEYS).agg(
         pl.col("site_name").drop_nulls().n_unique().cast(pl.Int64).alias("site_count"),

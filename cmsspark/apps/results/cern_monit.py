@@ -2,13 +2,6 @@
 
 from __future__ import annotations
 
-import click
+from cmsspark.publish.cli import publish_command
 
-from cmsspark.publish.command import PUBLISH_HELP, PublishAction, publish, publish_options
-from cmsspark.publish.publication import PublishRequest
-
-
-@click.command("cern_monit", help=PUBLISH_HELP)
-@publish_options
-def command(request: PublishRequest, action: PublishAction) -> None:
-    publish(request, action)
+command = publish_command("cern_monit")

@@ -59,8 +59,8 @@ def compact(
         if when is not None and not _covers(when, interval):
             continue
         try:
-            found = compacted_runs.many_files(files, fout, job, interval)
-            if found is None or not (dry_run or compacted_runs.compact(files, fout, job, interval)):
+            many = compacted_runs.many_files(files, fout, job, interval)
+            if many is None or not (dry_run or compacted_runs.compact(files, fout, job, interval)):
                 continue
         except NotReady as error:
             click.echo(f"left out: {job} of {interval}: {error.problem}")
@@ -69,8 +69,8 @@ def compact(
             click.echo(f"failed: {job} of {interval}: {error.problem}")
             first_error = first_error or error
             continue
-        now, then = found.counts
-        click.echo(f"{'would compact' if dry_run else 'compacted'}: {found.what}: {number_of(now, 'file')} as {then:,}")
+        now, then = many.counts
+        click.echo(f"{'would compact' if dry_run else 'compacted'}: {many.what}: {number_of(now, 'file')} as {then:,}")
         count, before, after = count + 1, before + now, after + then
     if count:
         done = "would be" if dry_run else "are"
@@ -82,6 +82,6 @@ def compact(
     return count
 
 
-def _covers(when: Interval, interval: Interval) -> bool:
+def _covers(span: Interval, interval: Interval) -> bool:
     """Return whether ``when`` is the interval, or a period with that day."""
-    return interval == when or (isinstance(when, Period) and not isinstance(interval, Period) and interval in when.days)
+    return interval == span or (isinstance(span, Period) and not isinstance(interval, Period) and interval in span.days)

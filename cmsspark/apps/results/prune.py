@@ -45,15 +45,15 @@ def command(age: int, yes: bool, dry_run: bool, fout: str | None, settings_file:
 def _prune_rest(files: Files, fout: str, settings: Settings, before_ms: int, *, remove: bool) -> int:
     """Return the same for leases, of which only the number is printed, and for damaged run histories."""
     leases = list(retention.old_leases(files, fout, before_ms))
-    held = 0
+    held_count = 0
     for old_lease in leases if remove else ():
         try:
             retention.remove_lease(files, old_lease)
         except NotReady as error:
-            held += 1
+            held_count += 1
             click.echo(f"kept: the lease of {old_lease.what}: {error.problem}")
     if leases:
-        count = len(leases) - held
+        count = len(leases) - held_count
         text = number_of(count, "old lease")
         click.echo(f"{'removed' if remove else 'would remove'}: {text}")
     histories = retention.damaged_histories(settings.state_dir, before_ms)

@@ -100,14 +100,14 @@ def forget_command(before: date, yes: bool, settings_file: str | None) -> None:
     """
     path = _path(settings_of(settings_file))
     keys = pseudonyms.load(path)
-    gone = sorted(_ids(keys) - _ids(keys.without(before)))
-    if gone and yes:
+    forgotten = sorted(_ids(keys) - _ids(keys.without(before)))
+    if forgotten and yes:
         with pseudonyms.changing(path):
             pseudonyms.replace(path, pseudonyms.load(path).without(before))
-    for key_id in gone:
+    for key_id in forgotten:
         click.echo(f"{'forgotten' if yes else 'would forget'}: key {key_id}")
-    click.echo("" if gone else f"no key is only for logs before {before}", nl=not gone)
-    if gone and not yes:
+    click.echo("" if forgotten else f"no key is only for logs before {before}", nl=not forgotten)
+    if forgotten and not yes:
         click.echo("--yes forgets them, for good")
 
 
@@ -129,13 +129,13 @@ def _name_stored_days(settings: Settings, fout: str | None, first: date, keys: K
     if store is None or first > dates.today():
         return
     files = files_of(store, "cmsspark lab pseudonyms")
-    others = []
+    other_keys = []
     for day in contents.stored_intervals(files, store, JOB):
         if isinstance(day, date) and day >= first:
             manifest = results.current(files, store, JOB, TABLE, day).manifest
             if manifest.pseudonym_key_id != keys.of_day(day).key_id:
-                others.append(day)
-    if others:
-        again = f"cmsspark daily --force --from {min(others)} --to {max(others)}"
-        click.echo(f"stored with an earlier key: {spans(others)}")
+                other_keys.append(day)
+    if other_keys:
+        again = f"cmsspark daily --force --from {min(other_keys)} --to {max(other_keys)}"
+        click.echo(f"stored with an earlier key: {spans(other_keys)}")
         click.echo(f"{again} counts them again; then cmsspark prune removes what they replaced")

@@ -27,7 +27,7 @@ COLOURS: Final = {State.DONE: "green", State.RUNNING: "blue", State.FAILED: "red
 
 
 @contextmanager
-def history_of(settings: Settings, fout: str | None, *, rebuild: bool = False) -> Iterator[RunHistory]:
+def load_history(settings: Settings, fout: str | None, *, rebuild: bool = False) -> Iterator[RunHistory]:
     """Open the run history. One that does not know the store yet is filled from the manifests of the store.
 
     Stores that are not local are read only with ``rebuild``, as that takes a JVM.
@@ -76,7 +76,7 @@ def command(
     """List runs of jobs, the latest first, with their state, start, duration and rows."""
     settings = settings_of(settings_file)
     job = find_job(job_name).name if job_name else None
-    with history_of(settings, fout, rebuild=rebuild) as history:
+    with load_history(settings, fout, rebuild=rebuild) as history:
         only_state = State(state.upper()) if state else None
         runs = history.runs(job=job, first=day, last=day, state=only_state, limit=limit)
     if as_json:

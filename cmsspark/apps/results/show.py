@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from cmsspark.apps.monitor.show_measured import echo_measured, find_latest, only_measured
-from cmsspark.apps.results.runs import COLOURS, history_of, interval_text
+from cmsspark.apps.results.runs import COLOURS, interval_text, load_history
 from cmsspark.base import clock
 from cmsspark.base.errors import UsageError
 from cmsspark.base.periods import Interval
@@ -91,7 +91,7 @@ def _pattern(files: Files, stored: CurrentTable) -> str:
 
 def _show_stored(files: Files, stored: CurrentTable, as_json: bool, fout: str | None, settings: Settings) -> None:
     """Print the run of a stored table; where the run history lacks it, as its manifest describes it."""
-    with history_of(settings, fout) as history:
+    with load_history(settings, fout) as history:
         try:
             record = history.find(stored.manifest.run)
         except UsageError:
@@ -101,7 +101,7 @@ def _show_stored(files: Files, stored: CurrentTable, as_json: bool, fout: str | 
 
 def _show_run(name: str, form: str | None, fout: str | None, settings: Settings) -> None:
     """Print the run that ``name`` means: one of the run history, else a measured one. Raises UsageError (2)."""
-    with history_of(settings, fout) as history:
+    with load_history(settings, fout) as history:
         try:
             record = _find_run(history, name, settings)
         except UsageError:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from cmsspark.apps.results.runs import history_of
+from cmsspark.apps.results.runs import load_history
 from cmsspark.base import clock, dates
 from cmsspark.base.periods import spans
 from cmsspark.base.text.plurals import number_of
@@ -33,17 +33,17 @@ def command(count: int, last: date | None, as_json: bool, fout: str | None, sett
     settings = settings_of(settings_file)
     store = fout or settings.store
     # A run into another store says nothing about this one. Where there is no store, all that is known is shown.
-    own = store if store and not (is_local(store) and not Path(local_path(store)).is_dir()) else None
-    with history_of(settings, fout) as history:
-        stored = history.stored_days(own)
+    own_store = store if store and not (is_local(store) and not Path(local_path(store)).is_dir()) else None
+    with load_history(settings, fout) as history:
+        stored = history.stored_days(own_store)
         until = last or _last_day(stored, count)
         span = [until - timedelta(days=back) for back in range(count - 1, -1, -1)]
         # Runs of periods have no single day: cmsspark period --list lists them.
         runs = [run for run in history.runs(first=span[0], last=until) if not run.details.period]
         published = history.published(span[0], until)
-    if own is not None:
-        places = {place for place in {run.store for run in runs} if is_same_place(place, own)}
-        runs = [run for run in runs if run.store in places]
+    if own_store is not None:
+        stores = {location for location in {run.store for run in runs} if is_same_place(location, own_store)}
+        runs = [run for run in runs if run.store in stores]
     if (note := _store_note(store, has_runs=bool(runs))) is not None:
         click.echo(note, err=True)
     jobs = [name for name in JOBS if any(run.job == name for run in runs)] or ["data_aggregation"]
@@ -83,9 +83,9 @@ def outside(stored: Mapping[str, Sequence[date]], span: Sequence[date]) -> list[
     """Return a line for each job with stored days outside the window, with the option that shows the last of them."""
     lines = []
     for job, stored_days in stored.items():
-        if job in JOBS and not JOBS[job].of_periods and (others := [day for day in stored_days if day not in span]):
-            count = number_of(len(others), "day")
-            lines.append(f"{job}: also stored: {count}, {spans(others)}; --to {others[-1]} shows the last")
+        if job in JOBS and not JOBS[job].of_periods and (outer := [day for day in stored_days if day not in span]):
+            count = number_of(len(outer), "day")
+            lines.append(f"{job}: also stored: {count}, {spans(outer)}; --to {outer[-1]} shows the last")
     return ["", *lines] if lines else []
 
 

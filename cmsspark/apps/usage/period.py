@@ -7,20 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from cmsspark.base import periods as calendar
 from cmsspark.base.periods import Period, spans
 from cmsspark.base.schemas import stored_table
-from cmsspark.base.text.plurals import number_of
 from cmsspark.cli.job_output import output_options, print_outcome
 from cmsspark.cli.options import settings_of, store_of, store_options
 from cmsspark.cli.period_options import needed, period_options
 from cmsspark.filesystems.storage import join
-from cmsspark.run.provenance import versions
-from cmsspark.run.run_context import RunContext, running
+from cmsspark.run.period_run import store_period
+from cmsspark.run.run_context import running
 from cmsspark.run.run_report import write_page
 from cmsspark.sources.registry import SITE_PAIRS, STREAMS_NAMING_READERS
 from cmsspark.store import results, stored_days
@@ -76,8 +75,15 @@ def run(
     NotReady (75), OutputError (73).
     """
     with running(settings, fout, NAME, period, log) as run_context:
-        done = _run(period, fout, allow_missing, run_context)
-        run_context.manifest = done.manifest
+        files = files_of(fout, f"cmsspark {NAME}")
+        run_context.lock(files)
+        days = stored_days.find_days(files, fout, period)
+        days.check(allow_missing=allow_missing)
+        result, (pairs, warnings) = build(days), build_site_pairs(days)
+        tables = {TABLE: result.rows} if pairs is None else {TABLE: result.rows, PAIRS_TABLE: pairs}
+        entries = {"warnings": days.warnings + warnings, "pseudonym_key_id": result.key_id}
+        done = store_period(run_context, days, tables, stored_days.TABLE, **entries)
+        write_page(fout, NAME, done, run_context.log)
         return done
 
 
@@ -139,52 +145,3 @@ def _with_period(rows: pl.DataFrame, period: Period) -> pl.DataFrame:
         last_day=pl.lit(period.last),
         timestamp=pl.lit(calendar.start_ms(period), pl.Int64),
     )
-
-
-def _run(period: Period, fout: str, allow_missing: bool, run_context: RunContext) -> results.CurrentTable:
-    files = files_of(fout, f"cmsspark {NAME}")
-    run_context.lock(files)
-    days = stored_days.find_days(files, fout, period)
-    days.check(allow_missing=allow_missing)
-    result = build(days)
-    with run_context.staged(files) as staged:
-        count = staged.write_arrow(result.rows.to_arrow().cast(stored_table(TABLE).arrow()), TABLE)
-        pairs, warnings = build_site_pairs(days)
-        if pairs is not None:
-            staged.write_arrow(pairs.to_arrow().cast(stored_table(PAIRS_TABLE).arrow()), PAIRS_TABLE)
-        manifest = manifest_of(days, result.key_id, run_context.seconds())
-        done = staged.commit({**manifest, "warnings": days.warnings + warnings})
-    for text in days.warnings + warnings:
-        run_context.log(f"warning: {text}")
-    origin, seconds = f"from {number_of(len(days.partials), 'day')}", run_context.seconds()
-    run_context.log(f"{NAME} {period}: {number_of(count, 'row')} {origin} stored in {done.path} after {seconds:.1f} s")
-    write_page(fout, NAME, done, run_context.log)
-    return done
-
-
-def manifest_of(days: StoredDays, key_id: str | None, seconds: float) -> dict[str, Any]:
-    """Return the manifest of a table that is made from these days; ``key_id``: of the key of their pseudonyms."""
-    return {
-        "day": days.period.first.isoformat(),
-        "period": days.period.isoformat(),
-        "first_day": days.period.first.isoformat(),
-        "last_day": days.period.last.isoformat(),
-        # A run of a day that changes makes the period stale.
-        "days": {day.isoformat(): table.manifest.rows_run for day, table in days.partials.items()},
-        "missing_days": [day.isoformat() for day in days.missing],
-        "partial_days": {day.isoformat(): why for day, why in days.partial.items()},
-        "partial": days.is_partial,
-        "inputs": [
-            {
-                "table": f"{stored_days.TABLE} of {day}",
-                "folder": table.path,
-                "files": [[table.manifest.rows_run, table.manifest.tables[stored_days.TABLE].bytes, None]],
-            }
-            for day, table in days.partials.items()
-        ],
-        "warnings": days.warnings,
-        "pseudonym_key_id": key_id,
-        "versions": versions(),
-        "seconds": round(seconds, 1),
-        "timestamp": calendar.start_ms(days.period),
-    }

@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from cmsspark.apps.usage.period import manifest_of
 from cmsspark.apps.usage.view_definitions import View, load_views
 from cmsspark.apps.usage.view_rows import rows_of
 from cmsspark.base import periods as calendar
 from cmsspark.base.errors import UsageError
 from cmsspark.base.periods import Period
 from cmsspark.base.schemas import stored_table
-from cmsspark.base.text.plurals import number_of
 from cmsspark.cli.job_output import output_options, print_outcome
 from cmsspark.cli.options import settings_of, store_of, store_options
 from cmsspark.cli.period_options import needed, period_options
+from cmsspark.run.period_run import store_period
 from cmsspark.run.run_context import running
 from cmsspark.store import results, stored_days
 from cmsspark.store.job_index import JOBS
@@ -77,22 +76,9 @@ def run(
         run_context.lock(files)
         days = stored_days.find_days(files, fout, period)
         days.check(allow_missing=allow_missing)
-        rows = build(days, views)
-        with run_context.staged(files) as staged:
-            count = staged.write_arrow(rows.to_arrow().cast(stored_table(NAME).arrow()), NAME)
-            manifest = manifest_of(days, days.key_id(), run_context.seconds())
-            done = staged.commit({**manifest, "views": {view.name: _definition(view) for view in views}})
-        for text in days.warnings:
-            run_context.log(f"warning: {text}")
-        origin, seconds = (
-            f"of {number_of(len(views), 'view')} from {number_of(len(days.partials), 'day')}",
-            run_context.seconds(),
-        )
-        run_context.log(
-            f"{NAME} {period}: {number_of(count, 'row')} {origin} stored in {done.path} after {seconds:.1f} s"
-        )
-        run_context.manifest = done.manifest
-        return done
+        rows, views_entry = build(days, views), {view.name: _definition(view) for view in views}
+        entries = {"pseudonym_key_id": days.key_id(), "views": views_entry}
+        return store_period(run_context, days, {NAME: rows}, stored_days.TABLE, **entries)
 
 
 def build(days: StoredDays, views: Sequence[View]) -> pl.DataFrame:

@@ -157,7 +157,7 @@ class StompSink:
             frame = self._connection.first_error()
             self.drop()
             if frame is not None:
-                raise self._error_of(frame, in_doubt=committing) from None
+                raise self._make_error(frame, in_doubt=committing) from None
             raise RetryableError(error.reason, in_doubt=committing) from None
         except SendError:
             self.drop()
@@ -236,7 +236,7 @@ class StompSink:
             if frame.cmd == "RECEIPT" and frame.headers.get("receipt-id") == _taken(transaction):
                 return
             if frame.cmd == "ERROR":
-                raise self._error_of(frame, in_doubt=False)
+                raise self._make_error(frame, in_doubt=False)
 
     def _commit(self, transaction: str, meanwhile: Callable[[], None]) -> None:
         connection = self._connection
@@ -266,11 +266,11 @@ class StompSink:
                     frame = _following_error(connection) or frame
                 # A refused COMMIT leaves no doubt; but a broker that shuts down may have made it all the same.
                 is_refused = is_ours and not _TEMPORARY.search(error_text(frame, self._broker))
-                raise self._error_of(frame, in_doubt=not is_refused)
+                raise self._make_error(frame, in_doubt=not is_refused)
 
     # -- errors ----------------------------------------------------------------------------------------------
 
-    def _error_of(self, frame: Any, *, in_doubt: bool) -> Exception:
+    def _make_error(self, frame: Any, *, in_doubt: bool) -> Exception:
         """Return the exception for an ERROR frame about a batch."""
         reason = error_text(frame, self._broker)
         if NOT_ALLOWED.search(reason):

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from cmsspark.apps.crab import popularity, users
 from cmsspark.apps.crab.days import store_report
+from cmsspark.apps.crab.reports import BUILDERS
 from cmsspark.base.errors import InputMissing
 from cmsspark.base.periods import Period
 from cmsspark.base.schemas import stored_table
@@ -19,6 +19,8 @@ from cmsspark.run.log_day import run
 from cmsspark.run.request import DayRequest
 from cmsspark.settings.settings import Settings
 from cmsspark.sources.registry import JOB_TABLES
+from cmsspark.store.job_index import JOBS
+from cmsspark.submit.job_commands import load_command
 from tests.corpus import jobs
 from tests.corpus.tree import Tree, write_case_tables
 from tests.oracle.jobs import JobCount, count_day_of_jobs, popularity_rows
@@ -54,10 +56,9 @@ def counted(private: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[dat
 
 
 def _rows(name: str, period: Period, private: Path, **options: Any) -> list[dict[str, Any]]:
-    build = {"crab_popularity": popularity.build, "crab_users": users.build}[name]
     options = {"allow_missing": name == "crab_users", **options}
     done = store_report(
-        name, period, str(private / "store"), _settings(private), build, log=lambda text: None, **options
+        name, period, str(private / "store"), _settings(private), BUILDERS[name], log=lambda text: None, **options
     )
     table = pq.read_table(Path(done.path) / name)
     assert table.schema.names == stored_table(name).names
@@ -117,7 +118,7 @@ def test_days_that_are_not_stored_are_named(counted: dict[date, JobCount], priva
         _rows("crab_users", Period(date(2019, 8, 5), date(2019, 8, 12)), private)
 
 
-@pytest.mark.parametrize("job", [popularity, users])
-def test_the_commands_want_a_period(job: Any, private: Path) -> None:
-    found = CliRunner().invoke(job.command, ["--fout", str(private / "store")])
+@pytest.mark.parametrize("job", BUILDERS)
+def test_the_commands_want_a_period(job: str, private: Path) -> None:
+    found = CliRunner().invoke(load_command(JOBS[job]), ["--fout", str(private / "store")])
     assert "name a period" in str(found.exception)

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cmsspark.apps.jobs_cost import feeds, job_efficiency_period
+from cmsspark.apps.jobs_cost import feeds
 from cmsspark.apps.jobs_cost.periods import run
 from cmsspark.base import periods
 from cmsspark.base.errors import InputMissing
 from cmsspark.settings.settings import load_settings
+from cmsspark.store.job_index import JOBS
+from cmsspark.submit.job_commands import load_command
 from tests.apps.jobs_cost.cells import count, rows
 from tests.apps.jobs_cost.test_cost_cells import DAY
 from tests.corpus import costs, reports
@@ -88,4 +90,4 @@ def test_a_missing_day_is_66_and_can_be_left_out(store: tuple[Path, list[Any], l
 
 
 def test_the_command_needs_a_period() -> None:
-    assert CliRunner().invoke(job_efficiency_period.command, []).exit_code != 0
+    assert CliRunner().invoke(load_command(JOBS["job_efficiency_period"]), []).exit_code != 0

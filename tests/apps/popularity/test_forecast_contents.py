@@ -87,20 +87,20 @@ def test_a_forecast_has_amounts_reasons_and_what_it_rests_on() -> None:
     assert [row["rank"] for row in rows.to_dicts()] == list(range(1, 61))
 
 
-def week(day: int, slope: float, seed: int) -> PastWeek:
+def week(slope: float, seed: int) -> PastWeek:
     """A forecast whose odds are right when their logarithm is multiplied by ``slope``."""
     generator = np.random.default_rng(seed)
     odds = generator.normal(0, 2, 800)
     labels = (generator.random(800) < sigmoid(slope * odds)).astype(float)
-    return PastWeek(day, np.arange(800), sigmoid(odds), labels)
+    return PastWeek(sigmoid(odds), labels)
 
 
 def test_a_calibration_is_used_where_it_helps_in_each_week_only() -> None:
-    assert helpful_calibration([week(day, 1.0, day) for day in range(3)]) is None
-    found = helpful_calibration([week(day, 0.3, day) for day in range(3)])
+    assert helpful_calibration([week(1.0, day) for day in range(3)]) is None
+    found = helpful_calibration([week(0.3, day) for day in range(3)])
     assert found is not None and found[0] < 0.8
-    assert helpful_calibration([week(0, 0.3, 0), week(1, 0.3, 1), week(2, 1.6, 2)]) is None, "it would harm one week"
-    assert helpful_calibration([week(0, 0.3, 0), week(1, 0.3, 1)]) is None, "two weeks say too little"
+    assert helpful_calibration([week(0.3, 0), week(0.3, 1), week(1.6, 2)]) is None, "it would harm one week"
+    assert helpful_calibration([week(0.3, 0), week(0.3, 1)]) is None, "two weeks say too little"
 
 
 def test_a_warning_says_where_a_baseline_was_better() -> None:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
-from cmsspark.apps.popularity import forecast_job
+from cmsspark.apps.popularity import jobs
 from cmsspark.apps.popularity.baselines import BASELINES
 from cmsspark.apps.popularity.training import Label
 from cmsspark.base import errors
@@ -25,7 +25,9 @@ from cmsspark.main import command
 from cmsspark.publish.document_schemas import document_schema
 from cmsspark.publish.documents import DocumentSpec, document
 from cmsspark.settings.settings import load_settings
+from cmsspark.store.job_index import JOBS
 from cmsspark.store.stored_columns import newest, table_rows
+from cmsspark.submit.job_commands import load_command
 from tests.run.partial_days import partial, store_partials, store_table
 
 FIRST = date(2026, 1, 5)
@@ -61,7 +63,7 @@ def fill(tmp_path: Path) -> Path:
 
 def make(store: Path, day: date = MONDAY, **options: Any) -> None:
     settings = load_settings(str(store / "cmsspark.yaml"))
-    forecast_job.run(day, str(store), settings, log=lambda text: None, model="average", **options)
+    jobs.run("popularity_forecast", day, str(store), settings, log=lambda text: None, model="average", **options)
 
 
 def rows_of(store: Path, table: str) -> list[dict[str, Any]]:
@@ -132,12 +134,12 @@ def test_a_forecast_by_bytes_has_no_threshold_and_needs_bytes(store: Path) -> No
         "--model",
         "average",
     ]
-    done = CliRunner().invoke(forecast_job.command, [*words, "--top-bytes", "5", "--judged", "1"])
+    done = CliRunner().invoke(load_command(JOBS["popularity_forecast"]), [*words, "--top-bytes", "5", "--judged", "1"])
     assert done.exit_code == 0, done
     (row,) = {(row["threshold"], row["label"]) for row in rows_of(store, "popularity_forecast")}
     assert row == (None, "among the 5 datasets with the most bytes read in 1 week")
     assert "likely to be among the 5 datasets with the most bytes" in ask(store, "will-be-popular").stdout
-    both = CliRunner().invoke(forecast_job.command, [*words, "--top-bytes", "5", "--users", "1"])
+    both = CliRunner().invoke(load_command(JOBS["popularity_forecast"]), [*words, "--top-bytes", "5", "--users", "1"])
     assert isinstance(both.exception, errors.UsageError) and "--top-bytes excludes --users" in both.exception.text()
     for number in range(DAYS):
         day = FIRST + timedelta(days=number)

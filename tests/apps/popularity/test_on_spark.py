@@ -25,7 +25,7 @@ def test_a_model_of_spark_beats_guessing_and_comes_back_from_its_file(spark: obj
     training = weeks.training(day)
     model = SparkModel(kind, {"numTrees": 10} if kind == "forest" else {})
     model.fit(training, seed=1)
-    labels, scores = Label(10).of(series, day), model.predict(weeks.rows(day))
+    labels, scores = Label(10).mark(series, day), model.predict(weeks.rows(day))
     precision = average_precision(labels, scores)
     assert precision is not None and precision > labels.mean() + 0.15
     assert scores.min() >= 0 and scores.max() <= 1

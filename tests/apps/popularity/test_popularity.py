@@ -50,10 +50,10 @@ def test_labels_count_the_coming_weeks_only() -> None:
     values[0, 7:14] = [[1, 2]] * 7  # 7 and 14 accesses in the second week
     values[1, 7] = [9, 2]
     series = Series(tuple(FIRST + timedelta(days=i) for i in range(21)), ("/a/b/C", "/a/c/C"), values)
-    assert Label(7).of(series, 7).tolist() == [0, 1]
-    assert Label(6, users=5).of(series, 7).tolist() == [1, 0]
-    assert Label(10, weeks=2).of(series, 0).tolist() == [0, 1]
-    assert Label(1).of(series, 14).tolist() == [0, 0]
+    assert Label(7).mark(series, 7).tolist() == [0, 1]
+    assert Label(6, users=5).mark(series, 7).tolist() == [1, 0]
+    assert Label(10, weeks=2).mark(series, 0).tolist() == [0, 1]
+    assert Label(1).mark(series, 14).tolist() == [0, 0]
 
 
 def test_features_of_a_day_by_hand() -> None:
@@ -114,9 +114,9 @@ def test_top_by_bytes_and_longer_horizons_have_their_labels_and_persistence() ->
     values[2] = values[0] * generator.lognormal(20, 1, len(series.datasets))
     sized = replace(series, values=values)
     label = Label(top_bytes=8)
-    assert label.of(sized, 35).sum() == 8 and label.text.startswith("among the 8 datasets")
+    assert label.mark(sized, 35).sum() == 8 and label.text.startswith("among the 8 datasets")
     chosen = np.argsort(-sized.values[2, 35:42].sum(0))[:8]
-    assert set(np.nonzero(label.of(sized, 35))[0]) == set(chosen)
+    assert set(np.nonzero(label.mark(sized, 35))[0]) == set(chosen)
     before = predict(Weeks(sized, label), 35, "persistence")
     assert set(np.nonzero(before)[0]) == set(np.argsort(-sized.values[2, 28:35].sum(0))[:8])
     with pytest.raises(errors.DataError, match="the series has no bytes"):
@@ -154,7 +154,7 @@ def test_one_dataset_and_days_with_gaps_are_predicted() -> None:
 def test_each_model_beats_guessing_and_its_seed_is_fixed(name: str) -> None:
     series = made_series()
     weeks, day = Weeks(series, Label(10)), 32
-    labels, scores = Label(10).of(series, day), predict(weeks, day, name)
+    labels, scores = Label(10).mark(series, day), predict(weeks, day, name)
     precision = average_precision(labels, scores)
     assert precision is not None and precision > labels.mean() + 0.15
     assert ((scores >= 0) & (scores <= 1)).all() and (predict(weeks, day, name) == scores).all()

@@ -14,7 +14,6 @@ from cmsspark.apps.popularity.cli import command
 from cmsspark.apps.popularity.series import Series, read_series
 from cmsspark.apps.popularity.training import Label, Weeks
 from cmsspark.base import errors
-from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.store import stored_columns
 from tests.apps.popularity.example_series import made_series, write
 from tests.store.query.far_files import FAR, FarFiles
@@ -87,15 +86,13 @@ def test_a_saved_model_takes_series_with_other_tiers_and_refuses_what_is_damaged
     assert isinstance(ask("predict", "--accesses", file, "--model", tmp_path / "empty").exception, errors.InputMissing)
 
 
-def test_a_saved_model_is_fetched_from_another_file_system(tmp_path: Path) -> None:
+def test_a_saved_model_is_that_of_a_version_or_the_newest_of_a_folder(tmp_path: Path) -> None:
     weeks = Weeks(made_series(), Label(10))
     version = saved.save(tmp_path / "models", weeks, saved.train(weeks, "average"), [], 0)
-    for number, place in enumerate((tmp_path / "models", version)):
-        aside = tmp_path / f"aside{number}"
-        aside.mkdir()
-        assert saved.load(saved.fetch(LocalFiles(), f"{place}/", aside)).folder.name == version.name
+    for place in (tmp_path / "models", version):
+        assert saved.load(f"{place}/").version == version.name
     with pytest.raises(errors.InputMissing, match="no saved model"):
-        saved.fetch(LocalFiles(), str(tmp_path), tmp_path)
+        saved.load(str(tmp_path))
 
 
 def test_errors_of_a_model_of_another_file_system_name_its_location(
@@ -105,11 +102,11 @@ def test_errors_of_a_model_of_another_file_system_name_its_location(
     version = saved.save(tmp_path / "models", weeks, saved.train(weeks, "average"), [], 0)
     monkeypatch.setattr(stored_columns, "files_of", lambda *_: FarFiles(str(tmp_path)))
     found = saved.find(f"{FAR}/models")
-    assert found is not None and found.folder.name == version.name
+    assert found is not None and found.version == version.name
     with pytest.raises(errors.DataError, match="knows days") as caught:
         found.predict(weeks, 10)
-    assert caught.value.where == f"{FAR}/models"
+    assert caught.value.where == f"{FAR}/models/{version.name}"
     (version / "model.json").write_text("{}")
     with pytest.raises(errors.DataError, match="cannot be read") as caught:
         saved.find(f"{FAR}/models")
-    assert caught.value.where == f"{FAR}/models"
+    assert caught.value.where == f"{FAR}/models/{version.name}"

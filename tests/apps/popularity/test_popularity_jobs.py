@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from cmsspark.apps.popularity import evaluate_job, features_job, site_jobs, train_job
+from cmsspark.apps.popularity import jobs
 from cmsspark.apps.popularity.features import BASE_COLUMNS, STORE_COLUMNS
 from cmsspark.apps.popularity.training import Label
 from cmsspark.base import errors
@@ -42,7 +42,7 @@ def silent(text: str) -> None:
 
 def features(store: Path, day: date = MONDAY, **options: Any) -> list[dict[str, Any]]:
     label = options.pop("label", Label())
-    features_job.run(day, str(store), settings_of(store), label=label, log=silent, **options)
+    jobs.run("popularity_features", day, str(store), settings_of(store), label=label, log=silent, **options)
     return rows_of(store, "popularity_features")
 
 
@@ -71,7 +71,7 @@ def test_features_by_site_have_a_row_for_each_dataset_site_and_week(store: Path)
         day = MONDAY - timedelta(days=14 - number)
         rows = [partial(day, dataset_name=HOT, site_name=site, nacc=nacc) for site, nacc in (("T1_X", 1), ("T2_Y", 9))]
         store_partials(store, day, rows, run="r2")
-    site_jobs.run("popularity_site_features", MONDAY, str(store), settings_of(store), label=Label(), last=2, log=silent)
+    jobs.run("popularity_site_features", MONDAY, str(store), settings_of(store), label=Label(), last=2, log=silent)
     rows = rows_of(store, "popularity_site_features")
     hot = {(row["site_name"], row["first_day"]): row for row in rows if row["dataset_name"] == HOT}
     assert {site for site, _ in hot} == {"T1_X", "T2_Y", "T2_DE_B"} and len({week for _, week in hot}) == 3
@@ -105,7 +105,8 @@ def test_stored_features_are_bit_identical_when_later_days_are_deleted(store: Pa
 
 
 def test_a_trained_model_is_stored_with_its_card_and_predicts(store: Path) -> None:
-    done = train_job.run(MONDAY, str(store), settings_of(store), label=Label(20), model="average", log=silent)
+    options: dict[str, Any] = {"label": Label(20), "model": "average", "log": silent}
+    done = jobs.run("popularity_train", MONDAY, str(store), settings_of(store), **options)
     (row,) = rows_of(store, "popularity_models")
     assert (row["model"], row["label"], row["dataset_count"]) == ("average", "more than 20 accesses in 1 week", 23)
     assert row["learned_until"] == MONDAY - timedelta(days=1) and row["judged_week_count"] == 4
@@ -132,7 +133,7 @@ def test_a_trained_model_is_stored_with_its_card_and_predicts(store: Path) -> No
 
 def evaluation(store: Path, spark: Any = None) -> list[dict[str, Any]]:
     options: dict[str, Any] = {"label": Label(), "models": ("persistence", "average"), "last": 2, "log": silent}
-    done = evaluate_job.run(MONDAY, str(store), settings_of(store), spark, **options)
+    done = jobs.run("popularity_evaluate", MONDAY, str(store), settings_of(store), spark=spark, **options)
     page = Path(done.path, "popularity.html").read_text()
     assert page.count("<svg") == 2 and "average: logistic regression" in page
     return rows_of(store, "popularity_evaluation")
@@ -190,22 +191,22 @@ def test_an_evaluation_on_spark_is_that_of_this_process_in_one_job(store: Path, 
         )
 
 
-@pytest.mark.parametrize("job", [features_job, train_job, evaluate_job], ids=lambda job: job.NAME)
-def test_jobs_of_popularity_need_the_day_before_and_keep_the_last_result(store: Path, job: Any) -> None:
+@pytest.mark.parametrize("job", ["popularity_features", "popularity_train", "popularity_evaluate"])
+def test_jobs_of_popularity_need_the_day_before_and_keep_the_last_result(store: Path, job: str) -> None:
     arguments: dict[str, Any] = {"label": Label(), "log": silent}
-    if job is evaluate_job:
+    if job == "popularity_evaluate":
         arguments |= {"spark": None, "models": ("persistence",)}
-    if job is train_job:
+    if job == "popularity_train":
         arguments["model"] = "average"
-    job.run(MONDAY, str(store), settings_of(store), **arguments)
-    before = (store / job.NAME / MONDAY.isoformat() / "CURRENT").read_text()
+    jobs.run(job, MONDAY, str(store), settings_of(store), **arguments)
+    before = (store / job / MONDAY.isoformat() / "CURRENT").read_text()
     with pytest.raises(errors.InputMissing, match="the day before 2026-03-03 is not stored"):
-        job.run(MONDAY + timedelta(days=1), str(store), settings_of(store), **arguments)
+        jobs.run(job, MONDAY + timedelta(days=1), str(store), settings_of(store), **arguments)
     with pytest.raises(errors.DataError, match="the series has no"):
-        bad = {**arguments, "label": Label(users=5) if job is train_job else Label(top_bytes=3)}
+        bad = {**arguments, "label": Label(users=5) if job == "popularity_train" else Label(top_bytes=3)}
         store_without_bytes_and_users(store)
-        job.run(MONDAY, str(store), settings_of(store), **bad)
-    assert (store / job.NAME / MONDAY.isoformat() / "CURRENT").read_text() == before
+        jobs.run(job, MONDAY, str(store), settings_of(store), **bad)
+    assert (store / job / MONDAY.isoformat() / "CURRENT").read_text() == before
 
 
 def store_without_bytes_and_users(store: Path) -> None:

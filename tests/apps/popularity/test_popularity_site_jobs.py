@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cmsspark.apps.popularity import features as feature_code
-from cmsspark.apps.popularity import site_jobs
+from cmsspark.apps.popularity import jobs
 from cmsspark.apps.popularity import training as training_code
 from cmsspark.apps.popularity.features import Names
 from cmsspark.apps.popularity.series import Series, stored_series
@@ -63,7 +63,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def forecast(store: Path, day: date = MONDAY, **options: Any) -> Any:
     settings = load_settings(str(store / "cmsspark.yaml"))
     options = {"model": "average", "log": lambda text: None, **options}
-    return site_jobs.run("popularity_site_forecast", day, str(store), settings, **options)
+    return jobs.run("popularity_site_forecast", day, str(store), settings, **options)
 
 
 def ask(store: Path, *arguments: object) -> Result:
@@ -135,7 +135,7 @@ def test_a_column_of_the_same_week_fails_a_forecast_by_site(store: Path, monkeyp
 
 def test_a_model_by_site_predicts_series_by_site_only(store: Path) -> None:
     settings = load_settings(str(store / "cmsspark.yaml"))
-    done = site_jobs.run(
+    done = jobs.run(
         "popularity_site_train",
         MONDAY, str(store), settings, label=Label(20), model="average", judged=1, log=lambda text: None
     )
@@ -159,9 +159,9 @@ def test_a_model_by_site_predicts_series_by_site_only(store: Path) -> None:
 
 def test_an_evaluation_by_site_is_that_of_the_command_and_has_a_page(store: Path) -> None:
     settings = load_settings(str(store / "cmsspark.yaml"))
-    done = site_jobs.run(
+    done = jobs.run(
         "popularity_site_evaluate",
-        MONDAY, str(store), settings, None, label=Label(), models=("average",), last=1, log=lambda text: None
+        MONDAY, str(store), settings, label=Label(), models=("average",), last=1, log=lambda text: None
     )
     page = Path(done.path, "popularity.html").read_text()
     assert "23 datasets at sites" in page and "more than 10 accesses at the site" in page
@@ -177,7 +177,7 @@ def test_an_evaluation_by_site_is_that_of_the_command_and_has_a_page(store: Path
 
 def test_a_model_and_its_manifest_name_the_runs_of_days_and_tables(store: Path) -> None:
     settings = load_settings(str(store / "cmsspark.yaml"))
-    done = site_jobs.run(
+    done = jobs.run(
         "popularity_site_train",
         MONDAY, str(store), settings, label=Label(), model="average", judged=1, log=lambda text: None
     )

@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 
-from cmsspark.apps.popularity import forecast_job
+from cmsspark.apps.popularity import jobs
 from cmsspark.apps.popularity.cli import command
 from cmsspark.apps.popularity.evaluate import evaluate
 from cmsspark.apps.popularity.feature_tables import file_rows
@@ -190,7 +190,7 @@ def rows_stored(store: Path, table: str, columns: Sequence[str]) -> list[dict[st
 def test_the_job_and_ask_have_the_population_of_the_monday(store: Path) -> None:
     settings = load_settings(str(store / "cmsspark.yaml"))
     day = FIRST + timedelta(days=42)
-    forecast_job.run(day, str(store), settings, log=lambda text: None, model="average", weeks=2)
+    jobs.run("popularity_forecast", day, str(store), settings, log=lambda text: None, model="average", weeks=2)
     rows = rows_stored(store, "popularity_predictions", ["dataset_name", "stratum"])
     assert {row["dataset_name"] for row in rows if row["stratum"] == "new"} == {FRESH, LATE}
     judged = rows_stored(store, "popularity_quality", ["first_day", "model", "stratum", "dataset_count"])

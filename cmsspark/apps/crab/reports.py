@@ -1,0 +1,137 @@
+"""``crab_popularity``: which datasets CRAB's jobs of a period read, and how the jobs ended (rule 37). ``crab_users``:
+how many people had analysis jobs of CRAB in a week or a month (rule 38).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import date
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from cmsspark.apps.crab.days import CrabDays, check_sums, store_report, sum_or_null
+from cmsspark.base import periods as calendar
+from cmsspark.base.periods import Period
+from cmsspark.base.schemas import stored_table
+from cmsspark.cli.job_output import output_options, print_outcome
+from cmsspark.cli.options import settings_of, store_of, store_options
+from cmsspark.cli.period_options import needed, period_options
+from cmsspark.store.job_index import Job
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_COUNTS: Final = ("job_count", "failed_job_count", "removed_job_count")
+_MEASURES: Final = ("read_bytes", "cpu_ms", "wall_ms")
+_DISTINCT: Final = {"block_count": "block_name", "task_count": "task", "distinct_users": "user"}
+_POPULARITY_COLUMNS: Final = [
+    *("input", "dataset_name", *_DISTINCT.values(), *_COUNTS, *_MEASURES, "first_ms", "last_ms"),
+]
+_USER_COLUMNS: Final = ["user", "is_analysis", "job_count"]
+
+
+def make_command(job: Job) -> click.Command:
+    """Return the command of a report. Only ``crab_popularity`` has ``--allow-missing``: weeks and months of
+    ``crab_users`` say how many of their days are stored.
+    """
+
+    def command(
+        period: Period | None, fout: str | None, settings_file: str | None, as_json: bool, allow_missing: bool = True
+    ) -> None:
+        settings = settings_of(settings_file)
+        chosen, store, build = needed(period), store_of(fout, settings), BUILDERS[job.name]
+        print_outcome(
+            job.name, chosen, as_json,
+            lambda: store_report(job.name, chosen, store, settings, build, allow_missing=allow_missing),
+        )  # fmt: skip
+
+    decorated: Callable[..., Any] = store_options(output_options(command))
+    if job.name == "crab_popularity":
+        about = "Leave out days that are not stored and mark the result partial."
+        decorated = click.option("--allow-missing", is_flag=True, help=about)(decorated)
+    about = f"{job.about}. Exit codes: cmsspark help exit-codes."
+    return click.command(job.name, help=about)(period_options(decorated))
+
+
+def build_popularity(days: CrabDays) -> pl.DataFrame:
+    """Return the rows of the period, by input and dataset, null first.
+
+    Raises DataError (65) for users under two keys.
+    """
+    import polars as pl
+
+    from cmsspark.base.names import DERIVED
+    from cmsspark.counting.sums import in_seconds
+
+    rows = pl.concat([rows for _, rows in days.rows(_POPULARITY_COLUMNS)])
+    days.check_users(rows["user"].unique().cast(pl.String).to_list())
+    check_sums(rows, _MEASURES)
+    sums = rows.group_by("input", "dataset_name").agg(
+        *(pl.col(name).sum() for name in _COUNTS),
+        *(pl.col(column).drop_nulls().n_unique().cast(pl.Int64).alias(name) for name, column in _DISTINCT.items()),
+        *(sum_or_null(name) for name in _MEASURES),
+        pl.col("first_ms").min(),
+        pl.col("last_ms").max(),
+    )
+    sums = sums.with_columns(pl.col("input", "dataset_name").cast(pl.String)).sort("input", "dataset_name")
+    seconds = [
+        pl.Series(name, in_seconds(sums[source].fill_null(0).to_numpy())).set(sums[source].is_null(), None)
+        for name, source in (("cpu_time", "cpu_ms"), ("wc_time", "wall_ms"))
+    ]
+    tiers = [None if name is None else DERIVED["data_tier"].of(name) for name in sums["dataset_name"].to_list()]
+    period = days.period
+    table = sums.with_columns(
+        *seconds,
+        pl.Series("data_tier", tiers, pl.String),
+        period=pl.lit(period.isoformat()),
+        first_day=pl.lit(period.first),
+        last_day=pl.lit(period.last),
+        timestamp=pl.lit(calendar.start_ms(period), pl.Int64),
+    )
+    return table.select(stored_table("crab_popularity").names)
+
+
+def build_users(days: CrabDays) -> pl.DataFrame:
+    """Return a row for a week or a month; for another range, one for each week and month with a stored day of the
+    range.
+
+    Counts are over the stored days of the range. Raises DataError (65) for users under two keys.
+    """
+    import polars as pl
+
+    by_day = {day: rows.filter("is_analysis") for day, rows in days.rows(_USER_COLUMNS)}
+    rows: list[dict[str, Any]] = []
+    for kind, period in _periods(days):
+        stored = [day for day in period.days if day in by_day]
+        jobs = pl.concat([by_day[day] for day in stored])
+        users = jobs["user"].drop_nulls().unique()
+        days.check_users(users.cast(pl.String).to_list())
+        rows.append({
+            "period_kind": kind,
+            "period": period.isoformat(),
+            "distinct_users": len(users),
+            "job_count": int(jobs["job_count"].sum()),
+            "day_count": len(stored),
+            "is_complete": len(stored) == len(period.days),
+            "timestamp": calendar.start_ms(period),
+        })  # fmt: skip
+    schema = stored_table("crab_users")
+    return pl.DataFrame(rows, schema=pl.Schema(schema.arrow())).select(schema.names)
+
+
+def _periods(days: CrabDays) -> Iterator[tuple[str, Period]]:
+    """Yield the weeks, then the months, with a stored day."""
+    is_week, is_month = days.period.is_week, days.period.is_month
+    if not is_month:
+        for week in dict.fromkeys(day.isocalendar()[:2] for day in days.partials):
+            yield "week", calendar.week(f"{week[0]:04}-W{week[1]:02}", date.max)
+    if not is_week:
+        for month in dict.fromkeys(f"{day:%Y-%m}" for day in days.partials):
+            yield "month", calendar.month(month, date.max)
+
+
+#: Job → what makes its table.
+BUILDERS: Final[dict[str, Callable[[CrabDays], pl.DataFrame]]] = {
+    "crab_popularity": build_popularity, "crab_users": build_users,
+}  # fmt: skip

@@ -1,0 +1,81 @@
+"""Runs that make tables of stored days: the steps that store them, and what their manifests share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import date
+from typing import TYPE_CHECKING, Any
+
+from cmsspark.base.periods import start_ms
+from cmsspark.base.schemas import stored_table
+from cmsspark.base.text.plurals import number_of
+from cmsspark.filesystems.storage import Files
+from cmsspark.run.provenance import versions
+from cmsspark.run.run_context import RunContext
+from cmsspark.store.results import CurrentTable, StagedRun
+from cmsspark.store.stored_days import StoredDays
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+def store_tables(
+    run_context: RunContext, files: Files, tables: Mapping[str, pl.DataFrame], manifest: Mapping[str, Any],
+    summary: str, write: Callable[[StagedRun], Mapping[str, Any]] = lambda staged: {},
+) -> CurrentTable:  # fmt: skip
+    """Store the tables, the first one as the job's own, and log the warnings of the manifest and the ``summary``.
+
+    ``write`` adds other files to the folder of the run, and returns entries of the manifest. Raises OutputError (73).
+    """
+    with run_context.staged(files) as staged:
+        for name, rows in tables.items():
+            staged.write_arrow(rows.to_arrow().cast(stored_table(name).arrow()), name)
+        entries = {"versions": versions(), "timestamp": start_ms(run_context.interval), **write(staged)}
+        done = staged.commit({**manifest, **entries, "seconds": round(run_context.seconds(), 1)})
+    for text in done.manifest.warnings:
+        run_context.log(f"warning: {text}")
+    interval = run_context.interval
+    name = f"{run_context.job} of {interval}" if isinstance(interval, date) else f"{run_context.job} {interval}"
+    run_context.log(f"{name}: {summary} stored in {done.path} after {run_context.seconds():.1f} s")
+    run_context.manifest = done.manifest
+    return done
+
+
+def store_period(
+    run_context: RunContext, days: StoredDays, tables: Mapping[str, pl.DataFrame], source: str | None = None,
+    **entries: Any,
+) -> CurrentTable:  # fmt: skip
+    """Store tables of a period, made from the rows that its days have of the table ``source``, as :func:`store_tables`.
+
+    ``entries``: further ones of the manifest.
+    """
+    period = days.period
+    manifest = {
+        "day": period.first.isoformat(),
+        "period": period.isoformat(),
+        "first_day": period.first.isoformat(),
+        "last_day": period.last.isoformat(),
+        **describe_days(days),
+        **({"inputs": [_describe_input(day, days.partials[day], source) for day in days.partials]} if source else {}),
+        **entries,
+    }
+    counts = ", ".join(number_of(rows.height, "row") for rows in tables.values())
+    summary = f"{counts} from {number_of(len(days.partials), 'day')}"
+    return store_tables(run_context, days.files, tables, manifest, summary)
+
+
+def describe_days(days: StoredDays) -> dict[str, Any]:
+    """Return what a manifest says of the stored days: the run of each, those that are missing or partial, warnings."""
+    return {
+        # A run of a day that changes makes what was made from it stale.
+        "days": {day.isoformat(): table.manifest.rows_run for day, table in days.partials.items()},
+        "missing_days": [day.isoformat() for day in days.missing],
+        "partial_days": {day.isoformat(): reason for day, reason in days.partial.items()},
+        "partial": days.is_partial,
+        "warnings": days.warnings,
+    }
+
+
+def _describe_input(day: date, table: CurrentTable, source: str) -> dict[str, Any]:
+    files = [[table.manifest.rows_run, table.manifest.tables[source].bytes, None]]
+    return {"table": f"{source} of {day}", "folder": table.path, "files": files}
