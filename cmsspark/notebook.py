@@ -265,16 +265,16 @@ def table(name: str, day: str, *, fout: str | None = None, settings_file: str | 
     return separated_in_spark(rows, name)
 
 
-def _interval(when: When, last: str | date | None) -> Interval:
+def _interval(selected: When, last: str | date | None) -> Interval:
     """Return the day or period that is asked for. Raises UsageError (2) where ``when`` names none."""
     if last is not None:
-        return between(_day(when), _day(last))
-    if not isinstance(when, str):
-        return when
+        return between(_day(selected), _day(last))
+    if not isinstance(selected, str):
+        return selected
     try:
-        return named(when)
+        return named(selected)
     except ValueError:
-        return parse_day(when)
+        return parse_day(selected)
 
 
 def _day(when: When) -> date:

@@ -70,8 +70,8 @@ def shared(files: Files, packed: Path) -> str | None:
         for entry in files.list_dir(SHARED_FOLDER):
             if entry.mtime_ms < oldest_ms and not packed.with_name(entry.name).is_file():
                 files.delete(entry.path)
-        there = files.stat(target)
-        if there is None or there.size != packed.stat().st_size:
+        uploaded = files.stat(target)
+        if uploaded is None or uploaded.size != packed.stat().st_size:
             aside = f"{target}.{uuid.uuid4().hex}.part"
             files.put(packed, aside)
             files.replace(aside, target)
@@ -87,9 +87,9 @@ def archive(folder: Path) -> Path:
     partial = target.with_name(f"{target.name}.{os.getpid()}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        for other in target.parent.glob("*.tar"):
-            if not (folder.parent / other.stem).is_dir():
-                other.unlink(missing_ok=True)
+        for earlier in target.parent.glob("*.tar"):
+            if not (folder.parent / earlier.stem).is_dir():
+                earlier.unlink(missing_ok=True)
         if not target.is_file():
             with tarfile.open(partial, "w") as stream:
                 # File by file: Hadoop rejects an entry for the folder itself.

@@ -49,7 +49,7 @@ def read_exact_files(spark: SparkSession, kind: str, paths: Sequence[str], **opt
     if len(paths) > MANY and (folders := whole_folders(HadoopFiles(spark), paths)):
         return _loaded(spark, kind, folders, options)
     return reduce(
-        lambda left, right: left.unionAll(right), (_loaded(spark, kind, one, options) for one in groups(paths))
+        lambda first, right: first.unionAll(right), (_loaded(spark, kind, group, options) for group in groups(paths))
     )
 
 

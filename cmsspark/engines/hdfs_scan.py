@@ -38,16 +38,16 @@ def scan_hdfs(
     """
     ranges = divide(stream, task_bytes)
     divided = {piece.path for piece in ranges}
-    whole = [path for path, _ in stream.files if path not in divided]
+    undivided = [path for path, _ in stream.files if path not in divided]
     parts = []
-    if whole:
+    if undivided:
         # Of a file whose content is not asked for, Spark plans the place and reads nothing.
-        listed = read_exact_files(spark, "binaryFile", whole).select("file_path")
+        listed = read_exact_files(spark, "binaryFile", undivided).select("file_path")
         parts.append(listed.mapInArrow(_HdfsTask(stream, context, files, ()), schema))
     if ranges:
         numbers = spark.range(0, len(ranges), 1, len(ranges))
         parts.append(numbers.mapInArrow(_HdfsTask(stream, context, files, tuple(ranges)), schema))
-    return reduce(lambda left, right: left.unionByName(right), parts)
+    return reduce(lambda first, right: first.unionByName(right), parts)
 
 
 def divide(stream: StreamFiles, task_bytes: int) -> list[LineRange]:

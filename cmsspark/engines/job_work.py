@@ -171,9 +171,9 @@ def without_jobs(batches: Iterable[pa.RecordBatch], work: JobWork, tables: JobTa
     spool = JobSpool(work.spool)
     try:
         for batch in batches:
-            rest = spool.add(batch) if "record" in batch.schema.names else batch
-            if rest is not None:
-                yield rest
+            accesses = spool.add(batch) if "record" in batch.schema.names else batch
+            if accesses is not None:
+                yield accesses
         counts = work.counts()
         earlier = spool.earlier()
         counts = replace(counts, earlier=np.union1d(counts.earlier, earlier)) if len(earlier) else counts

@@ -73,10 +73,10 @@ class JobMergeTask:
         earlier: list[int] = []
         for batch in batches:
             kinds = batch["kind"].to_pylist()
-            others = [row for row, kind in enumerate(kinds) if kind not in (JOB, EARLIER)]
-            if others:
-                rest = batch.take(buffers.array(others, "long")).select([name for name, _ in COLUMNS])
-                yield _unpacked(rest)
+            access_rows = [row for row, kind in enumerate(kinds) if kind not in (JOB, EARLIER)]
+            if access_rows:
+                accesses = batch.take(buffers.array(access_rows, "long")).select([name for name, _ in COLUMNS])
+                yield _unpacked(accesses)
             columns = zip(kinds, batch["id_hash"].to_pylist(), batch["record"].to_pylist(), strict=True)
             for kind, number, record in columns:
                 if kind == JOB:

@@ -88,7 +88,7 @@ def scan(
         assert remote is not None
         parts.append(scan_hdfs(spark, stream, context, remote, task_bytes, _schema([stream], context)))
     parts += [_through_spark(spark, stream, context, is_whole=is_whole) for stream in through_spark]
-    return reduce(lambda left, right: left.unionByName(right), parts)
+    return reduce(lambda first, right: first.unionByName(right), parts)
 
 
 def _schema(streams: Sequence[StreamFiles], context: TaskContext) -> str:
@@ -233,8 +233,8 @@ def _through_spark(
     # Spark's own text reader fails on damage, and knows other packings than we do. It inflates large gzip files.
     of_lines = [] if is_whole or stream.format == "avro" else [path for path in paths if not _is_other_packing(path)]
     lines_of = set(of_lines)
-    whole = [path for path in paths if path not in lines_of]
-    for files, is_accepted in ((accepted, True), (whole, False)):
+    undivided = [path for path in paths if path not in lines_of]
+    for files, is_accepted in ((accepted, True), (undivided, False)):
         if files:
             rows = read_exact_files(spark, "binaryFile", files).select("file_path", "content")
             parts.append(rows.mapInArrow(replace(task, is_whole=True, accept_damaged=is_accepted), schema))
@@ -242,7 +242,7 @@ def _through_spark(
         lines = read_exact_files(spark, "text", of_lines, lineSep="\n")
         rows = lines.select("file_path", F.col("value").cast("binary"))
         parts.append(rows.mapInArrow(task, schema))
-    return reduce(lambda left, right: left.unionByName(right), parts)
+    return reduce(lambda first, right: first.unionByName(right), parts)
 
 
 def _is_other_packing(path: str) -> bool:

@@ -106,14 +106,14 @@ def cause_of(error: Exception) -> Exception:
     for kind in (errors.DataError, errors.NotAllowed, errors.InputMissing, errors.NotReady, errors.SettingsError):
         marker = f"{kind.__module__}.{kind.__name__}: "
         if marker in text:
-            wanted, *rest = text.split(marker, 1)[1].splitlines()
+            problem, *lines = text.split(marker, 1)[1].splitlines()
             values: dict[str, str] = {}
-            for line in rest[:3]:
+            for line in lines[:3]:
                 name, colon, value = line.strip().partition(": ")
                 if not (colon and line.startswith("  ")):
                     break
                 values[name] = value
-            return kind(wanted, where=values.get("where"), found=values.get("found"), next_step=values.get("next"))
+            return kind(problem, where=values.get("where"), found=values.get("found"), next_step=values.get("next"))
     if "ARITHMETIC_OVERFLOW" in text:
         return errors.DataError("a sum is beyond 2^63-1", next_step="look for absurd sizes in the log")
     unread = _UNREAD.search(text)
@@ -129,12 +129,12 @@ def _not_done(text: str) -> errors.CmssparkError | None:
     if full or unwritten:
         causes = _CAUSE.findall(text)
         is_store = bool(unwritten or _WRITING.search(text))
-        place = "in the store" if is_store else "in spark.local.dir, which holds shuffled rows"
+        location = "in the store" if is_store else "in spark.local.dir, which holds shuffled rows"
         return errors.OutputError(
             "the result cannot be written" if is_store else "there is no room for what Spark keeps on disk",
             where=unwritten[1] if unwritten else None,
             found=full[0] if full else f"{causes[-1][0]}: {causes[-1][1]}".strip(": ") if causes else None,
-            next_step=f"make room or get permission {place}, then run it again",
+            next_step=f"make room or get permission {location}, then run it again",
         )
     lost = _LOST.findall(text)
     if "Python worker exited unexpectedly" in text or lost:

@@ -122,7 +122,7 @@ def hashed_files(tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
     for table in tables:
         named = table.filter(flags(is_there(table["logical_file_name"])))
         names = named["logical_file_name"]
-        hashes = [from_numpy(hashes_in(names, one).view(np.int64)) for one in (name_hash, check_hash)]
+        hashes = [from_numpy(hashes_in(names, hash_of).view(np.int64)) for hash_of in (name_hash, check_hash)]
         numbers = named.select(["block_id", "dataset_id", "file_id"])
         rows = pa.table([*hashes, *numbers.columns], ["hash", "check", *numbers.column_names])
         yield from rows.to_batches()
@@ -143,6 +143,6 @@ def disk_replicas(tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
     for table in tables:
-        found = phedex.on_disk(table)
-        hashes = from_numpy(hashes_in(found["block_name"]).view(np.int64))
-        yield from pa.table([hashes, found["site"]], ["block", "site"]).to_batches()
+        replicas = phedex.on_disk(table)
+        hashes = from_numpy(hashes_in(replicas["block_name"]).view(np.int64))
+        yield from pa.table([hashes, replicas["site"]], ["block", "site"]).to_batches()

@@ -21,13 +21,13 @@ _MOST_TASKS: Final = 100_000
 
 
 @contextmanager
-def spark_progress(session: SparkSession, what: str) -> Iterator[None]:
+def spark_progress(session: SparkSession, label: str) -> Iterator[None]:
     """Show the tasks of the active stages while the block runs. Nothing with ``--quiet``."""
     if is_quiet():
         yield
         return
     stop = threading.Event()
-    watcher = threading.Thread(target=_watch, args=(session, what, stop), daemon=True)
+    watcher = threading.Thread(target=_watch, args=(session, label, stop), daemon=True)
     watcher.start()
     try:
         yield
@@ -36,8 +36,8 @@ def spark_progress(session: SparkSession, what: str) -> Iterator[None]:
         watcher.join(_EVERY_S)
 
 
-def _watch(session: SparkSession, what: str, stop: threading.Event) -> None:
-    with ProgressLine(what, None, "tasks") as line:
+def _watch(session: SparkSession, label: str, stop: threading.Event) -> None:
+    with ProgressLine(label, None, "tasks") as line:
         while not stop.wait(_EVERY_S):
             try:
                 done, total = _tasks(session)

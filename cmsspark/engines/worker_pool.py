@@ -119,14 +119,14 @@ class WorkerPool:
     ) -> None:
         self.close()
 
-    def map(self, function: Callable[[T], R], items: Iterable[T], what: str = "reading dumps") -> list[R]:
+    def map(self, function: Callable[[T], R], items: Iterable[T], label: str = "reading dumps") -> list[R]:
         """Return ``function`` of each item, in order. Both must pickle. Not available after :meth:`scan`.
 
         ``what`` names the work in its progress. Raises the exceptions of the function.
         """
         waiting = deque(enumerate(items))
-        stage = StageTimes(what, len(waiting))
-        with ProgressLine(what, len(waiting)) as line:
+        stage = StageTimes(label, len(waiting))
+        with ProgressLine(label, len(waiting)) as line:
             results = self._map(function, waiting, line, stage)
         stage.end()
         return results

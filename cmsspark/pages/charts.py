@@ -212,26 +212,26 @@ def _line(frame: Frame, line: Line, kind: str) -> Iterator[str]:
     """Draw a series: its area, its errors, its bars or its line, and points where they are few."""
     colour = kind.split(maxsplit=1)[0]
     for run in _runs([value for _, value in line.points]):
-        places = [frame.at(line.points[number][0], line.points[number][1] or 0) for number in run]
+        points = [frame.at(line.points[number][0], line.points[number][1] or 0) for number in run]
         if line.bar:
             size = line.bar * frame.width / ((frame.x.high - frame.x.low) or 1)
-            for number, (x, y) in zip(run, places, strict=True):
+            for number, (x, y) in zip(run, points, strict=True):
                 base = frame.at(0, (line.base[number] or 0) if line.base else max(frame.y.low, 0))[1]
                 yield tag("rect", class_=colour, x=x - size / 2, y=min(y, base), width=size, height=abs(base - y))
             continue
         if line.base:
             below = [frame.at(line.points[number][0], line.base[number] or 0) for number in reversed(run)]
-            yield tag("polygon", class_=f"area {colour}", points=_path([*places, *below]))
-        yield tag("polyline", hint(line.name), class_=f"line {kind}", points=_path(places))
-        if line.has_dots or len(places) == 1:
-            yield "".join(tag("circle", class_=colour, cx=x, cy=y, r=3) for x, y in places[:400])
+            yield tag("polygon", class_=f"area {colour}", points=_path([*points, *below]))
+        yield tag("polyline", hint(line.name), class_=f"line {kind}", points=_path(points))
+        if line.has_dots or len(points) == 1:
+            yield "".join(tag("circle", class_=colour, cx=x, cy=y, r=3) for x, y in points[:400])
     for x, low, high in line.errors:
         (at, lower), (_, upper) = frame.at(x, low), frame.at(x, high)
         yield tag("line", class_=f"error {colour}", x1=at, x2=at, y1=lower, y2=upper)
 
 
-def _path(places: Sequence[tuple[float, float]]) -> str:
-    return " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+def _path(points: Sequence[tuple[float, float]]) -> str:
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
 
 
 def _runs(values: Sequence[float | None]) -> list[list[int]]:

@@ -100,8 +100,8 @@ def _stream(stream: str, bins: Mapping[str, Any], manifest: Manifest, before: Se
     }  # fmt: skip
 
 
-def _share(part: int, whole: int) -> float | None:
-    return round(part / whole, 6) if whole else None
+def _share(part: int, total: int) -> float | None:
+    return round(part / total, 6) if total else None
 
 
 def _usual(stream: str, bins: Mapping[str, Any], before: Iterable[Manifest]) -> dict[str, Any]:
@@ -150,8 +150,8 @@ def _joins(stream: Mapping[str, Any], manifest: Manifest, stored: Mapping[str, i
     return joins
 
 
-def _join(stream: str, what: str, rows_in: int, rows_out: int) -> dict[str, Any]:
-    return {"stream": stream, "join": what, "rows_in": rows_in, "rows_out": rows_out, "is_right": rows_in == rows_out}
+def _join(stream: str, name: str, rows_in: int, rows_out: int) -> dict[str, Any]:
+    return {"stream": stream, "join": name, "rows_in": rows_in, "rows_out": rows_out, "is_right": rows_in == rows_out}
 
 
 def _trailing(newest_first: Sequence[Manifest]) -> list[dict[str, Any]]:

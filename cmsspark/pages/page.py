@@ -205,7 +205,7 @@ def _details(report: Mapping[str, Any], streams: Sequence[Mapping[str, Any]]) ->
     if days:
         yield section("Records of other days", table(["stream", "day", "records"], days, (0, 1)))
     if identical := report.get("identical_files"):
-        paths = [code(" = ".join(same)) for same in identical[:_SHOWN]]
+        paths = [code(" = ".join(paths_of_file)) for paths_of_file in identical[:_SHOWN]]
         yield section("Identical files", layout.items(paths), about="Each file is counted.")
 
 

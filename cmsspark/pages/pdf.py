@@ -17,8 +17,8 @@ _SIZES: Final = {"title": 15, "soft": 11, "name": 11}
 def pdf(svg: str) -> bytes:
     """Return a chart's SVG file as a PDF of one page."""
     root = ElementTree.fromstring(svg)  # noqa: S314 - our own text
-    left, top, width, height = (float(number) for number in root.attrib["viewBox"].split())
-    operations = [f"1 0 0 1 {-left:.1f} {height + top:.1f} cm"]
+    x, top, width, height = (float(number) for number in root.attrib["viewBox"].split())
+    operations = [f"1 0 0 1 {-x:.1f} {height + top:.1f} cm"]
     _draw(root, 0.0, operations)
     content = "\n".join(operations).encode("cp1252", "replace")
     return _file(content, width, height)
@@ -43,8 +43,8 @@ def _draw(element: ElementTree.Element, shift: float, operations: list[str]) -> 
             # A label that leans: its own axes are turned.
             angle = math.radians(float(turned[3]))
             cosine, sine = f"{math.cos(angle):.4f}", f"{math.sin(angle):.4f}"
-            place = f"{turned[1]} {-float(turned[2]) - moved:.1f}"
-            operations.append(f"q {cosine} {sine} -{sine} {cosine} {place} cm")
+            position = f"{turned[1]} {-float(turned[2]) - moved:.1f}"
+            operations.append(f"q {cosine} {sine} -{sine} {cosine} {position} cm")
             _draw(child, 0.0, operations)
             operations.append("Q")
             continue
@@ -91,11 +91,11 @@ def _file(content: bytes, width: float, height: float) -> bytes:
         b"<< /Length %d >>\nstream\n%s\nendstream" % (len(content), content),
         *fonts,
     ]
-    result, places = b"%PDF-1.4\n", []
+    result, offsets = b"%PDF-1.4\n", []
     for number, item in enumerate(objects, start=1):
-        places.append(len(result))
+        offsets.append(len(result))
         result += b"%d 0 obj\n%s\nendobj\n" % (number, item)
-    table = b"".join(b"%010d 00000 n \n" % place for place in places)
+    table = b"".join(b"%010d 00000 n \n" % offset for offset in offsets)
     return (
         result
         + b"xref\n0 %d\n0000000000 65535 f \n%s" % (len(objects) + 1, table)

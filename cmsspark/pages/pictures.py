@@ -87,8 +87,8 @@ def use_of(rows: pa.Table, by_day: Mapping[date, Mapping[str, int] | None] | Non
     ]
     days = list(by_day or {})
     names = dict.fromkeys(name for counts in (by_day or {}).values() for name in counts or {})
-    told = [row for row in streams if row["remote_nacc"] is not None]
-    known = sum(_known(rows, row["stream"]) for row in told)
+    with_remote = [row for row in streams if row["remote_nacc"] is not None]
+    known_nacc = sum(_known_nacc(rows, row["stream"]) for row in with_remote)
     return Use(
         nacc=sum(row["nacc"] for row in streams),
         dataset_count=len(by_dataset),
@@ -97,11 +97,11 @@ def use_of(rows: pa.Table, by_day: Mapping[date, Mapping[str, int] | None] | Non
         cpu_hours=None
         if (seconds := _total(row["cpu_time"] for row in _sums(every, "stream"))) is None
         else seconds / 3600,
-        remote_share=sum(row["remote_nacc"] for row in told) / known if known else None,
+        remote_share=sum(row["remote_nacc"] for row in with_remote) / known_nacc if known_nacc else None,
         datasets=_largest(by_dataset, "dataset_name", _TOP),
         sites=_largest(by_site, "site_name", _TOP),
         heat=_heat(rows),
-        places=[(row["stream"], _place(rows, row)) for row in sorted(streams, key=lambda row: -row["nacc"])],
+        places=[(row["stream"], _local_remote(rows, row)) for row in sorted(streams, key=lambda row: -row["nacc"])],
         tiers_cpu_hours=sorted(cpu, key=lambda entry: -entry[1])[:_TOP],
         days=days,
         trend={
@@ -157,20 +157,20 @@ def pictures(use: Use, about: str) -> list[Picture]:
 
 def facts(use: Use) -> list[tuple[str, str]]:
     """Return the numbers above the pictures, each with what it is."""
-    told = [
+    shown_facts = [
         (si(use.nacc), use.unit),
         (f"{use.dataset_count:,}", "datasets read"),
         (f"{use.site_count:,}", "sites"),
     ]
     if use.read_bytes is not None:
-        told.append((str(volume(use.read_bytes)), "read"))
+        shown_facts.append((str(volume(use.read_bytes)), "read"))
     if use.job_count is not None:
-        told.append((si(use.job_count), "jobs (not accesses)"))
+        shown_facts.append((si(use.job_count), "jobs (not accesses)"))
     if use.cpu_hours is not None:
-        told.append((si(use.cpu_hours), "CPU hours"))
+        shown_facts.append((si(use.cpu_hours), "CPU hours"))
     if use.remote_share is not None:
-        told.append((f"{use.remote_share:.1%}", "read from another site"))
-    return told
+        shown_facts.append((f"{use.remote_share:.1%}", "read from another site"))
+    return shown_facts
 
 
 def _of_streams(rows: pa.Table, *, is_of_accesses: bool) -> pa.Table:
@@ -208,7 +208,7 @@ def _by_sum(heat: Mapping[tuple[str, str], int], position: int) -> list[str]:
     return sorted(sums, key=lambda name: (-sums[name], name))
 
 
-def _known(rows: pa.Table, stream: str) -> int:
+def _known_nacc(rows: pa.Table, stream: str) -> int:
     """Accesses of a stream whose rows say whether they are remote."""
     import pyarrow.compute as pc
 
@@ -216,10 +216,10 @@ def _known(rows: pa.Table, stream: str) -> int:
     return int(pc.sum(chosen["nacc"]).as_py() or 0)
 
 
-def _place(rows: pa.Table, row: Mapping[str, Any]) -> tuple[int, int, int]:
+def _local_remote(rows: pa.Table, row: Mapping[str, Any]) -> tuple[int, int, int]:
     """Local, remote and unknown accesses of a stream."""
-    known, remote = _known(rows, row["stream"]), row["remote_nacc"] or 0
-    return known - remote, remote, row["nacc"] - known
+    known_nacc, remote = _known_nacc(rows, row["stream"]), row["remote_nacc"] or 0
+    return known_nacc - remote, remote, row["nacc"] - known_nacc
 
 
 def _of_day(counts: Mapping[str, int] | None, stream: str) -> int | None:
@@ -227,5 +227,5 @@ def _of_day(counts: Mapping[str, int] | None, stream: str) -> int | None:
 
 
 def _total(values: Any) -> Any:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) if numbers else None

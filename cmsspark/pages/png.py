@@ -15,6 +15,6 @@ def png(svg: str, next_step: str = "pip install 'cmsspark[plot]'") -> bytes:
     try:
         import resvg_py
     except ImportError:
-        found = "resvg_py is missing"
-        raise UsageError("PNG files need the extra plot", found=found, next_step=next_step) from None
+        problem = "resvg_py is missing"
+        raise UsageError("PNG files need the extra plot", found=problem, next_step=next_step) from None
     return bytes(resvg_py.svg_to_bytes(svg_string=svg, zoom=_SCALE))

@@ -49,12 +49,12 @@ class SiteEntry:
 def verdict_of(manifest: Manifest) -> Verdict:
     """Return the verdict on a run: whether all records are in bins, all streams were there, and nothing unusual."""
     bins = manifest.reconciliation
-    read = sum(own["read"] for own in bins.values()) if bins else None
-    matched = sum(counts(own)["matched"] for own in bins.values()) if bins else None
+    read = sum(sums["read"] for sums in bins.values()) if bins else None
+    matched = sum(counts(sums)["matched"] for sums in bins.values()) if bins else None
     facts = (
         [] if read is None else [f"{read:,} records read, {percent((matched or 0) / read if read else None)} matched"]
     )
-    if wrong := [stream for stream, own in bins.items() if sum(counts(own).values()) != own["read"]]:
+    if wrong := [stream for stream, sums in bins.items() if sum(counts(sums).values()) != sums["read"]]:
         return Verdict("bad", "wrong", f"the bins of {', '.join(wrong)} do not add up", read, matched)
     if manifest.missing_streams:
         facts.insert(0, f"without {', '.join(manifest.missing_streams)}")
@@ -68,12 +68,12 @@ def verdict_of(manifest: Manifest) -> Verdict:
 
 
 def site_index(
-    days: dict[date, SiteEntry], periods: Sequence[tuple[str, Sequence[SiteEntry]]], store: str, made: str
+    days: dict[date, SiteEntry], periods: Sequence[tuple[str, Sequence[SiteEntry]]], store: str, made_at: str
 ) -> str:
     """Return the first page. ``periods``: heading → its entries."""
     parts = [layout.facts(_facts(days)), _calendar(days)] if days else []
     parts += [section(heading, layout.items(map(_entry, entries))) for heading, entries in periods if entries]
-    return layout.document(_TITLE, parts, f"from {store}, made {made}")
+    return layout.document(_TITLE, parts, f"from {store}, made {made_at}")
 
 
 def _facts(days: dict[date, SiteEntry]) -> list[tuple[str, str]]:

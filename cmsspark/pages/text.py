@@ -80,8 +80,8 @@ def _lines(report: Mapping[str, Any]) -> Iterator[str]:
     yield from _section("fields that differ from the schema", [line for stream in streams for line in _drift(stream)])
     yield from _section("records of other days", [line for stream in streams for line in _other_days(stream)])
     yield from _section("malformed records", _quarantine(report.get("quarantine")))
-    same = report.get("identical_files") or ()
-    yield from _section("identical files, each counted", [_same(paths) for paths in same[:_SHOWN]])
+    groups = report.get("identical_files") or ()
+    yield from _section("identical files, each counted", [_joined_paths(paths) for paths in groups[:_SHOWN]])
     tables = (report.get("tables") or {}).items()
     yield from _section("stored", [_stored(*entry) for entry in tables])
 
@@ -141,15 +141,16 @@ def _stored(name: str, table: Mapping[str, Any]) -> str:
     return f"{name}: {rows}, {volume(table.get('bytes', 0))}"
 
 
-def _same(paths: Sequence[str]) -> str:
-    rest = f" and {len(paths) - 2} more" if len(paths) > 2 else ""
-    return f"{' = '.join(paths[:2])}{rest}"
+def _joined_paths(paths: Sequence[str]) -> str:
+    more = f" and {len(paths) - 2} more" if len(paths) > 2 else ""
+    return f"{' = '.join(paths[:2])}{more}"
 
 
-def _quarantine(kept: Mapping[str, Any] | None) -> list[str]:
-    if not kept:
+def _quarantine(quarantine: Mapping[str, Any] | None) -> list[str]:
+    if not quarantine:
         return []
-    if not kept["is_there"]:
-        return [f"kept in {kept['file']}, which no longer exists"]
-    reasons = [f"{entry['records']:>8,} {entry['reason']}" for entry in kept["reasons"][:_SHOWN]]
-    return [f"{kept['records']:,} kept in {kept['file']}", *reasons, *(f"e.g. {text}" for text in kept["examples"])]
+    if not quarantine["is_there"]:
+        return [f"kept in {quarantine['file']}, which no longer exists"]
+    reasons = [f"{entry['records']:>8,} {entry['reason']}" for entry in quarantine["reasons"][:_SHOWN]]
+    examples = [f"e.g. {text}" for text in quarantine["examples"]]
+    return [f"{quarantine['records']:,} kept in {quarantine['file']}", *reasons, *examples]

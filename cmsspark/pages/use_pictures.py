@@ -65,13 +65,13 @@ def _of_day(files: Files, fout: str, job: str, table: str, day: date) -> dict[st
 
 def title_of(job: Job, interval: Interval) -> str:
     """Return the title of a page: what it is about, and when."""
-    when = when_of(interval)
+    label = when_of(interval)
     if job.name == "data_aggregation" or job.of_periods:
-        return f"What CMS read {when}"
+        return f"What CMS read {label}"
     if job.streams:
         stream = STREAMS_BY_NAME[job.streams[0]]
-        return f"What was read {when}, by the logs of {stream.title}"
-    return f"{job.about}, {when}"
+        return f"What was read {label}, by the logs of {stream.title}"
+    return f"{job.about}, {label}"
 
 
 def when_of(interval: Interval) -> str:

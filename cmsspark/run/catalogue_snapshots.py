@@ -51,7 +51,7 @@ def open_snapshots(
     dbs: Dump,
     replicas: Dump | None,
     cache: Path,
-    each: Each = map,
+    map_parts: Each = map,
     *,
     rses_file: str | None = None,
     disk_replicas: DiskReplicas | None = None,
@@ -70,12 +70,14 @@ def open_snapshots(
     if has_accesses:
         identity = dbs.fingerprint(("FILES", "DATASETS"))
         catalogue, built = open_or_build(
-            cache, "catalogue", identity, lambda folder: _build_catalogue(files, dbs, folder, each), check_catalogue
+            cache, "catalogue", identity, lambda folder: _build_catalogue(files, dbs, folder, map_parts),
+            check_catalogue,
         )
     if has_jobs:
         identity = dbs.fingerprint(("BLOCKS", "DATASETS"))
         job_inputs, built_jobs = open_or_build(
-            cache, "job-inputs", identity, lambda folder: _build_job_inputs(files, dbs, folder, each), check_catalogue
+            cache, "job-inputs", identity, lambda folder: _build_job_inputs(files, dbs, folder, map_parts),
+            check_catalogue,
         )
     report = None if catalogue is None else Catalogue(catalogue).report
     if replicas is None:
@@ -84,12 +86,12 @@ def open_snapshots(
     make: DiskReplicas = partial(_parts_of_phedex, files, replicas)
     if replicas.kind == "rucio":
         both += repr(sorted(load_sites(rses_file).items()))
-        make = disk_replicas or partial(_parts_of_rucio, files, replicas, each, rses_file)
+        make = disk_replicas or partial(_parts_of_rucio, files, replicas, map_parts, rses_file)
     at_sites, built_too = open_or_build(
         cache,
         "replicas",
         both,
-        lambda folder: _build_replicas(files, dbs, make, folder, each),
+        lambda folder: _build_replicas(files, dbs, make, folder, map_parts),
         Replicas,
     )
     return Snapshots(catalogue, at_sites, built or built_jobs or built_too, report, job_inputs)
@@ -100,23 +102,23 @@ def list_warnings(report: Report, dbs: Dump) -> list[str]:
     warnings = []
     for suspect in report.suspects:
         file = dbs.tables["FILES"][suspect["part"]].path
-        for count, row, what in (
+        for count, row, problem in (
             (suspect["orphans"], suspect["first_orphan"], "name a dataset that is not in DATASETS"),
             (suspect["odd_names"], suspect["first_odd_name"], "have names that do not begin with a slash"),
         ):
             if count:
                 share = f"{count:,} of {suspect['rows']:,} rows of {file}"
-                warnings.append(f"dbs: {share} {what}, the first in row {row:,}: have columns moved?")
+                warnings.append(f"dbs: {share} {problem}, the first in row {row:,}: have columns moved?")
     return warnings
 
 
-def _build_catalogue(files: Files, dbs: Dump, folder: Path, each: Each) -> None:
+def _build_catalogue(files: Files, dbs: Dump, folder: Path, map_parts: Each) -> None:
     datasets = chain.from_iterable(part() for part in _parts(files, dbs, "DATASETS", ("dataset_id", "dataset")))
     columns = ("logical_file_name", "block_id", "dataset_id", "file_id")
-    build_catalogue(folder, _parts(files, dbs, "FILES", columns), datasets, each=each)
+    build_catalogue(folder, _parts(files, dbs, "FILES", columns), datasets, each=map_parts)
 
 
-def _build_job_inputs(files: Files, dbs: Dump, folder: Path, each: Each) -> None:
+def _build_job_inputs(files: Files, dbs: Dump, folder: Path, map_parts: Each) -> None:
     """Build a catalogue of the names of blocks and of datasets, in which a name's block is its own, if any.
 
     No name is of both, as that of a block has a ``#``.
@@ -124,7 +126,7 @@ def _build_job_inputs(files: Files, dbs: Dump, folder: Path, each: Each) -> None
     datasets = chain.from_iterable(part() for part in _parts(files, dbs, "DATASETS", ("dataset_id", "dataset")))
     parts = [partial(_read_blocks, files, part.path) for part in dbs.tables["BLOCKS"]]
     parts += [partial(_read_datasets, files, part.path) for part in dbs.tables["DATASETS"]]
-    build_catalogue(folder, parts, datasets, each=each)
+    build_catalogue(folder, parts, datasets, each=map_parts)
 
 
 def _read_blocks(files: Files, path: str) -> Iterator[Any]:
@@ -140,11 +142,11 @@ def _read_datasets(files: Files, path: str) -> Iterator[Any]:
         yield table.add_column(1, "block_id", no_block).append_column("row_id", table.column(1))
 
 
-def _build_replicas(files: Files, dbs: Dump, disk_replicas: DiskReplicas, folder: Path, each: Each) -> None:
+def _build_replicas(files: Files, dbs: Dump, disk_replicas: DiskReplicas, folder: Path, map_parts: Each) -> None:
     blocks = _parts(files, dbs, "BLOCKS", ("block_id", "block_name"))
     spill = folder / "spill"
     spill.mkdir()
-    build_replicas(folder, blocks, disk_replicas(spill), each)
+    build_replicas(folder, blocks, disk_replicas(spill), map_parts)
     shutil.rmtree(spill)
 
 
@@ -153,11 +155,11 @@ def _parts_of_phedex(files: Files, phedex: Dump, spill: Path) -> list[Part]:
     return [partial(_read_replicas, files, part.path) for part in phedex.tables[REPLICAS]]
 
 
-def _parts_of_rucio(files: Files, rucio: Dump, each: Each, rses_file: str | None, spill: Path) -> list[Part]:
+def _parts_of_rucio(files: Files, rucio: Dump, map_parts: Each, rses_file: str | None, spill: Path) -> list[Part]:
     """Block replicas on disk, from the replicas of files."""
     opener = partial(opened, files)
     rses, _ = read_rses(rucio, rses_file, opener)
-    return spill_disk_replicas(ProcessTransport(spill, each, opener), RucioScan(rucio, rses))
+    return spill_disk_replicas(ProcessTransport(spill, map_parts, opener), RucioScan(rucio, rses))
 
 
 @contextmanager

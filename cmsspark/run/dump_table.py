@@ -97,7 +97,7 @@ def _describe_rucio(dump: Dump, rows: DumpRows, rse_counts: TableCounts) -> dict
     """Return the entry of the manifest. Raises DataError (65) where too many rows are damaged."""
     read = {table: TableCounts() for table in TABLES if table in dump.tables}
     counts = read | counts_by_table(rows.rucio) | {"RSES": rse_counts}
-    unattached = sum(int(one.columns["count"][0]) for one in rows.rucio if one.kind == UNATTACHED)
+    unattached = sum(int(entry.columns["count"][0]) for entry in rows.rucio if entry.kind == UNATTACHED)
     return {
         "tables": {name: of_table.as_dict() for name, of_table in sorted(counts.items())},
         "unattached_blocks": unattached,

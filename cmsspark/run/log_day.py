@@ -68,8 +68,8 @@ def _run_by_processes(request: DayRequest, job_run: JobRun) -> results.CurrentTa
             )
             return LogDayRun(request, inputs, None, run_context).store_reused(earlier)
         engine_choice.check_index(request, inputs)
-        each = partial(pool.map, what="building the catalogue")
-        day_run = LogDayRun(request, inputs, _snapshots(request, inputs, run_context.log, each), run_context)
+        map_parts = partial(pool.map, label="building the catalogue")
+        day_run = LogDayRun(request, inputs, _snapshots(request, inputs, run_context.log, map_parts), run_context)
         return day_run.count(local.LocalRunner(pool))
 
 
@@ -194,7 +194,7 @@ def _snapshots(
     request: DayRequest,
     inputs: Inputs,
     log: Callable[[str], None],
-    each: Each = map,
+    map_parts: Each = map,
     *,
     has_index: bool = True,
     disk_replicas: catalogue_snapshots.DiskReplicas | None = None,
@@ -207,7 +207,7 @@ def _snapshots(
         inputs.dbs,
         inputs.replicas,
         cache,
-        each,
+        map_parts,
         rses_file=request.settings.rses,
         disk_replicas=disk_replicas,
         has_accesses=has_index and inputs.has_accesses,

@@ -172,12 +172,12 @@ def _position(
         if record.values[column] != most:
             continue
         if source.stream in STREAMS_OF_JOBS:
-            what: str | None = f"job {record.name}"
+            subject: str | None = f"job {record.name}"
         else:
             dataset = "unknown" if catalogue is None else _dataset(record.name, catalogue)
-            what = None if dataset is None else f"dataset {dataset}"
-        if what is not None:
-            return Largest(source.stream, what, column, most, record.file, record.position, least, count)
+            subject = None if dataset is None else f"dataset {dataset}"
+        if subject is not None:
+            return Largest(source.stream, subject, column, most, record.file, record.position, least, count)
     return None
 
 

@@ -88,7 +88,7 @@ class SparkRunner:
             jobs = _persisted(jobs, is_adaptive=False)
             parts.append(jobs.where("packed is null").drop("packed"))
         partitions = math.ceil(total_weight(streams) / (MERGE_BYTES if has_catalogue else SHUFFLED_MERGE_BYTES))
-        scanned = reduce(lambda left, right: left.unionByName(right), parts)
+        scanned = reduce(lambda first, right: first.unionByName(right), parts)
         is_shuffled = bool(of_accesses) and not has_catalogue
         rows = _persisted(merged(scanned, max(1, partitions), context.day), is_adaptive=is_shuffled)
         return SparkResult(rows, context.day, self.tables, jobs, persisted)

@@ -138,12 +138,12 @@ class Lease:
 
 
 @contextmanager
-def hold(files: Files, folder: str, what: str, ttl_s: float = TTL_S) -> Iterator[Lease]:
+def hold(files: Files, folder: str, label: str, ttl_s: float = TTL_S) -> Iterator[Lease]:
     """Yield the lease, which a thread renews until the end of the block.
 
     Raises NotReady (75) that names the holder. Call :meth:`Lease.check` before a result becomes current.
     """
-    lease = Lease(files, folder, what, ttl_s)
+    lease = Lease(files, folder, label, ttl_s)
     lease.take()
     done = threading.Event()
 
@@ -153,7 +153,7 @@ def hold(files: Files, folder: str, what: str, ttl_s: float = TTL_S) -> Iterator
             with suppress(Exception):
                 lease.renew()
 
-    thread = threading.Thread(target=renew, name=f"lease of {what}", daemon=True)
+    thread = threading.Thread(target=renew, name=f"lease of {label}", daemon=True)
     thread.start()
     try:
         yield lease

@@ -28,7 +28,7 @@ _TIMES: Final = "2026-01-15, 20260115, a timestamp, or seconds since 1970"
 
 def read_table(
     path: Path,
-    what: str,
+    label: str,
     columns: Mapping[str, Sequence[str]],
     needed: Sequence[str],
     *,
@@ -48,7 +48,7 @@ def read_table(
     import polars as pl
 
     if not path.is_file():
-        raise InputMissing(f"there is no such file of {what}", where=path, next_step="give a CSV or Parquet file")
+        raise InputMissing(f"there is no such file of {label}", where=path, next_step="give a CSV or Parquet file")
     kind = next((kind for kind in _KINDS if path.name.lower().endswith(kind)), None)
     if kind is None:
         raise UsageError(f"the kind of {path.name} is not known", next_step=f"name it {', '.join(_KINDS)}")
@@ -56,13 +56,13 @@ def read_table(
         table = pl.read_parquet(path) if kind == ".parquet" else _read_csv(path)
     except (pl.exceptions.PolarsError, OSError, EOFError) as error:
         text = (str(error) or type(error).__name__).splitlines()[0]
-        raise DataError(f"the {what} cannot be read", where=path, found=text, next_step="write it again") from None
-    table = _renamed(table, path, what, columns, needed)
+        raise DataError(f"the {label} cannot be read", where=path, found=text, next_step="write it again") from None
+    table = _renamed(table, path, label, columns, needed)
     table = table.with_row_index("_line", 2).filter(~pl.all_horizontal(pl.exclude("_line").is_null()))
     kinds = {name: _find_kind(name, days, numbers, flags) for name in columns if name in table.columns}
     for name, kind_of in kinds.items():
-        table = _typed(table, name, kind_of, path, what)
-    _check(table, path, what, kinds, may_be_null)
+        table = _typed(table, name, kind_of, path, label)
+    _check(table, path, label, kinds, may_be_null)
     return table.drop("_line")
 
 
@@ -85,7 +85,7 @@ def _read_csv(path: Path) -> pl.DataFrame:
 
 
 def _renamed(
-    table: pl.DataFrame, path: Path, what: str, columns: Mapping[str, Sequence[str]], needed: Sequence[str]
+    table: pl.DataFrame, path: Path, label: str, columns: Mapping[str, Sequence[str]], needed: Sequence[str]
 ) -> pl.DataFrame:
     columns_by_name: dict[str, list[str]] = {}
     for name in table.columns:
@@ -95,14 +95,14 @@ def _renamed(
         matches = [spelling for spelling in (name, *spellings) if spelling in columns_by_name]
         if matches and len(columns_by_name[matches[0]]) > 1:
             raise DataError(
-                f"the {what} have the column {matches[0]} more than once", where=path,
+                f"the {label} have the column {matches[0]} more than once", where=path,
                 found=_name_columns(table), next_step="leave one of them",
             )  # fmt: skip
         if matches:
             chosen[columns_by_name[matches[0]][0]] = name
         elif name in needed:
             raise DataError(
-                f"the {what} have no column {' or '.join((name, *spellings))}",
+                f"the {label} have no column {' or '.join((name, *spellings))}",
                 where=path,
                 found=_name_columns(table),
                 next_step=f"name the columns {', '.join(columns)}",
@@ -120,7 +120,7 @@ def _find_kind(name: str, days: Sequence[str], numbers: Sequence[str], flags: Se
     return "day" if name in days else "number" if name in numbers else "flag" if name in flags else "text"
 
 
-def _typed(table: pl.DataFrame, name: str, kind: str, path: Path, what: str) -> pl.DataFrame:
+def _typed(table: pl.DataFrame, name: str, kind: str, path: Path, label: str) -> pl.DataFrame:
     """Return the table with a column in its type. Raises DataError (65) that names the first value of another one."""
     import polars as pl
 
@@ -132,12 +132,12 @@ def _typed(table: pl.DataFrame, name: str, kind: str, path: Path, what: str) -> 
             lost = lost.vstack(table.filter(~typed[name].dt.year().is_between(*_YEARS).fill_null(True)))
     except (pl.exceptions.PolarsError, TypeError) as error:
         raise DataError(
-            f"the column {name} of the {what} has another type", where=path, found=str(error).splitlines()[0],
+            f"the column {name} of the {label} has another type", where=path, found=str(error).splitlines()[0],
             next_step=f"write it as {of_name}",
         ) from None  # fmt: skip
     if len(lost):
         raise DataError(
-            f"the column {name} of the {what} has a value that is not {of_name}",
+            f"the column {name} of the {label} has a value that is not {of_name}",
             where=f"{path}, row {lost['_line'][0]}",
             found=f"{lost[name][0]}, in {len(lost):,} rows" if len(lost) > 1 else str(lost[name][0]),
             next_step=f"write it as {of_name}",
@@ -195,11 +195,11 @@ def _day_of_number(number: pl.Expr) -> pl.Expr:
     return pl.when(number.is_between(19_000_101, 21_001_231)).then(as_day).otherwise(time)
 
 
-def _check(table: pl.DataFrame, path: Path, what: str, kinds: Mapping[str, str], may_be_null: Sequence[str]) -> None:
+def _check(table: pl.DataFrame, path: Path, label: str, kinds: Mapping[str, str], may_be_null: Sequence[str]) -> None:
     import polars as pl
 
     if table.is_empty():
-        raise DataError(f"the {what} have no rows", where=path, next_step="give a file with rows")
+        raise DataError(f"the {label} have no rows", where=path, next_step="give a file with rows")
     required = [name for name in kinds if name not in may_be_null]
     wrong = [pl.col(name).is_null() for name in required]
     wrong += [
@@ -210,7 +210,7 @@ def _check(table: pl.DataFrame, path: Path, what: str, kinds: Mapping[str, str],
     if len(bad):
         row = bad.drop("_line").row(0, named=True)
         raise DataError(
-            f"the {what} have nulls, or numbers that are negative, infinite or above 2^63",
+            f"the {label} have nulls, or numbers that are negative, infinite or above 2^63",
             where=f"{path}, row {bad['_line'][0]}",
             found=f"{', '.join(f'{name} {value}' for name, value in row.items())}; {len(bad):,} such rows",
             next_step="correct or remove them",

@@ -44,26 +44,27 @@ def could_go(files: Files, fout: str, site: str, kind: str, day: date | None) ->
     as_of, stored, table = newest_replicas(files, fout, day)
     replicas = _frame(files, stored, table, ["dataset_name", "site_name", "kind", "present_bytes", "newest_replica_ms"])
     sites = _sites_like(site, replicas["site_name"].drop_nulls().unique().to_list(), f"{table} of {as_of}")
-    there = replicas.filter(pl.col("site_name").is_in(sites) & (pl.col("kind") == kind) & (pl.col("present_bytes") > 0))
+    is_present = pl.col("site_name").is_in(sites) & (pl.col("kind") == kind) & (pl.col("present_bytes") > 0)
+    present = replicas.filter(is_present)
     candidates = _frame(files, of_use, _TABLE, ["dataset_name", "state", "last_access_day", "is_candidate"])
     candidates = candidates.filter("is_candidate")
     forecast = forecast_or_none(files, fout, day)
     about_forecast: list[str] = []
     if forecast is not None:
         likely = forecast.rows.filter(pl.col("probability") >= LIKELY).select("dataset_name")
-        kept = candidates.join(likely, "dataset_name", "anti")
-        count = candidates.height - kept.height
+        unlikely = candidates.join(likely, "dataset_name", "anti")
+        count = candidates.height - unlikely.height
         about_forecast = [f"{count:,} candidates are left out: likely to be popular from {forecast.day} on"]
         about_forecast += forecast.facts()
-        candidates = kept
+        candidates = unlikely
     rows = (
-        there.join(candidates, "dataset_name")
+        present.join(candidates, "dataset_name")
         .with_columns(date_of_ms("newest_replica_ms").alias("newest_replica"))
         .sort("present_bytes", "last_access_day", "dataset_name", "site_name", descending=[True, False, False, False])
     )
-    total, whole = (int(frame["present_bytes"].cast(pl.Int128).sum()) for frame in (rows, there))
+    total, all_bytes = (int(frame["present_bytes"].cast(pl.Int128).sum()) for frame in (rows, present))
     facts = [
-        f"{rows.height:,} of {number_of(there.height, 'dataset')} at sites, {volume(total)} of {volume(whole)}",
+        f"{rows.height:,} of {number_of(present.height, 'dataset')} at sites, {volume(total)} of {volume(all_bytes)}",
         f"last use as of {used_on}, over all sites; replicas as of {as_of}",
         *about_forecast,
     ]
@@ -94,8 +95,9 @@ def _sites_like(site: str, names: list[str], where: str) -> list[str]:
     sites = [name for name in names if matches(name, [site])]
     if sites:
         return sites
-    found = ", ".join(nearest(site, names) or sorted(names)[:10]) or "none"
-    raise InputMissing(f"there is no site {site} in {where}", found=found, next_step="name one of these, or a pattern")
+    candidates = ", ".join(nearest(site, names) or sorted(names)[:10]) or "none"
+    problem = f"there is no site {site} in {where}"
+    raise InputMissing(problem, found=candidates, next_step="name one of these, or a pattern")
 
 
 def _frame(files: Files, stored: CurrentTable, table: str, columns: list[str]) -> pl.DataFrame:

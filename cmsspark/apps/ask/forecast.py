@@ -63,20 +63,20 @@ class StoredForecast:
 
     def facts(self) -> list[str]:
         """Return how good such a forecast was last week, in a line or two."""
-        found = self.last_week
+        scores = self.last_week
         model = self.rows["model"][0] if self.rows.height else None
-        own, baseline = found.get(str(model)), found.get("persistence")
-        if own is None or own["average_precision"] is None:
+        score, baseline = scores.get(str(model)), scores.get("persistence")
+        if score is None or score["average_precision"] is None:
             return ["how good such forecasts are is not known: the store has too few days, or nothing was popular"]
-        interval = f"{own['average_precision_low']:.2f} to {own['average_precision_high']:.2f}"
-        text = f"the forecast of {self._from(own['first_day'])} had an average precision of"
-        text += f" {own['average_precision']:.2f} ({interval})"
-        if baseline is not None and baseline is not own and baseline["average_precision"] is not None:
+        interval = f"{score['average_precision_low']:.2f} to {score['average_precision_high']:.2f}"
+        text = f"the forecast of {self._from(score['first_day'])} had an average precision of"
+        text += f" {score['average_precision']:.2f} ({interval})"
+        if baseline is not None and baseline is not score and baseline["average_precision"] is not None:
             text += f"; popular last week, popular next week: {baseline['average_precision']:.2f}"
         lines = [text]
-        if own["tpr"] is not None and own["tnr"] is not None:
+        if score["tpr"] is not None and score["tnr"] is not None:
             lines.append(
-                f"it found {percent(own['tpr'])} of the popular datasets, and {percent(own['tnr'])} of the others"
+                f"it found {percent(score['tpr'])} of the popular datasets, and {percent(score['tnr'])} of the others"
             )
         return lines + self._baseline_warnings()
 
@@ -110,13 +110,13 @@ def newest_forecast(files: Files, fout: str, day: date | None = None) -> StoredF
     """Return the newest stored forecast, not after ``day``. Raises InputMissing (66) that says what to run."""
     import polars as pl
 
-    found, current = newest(files, fout, _TABLE, day)
+    newest_day, current = newest(files, fout, _TABLE, day)
     columns = ["rank", "probability", "stratum", "last_week_nacc", "model", "threshold", "data_tier", "dataset_name"]
     quality_columns = [
         *("first_day", "model", "stratum", "average_precision", "average_precision_low", "average_precision_high"),
         *("auc", "brier", "tpr", "tnr"),
     ]
-    judged = results.current(files, fout, _JOB, _QUALITY, found)
+    judged = results.current(files, fout, _JOB, _QUALITY, newest_day)
     try:
         rows = pl.from_arrow(table_rows(files, current, _TABLE, [*columns, *_SINCE_QUANTILES]))
     except DataError:
@@ -131,7 +131,7 @@ def newest_forecast(files: Files, fout: str, day: date | None = None) -> StoredF
     threshold = rows["threshold"][0] if rows.height else 0
     # Forecasts of older versions have a threshold only, and are of one week.
     label = about.get("label") or f"more than {threshold:g} accesses in 1 week"
-    return StoredForecast(found, rows.sort("rank"), quality, label, about.get("horizon", 1))
+    return StoredForecast(newest_day, rows.sort("rank"), quality, label, about.get("horizon", 1))
 
 
 def forecast_or_none(files: Files, fout: str, day: date | None = None) -> StoredForecast | None:
@@ -153,15 +153,15 @@ def will_be_popular(files: Files, fout: str, dataset: str | None, data_tier: str
 
     forecast = newest_forecast(files, fout, day)
     rows = forecast.rows
-    for column, wanted in (("dataset_name", dataset), ("data_tier", data_tier)):
-        if wanted is None:
+    for column, value in (("dataset_name", dataset), ("data_tier", data_tier)):
+        if value is None:
             continue
         names = [name for name in rows[column].unique().to_list() if name is not None]
-        matching = [name for name in names if matches(name, [wanted])]
+        matching = [name for name in names if matches(name, [value])]
         if not matching:
-            near = ", ".join(nearest(wanted, names)) or "none like it"
+            near = ", ".join(nearest(value, names)) or "none like it"
             raise InputMissing(
-                f"the forecast has no {column.replace('_', ' ')} {wanted}",
+                f"the forecast has no {column.replace('_', ' ')} {value}",
                 found=near,
                 next_step="check the name; a pattern may have * and ?",
             )

@@ -35,8 +35,8 @@ class Choice:
     def headline(self) -> str:
         """Return its text in the headline of an answer."""
         where = self.site or (f"{self.tier} sites" if self.tier else "all sites")
-        what = " ".join(word for word in (self.data_tier, f"on {self.kind}" if self.kind else "") if word)
-        return f"{what} at {where}" if what else f"at {where}"
+        selected = " ".join(word for word in (self.data_tier, f"on {self.kind}" if self.kind else "") if word)
+        return f"{selected} at {where}" if selected else f"at {where}"
 
     def as_dict(self) -> dict[str, Any]:
         """Return the choice as JSON."""
@@ -55,17 +55,17 @@ class Choice:
             "data_tier": self.data_tier,
             "kind": self.kind,
         }
-        for column, wanted in criteria.items():
-            if wanted is None or column not in rows.columns:
+        for column, value in criteria.items():
+            if value is None or column not in rows.columns:
                 continue
             names = [name for name in rows[column].unique().to_list() if name is not None]
-            matching = [name for name in names if matches(name, [wanted])]
+            matching = [name for name in names if matches(name, [value])]
             if not matching and column != "kind":
-                near = nearest(wanted, names)
+                near = nearest(value, names)
                 some = ", ".join(near or sorted(names)[:10])
                 more = f" and {len(names) - 10} more" if not near and len(names) > 10 else ""
                 raise InputMissing(
-                    f"there is no {_NAMES_OF[column]} {wanted!r}",
+                    f"there is no {_NAMES_OF[column]} {value!r}",
                     where=where,
                     found=f"nearest: {some}" if near else some + more or "none",
                     next_step="name one of these, or a pattern",

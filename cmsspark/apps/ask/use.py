@@ -50,8 +50,8 @@ class Part:
     @classmethod
     def of(cls, title: str, name: str, frame: pl.DataFrame) -> Part:
         """Return the rows of a frame. Jobs are a column of the table only where there are any."""
-        hidden = {one for one in ("job_count",) if one in frame.columns and not frame[one].count()}
-        return cls(title, name, frame.to_dicts(), tuple(one for one in frame.columns if one not in hidden))
+        hidden = {column for column in ("job_count",) if column in frame.columns and not frame[column].count()}
+        return cls(title, name, frame.to_dicts(), tuple(column for column in frame.columns if column not in hidden))
 
     @property
     def headings(self) -> list[str]:
@@ -108,8 +108,8 @@ def who_reads(days: StoredDays, dataset: str, site: str | None) -> Answer:
     from cmsspark.counting.rollup import is_pattern
 
     filters = {"dataset_name": (dataset,)} | ({"site_name": (site,)} if site else {})
-    whole, by_site, by_app, by_dataset = _rolled(days, filters, ("site_name", "app", "dataset_name"))
-    if not whole["nacc"] and not whole["jobs"]["job_count"]:
+    total, by_site, by_app, by_dataset = _rolled(days, filters, ("site_name", "app", "dataset_name"))
+    if not total["nacc"] and not total["jobs"]["job_count"]:
         _check_known(days, "dataset_name", dataset)
         if site:
             _check_known(days, "site_name", site)
@@ -117,22 +117,22 @@ def who_reads(days: StoredDays, dataset: str, site: str | None) -> Answer:
     if is_pattern(dataset):
         parts.append(Part.of("by dataset", "by_dataset", by_dataset))
     about = f"{dataset} at {site}" if site else dataset
-    return _answer(days, about, {"dataset": dataset, "site": site}, whole, parts)
+    return _answer(days, about, {"dataset": dataset, "site": site}, total, parts)
 
 
 def what_is_read_at(days: StoredDays, site: str) -> Answer:
     """Return what is read at the matching sites, by dataset and data tier. Raises as :func:`who_reads`."""
     from cmsspark.counting.rollup import is_pattern
 
-    whole, by_site, by_tier, by_dataset = _rolled(
+    total, by_site, by_tier, by_dataset = _rolled(
         days, {"site_name": (site,)}, ("site_name", "data_tier", "dataset_name")
     )
-    if not whole["nacc"] and not whole["jobs"]["job_count"]:
+    if not total["nacc"] and not total["jobs"]["job_count"]:
         _check_known(days, "site_name", site)
     parts = [Part.of("by data tier", "by_data_tier", by_tier), Part.of("by dataset", "by_dataset", by_dataset)]
     if is_pattern(site):
         parts.insert(0, Part.of("by site", "by_site", by_site))
-    return _answer(days, f"read at {site}", {"site": site}, whole, parts)
+    return _answer(days, f"read at {site}", {"site": site}, total, parts)
 
 
 def _rolled(days: StoredDays, filters: Mapping[str, tuple[str, ...]], keys: Sequence[str]) -> tuple[Any, ...]:
@@ -156,9 +156,9 @@ def _rolled(days: StoredDays, filters: Mapping[str, tuple[str, ...]], keys: Sequ
         _beside_jobs(frame, jobs, key)
         for frame, jobs, key in zip(frames[1:count], frames[count + 1 :], keys, strict=True)
     ]
-    whole, jobs = frames[0].to_dicts()[0], frames[count].to_dicts()[0]
+    total, jobs = frames[0].to_dicts()[0], frames[count].to_dicts()[0]
     jobs = {"job_count": jobs["nacc"] or 0, "distinct_users": jobs["distinct_users"], "cpu_time": jobs["cpu_time"]}
-    return ({**whole, "nacc": whole["nacc"] or 0, "jobs": jobs}, *ordered)
+    return ({**total, "nacc": total["nacc"] or 0, "jobs": jobs}, *ordered)
 
 
 def _beside_jobs(accesses: pl.DataFrame, jobs: pl.DataFrame, key: str) -> pl.DataFrame:
@@ -174,23 +174,23 @@ def _beside_jobs(accesses: pl.DataFrame, jobs: pl.DataFrame, key: str) -> pl.Dat
     )
 
 
-def _answer(days: StoredDays, about: str, question: dict[str, Any], whole: dict[str, Any], parts: list[Part]) -> Answer:
+def _answer(days: StoredDays, about: str, question: dict[str, Any], total: dict[str, Any], parts: list[Part]) -> Answer:
     window = f"{days.period.first} to {days.period.last}, {number_of(len(days.partials), 'day')} stored"
-    jobs = whole["jobs"]
+    jobs = total["jobs"]
     facts = []
-    if not whole["nacc"]:
+    if not total["nacc"]:
         facts.append(f"nobody read it in this period ({window})")
     else:
         facts += [
-            f"{whole['nacc']:,} accesses by {_people(whole['distinct_users'])}, on {whole['day_count']} of these days",
-            f"{number_of(whole['dataset_count'], 'dataset')} read from {number_of(whole['site_count'], 'site')}, "
-            f"{volume(whole['read_bytes']) or 'unknown bytes'} read, {_remote(whole)}",
+            f"{total['nacc']:,} accesses by {_people(total['distinct_users'])}, on {total['day_count']} of these days",
+            f"{number_of(total['dataset_count'], 'dataset')} read from {number_of(total['site_count'], 'site')}, "
+            f"{volume(total['read_bytes']) or 'unknown bytes'} read, {_remote(total)}",
         ]
     if jobs["job_count"]:
         cpu = "" if jobs["cpu_time"] is None else f", {jobs['cpu_time'] / 3600:,.0f} CPU hours"
         facts.append(f"{number_of(jobs['job_count'], 'job')} by {_people(jobs['distinct_users'])}{cpu} (not accesses)")
-    summary = {**question, **window_dict(days), "totals": whole}
-    is_used = whole["nacc"] or jobs["job_count"]
+    summary = {**question, **window_dict(days), "totals": total}
+    is_used = total["nacc"] or jobs["job_count"]
     return Answer(f"{about}, {window}", facts, parts if is_used else [], summary, days.warnings)
 
 
@@ -201,7 +201,7 @@ def window_dict(days: StoredDays) -> dict[str, Any]:
         "last_day": days.period.last.isoformat(),
         "days_stored": len(days.partials),
         "missing_days": [day.isoformat() for day in days.missing],
-        "partial_days": {day.isoformat(): why for day, why in days.partial.items()},
+        "partial_days": {day.isoformat(): reason for day, reason in days.partial.items()},
     }
 
 
@@ -209,23 +209,23 @@ def _people(count: int) -> str:
     return number_of(count, "person", "people") if count else "no known user"
 
 
-def _remote(whole: dict[str, Any]) -> str:
-    if whole["remote_nacc"] is None:
+def _remote(total: dict[str, Any]) -> str:
+    if total["remote_nacc"] is None:
         return "unknown whether remote"
-    return f"{whole['remote_nacc']:,} accesses of them remote"
+    return f"{total['remote_nacc']:,} accesses of them remote"
 
 
-def _check_known(days: StoredDays, column: str, wanted: str) -> None:
+def _check_known(days: StoredDays, column: str, name: str) -> None:
     """Raises InputMissing (66) with similar names where no access and no replica has a matching name."""
     from cmsspark.counting.rollup import matches
 
     names = known_names(days, column)
-    if any(matches(name, [wanted]) for name in names):
+    if any(matches(entry, [name]) for entry in names):
         return
-    what = "dataset" if column == "dataset_name" else "site"
-    near = nearest(wanted, names)
+    kind = "dataset" if column == "dataset_name" else "site"
+    near = nearest(name, names)
     raise InputMissing(
-        f"there is no {what} {wanted}",
+        f"there is no {kind} {name}",
         where=f"{days.fout}, {spans(list(days.partials))}",
         found=f"nearest: {', '.join(near)}" if near else f"{len(names):,} others",
         next_step="give the full name, or a pattern in quotes: '/ZMM*/*/AOD', 'T2_US_*'",
@@ -247,17 +247,17 @@ def known_names(days: StoredDays, column: str) -> set[str]:
     return names - {None}
 
 
-def nearest(wanted: str, names: Iterable[str], count: int = 3) -> list[str]:
-    """Return the names most similar to ``wanted``.
+def nearest(text: str, names: Iterable[str], count: int = 3) -> list[str]:
+    """Return the names most similar to ``text``.
 
     Only names with a similar first part are compared, as comparing is slow.
     """
     by_first: dict[str, list[str]] = {}
     for name in names:
         by_first.setdefault(_first(name), []).append(name)
-    firsts = difflib.get_close_matches(_first(wanted), by_first, n=5, cutoff=0.6)
+    firsts = difflib.get_close_matches(_first(text), by_first, n=5, cutoff=0.6)
     near = sorted(name for first in firsts for name in by_first[first])[:5_000]
-    return difflib.get_close_matches(wanted, near, n=count, cutoff=0.5) or near[:count]
+    return difflib.get_close_matches(text, near, n=count, cutoff=0.5) or near[:count]
 
 
 def _first(name: str) -> str:

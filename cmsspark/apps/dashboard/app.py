@@ -123,8 +123,8 @@ def _check(services: Services) -> Any:
     if token is not None and request.method == "GET":
         if not guard.is_token(token):
             return _login_page(services, "This token is wrong.")
-        kept = {name: value for name, value in request.args.items() if name != "token"}
-        return _let_in(services, services.prefix + request.path + (f"?{urlencode(kept)}" if kept else ""))
+        parameters = {name: value for name, value in request.args.items() if name != "token"}
+        return _let_in(services, services.prefix + request.path + (f"?{urlencode(parameters)}" if parameters else ""))
     if guard.is_cookie(request.cookies.get(guard.cookie_name, "")):
         return None
     return _login_page(services, "")
@@ -188,35 +188,35 @@ def _page(services: Services, page: str) -> Any:
     if page not in registry.PAGES:
         abort(404)
     definition = registry.page(page)
-    asked = _page_request(services, page)
-    if definition.needs_use and not asked.snapshot.days:
+    page_request = _page_request(services, page)
+    if definition.needs_use and not page_request.snapshot.days:
         return render_template("empty.html", **_common(services, page), store=services.database.fout)
     if definition.is_quick:
         # Pages that are made side by side finish late together.
         with _AT_ONCE:
-            content = definition.view(asked)
+            content = definition.view(page_request)
     else:
-        content = definition.view(asked)
-    content = table_order.arranged(content, asked.parameters)
-    download = asked.parameters.get("download")
+        content = definition.view(page_request)
+    content = table_order.arranged(content, page_request.parameters)
+    download = page_request.parameters.get("download")
     if download:
-        return downloads.answer(content, download, asked.parameters.get("format", "csv"), asked.file_stem)
-    rollups = asked.snapshot if services.refresher.is_loaded else None
-    content = replace(content, notes=[*content.notes, *asked.unread_notes(content)])
-    return render_template("page.html", content=content, asked=asked, rollups=rollups, **_common(services, page))
+        return downloads.answer(content, download, page_request.parameters.get("format", "csv"), page_request.file_stem)
+    rollups = page_request.snapshot if services.refresher.is_loaded else None
+    content = replace(content, notes=[*content.notes, *page_request.unread_notes(content)])
+    return render_template("page.html", content=content, asked=page_request, rollups=rollups, **_common(services, page))
 
 
 def _common(services: Services, page: str = "") -> dict[str, Any]:
     definition = registry.page(page) if page else None
-    kept = {key: request.args.getlist(key) for key in (*_KEPT, *FILTERS) if request.args.get(key)}
-    query = f"?{urlencode(kept, doseq=True)}" if kept else ""
+    parameters = {key: request.args.getlist(key) for key in (*_KEPT, *FILTERS) if request.args.get(key)}
+    query = f"?{urlencode(parameters, doseq=True)}" if parameters else ""
     return {"page": page, "definition": definition, "freshness": services.refresher.freshness, "kept_query": query}
 
 
 def _datasets(services: Services) -> Response:
-    asked = _page_request(services, "datasets.json")
-    found = search.suggestions(asked) if asked.snapshot.days else []
-    return Response(json.dumps(found), mimetype="application/json")
+    page_request = _page_request(services, "datasets.json")
+    suggestions = search.suggestions(page_request) if page_request.snapshot.days else []
+    return Response(json.dumps(suggestions), mimetype="application/json")
 
 
 def _words(services: Services) -> Response:
@@ -266,11 +266,11 @@ def _with_form(services: Services, error: CmssparkError, status: int) -> Respons
         return None
     try:
         # The parameters of the address are wrong: the form is that of the page without them.
-        asked = _page_request(services, page, Parameters({}))
-        content = error_forms.content_of(registry.page(page).view(asked), error, request.args)
+        page_request = _page_request(services, page, Parameters({}))
+        content = error_forms.content_of(registry.page(page).view(page_request), error, request.args)
     except CmssparkError:
         return None
-    text = render_template("page.html", content=content, asked=asked, rollups=None, **_common(services, page))
+    text = render_template("page.html", content=content, asked=page_request, rollups=None, **_common(services, page))
     return Response(text, status=status)
 
 

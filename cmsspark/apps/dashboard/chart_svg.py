@@ -41,7 +41,7 @@ def svg(chart: Chart, about: str = "") -> str:
             below = [low if value is None else value for low, value in zip(below, values, strict=True)]
         width = 0.8 / len(names) if chart.kind == "bar" else 0.8 if chart.kind == "columns" else 0
         shift = width * (number + 0.5) - 0.4 if chart.kind == "bar" else 0
-        points = [(x + shift, value) for x, value in zip(_places(chart), values, strict=True)]
+        points = [(x + shift, value) for x, value in zip(_positions(chart), values, strict=True)]
         lines.append(Line(shown(name), points, kind, base, bar=width))
     x, y = _axes(chart, lines)
     if chart.target is not None:
@@ -52,18 +52,19 @@ def svg(chart: Chart, about: str = "") -> str:
     return standalone(drawn, shown(chart.title), shown(about) if about else "")
 
 
-def _places(chart: Chart) -> Sequence[float]:
+def _positions(chart: Chart) -> Sequence[float]:
     return chart.x_values or range(len(chart.labels))
 
 
 def _axes(chart: Chart, lines: Sequence[Line]) -> tuple[Axis, Axis]:
     top = max((value for line in lines for _, value in line.points if value is not None), default=0) or 1
-    places = _places(chart) or [0]
-    room = 0.5 if chart.kind in ("bar", "columns") or len(places) == 1 else 0
-    marks = [(place, shown(label)) for place, label in zip(places, chart.labels, strict=False)]
+    positions = _positions(chart) or [0]
+    room = 0.5 if chart.kind in ("bar", "columns") or len(positions) == 1 else 0
+    marks = [(position, shown(label)) for position, label in zip(positions, chart.labels, strict=False)]
     every = -(-len(marks) // 10) if not chart.is_log_x else 1
     x = Axis(
-        min(places) - room, max(places) + room, chart.x_title, is_log=chart.is_log_x and not room, marks=marks[::every]
+        min(positions) - room, max(positions) + room, chart.x_title,
+        is_log=chart.is_log_x and not room, marks=marks[::every],
     )
     return x, Axis(0, max(top, chart.target or 0), chart.y_title, partial(_number, chart))
 

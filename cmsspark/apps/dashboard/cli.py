@@ -95,7 +95,7 @@ def _skipped(state_dir: Path, store: str) -> dict[tuple[date, str], str]:
 
     days = DailyState(state_dir, store).read().days
     notes = {key: record.skipped for key, record in days.items()}
-    return {split_key(key): f"skipped by {one.user}: {one.reason}" for key, one in notes.items() if one is not None}
+    return {split_key(key): f"skipped by {note.user}: {note.reason}" for key, note in notes.items() if note is not None}
 
 
 def _folders(settings: Settings) -> tuple[Path, Path]:

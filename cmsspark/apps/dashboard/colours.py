@@ -29,7 +29,7 @@ def colours(names: Sequence[str]) -> list[int]:
         >>> colours(["T1", "other"])
         [1, 14]
     """
-    taken = {_FIXED[name] for name in names if name in _FIXED}
+    used = {_FIXED[name] for name in names if name in _FIXED}
     result = []
     for name in names:
         if name == _OTHER:
@@ -38,7 +38,7 @@ def colours(names: Sequence[str]) -> list[int]:
         number = _FIXED.get(name)
         if number is None:
             first = zlib.crc32(name.encode()) % REST if len(names) > 1 else 0
-            number = next((n % REST for n in range(first, first + REST) if n % REST not in taken), first)
-            taken.add(number)
+            number = next((n % REST for n in range(first, first + REST) if n % REST not in used), first)
+            used.add(number)
         result.append(number)
     return result

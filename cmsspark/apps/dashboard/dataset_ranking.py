@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from cmsspark.apps.dashboard.dataset_tables import Sums
-from cmsspark.apps.dashboard.segment import SUMS, Segment, derived
+from cmsspark.apps.dashboard.segment import SUMS, Segment, derived_sql
 from cmsspark.apps.dashboard.selection import Selection
 from cmsspark.apps.dashboard.snapshot import Snapshot
-from cmsspark.apps.dashboard.use import OF_JOBS, whole
+from cmsspark.apps.dashboard.use import OF_JOBS, integer
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,8 +76,8 @@ class DatasetRanking:
 
 def sums_of(snapshot: Snapshot, chosen: Selection, codes: npt.NDArray[np.int64]) -> dict[str, list[int | None]]:
     """Column of ``SUMS`` → its values for the datasets with these numbers."""
-    found = _sums_of_datasets(snapshot, chosen, SUMS, codes)
-    return {column: _cells(_taken(found[column], codes)) for column in SUMS}
+    sums = _sums_of_datasets(snapshot, chosen, SUMS, codes)
+    return {column: _cells(_take(sums[column], codes)) for column in SUMS}
 
 
 def datasets(snapshot: Snapshot, chosen: Selection, measure: str) -> DatasetRanking:
@@ -88,13 +88,13 @@ def datasets(snapshot: Snapshot, chosen: Selection, measure: str) -> DatasetRank
     def make() -> DatasetRanking:
         counted = "job_count" if chosen.is_of_jobs or measure in OF_JOBS else "nacc"
         is_of_users = measure == "users"
-        found = _sums_of_datasets(snapshot, chosen, list(dict.fromkeys((counted, counted if is_of_users else measure))))
+        sums = _sums_of_datasets(snapshot, chosen, list(dict.fromkeys((counted, counted if is_of_users else measure))))
         if is_of_users:
-            found["users"] = _users_of_all(snapshot, chosen)
-        is_there = found[counted][1] | found[measure][1]
+            sums["users"] = _users_of_all(snapshot, chosen)
+        is_there = sums[counted][1] | sums[measure][1]
         is_there &= _are_chosen(snapshot, chosen)
         codes = np.flatnonzero(is_there)
-        amounts, has_value = (part[codes] for part in found[measure])
+        amounts, has_value = (part[codes] for part in sums[measure])
         # Names are in order, so their numbers decide between equal values.
         order = (
             codes[np.lexsort((codes, np.negative(np.where(has_value, amounts, -1))))]
@@ -102,7 +102,7 @@ def datasets(snapshot: Snapshot, chosen: Selection, measure: str) -> DatasetRank
             else codes[sorted(range(len(codes)), key=lambda n: (not has_value[n], -int(amounts[n]), codes[n]))]
         )
         return DatasetRanking(
-            snapshot, chosen, measure, order, _taken(found[counted], order), _taken(found[measure], order)
+            snapshot, chosen, measure, order, _take(sums[counted], order), _take(sums[measure], order)
         )
 
     return snapshot.cached(("datasets", chosen, measure), make)
@@ -115,7 +115,7 @@ def _are_chosen(snapshot: Snapshot, chosen: Selection) -> npt.NDArray[np.bool_]:
     return tiers & campaigns
 
 
-def _taken(sums: Sums, codes: npt.NDArray[np.int64]) -> Sums:
+def _take(sums: Sums, codes: npt.NDArray[np.int64]) -> Sums:
     values, is_there = sums
     return values[codes], is_there[codes]
 
@@ -123,10 +123,10 @@ def _taken(sums: Sums, codes: npt.NDArray[np.int64]) -> Sums:
 def _cells(sums: Sums) -> list[int | None]:
     """Return the sums, None where there is none."""
     values, is_there = sums
-    found: list[int | None] = values.tolist()
+    cells: list[int | None] = values.tolist()
     for number in np.flatnonzero(~is_there):
-        found[number] = None
-    return found
+        cells[number] = None
+    return cells
 
 
 def _sums_of_datasets(
@@ -138,29 +138,30 @@ def _sums_of_datasets(
     """
     inside, cut = snapshot.split(chosen.first, chosen.last)
     filters = {name: chosen.values(name) for name in ("stream", "site_tier") if chosen.values(name)}
-    found = snapshot.datasets.sums(inside, columns, filters, subset)
+    sums = snapshot.datasets.sums(inside, columns, filters, subset)
     if not cut:
-        return found
+        return sums
     names = None if subset is None else [snapshot.datasets.names[code] for code in subset]
     where, parameters = chosen.where(("stream", "site_tier"), days_too=False)
-    own, of_names = _named(names)
+    name_test, of_names = _named(names)
     rows = snapshot.arrow(
         f"SELECT dataset_name, {', '.join(f'sum({name}) AS {name}' for name in columns)} "
         "FROM read_parquet(?, union_by_name = true) "
-        f"WHERE day BETWEEN ? AND ? AND {where.replace('site_tier', derived('site_tier'))} AND {own} GROUP BY 1",
-        [[one.file("detail") for one in cut], chosen.first, chosen.last, *parameters, *of_names],
+        f"WHERE day BETWEEN ? AND ? AND {where.replace('site_tier', derived_sql('site_tier'))} AND {name_test} "
+        "GROUP BY 1",
+        [[segment.file("detail") for segment in cut], chosen.first, chosen.last, *parameters, *of_names],
     )
     positions = snapshot.datasets.positions
     codes = np.array([positions[name] for name in rows["dataset_name"].to_pylist()], np.int64)
     for name in columns:
-        values, is_there = found[name]
+        values, is_there = sums[name]
         added = _integers(rows[name])
         if values.dtype != object and any(value is not None and value >= 1 << 62 for value in added):
             values = values.astype(object)
         values[codes] += np.array([value or 0 for value in added], values.dtype)
         is_there[codes] |= np.array([value is not None for value in added], np.bool_)
-        found[name] = values, is_there
-    return found
+        sums[name] = values, is_there
+    return sums
 
 
 def _integers(column: pa.ChunkedArray) -> list[int | None]:
@@ -169,7 +170,7 @@ def _integers(column: pa.ChunkedArray) -> list[int | None]:
 
     with suppress(pa.ArrowInvalid):
         return list(column.cast(pa.int64()).to_pylist())
-    return [whole(value) for value in column.to_pylist()]
+    return [integer(value) for value in column.to_pylist()]
 
 
 def _named(names: Sequence[str] | None) -> tuple[str, list[object]]:
@@ -199,15 +200,15 @@ def users_of_datasets(snapshot: Snapshot, chosen: Selection, names: Sequence[str
             filters["site_tier"] = tiers
         segments = [snapshot.datasets.segments[number] for number in inside]
         ids = [snapshot.user_tables["tier_users"][number].global_ids for number in inside]
-        is_wanted = [one.wanted_pairs(filters) for one in segments]
+        is_wanted = [segment.wanted_pairs(filters) for segment in segments]
         of_days = _users_of_days(snapshot, chosen, names, cut)
         counts: list[int | None] = []
         for first in range(0, len(codes), _BLOCK):
             block = codes[first : first + _BLOCK]
             # A flag for each person takes a tenth of np.unique's time.
             flags = np.zeros((len(block), snapshot.pseudonyms), np.bool_)
-            for own, global_ids, is_chosen in zip(segments, ids, is_wanted, strict=True):
-                rows, users = own.users(own.places[block], is_chosen)
+            for segment, global_ids, is_chosen in zip(segments, ids, is_wanted, strict=True):
+                rows, users = segment.users(segment.positions[block], is_chosen)
                 flags[rows, global_ids[users]] = True
             for row, parts in enumerate(of_days[first : first + _BLOCK]):
                 for part in parts:
@@ -241,17 +242,17 @@ def _users_of_days(
     import pyarrow.compute as pc
 
     parts: list[list[npt.NDArray[np.int64]]] = [[] for _ in names]
-    wanted = pa.array(names, pa.string())
-    own, of_names = _named(names)
+    value_set = pa.array(names, pa.string())
+    name_test, of_names = _named(names)
     where, parameters = chosen.where_users(("stream", "site_tier"))
     for segment in cut:
         rows = snapshot.arrow(
-            f"SELECT dataset_name, user_id FROM read_parquet(?) WHERE {own} AND {where}",
+            f"SELECT dataset_name, user_id FROM read_parquet(?) WHERE {name_test} AND {where}",
             [segment.file("dataset_users"), *of_names, *parameters],
         )
         number = snapshot.segments.index(segment)
         ids = snapshot.user_tables["tier_users"][number].global_ids[rows["user_id"].to_numpy()]
-        groups = pc.index_in(rows["dataset_name"], value_set=wanted).to_numpy()
+        groups = pc.index_in(rows["dataset_name"], value_set=value_set).to_numpy()
         order = np.argsort(groups, kind="stable")
         bounds = np.searchsorted(groups[order], np.arange(len(names) + 1))
         for position in range(len(names)):

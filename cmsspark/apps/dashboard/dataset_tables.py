@@ -50,35 +50,35 @@ class Lookup:
     last: npt.NDArray[np.uint32]
     _metadata: pq.FileMetaData | None = None
 
-    def rows(self, place: int, name: str, columns: Sequence[str]) -> pa.Table:
+    def rows(self, position: int, name: str, columns: Sequence[str]) -> pa.Table:
         """Return the rows of a dataset; ``place``: its number in the segment. Raises RollupsDamagedError (75)."""
         import pyarrow.parquet as pq
 
-        groups = np.flatnonzero((self.first <= place) & (place <= self.last)).tolist()
-        texts = ["dataset_name", *(one for one in columns if one in ("stream", "site_name", "app", "site_tier"))]
+        groups = np.flatnonzero((self.first <= position) & (position <= self.last)).tolist()
+        texts = ["dataset_name", *(key for key in columns if key in ("stream", "site_name", "app", "site_tier"))]
         with reading_rollups():
             file = pq.ParquetFile(self.path, metadata=self._metadata, read_dictionary=texts)
             self._metadata = file.metadata
         with reading_rollups(), file:
             rows = file.read_row_groups(groups, columns=["dataset_name", *columns], use_threads=False)
-        found = _positions_of(rows["dataset_name"], name)
+        positions = _positions_of(rows["dataset_name"], name)
         rows = rows.drop_columns("dataset_name")
-        if len(found) and found[-1] - found[0] + 1 == len(found):
-            return rows.slice(int(found[0]), len(found))
-        return rows.take(found)
+        if len(positions) and positions[-1] - positions[0] + 1 == len(positions):
+            return rows.slice(int(positions[0]), len(positions))
+        return rows.take(positions)
 
 
 def _positions_of(names: pa.ChunkedArray, name: str) -> Numbers:
     """Return where a name stands in a column whose chunks are dictionaries: numbers are compared, not texts."""
     import pyarrow as pa
 
-    wanted, found, begin = pa.scalar(name), [np.zeros(0, np.int64)], 0
+    scalar, positions, begin = pa.scalar(name), [np.zeros(0, np.int64)], 0
     for chunk in names.chunks:
-        code = chunk.dictionary.index(wanted).as_py()
+        code = chunk.dictionary.index(scalar).as_py()
         if code >= 0:
-            found.append(begin + np.flatnonzero(chunk.indices.to_numpy(zero_copy_only=False) == code))
+            positions.append(begin + np.flatnonzero(chunk.indices.to_numpy(zero_copy_only=False) == code))
         begin += len(chunk)
-    return np.concatenate(found)
+    return np.concatenate(positions)
 
 
 @dataclass
@@ -90,7 +90,7 @@ class SegmentDatasets:
 
     about: About
     codes: npt.NDArray[np.int32]
-    places: npt.NDArray[np.int32]
+    positions: npt.NDArray[np.int32]
     rows: pa.RecordBatch
     people: pa.RecordBatch
     pairs: list[tuple[int, int]]
@@ -104,13 +104,13 @@ class SegmentDatasets:
 
     def column(self, name: str) -> npt.NDArray[Any]:
         """Return a column of the sums; nulls are ``NULL``."""
-        found = self._columns.get(name)
-        if found is None:
-            found = numbers(self.rows.column(name))
+        values = self._columns.get(name)
+        if values is None:
+            values = numbers(self.rows.column(name))
             # Numbers of 64 bits lie in the mapped file; Python's would take memory for each.
-            if found.dtype != object:
-                self._columns[name] = found
-        return found
+            if values.dtype != object:
+                self._columns[name] = values
+        return values
 
     def chosen(self, filters: Mapping[str, Sequence[str]], subset: Numbers | None) -> Any:
         """Return the rows with one of the streams and site tiers of the filters, and a dataset of the subset: all, or
@@ -125,20 +125,20 @@ class SegmentDatasets:
             if not conditions:
                 return slice(None)
             return np.flatnonzero(np.logical_and.reduce([is_chosen[column] for column, is_chosen in conditions]))
-        rows = self._rows_of(self.places[subset])
+        rows = self._rows_of(self.positions[subset])
         for column, is_chosen in conditions:
             rows = rows[is_chosen[column[rows]]]
         return rows
 
-    def bounds(self, places: npt.NDArray[Any]) -> tuple[Numbers, Numbers]:
+    def bounds(self, positions: npt.NDArray[Any]) -> tuple[Numbers, Numbers]:
         """Return where the rows of datasets begin and end; ``places``: their numbers here, none of them -1."""
         # Of another type than the column's, the numbers would have numpy copy the whole column.
-        wanted = places.astype(self.dataset.dtype)
-        return np.searchsorted(self.dataset, wanted, side="left"), np.searchsorted(self.dataset, wanted, side="right")
+        typed = positions.astype(self.dataset.dtype)
+        return np.searchsorted(self.dataset, typed, side="left"), np.searchsorted(self.dataset, typed, side="right")
 
-    def _rows_of(self, places: npt.NDArray[Any]) -> Numbers:
+    def _rows_of(self, positions: npt.NDArray[Any]) -> Numbers:
         """Return the positions of the rows of datasets, in order; places of -1 have none."""
-        begins, ends = self.bounds(np.unique(places[places >= 0]))
+        begins, ends = self.bounds(np.unique(positions[positions >= 0]))
         counts = ends - begins
         before = np.cumsum(counts) - counts
         return np.repeat(begins - before, counts) + np.arange(counts.sum())
@@ -146,21 +146,21 @@ class SegmentDatasets:
     def wanted_pairs(self, filters: Mapping[str, Sequence[str]]) -> npt.NDArray[np.bool_]:
         """Return whether each pair (stream, site tier) is one of those of the filters."""
         names = {"stream": self.about.streams, "site_tier": self.about.site_tiers}
-        wanted = [
+        chosen = [
             all(names[column][pair[n]] in filters.get(column, names[column]) for n, column in enumerate(names))
             for pair in self.pairs
         ]
-        return np.array(wanted, np.bool_)
+        return np.array(chosen, np.bool_)
 
-    def users(self, places: npt.NDArray[Any], is_wanted: npt.NDArray[np.bool_]) -> tuple[Numbers, npt.NDArray[Any]]:
+    def users(self, positions: npt.NDArray[Any], is_wanted: npt.NDArray[np.bool_]) -> tuple[Numbers, npt.NDArray[Any]]:
         """Return the people of some datasets in the wanted pairs of stream and site tier: for each the position of its
         dataset in ``places`` (-1: not in this segment), and its number. One may be there several times.
         """
         offsets, users, pairs = self._people
-        there = np.flatnonzero(places >= 0)
-        begin = offsets[places[there]]
-        lengths = offsets[places[there] + 1] - begin
-        rows = np.repeat(there, lengths)
+        present = np.flatnonzero(positions >= 0)
+        begin = offsets[positions[present]]
+        lengths = offsets[positions[present] + 1] - begin
+        rows = np.repeat(present, lengths)
         # One after another, the ranges that begin at ``begin``.
         at = np.arange(len(rows)) + np.repeat(begin - (np.cumsum(lengths) - lengths), lengths)
         is_chosen = is_wanted[pairs[at]]
@@ -198,8 +198,8 @@ class DatasetTables:
         if not values:
             return np.ones(len(self.names), np.bool_)
         parts = self.parts(column)
-        found: npt.NDArray[np.bool_] = np.logical_or.reduce([parts == value for value in values])
-        return found
+        mask: npt.NDArray[np.bool_] = np.logical_or.reduce([parts == value for value in values])
+        return mask
 
     def sums(
         self,
@@ -214,27 +214,27 @@ class DatasetTables:
         """
         if subset is not None and len(subset) > _MANY * len(self.names):
             subset = None
-        found: dict[str, list[tuple[Numbers, npt.NDArray[Any]]]] = {name: [] for name in columns}
+        parts_of: dict[str, list[tuple[Numbers, npt.NDArray[Any]]]] = {name: [] for name in columns}
         is_there = {name: np.zeros(len(self.names), np.bool_) for name in columns}
-        for one in (self.segments[number] for number in segments):
-            rows = one.chosen(filters, subset)
-            datasets = one.dataset[rows]
+        for segment in (self.segments[number] for number in segments):
+            rows = segment.chosen(filters, subset)
+            datasets = segment.dataset[rows]
             if not len(datasets):
                 continue
             lasts = np.flatnonzero(np.concatenate((datasets[1:] != datasets[:-1], [True])))
-            codes = one.codes[datasets[lasts]]
+            codes = segment.codes[datasets[lasts]]
             for name in columns:
-                values = one.column(name)[rows]
+                values = segment.column(name)[rows]
                 # Differences of running sums take a third of the time of sums of runs, and are exact as well.
                 running = np.cumsum(np.maximum(values, 0).astype(object if values.dtype == object else np.int64))
-                found[name].append((codes, np.diff(running[lasts], prepend=0)))
+                parts_of[name].append((codes, np.diff(running[lasts], prepend=0)))
                 is_there[name][codes] |= np.diff(np.cumsum(values != NULL, dtype=np.int32)[lasts], prepend=0) > 0
-        return {name: (self._added(name, parts), is_there[name]) for name, parts in found.items()}
+        return {name: (self._added(name, parts), is_there[name]) for name, parts in parts_of.items()}
 
     def _added(self, column: str, parts: Sequence[tuple[Numbers, npt.NDArray[Any]]]) -> npt.NDArray[Any]:
         """Return the sums over segments of a column: in 64 bits, or Python's integers where one needs more."""
         is_wide = False
-        if sum(int(one.about.totals[column]) for one in self.segments) >= SAFE:
+        if sum(int(segment.about.totals[column]) for segment in self.segments) >= SAFE:
             estimates = np.zeros(len(self.names))
             for codes, sums in parts:
                 estimates[codes] += sums.astype(np.float64)
@@ -248,8 +248,8 @@ class DatasetTables:
     def last_days(self) -> Numbers:
         """The last day on which an access or a job read each dataset, as days since 1970; ``NULL`` where none did."""
         newest = np.full(len(self.names), NULL, np.int64)
-        for one in self.segments:
-            np.maximum.at(newest, one.codes[one.dataset], one.column("last_day").astype(np.int64))
+        for segment in self.segments:
+            np.maximum.at(newest, segment.codes[segment.dataset], segment.column("last_day").astype(np.int64))
         return newest
 
     def last_day(self, code: int) -> int | None:
@@ -264,18 +264,19 @@ def load(segments: Sequence[Segment]) -> DatasetTables:
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    own = [pq.read_table(one.folder / NAMES_FILE).column(0).combine_chunks().cast(pa.string()) for one in segments]
-    names = sorted({name for column in own for name in column.to_pylist()})
+    name_tables = [pq.read_table(segment.folder / NAMES_FILE) for segment in segments]
+    name_columns = [table.column(0).combine_chunks().cast(pa.string()) for table in name_tables]
+    names = sorted({name for column in name_columns for name in column.to_pylist()})
     every = pa.array(names, pa.string())
     tables = []
-    for one, column in zip(segments, own, strict=True):
+    for segment, column in zip(segments, name_columns, strict=True):
         codes = pc.index_in(column, value_set=every).to_numpy().astype(np.int32)
-        places = np.full(len(names), -1, np.int32)
-        places[codes] = np.arange(len(codes), dtype=np.int32)
-        rows, about = read_mapped(one.folder / SUMS_FILE)
-        people, of_people = read_mapped(one.folder / PEOPLE_FILE)
-        lookups = {name: Lookup(one.file(name), *_bounds(about.groups[name])) for name in LOOKUP_FILES}
-        tables.append(SegmentDatasets(about, codes, places, rows, people, of_people.pairs, lookups))
+        positions = np.full(len(names), -1, np.int32)
+        positions[codes] = np.arange(len(codes), dtype=np.int32)
+        rows, about = read_mapped(segment.folder / SUMS_FILE)
+        people, of_people = read_mapped(segment.folder / PEOPLE_FILE)
+        lookups = {name: Lookup(segment.file(name), *_bounds(about.groups[name])) for name in LOOKUP_FILES}
+        tables.append(SegmentDatasets(about, codes, positions, rows, people, of_people.pairs, lookups))
     return DatasetTables(names, tables)
 
 

@@ -82,8 +82,8 @@ class _Coded:
 
 def _coded(column: pa.ChunkedArray) -> _Coded:
     """Return a column whose chunks have the same dictionary."""
-    whole = column.combine_chunks()
-    return _Coded(whole.dictionary.to_pylist(), whole.indices.to_numpy())
+    combined = column.combine_chunks()
+    return _Coded(combined.dictionary.to_pylist(), combined.indices.to_numpy())
 
 
 def _values(column: pa.ChunkedArray) -> Sums:
@@ -109,7 +109,7 @@ def _sums_by(keys: npt.NDArray[Any], values: Sequence[Sums]) -> list[tuple[Any, 
     for column, is_there in values:
         sums = np.add.reduceat(column[order], starts).tolist()
         has_any = np.logical_or.reduceat(is_there[order], starts)
-        columns.append([value if there else None for value, there in zip(sums, has_any, strict=True)])
+        columns.append([value if any_there else None for value, any_there in zip(sums, has_any, strict=True)])
     return list(zip(*columns, strict=True))
 
 
@@ -126,21 +126,21 @@ def _rows(
     streams = chosen.streams_of_users if file == "dataset_users" else None
     if streams is None:
         streams = chosen.values("stream") or None
-    found = []
-    for number, segment in enumerate(snapshot.segments):
-        own = snapshot.datasets.segments[number]
-        place = int(own.places[code])
-        if place < 0 or segment.days[0] > chosen.last or segment.days[-1] < chosen.first:
+    tables = []
+    for number, stored in enumerate(snapshot.segments):
+        segment = snapshot.datasets.segments[number]
+        position = int(segment.positions[code])
+        if position < 0 or stored.days[0] > chosen.last or stored.days[-1] < chosen.first:
             continue
-        rows = own.lookups[file].rows(place, name, columns)
-        if segment.days[0] < chosen.first or segment.days[-1] > chosen.last:
+        rows = segment.lookups[file].rows(position, name, columns)
+        if stored.days[0] < chosen.first or stored.days[-1] > chosen.last:
             first, last = pa.scalar(chosen.first), pa.scalar(chosen.last)
             rows = rows.filter(pc.and_(pc.greater_equal(rows["day"], first), pc.less_equal(rows["day"], last)))
         if streams is not None:
             rows = rows.filter(pc.is_in(rows["stream"].cast(pa.string()), value_set=pa.array(streams, pa.string())))
         if rows.num_rows:
-            found.append((number, rows))
-    return found
+            tables.append((number, rows))
+    return tables
 
 
 def _together(parts: list[pa.Table]) -> pa.Table:
@@ -149,7 +149,7 @@ def _together(parts: list[pa.Table]) -> pa.Table:
 
     wide = {name for part in parts for name in SUMS if pa.types.is_decimal(part.schema.field(name).type)}
     schema = pa.schema(
-        [pa.field(one.name, pa.decimal128(38, 0) if one.name in wide else one.type) for one in parts[0].schema]
+        [pa.field(field.name, pa.decimal128(38, 0) if field.name in wide else field.type) for field in parts[0].schema]
     )
     return pa.concat_tables([part.cast(schema) for part in parts]).unify_dictionaries()
 

@@ -36,7 +36,7 @@ class Names:
 
     def __init__(self) -> None:
         self._codes: dict[str, dict[str, int]] = {name: {} for name in (*_NAMED, "site_tier", "data_tier", "campaign")}
-        self._derived: dict[str, list[int]] = {name: [] for names in _DERIVATIONS.values() for name in names}
+        self._derived_codes: dict[str, list[int]] = {name: [] for names in _DERIVATIONS.values() for name in names}
         self._orders: dict[str, tuple[Codes, Codes]] = {}
 
     def codes(self, column: str, texts: Sequence[str]) -> Codes:
@@ -45,13 +45,13 @@ class Names:
         new = [text for text in texts if text not in numbers]
         numbers.update(zip(new, range(len(numbers), len(numbers) + len(new)), strict=True))
         for name in _DERIVATIONS.get(column, ()):
-            own = self._codes[name]
-            self._derived[name] += [own.setdefault(part_of(name, text), len(own)) for text in new]
+            numbers_of = self._codes[name]
+            self._derived_codes[name] += [numbers_of.setdefault(part_of(name, text), len(numbers_of)) for text in new]
         return np.fromiter(map(numbers.__getitem__, texts), np.int32, len(texts))
 
-    def derived(self, column: str) -> Codes:
+    def derived_codes(self, column: str) -> Codes:
         """Return the number of a derived column for each number of its source."""
-        return np.array(self._derived[column], np.int32)
+        return np.array(self._derived_codes[column], np.int32)
 
     def texts(self, column: str) -> list[str]:
         """Return the names of a column by number."""
@@ -59,14 +59,14 @@ class Names:
 
     def order(self, column: str) -> tuple[Codes, Codes]:
         """Return the numbers of a column in the order of their names, and for each number its place in this order."""
-        order, places = self._orders.get(column, (np.zeros(0, np.int32),) * 2)
+        order, positions = self._orders.get(column, (np.zeros(0, np.int32),) * 2)
         if len(order) != len(self._codes[column]):
             texts = self.texts(column)
             order = np.array(sorted(range(len(texts)), key=texts.__getitem__), np.int32)
-            places = np.empty_like(order)
-            places[order] = np.arange(len(order), dtype=np.int32)
-            self._orders[column] = order, places
-        return order, places
+            positions = np.empty_like(order)
+            positions[order] = np.arange(len(order), dtype=np.int32)
+            self._orders[column] = order, positions
+        return order, positions
 
 
 @dataclass(frozen=True)
@@ -81,15 +81,15 @@ class DayRows:
     keys: list[str]
 
 
-def read_day(one: StoredInterval, names: Names) -> DayRows:
+def read_day(entry: StoredInterval, names: Names) -> DayRows:
     """Return the partials of a day. Raises DataError (65) where they are damaged."""
-    rows = _stored_rows(one)
-    if rows.num_rows != one.rows:
+    rows = _stored_rows(entry)
+    if rows.num_rows != entry.rows:
         raise DataError(
-            f"the {TABLE} of {one.interval} have another number of rows than their manifest says",
-            where=one.parts[0].path if one.parts else None,
-            found=f"{rows.num_rows:,} rows where {one.rows:,} were written",
-            next_step=f"run_spark data_aggregation --date {one.interval}",
+            f"the {TABLE} of {entry.interval} have another number of rows than their manifest says",
+            where=entry.parts[0].path if entry.parts else None,
+            found=f"{rows.num_rows:,} rows where {entry.rows:,} were written",
+            next_step=f"run_spark data_aggregation --date {entry.interval}",
         )
     codes: Rows = {}
     keys: set[str] = set()
@@ -101,15 +101,15 @@ def read_day(one: StoredInterval, names: Names) -> DayRows:
         codes[name] = of_texts[column.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
         if name == "user":
             keys = {text.partition(":")[0] for text in texts}
-    day = int(np.datetime64(one.first_day, "D").astype(np.int64))
+    day = int(np.datetime64(entry.first_day, "D").astype(np.int64))
     is_of_jobs = np.array([text in STREAMS_OF_JOBS for text in names.texts("stream")], np.bool_)
     return DayRows(day, codes | _sums(rows, is_of_jobs[codes["stream"]]), sorted(keys))
 
 
 def _sums(rows: pa.Table, is_job: npt.NDArray[np.bool_]) -> Rows:
     """Return counts of accesses, and those of jobs in columns of their own; each null in rows of the other kind."""
-    nacc, remote, read = (_whole(rows[name]) for name in ("nacc", "remote_nacc", "read_bytes"))
-    cpu, wc = (_whole(_milliseconds(rows[name])) for name in ("cpu_time", "wc_time"))
+    nacc, remote, read = (_whole_numbers(rows[name]) for name in ("nacc", "remote_nacc", "read_bytes"))
+    cpu, wc = (_whole_numbers(_milliseconds(rows[name])) for name in ("cpu_time", "wc_time"))
     columns = {
         "nacc": _where(nacc, ~is_job),
         "remote_nacc": _where(remote, ~is_job),
@@ -124,7 +124,7 @@ def _sums(rows: pa.Table, is_job: npt.NDArray[np.bool_]) -> Rows:
     return {**{name: columns[name][0] for name in SUMS}, "has": has}
 
 
-def _whole(column: pa.ChunkedArray) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
+def _whole_numbers(column: pa.ChunkedArray) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
     """Return whole numbers, 0 where they are null, and whether they are there."""
     return column.fill_null(0).to_numpy(), column.is_valid().to_numpy()
 
@@ -144,19 +144,19 @@ def _milliseconds(seconds: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.round(pc.multiply(seconds, 1000.0)).cast(pa.int64())
 
 
-def _stored_rows(one: StoredInterval) -> pa.Table:
+def _stored_rows(entry: StoredInterval) -> pa.Table:
     """Return the partials of a day with texts as dictionaries, each column one chunk. Raises DataError (65)."""
     import pyarrow as pa
 
-    if one.fault is not None:
-        raise one.fault
+    if entry.fault is not None:
+        raise entry.fault
     schema, files = stored_table(TABLE), LocalFiles()
-    if one.fmt != "parquet":
-        parts = [part_rows(files, csv_table(one), schema, _STORED)] if one.parts else []
-    elif one.is_converted:
-        parts = [conformed_part(files, part, schema).select(list(_STORED)) for part in one.parts]
+    if entry.fmt != "parquet":
+        parts = [part_rows(files, csv_table(entry), schema, _STORED)] if entry.parts else []
+    elif entry.is_converted:
+        parts = [conformed_part(files, part, schema).select(list(_STORED)) for part in entry.parts]
     else:
-        parts = [part_rows(files, part, schema, _STORED) for part in one.parts]
+        parts = [part_rows(files, part, schema, _STORED) for part in entry.parts]
     plain = schema.arrow()
     texts = pa.dictionary(pa.int32(), pa.string())
     coded = pa.schema([(name, texts if name in _NAMED else plain.field(name).type) for name in _STORED])

@@ -48,11 +48,11 @@ def downloadable(content: Content) -> Iterator[Table | HeatMap]:
 
 def _downloadable(items: Sequence[Any]) -> Iterator[Table | HeatMap]:
     for item in items:
-        found = item.table if isinstance(item, Chart) else item
-        if isinstance(found, Table | HeatMap):
-            yield found
-        elif isinstance(found, Fold):
-            yield from _downloadable(found.items)
+        table = item.table if isinstance(item, Chart) else item
+        if isinstance(table, Table | HeatMap):
+            yield table
+        elif isinstance(table, Fold):
+            yield from _downloadable(table.items)
 
 
 def rows_of(table: Table | HeatMap) -> pa.Table:

@@ -125,8 +125,8 @@ class PageRequest:
 
     def link(self, page: str, /, **parameters: Any) -> str:
         """Return the address of a page. Parameters that are None or empty are left out."""
-        kept = {name: value for name, value in parameters.items() if value not in (None, "", ())}
-        return f"{self.prefix}/{quote(page)}" + (f"?{urlencode(kept, doseq=True)}" if kept else "")
+        query = {name: value for name, value in parameters.items() if value not in (None, "", ())}
+        return f"{self.prefix}/{quote(page)}" + (f"?{urlencode(query, doseq=True)}" if query else "")
 
     @property
     def path(self) -> str:
@@ -151,8 +151,8 @@ class PageRequest:
         return self._link_with_period("sites", "site", name)
 
     def _link_with_period(self, page: str, key: str, name: str | None) -> str:
-        own = f"{key}={quote_plus(name)}" if name else ""
-        query = "&".join(filter(None, (own, self._period)))
+        selection = f"{key}={quote_plus(name)}" if name else ""
+        query = "&".join(filter(None, (selection, self._period)))
         return f"{self.prefix}/{page}" + (f"?{query}" if query else "")
 
     @cached_property
@@ -161,7 +161,7 @@ class PageRequest:
         address = self.link("", **{key: self.parameters.get(key) for key in ("from", "to", "step", "stream")})
         return address.partition("?")[2]
 
-    def others(self, *names: str) -> list[tuple[str, str]]:
+    def other_parameters(self, *names: str) -> list[tuple[str, str]]:
         """Return the parameters of the address without some, and without the page of a table, for a form of its own."""
         return [
             (name, text)
@@ -177,9 +177,9 @@ class PageRequest:
         is_down = not is_text(column)
         if table.order.column == column.name:
             is_down = not table.order.is_descending
-        return self.here(sort=f"{table.name}.{'-' if is_down else ''}{column.name}", page=None)
+        return self.link_here(sort=f"{table.name}.{'-' if is_down else ''}{column.name}", page=None)
 
-    def here(self, **changes: Any) -> str:
+    def link_here(self, **changes: Any) -> str:
         """Return the address of this page with some parameters changed."""
         return self.link(self.name, **{**self.parameters, **changes})
 
@@ -187,8 +187,9 @@ class PageRequest:
         """Return the form's fields for the period, and links to usual ones."""
         days = self.snapshot.days
         limits = (days[0].isoformat(), days[-1].isoformat())
+        unset = dict.fromkeys(("from2", "to2", "step", "page"))
         presets = [
-            (self.here(**{"from": first, "to": last, "from2": None, "to2": None, "step": None, "page": None}), label)
+            (self.link_here(**unset, **{"from": first, "to": last}), label)
             for label, first, last in selection.presets(days)
         ]
         current = next((label for label, *ends in selection.presets(days) if ends == [chosen.first, chosen.last]), "")
@@ -211,7 +212,7 @@ class PageRequest:
                 *(value for value in values if value not in self.snapshot.names[name]),
                 *self.snapshot.names[name],
             ]
-            choices = [(one or NO_PART, shown(one)) for one in options]
+            choices = [(option or NO_PART, shown(option)) for option in options]
             picked = [value or NO_PART for value in values]
             controls.append(Control(name, FILTERS[name], "", choices, "many", chosen=picked))
         return controls
@@ -236,15 +237,15 @@ class PageRequest:
         """
         stored = set(self.snapshot.days)
         state = self.snapshot.state
-        wanted = [date.fromordinal(n) for n in range(chosen.first.toordinal(), chosen.last.toordinal() + 1)]
-        pending = [day for day in wanted if day in state.pending]
-        missing = [day for day in wanted if day not in stored and day not in state.faults and day not in state.pending]
+        days = [date.fromordinal(n) for n in range(chosen.first.toordinal(), chosen.last.toordinal() + 1)]
+        pending = [day for day in days if day in state.pending]
+        missing = [day for day in days if day not in stored and day not in state.faults and day not in state.pending]
         notes = []
         if pending:
-            text = f"{len(pending):,} of {len(wanted):,} days are not in these numbers yet: {spans(pending)}."
+            text = f"{len(pending):,} of {len(days):,} days are not in these numbers yet: {spans(pending)}."
             notes.append(Note(f"{text} They are being summed up.", "warn"))
         if missing:
-            text = f"{len(missing):,} of {len(wanted):,} days are not stored: {spans(missing)}."
+            text = f"{len(missing):,} of {len(days):,} days are not stored: {spans(missing)}."
             notes.append(Note(f"{text} To count them: cmsspark daily --from {missing[0]} --to {missing[-1]}", "warn"))
         by_reason: dict[str, list[date]] = {}
         for day, reason in state.partial.items():

@@ -190,9 +190,9 @@ def limit_memory(more: int) -> None:
     if not _STATM.is_file():
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    own = int(_STATM.read_text().split()[5]) * resource.getpagesize() + more
+    data_limit = int(_STATM.read_text().split()[5]) * resource.getpagesize() + more
     limits = [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
-    resource.setrlimit(resource.RLIMIT_DATA, (min([own, *limits]), hard))
+    resource.setrlimit(resource.RLIMIT_DATA, (min([data_limit, *limits]), hard))
 
 
 def _answer(database: Database, query: Query) -> tuple[bool, float, bytes]:

@@ -35,8 +35,8 @@ PAGES: Final[Mapping[str, str]] = {
 @cache
 def page(name: str) -> PageDefinition:
     """Return the page of that name. Raises KeyError where there is none."""
-    found: PageDefinition = importlib.import_module(PAGES[name]).PAGE
-    return found
+    definition: PageDefinition = importlib.import_module(PAGES[name]).PAGE
+    return definition
 
 
 def navigation() -> list[tuple[str, str]]:

@@ -125,13 +125,13 @@ class RollupRefresher:
             self._is_in_doubt = False
         stored = self._rollups.stored()
         current = self._snapshot
-        runs = {day: one.run for day, one in stored.items()}
+        runs = {day: entry.run for day, entry in stored.items()}
         if current is not None:
-            held = {**current.state.runs, **{day: runs.get(day, "") for day in current.state.faults}}
-            if held == runs and self._partial(stored) == dict(current.state.partial):
+            summed = {**current.state.runs, **{day: runs.get(day, "") for day in current.state.faults}}
+            if summed == runs and self._partial(stored) == dict(current.state.partial):
                 self._freshness = Freshness(clock.now_ms())
                 return
-            changed = [day for day in runs.keys() | held.keys() if runs.get(day) != held.get(day)]
+            changed = [day for day in runs.keys() | summed.keys() if runs.get(day) != summed.get(day)]
             text = (
                 f"newer results of {spans(changed)} are being added" if changed else "reasons of partial days changed"
             )
@@ -173,7 +173,8 @@ class RollupRefresher:
 
     @staticmethod
     def _partial(stored: dict) -> dict:  # type: ignore[type-arg]
-        return {day: one.partial_reason for day, one in stored.items() if one.partial_reason and one.fault is None}
+        readable = {day: entry for day, entry in stored.items() if entry.fault is None}
+        return {day: entry.partial_reason for day, entry in readable.items() if entry.partial_reason}
 
     def _run(self) -> None:
         while not self._is_over.is_set():
@@ -209,11 +210,12 @@ class _Building:
         if self._days_before is None:
             self._days_before = done
         built = done - self._days_before
-        left = ""
+        remaining = ""
         if built:
             seconds = (time.monotonic() - self._began) / built * pending
-            left = f"; about {seconds / 60:.0f} min left" if seconds >= 90 else f"; about {max(1, seconds):.0f} s left"
-        return f"{done:,} of {done + pending:,} days are summed up for these pages{left}"
+            duration = f"{seconds / 60:.0f} min" if seconds >= 90 else f"{max(1, seconds):.0f} s"
+            remaining = f"; about {duration} left"
+        return f"{done:,} of {done + pending:,} days are summed up for these pages{remaining}"
 
 
 class _Loads:

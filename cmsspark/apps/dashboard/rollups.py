@@ -54,7 +54,7 @@ class RollupState:
     @cached_property
     def runs(self) -> dict[date, str]:
         """The run of each day that the rollups hold."""
-        return {date.fromisoformat(day): run for one in self.segments for day, run in one.index.runs.items()}
+        return {date.fromisoformat(day): run for segment in self.segments for day, run in segment.index.runs.items()}
 
 
 #: Builds the segment of some stored days of a store in a folder.
@@ -89,18 +89,19 @@ class Rollups:
         written.
         """
         stored = self.stored()
-        faults = {day: _text(one.fault) for day, one in stored.items() if one.fault is not None}
+        faults = {day: _text(entry.fault) for day, entry in stored.items() if entry.fault is not None}
         faults |= {
-            day: self._unreadable[day, one.run] for day, one in stored.items() if (day, one.run) in self._unreadable
+            day: self._unreadable[day, entry.run] for day, entry in stored.items()
+            if (day, entry.run) in self._unreadable
         }
-        days = {day: one for day, one in stored.items() if day not in faults}
-        partial = {day: one.partial_reason for day, one in days.items() if one.partial_reason}
+        days = {day: entry for day, entry in stored.items() if day not in faults}
+        partial = {day: entry.partial_reason for day, entry in days.items() if entry.partial_reason}
         streams = {day: interval.streams for day, interval in days.items()}
         groups = {name: [days[day] for day in members] for name, members in segments_of(sorted(days)).items()}
         segments = {name: self._existing(self._folder_of(name, members), members) for name, members in groups.items()}
         missing = [name for name, segment in segments.items() if segment is None]
         while missing:
-            pending = frozenset(one.first_day for name in missing for one in groups[name])
+            pending = frozenset(entry.first_day for name in missing for entry in groups[name])
             offer(_state(segments, dict(faults), partial, streams, pending))
             name = missing.pop()
             segments[name] = self._segment(name, groups[name], faults)
@@ -126,7 +127,7 @@ class Rollups:
         """
         self._verified.clear()
         try:
-            return all(self._is_intact(one.folder, one.index) for one in segments)
+            return all(self._is_intact(segment.folder, segment.index) for segment in segments)
         except OSError as error:
             if exhausted := find_exhaustion(error):
                 raise exhausted from error
@@ -135,11 +136,11 @@ class Rollups:
     def stored(self) -> dict[date, StoredInterval]:
         """Return the stored days, as the store has them now."""
         intervals = self._database.stored(TABLE)
-        return {one.interval: one for one in intervals if isinstance(one.interval, date)}
+        return {entry.interval: entry for entry in intervals if isinstance(entry.interval, date)}
 
     def _folder_of(self, name: str, days: Sequence[StoredInterval]) -> Path:
         """Return the folder of a segment, whose name has a digest of its days and runs."""
-        runs = json.dumps([[str(one.interval), one.run] for one in days])
+        runs = json.dumps([[str(entry.interval), entry.run] for entry in days])
         return self.folder / f"{name}.{hashlib.sha256(runs.encode()).hexdigest()[:_DIGEST]}"
 
     def _segment(self, name: str, days: list[StoredInterval], faults: dict[date, str]) -> Segment | None:
@@ -166,21 +167,21 @@ class Rollups:
     def _readable(self, days: list[StoredInterval], faults: dict[date, str]) -> list[StoredInterval]:
         """Return the days that can be read; the others get their faults. At least one is left out."""
         readable = []
-        for one in days:
-            scratch = self.folder / f".building-{one.interval}-check"
+        for entry in days:
+            scratch = self.folder / f".building-{entry.interval}-check"
             try:
-                self._build([one], self.store, scratch)
-                readable.append(one)
+                self._build([entry], self.store, scratch)
+                readable.append(entry)
             except OutputError:
                 raise
             except CmssparkError as error:
-                self._leave_out(one, error, faults)
+                self._leave_out(entry, error, faults)
             finally:
                 shutil.rmtree(scratch, ignore_errors=True)
         return readable
 
-    def _leave_out(self, one: StoredInterval, error: CmssparkError, faults: dict[date, str]) -> None:
-        faults[one.first_day] = self._unreadable[one.first_day, one.run] = _text(error)
+    def _leave_out(self, entry: StoredInterval, error: CmssparkError, faults: dict[date, str]) -> None:
+        faults[entry.first_day] = self._unreadable[entry.first_day, entry.run] = _text(error)
 
     def _existing(self, folder: Path, days: Sequence[StoredInterval]) -> Segment | None:
         """Return the segment in a folder, or None where it is not there, damaged, or of another version."""
@@ -189,7 +190,7 @@ class Rollups:
         try:
             index = read_index(folder)
             is_whole = index.version == VERSION
-            is_whole = is_whole and index.runs == {str(one.interval): one.run for one in days}
+            is_whole = is_whole and index.runs == {str(entry.interval): entry.run for entry in days}
             is_whole = is_whole and index.files.keys() == FILES
             is_whole = is_whole and self._is_intact(folder, index)
         except (OSError, ValueError) as error:
@@ -210,7 +211,8 @@ class Rollups:
             return True
         with ThreadPoolExecutor(2) as pool:
             digests = pool.map(file_digest, [folder / name for name in index.files])
-            is_same = all(digest == wanted for digest, (_, wanted) in zip(digests, index.files.values(), strict=True))
+            expected = [digest for _, digest in index.files.values()]
+            is_same = list(digests) == expected
         if is_same:
             self._verified.add(folder.name)
         return is_same

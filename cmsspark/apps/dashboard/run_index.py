@@ -47,7 +47,7 @@ class _Manifests:
     """The current run of each day of each job, each manifest read once."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, str, str, str], Run | str] = {}
+        self._runs: dict[tuple[str, str, str, str], Run | str] = {}
         self._lock = threading.Lock()
 
     def read(self, store: str, job: str, day: date) -> Run | str | None:
@@ -61,27 +61,27 @@ class _Manifests:
             return f"{job} of {day}: CURRENT is damaged"
         key = (store, job, day.isoformat(), name)
         with self._lock:
-            if key in self._known:
-                return self._known[key]
+            if key in self._runs:
+                return self._runs[key]
         run = _of_manifest(folder, name, store, f"{job} of {day}")
         with self._lock:
-            if len(self._known) >= _KEPT:
-                self._known.clear()
+            if len(self._runs) >= _KEPT:
+                self._runs.clear()
             if isinstance(run, Run):
-                self._known[key] = run
+                self._runs[key] = run
         return run
 
 
 _MANIFESTS: Final = _Manifests()
 
 
-def _of_manifest(folder: Path, name: str, store: str, what: str) -> Run | str:
+def _of_manifest(folder: Path, name: str, store: str, label: str) -> Run | str:
     if name in ("", ".", "..") or "/" in name:
-        return f"{what}: CURRENT names no run"
+        return f"{label}: CURRENT names no run"
     try:
         manifest = Manifest.of(json.loads((folder / "runs" / name / "manifest.json").read_bytes()))
         run = from_manifest(manifest, store)
-        kept = (
+        shown = (
             "reconciliation",
             "drift",
             "warnings",
@@ -92,10 +92,10 @@ def _of_manifest(folder: Path, name: str, store: str, what: str) -> Run | str:
             "period",
             "damaged",
         )
-        details = {key: manifest.document[key] for key in kept if key in manifest.document}
+        details = {key: manifest.document[key] for key in shown if key in manifest.document}
         return replace(run, details=Manifest.of(details), stored_run=name)
     except (OSError, ValueError, AttributeError) as error:
-        return f"{what}: the manifest of run {name} cannot be read ({type(error).__name__})"
+        return f"{label}: the manifest of run {name} cannot be read ({type(error).__name__})"
 
 
 def read_index(
@@ -117,17 +117,17 @@ def read_index(
                     runs.append(run)
     runs.sort(key=lambda run: (run.began_ms, run.run), reverse=True)
     # Documents of another store's runs are not this store's; those of a run that only the store knows are.
-    own = {run.stored_run for run in runs}
-    published = [entry for entry in published if entry.stored_run in own]
-    why = _why(skipped, days, notes)
-    jobs = [name for name in JOBS if any(run.job == name for run in runs) or any(job == name for _, job in why)]
+    stored_runs = {run.stored_run for run in runs}
+    published = [entry for entry in published if entry.stored_run in stored_runs]
+    reasons = _reasons(skipped, days, notes)
+    jobs = [name for name in JOBS if any(run.job == name for run in runs) or any(job == name for _, job in reasons)]
     cells = table(days, jobs, runs, published)
     # As `cmsspark status` has it: a result that is there is shown.
-    why = {key: text for key, text in why.items() if cells[key].word in NO_RESULT}
-    return RunIndex(jobs, cells | dict.fromkeys(why, Cell("skipped")), current, runs, published, notes, why)
+    reasons = {key: text for key, text in reasons.items() if cells[key].word in NO_RESULT}
+    return RunIndex(jobs, cells | dict.fromkeys(reasons, Cell("skipped")), current, runs, published, notes, reasons)
 
 
-def _why(
+def _reasons(
     skipped: Callable[[], Mapping[tuple[date, str], str]], days: list[date], notes: list[str]
 ) -> dict[tuple[date, str], str]:
     try:
@@ -146,8 +146,8 @@ def stored_jobs(store: str) -> list[str]:
 def stored_job_days(store: str) -> list[date]:
     """Return all days that any job has a result of, in order."""
     files = LocalFiles()
-    found = (when for job in stored_jobs(store) for when in contents.stored_intervals(files, store, job))
-    return sorted({when for when in found if not isinstance(when, Period)})
+    intervals = (interval for job in stored_jobs(store) for interval in contents.stored_intervals(files, store, job))
+    return sorted({interval for interval in intervals if not isinstance(interval, Period)})
 
 
 def report_path(store: str, job: str, interval: str, run: str) -> Path | None:
@@ -178,6 +178,6 @@ def _history(store: str, state_dir: Path, days: list[date], notes: list[str]) ->
     except CmssparkError as error:
         notes.append(" ".join(error.text().split()))
         return [], []
-    own = Path(local_path(store)).resolve()
-    runs = [run for run in runs if not run.details.period and Path(local_path(run.store)).resolve() == own]
+    path = Path(local_path(store)).resolve()
+    runs = [run for run in runs if not run.details.period and Path(local_path(run.store)).resolve() == path]
     return runs, published

@@ -59,8 +59,8 @@ def choices(state_dir: Path, notes: list[str]) -> list[RunChoice]:
     """Return the runs that were measured or watched, the latest first; ``notes`` gets what could not be read."""
     watched = _watched(state_dir, notes)
     by_root = {run.root_pid: run for run in reversed(watched) if run.root_pid}
-    found: list[RunChoice] = []
-    taken: set[str] = set()
+    run_choices: list[RunChoice] = []
+    names: set[str] = set()
     folders = sorted(runs_folder(state_dir).glob("*/run.json"), key=lambda file: file.parent.name)
     for file in folders[-MOST_RUNS:]:
         try:
@@ -68,17 +68,17 @@ def choices(state_dir: Path, notes: list[str]) -> list[RunChoice]:
         except (OSError, msgspec.DecodeError, msgspec.ValidationError) as error:
             notes.append(f"{file} was left out: {error}")
             continue
-        beside = by_root.get(head.root_pid or -1)
+        nearest = by_root.get(head.root_pid or -1)
         # A number of a process is used again after some time: the run must be the same, too.
-        run = beside if beside is not None and abs(beside.start_ms - head.began_ms) < 600_000 else None
-        taken.add(run.run if run else "")
+        run = nearest if nearest is not None and abs(nearest.start_ms - head.began_ms) < 600_000 else None
+        names.add(run.run if run else "")
         name = head.application or head.state
-        found.append(RunChoice(file.parent.name, f"{head.job} {name}", head.began_ms, run.run if run else None))
+        run_choices.append(RunChoice(file.parent.name, f"{head.job} {name}", head.began_ms, run.run if run else None))
     for run in watched:
-        if run.run not in taken:
+        if run.run not in names:
             label = f"suite {run.suite}, release {run.release}" if run.suite else run.job
-            found.append(RunChoice(run.run, label, run.start_ms, run.run, is_measured=False))
-    return sorted(found, key=lambda one: -one.began_ms)[:MOST_RUNS]
+            run_choices.append(RunChoice(run.run, label, run.start_ms, run.run, is_measured=False))
+    return sorted(run_choices, key=lambda choice: -choice.began_ms)[:MOST_RUNS]
 
 
 def view_of(state_dir: Path, choice: RunChoice) -> RunView:

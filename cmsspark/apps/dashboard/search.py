@@ -33,9 +33,9 @@ def matching(names: list[str], text: str) -> list[int]:
 def suggestions(request: PageRequest) -> list[dict[str, Any]]:
     """Datasets whose names match the parameter ``q``, those with the most accesses first, then those of jobs alone."""
     names, sums = _ranked(request.snapshot)
-    found = matching(names, text_parameter(request.parameters, "q"))[:_SUGGESTIONS]
+    numbers = matching(names, text_parameter(request.parameters, "q"))[:_SUGGESTIONS]
     return [
-        {"name": names[number], "nacc": sums[number], "href": request.dataset_link(names[number])} for number in found
+        {"name": names[number], "nacc": sums[number], "href": request.dataset_link(names[number])} for number in numbers
     ]
 
 

@@ -160,10 +160,10 @@ def bytes_of_sets(user_count: int) -> int:
     return max(1, -(-user_count // 64)) * 8
 
 
-def derived(column: str) -> str:
+def derived_sql(column: str) -> str:
     """Return the SQL expression of a derived column; an empty text where the name has no such part."""
     if column == "campaign":
-        return f"split_part({derived('processing_name')}, '-', 1)"
+        return f"split_part({derived_sql('processing_name')}, '-', 1)"
     rule = DERIVED[column]
     return f"split_part({rule.source}, '{rule.separator}', {rule.part + 1})"
 

@@ -61,14 +61,14 @@ def _build(days: Sequence[StoredInterval], store: str, folder: Path) -> SegmentI
     scratch = folder / "scratch"
     scratch.mkdir()
     collected = Days(scratch)
-    keys = {str(one.interval): collected.add(one) for one in days}
+    keys = {str(entry.interval): collected.add(entry) for entry in days}
     writer = SegmentWriter(folder, collected.names, collected.totals)
     _write_days(collected, writer)
     _Datasets(collected, scratch, writer).write()
     shutil.rmtree(scratch)
     files = {path.name: (path.stat().st_size, segment.file_digest(path)) for path in sorted(folder.iterdir())}
-    runs = {str(one.interval): one.run for one in days}
-    return SegmentIndex(segment.VERSION, store, runs, keys, sum(one.rows for one in days), files)
+    runs = {str(entry.interval): entry.run for entry in days}
+    return SegmentIndex(segment.VERSION, store, runs, keys, sum(entry.rows for entry in days), files)
 
 
 def _write_days(collected: Days, writer: SegmentWriter) -> None:
@@ -83,7 +83,7 @@ def _write_days(collected: Days, writer: SegmentWriter) -> None:
     names = collected.names.texts("user")
     width = segment.bytes_of_sets(len(names))
     for name, of_days in collected.sets.items():
-        bits = np.concatenate([np.pad(own, ((0, 0), (0, width - own.shape[1]))) for _, own in of_days])
+        bits = np.concatenate([np.pad(bits, ((0, 0), (0, width - bits.shape[1]))) for _, bits in of_days])
         sets = pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), len(bits), [None, pa.py_buffer(bits)])
         writer.write(name, [{**_joined([keys for keys, _ in of_days]), "users": sets}])
     numbers = np.arange(len(names), dtype=np.uint32)
@@ -142,7 +142,7 @@ class _Datasets:
         self._at_sites.add(site, {"dataset_name": dataset, "stream": stream, "last_day": last_day, **sums})
         is_used = (rows["nacc"] > 0) | (rows["job_count"] > 0)
         last_used = groups.largest(np.where(is_used, rows["day"], NULL))
-        groups = Groups([dataset, stream, self._names.derived("site_tier")[site]])
+        groups = Groups([dataset, stream, self._names.derived_codes("site_tier")[site]])
         keys = dict(zip(("dataset", "stream", "site_tier"), groups.keys, strict=True))
         self._sums.append({**keys, "last_day": groups.largest(last_used), **groups.sums(sums)})
 
@@ -153,10 +153,10 @@ class _Datasets:
             dataset, user = batch["place"], batch.pop("user")
             packed, unpack = pack([dataset, batch["stream"] * self._tiers + batch["site_tier"], user], len(user))
             people, pairs, users = unpack(distinct(packed))
-            own: Rows = {
+            user_rows: Rows = {
                 "dataset": people.astype(np.int32), "pair": pairs.astype(np.uint16), "user": users.astype(kind)
             }  # fmt: skip
-            self._people.append(own)
+            self._people.append(user_rows)
             days = self._days[batch["part"]]
             yield {"dataset_name": dataset, "day": days, **batch, "user_id": user.astype(np.uint32)}
 

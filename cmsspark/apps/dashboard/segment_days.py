@@ -80,9 +80,9 @@ class Days:
         self.users = SortedParts(scratch / "users")
         self.site_days = SortedParts(scratch / "site_days")
 
-    def add(self, one: StoredInterval) -> list[str]:
+    def add(self, entry: StoredInterval) -> list[str]:
         """Add a day, and return the ids of its pseudonym keys. Raises DataError (65) where it is damaged."""
-        day = read_day(one, self.names)
+        day = read_day(entry, self.names)
         self.days.append(day.day)
         self._add_sums(day.rows)
         has_user = day.rows["user"] >= 0
@@ -92,20 +92,20 @@ class Days:
     def _add_sums(self, rows: Rows) -> None:
         groups, keys = self._grouped(rows, ("dataset_name", "stream", "site_name", "app"))
         sums = groups.sums(rows)
-        derived = keys | self._derived(keys)
+        with_derived = keys | self._derive(keys)
         self.detail.add(keys.pop("dataset_name"), keys | sums)
-        groups, keys = self._grouped(derived, _CUBE)
+        groups, keys = self._grouped(with_derived, _CUBE)
         of_cube = groups.sums(sums)
         self.cube.append({"day": self._day(keys), **keys, **of_cube})
         for name in SUMS:
             self.totals[name] += sum(of_cube[name].tolist())
-        groups, keys = self._grouped(derived, ("site_name", "stream", "data_tier", "app"))
+        groups, keys = self._grouped(with_derived, ("site_name", "stream", "data_tier", "app"))
         self.site_days.add(keys.pop("site_name"), keys | groups.sums(sums))
 
     def _add_users(self, rows: Rows) -> None:
         self._add_sets("site_users", rows)
-        keys = self._distinct(rows | self._derived(rows), ("dataset_name", "stream", "site_tier", "user"))
-        rows = keys | self._derived(keys)
+        keys = self._distinct(rows | self._derive(rows), ("dataset_name", "stream", "site_tier", "user"))
+        rows = keys | self._derive(keys)
         self.users.add(keys.pop("dataset_name"), keys)
         for name in ("tier_users", "campaign_users"):
             self._add_sets(name, rows)
@@ -117,21 +117,21 @@ class Days:
 
     def _grouped(self, rows: Rows, columns: Sequence[str]) -> tuple[Groups, Rows]:
         """Return the groups of rows by some columns, in the order of the names of the first, and their keys."""
-        order, places = self.names.order(columns[0])
-        groups = Groups([places[rows[columns[0]]], *(rows[name] for name in columns[1:])])
-        first, *others = groups.keys
-        return groups, dict(zip(columns, (order[first], *others), strict=True))
+        order, positions = self.names.order(columns[0])
+        groups = Groups([positions[rows[columns[0]]], *(rows[name] for name in columns[1:])])
+        first, *remaining = groups.keys
+        return groups, dict(zip(columns, (order[first], *remaining), strict=True))
 
     def _distinct(self, rows: Rows, columns: Sequence[str]) -> Rows:
         """Return the distinct rows of some columns, in the order of the names of the first."""
-        order, places = self.names.order(columns[0])
-        packed, unpack = pack([places[rows[columns[0]]], *(rows[name] for name in columns[1:])], len(rows[columns[0]]))
-        first, *others = (column.astype(np.int32) for column in unpack(distinct(packed)))
-        return dict(zip(columns, (order[first], *others), strict=True))
+        order, positions = self.names.order(columns[0])
+        packed, unpack = pack([positions[rows[columns[0]]], *(rows[key] for key in columns[1:])], len(rows[columns[0]]))
+        first, *remaining = (column.astype(np.int32) for column in unpack(distinct(packed)))
+        return dict(zip(columns, (order[first], *remaining), strict=True))
 
-    def _derived(self, rows: Rows) -> Rows:
+    def _derive(self, rows: Rows) -> Rows:
         return {
-            name: self.names.derived(name)[rows[source]]
+            name: self.names.derived_codes(name)[rows[source]]
             for source, name in (
                 ("dataset_name", "data_tier"),
                 ("dataset_name", "campaign"),

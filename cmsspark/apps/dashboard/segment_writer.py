@@ -75,9 +75,9 @@ class SegmentWriter:
 
         def noted() -> Iterable[Mapping[str, Any]]:
             for rows in batches:
-                places = rows["dataset_name"]
-                lasts = [*range(group - 1, len(places), group), len(places) - 1]
-                bounds.extend((int(places[n - n % group]), int(places[n])) for n in dict.fromkeys(lasts) if n >= 0)
+                datasets = rows["dataset_name"]
+                lasts = [*range(group - 1, len(datasets), group), len(datasets) - 1]
+                bounds.extend((int(datasets[n - n % group]), int(datasets[n])) for n in dict.fromkeys(lasts) if n >= 0)
                 yield rows
 
         self.write(name, noted(), group, _LOOKUP_COMPRESSION)

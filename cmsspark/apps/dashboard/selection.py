@@ -168,8 +168,8 @@ def _months_before(day: date, months: int) -> date:
 
 def _filter(parameters: Mapping[str, Any], name: str) -> list[str]:
     """Return the values of a filter, each once; none for all. ``-`` stands for names without that part."""
-    found = parameters.get(name) or ()
-    texts = [text_parameter({name: text}, name) for text in ((found,) if isinstance(found, str) else found)]
+    value = parameters.get(name) or ()
+    texts = [text_parameter({name: text}, name) for text in ((value,) if isinstance(value, str) else value)]
     return ["" if text == NO_PART else text for text in sorted(set(texts)) if text]
 
 

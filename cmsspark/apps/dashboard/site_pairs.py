@@ -37,14 +37,14 @@ def matrix_sections(request: PageRequest, chosen: Selection) -> list[Section]:
 def site_sections(request: PageRequest, chosen: Selection, site: str) -> list[Section]:
     """Return what a site reads from which sites, and which sites read from it; nothing where no pair is stored."""
     sections = []
-    for name, other, title in (
+    for name, other_side, title in (
         ("reads_from", "source_site", "Reads from"), ("is_read_by", "reader_site", "Is read by")
     ):  # fmt: skip
-        own = _NAMES[1 - _NAMES.index(other)]
-        rows = _pairs(request, chosen, f"{own} = ?", (other,), site)
+        own_side = _NAMES[1 - _NAMES.index(other_side)]
+        rows = _pairs(request, chosen, f"{own_side} = ?", (other_side,), site)
         if rows:
             columns = (
-                Column(other, "Site"),
+                Column(other_side, "Site"),
                 Column("accesses", "Accesses", "count"),
                 Column("read_bytes", "Read", "bytes"),
             )

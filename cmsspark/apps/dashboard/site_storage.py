@@ -40,22 +40,22 @@ def ages(snapshot: Snapshot, database: Database, site: str, kind: str) -> list[A
         [days[-1], site, kind],
     ).rows
     newest = snapshot.days[-1]
-    known = (newest - snapshot.days[0]).days + 1
-    found = []
-    for weeks in (weeks for weeks in AGES if 7 * weeks <= known):
+    recorded = (newest - snapshot.days[0]).days + 1
+    result = []
+    for weeks in (weeks for weeks in AGES if 7 * weeks <= recorded):
         unread = [
             size for name, size in replicas if name not in last or (newest - last[name]).days >= 7 * weeks
         ]  # fmt: skip
-        found.append(Age(weeks, sum(unread), len(unread)))
-    return found
+        result.append(Age(weeks, sum(unread), len(unread)))
+    return result
 
 
-def age_figures(found: list[Age]) -> list[Figure]:
+def age_figures(site_ages: list[Age]) -> list[Figure]:
     """Return a figure for each age."""
     return [
         Figure(f"Unread for {number_of(age.weeks, 'week')}", si(age.bytes, "B"), f"{age.bytes:,} B",
                number_of(age.datasets, "dataset"))
-        for age in found
+        for age in site_ages
     ]  # fmt: skip
 
 

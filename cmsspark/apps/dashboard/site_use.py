@@ -33,7 +33,7 @@ def all_sites(snapshot: Snapshot, chosen: Selection) -> list[tuple[Any, ...]]:
             parameters,
         )
         users = _users(snapshot, chosen)
-        return [(row[0], *map(_whole, row[1:]), users.get(row[0], 0)) for row in rows]
+        return [(row[0], *map(_integer, row[1:]), users.get(row[0], 0)) for row in rows]
 
     return snapshot.cached(("all_sites", chosen), make)
 
@@ -103,7 +103,7 @@ def top_datasets(snapshot: Snapshot, chosen: Selection, site: str) -> list[tuple
             values += [[snapshot.segments[number].file("site_datasets") for number in inside], site, *of_stream]
         if cut:
             parts.append(f"{select} AND {days}")
-            values += [[one.file("detail") for one in cut], site, *of_days]
+            values += [[segment.file("detail") for segment in cut], site, *of_days]
         if not parts:
             return []
         return snapshot.query(
@@ -156,9 +156,9 @@ def _read_lately(
 
     first, last = window(snapshot, weeks)
     read = {name for name, day in last_days(snapshot, site).items() if day >= first}
-    wanted = [name for name in names if name not in read]
+    missing = [name for name in names if name not in read]
     elsewhere = snapshot.cached(("uses", first, last), lambda: _uses(snapshot, first, last))
-    return read, {name: elsewhere[name] for name in wanted if name in elsewhere}
+    return read, {name: elsewhere[name] for name in missing if name in elsewhere}
 
 
 def _uses(snapshot: Snapshot, first: date, last: date) -> dict[str, tuple[int, int]]:
@@ -192,5 +192,5 @@ def _users(snapshot: Snapshot, chosen: Selection) -> dict[str, int | None]:
     return snapshot.cached(("users_of_sites", chosen), make)
 
 
-def _whole(value: Any) -> int | None:
+def _integer(value: Any) -> int | None:
     return None if value is None else int(value)

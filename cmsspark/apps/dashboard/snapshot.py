@@ -114,7 +114,8 @@ class Snapshot:
 
     def files(self, name: str, first: date, last: date) -> list[str]:
         """Return the files of a rollup whose segments have days of the period."""
-        return [one.file(name) for one in self.segments if one.days[0] <= last and one.days[-1] >= first]
+        chosen = [segment for segment in self.segments if segment.days[0] <= last and segment.days[-1] >= first]
+        return [segment.file(name) for segment in chosen]
 
     def split(self, first: date, last: date) -> tuple[list[int], list[Segment]]:
         """Return the numbers of segments that lie within the period, and the segments that it cuts."""
@@ -140,10 +141,10 @@ class Snapshot:
                 ids = [table.global_ids for table in self.user_tables["tier_users"]]
                 columns = ("day", "stream", "site_tier", "data_tier", "campaign")
                 self._lists = [
-                    user_sets.of_lists(rows, _codes(rows, self.names), own)
-                    for own, rows in zip(
+                    user_sets.of_lists(rows, _codes(rows, self.names), user_ids)
+                    for user_ids, rows in zip(
                         ids,
-                        (_read(self.con, one.file("cube_users"), (*columns, "users")) for one in self.segments),
+                        (_read(self.con, segment.file("cube_users"), (*columns, "users")) for segment in self.segments),
                         strict=True,
                     )
                 ]
@@ -157,8 +158,8 @@ class Snapshot:
     def days_of_keys(self) -> dict[str, list[date]]:
         """The days of each pseudonym key, in order."""
         days: dict[str, list[date]] = {}
-        for one in self.segments:
-            for day, keys in one.index.keys.items():
+        for segment in self.segments:
+            for day, keys in segment.index.keys.items():
                 for key in keys:
                     days.setdefault(key, []).append(date.fromisoformat(day))
         return days
@@ -192,7 +193,7 @@ def _values(con: duckdb.DuckDBPyConnection, segments: Sequence[Segment], column:
     if not segments:
         return []
     file = "site_days" if column == "site_name" else "cube"
-    paths = [one.file(file) for one in segments]
+    paths = [segment.file(file) for segment in segments]
     rows = con.execute(f"SELECT DISTINCT {column} FROM read_parquet(?) ORDER BY 1", [paths]).fetchall()
     return [row[0] for row in rows]
 
@@ -201,9 +202,9 @@ def _load_cube(con: duckdb.DuckDBPyConnection, segments: Sequence[Segment]) -> N
     keys = ("stream", "site_tier", "data_tier", "campaign")
     columns = ", ".join(f"{name} {name}_enum" for name in keys) + ", " + _sum_columns(con, segments, "cube")
     con.execute(f"CREATE TABLE cube (day DATE, {columns})")
-    for one in segments:
+    for segment in segments:
         con.execute(
-            f"INSERT INTO cube SELECT day, {', '.join((*keys, *SUMS))} FROM read_parquet(?)", [one.file("cube")]
+            f"INSERT INTO cube SELECT day, {', '.join((*keys, *SUMS))} FROM read_parquet(?)", [segment.file("cube")]
         )
 
 
@@ -212,18 +213,18 @@ def _load_sites(con: duckdb.DuckDBPyConnection, segments: Sequence[Segment]) -> 
     columns = _sum_columns(con, segments, "site_days", wide=True)
     con.execute(f"CREATE TABLE site_totals (day DATE, site_name site_name_enum, stream stream_enum, {columns})")
     sums = ", ".join(f"sum({name})" for name in SUMS)
-    for one in segments:
+    for segment in segments:
         con.execute(
             f"INSERT INTO site_totals SELECT day, site_name, stream, {sums} FROM read_parquet(?) GROUP BY ALL",
-            [one.file("site_days")],
+            [segment.file("site_days")],
         )
 
 
 def _sum_columns(con: duckdb.DuckDBPyConnection, segments: Sequence[Segment], name: str, *, wide: bool = False) -> str:
     """Return the definitions of the sums: 64 bits, or 128 where a segment has larger ones."""
     large: set[str] = set(SUMS) if wide else set()
-    for one in segments:
-        rows = con.execute("DESCRIBE SELECT * FROM read_parquet(?)", [one.file(name)]).fetchall()
+    for segment in segments:
+        rows = con.execute("DESCRIBE SELECT * FROM read_parquet(?)", [segment.file(name)]).fetchall()
         large |= {row[0] for row in rows if str(row[1]).startswith("DECIMAL")}
     return ", ".join(f"{column} {'HUGEINT' if column in large else 'BIGINT'}" for column in SUMS)
 
@@ -233,11 +234,12 @@ def _load_users(
 ) -> tuple[int, dict[str, list[UserTable]]]:
     numbers: dict[str, int] = {}
     tables: dict[str, list[UserTable]] = {name: [] for name in BIT_FILES}
-    for one in segments:
-        own = con.execute("SELECT user_key FROM read_parquet(?) ORDER BY user_id", [one.file("users")]).fetchall()
-        ids = np.fromiter((numbers.setdefault(row[0], len(numbers)) for row in own), np.int64, len(own))
+    for segment in segments:
+        sql = "SELECT user_key FROM read_parquet(?) ORDER BY user_id"
+        user_keys = con.execute(sql, [segment.file("users")]).fetchall()
+        ids = np.fromiter((numbers.setdefault(row[0], len(numbers)) for row in user_keys), np.int64, len(user_keys))
         for name, keys in BIT_FILES.items():
-            rows = _read(con, one.file(name), (*keys, "users"))
+            rows = _read(con, segment.file(name), (*keys, "users"))
             tables[name].append(user_sets.of_bits(rows, _codes(rows, names), ids))
     return len(numbers), tables
 
@@ -257,6 +259,6 @@ def _codes(rows: pa.Table, names: Mapping[str, list[str]]) -> dict[str, user_set
         if column == "day":
             codes[column] = rows[column].cast(pa.int32()).to_numpy()
         elif column != "users":
-            found = pc.index_in(rows[column].cast(pa.string()), value_set=pa.array(names[column], pa.string()))
-            codes[column] = found.to_numpy().astype(np.int32)
+            positions = pc.index_in(rows[column].cast(pa.string()), value_set=pa.array(names[column], pa.string()))
+            codes[column] = positions.to_numpy().astype(np.int32)
     return codes

@@ -58,9 +58,9 @@ class Connection(HTTPChannel):  # type: ignore[misc]
         """Close the connection; the loop then removes it, also where the client does not read."""
         self.will_close = True
         # The loop may have closed it meanwhile.
-        if (own := self.socket) is not None:
+        if (open_socket := self.socket) is not None:
             with suppress(OSError):
-                own.shutdown(socket.SHUT_RDWR)
+                open_socket.shutdown(socket.SHUT_RDWR)
 
 
 class DeadlineServer(TcpWSGIServer):  # type: ignore[misc]

@@ -61,31 +61,31 @@ class SortedParts:
         The columns of a batch are those of the parts, ``place``, the key's position in ``order``, and ``part``. A key
         is in one batch.
         """
-        places = np.empty(len(order), np.int64)
-        places[order] = np.arange(len(order))
+        ranks = np.empty(len(order), np.int64)
+        ranks[order] = np.arange(len(order))
         counts = np.zeros(len(order), np.int64)
         for part in self._parts:
             counts[part.keys] += np.diff(part.starts)
         batch = np.cumsum(counts[order]) // _BATCH
         firsts = np.flatnonzero(starts_of(batch)).tolist()
         for first, end in zip(firsts, [*firsts[1:], len(order)], strict=True):
-            yield self._batch(places, first, end)
+            yield self._batch(ranks, first, end)
 
-    def _batch(self, places: Codes, first: int, end: int) -> dict[str, npt.NDArray[Any]]:
+    def _batch(self, ranks: Codes, first: int, end: int) -> dict[str, npt.NDArray[Any]]:
         bounds, own_places = [], []
         for part in self._parts:
-            own = places[part.keys]
-            begin, stop = np.searchsorted(own, (first, end))
+            part_ranks = ranks[part.keys]
+            begin, stop = np.searchsorted(part_ranks, (first, end))
             bounds.append((part.starts[begin], part.starts[stop]))
-            own_places.append(np.repeat(own[begin:stop], np.diff(part.starts[begin : stop + 1])))
-        place = np.concatenate(own_places)
+            own_places.append(np.repeat(part_ranks[begin:stop], np.diff(part.starts[begin : stop + 1])))
+        joined_ranks = np.concatenate(own_places)
         # Numbers are sorted faster than positions by them, and parts in order are only merged.
-        order = np.sort(place << 32 | np.arange(len(place)), kind="stable") & 0xFFFFFFFF
-        number = np.repeat(np.arange(len(bounds)), [len(own) for own in own_places])
-        rows = {"place": place[order], "part": number[order]}
+        order = np.sort(joined_ranks << 32 | np.arange(len(joined_ranks)), kind="stable") & 0xFFFFFFFF
+        number = np.repeat(np.arange(len(bounds)), [len(part_ranks) for part_ranks in own_places])
+        rows = {"place": joined_ranks[order], "part": number[order]}
         with open(self._path, "rb", buffering=0) as file:
             for name in self._parts[0].columns:
-                parts = [_read(file, part.columns[name], *own) for part, own in zip(self._parts, bounds, strict=True)]
+                parts = [_read(file, part.columns[name], *span) for part, span in zip(self._parts, bounds, strict=True)]
                 rows[name] = np.concatenate(parts)[order]
         return rows
 

@@ -145,12 +145,13 @@ def executors(run: RunMetrics) -> Table:
     )  # fmt: skip
     rows = [
         (
-            own.executor, own.host, own.cores, own.totals.tasks, own.totals.failed_tasks,
-            own.totals.gc_ms / own.totals.run_ms if own.totals.run_ms else None, own.peaks.get("JVMHeapMemory"),
-            own.heap_max_bytes, own.peaks.get("ProcessTreeJVMRSSMemory"), own.peaks.get("ProcessTreePythonRSSMemory"),
-            own.totals.input_bytes, own.totals.shuffle_write_bytes, own.totals.disk_spilled_bytes, own.reason or "",
+            entry.executor, entry.host, entry.cores, entry.totals.tasks, entry.totals.failed_tasks,
+            entry.totals.gc_ms / entry.totals.run_ms if entry.totals.run_ms else None, entry.peaks.get("JVMHeapMemory"),
+            entry.heap_max_bytes, entry.peaks.get("ProcessTreeJVMRSSMemory"),
+            entry.peaks.get("ProcessTreePythonRSSMemory"), entry.totals.input_bytes,
+            entry.totals.shuffle_write_bytes, entry.totals.disk_spilled_bytes, entry.reason or "",
         )
-        for own in run.executors
+        for entry in run.executors
     ]  # fmt: skip
     table = Table("executors", columns, rows, "Executors and driver", limit=_SHOWN, empty="No executor is known.")
     return without_noughts(table)
@@ -206,20 +207,20 @@ def _stage_row(run: RunMetrics, entry: StageEntry) -> tuple[object, ...]:
 
 def stage_timeline(run: RunMetrics) -> Chart:
     """Return which stages ran when: in each slice of time one for each stage that ran in it."""
-    known = [entry for entry in run.stages if entry.duration_ms is not None]
-    if not known:
+    timed = [entry for entry in run.stages if entry.duration_ms is not None]
+    if not timed:
         return _timed("timeline", "Stages over time", [], {}, "stack", "count")
-    first = min(entry.submitted_ms or 0 for entry in known)
-    last = max(entry.completed_ms or 0 for entry in known)
+    first = min(entry.submitted_ms or 0 for entry in timed)
+    last = max(entry.completed_ms or 0 for entry in timed)
     width = max(1, -(-(last - first + 1) // _SLICES))
     slices = [first + width * number for number in range((last - first) // width + 1)]
-    named = sorted(known, key=lambda entry: -(entry.duration_ms or 0))[:_STAGES]
+    named = sorted(timed, key=lambda entry: -(entry.duration_ms or 0))[:_STAGES]
     series: dict[str, list[float | int | None]] = {}
     for entry in sorted(named, key=lambda entry: entry.submitted_ms or 0):
         series[f"{entry.stage}.{entry.attempt} {entry.name}"[:60]] = [int(_runs_in(entry, at, width)) for at in slices]
-    others = [entry for entry in known if entry not in named]
-    if others:
-        series["others"] = [sum(_runs_in(entry, at, width) for entry in others) for at in slices]
+    unnamed = [entry for entry in timed if entry not in named]
+    if unnamed:
+        series["others"] = [sum(_runs_in(entry, at, width) for entry in unnamed) for at in slices]
     labels = [f"{(at - run.began_ms) / 1000:.1f}" for at in slices]
     return _timed("timeline", "Stages that ran, over time", labels, series, "stack", "count")
 
@@ -242,13 +243,13 @@ def process_tree(view: RunView) -> Table:
     for sample in view.samples:
         by_process.setdefault((sample.host, sample.pid, sample.create_ms), []).append(sample)
     rows = []
-    for depth, own in _in_order(list(by_process.values())):
-        last = own[-1]
+    for depth, samples in _in_order(list(by_process.values())):
+        last = samples[-1]
         rows.append((
             f"{'· ' * depth}{last.pid} {last.short_command}", last.role, last.host, last.container or "",
-            *(_most(own, name) for name in ("rss_bytes", "pss_bytes", "virtual_bytes", "cpu_seconds", "read_bytes",
+            *(_most(samples, name) for name in ("rss_bytes", "pss_bytes", "virtual_bytes", "cpu_seconds", "read_bytes",
                                             "write_bytes", "fds")),
-            next((entry.long_command for entry in own if entry.long_command), "")[:300],
+            next((entry.long_command for entry in samples if entry.long_command), "")[:300],
         ))  # fmt: skip
     bar = next(number for number, column in enumerate(columns) if column.name == "rss")
     caption, empty = "Processes and their peaks", "No process was watched."
@@ -257,19 +258,19 @@ def process_tree(view: RunView) -> Table:
 
 def _in_order(processes: Sequence[list[ProcessSample]]) -> list[tuple[int, list[ProcessSample]]]:
     """Processes with their depth in the tree, parents before children."""
-    pids = {(own[0].host, own[0].pid) for own in processes}
+    pids = {(samples[0].host, samples[0].pid) for samples in processes}
     children: dict[tuple[str, int] | None, list[list[ProcessSample]]] = {}
-    for own in processes:
-        parent = (own[0].host, own[0].ppid)
-        children.setdefault(parent if parent in pids and parent[1] != own[0].pid else None, []).append(own)
+    for samples in processes:
+        parent = (samples[0].host, samples[0].ppid)
+        children.setdefault(parent if parent in pids and parent[1] != samples[0].pid else None, []).append(samples)
     result: list[tuple[int, list[ProcessSample]]] = []
-    queue = [(0, own) for own in reversed(children.pop(None, []))]
+    queue = [(0, samples) for samples in reversed(children.pop(None, []))]
     while queue:
-        depth, own = queue.pop()
-        result.append((depth, own))
-        queue += [(depth + 1, entry) for entry in reversed(children.pop((own[0].host, own[0].pid), []))]
+        depth, samples = queue.pop()
+        result.append((depth, samples))
+        queue += [(depth + 1, entry) for entry in reversed(children.pop((samples[0].host, samples[0].pid), []))]
     # A number that was used twice can make a circle: what is in one stands at the end.
-    return result + [(0, own) for rest in children.values() for own in rest]
+    return result + [(0, samples) for orphans in children.values() for samples in orphans]
 
 
 def _most(rows: Sequence[ProcessSample], name: str) -> float | None:

@@ -17,10 +17,10 @@ def arranged(content: Content, parameters: Mapping[str, str]) -> Content:
 
     Raises UsageError (2) for a column or page that a table does not have.
     """
-    asked = (parameters.get("sort", ""), parameters.get("page", ""))
-    if not any(asked):
+    order = (parameters.get("sort", ""), parameters.get("page", ""))
+    if not any(order):
         return content
-    sections = [replace(one, items=[_item(item, *asked) for item in one.items]) for one in content.sections]
+    sections = [replace(section, items=[_item(item, *order) for item in section.items]) for section in content.sections]
     return replace(content, sections=sections)
 
 
@@ -28,7 +28,7 @@ def _item(item: Any, sort: str, page: str) -> Any:
     if isinstance(item, Table):
         return _table(item, sort, page)
     if isinstance(item, Fold):
-        return replace(item, items=[_item(one, sort, page) for one in item.items])
+        return replace(item, items=[_item(part, sort, page) for part in item.items])
     if isinstance(item, Chart) and item.table is not None:
         return replace(item, table=_table(item.table, sort, page))
     return item
@@ -38,9 +38,9 @@ def _table(table: Table, sort: str, page: str) -> Table:
     (sorted_name, _, column), (paged_name, _, number) = sort.partition("."), page.partition(".")
     order = Order()
     if sorted_name == table.name:
-        name = column.removeprefix("-") if column not in {one.name for one in table.columns} else column
-        if name not in {one.name for one in table.columns}:
-            names = ", ".join(one.name for one in table.columns)
+        name = column.removeprefix("-") if column not in {entry.name for entry in table.columns} else column
+        if name not in {entry.name for entry in table.columns}:
+            names = ", ".join(entry.name for entry in table.columns)
             raise UsageError(f"the table {table.name} has no column {name[:80]!r} to sort by", found=names)
         order = Order(name, column != name)
     if paged_name == table.name:

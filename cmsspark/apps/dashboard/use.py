@@ -57,7 +57,7 @@ def totals(snapshot: Snapshot, chosen: Selection) -> dict[str, int | None]:
         where, parameters = chosen.where(list(FILTERS))
         sums = ", ".join(f"sum({name})" for name in SUMS)
         row = snapshot.query(f"SELECT {sums} FROM cube WHERE {where}", parameters)[0]
-        result: dict[str, int | None] = {name: whole(value) for name, value in zip(SUMS, row, strict=True)}
+        result: dict[str, int | None] = {name: integer(value) for name, value in zip(SUMS, row, strict=True)}
         counted = "job_count" if chosen.is_of_jobs else "nacc"
         result[counted] = known_count(snapshot, chosen, result[counted])
         result["users"] = users_by(snapshot, chosen, None, whole_period=True).values.get("", [None])[0]
@@ -92,7 +92,7 @@ def _sums_by(snapshot: Snapshot, chosen: Selection, measure: str, group: str | N
     by_group: dict[str, list[int | None]] = {}
     for day, name, value in rows:
         if value is not None:
-            by_group.setdefault(name, [None] * len(buckets))[position[day]] = whole(value)
+            by_group.setdefault(name, [None] * len(buckets))[position[day]] = integer(value)
     if measure in ("nacc", "job_count"):
         with_zeros(snapshot, chosen, by_group, measure, group)
     return Series(buckets, _with_others(by_group), partial=partial_steps(snapshot, chosen))
@@ -115,11 +115,11 @@ def with_zeros(
 
 def counted_steps(snapshot: Snapshot, chosen: Selection, streams: Sequence[str]) -> list[bool]:
     """Return for each step of the period whether one of its stored days counted one of ``streams``."""
-    own = {*streams} & {chosen.value("stream") or stream for stream in streams}
+    chosen_streams = {*streams} & {chosen.value("stream") or stream for stream in streams}
     steps = {
         chosen.bucket_of(day)
         for day in snapshot.days
-        if chosen.first <= day <= chosen.last and own.intersection(snapshot.state.streams.get(day, ()))
+        if chosen.first <= day <= chosen.last and chosen_streams.intersection(snapshot.state.streams.get(day, ()))
     }
     return [bucket in steps for bucket in chosen.buckets()]
 
@@ -142,9 +142,9 @@ def _with_others(by_group: dict[str, list[int | None]]) -> dict[str, list[int | 
     ordered = sorted(by_group, key=lambda name: (-total(by_group[name]), name))
     named = named_groups({name: total(by_group[name]) for name in ordered})
     shown = {name: by_group[name] for name in named}
-    rest = [by_group[name] for name in ordered if name not in named]
-    if rest:
-        shown[OTHER] = [added(values) for values in zip(*rest, strict=True)]
+    unnamed = [by_group[name] for name in ordered if name not in named]
+    if unnamed:
+        shown[OTHER] = [added(values) for values in zip(*unnamed, strict=True)]
     return shown
 
 
@@ -180,8 +180,8 @@ def users_by(snapshot: Snapshot, chosen: Selection, group: str | None, *, whole_
     for table in tables:
         rows = user_sets.chosen_rows(table, codes, day_number(chosen.first), day_number(chosen.last))
         at = np.searchsorted(starts, table.keys["day"][rows], side="right") - 1
-        own = group_of[table.keys[column][rows]] if column else np.zeros(len(rows), np.int32)
-        counter.add(table, rows, (at * groups + own).astype(np.int32))
+        groups_of_rows = group_of[table.keys[column][rows]] if column else np.zeros(len(rows), np.int32)
+        counter.add(table, rows, (at * groups + groups_of_rows).astype(np.int32))
     counts = counter.counts().reshape(len(buckets), groups)
     is_mixed = _mixed(snapshot, chosen, buckets)
     values: dict[str, list[int | None]] = {}
@@ -199,9 +199,9 @@ def users_by(snapshot: Snapshot, chosen: Selection, group: str | None, *, whole_
     note = (
         "Users cannot be counted over days of two pseudonym keys: such periods have no number." if any(is_mixed) else ""
     )
-    kept = {name: cells for name, cells in values.items() if any(cells) or len(values) == 1}
+    shown_values = {name: cells for name, cells in values.items() if any(cells) or len(values) == 1}
     partial = frozenset() if whole_period else partial_steps(snapshot, chosen)
-    return Series(buckets, kept, is_additive=False, note=note, partial=partial)
+    return Series(buckets, shown_values, is_additive=False, note=note, partial=partial)
 
 
 def codes_of_users(snapshot: Snapshot, chosen: Selection) -> dict[str, list[int]]:
@@ -238,7 +238,7 @@ def _mixed(snapshot: Snapshot, chosen: Selection, buckets: Sequence[date]) -> li
     return [len(snapshot.keys_of(max(a, chosen.first), b)) > 1 for a, b in zip(buckets, ends, strict=True)]
 
 
-def whole(value: Any) -> int | None:
+def integer(value: Any) -> int | None:
     """Return the number as an int; None stays None."""
     return None if value is None else int(value)
 
@@ -250,5 +250,5 @@ def total(values: Sequence[int | None]) -> int:
 
 def added(values: Sequence[int | None]) -> int | None:
     """Return the sum of the values that are there; None where there is none."""
-    there = [value for value in values if value is not None]
-    return sum(there) if there else None
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) if numbers else None

@@ -109,17 +109,19 @@ def of_lists(rows: pa.Table, keys: Mapping[str, Codes], global_ids: npt.NDArray[
     )
 
 
-def chosen_rows(table: UserTable, wanted: Mapping[str, Sequence[int]], first: int, last: int) -> npt.NDArray[np.int64]:
+def chosen_rows(
+    table: UserTable, codes_of: Mapping[str, Sequence[int]], first: int, last: int
+) -> npt.NDArray[np.int64]:
     """Return the rows of days from ``first`` to ``last`` whose keys have one of the wanted codes."""
     days = table.keys["day"]
     mask: Mask = (days >= first) & (days <= last)
-    for name, codes in wanted.items():
-        own = table.keys[name]
-        mask &= np.logical_or.reduce([own == code for code in codes]) if len(codes) else False
+    for name, codes in codes_of.items():
+        key_codes = table.keys[name]
+        mask &= np.logical_or.reduce([key_codes == code for code in codes]) if len(codes) else False
     return np.flatnonzero(mask)
 
 
 def lengths_of(sets: Sequence[UserTable]) -> int:
     """Return the memory of some tables, in bytes."""
-    arrays = [array for one in sets for array in (one.bits, one.users, one.lengths) if array is not None]
+    arrays = [array for table in sets for array in (table.bits, table.users, table.lengths) if array is not None]
     return sum(array.nbytes for array in arrays)

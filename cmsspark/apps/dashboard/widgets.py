@@ -53,7 +53,7 @@ class Chart:
             return {name: list(values) for name, values in self.series.items()}
         has_any = [any(value is not None for value in step) for step in zip(*self.series.values(), strict=True)]
         return {
-            name: [0 if value is None and there else value for value, there in zip(values, has_any, strict=True)]
+            name: [0 if value is None and is_there else value for value, is_there in zip(values, has_any, strict=True)]
             for name, values in self.series.items()
         }
 

@@ -30,17 +30,17 @@ class BranchPlan:
 
 def plan_branches(keys: Iterable[str], definition: Definition) -> BranchPlan:
     """Find the branches of a definition among the keys of a tree, such as ``Jet/Jet.PT``, ``Jet_pt`` or ``Jet.pt``."""
-    known: dict[str, str] = {}
+    key_of: dict[str, str] = {}
     for key in keys:
-        known.setdefault(_normal(key.rpartition("/")[2]), key)
-        known.setdefault(_normal(key), key)
+        key_of.setdefault(_normal(key.rpartition("/")[2]), key)
+        key_of.setdefault(_normal(key), key)
     missing: list[str] = []
     defaulted: list[str] = []
     collections: dict[str, Mapping[str, str | None]] = {}
     for name, spec in definition.spec.collections.items():
         choices = []
         for alias in spec.names:
-            columns = {column: _key(known, alias, branch) for column, branch in spec.columns.items()}
+            columns = {column: _key(key_of, alias, branch) for column, branch in spec.columns.items()}
             lacks = [
                 column
                 for column, key in columns.items()
@@ -55,7 +55,7 @@ def plan_branches(keys: Iterable[str], definition: Definition) -> BranchPlan:
             missing += [f"{alias}.{' or '.join(branch_of(spec.columns[column]).names)}" for column in lacks]
             defaulted += [f"{name}.{column}" for column, key in columns.items() if key is None and column not in lacks]
         collections[name] = columns
-    event = {column: _key(known, "", branch) for column, branch in definition.spec.event.items()}
+    event = {column: _key(key_of, "", branch) for column, branch in definition.spec.event.items()}
     for column, source in event.items():
         branch = branch_of(definition.spec.event[column])
         if source is None and branch.default is None:
@@ -65,9 +65,9 @@ def plan_branches(keys: Iterable[str], definition: Definition) -> BranchPlan:
     return BranchPlan(collections, event, tuple(missing), tuple(defaulted))
 
 
-def _key(known: Mapping[str, str], collection: str, branch: AnyBranch) -> str | None:
+def _key(key_of: Mapping[str, str], collection: str, branch: AnyBranch) -> str | None:
     names = (f"{collection}_{name}" if collection else name for name in branch_of(branch).names)
-    return next((known[normal] for name in names if (normal := _normal(name)) in known), None)
+    return next((key_of[normal] for name in names if (normal := _normal(name)) in key_of), None)
 
 
 def _normal(name: str) -> str:

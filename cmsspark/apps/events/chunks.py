@@ -50,8 +50,8 @@ class Chunk:
             if is_kernel
             else {}
         )
-        others = {name: each for name, each in columns.items() if not (is_kernel and name in KERNEL_COLUMNS)}
-        for name, collection in columns_of(others).items():
+        collections = {name: array for name, array in columns.items() if not (is_kernel and name in KERNEL_COLUMNS)}
+        for name, collection in columns_of(collections).items():
             _check_size(name, len(collection.offsets) - 1, size)
         for name, collection in kernel.items():
             _check_size(name, len(collection.offsets) - 1, size)
@@ -60,7 +60,8 @@ class Chunk:
     def part(self, start: int, stop: int) -> Chunk:
         """Return the events from ``start`` to ``stop``."""
         columns = {
-            name: {column: array[start:stop] for column, array in each.items()} for name, each in self.columns.items()
+            name: {column: array[start:stop] for column, array in arrays.items()}
+            for name, arrays in self.columns.items()
         }
         event = {name: array[start:stop] for name, array in self.event.items()}
         kernel = {name: collection.part(start, stop) for name, collection in self.kernel.items()}
@@ -142,32 +143,32 @@ class _Computation:
         for number, text in enumerate(spec.selection.values(), selected - len(spec.selection)):
             passes = self._numbers(text, "the cut") > 0
             outcome[(outcome == selected) & ~passes] = number
-        own = np.zeros((self.size, len(spec.features)), np.float32)
+        values = np.zeros((self.size, len(spec.features)), np.float32)
         with np.errstate(over="ignore"):
-            for place, (name, feature) in enumerate(spec.features.items()):
+            for index, (name, feature) in enumerate(spec.features.items()):
                 numbers = self._numbers(feature_of(feature).value, f"the feature {name}")
                 import awkward as ak
 
                 self.values[name] = ak.Array(numbers)
-                own[:, place] = numbers
+                values[:, index] = numbers
         weights = np.ones(self.size) if spec.weight is None else self._numbers(spec.weight, "the weight")
         matrix = self._matrix() if low_level and not spec.kernel else None
-        outcome[(outcome == selected) & ~(np.isfinite(own).all(axis=1) & np.isfinite(weights))] = 0
+        outcome[(outcome == selected) & ~(np.isfinite(values).all(axis=1) & np.isfinite(weights))] = 0
         if matrix is not None:
             outcome[(outcome == selected) & ~np.isfinite(matrix).all(axis=(1, 2))] = 0
         entries = np.flatnonzero(outcome == selected)
         if kernel is not None:
             rows = np.searchsorted(kernel.entries, entries)
-            own = np.concatenate([kernel.hlf[rows], own[entries]], axis=1)
+            values = np.concatenate([kernel.hlf[rows], values[entries]], axis=1)
             matrix = None if kernel.low_level is None else kernel.low_level[rows]
         else:
-            own, matrix = own[entries], None if matrix is None else matrix[entries]
-        return EventFeatures(own, matrix, entries, outcome, weights[entries], self._identity(entries))
+            values, matrix = values[entries], None if matrix is None else matrix[entries]
+        return EventFeatures(values, matrix, entries, outcome, weights[entries], self._identity(entries))
 
     def _value(self, text: str) -> Any:
         return Expression.parse(text).evaluate(self.values, self.functions)
 
-    def _numbers(self, text: str, what: str) -> Array:
+    def _numbers(self, text: str, subject: str) -> Array:
         """Return a number of each event in double precision; what is missing is NaN. Raises DataError (65)."""
         import awkward as ak
 
@@ -178,7 +179,7 @@ class _Computation:
         array = ak.Array(value)
         if array.ndim != 1 or array.fields or len(array) != self.size:
             raise DataError(
-                f"{what} is a number for each event", where=text, found=str(array.type)[:120],
+                f"{subject} is a number for each event", where=text, found=str(array.type)[:120],
                 next_step="sum, count, largest or nth make a number of a list",
             )  # fmt: skip
         return np.asarray(np.ma.filled(ak.to_numpy(array, allow_missing=True).astype(np.float64), np.nan))

@@ -187,8 +187,8 @@ def cutflow_command(day: date | None, as_json: bool, fout: str | None, settings_
 
     store = store_of(fout, settings_of(settings_file))
     files = files_of(store, "cmsspark lab events cutflow")
-    found = latest_run(files, store, prepare.NAME, prepare.TABLE, day or dates.today())
-    flow = found.manifest.document["cutflow"]
+    run = latest_run(files, store, prepare.NAME, prepare.TABLE, day or dates.today())
+    flow = run.manifest.document["cutflow"]
     if as_json:
         click.echo(json.dumps(flow, indent=1))
         return

@@ -116,8 +116,8 @@ class Definition:
     @cached_property
     def cuts(self) -> tuple[str, ...]:
         """What becomes of events: the cuts in their order, then ``selected``."""
-        own = tuple(self.spec.selection)
-        return (NOT_FINITE, *(KERNEL_CUTS[1:-1] if self.spec.kernel else ()), *own, SELECTED)
+        cuts = tuple(self.spec.selection)
+        return (NOT_FINITE, *(KERNEL_CUTS[1:-1] if self.spec.kernel else ()), *cuts, SELECTED)
 
     @cached_property
     def limits(self) -> dict[str, float]:

@@ -204,11 +204,11 @@ def _split(lepton: dict[str, Array], particles: _Particles, rng: np.random.Gener
     order = np.argsort(particles.owner, kind="stable")
     owner, kind, width = particles.owner[order], kind[order], particles.width[order]
     eta, phi, pt = _f4(particles.eta[order]), _f4(_in_circle(particles.phi[order])), _f4(particles.pt[order])
-    made = {}
+    records = {}
     for number, name in ((1, "EFlowPhoton"), (2, "EFlowNeutralHadron")):
         mine = kind == number
         columns = {"ET": pt[mine], "Eta": eta[mine], "Phi": phi[mine]}
-        made[name] = _records(np.bincount(owner[mine], minlength=count), columns)
+        records[name] = _records(np.bincount(owner[mine], minlength=count), columns)
     mine = kind == 0
     owners = np.concatenate((np.repeat(np.arange(count), lepton["counts"]), owner[mine]))
     order = np.argsort(owners, kind="stable")
@@ -218,7 +218,7 @@ def _split(lepton: dict[str, Array], particles: _Particles, rng: np.random.Gener
     columns = {name: np.concatenate((lepton[name], values))[order] for name, values in both.items()}
     columns |= {name: _f4(rng.normal(0, 1, len(owners)) * widths) for name in ("X", "Y")}
     columns["Z"] = _f4(rng.normal(0, 40, len(owners)))
-    return {"EFlowTrack": _records(np.bincount(owners, minlength=count), columns), **made}
+    return {"EFlowTrack": _records(np.bincount(owners, minlength=count), columns), **records}
 
 
 def _records(counts: Array, columns: dict[str, Array]) -> Any:

@@ -64,25 +64,25 @@ def run(request: EventRequest, options: DemoOptions) -> list[DemoStep]:
         done.append(DemoStep(name, describe(result), time.monotonic() - began))
         return result
 
-    made = step(
+    paths = step(
         "make files",
         lambda: write_files(files, -(-options.events // 2), files=2, seed=options.seed),
         lambda paths: f"{len(paths)} ROOT files in {files}",
     )
-    progress_line.log(f"events_demo: {len(made)} files in {files}")
+    progress_line.log(f"events_demo: {len(paths)} files in {files}")
     inputs = [f"{name}={files}/{name}_*.root" for name in CLASSES]
     prepared = prepare.PrepareOptions(inputs, low_level=True)
     step("prepare", lambda: prepare.run(request, prepared), _prepared)
     step("sample", lambda: sample.run(request, sample.SampleOptions(options.seed)), lambda table: table.path)
     learn = train.TrainOptions(options.kinds, seed=options.seed, networks=options.networks)
     trained = step("train", lambda: train.run(request, learn), lambda table: table.path)
-    found = search.SearchOptions(trials=options.trials, events=5_000, seed=options.seed)
-    step("search", lambda: search.run(request, found), lambda table: join(table.path, search.FOLDER))
+    search_options = search.SearchOptions(trials=options.trials, events=5_000, seed=options.seed)
+    step("search", lambda: search.run(request, search_options), lambda table: join(table.path, search.FOLDER))
     model = Path(local_path(join(trained.path, train.FOLDER, options.kinds[-1])))
     shutil.rmtree(scores, ignore_errors=True)
     step(
         "score",
-        lambda: score_files(_session(), [str(made[-1])], ScoreRequest(model, default_definition()), str(scores)),
+        lambda: score_files(_session(), [str(paths[-1])], ScoreRequest(model, default_definition()), str(scores)),
         lambda scored: f"{scored.selected:,} of {scored.events:,} events in {scores}",
     )
     return done

@@ -115,7 +115,7 @@ def evaluate(
         )
     guesses = probabilities.argmax(axis=1)
     confusion = _sums(labels * count + guesses, weight, count * count).reshape(count, count)
-    own = probabilities[np.arange(len(labels)), labels]
+    of_label = probabilities[np.arange(len(labels)), labels]
     bins = np.clip((probabilities * SCORE_BINS).astype(np.int64), 0, SCORE_BINS - 1)
     scores = np.array(
         [
@@ -127,16 +127,16 @@ def evaluate(
         classes,
         len(labels),
         float(np.average(guesses == labels, weights=weight)),
-        float(-np.average(np.log(np.clip(own, _SMALLEST, 1)), weights=weight)),
+        float(-np.average(np.log(np.clip(of_label, _SMALLEST, 1)), weights=weight)),
         tuple(roc_curve(labels == label, probabilities[:, label], weight) for label in range(count)),
         confusion,
         scores,
     )
 
 
-def _sums(places: Array, weight: Array, size: int) -> Array:
+def _sums(bins: Array, weight: Array, size: int) -> Array:
     """Return the sums of weights by place: whole numbers where events are counted."""
-    sums = np.bincount(places, weight, minlength=size)
+    sums = np.bincount(bins, weight, minlength=size)
     return sums if weight.dtype.kind == "f" else sums.astype(np.int64)
 
 

@@ -86,8 +86,8 @@ def _check(node: ast.expr, depth: int) -> None:
             raise ExpressionError(f"{ast.unparse(node)} is no call of a function with values")
     elif isinstance(node, ast.BinOp | ast.UnaryOp | ast.Compare | ast.BoolOp):
         operators = node.ops if isinstance(node, ast.Compare) else [node.op]
-        for each in operators:
-            if type(each) not in (*_BINARY, *_COMPARE, ast.USub, ast.UAdd, ast.Invert, ast.Not, ast.And, ast.Or):
+        for operator in operators:
+            if type(operator) not in (*_BINARY, *_COMPARE, ast.USub, ast.UAdd, ast.Invert, ast.Not, ast.And, ast.Or):
                 raise ExpressionError(f"{ast.unparse(node)} has an operator that expressions do not have")
     elif not isinstance(node, ast.Name | ast.Attribute | ast.Subscript | ast.IfExp):
         raise ExpressionError(f"{ast.unparse(node)} is no number, name, comparison or call")
@@ -155,12 +155,12 @@ def _mask(mask: Any, node: ast.Subscript) -> Any:
 
 
 def _comparison(node: ast.Compare, of: Callable[[ast.expr], Any]) -> Any:
-    left, result = of(node.left), None
+    value, result = of(node.left), None
     for comparison, child in zip(node.ops, node.comparators, strict=True):
         right = of(child)
-        step = _COMPARE[type(comparison)](left, right)
+        step = _COMPARE[type(comparison)](value, right)
         result = step if result is None else result & step
-        left = right
+        value = right
     return result
 
 

@@ -67,12 +67,12 @@ def columns_of(arrays: Mapping[str, Mapping[str, Any]]) -> dict[str, Collection]
     for name, columns in arrays.items():
         flat = [flattened(column, f"{name}.{branch}") for branch, column in columns.items()]
         counts = flat[0][0]
-        for branch, (other, _) in zip(columns, flat, strict=True):
-            if not np.array_equal(counts, other):
+        for branch, (branch_counts, _) in zip(columns, flat, strict=True):
+            if not np.array_equal(counts, branch_counts):
                 raise DataError(f"the branches of {name} do not fit each other", where=f"{name}.{branch}")
         values = np.empty((len(flat[0][1]), len(flat)))
-        for place, (_, content) in enumerate(flat):
-            values[:, place] = content
+        for index, (_, content) in enumerate(flat):
+            values[:, index] = content
         collections[name] = Collection(values, np.concatenate(([0], np.cumsum(counts))).astype(np.int64))
     return collections
 

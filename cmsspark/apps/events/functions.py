@@ -48,9 +48,9 @@ def _extreme(name: str) -> Callable[..., Array]:
     return extreme
 
 
-def delta_phi(phi: Array, other: Array) -> Array:
+def delta_phi(phi: Array, reference: Array) -> Array:
     """Return the difference of angles, in (−π, π]."""
-    difference = phi - other
+    difference = phi - reference
     return difference - 2 * np.pi * np.ceil((difference - np.pi) / (2 * np.pi))
 
 
@@ -58,11 +58,11 @@ def _delta_r(eta: Array, phi: Array, other_eta: Array, other_phi: Array) -> Arra
     return np.hypot(eta - other_eta, delta_phi(phi, other_phi))
 
 
-def _is_near(objects: Array, others: Array, distance: float) -> Array:
+def _is_near(objects: Array, references: Array, distance: float) -> Array:
     """Return for each object whether one of the others is nearer than that ΔR."""
     import awkward as ak
 
-    mine, theirs = ak.unzip(ak.cartesian([objects, others], axis=1, nested=True))
+    mine, theirs = ak.unzip(ak.cartesian([objects, references], axis=1, nested=True))
     return ak.any(_delta_r(mine.eta, mine.phi, theirs.eta, theirs.phi) < distance, axis=-1)
 
 
@@ -70,8 +70,8 @@ def _concat(*lists: Array) -> Array:
     """Return the objects of all lists of each event, one list after another, with the columns that all of them have."""
     import awkward as ak
 
-    shared = [name for name in lists[0].fields if all(name in other.fields for other in lists)]
-    return ak.zip({name: ak.concatenate([each[name] for each in lists], axis=1) for name in shared})
+    shared = [name for name in lists[0].fields if all(name in records.fields for records in lists)]
+    return ak.zip({name: ak.concatenate([records[name] for records in lists], axis=1) for name in shared})
 
 
 def _by_falling(objects: Array, key: Array) -> Array:
@@ -81,10 +81,10 @@ def _by_falling(objects: Array, key: Array) -> Array:
     return objects[ak.argsort(-key, axis=1, stable=True)]
 
 
-def _where(condition: Array, value: Array, other: Array) -> Array:
+def _where(condition: Array, value: Array, otherwise: Array) -> Array:
     import awkward as ak
 
-    return ak.where(condition, value, other)
+    return ak.where(condition, value, otherwise)
 
 
 def _not(value: Array) -> Array:

@@ -41,8 +41,8 @@ def fill_histograms(
             f"there is no feature {unknown[0]}", where=folder,
             next_step=f"use one of: {', '.join(layout.feature_names)}",
         )  # fmt: skip
-    places = [layout.feature_names.index(name) for name in names]
-    limits = _limits(folder, layout, names, places, ranges or {})
+    columns = [layout.feature_names.index(name) for name in names]
+    limits = _limits(folder, layout, names, columns, ranges or {})
     histograms = {
         name: hist.Hist(
             hist.axis.StrCategory(layout.class_names, name="class"),
@@ -55,13 +55,13 @@ def fill_histograms(
         for rows in row_groups(part, ["hlf", "label"], optional=("weight",)):
             hlf, weights = matrix_of(rows.column("hlf"), layout.hlf_count), weights_of(rows)
             classes = np.array(layout.class_names)[rows.column("label").to_numpy()]
-            for name, place in zip(names, places, strict=True):
-                histograms[name].fill(classes, hlf[:, place], weight=weights)
+            for name, column in zip(names, columns, strict=True):
+                histograms[name].fill(classes, hlf[:, column], weight=weights)
     return histograms
 
 
 def _limits(
-    folder: Path, layout: EventLayout, names: Sequence[str], places: Sequence[int],
+    folder: Path, layout: EventLayout, names: Sequence[str], columns: Sequence[int],
     ranges: Mapping[str, tuple[float, float]],
 ) -> dict[str, tuple[float, float]]:  # fmt: skip
     """Return the range of each feature: the given one, or that of all events, its upper end included."""
@@ -72,8 +72,8 @@ def _limits(
                 hlf = matrix_of(rows.column("hlf"), layout.hlf_count)
                 low, high = np.minimum(low, hlf.min(axis=0)), np.maximum(high, hlf.max(axis=0))
     limits = {}
-    for name, place in zip(names, places, strict=True):
-        least, most = float(low[place]), float(high[place])
+    for name, column in zip(names, columns, strict=True):
+        least, most = float(low[column]), float(high[column])
         if not np.isfinite([least, most]).all():
             least, most = 0.0, 1.0
         # The largest value belongs to the last bin, not to the overflow.
@@ -99,16 +99,19 @@ def write_histograms(folder: Path, output: Path, histograms: Mapping[str, Any]) 
         output.mkdir(parents=True, exist_ok=True)
         with uproot.recreate(output / HISTOGRAMS_FILE) as file:
             for name, counts in histograms.items():
-                for each in layout.class_names:
-                    file[f"{name}/{each}"] = counts[each, :]
+                for class_name in layout.class_names:
+                    file[f"{name}/{class_name}"] = counts[class_name, :]
         paths = [output / HISTOGRAMS_FILE]
         for name, counts in histograms.items():
-            values = {title: counts[each, :] for each, title in layout.classes}
+            values = {title: counts[class_name, :] for class_name, title in layout.classes}
             heading = _title(layout, name)
             chart = histogram(
                 heading,
                 counts.axes[1].edges,
-                {title: (each.values(), np.sqrt(np.maximum(0, each.variances()))) for title, each in values.items()},
+                {
+                    title: (counts.values(), np.sqrt(np.maximum(0, counts.variances())))
+                    for title, counts in values.items()
+                },
             )
             paths.append(output / f"{name}.png")
             paths[-1].write_bytes(png(standalone(chart, heading, "Sum of weights by bin and class, with errors.")))

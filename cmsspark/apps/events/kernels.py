@@ -74,12 +74,12 @@ def _candidates(rows: Array, start: int, stop: int, least: float) -> Array:
             count += 1
     order = np.argsort(etas[:count], kind="mergesort")
     sorted_rows = np.empty((count, 4))
-    for place in range(count):
-        number = numbers[order[place]]
-        sorted_rows[place, 0] = rows[number, 1]
-        sorted_rows[place, 1] = rows[number, 2]
-        sorted_rows[place, 2] = rows[number, 0]
-        sorted_rows[place, 3] = number
+    for index in range(count):
+        number = numbers[order[index]]
+        sorted_rows[index, 0] = rows[number, 1]
+        sorted_rows[index, 1] = rows[number, 2]
+        sorted_rows[index, 2] = rows[number, 0]
+        sorted_rows[index, 3] = number
     return sorted_rows
 
 
@@ -94,13 +94,13 @@ def _cone_sum(eta: float, phi: float, by_eta: Array, itself: int, veto2: float, 
         else:
             high = middle
     total = 0.0
-    for place in range(low, len(by_eta)):
-        if by_eta[place, 0] > eta + cone:
+    for index in range(low, len(by_eta)):
+        if by_eta[index, 0] > eta + cone:
             break
-        if by_eta[place, 3] != itself:
-            distance2 = _distance2(eta, phi, by_eta[place, 0], by_eta[place, 1])
+        if by_eta[index, 3] != itself:
+            distance2 = _distance2(eta, phi, by_eta[index, 0], by_eta[index, 1])
             if veto2 < distance2 < cone * cone:
-                total += by_eta[place, 2]
+                total += by_eta[index, 2]
     return total
 
 
@@ -109,8 +109,8 @@ def _by_falling_pt(rows: Array, by_eta: Array, limit: int) -> Array:
     """Return the numbers of the first ``limit`` particles by falling transverse momentum; equal ones as in the file."""
     numbers = np.sort(by_eta[:, 3]).astype(np.int64)
     falling = np.empty(len(numbers))
-    for place in range(len(numbers)):
-        falling[place] = -rows[numbers[place], 0]
+    for index in range(len(numbers)):
+        falling[index] = -rows[numbers[index], 0]
     return numbers[np.argsort(falling, kind="mergesort")][:limit]
 
 
@@ -206,22 +206,22 @@ def _fill_matrix(
     _momentum(matrix[0], lepton[0], lepton[1], wrapped(lepton[2]))
     matrix[0, 10], matrix[0, 11], matrix[0, 12] = hlf[9], hlf[10], hlf[11]
     matrix[0, 16], matrix[0, 17], matrix[0, 18] = hlf[13], 1 - hlf[13], lepton[3]
-    others = np.empty_like(charged)
+    remaining = np.empty_like(charged)
     count = 0
-    for place in range(len(charged)):
-        if _distance2(charged[place, 0], charged[place, 1], lepton[1], lepton[2]) > OWN_TRACK**2:
-            others[count] = charged[place]
+    for index in range(len(charged)):
+        if _distance2(charged[index, 0], charged[index, 1], lepton[1], lepton[2]) > OWN_TRACK**2:
+            remaining[count] = charged[index]
             count += 1
     for group in range(3):
         rows = tracks if group == 0 else photons if group == 1 else neutrals
-        by_eta = others[:count] if group == 0 else gammas if group == 1 else hadrons
+        by_eta = remaining[:count] if group == 0 else gammas if group == 1 else hadrons
         first = 1 if group == 0 else 1 + CHARGED_ROWS if group == 1 else 1 + CHARGED_ROWS + PHOTON_ROWS
         limit = CHARGED_ROWS if group == 0 else PHOTON_ROWS if group == 1 else NEUTRAL_ROWS
         flag = 13 if group == 0 else 15 if group == 1 else 14
         chosen = _by_falling_pt(rows, by_eta, limit)
-        for place in range(len(chosen)):
-            number = chosen[place]
-            row = matrix[first + place]
+        for index in range(len(chosen)):
+            number = chosen[index]
+            row = matrix[first + index]
             pt, eta, phi = rows[number, 0], rows[number, 1], rows[number, 2]
             _momentum(row, pt, eta, wrapped(phi))
             if group == 0:

@@ -106,13 +106,13 @@ class Share:
     def batches(self, size: int, seed: int, epoch: int) -> Iterator[Rows]:
         """Whole batches of events to learn from, in an order that depends on seed, epoch and rank only."""
         draw = np.random.default_rng((seed, epoch, self.rank))
-        left: list[Rows] = []
+        remaining: list[Rows] = []
         for rows in self._shuffled(draw):
-            whole = Rows.joined([*left, rows]) if left else rows
-            count = len(whole.label) // size
+            joined = Rows.joined([*remaining, rows]) if remaining else rows
+            count = len(joined.label) // size
             for i in range(count):
-                yield whole.take(slice(i * size, (i + 1) * size))
-            left = [whole.take(slice(count * size, None))]
+                yield joined.take(slice(i * size, (i + 1) * size))
+            remaining = [joined.take(slice(count * size, None))]
 
     def validation(self, size: int) -> Iterator[Rows]:
         """Batches of the events that are kept for validation; the last one may be smaller."""

@@ -278,7 +278,7 @@ class _Loop:
         kind, key = self._training.model, jax.random.key(self._training.seed)
         self._rate = self._training.rate(self._world.workers, self._steps * self._rounds)
         self._optimizer = optimizer = optax.chain(optax.clip_by_global_norm(MAX_GRADIENT), optax.adam(self._rate))
-        whole, split = PartitionSpec(), PartitionSpec("worker")
+        shared, split = PartitionSpec(), PartitionSpec("worker")
 
         def loss_of(weights: Any, rows: tuple[Array, ...], drop: Array) -> Array:
             scores = logits(kind, weights, rows[0], rows[1], drop)
@@ -307,9 +307,9 @@ class _Loop:
             )
 
         options = {"mesh": self._mesh, "check_vma": False}
-        inputs = (whole, whole, whole, *(split,) * 4)
-        self._train_steps = jax.jit(jax.shard_map(steps, in_specs=inputs, out_specs=(whole, whole, whole), **options))
-        self._judge = jax.jit(jax.shard_map(judge, in_specs=(whole, *(split,) * 4), out_specs=whole, **options))
+        inputs = (shared, shared, shared, *(split,) * 4)
+        self._train_steps = jax.jit(jax.shard_map(steps, in_specs=inputs, out_specs=(shared,) * 3, **options))
+        self._judge = jax.jit(jax.shard_map(judge, in_specs=(shared, *(split,) * 4), out_specs=shared, **options))
 
     def _global(self, mine: Array) -> Array:
         """Make an array over all workers of this worker's part."""
@@ -322,8 +322,8 @@ class _Loop:
         import jax
         from jax.sharding import NamedSharding, PartitionSpec
 
-        whole = NamedSharding(self._mesh, PartitionSpec())
-        return jax.tree.map(lambda leaf: jax.make_array_from_process_local_data(whole, np.asarray(leaf)), tree)
+        replicated = NamedSharding(self._mesh, PartitionSpec())
+        return jax.tree.map(lambda leaf: jax.make_array_from_process_local_data(replicated, np.asarray(leaf)), tree)
 
     def _gathered(self, numbers: list[int]) -> Array:
         """Gather these numbers of all workers, a row each."""

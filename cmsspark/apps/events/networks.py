@@ -107,8 +107,8 @@ def logits(kind: str, weights: Weights, hlf: Array, sequence: Array, dropout_key
     if kind == "sequence":
         return dense("out", state)
     if dropout_key is not None:
-        kept = jax.random.bernoulli(dropout_key, 1.0 - DROPOUT, state.shape)
-        state = jnp.where(kept, state / (1.0 - DROPOUT), 0.0)
+        is_active = jax.random.bernoulli(dropout_key, 1.0 - DROPOUT, state.shape)
+        state = jnp.where(is_active, state / (1.0 - DROPOUT), 0.0)
     return dense("out", jax.nn.relu(dense("dense", jnp.concatenate([state, hlf], axis=-1))))
 
 

@@ -39,8 +39,8 @@ def file_system(location: str) -> tuple[Any, str]:
     if is_local(location):
         return fs.LocalFileSystem(), os.path.abspath(local_path(location))
     if location.startswith(("hdfs://", "viewfs://")) and "CLASSPATH" not in os.environ and shutil.which("hadoop"):
-        found = subprocess.run(["hadoop", "classpath", "--glob"], capture_output=True, text=True, check=False)
-        os.environ["CLASSPATH"] = found.stdout.strip()
+        classpath = subprocess.run(["hadoop", "classpath", "--glob"], capture_output=True, text=True, check=False)
+        os.environ["CLASSPATH"] = classpath.stdout.strip()
     try:
         return fs.FileSystem.from_uri(location)  # type: ignore[no-any-return]
     except (OSError, ValueError) as error:
@@ -99,14 +99,14 @@ class PartWriter:
 
         if self._writer is None:
             # Floats have few equal values: dictionaries and statistics cost time and help nobody.
-            others = [name for name in self.schema.names if name not in _FEATURES]
+            with_statistics = [name for name in self.schema.names if name not in _FEATURES]
             self._writer = pq.ParquetWriter(
                 self._aside,
                 self.schema,
                 filesystem=self._fs,
                 compression="snappy",
-                use_dictionary=[name for name in others if name in _REPEATED],
-                write_statistics=others,
+                use_dictionary=[name for name in with_statistics if name in _REPEATED],
+                write_statistics=with_statistics,
             )
         return self._writer
 
@@ -147,17 +147,17 @@ def keep_only(files: Files, folder: str, names: Iterable[str]) -> int:
 
     Raises OutputError (73) where one of them is missing.
     """
-    wanted, size = set(names), 0
+    expected, size = set(names), 0
     for entry in files.list_dir(folder):
-        if entry.name in wanted:
-            wanted.discard(entry.name)
+        if entry.name in expected:
+            expected.discard(entry.name)
             size += entry.size
         elif not entry.is_dir:
             files.delete(entry.path)
-    if wanted:
+    if expected:
         raise OutputError(
             "parts that tasks wrote are not there",
-            where=join(folder, min(wanted)),
+            where=join(folder, min(expected)),
             next_step="use a store that driver and workers share",
         )
     return size

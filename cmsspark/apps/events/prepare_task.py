@@ -131,7 +131,7 @@ def rows_of(texts: Iterable[str]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pydict({"result": pa.array([text], pa.string())})
 
 
-def run_tasks(spark: SparkSession, task: Any, count: int, size: int, what: str) -> list[str]:
+def run_tasks(spark: SparkSession, task: Any, count: int, size: int, label: str) -> list[str]:
     """Run ``task`` for the numbers 0 to ``count``, which are ``size`` bytes in all, in Spark; the texts it gives.
 
     Raises the errors of tasks as ours where they are.
@@ -142,7 +142,7 @@ def run_tasks(spark: SparkSession, task: Any, count: int, size: int, what: str) 
     if not count:
         return []
     try:
-        with spark_progress(spark, what):
+        with spark_progress(spark, label):
             rows = spark.range(0, count, 1, task_count(spark, count, size)).mapInArrow(task, RESULT).collect()
     except Exception as error:
         raise cause_of(error) from None

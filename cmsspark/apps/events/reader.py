@@ -76,20 +76,20 @@ class SampleReader:
         """
         scalers = Scalers.load(Path(self.folder).parent)
         draw = np.random.default_rng((self.seed, number))
-        rest: list[Batch] = []
+        remaining: list[Batch] = []
         seen = _Seen()
         waiting = 0
         for part in draw.permutation(sample_parts(self.folder)):
             for rows in self._groups(str(part), scalers, draw, seen):
-                rest.append(rows)
+                remaining.append(rows)
                 waiting += len(rows["label"])
                 if waiting >= self.batch:
-                    whole = _joined(rest)
+                    joined = _joined(remaining)
                     stop = waiting - waiting % self.batch
-                    yield from (_slice(whole, start, start + self.batch) for start in range(0, stop, self.batch))
-                    rest, waiting = [_slice(whole, stop, waiting)], waiting - stop
+                    yield from (_slice(joined, start, start + self.batch) for start in range(0, stop, self.batch))
+                    remaining, waiting = [_slice(joined, stop, waiting)], waiting - stop
         if waiting:
-            yield _joined(rest)
+            yield _joined(remaining)
 
     def _groups(self, part: str, scalers: Scalers, draw: np.random.Generator, seen: _Seen) -> Iterator[Batch]:
         layout = self.layout

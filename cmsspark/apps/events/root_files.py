@@ -81,18 +81,19 @@ def files_of_inputs(inputs: Sequence[str], classes: Sequence[str]) -> list[Event
     files: dict[str, EventFile] = {}
     names = {name.lower(): name for name in classes}
     for text in inputs:
-        given, pattern = split_input(text)
-        key = names.get(given.lower(), names.get(_CLASS_NAMES.get(given.lower(), "")))
+        class_name, pattern = split_input(text)
+        key = names.get(class_name.lower(), names.get(_CLASS_NAMES.get(class_name.lower(), "")))
         if key is None:
             raise UsageError(
-                f"there is no class {given}", where=f"--input {text}", found=f"the classes are {', '.join(classes)}",
+                f"there is no class {class_name}", where=f"--input {text}",
+                found=f"the classes are {', '.join(classes)}",
                 next_step="--classes A,B names other classes",
             )  # fmt: skip
         label = list(classes).index(key)
         for path in paths_of(pattern):
             if files.setdefault(path, EventFile(path, label)).label != label:
-                other = list(classes)[files[path].label or 0]
-                raise UsageError(f"a file has one class, not {other} and {key}", where=path)
+                earlier = list(classes)[files[path].label or 0]
+                raise UsageError(f"a file has one class, not {earlier} and {key}", where=path)
     return sorted(files.values(), key=lambda file: (file.label, file.path))
 
 
@@ -115,15 +116,15 @@ def paths_of(pattern: str) -> list[str]:
     path = os.path.abspath(local_path(pattern)) if pattern else ""
     if pattern and os.path.isfile(path):
         return _listed(path) if path.endswith((".txt", ".list")) else [path]
-    found = glob.glob(os.path.join(glob.escape(path), "*.root") if os.path.isdir(path) else path, recursive=True)
-    if not pattern or not found:
+    matches = glob.glob(os.path.join(glob.escape(path), "*.root") if os.path.isdir(path) else path, recursive=True)
+    if not pattern or not matches:
         raise InputMissing(
             "no files of events",
             where=pattern or "--input",
             found="no file",
             next_step="name a ROOT file, a glob in quotes, a folder with *.root, or a list of files (.txt)",
         )
-    return sorted(path for path in found if os.path.isfile(path))
+    return sorted(path for path in matches if os.path.isfile(path))
 
 
 def _listed(path: str) -> list[str]:
@@ -138,7 +139,7 @@ def _listed(path: str) -> list[str]:
     if not named:
         raise InputMissing("a list of files names at least one", where=path, found=f"{len(lines)} lines")
     folder = os.path.dirname(path)
-    return [one for text in named for one in paths_of(text if "://" in text else os.path.join(folder, text))]
+    return [path for text in named for path in paths_of(text if "://" in text else os.path.join(folder, text))]
 
 
 def _require_remote(scheme: str, url: str) -> None:
@@ -163,22 +164,22 @@ def _remote_paths(scheme: str, url: str) -> list[str]:
         return [url]
     import fsspec
 
-    found: list[str] = []
-    why = "no file"
+    paths: list[str] = []
+    problem = "no file"
     try:
         system, path = fsspec.core.url_to_fs(f"{url}*.root" if url.endswith("/") else url)
-        found = sorted(system.unstrip_protocol(one) for one in system.glob(path))
-        if not found:
+        paths = sorted(system.unstrip_protocol(match) for match in system.glob(path))
+        if not paths:
             # A glob is silent where a server is away or a folder is not there; a listing is not.
             system.ls(path.partition("*")[0].partition("[")[0].rpartition("/")[0] or "/", detail=False)
     except Exception as error:  # clients of servers have errors of their own, such as botocore's without credentials
-        why = reason_of(error)
-    if not found:
+        problem = reason_of(error)
+    if not paths:
         raise InputMissing(
-            "no files of events", where=url, found=why,
+            "no files of events", where=url, found=problem,
             next_step="name a ROOT file, a glob in quotes, or a folder with / at its end",
         )  # fmt: skip
-    return found
+    return paths
 
 
 def inspect(file: EventFile, definition: Definition) -> InspectedFile:

@@ -103,7 +103,7 @@ def folder_of(table: CurrentTable) -> str:
 
 
 def finish(
-    run_context: RunContext, staged: StagedRun, manifest: dict[str, Any], warnings: list[str], what: str
+    run_context: RunContext, staged: StagedRun, manifest: dict[str, Any], warnings: list[str], outcome: str
 ) -> CurrentTable:
     """Make a run current, and log what it is. ``manifest``: what is special to the job."""
     done = staged.commit(
@@ -117,7 +117,7 @@ def finish(
     )
     for text in warnings:
         run_context.log(f"warning: {text}")
-    run_context.log(f"{run_context.job} of {run_context.interval}: {what} after {run_context.seconds():.1f} s")
+    run_context.log(f"{run_context.job} of {run_context.interval}: {outcome} after {run_context.seconds():.1f} s")
     run_context.manifest = done.manifest
     return done
 

@@ -174,11 +174,11 @@ def _choose(
         available = {group: sum(of_group.values()) for group, of_group in bins.items()}
         chosen = chosen_counts(available, options, layout.class_names)
         last = {group: last_bin(of_group, chosen[group[0]]) for group, of_group in bins.items()}
-        wanted = F.lit(False)
+        condition = F.lit(False)
         for (test, label), (number, _) in last.items():
-            wanted |= (F.col("is_test") == test) & (F.col("label") == label) & (F.col("bin") == number)
+            condition |= (F.col("is_test") == test) & (F.col("label") == label) & (F.col("bin") == number)
         near: dict[Group, list[int]] = {}
-        for row in binned.where(wanted).select("is_test", "label", "key").collect():
+        for row in binned.where(condition).select("is_test", "label", "key").collect():
             near.setdefault((row["is_test"], row["label"]), []).append(row["key"])
     finally:
         binned.unpersist()

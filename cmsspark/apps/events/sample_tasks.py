@@ -107,20 +107,20 @@ class ChosenTask:
         last = np.full(len(keys), -1, np.int64)
         for (test, label), key in self.last_keys.items():
             last[(of_test == test) & (labels == label)] = key
-        places = np.flatnonzero(keys <= last)
+        positions = np.flatnonzero(keys <= last)
         part = np.where(of_test, self.counts[0] + part_of(keys, self.counts[1]), part_of(keys, self.counts[0]))
-        features = columns.take(pa.array(places))
+        features = columns.take(pa.array(positions))
         return pa.RecordBatch.from_arrays(
             [
-                pa.array(part[places].astype(np.int32)),
-                pa.array(keys[places]),
-                pa.array(labels[places]),
-                pa.array(hashes[places].view(np.int64)),
+                pa.array(part[positions].astype(np.int32)),
+                pa.array(keys[positions]),
+                pa.array(labels[positions]),
+                pa.array(hashes[positions].view(np.int64)),
                 pa.array(weights_of(features)),
                 _as_bytes(matrix_of(features.column("hlf"), self.layout.hlf_count)),
                 _as_bytes(matrix_of(features.column("low_level"), self.layout.matrix))
                 if self.layout.has_matrix
-                else pa.nulls(len(places), pa.binary()),
+                else pa.nulls(len(positions), pa.binary()),
             ],
             ["part", "key", "label", "event_hash", "weight", "hlf", "low_level"],
         )
@@ -159,8 +159,8 @@ class WriteTask:
 
     def _open(self, number: int) -> _OpenPart:
         is_train = number < self.counts[0]
-        place = number if is_train else number - self.counts[0]
-        writer = PartWriter(self.folders[0 if is_train else 1], place, self.layout.schema(origin=False))
+        part_number = number if is_train else number - self.counts[0]
+        writer = PartWriter(self.folders[0 if is_train else 1], part_number, self.layout.schema(origin=False))
         return _OpenPart(number, writer, Moments.empty(self.layout) if is_train else None, self.layout)
 
 

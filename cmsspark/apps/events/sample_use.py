@@ -48,11 +48,11 @@ class StoredSample:
 
 def find_sample(files: Files, fout: str, until: date) -> StoredSample:
     """Return the newest sample of a store up to a day. Raises InputMissing (66), DataError (65)."""
-    found = latest_run(files, fout, sample.NAME, sample.TABLE, until)
-    document = found.manifest.document
+    run = latest_run(files, fout, sample.NAME, sample.TABLE, until)
+    document = run.manifest.document
     counts = {name: int(document["folders"][name]["rows"]) for name in (TRAIN, TEST)}
     about = document["sample"]
-    return StoredSample(folder_of(found), found.manifest.run, about["low_level"], about["seed"], counts)
+    return StoredSample(folder_of(run), run.manifest.run, about["low_level"], about["seed"], counts)
 
 
 @contextmanager

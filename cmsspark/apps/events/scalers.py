@@ -137,12 +137,12 @@ class Moments:
                 mean = particles.mean(axis=0)
                 self._merge(len(particles), mean, ((particles - mean) ** 2).sum(axis=0))
 
-    def merge(self, other: Moments) -> None:
+    def merge(self, moments: Moments) -> None:
         """Add what another part has."""
-        self.minimum = np.minimum(self.minimum, other.minimum)
-        self.maximum = np.maximum(self.maximum, other.maximum)
-        if other.count:
-            self._merge(other.count, other.mean, other.squares)
+        self.minimum = np.minimum(self.minimum, moments.minimum)
+        self.maximum = np.maximum(self.maximum, moments.maximum)
+        if moments.count:
+            self._merge(moments.count, moments.mean, moments.squares)
 
     def _merge(self, count: int, mean: Array, squares: Array) -> None:
         # Chan's formula: stable where the mean is large beside the deviation.

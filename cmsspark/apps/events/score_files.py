@@ -126,9 +126,9 @@ def _score(
         bad = [replace(file, reason=file.reason or failed.get(file.path, "")) for file in seen]
         bad = [file for file in bad if file.reason]
         check(bad)
-        kept = [result for result in results if result.part and ranges[result.number].path not in failed]
-        keep_only(store, aside, [result.part for result in kept])
-        if not kept:
+        succeeded = [result for result in results if result.part and ranges[result.number].path not in failed]
+        keep_only(store, aside, [result.part for result in succeeded])
+        if not succeeded:
             _write_empty(aside, request.model)
         if not _is_new(store, output):
             # A batch that was written, but not noted by Spark, runs again.
@@ -136,7 +136,7 @@ def _score(
         store.replace(aside, output)
     finally:
         store.delete(aside)
-    return Scored(sum(file.events for file in seen), sum(result.rows for result in kept), tuple(bad))
+    return Scored(sum(file.events for file in seen), sum(result.rows for result in succeeded), tuple(bad))
 
 
 def _write_empty(folder: str, model: Path) -> None:
@@ -194,12 +194,12 @@ def stream_scores(
 
 def _note_left_out(path: Path, number: int, files: Sequence[InspectedFile]) -> None:
     """Add the files of a batch to the quarantine; those of a batch that runs again replace its former ones."""
-    kept = []
+    lines = []
     if path.exists():
-        kept = [line for line in path.read_text(encoding="utf-8").splitlines() if json.loads(line)["batch"] != number]
-    kept += [json.dumps({"batch": number, "file": file.path, "reason": file.reason}) for file in files]
+        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if json.loads(line)["batch"] != number]
+    lines += [json.dumps({"batch": number, "file": file.path, "reason": file.reason}) for file in files]
     aside = path.with_suffix(".part")
-    aside.write_text("\n".join(kept) + "\n", encoding="utf-8")
+    aside.write_text("\n".join(lines) + "\n", encoding="utf-8")
     aside.replace(path)
 
 

@@ -110,7 +110,7 @@ def _scored(
         "entry": features.entries + (part.start + start),
         "event_hash": features.hashes().view(np.int64),
         "weight": features.weights,
-        **{name: scores[:, place].astype(np.float32) for place, name in enumerate(layout.class_names)},
+        **{name: scores[:, index].astype(np.float32) for index, name in enumerate(layout.class_names)},
         "predicted": np.array(layout.class_names, object)[scores.argmax(axis=1)],
     }
 
@@ -158,7 +158,7 @@ def local_predictions(model: Model, parts: Sequence[str]) -> Judged:
     rows = [row for part in parts for row in scored_part(model, part)]
     if not rows:
         raise DataError("there are no events to judge by")
-    return Judged(*(np.concatenate([row[place] for row in rows]) for place in range(3)))
+    return Judged(*(np.concatenate([row[index] for row in rows]) for index in range(3)))
 
 
 def scored_part(model: Model, part: str) -> Iterator[tuple[Array, Array, Array]]:

@@ -134,7 +134,7 @@ def trials_of(options: SearchOptions) -> list[dict[str, float]]:
         chosen = [dict(zip(GRID, values, strict=True)) for values in itertools.product(*GRID.values())]
         rng = np.random.default_rng(options.seed)
         order = rng.permutation(len(chosen))[: options.trials]
-        return [{**base, **chosen[place]} for place in sorted(order.tolist())]
+        return [{**base, **chosen[index]} for index in sorted(order.tolist())]
     if options.method != "random":
         raise UsageError("--method is grid or random", found=options.method)
     return [{**base, **_drawn(np.random.default_rng([options.seed, number]))} for number in range(options.trials)]
@@ -157,13 +157,13 @@ def run(request: EventRequest, options: SearchOptions) -> CurrentTable:
 
     Raises InputMissing (66) without a sample, OutputError (73). What a killed search has finished is not done again.
     """
-    wanted = trials_of(options)
+    parameters = trials_of(options)
     with event_run(request, NAME) as (run_context, store, spark), run_context.staged(store) as staged:
         sample = find_sample(store, request.fout, request.day)
         with on_this_host(store, sample.folder, (TRAIN,)) as local, tempfile.TemporaryDirectory() as aside:
             events, scalers = read_events(local / TRAIN, limit=options.events), Scalers.load(local)
             trials = _Trials(store, staged.interval_folder, sample, options)
-            results = trials.run(spark, wanted, (events, scalers), run_context.log)
+            results = trials.run(spark, parameters, (events, scalers), run_context.log)
             best = max(results, key=lambda result: (result.auc, json.dumps(result.parameters, sort_keys=True)))
             folder = Path(aside, FOLDER)
             model, history = fit_xgboost(events, scalers, best.parameters, options.seed, 0)
@@ -193,32 +193,33 @@ class _Trials:
         self._lock = threading.Lock()
 
     def run(
-        self, spark: SparkSession, wanted: Sequence[dict[str, float]], events: tuple[Events, Scalers],
+        self, spark: SparkSession, parameters: Sequence[dict[str, float]], events: tuple[Events, Scalers],
         log: Callable[[str], None],
     ) -> list[TrialResult]:  # fmt: skip
         """Return the results of all trials, in their order; each trial is a Spark job with one task."""
         from cmsspark.engines.session import cause_of
 
-        results = {number: found for number, one in enumerate(wanted) if (found := self._finished(one)) is not None}
+        finished = {number: self._finished(chosen) for number, chosen in enumerate(parameters)}
+        results = {number: result for number, result in finished.items() if result is not None}
         if results:
-            log(f"{len(results)} of {len(wanted)} trials are finished already")
+            log(f"{len(results)} of {len(parameters)} trials are finished already")
         broadcast = spark.sparkContext.broadcast(events)
         self.files.make_dirs(self.folder)
         at_once = self.options.parallel or spark.sparkContext.defaultParallelism
         pool = ThreadPoolExecutor(max_workers=at_once)
         try:
-            left = [number for number in range(len(wanted)) if number not in results]
-            futures = {pool.submit(self._trial, spark, wanted[number], broadcast): number for number in left}
+            remaining = [number for number in range(len(parameters)) if number not in results]
+            futures = {pool.submit(self._trial, spark, parameters[number], broadcast): number for number in remaining}
             for future in as_completed(futures):
-                results[futures[future]] = found = future.result()
-                shown = ", ".join(f"{name} {found.parameters[name]:g}" for name in RANGES)
-                log(f"trial {len(results)} of {len(wanted)}: AUC {found.auc:.4f} ({shown})")
+                results[futures[future]] = result = future.result()
+                shown = ", ".join(f"{name} {result.parameters[name]:g}" for name in RANGES)
+                log(f"trial {len(results)} of {len(parameters)}: AUC {result.auc:.4f} ({shown})")
         except Exception as error:
             raise cause_of(error) from None
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
             broadcast.unpersist()
-        return [results[number] for number in range(len(wanted))]
+        return [results[number] for number in range(len(parameters))]
 
     def forget(self) -> None:
         """Remove finished trials: the table has them now."""

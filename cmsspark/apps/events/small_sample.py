@@ -27,31 +27,31 @@ def write_small(files: Files, folder: str, per_class: int, layout: EventLayout) 
     import pyarrow.parquet as pq
 
     head, _, name = folder.rstrip("/").rpartition("/")
-    target, left = f"{head}/small_{name}", np.full(len(layout.classes), per_class)
+    target, remaining = f"{head}/small_{name}", np.full(len(layout.classes), per_class)
     files.make_dirs(target)
     with PartWriter(target, 0, layout.schema(origin=False)) as writer:
         for part in list_parts(files, folder):
-            if not left.any():
+            if not remaining.any():
                 break
             with open_part(files, part.path) as stream:
                 file = pq.ParquetFile(stream)
                 for group in range(file.num_row_groups):
-                    if not left.any():
+                    if not remaining.any():
                         break
                     rows = file.read_row_group(group)
                     labels = rows.column("label").to_numpy()
                     chosen = np.zeros(len(labels), bool)
                     for label in range(len(layout.classes)):
-                        places = np.flatnonzero(labels == label)[: left[label]]
-                        chosen[places] = True
-                        left[label] -= len(places)
-                    kept = rows.filter(chosen)
+                        positions = np.flatnonzero(labels == label)[: remaining[label]]
+                        chosen[positions] = True
+                        remaining[label] -= len(positions)
+                    selected = rows.filter(chosen)
                     columns = {
-                        column: kept.column(column).combine_chunks() for column in ("label", "event_hash", "weight")
+                        column: selected.column(column).combine_chunks() for column in ("label", "event_hash", "weight")
                     }
-                    columns["hlf"] = matrix_of(kept.column("hlf"), layout.hlf_count)
+                    columns["hlf"] = matrix_of(selected.column("hlf"), layout.hlf_count)
                     if layout.has_matrix:
-                        columns["low_level"] = matrix_of(kept.column("low_level"), layout.matrix)
+                        columns["low_level"] = matrix_of(selected.column("low_level"), layout.matrix)
                     writer.write(columns)
     entries = list_parts(files, target)
     return {"rows": writer.rows, "files": len(entries), "bytes": sum(entry.size for entry in entries)}

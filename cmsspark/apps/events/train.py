@@ -92,8 +92,8 @@ def run(request: EventRequest, options: TrainOptions) -> CurrentTable:
             run_context.log(f"{kind}: AUC {evaluation.auc:.4f}, accuracy {evaluation.accuracy:.4f}, {seconds:.1f} s")
         staged.write_arrow(_table(trained, sample, request), TABLE)
         manifest = {**sample.manifest(), "folders": {f"{FOLDER}/{kind}": {} for kind in kinds}}
-        what = f"{len(trained)} model{'s' if len(trained) > 1 else ''} in {join(staged.folder, FOLDER)}"
-        return finish(run_context, staged, manifest, [], what)
+        outcome = f"{len(trained)} model{'s' if len(trained) > 1 else ''} in {join(staged.folder, FOLDER)}"
+        return finish(run_context, staged, manifest, [], outcome)
 
 
 def train_model(

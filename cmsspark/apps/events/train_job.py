@@ -122,16 +122,16 @@ def _continued(base: Path, run: TrainingRun) -> RunFolder:
     """Return the folder of a run, with the checkpoints of a killed run of the same name. Raises NotReady (75)."""
     from cmsspark.apps.training.run_folder import RunFolder
 
-    before, kept = RunFolder(base / run.name), base / f".{run.name}.output"
+    before, earlier = RunFolder(base / run.name), base / f".{run.name}.output"
     if before.path.is_dir():
         if before.is_launcher_alive():
             next_step = f"cmsspark lab train logs {run.name}"
             raise NotReady("the same training runs already", where=before.path, next_step=next_step)
-        shutil.rmtree(kept, ignore_errors=True)
-        before.output.rename(kept)
+        shutil.rmtree(earlier, ignore_errors=True)
+        before.output.rename(earlier)
         before.remove()
     folder = RunFolder.create(base, run)
-    if kept.is_dir():
+    if earlier.is_dir():
         folder.output.rmdir()
-        kept.rename(folder.output)
+        earlier.rename(folder.output)
     return folder

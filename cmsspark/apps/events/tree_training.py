@@ -32,20 +32,21 @@ _WHOLE: Final = ("trees", "depth", "patience")
 
 def parameters_of(kind: str, texts: tuple[str, ...]) -> dict[str, float]:
     """Return the parameters of a kind, changed by ``NAME=VALUE`` texts. Raises UsageError (2)."""
-    known = dict(PARAMETERS[kind])
+    parameters = dict(PARAMETERS[kind])
     for text in texts:
         name, _, value = text.partition("=")
         try:
-            if name not in known:
+            if name not in parameters:
                 raise ValueError("unknown")
-            known[name] = int(value) if name in _WHOLE else float(value)
+            parameters[name] = int(value) if name in _WHOLE else float(value)
         except ValueError:
             raise UsageError(
-                f"--set is NAME=VALUE, not {text!r}", found=f"{kind} has {', '.join(known)}", next_step="--set depth=6"
+                f"--set is NAME=VALUE, not {text!r}", found=f"{kind} has {', '.join(parameters)}",
+                next_step="--set depth=6",
             ) from None
-        if not known[name] > 0:
+        if not parameters[name] > 0:
             raise UsageError(f"{name} is above 0", found=text)
-    return known
+    return parameters
 
 
 def train_with_spark(
@@ -168,15 +169,15 @@ def _probabilities(margins: Array, classes: int) -> Array:
 
 def _signed_gradients(margins: Array, labels: Array, weights: Array) -> tuple[Array, Array]:
     """Return gradients with the sign of the weights, and second derivatives without: a step needs them above 0."""
-    found = _probabilities(margins, margins.shape[-1])
-    gradients = found - np.eye(found.shape[1])[labels]
-    return gradients * weights[:, None], 2 * found * (1 - found) * np.abs(weights)[:, None]
+    probabilities = _probabilities(margins, margins.shape[-1])
+    gradients = probabilities - np.eye(probabilities.shape[1])[labels]
+    return gradients * weights[:, None], 2 * probabilities * (1 - probabilities) * np.abs(weights)[:, None]
 
 
 def _signed_loss(margins: Array, labels: Array, weights: Array) -> float:
     """Return the mean loss with signed weights; ``margins`` are those of XGBoost before its transformation."""
-    own = _probabilities(margins, margins.shape[-1])[np.arange(len(labels)), labels.astype(np.int64)]
-    return float(-(np.log(np.clip(own, 1e-15, 1)) * weights).sum() / np.abs(weights).sum())
+    probabilities = _probabilities(margins, margins.shape[-1])[np.arange(len(labels)), labels.astype(np.int64)]
+    return float(-(np.log(np.clip(probabilities, 1e-15, 1)) * weights).sum() / np.abs(weights).sum())
 
 
 def validation_start(count: int) -> int:

@@ -88,16 +88,16 @@ class StepRow(msgspec.Struct, array_like=True):
     rss_count: int = 0
     vsize_max: float | None = None
 
-    def add(self, other: StepRow) -> None:
+    def add(self, step: StepRow) -> None:
         """Add another part of the row."""
-        self.step_count += other.step_count
-        self.threads = self.threads + other.threads
-        self.streams = self.streams + other.streams
-        self.failed += other.failed
-        self.sums = [_plus(total, more) for total, more in zip(self.sums, other.sums, strict=True)]
-        self.rss_sum = f"{int(self.rss_sum, 16) + int(other.rss_sum, 16):x}"
-        self.rss_count += other.rss_count
-        self.rss_max, self.vsize_max = _largest(self.rss_max, other.rss_max), _largest(self.vsize_max, other.vsize_max)
+        self.step_count += step.step_count
+        self.threads = self.threads + step.threads
+        self.streams = self.streams + step.streams
+        self.failed += step.failed
+        self.sums = [_plus(total, more) for total, more in zip(self.sums, step.sums, strict=True)]
+        self.rss_sum = f"{int(self.rss_sum, 16) + int(step.rss_sum, 16):x}"
+        self.rss_count += step.rss_count
+        self.rss_max, self.vsize_max = _largest(self.rss_max, step.rss_max), _largest(self.vsize_max, step.vsize_max)
 
     @property
     def rss_sum_mb(self) -> float | None:

@@ -97,10 +97,10 @@ def spark_size(input_bytes: int, options: Mapping[str, str]) -> Size:
         inside = master.partition("[")[2].partition("]")[0].partition(",")[0]
         cores = int(inside) if inside.isdigit() else len(os.sched_getaffinity(0))
         return Size(input_bytes, cores, cores)
-    each = _number(options.get("spark.executor.cores"), 1)
+    cores = _number(options.get("spark.executor.cores"), 1)
     is_dynamic = options.get("spark.dynamicAllocation.enabled") == "true"
     name = "spark.dynamicAllocation.maxExecutors" if is_dynamic else "spark.executor.instances"
-    return Size(input_bytes, each * _number(options.get(name), 1 if is_dynamic else 2), each)
+    return Size(input_bytes, cores * _number(options.get(name), 1 if is_dynamic else 2), cores)
 
 
 def _number(text: str | None, default: int) -> int:
@@ -126,17 +126,18 @@ def estimate(runs: Sequence[RunMetrics], kind: str, size: Size) -> Estimate:
     """Return how long a run of ``size`` will take, by comparable ``runs``."""
     sizes = [size_of(metrics) for metrics in runs]
     seconds = [((metrics.ended_ms or 0) - metrics.began_ms) / 1000 for metrics in runs]
-    fixed, each = _law([entry.share for entry in sizes], seconds, _BY_PROCESSES if kind == "processes" else _IN_SPARK)
-    return Estimate(fixed + each * size.share, tuple(entry.input_bytes for entry in sizes), tuple(seconds))
+    usual = _BY_PROCESSES if kind == "processes" else _IN_SPARK
+    fixed, slope = _law([entry.share for entry in sizes], seconds, usual)
+    return Estimate(fixed + slope * size.share, tuple(entry.input_bytes for entry in sizes), tuple(seconds))
 
 
 def _law(shares: Sequence[float], seconds: Sequence[float], usual: tuple[float, float]) -> tuple[float, float]:
     """Return the seconds of any run, and those for each GB of a core."""
     if len(set(shares)) > 1 and max(shares) >= _SPREAD * min(shares):
-        each, fixed = statistics.linear_regression(shares, seconds)
-        if each > 0 and fixed > 0:
-            return fixed, each
-    ratios = [taken / (usual[0] + usual[1] * share) for share, taken in zip(shares, seconds, strict=True)]
+        slope, fixed = statistics.linear_regression(shares, seconds)
+        if slope > 0 and fixed > 0:
+            return fixed, slope
+    ratios = [duration / (usual[0] + usual[1] * share) for share, duration in zip(shares, seconds, strict=True)]
     scale = statistics.median(ratios) if ratios else 1.0
     return scale * usual[0], scale * usual[1]
 
@@ -184,7 +185,7 @@ def deviation(state_dir: Path, metrics: RunMetrics) -> str:
         return ""
     kind = kind_of(metrics.engine, metrics.master)
     expected = estimate(comparable(state_dir, metrics.job, kind, metrics.began_ms), kind, size)
-    taken = (metrics.ended_ms - metrics.began_ms) / 1000
-    change = taken / expected.expected_s - 1
+    duration_s = (metrics.ended_ms - metrics.began_ms) / 1000
+    change = duration_s / expected.expected_s - 1
     off = "as expected" if abs(change) < 0.005 else f"{abs(change):.0%} {'more' if change > 0 else 'less'}"
-    return f"Expected: {expected.expected_s:.0f} s, {expected.basis()}; it took {taken:.0f} s, {off}"
+    return f"Expected: {expected.expected_s:.0f} s, {expected.basis()}; it took {duration_s:.0f} s, {off}"

@@ -92,13 +92,13 @@ _TURNED: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
 }  # fmt: skip
 
 
-def is_test_of_emptiness(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> bool:
+def is_test_of_emptiness(operand: ast.expr, operator: ast.cmpop, right: ast.expr) -> bool:
     """Return whether a comparison asks of ``count()`` only if there is any row."""
     kind = type(operator)
     if is_bare_call(right, "count"):
-        left, right, kind = right, left, _TURNED.get(kind, kind)
+        operand, right, kind = right, operand, _TURNED.get(kind, kind)
     is_number = isinstance(right, ast.Constant) and type(right.value) is int
-    return is_bare_call(left, "count") and is_number and (kind, right.value) in _EMPTINESS  # type: ignore[attr-defined]
+    return is_bare_call(operand, "count") and is_number and (kind, right.value) in _EMPTINESS  # type: ignore[attr-defined]
 
 
 class CountedNames:

@@ -122,10 +122,10 @@ class PairJoin:
                 # What it gave is the least that it compared.
                 yield PAIRS, result
             return
-        left, right = (count or 0 for count in rows)
+        left_rows, right = (count or 0 for count in rows)
         repeats = self._repeats(tasks)
-        yield PAIRS, max(left * right // repeats, values.get(self.result, 0))
-        yield SMALLER_ROWS, max(1, min(left, right) // repeats) if min(left, right) else 0
+        yield PAIRS, max(left_rows * right // repeats, values.get(self.result, 0))
+        yield SMALLER_ROWS, max(1, min(left_rows, right) // repeats) if min(left_rows, right) else 0
 
     def _repeats(self, tasks: Values) -> int:
         """Return how often rows are counted too much: a product computes a partition anew for each one of the other
@@ -163,13 +163,13 @@ def find_join(node: PlanNode) -> PairJoin | MergeJoin | None:
     """Return the join that a node is, where it is one that may cost too much."""
     if len(node.children) != 2:
         return None
-    left, right = node.children
+    left_side, right = node.children
     if node.name in (_CARTESIAN, _NESTED):
         result = metric_ids(node, ROWS)
-        return PairJoin(node.text, (find_row_count(left), find_row_count(right)), result[0]) if result else None
+        return PairJoin(node.text, (find_row_count(left_side), find_row_count(right)), result[0]) if result else None
     if node.name.startswith(_MERGE) and (match := _TYPE.search(node.text)) is not None:
         builds = _BUILDS.get(match[1], ())
-        sides = shuffled_bytes(left), shuffled_bytes(right)
+        sides = shuffled_bytes(left_side), shuffled_bytes(right)
         if builds and sides[0] is not None and sides[1] is not None:
             return MergeJoin(node.text, (sides[0], sides[1]), builds)
     return None

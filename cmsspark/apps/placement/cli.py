@@ -92,18 +92,18 @@ def _inputs(
     from cmsspark.apps.placement.replicas import parse_bytes, read_space
 
     stored_inputs.require_one_source(accesses, replicas, period, fout)
-    given = read_space(space) if space else {}
+    room_of = read_space(space) if space else {}
     weekly = float(parse_bytes(budget)) if budget else None
     if accesses is not None and replicas is not None:
-        made = stored_inputs.file_inputs(accesses, replicas, given, weekly, locked)
+        inputs = stored_inputs.file_inputs(accesses, replicas, room_of, weekly, locked)
     else:
-        made = stored_inputs.stored_inputs(fout, settings_file, period, given, weekly, locked, all_weeks=all_weeks)
+        inputs = stored_inputs.stored_inputs(fout, settings_file, period, room_of, weekly, locked, all_weeks=all_weeks)
     if locks is not None:
-        made = replace(made, locks=read_locks(locks, settings_of(settings_file).rses))
-        click.echo(f"{len(made.locks):,} datasets at sites are locked", err=True)
-    if made.reads.dropped:
-        click.echo(f"{made.reads.dropped:,} accesses name no site and are left out", err=True)
-    return made
+        inputs = replace(inputs, locks=read_locks(locks, settings_of(settings_file).rses))
+        click.echo(f"{len(inputs.locks):,} datasets at sites are locked", err=True)
+    if inputs.reads.dropped:
+        click.echo(f"{inputs.reads.dropped:,} accesses name no site and are left out", err=True)
+    return inputs
 
 
 def _forecast(model: str, threshold: float, seed: int) -> Forecast:
@@ -214,11 +214,11 @@ def replay_command(
         )
     last_day = inputs.reads.days[-1]
     space = inputs.space(inputs.replicas_before(last_day))
-    made = replay.Replay(
+    replayed = replay.Replay(
         inputs.reads, inputs.replicas_before, space, _forecast(model, threshold, seed), min_copies, free,
         min_benefit, lifetime,
     )  # fmt: skip
-    rows = made.run(rules or _COMPARED, weeks=last)
+    rows = replayed.run(rules or _COMPARED, weeks=last)
     totals = replay.sums(rows)
     if as_json:
         about = {"source": inputs.about, "is_synthetic": inputs.is_synthetic}
@@ -259,8 +259,8 @@ def _echo_sums(totals: list[dict[str, Any]]) -> None:
     echo_table(headings, shown, optional=(5, 7, 6))
 
 
-def _share(part: float, whole: float) -> float:
-    return part / whole if whole else 0.0
+def _share(part: float, total: float) -> float:
+    return part / total if total else 0.0
 
 
 def _signed(value: float | None) -> str | None:

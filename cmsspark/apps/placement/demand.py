@@ -129,13 +129,14 @@ def by_tier(reads: Reads, groups: list[Array], sizes: Array) -> Demand:
     """
     demand = expected(reads, groups)
     tier = groups[2]
-    known = np.where(sizes > 0, sizes, 0.0)
-    density = np.bincount(tier, demand.accesses) / np.maximum(np.bincount(tier, known), 1.0)
+    known_sizes = np.where(sizes > 0, sizes, 0.0)
+    density = np.bincount(tier, demand.accesses) / np.maximum(np.bincount(tier, known_sizes), 1.0)
     shares = np.zeros((tier.max() + 1, len(reads.sites)))
     np.add.at(shares, tier, demand.share * demand.accesses[:, None])
     shares /= np.maximum(shares.sum(1, keepdims=True), 1e-12)
     return Demand(
-        density[tier] * known, shares[tier], demand.from_siblings, np.ones_like(demand.remote), demand.bytes_per_access
+        density[tier] * known_sizes, shares[tier], demand.from_siblings, np.ones_like(demand.remote),
+        demand.bytes_per_access,
     )
 
 
@@ -168,13 +169,13 @@ def _first_weeks(reads: Reads, first: Array) -> tuple[Array, Array]:
     return totals, np.asarray((first > 0) & (first + 7 <= len(reads.days)))
 
 
-def _of_siblings(values: Array, known: Array, groups: list[Array]) -> Array:
+def _of_siblings(values: Array, is_known: Array, groups: list[Array]) -> Array:
     """For each dataset the mean known value of the closest siblings of which enough are known; 0 where none are."""
     result = np.full(len(values), np.nan)
     for group in groups:
         size = group.max() + 1 if len(group) else 0
-        counts = np.bincount(group[known], minlength=size)
-        means = np.bincount(group[known], values[known], size) / np.maximum(counts, 1)
+        counts = np.bincount(group[is_known], minlength=size)
+        means = np.bincount(group[is_known], values[is_known], size) / np.maximum(counts, 1)
         enough = counts >= _LEAST_SIBLINGS
         result = np.where(np.isnan(result) & enough[group], means[group], result)
     return np.asarray(np.nan_to_num(result))
@@ -189,14 +190,14 @@ def _shares(reads: Reads, groups: list[Array]) -> Array:
     for group in reversed(groups):
         sums = np.zeros((group.max() + 1 if len(group) else 0, counts.shape[1]))
         np.add.at(sums, group, counts)
-        own = sums[group]
-        prior = (own + _PRIOR * prior) / (own.sum(1, keepdims=True) + _PRIOR)
+        group_sums = sums[group]
+        prior = (group_sums + _PRIOR * prior) / (group_sums.sum(1, keepdims=True) + _PRIOR)
     return np.asarray((counts + _PRIOR * prior) / (counts.sum(1, keepdims=True) + _PRIOR))
 
 
 def _remote(reads: Reads) -> Array:
     """float64 [datasets, sites]: the share of remote reads, by the logs that can say; near 1 where few do."""
-    said, remote = np.full((2, len(reads.datasets), len(reads.sites)), _PRIOR)
-    np.add.at(said, (reads.dataset, reads.site), reads.can_say)
+    answers, remote = np.full((2, len(reads.datasets), len(reads.sites)), _PRIOR)
+    np.add.at(answers, (reads.dataset, reads.site), reads.can_say)
     np.add.at(remote, (reads.dataset, reads.site), reads.remote)
-    return np.asarray(remote / said)
+    return np.asarray(remote / answers)

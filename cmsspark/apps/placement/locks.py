@@ -41,15 +41,15 @@ def read_locks(path: Path, rses_file: str | None = None) -> frozenset[Lock]:
     table = read_table(path, "locks", COLUMNS, ("dataset",), may_be_null=("site",))
     sites = table["site"].to_list() if "site" in table.columns else [None] * len(table)
     exceptions = load_sites(rses_file)
-    found: set[Lock] = set()
+    locks: set[Lock] = set()
     for name, site in zip(table["dataset"].to_list(), sites, strict=True):
         dataset = name.partition("#")[0]
         if site is None:
-            found.add((dataset, None))
+            locks.add((dataset, None))
         elif (rse := rse_of(site, None, exceptions)) is not None and rse.kind == "disk":
             # The name of a site, a node or an RSE.
-            found.add((dataset, site_and_kind(rse.site)[0]))
-    return frozenset(found)
+            locks.add((dataset, site_and_kind(rse.site)[0]))
+    return frozenset(locks)
 
 
 def locked(replicas: Replicas, locks: frozenset[Lock]) -> Replicas:
@@ -79,8 +79,8 @@ def _of_dump(folder: Path, rses_file: str | None) -> Iterator[Lock]:
 
 
 def _files(folder: Path, table: str) -> list[Path]:
-    places = [place for place in (folder / table, folder / table.lower()) if place.is_dir()]
-    files = sorted(path for path in places[0].iterdir() if path.name[0] not in "._") if places else []
+    folders = [path for path in (folder / table, folder / table.lower()) if path.is_dir()]
+    files = sorted(path for path in folders[0].iterdir() if path.name[0] not in "._") if folders else []
     if not any(path.is_file() and path.stat().st_size for path in files):
         raise InputMissing(
             f"no table {table} of Rucio's dump", where=folder, found="no folder of it with Avro files",

@@ -58,8 +58,8 @@ class Plan:
     def bytes_to_copy(self, dataset: int, site: int) -> float:
         """Bytes that an added copy takes from elsewhere: those that are not there yet."""
         number = self.completed.get((dataset, site))
-        there = 0.0 if number is None else float(self.replicas.bytes[number])
-        return float(self.replicas.sizes[dataset]) - there
+        present = 0.0 if number is None else float(self.replicas.bytes[number])
+        return float(self.replicas.sizes[dataset]) - present
 
     @property
     def moved_bytes(self) -> float:
@@ -148,8 +148,8 @@ class _State:
         dataset, site = int(self._replicas.dataset[number]), int(self._replicas.site[number])
         if (dataset, site) in self.completed:
             return False
-        others = self._copies[dataset] - int(self._replicas.is_complete[number])
-        return not (self.gone[number] or self._replicas.is_fixed[number]) and others >= self._min_copies
+        remaining = self._copies[dataset] - int(self._replicas.is_complete[number])
+        return not (self.gone[number] or self._replicas.is_fixed[number]) and remaining >= self._min_copies
 
     def _remove(self, number: int) -> None:
         self.gone[number] = True
@@ -168,8 +168,8 @@ class _State:
     def bytes_to_copy(self, dataset: int, site: int) -> float:
         """Return the bytes that a copy takes from elsewhere."""
         partial = self._copy_at.get((dataset, site))
-        there = 0.0 if partial is None or self.gone[partial] else float(self._replicas.bytes[partial])
-        return float(self._replicas.sizes[dataset]) - there
+        present = 0.0 if partial is None or self.gone[partial] else float(self._replicas.bytes[partial])
+        return float(self._replicas.sizes[dataset]) - present
 
     def add(self, dataset: int, site: int, worth: float, margin: float) -> None:
         """Make the copy, where the budget allows it and copies of clearly less worth leave the room for it."""

@@ -80,17 +80,17 @@ class Reads:
 
     def named(self, datasets: tuple[str, ...], sites: tuple[str, ...]) -> Reads:
         """Return the same reads with the numbers of other lists of names, which hold all of these."""
-        of_dataset = _places(self.datasets, datasets)
-        of_site = _places(self.sites, sites)
+        of_dataset = _positions(self.datasets, datasets)
+        of_site = _positions(self.sites, sites)
         return Reads(
             self.days, datasets, sites, self.day, of_dataset[self.dataset], of_site[self.site], self.accesses,
             self.can_say, self.remote, self.bytes, self.dropped,
         )  # fmt: skip
 
 
-def _places(names: tuple[str, ...], among: tuple[str, ...]) -> Array:
-    place = {name: number for number, name in enumerate(among)}
-    return np.array([place[name] for name in names], np.int64)
+def _positions(names: tuple[str, ...], among: tuple[str, ...]) -> Array:
+    position = {name: number for number, name in enumerate(among)}
+    return np.array([position[name] for name in names], np.int64)
 
 
 def read_reads(path: Path) -> Reads:
@@ -112,24 +112,24 @@ def make_reads(table: pl.DataFrame) -> Reads:
             table = table.with_columns(pl.lit(None, pl.Float64).alias(name))
     is_somewhere = pl.col("site").is_not_null() & (pl.col("site") != _NO_SITE)
     nowhere = table.filter(~is_somewhere)["accesses"].sum()
-    kept = (
+    counted = (
         table.filter(is_somewhere)
         .with_columns(can_say=pl.when(pl.col("remote").is_not_null()).then(pl.col("accesses")))
         .group_by("day", "dataset", "site")
         .agg(pl.col(name).sum() for name in _MEASURES)
         .sort("day", "dataset", "site")
     )
-    if kept.is_empty():
+    if counted.is_empty():
         raise InputMissing("no access names a site", next_step="give days whose logs name the sites of jobs")
-    first, last = kept["day"].min(), kept["day"].max()
+    first, last = counted["day"].min(), counted["day"].max()
     assert isinstance(first, date) and isinstance(last, date)
     days = tuple(first + timedelta(days=number) for number in range((last - first).days + 1))
-    datasets, dataset = np.unique(kept["dataset"].to_numpy().astype(str), return_inverse=True)
-    sites, site = np.unique(kept["site"].to_numpy().astype(str), return_inverse=True)
-    number = (kept["day"].to_numpy().astype("datetime64[D]") - np.datetime64(first)).astype(int)
-    accesses, can_say, remote, read = (kept[name].cast(pl.Float64).fill_null(0).to_numpy() for name in _MEASURES)
-    names, places = tuple(datasets.tolist()), tuple(sites.tolist())
-    return Reads(days, names, places, number, dataset, site, accesses, can_say, remote, read, int(nowhere))
+    datasets, dataset = np.unique(counted["dataset"].to_numpy().astype(str), return_inverse=True)
+    sites, site = np.unique(counted["site"].to_numpy().astype(str), return_inverse=True)
+    number = (counted["day"].to_numpy().astype("datetime64[D]") - np.datetime64(first)).astype(int)
+    accesses, can_say, remote, read = (counted[name].cast(pl.Float64).fill_null(0).to_numpy() for name in _MEASURES)
+    names, site_names = tuple(datasets.tolist()), tuple(sites.tolist())
+    return Reads(days, names, site_names, number, dataset, site, accesses, can_say, remote, read, int(nowhere))
 
 
 def stored_reads(stored: StoredDays) -> Reads:
@@ -151,10 +151,10 @@ def stored_reads(stored: StoredDays) -> Reads:
                 remote=pl.col("remote_nacc").cast(pl.Float64),
                 bytes=pl.col("read_bytes").cast(pl.Float64),
             )
-            known = pl.col("remote").is_not_null()
+            is_known = pl.col("remote").is_not_null()
             frames.append(
                 frame.filter(pl.col("dataset").is_not_null())
-                .group_by("day", "dataset", "site", known.alias("known"))
+                .group_by("day", "dataset", "site", is_known.alias("known"))
                 .agg(pl.col("accesses").sum(), pl.col("remote").sum(), pl.col("bytes").sum())
                 .with_columns(remote=pl.when("known").then("remote"))
                 .drop("known")

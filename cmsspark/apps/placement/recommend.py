@@ -83,10 +83,10 @@ class Advice:
         """The types of the rows' columns."""
         import polars as pl
 
-        texts, whole, numbers = pl.String(), pl.Int64(), pl.Float64()
+        texts, integers, numbers = pl.String(), pl.Int64(), pl.Float64()
         return {
-            "action": texts, "dataset": texts, "site": texts, "bytes": whole, "accesses": numbers,
-            "probability": numbers, "copies": whole, "is_complete": pl.Boolean(), "why": texts,
+            "action": texts, "dataset": texts, "site": texts, "bytes": integers, "accesses": numbers,
+            "probability": numbers, "copies": integers, "is_complete": pl.Boolean(), "why": texts,
             "benefit": numbers,
         }  # fmt: skip
 
@@ -111,37 +111,39 @@ def recommend(
     outlook = outlook if isinstance(outlook, Outlook) else Outlook(outlook)
     first_day = reads.days[-1] + timedelta(days=1)
     replicas = replicas_before(first_day)
-    wanted = demand.expected(reads, demand.groups_of(reads.datasets), outlook)
+    forecast = demand.expected(reads, demand.groups_of(reads.datasets), outlook)
     space = space_of(replicas)
     plan = make_plan(
-        replicas, wanted, space, min_copies=min_copies, free_share=free_share, min_benefit=min_benefit,
+        replicas, forecast, space, min_copies=min_copies, free_share=free_share, min_benefit=min_benefit,
         lifetime=lifetime,
     )  # fmt: skip
-    return Advice(first_day, _rows(plan, wanted, outlook.probability, lifetime), _sites(plan, space), lifetime)
+    return Advice(first_day, _rows(plan, forecast, outlook.probability, lifetime), _sites(plan, space), lifetime)
 
 
-def _rows(plan: Plan, wanted: Demand, probability: Array, lifetime: float) -> list[Row]:
+def _rows(plan: Plan, forecast: Demand, probability: Array, lifetime: float) -> list[Row]:
     replicas, copies, freed = plan.replicas, plan.replicas.copies(), set(plan.freed)
 
-    def row(action: Literal["copy", "remove"], dataset: int, site: int, size: float, whole: bool, why: str) -> Row:
+    def row(
+        action: Literal["copy", "remove"], dataset: int, site: int, size: float, is_complete: bool, reason: str
+    ) -> Row:
         return Row(
             action, replicas.datasets[dataset], replicas.sites[site], int(size),
-            float(wanted.accesses[dataset] * wanted.share[dataset, site]), _none_if_nan(probability[dataset]),
-            int(copies[dataset]), whole, why,
-            None if action == "remove" else wanted.benefit(dataset, site, lifetime),
+            float(forecast.accesses[dataset] * forecast.share[dataset, site]), _none_if_nan(probability[dataset]),
+            int(copies[dataset]), is_complete, reason,
+            None if action == "remove" else forecast.benefit(dataset, site, lifetime),
         )  # fmt: skip
 
-    made = [
+    copies_to_make = [
         row("copy", dataset, site, plan.bytes_to_copy(dataset, site), True,
-            "siblings" if wanted.from_siblings[dataset] else "its reads")
+            "siblings" if forecast.from_siblings[dataset] else "its reads")
         for dataset, site in plan.added
     ]  # fmt: skip
-    gone = [
+    removals = [
         row("remove", int(replicas.dataset[number]), int(replicas.site[number]), replicas.bytes[number],
             bool(replicas.is_complete[number]), "full site" if number in freed else "another copy")
         for number in np.nonzero(plan.gone)[0].tolist()
     ]  # fmt: skip
-    return made + sorted(gone, key=lambda each: (-each.bytes, each.dataset, each.site))
+    return copies_to_make + sorted(removals, key=lambda entry: (-entry.bytes, entry.dataset, entry.site))
 
 
 def _sites(plan: Plan, space: Space) -> list[dict[str, Any]]:

@@ -90,18 +90,18 @@ class Replay:
         groups = demand.groups_of(self.reads.datasets)
         first = self.replicas_before(self.reads.days[chosen[0]])
         states = dict.fromkeys(rules, first)
-        known = first
+        earlier = first
         rows = []
         for day in chosen:
             snapshot = self.replicas_before(self.reads.days[day])
             past = self.reads.before(day)
             outlook = self.forecast(past) if self.forecast and "predicted" in rules else None
             for rule in rules:
-                state = with_arrivals(states[rule], known, snapshot)
-                wanted = self._demand(rule, past, groups, outlook, day, snapshot)
-                row, states[rule] = self._week(rule, day, state, wanted)
+                state = with_arrivals(states[rule], earlier, snapshot)
+                forecast = self._demand(rule, past, groups, outlook, day, snapshot)
+                row, states[rule] = self._week(rule, day, state, forecast)
                 rows.append(row)
-            known = snapshot
+            earlier = snapshot
         return rows
 
     def _demand(
@@ -115,31 +115,31 @@ class Replay:
             return _of_week(self.reads.week(day))
         return demand.expected(past, groups, outlook if rule == "predicted" else None)
 
-    def _week(self, rule: str, day: int, state: Replicas, wanted: Demand | None) -> tuple[Week, Replicas]:
-        copied = removed = 0.0
-        made = gone = 0
-        if wanted is not None:
+    def _week(self, rule: str, day: int, state: Replicas, forecast: Demand | None) -> tuple[Week, Replicas]:
+        moved_bytes = removed_bytes = 0.0
+        copied = removed = 0
+        if forecast is not None:
             plan = make_plan(
-                state, wanted, self.space, min_copies=self.min_copies, free_share=self.free_share,
+                state, forecast, self.space, min_copies=self.min_copies, free_share=self.free_share,
                 min_benefit=self.min_benefit, lifetime=self.lifetime,
             )  # fmt: skip
-            copied, removed = plan.moved_bytes, plan.removed_bytes
-            made, gone = len(plan.added), int(plan.gone.sum())
+            moved_bytes, removed_bytes = plan.moved_bytes, plan.removed_bytes
+            copied, removed = len(plan.added), int(plan.gone.sum())
             state = plan.result()
         week = self.reads.week(day)
         is_remote = ~state.has_copy()[week.dataset, week.site]
         row = Week(
             self.reads.days[day], rule, float(week.accesses.sum()), float(week.accesses[is_remote].sum()),
-            float(week.bytes.sum()), float(week.bytes[is_remote].sum()), copied, removed, float(state.used().sum()),
-            made, gone,
+            float(week.bytes.sum()), float(week.bytes[is_remote].sum()), moved_bytes, removed_bytes,
+            float(state.used().sum()), copied, removed,
         )  # fmt: skip
         return row, state
 
 
-def with_arrivals(state: Replicas, known: Replicas, snapshot: Replicas) -> Replicas:
-    """``state`` with the copies of datasets that ``snapshot`` has and the earlier one, ``known``, had not at all."""
+def with_arrivals(state: Replicas, earlier: Replicas, snapshot: Replicas) -> Replicas:
+    """``state`` with the copies of datasets that ``snapshot`` has and ``earlier`` had not at all."""
     had = np.zeros(len(snapshot.datasets), bool)
-    had[known.dataset] = True
+    had[earlier.dataset] = True
     is_new = ~had[snapshot.dataset]
     columns = {
         name: np.append(getattr(state, name), getattr(snapshot, name)[is_new])
@@ -164,13 +164,13 @@ def sums(rows: Sequence[Week]) -> list[dict[str, Any]]:
     """
     totals: dict[str, dict[str, Any]] = {}
     for rule in dict.fromkeys(row.rule for row in rows):
-        own = [row.as_dict() for row in rows if row.rule == rule]
-        names = [name for name, value in own[0].items() if isinstance(value, int | float)]
-        totals[rule] = {"rule": rule, "weeks": len(own), **{name: sum(row[name] for row in own) for name in names}}
-        totals[rule]["disk_bytes"] /= len(own)
-    for name, other in (("tier", totals.get("tier")), ("as_is", totals.get("as-is"))):
+        weeks = [row.as_dict() for row in rows if row.rule == rule]
+        names = [name for name, value in weeks[0].items() if isinstance(value, int | float)]
+        totals[rule] = {"rule": rule, "weeks": len(weeks), **{name: sum(row[name] for row in weeks) for name in names}}
+        totals[rule]["disk_bytes"] /= len(weeks)
+    for name, baseline in (("tier", totals.get("tier")), ("as_is", totals.get("as-is"))):
         for row in totals.values():
             for measure in ("remote_reads", "remote_bytes"):
-                base = other[measure] if other else 0
+                base = baseline[measure] if baseline else 0
                 row[f"{measure}_against_{name}"] = row[measure] / base - 1 if base else None
     return list(totals.values())

@@ -66,26 +66,26 @@ class Replicas:
 
     def has_copy(self) -> Array:
         """bool [datasets, sites]: a complete copy is on disk."""
-        there = np.zeros((len(self.datasets), len(self.sites)), bool)
-        there[self.dataset[self.is_complete], self.site[self.is_complete]] = True
-        return there
+        matrix = np.zeros((len(self.datasets), len(self.sites)), bool)
+        matrix[self.dataset[self.is_complete], self.site[self.is_complete]] = True
+        return matrix
 
     def fixed_too(self, patterns: Sequence[str]) -> Replicas:
         """Also fixes the copies of datasets that match a pattern."""
         is_locked = np.array([matches(name, patterns) for name in self.datasets], bool)
         return replace(self, is_fixed=self.is_fixed | is_locked[self.dataset])
 
-    def changed(self, gone: Array, dataset: Sequence[int], site: Sequence[int], fixed: Sequence[bool]) -> Replicas:
+    def changed(self, removed: Array, dataset: Sequence[int], site: Sequence[int], fixed: Sequence[bool]) -> Replicas:
         """Without the copies where ``gone``, and with complete ones of the datasets at the sites, ``fixed`` or not."""
         added = np.array(dataset, np.int64)
-        kept = ~gone
+        remaining = ~removed
         return replace(
             self,
-            dataset=np.append(self.dataset[kept], added),
-            site=np.append(self.site[kept], np.array(site, np.int64)),
-            bytes=np.append(self.bytes[kept], self.sizes[added]),
-            is_complete=np.append(self.is_complete[kept], np.ones(len(added), bool)),
-            is_fixed=np.append(self.is_fixed[kept], np.array(fixed, bool)),
+            dataset=np.append(self.dataset[remaining], added),
+            site=np.append(self.site[remaining], np.array(site, np.int64)),
+            bytes=np.append(self.bytes[remaining], self.sizes[added]),
+            is_complete=np.append(self.is_complete[remaining], np.ones(len(added), bool)),
+            is_fixed=np.append(self.is_fixed[remaining], np.array(fixed, bool)),
         )
 
 
@@ -140,8 +140,8 @@ def make_replicas(
         size=pl.col("size") if "size" in table.columns else pl.lit(None, pl.Float64),
     ).filter(pl.col("bytes") > 0)
     names = tuple(sorted({*table["dataset"].to_list(), *datasets}))
-    places = tuple(sorted({*table["site"].to_list(), *sites}))
-    of_name, of_place = ({name: number for number, name in enumerate(each)} for each in (names, places))
+    site_names = tuple(sorted({*table["site"].to_list(), *sites}))
+    of_name, of_place = ({name: number for number, name in enumerate(axis)} for axis in (names, site_names))
     disk = (
         table.filter(pl.col("kind") == "disk")
         .group_by("dataset", "site")
@@ -150,19 +150,20 @@ def make_replicas(
     )
     dataset = np.array([of_name[name] for name in disk["dataset"].to_list()], np.int64)
     size = _sizes(table, disk, names, sizes or {})
-    held = disk["bytes"].to_numpy().astype(float)
+    present_bytes = disk["bytes"].to_numpy().astype(float)
     elsewhere = set(table.filter(pl.col("kind") != "disk").select("dataset", "site").iter_rows())
-    is_whole = held >= size[dataset]
+    is_whole = present_bytes >= size[dataset]
     # What stored tables call complete may lie on disk and tape of a site together.
     is_alone = [pair not in elsewhere for pair in disk.select("dataset", "site").iter_rows()]
     complete = [
-        whole if flag is None else flag and (whole or alone)
-        for whole, flag, alone in zip(is_whole.tolist(), disk["complete"].to_list(), is_alone, strict=True)
+        has_all_bytes if flag is None else flag and (has_all_bytes or alone)
+        for has_all_bytes, flag, alone in zip(is_whole.tolist(), disk["complete"].to_list(), is_alone, strict=True)
     ]
     on_tape = np.zeros(len(names), bool)
     on_tape[[of_name[name] for name in table.filter(pl.col("kind") == "tape")["dataset"].to_list()]] = True
     return Replicas(
-        names, places, dataset, np.array([of_place[name] for name in disk["site"].to_list()], np.int64), held,
+        names, site_names, dataset, np.array([of_place[name] for name in disk["site"].to_list()], np.int64),
+        present_bytes,
         np.array(complete, bool), disk["is_fixed"].to_numpy().astype(bool), size, on_tape,
     )  # fmt: skip
 
@@ -173,13 +174,13 @@ _FLAGS: Final = ("locked", "custodial")
 def _sizes(table: pl.DataFrame, disk: pl.DataFrame, names: tuple[str, ...], sizes: Mapping[str, float]) -> Array:
     import polars as pl
 
-    known = dict(table.group_by("dataset").agg(pl.col("size").max()).iter_rows())
+    listed = dict(table.group_by("dataset").agg(pl.col("size").max()).iter_rows())
     largest = dict(disk.group_by("dataset").agg(pl.col("bytes").max()).iter_rows())
-    return np.array([sizes.get(name) or known.get(name) or largest.get(name) or 0.0 for name in names])
+    return np.array([sizes.get(name) or listed.get(name) or largest.get(name) or 0.0 for name in names])
 
 
 def make_space(
-    replicas: Replicas, given: Mapping[str, tuple[float | None, float | None]], budget: float | None
+    replicas: Replicas, of_sites: Mapping[str, tuple[float | None, float | None]], budget: float | None
 ) -> Space:
     """Return the space of each site: of ``given`` (capacity and budget in bytes, None where not given), else what lies
     there now, so that copies can only take the place of others; a budget that is not given is ``budget``, None is
@@ -189,18 +190,18 @@ def make_space(
     """
     used = replicas.used()
     capacity, weekly = used.copy(), np.full(len(used), np.inf if budget is None else budget)
-    place = {name: number for number, name in enumerate(replicas.sites)}
-    for name, (room, limit) in given.items():
-        if name not in place:
+    position = {name: number for number, name in enumerate(replicas.sites)}
+    for name, (room, limit) in of_sites.items():
+        if name not in position:
             raise InputMissing(
                 f"the site {name} of the space has no copy and no read",
                 found=", ".join(replicas.sites[:10]),
                 next_step="give its name as replicas and logs have it",
             )
         if room is not None:
-            capacity[place[name]] = room
+            capacity[position[name]] = room
         if limit is not None:
-            weekly[place[name]] = limit
+            weekly[position[name]] = limit
     return Space(capacity, weekly)
 
 

@@ -58,13 +58,14 @@ class PlacementInputs:
         """Return the replicas that are known before a day."""
         from cmsspark.apps.placement.replicas import make_replicas
 
-        made = make_replicas(self.table_before(day), datasets=self.reads.datasets, sites=self.reads.sites, until=day)
-        made = made.fixed_too(self.locked) if self.locked else made
+        table = self.table_before(day)
+        replicas = make_replicas(table, datasets=self.reads.datasets, sites=self.reads.sites, until=day)
+        replicas = replicas.fixed_too(self.locked) if self.locked else replicas
         if not self.locks:
-            return made
+            return replicas
         from cmsspark.apps.placement.locks import locked
 
-        return locked(made, self.locks)
+        return locked(replicas, self.locks)
 
     def space(self, replicas: Replicas) -> Space:
         """Return the space of the sites of the replicas."""
@@ -74,7 +75,7 @@ class PlacementInputs:
 
 
 def file_inputs(
-    accesses: Path, replicas: Path, given: dict[str, Any], budget: float | None, locked: tuple[str, ...]
+    accesses: Path, replicas: Path, space: dict[str, Any], budget: float | None, locked: tuple[str, ...]
 ) -> PlacementInputs:
     """Reads and replicas of files."""
     from cmsspark.apps.placement.reads import read_reads
@@ -82,7 +83,7 @@ def file_inputs(
 
     table = read_replicas(replicas)
     reads = _with_names(read_reads(accesses), [table])
-    return PlacementInputs(reads, lambda day: table, given, budget, locked, f"{accesses.name}, {replicas.name}")
+    return PlacementInputs(reads, lambda day: table, space, budget, locked, f"{accesses.name}, {replicas.name}")
 
 
 def synthetic_inputs(seed: int, budget: float | None) -> PlacementInputs:
@@ -90,19 +91,19 @@ def synthetic_inputs(seed: int, budget: float | None) -> PlacementInputs:
     from cmsspark.apps.placement import synthetic
     from cmsspark.apps.placement.replicas import make_replicas
 
-    made, table = synthetic.make_world(seed)
-    reads = _with_names(made, [table])
+    synthetic_reads, table = synthetic.make_world(seed)
+    reads = _with_names(synthetic_reads, [table])
     everything = make_replicas(table, datasets=reads.datasets, sites=reads.sites)
     room = everything.used() * 1.1
-    given: dict[str, Any] = {site: (float(room[number]), None) for number, site in enumerate(everything.sites)}
+    space: dict[str, Any] = {site: (float(room[number]), None) for number, site in enumerate(everything.sites)}
     weekly = budget if budget is not None else float(room.mean()) / 20
     return PlacementInputs(
-        reads, lambda day: table, given, weekly, (), f"synthetic data, seed {seed}", is_synthetic=True
+        reads, lambda day: table, space, weekly, (), f"synthetic data, seed {seed}", is_synthetic=True
     )
 
 
 def stored_inputs(
-    fout: str | None, settings_file: str | None, period: Period | None, given: dict[str, Any], budget: float | None,
+    fout: str | None, settings_file: str | None, period: Period | None, space: dict[str, Any], budget: float | None,
     locked: tuple[str, ...], *, all_weeks: bool = False,
 ) -> PlacementInputs:  # fmt: skip
     """Reads of stored days (the last :data:`WEEKS` weeks without a period), and stored replicas.
@@ -128,10 +129,10 @@ def stored_inputs(
     frames: dict[date, pl.DataFrame] = {}
 
     def before(day: date) -> pl.DataFrame:
-        found, current, name = newest_replicas(files, store, day - timedelta(days=1))
-        if found not in frames:
-            frames[found] = _stored_replicas(files, current, name)
-        return frames[found]
+        snapshot_day, current, name = newest_replicas(files, store, day - timedelta(days=1))
+        if snapshot_day not in frames:
+            frames[snapshot_day] = _stored_replicas(files, current, name)
+        return frames[snapshot_day]
 
     # Replicas of all these days are numbered alike.
     tables = [before(end)]
@@ -141,7 +142,7 @@ def stored_inputs(
 
     about = f"stored days {reads.days[0]} to {reads.days[-1]}, {table} of {as_of}"
     named = _with_names(reads, tables)
-    return PlacementInputs(named, before, given, budget, locked, about)
+    return PlacementInputs(named, before, space, budget, locked, about)
 
 
 def _stored_replicas(files: Files, current: CurrentTable, table: str) -> pl.DataFrame:

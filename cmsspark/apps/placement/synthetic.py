@@ -42,9 +42,9 @@ def make_world(seed: int = 0, *, primaries: int = 60, sites: int = 12, weeks: in
     for primary in range(primaries):
         worth = generator.lognormal(1.5, 1.2)
         homes = generator.dirichlet(np.full(sites, 0.25))
-        made = int(generator.integers(-3 * _CAMPAIGN_DAYS, _CAMPAIGN_DAYS // 2))
+        created = int(generator.integers(-3 * _CAMPAIGN_DAYS, _CAMPAIGN_DAYS // 2))
         for campaign in range(9):
-            day = made + campaign * _CAMPAIGN_DAYS
+            day = created + campaign * _CAMPAIGN_DAYS
             if day >= 7 * weeks:
                 break
             for tier, (use, size) in _TIERS.items():
@@ -69,7 +69,7 @@ def _copies(
 
 
 def _reads(
-    generator: np.random.Generator, name: str, made: int, end: int, scale: float, homes: Array, size: float,
+    generator: np.random.Generator, name: str, created: int, end: int, scale: float, homes: Array, size: float,
     sites: list[str],
 ) -> list[pl.DataFrame]:  # fmt: skip
     """Return the reads of one dataset: days from its making on, with weeks in which an analysis runs over it, or none
@@ -77,11 +77,11 @@ def _reads(
     """
     import polars as pl
 
-    days = np.arange(max(made, 0), end)
-    age = (days - made) // 7
+    days = np.arange(max(created, 0), end)
+    age = (days - created) // 7
     level = np.array(_BY_AGE)[np.minimum(age, len(_BY_AGE) - 1)] * 0.93 ** np.maximum(age - 3, 0)
     # An analysis lasts some weeks, and takes the dataset up or leaves it alone.
-    active = np.repeat(generator.random((end - max(made, 0)) // 21 + 1) < 0.5, 21)[: len(days)]
+    active = np.repeat(generator.random((end - max(created, 0)) // 21 + 1) < 0.5, 21)[: len(days)]
     burst = np.where(active | (age < 2), generator.lognormal(0, 0.5, len(days)), 0.02)
     counts = generator.poisson(scale * level * burst)
     at = generator.multinomial(counts, homes)
@@ -92,9 +92,9 @@ def _reads(
     return [
         pl.DataFrame(
             {
-                "day": [_FIRST + timedelta(days=int(days[each])) for each in number],
+                "day": [_FIRST + timedelta(days=int(days[index])) for index in number],
                 "dataset": [name] * len(number),
-                "site": [sites[each] for each in site],
+                "site": [sites[index] for index in site],
                 "accesses": accesses,
                 "bytes": accesses * size * 0.02,
             }

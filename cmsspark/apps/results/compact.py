@@ -45,7 +45,7 @@ def command(
 
 
 def compact(
-    files: Files, fout: str, jobs: tuple[str, ...] = (), when: Interval | None = None, *, dry_run: bool = False
+    files: Files, fout: str, jobs: tuple[str, ...] = (), selected: Interval | None = None, *, dry_run: bool = False
 ) -> int:
     """Compact, or list, what ``when`` covers of ``jobs`` (default: everything). Returns the number of results.
 
@@ -56,7 +56,7 @@ def compact(
     count = before = after = 0
     first_error: CmssparkError | None = None
     for job, interval in compacted_runs.stored_results(files, fout, jobs):
-        if when is not None and not _covers(when, interval):
+        if selected is not None and not _covers(selected, interval):
             continue
         try:
             many = compacted_runs.many_files(files, fout, job, interval)

@@ -57,8 +57,8 @@ def knows_dry_run(source: str) -> bool:
 def _read(script: Path) -> str:
     try:
         if not script.is_file():
-            found = "a folder" if script.is_dir() else "no such file" if not script.exists() else "no regular file"
-            raise InputMissing("no Python script", where=script, found=found)
+            problem = "a folder" if script.is_dir() else "no such file" if not script.exists() else "no regular file"
+            raise InputMissing("no Python script", where=script, found=problem)
         content = script.read_bytes()
     except PermissionError as error:
         raise NotAllowed("the script cannot be read", where=script, found=error.strerror) from None

@@ -107,11 +107,11 @@ def run_command(
     if dry_run:
         _show_plan(run, backend, source)
         return
-    place: tuple[str | None, ...] = ()
+    location: tuple[str | None, ...] = ()
     if isinstance(backend, K8sBackend):
         backend.connect()
-        place = (backend.namespace, backend.context)
-    folder = RunFolder.create(state_dir / "training", run, *place)
+        location = (backend.namespace, backend.context)
+    folder = RunFolder.create(state_dir / "training", run, *location)
     click.echo(f"{run.name}: {run.workers} workers on {run.backend}; logs in {folder.path / 'logs'}", err=True)
     _note_memory(run)
     launch(run, backend, folder, click.echo)
@@ -133,17 +133,17 @@ def _run_of(script: Path, arguments: tuple[str, ...], state_dir: Path, options: 
     from cmsspark.settings.redaction import redacted_words
 
     backend = options["backend"]
-    others = {
+    of_backends = {
         "spark": ("master", "confs"),
         "k8s": (
             "image", "namespace", "kube_context", "claim", "volumes", "selectors", "pull_secrets", "pod_template"
         ),
     }  # fmt: skip
-    for other, names in others.items():
-        given = [name for name in names if options[name]]
-        if given and other != backend:
-            flag = _FLAGS.get(given[0], given[0]).replace("_", "-")
-            raise UsageError(f"--{flag} is for --on {other}", found=f"--on {backend}")
+    for owner, names in of_backends.items():
+        used = [name for name in names if options[name]]
+        if used and owner != backend:
+            flag = _FLAGS.get(used[0], used[0]).replace("_", "-")
+            raise UsageError(f"--{flag} is for --on {owner}", found=f"--on {backend}")
     secrets = tuple(secret_of(text, state_dir / "secrets", backend) for text in options["secrets"])
     if len({secret.name for secret in secrets}) < len(secrets):
         raise UsageError("each secret must be named once", found=", ".join(secret.name for secret in secrets))
@@ -232,8 +232,8 @@ def status_command(name: str | None, settings_file: str | None) -> None:
     base = settings_of(settings_file).state_dir / "training"
     if name is None:
         rows = []
-        for each in runs(base):
-            record, state = each.record, each.state()
+        for folder in runs(base):
+            record, state = folder.record, folder.state()
             began = clock.to_second(record.began_ms)
             rows.append((record.name, state.state, record.backend, record.workers, state.attempt, began, state.reason))
         echo_table(
@@ -332,13 +332,13 @@ def fetch_command(name: str, target: Path, settings_file: str | None) -> None:
             next_step="a script writes into the folder CMSSPARK_TRAIN_OUTPUT",
         )  # fmt: skip
     for file in files:
-        worker, *rest = file.parts
-        to = target.joinpath(*rest) if worker == "worker-0" else target / file
+        worker, *parts = file.parts
+        to = target.joinpath(*parts) if worker == "worker-0" else target / file
         if to.exists():
             raise OutputError("a file is there already", where=to, next_step="give --to another folder")
     for file in files:
-        worker, *rest = file.parts
-        to = target.joinpath(*rest) if worker == "worker-0" else target / file
+        worker, *parts = file.parts
+        to = target.joinpath(*parts) if worker == "worker-0" else target / file
         to.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(folder.output / file, to)
     click.echo(f"{number_of(len(files), 'file')} in {target}")

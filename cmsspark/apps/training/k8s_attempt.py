@@ -78,8 +78,8 @@ class JobAttempt:
         # The Job comes first, so that it owns all others: its pods wait for them, or end at its deadline.
         job = self._put(manifests.job(run, backend.cluster(), number), dry_run=dry_run)
         owners = [] if dry_run else [manifests.owner(self._name, job.metadata.uid)]
-        for made in backend.owned(run, number, source, self._token, owners):
-            self._put(made, dry_run=dry_run)
+        for manifest in backend.owned(run, number, source, self._token, owners):
+            self._put(manifest, dry_run=dry_run)
 
     def _check_admission(self) -> None:
         """Have the API server admit a pod: a Job is taken whose pods are refused, which only events tell later."""
@@ -96,7 +96,7 @@ class JobAttempt:
                 if error.status != 403 or "cannot create resource" not in message_of(error):
                     raise
 
-    def _put(self, made: Any, *, dry_run: bool) -> Any:
+    def _put(self, manifest: Any, *, dry_run: bool) -> Any:
         """Create one object and note how it is deleted; the API server's answer."""
         core = self._core
         create, delete = {
@@ -104,15 +104,15 @@ class JobAttempt:
             "Secret": (core.create_namespaced_secret, core.delete_namespaced_secret),
             "ConfigMap": (core.create_namespaced_config_map, core.delete_namespaced_config_map),
             "Service": (core.create_namespaced_service, core.delete_namespaced_service),
-        }[made.kind]
-        entry = (delete, made.metadata.name)
+        }[manifest.kind]
+        entry = (delete, manifest.metadata.name)
         if not dry_run:
             # Before the call: where it is interrupted, the object may be there all the same.
             self._made.append(entry)
         options = {"dry_run": "All"} if dry_run else {}
-        with api_errors(f"creating the {made.kind} {made.metadata.name} in {self._namespace}", self._where):
+        with api_errors(f"creating the {manifest.kind} {manifest.metadata.name} in {self._namespace}", self._where):
             try:
-                return create(self._namespace, made, _request_timeout=_TIMEOUT, **options)
+                return create(self._namespace, manifest, _request_timeout=_TIMEOUT, **options)
             except Exception as error:
                 if getattr(error, "status", None) == 409 and not dry_run:
                     self._made.remove(entry)  # it is another run's
@@ -174,12 +174,12 @@ class JobAttempt:
         late = time.monotonic() - self._began
         if (missing := waits_for_config(pod)) is not None and late > min(_CONFIG_SECONDS, self._backend.start_seconds):
             return self._failed(rank, missing)
-        if (why := why_pending(pod)) is not None:
-            self._report_once(f"worker {rank} waits for a node: {why}")
+        if (pending := why_pending(pod)) is not None:
+            self._report_once(f"worker {rank} waits for a node: {pending}")
         if late > self._backend.start_seconds:
             raise NotReady(
                 f"the pods of {self._run.name} did not start in {self._backend.start_seconds:.0f} s",
-                where=self._namespace, found=why or pod.status.phase,
+                where=self._namespace, found=pending or pod.status.phase,
                 next_step="take fewer or smaller workers, or wait until the cluster has room",
             )  # fmt: skip
         return None
@@ -244,13 +244,13 @@ class JobAttempt:
                 stream = self._core.read_namespaced_pod_log(
                     pod, self._namespace, container="worker", follow=True, _preload_content=False
                 )
-                rest = b""
+                partial_line = b""
                 for chunk in stream.stream(65_536):
-                    *lines, rest = (rest + chunk).split(b"\n")
+                    *lines, partial_line = (partial_line + chunk).split(b"\n")
                     for line in lines:
                         self._attempt.line(rank, line.decode("utf-8", "replace"))
-                if rest:
-                    self._attempt.line(rank, rest.decode("utf-8", "replace"))
+                if partial_line:
+                    self._attempt.line(rank, partial_line.decode("utf-8", "replace"))
 
         self._logs[rank] = threading.Thread(target=follow, daemon=True)
         self._logs[rank].start()
@@ -270,24 +270,24 @@ class JobAttempt:
         from kubernetes.client import V1DeleteOptions
         from kubernetes.client.exceptions import ApiException
 
-        left = []
+        remaining = []
         for delete, name in self._made:
             try:
                 options = V1DeleteOptions(propagation_policy="Background")
                 delete(name, self._namespace, body=options, _request_timeout=_TIMEOUT)
             except ApiException as error:
                 if error.status != 404:
-                    left.append(name)
+                    remaining.append(name)
             except Exception:  # whatever keeps it from being deleted: the others are tried, too
-                left.append(name)
+                remaining.append(name)
         with suppress(Exception):
             selector = f"batch.kubernetes.io/job-name={self._name}"
             self._core.delete_collection_namespaced_pod(
                 self._namespace, label_selector=selector, _request_timeout=_TIMEOUT
             )
-        if left:
+        if remaining:
             self._attempt.log(
-                f"not removed from {self._namespace}: {', '.join(sorted(set(left)))}; "
+                f"not removed from {self._namespace}: {', '.join(sorted(set(remaining)))}; "
                 f"kubectl -n {self._namespace} delete job {self._name} removes all of it, as does its end"
             )
         self._made = []

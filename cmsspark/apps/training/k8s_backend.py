@@ -58,8 +58,8 @@ class K8sBackend:
     def yaml(self, run: TrainingRun, source: str) -> str:
         """Return the manifests of a run as YAML; values of secrets are ``***``."""
         owners = [manifests.owner(run.name, "UID-OF-THE-JOB")]
-        made = [manifests.job(run, self.cluster(), 1), *self.owned(run, 1, source, "***", owners)]
-        documents = [_plain(each) for each in made]
+        objects = [manifests.job(run, self.cluster(), 1), *self.owned(run, 1, source, "***", owners)]
+        documents = [_plain(entry) for entry in objects]
         for document in documents:
             if document["kind"] == "Secret":
                 document["stringData"] = dict.fromkeys(document["stringData"], "***")
@@ -120,9 +120,9 @@ class K8sBackend:
             # The client reads the variable only when it is imported.
             file = os.environ.get("KUBECONFIG")
             contexts, active = config.list_kube_config_contexts(file)
-            chosen = next((each for each in contexts if each["name"] == self.context), active)
+            chosen = next((entry for entry in contexts if entry["name"] == self.context), active)
             if self.context is not None and chosen["name"] != self.context:
-                names = ", ".join(each["name"] for each in contexts)
+                names = ", ".join(entry["name"] for entry in contexts)
                 raise UsageError(
                     "--context is one of the kubeconfig", found=self.context, next_step=f"use one of: {names}"
                 )
@@ -138,8 +138,8 @@ class K8sBackend:
 
 def volume_of(text: str) -> manifests.Volume:
     """Return the volume ``CLAIM:/folder`` or ``CLAIM:/folder:ro``. Raises UsageError (2)."""
-    claim, _, rest = text.partition(":")
-    path, _, mode = rest.partition(":")
+    claim, _, options = text.partition(":")
+    path, _, mode = options.partition(":")
     if not is_object_name(claim) or not path.startswith("/") or path == "/" or mode not in ("", "ro"):
         raise UsageError("--volume has the form CLAIM:/FOLDER or CLAIM:/FOLDER:ro", found=repr(text))
     if path.rstrip("/") == str(pod_worker.FOLDER) or path.startswith(f"{pod_worker.FOLDER}/"):
@@ -164,10 +164,10 @@ def read_template(path: Path) -> dict[str, Any]:
     return {"metadata": document.get("metadata") or {}, "spec": document["spec"]}
 
 
-def _plain(made: Any) -> dict[str, Any]:
+def _plain(manifest: Any) -> dict[str, Any]:
     from kubernetes import client
 
-    document = client.ApiClient().sanitize_for_serialization(made)
+    document = client.ApiClient().sanitize_for_serialization(manifest)
     assert isinstance(document, dict)
     first = {name: document.pop(name) for name in ("apiVersion", "kind", "metadata")}
     return {**first, **document}

@@ -32,7 +32,7 @@ def require_client() -> None:
 
 
 @contextmanager
-def api_errors(what: str, where: str) -> Iterator[None]:
+def api_errors(action: str, where: str) -> Iterator[None]:
     """Errors of the client inside become errors of ours; ``what`` was wanted of the API server ``where``."""
     import urllib3
     from kubernetes.client.exceptions import ApiException
@@ -40,7 +40,7 @@ def api_errors(what: str, where: str) -> Iterator[None]:
     try:
         yield
     except ApiException as error:
-        raise translated(error.status or 0, message_of(error), what, where) from None
+        raise translated(error.status or 0, message_of(error), action, where) from None
     except (urllib3.exceptions.HTTPError, OSError) as error:
         raise ApiAway(
             "the API server does not answer", where=where, found=safe_text(str(error)),
@@ -57,7 +57,7 @@ def message_of(error: Exception) -> str:
         return safe_text(str(getattr(error, "reason", None) or error), limit=600)
 
 
-def translated(status: int, message: str, what: str, where: str) -> CmssparkError:
+def translated(status: int, message: str, action: str, where: str) -> CmssparkError:
     """Return the error for an HTTP status and the API server's message."""
     if status == 401:
         return NotAllowed(
@@ -68,24 +68,24 @@ def translated(status: int, message: str, what: str, where: str) -> CmssparkErro
         )
     if status == 403 and ("exceeded quota" in message or "status unknown for quota" in message):
         return NotReady(
-            f"{what}: the quota of the namespace is used up", where=where, found=message,
+            f"{action}: the quota of the namespace is used up", where=where, found=message,
             next_step="take fewer or smaller workers, or wait until others end",
         )  # fmt: skip
     if status == 403 and any(sign in message for sign in _ADMISSION):
         # Said of a limit, of pod security, or by a webhook: no role would help.
         return SettingsError(
-            f"{what}: admission refuses it", where=where, found=message,
+            f"{action}: admission refuses it", where=where, found=message,
             next_step="change --cpus, --memory or --pod-template as the message says, or ask the administrators",
         )  # fmt: skip
     if status == 403:
         return NotAllowed(
-            f"{what} is forbidden", where=where, found=message,
+            f"{action} is forbidden", where=where, found=message,
             next_step="ask for the role in etc/k8s/train-role.yaml: kubectl apply -f etc/k8s/train-role.yaml",
         )  # fmt: skip
     if status == 409:
-        return UsageError(f"{what}: the name is taken", where=where, found=message, next_step="choose another --name")
+        return UsageError(f"{action}: the name is taken", where=where, found=message, next_step="choose another --name")
     if status == 404:
-        return InputMissing(f"{what}: it does not exist", where=where, found=message)
+        return InputMissing(f"{action}: it does not exist", where=where, found=message)
     if status in (400, 413, 422):
-        return SettingsError(f"{what}: the API server refuses it", where=where, found=message)
-    return ApiAway(f"{what} failed", where=where, found=f"{status} {message}")
+        return SettingsError(f"{action}: the API server refuses it", where=where, found=message)
+    return ApiAway(f"{action} failed", where=where, found=f"{status} {message}")

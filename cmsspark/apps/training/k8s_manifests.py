@@ -103,26 +103,29 @@ def pod_template(run: TrainingRun, cluster: Cluster, attempt: int) -> dict[str, 
     from kubernetes import client
 
     spec = _pod(run, cluster, object_name(run, attempt))
-    own: dict[str, Any] = client.ApiClient().sanitize_for_serialization(spec)
+    pod_spec: dict[str, Any] = client.ApiClient().sanitize_for_serialization(spec)
     security = cluster.template.get("spec", {}).get("securityContext") or {}
     # An image's own user is often root, which restricted namespaces refuse; a template may have another user.
-    own["securityContext"] = {**USER, **security, **own["securityContext"]}
-    whole: dict[str, Any] = merged(cluster.template, {"metadata": {"labels": labels(run)}, "spec": own})
-    return {"metadata": whole["metadata"], "spec": whole["spec"]}
+    pod_spec["securityContext"] = {**USER, **security, **pod_spec["securityContext"]}
+    pod: dict[str, Any] = merged(cluster.template, {"metadata": {"labels": labels(run)}, "spec": pod_spec})
+    return {"metadata": pod["metadata"], "spec": pod["spec"]}
 
 
-def merged(template: Any, own: Any) -> Any:
+def merged(template: Any, overrides: Any) -> Any:
     """Return ``own`` added to a template: mappings by key, lists of named things by name; else ours stands."""
-    if isinstance(template, Mapping) and isinstance(own, Mapping):
-        both = {name: merged(template[name], own[name]) for name in own if name in template}
-        return {**template, **own, **both}
-    if not (isinstance(template, list) and isinstance(own, list)):
-        return own
-    if not all(isinstance(each, Mapping) and "name" in each for each in (*template, *own)):
-        return [*template, *(each for each in own if each not in template)]
-    by_name = {each["name"]: each for each in template}
-    changed = {each["name"]: merged(by_name[each["name"]], each) if each["name"] in by_name else each for each in own}
-    return [*(changed.pop(each["name"], each) for each in template), *changed.values()]
+    if isinstance(template, Mapping) and isinstance(overrides, Mapping):
+        both = {name: merged(template[name], overrides[name]) for name in overrides if name in template}
+        return {**template, **overrides, **both}
+    if not (isinstance(template, list) and isinstance(overrides, list)):
+        return overrides
+    if not all(isinstance(entry, Mapping) and "name" in entry for entry in (*template, *overrides)):
+        return [*template, *(entry for entry in overrides if entry not in template)]
+    by_name = {entry["name"]: entry for entry in template}
+    changed = {
+        entry["name"]: merged(by_name[entry["name"]], entry) if entry["name"] in by_name else entry
+        for entry in overrides
+    }
+    return [*(changed.pop(entry["name"], entry) for entry in template), *changed.values()]
 
 
 def _pod(run: TrainingRun, cluster: Cluster, name: str) -> Any:
@@ -231,12 +234,12 @@ def secrets(run: TrainingRun, cluster: Cluster, attempt: int, token: str, owners
             api_version="v1", kind="Secret", metadata=metadata, type="Opaque", string_data=values, immutable=True
         )
 
-    own = [
+    manifests = [
         made(secret_name(name, number), dict(secret.values))
         for number, secret in enumerate(run.secrets)
         if secret.values is not None
     ]
-    return [made(name, {"token": token}), *own]
+    return [made(name, {"token": token}), *manifests]
 
 
 def config_map(run: TrainingRun, cluster: Cluster, attempt: int, source: str, owners: list[Any]) -> Any:

@@ -20,7 +20,7 @@ def rank_of(pod: Any) -> int:
 def is_ready(pod: Any) -> bool:
     """Return whether its script ended, and its output can be fetched."""
     conditions = pod.status.conditions or []
-    return any(each.type == "Ready" and each.status == "True" for each in conditions)
+    return any(condition.type == "Ready" and condition.status == "True" for condition in conditions)
 
 
 def failure_of(pod: Any) -> str | None:

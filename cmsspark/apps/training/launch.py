@@ -55,8 +55,8 @@ def launch(run: TrainingRun, backend: Backend, folder: RunFolder, echo: Callable
         _finish(folder, "stopped", "it was interrupted")
         raise
     except BaseException as error:
-        wanted = error.problem if isinstance(error, CmssparkError) else f"{type(error).__name__}: {error}"
-        _finish(folder, "failed", wanted)
+        problem = error.problem if isinstance(error, CmssparkError) else f"{type(error).__name__}: {error}"
+        _finish(folder, "failed", problem)
         raise
 
 

@@ -93,13 +93,13 @@ def serve(result: Result, port: int) -> http.server.ThreadingHTTPServer:
 
 def secrets_in(folder: Path) -> dict[str, dict[str, str]]:
     """Return the secrets that are mounted below a folder: name → key → value."""
-    found: dict[str, dict[str, str]] = {}
+    secrets: dict[str, dict[str, str]] = {}
     with suppress(FileNotFoundError):
         for secret in sorted(folder.iterdir()):
             # Kubernetes keeps its own links there, which begin with a dot.
             keys = [file for file in sorted(secret.iterdir()) if not file.name.startswith(".")]
-            found[secret.name] = {file.name: file.read_bytes().decode("utf-8", "replace") for file in keys}
-    return found
+            secrets[secret.name] = {file.name: file.read_bytes().decode("utf-8", "replace") for file in keys}
+    return secrets
 
 
 def main(folder: Path = FOLDER, environ: Mapping[str, str] = os.environ) -> int:

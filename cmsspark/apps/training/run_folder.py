@@ -89,7 +89,7 @@ class RunFolder:
         """Return the folder of a run. Raises InputMissing (66) where there is none of that name, UsageError (2)."""
         folder = cls(base / run_name(Path(), name))
         if not (folder.path / "run.json").is_file():
-            names = ", ".join(each.record.name for each in runs(base)) or "none"
+            names = ", ".join(run.record.name for run in runs(base)) or "none"
             raise InputMissing(
                 f"there is no run {name}",
                 where=base,
@@ -157,8 +157,8 @@ class RunFolder:
 def runs(base: Path) -> Iterator[RunFolder]:
     """Yield all runs, the oldest first."""
     with suppress(OSError):
-        found = [RunFolder(path) for path in base.iterdir() if (path / "run.json").is_file()]
-        yield from sorted(found, key=lambda folder: folder.record.began_ms)
+        folders = [RunFolder(path) for path in base.iterdir() if (path / "run.json").is_file()]
+        yield from sorted(folders, key=lambda folder: folder.record.began_ms)
 
 
 def _began(pid: int) -> int | None:

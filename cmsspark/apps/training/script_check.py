@@ -46,12 +46,12 @@ def missing_imports(source: str, *folders: str) -> list[tuple[str, int]]:
 
     ``folders``: that of the script, and others on its path.
     """
-    found = []
+    missing = []
     path = [*folders, *sys.path]
     for name, line in dict(reversed(list(imports_of(ast.parse(source))))).items():
         if not _is_found(name, path):
-            found.append((name, line))
-    return sorted(found, key=lambda each: (each[1], each[0]))
+            missing.append((name, line))
+    return sorted(missing, key=lambda entry: (entry[1], entry[0]))
 
 
 def _is_found(name: str, path: list[str]) -> bool:

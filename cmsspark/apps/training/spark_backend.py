@@ -164,11 +164,11 @@ class _Drive:
 
     def wait(self) -> WorkerFailure | None:
         """Take frames until all scripts ended; the first failure."""
-        attempt, left = self._attempt, set(range(self._attempt.run.workers))
-        for rank in left:
+        attempt, remaining = self._attempt, set(range(self._attempt.run.workers))
+        for rank in remaining:
             attempt.on_state(rank, "pending")
         deadline = time.monotonic() + self._start_seconds
-        while left:
+        while remaining:
             try:
                 rank, frame = self._events.get(timeout=0.5)
             except queue.Empty:
@@ -181,15 +181,15 @@ class _Drive:
             elif "archive" in frame:
                 self._archives.setdefault(rank, bytearray()).extend(base64.b64decode(frame["archive"]))
             elif "code" in frame or "lost" in frame:
-                if rank not in left:
+                if rank not in remaining:
                     continue
                 if frame.get("code") != 0:
                     reason = reason_of(frame["code"]) if "code" in frame else "is gone: its executor or task ended"
                     return attempt.failure(rank, reason)
                 attempt.on_state(rank, "done")
-                left.discard(rank)
+                remaining.discard(rank)
             elif "ended" in frame and self._error is not None:
-                return self._job_failed(min(left))
+                return self._job_failed(min(remaining))
         return None
 
     def _check_started(self, deadline: float) -> None:
@@ -231,7 +231,7 @@ class _Drive:
             "worker": Path(worker.__file__).read_text(encoding="utf-8"),
             "script_text": run.script.read_text(encoding="utf-8-sig"),
             "script_name": "script_"
-            + "".join(each if each.isalnum() else "_" for each in run.script.stem)[:60]
+            + "".join(character if character.isalnum() else "_" for character in run.script.stem)[:60]
             + ".py",
             "driver": self._address,
             "token": self._token,

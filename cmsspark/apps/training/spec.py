@@ -77,17 +77,17 @@ class TrainingRun:
         }  # fmt: skip
 
 
-def run_name(script: Path, given: str | None) -> str:
+def run_name(script: Path, name: str | None) -> str:
     """Return the name of a run: the given one, or one from the script's with a random end.
 
     Raises UsageError (2) for a name that could be no name of a pod.
     """
-    if given is not None:
-        if not _NAME.fullmatch(given):
+    if name is not None:
+        if not _NAME.fullmatch(name):
             raise UsageError(
-                "a name has up to 40 small letters, digits and dashes, and begins with a letter", found=repr(given)
+                "a name has up to 40 small letters, digits and dashes, and begins with a letter", found=repr(name)
             )
-        return given
+        return name
     stem = re.sub(r"[^a-z0-9]+", "-", script.stem.lower()).strip("-")[:30].strip("-")
     stem = stem if stem and stem[0].isalpha() else f"train-{stem}".rstrip("-")
     return f"{stem}-{uuid.uuid4().hex[:6]}"
@@ -113,10 +113,10 @@ def secret_of(text: str, folder: Path, backend: str) -> Secret:
     Without FOLDER it is ``folder``/NAME; on Kubernetes a Secret of that name in the cluster, where there is no such
     folder. Raises UsageError (2), InputMissing (66), NotAllowed (77) for files that others can read.
     """
-    name, separator, given = text.partition("=")
+    name, separator, source = text.partition("=")
     if not _SECRET.fullmatch(name):
         raise UsageError("a secret's name has small letters, digits, dashes and dots", found=repr(name))
-    path = Path(given).expanduser() if separator else folder / name
+    path = Path(source).expanduser() if separator else folder / name
     if not separator and backend == "k8s" and not path.exists():
         return Secret(name)
     try:

@@ -41,8 +41,8 @@ def worker_environment(job: Mapping[str, Any]) -> dict[str, str]:
     rank, addresses = int(job["rank"]), list(job["addresses"])
     host, _, port = addresses[0].rpartition(":")
     cluster = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": rank}}
-    here = addresses[rank].rpartition(":")[0]
-    bind = addresses[0] if here.startswith("127.") else f"0.0.0.0:{port}"
+    own_host = addresses[rank].rpartition(":")[0]
+    bind = addresses[0] if own_host.startswith("127.") else f"0.0.0.0:{port}"
     cpus = str(job["cpus"])
     return {
         "TF_CONFIG": json.dumps(cluster),
@@ -98,13 +98,13 @@ def die_with_parent(number: int, parent: int) -> None:
 
 def children_of(pid: int) -> list[int]:
     """Return the processes whose parent is ``pid``."""
-    found = []
+    children = []
     for name in os.listdir("/proc"):
         if name.isdigit():
             with suppress(OSError, IndexError, ValueError), open(f"/proc/{name}/stat", encoding="latin-1") as stream:
                 if int(stream.read().rpartition(")")[2].split()[1]) == pid:
-                    found.append(int(name))
-    return found
+                    children.append(int(name))
+    return children
 
 
 class Script:
@@ -159,18 +159,18 @@ class Script:
     def _lines(self) -> Iterator[str]:
         """Lines until the script ends, and what is then in the pipe: a process that it left behind may hold it open."""
         assert self.process.stdout is not None
-        descriptor, rest = self.process.stdout.fileno(), b""
+        descriptor, partial_line = self.process.stdout.fileno(), b""
         ended = threading.Thread(target=self._close_after_end, daemon=True)
         ended.start()
         while chunk := os.read(descriptor, LINE_BYTES):
-            *lines, rest = (rest + chunk).split(b"\n")
+            *lines, partial_line = (partial_line + chunk).split(b"\n")
             for line in lines:
                 yield line.decode("utf-8", "replace").rstrip("\r")
-            if len(rest) >= LINE_BYTES:
-                yield rest.decode("utf-8", "replace")
-                rest = b""
-        if rest:
-            yield rest.decode("utf-8", "replace")
+            if len(partial_line) >= LINE_BYTES:
+                yield partial_line.decode("utf-8", "replace")
+                partial_line = b""
+        if partial_line:
+            yield partial_line.decode("utf-8", "replace")
 
     def _close_after_end(self) -> None:
         # WNOWAIT: the main thread collects the exit code.
@@ -182,13 +182,13 @@ class Script:
         """End all processes that the script left: of its group, and orphans that left the group."""
         self._signal(signal.SIGKILL)
         for _ in range(50):
-            left = [pid for pid in children_of(os.getpid()) if pid != self.process.pid]
-            for pid in left:
+            remaining = [pid for pid in children_of(os.getpid()) if pid != self.process.pid]
+            for pid in remaining:
                 with suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
                 with suppress(ChildProcessError):
                     os.waitpid(pid, 0)
-            if not left:
+            if not remaining:
                 return
 
 

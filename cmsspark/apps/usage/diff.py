@@ -106,9 +106,10 @@ def command(
     apart = _jobs_apart(rows)
     sums = differences.totals(*apart, MEASURES)
     measure = _measure(measure, rows, job)
-    left, right = (_with_measure(frame, measure) for frame in apart)
+    rows_before, rows_after = (_with_measure(frame, measure) for frame in apart)
     groups = [
-        differences.grouped(left, right, COLUMNS[name], measure, top) for name in by or ("dataset", "site", "stream")
+        differences.grouped(rows_before, rows_after, COLUMNS[name], measure, top)
+        for name in by or ("dataset", "site", "stream")
     ]
     impact = _impact(rows, schema) if publish_impact else None
     if as_json:
@@ -169,7 +170,7 @@ def _jobs_apart(rows: list[pl.DataFrame]) -> tuple[pl.DataFrame, pl.DataFrame]:
     import polars as pl
 
     is_job = pl.col("stream").is_in(STREAMS_OF_JOBS).fill_null(False)
-    of_jobs = [pl.when(is_job).then(pl.col(name)).alias(other) for name, other in _OF_JOBS.items() if other]
+    of_jobs = [pl.when(is_job).then(pl.col(name)).alias(column) for name, column in _OF_JOBS.items() if column]
     of_accesses = [pl.when(~is_job).then(pl.col(name)).alias(name) for name in _OF_JOBS]
     before, after = (frame.with_columns(*of_jobs, *of_accesses) for frame in rows)
     return before, after

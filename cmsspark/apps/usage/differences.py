@@ -67,23 +67,23 @@ def grouped(before: pl.DataFrame, after: pl.DataFrame, column: str, measure: str
     import polars as pl
 
     def sums(rows: pl.DataFrame, name: str) -> pl.DataFrame:
-        whole = rows.select(column, _whole(rows.get_column(measure)).alias(measure))
-        return whole.group_by(column).agg(pl.col(measure).sum().alias(name))
+        numbers = rows.select(column, _whole_numbers(rows.get_column(measure)).alias(measure))
+        return numbers.group_by(column).agg(pl.col(measure).sum().alias(name))
 
     both = sums(before, "before").join(sums(after, "after"), on=column, how="full", coalesce=True, nulls_equal=True)
     both = both.with_columns(delta=pl.col("after").fill_null(0) - pl.col("before").fill_null(0))
     has_before, has_after = pl.col("before").is_not_null(), pl.col("after").is_not_null()
     moved = both.filter(~(has_before & has_after) | (pl.col("delta") != 0))
     moved = moved.sort([pl.col("delta").abs(), column], descending=[True, False], nulls_last=True).head(top)
-    kept = both.filter(has_before & has_after)
-    changed = kept.filter(pl.col("delta") != 0).height
+    in_both = both.filter(has_before & has_after)
+    changed = in_both.filter(pl.col("delta") != 0).height
     is_time = before.schema[measure].is_float()
     return Grouped(
         column,
         both.filter(~has_before).height,
         both.filter(~has_after).height,
         changed,
-        kept.height - changed,
+        in_both.height - changed,
         tuple(
             Change(str(row[column]), _in_units(row["before"], is_time), _in_units(row["after"], is_time))
             for row in moved.to_dicts()
@@ -102,23 +102,25 @@ def impact(before: pl.DataFrame, after: pl.DataFrame, keys: Sequence[str]) -> Im
         after.with_columns(mark), on=list(keys), how="full", coalesce=True, nulls_equal=True, suffix="_after"
     )
     has_before, has_after = pl.col("is_there").is_not_null(), pl.col("is_there_after").is_not_null()
-    kept = both.filter(has_before & has_after)
-    same = kept.filter(pl.all_horizontal([pl.col(name).eq_missing(pl.col(f"{name}_after")) for name in values])).height
-    return Impact(both.filter(~has_before).height, kept.height - same, same, both.filter(~has_after).height)
+    in_both = both.filter(has_before & has_after)
+    is_same = pl.all_horizontal([pl.col(name).eq_missing(pl.col(f"{name}_after")) for name in values])
+    unchanged = in_both.filter(is_same).height
+    added, gone = both.filter(~has_before).height, both.filter(~has_after).height
+    return Impact(added, in_both.height - unchanged, unchanged, gone)
 
 
 def _sum(rows: pl.DataFrame, name: str) -> int | float | None:
     column = rows.get_column(name).drop_nulls()
-    return None if column.is_empty() else _in_units(int(_whole(column).sum()), column.dtype.is_float())
+    return None if column.is_empty() else _in_units(int(_whole_numbers(column).sum()), column.dtype.is_float())
 
 
-def _whole(column: pl.Series) -> pl.Series:
+def _whole_numbers(column: pl.Series) -> pl.Series:
     """Return a measure as whole numbers of 128 bits, whose sums cannot overflow: seconds as milliseconds."""
     import polars as pl
 
     return ((column * 1000.0).round(0) if column.dtype.is_float() else column).cast(pl.Int128)
 
 
-def _in_units(whole: int | None, is_time: bool) -> int | float | None:
+def _in_units(number: int | None, is_time: bool) -> int | float | None:
     """Return a sum in its unit: milliseconds as seconds."""
-    return whole / 1000 if is_time and whole is not None else whole
+    return number / 1000 if is_time and number is not None else number

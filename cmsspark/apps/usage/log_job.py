@@ -43,13 +43,13 @@ def day_request(job: Job, options: Mapping[str, Any], settings: Settings, fout: 
     from cmsspark.run.request import DayRequest
 
     day = options["day"]
-    rest = {name: value for name, value in options.items() if name not in _NOT_OF_A_REQUEST}
+    arguments = {name: value for name, value in options.items() if name not in _NOT_OF_A_REQUEST}
     settings = with_sources(settings, options.get("source", ()))
     epochs = Epochs.load(settings.sources, settings.where)
-    rest["streams"] = options.get("streams") or epochs.streams_of_day(day, job.streams) or job.streams
+    arguments["streams"] = options.get("streams") or epochs.streams_of_day(day, job.streams) or job.streams
     needs = dict.fromkeys(JOB_TABLES, STREAMS_OF_JOBS) | {SITE_PAIRS: STREAMS_NAMING_READERS}
-    tables = tuple(table for table in job.tables if table not in needs or {*rest["streams"]} & {*needs[table]})
-    return DayRequest(job.name, day, fout, settings, tables=tables, **rest)
+    tables = tuple(table for table in job.tables if table not in needs or {*arguments["streams"]} & {*needs[table]})
+    return DayRequest(job.name, day, fout, settings, tables=tables, **arguments)
 
 
 def make_command(job: Job) -> click.Command:

@@ -56,9 +56,9 @@ class PeriodResult:
 def command(
     period: Period | None, allow_missing: bool, fout: str | None, settings_file: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    settings, wanted = settings_of(settings_file), needed(period)
+    settings, interval = settings_of(settings_file), needed(period)
     store = store_of(fout, settings)
-    print_outcome(NAME, wanted, as_json, lambda: run(wanted, store, settings, allow_missing=allow_missing))
+    print_outcome(NAME, interval, as_json, lambda: run(interval, store, settings, allow_missing=allow_missing))
 
 
 def run(

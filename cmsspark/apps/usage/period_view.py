@@ -135,7 +135,7 @@ def _as_dict(view: View, stored: StoredDays, rows: pl.DataFrame) -> dict[str, An
         "period": str(stored.period),
         "days": len(stored.partials),
         "missing_days": [day.isoformat() for day in stored.missing],
-        "partial_days": {day.isoformat(): why for day, why in stored.partial.items()},
+        "partial_days": {day.isoformat(): reason for day, reason in stored.partial.items()},
         "rows": [
             {name: value.isoformat() if isinstance(value, date) else value for name, value in row.items()}
             for row in rows.iter_rows(named=True)

@@ -42,10 +42,10 @@ def command(
     period: Period | None, names: tuple[str, ...], views_file: str | None, allow_missing: bool, fout: str | None,
     settings_file: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    settings, wanted = settings_of(settings_file), needed(period)
+    settings, interval = settings_of(settings_file), needed(period)
     store = store_of(fout, settings)
     views = chosen(load_views(views_file or settings.views), names)
-    print_outcome(NAME, wanted, as_json, lambda: run(wanted, store, settings, views, allow_missing=allow_missing))
+    print_outcome(NAME, interval, as_json, lambda: run(interval, store, settings, views, allow_missing=allow_missing))
 
 
 def chosen(views: dict[str, View], names: Sequence[str]) -> list[View]:

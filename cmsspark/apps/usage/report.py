@@ -65,21 +65,22 @@ def command(
 
 
 def _report(
-    settings: Settings, store: str, table: str | None, when: Interval, run: str | None, html: Path | None, as_json: bool
+    settings: Settings, store: str, table: str | None, interval: Interval, run: str | None, html: Path | None,
+    as_json: bool,
 ) -> int:
     """Write or print the report of a day or period; the exit code is 65 if a join lost or duplicated rows."""
-    table = table or ("period_aggregation" if isinstance(when, Period) else "data_aggregation")
+    table = table or ("period_aggregation" if isinstance(interval, Period) else "data_aggregation")
     job = job_of_table(table)
     files = files_of(store, "cmsspark report", settings)
     name = table if table in job.tables else job.name
     try:
         stored = (
-            results.run_table(files, store, job.name, name, when, run)
+            results.run_table(files, store, job.name, name, interval, run)
             if run
-            else results.current(files, store, job.name, name, when)
+            else results.current(files, store, job.name, name, interval)
         )
     except InputMissing as error:
-        skipped = DailyState(settings.state_dir, store).record(first_day(when), job.name).skipped
+        skipped = DailyState(settings.state_dir, store).record(first_day(interval), job.name).skipped
         if skipped is None:
             raise
         raise InputMissing(

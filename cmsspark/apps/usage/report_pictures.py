@@ -33,38 +33,39 @@ _NEEDS_EXTRA: Final = "pip install 'cmsspark[plot]', or --format svg"
 
 
 def write_pictures(
-    settings: Settings, store: str, table: str | None, when: Interval, folder: Path, names: tuple[str, ...], fmt: str,
+    settings: Settings, store: str, table: str | None, interval: Interval, folder: Path, names: tuple[str, ...],
+    fmt: str,
     since: str | None = None,
 ) -> Iterator[Path]:  # fmt: skip
     """Write the pictures of a stored day or period, and yield their paths. Raises UsageError (2), OutputError (73)."""
     files = files_of(store, "cmsspark report", settings)
     if EVENT_COUNTS in names:
-        for picture in _event_counts(files, store, names, when, since):
-            yield from _written(picture, when, folder, fmt)
+        for picture in _event_counts(files, store, names, interval, since):
+            yield from _written(picture, interval, folder, fmt)
         return
     if since is not None:
         raise UsageError("--since is an option of the picture event_counts", next_step="leave out --since")
-    job = job_of_table(table or ("period_aggregation" if isinstance(when, Period) else "data_aggregation"))
+    job = job_of_table(table or ("period_aggregation" if isinstance(interval, Period) else "data_aggregation"))
     if not use_pictures.has_use(job):
         raise UsageError(f"{job.name} counts no accesses", next_step="give a table such as data_aggregation or dbs_aaa")
-    current = results.current(files, store, job.name, job.tables[0], when)
-    use = use_pictures.use_of_run(files, store, job, current, when)
-    for picture in _chosen(pictures(use, use_pictures.when_of(when)), names):
-        yield from _written(picture, when, folder, fmt)
+    current = results.current(files, store, job.name, job.tables[0], interval)
+    use = use_pictures.use_of_run(files, store, job, current, interval)
+    for picture in _chosen(pictures(use, use_pictures.when_of(interval)), names):
+        yield from _written(picture, interval, folder, fmt)
 
 
 def _event_counts(
-    files: Files, store: str, names: tuple[str, ...], when: Interval, since: str | None
+    files: Files, store: str, names: tuple[str, ...], interval: Interval, since: str | None
 ) -> list[Picture]:
     """Return the pictures of the C-RSG report."""
     from cmsspark.apps.jobs_cost import crsg_pictures
 
-    if names != (EVENT_COUNTS,) or isinstance(when, Period):
+    if names != (EVENT_COUNTS,) or isinstance(interval, Period):
         step = "cmsspark report --date DAY --pictures DIR --picture event_counts"
         raise UsageError("event_counts is drawn alone, of a --date", next_step=step)
     if since is not None and re.fullmatch(r"\d{4}-(0[1-9]|1[0-2])", since) is None:
         raise UsageError("--since is a month such as 2025-11", found=repr(since))
-    current = results.current(files, store, crsg_pictures.TABLE, crsg_pictures.TABLE, when)
+    current = results.current(files, store, crsg_pictures.TABLE, crsg_pictures.TABLE, interval)
     rows = table_rows(files, current, crsg_pictures.TABLE, ("selection", "month", "data_tier", "events"))
     return crsg_pictures.pictures(rows.to_pylist(), since)
 
@@ -81,7 +82,7 @@ def _chosen(drawn: list[Picture], names: tuple[str, ...]) -> list[Picture]:
     return [picture for picture in drawn if not names or picture.name in names]
 
 
-def _written(picture: Picture, when: Interval, folder: Path, fmt: str) -> list[Path]:
+def _written(picture: Picture, interval: Interval, folder: Path, fmt: str) -> list[Path]:
     """Write the files of a picture and return their paths. Raises OutputError (73)."""
     svg = standalone(picture.chart, picture.title, picture.about)
     writers: dict[str, Callable[[], bytes]] = {
@@ -94,7 +95,7 @@ def _written(picture: Picture, when: Interval, folder: Path, fmt: str) -> list[P
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for ending, content in contents.items():
-            path = folder / f"{when.isoformat()}-{picture.name}.{ending}"
+            path = folder / f"{interval.isoformat()}-{picture.name}.{ending}"
             write_file(path, partial(Path.write_bytes, data=content), "the picture")
             paths.append(path)
     except OSError as error:

@@ -53,8 +53,8 @@ def write_site(settings: Settings, store: str, out: Path) -> None:
         next_step = "run_spark data_aggregation --date DAY"
         raise InputMissing("no day is stored", where=store, next_step=next_step)
     days = {page.interval: page.entry for page in pages if isinstance(page.interval, date)}
-    made = clock.to_minute(clock.now_ms())
-    _write(out / "index.html", site_index(days, _groups(pages), store, made))
+    made_at = clock.to_minute(clock.now_ms())
+    _write(out / "index.html", site_index(days, _groups(pages), store, made_at))
     for page in pages:
         if page.fault:
             click.echo(f"warning: {page.entry.title}: {page.fault}", err=True)
@@ -87,9 +87,9 @@ def _groups(pages: Sequence[SitePage]) -> list[tuple[str, list[SiteEntry]]]:
     """Return the pages of periods under their headings."""
     kinds: dict[str, list[SiteEntry]] = {"Months": [], "Weeks": [], "Other ranges": []}
     for page in pages:
-        when = page.interval
-        if isinstance(when, Period):
-            kinds["Weeks" if when.is_week else "Months" if when.is_month else "Other ranges"].append(page.entry)
+        interval = page.interval
+        if isinstance(interval, Period):
+            kinds["Weeks" if interval.is_week else "Months" if interval.is_month else "Other ranges"].append(page.entry)
     return list(kinds.items())
 
 

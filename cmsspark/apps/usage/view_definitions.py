@@ -40,19 +40,19 @@ class View:
         return periods.week("last", today) if self.period == "week" else periods.month("last", today)
 
 
-def load_views(own: str | None) -> dict[str, View]:
+def load_views(path: str | None) -> dict[str, View]:
     """Return the built-in views, and those of the file ``own``, which come before built-in ones of the same name.
 
     Raises SettingsError (78) with file and line for what is unknown or of another form.
     """
     views = parse_views(read_text(BUILT_IN).encode(), BUILT_IN)
-    if own is None:
+    if path is None:
         return views
     try:
-        content = Path(own).read_bytes()
+        content = Path(path).read_bytes()
     except OSError as error:
-        raise SettingsError("the file of views cannot be read", where=own, found=error.strerror) from None
-    return views | parse_views(content, own)
+        raise SettingsError("the file of views cannot be read", where=path, found=error.strerror) from None
+    return views | parse_views(content, path)
 
 
 def parse_views(content: bytes, name: str) -> dict[str, View]:
@@ -96,8 +96,8 @@ def _columns(file: ConfigFile, names: list[str], allowed: tuple[str, ...], *key:
         if name == "user":
             raise file.error("a view cannot show single people", *key, next_step="count them: distinct_users")
         if name not in allowed:
-            wanted = f"there is no {name!r} among the {key[-1]}"
-            raise file.error(wanted, *key, next_step=nearest(name, allowed))
+            problem = f"there is no {name!r} among the {key[-1]}"
+            raise file.error(problem, *key, next_step=nearest(name, allowed))
     if len(set(names)) < len(names):
         raise file.error(f"{key[-1]} must not repeat a name", *key, found=names)
     return tuple(names)

@@ -13,7 +13,7 @@ from cmsspark.apps.dashboard.formats import Kind
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.apps.dashboard.segment import SUMS
 from cmsspark.apps.dashboard.selection import FILTERS, Selection, choice_parameter, day_parameter
-from cmsspark.apps.dashboard.use import MEASURES, OF_JOBS, whole
+from cmsspark.apps.dashboard.use import MEASURES, OF_JOBS, integer
 from cmsspark.apps.dashboard.widgets import (
     Cell,
     Column,
@@ -63,7 +63,7 @@ def view(request: PageRequest) -> Content:
     chosen = request.selection()
     if not request.parameters.get("from") and not request.parameters.get("to"):
         chosen = replace(chosen, first=chosen.last - timedelta(days=_DAYS - 1))
-    other = _other(request, chosen)
+    baseline = _baseline(request, chosen)
     measures = {name: label for name, (label, _, _) in MEASURES.items() if name in _KINDS}
     if not request.snapshot.has_jobs:
         measures = {name: label for name, label in measures.items() if name not in OF_JOBS}
@@ -75,31 +75,32 @@ def view(request: PageRequest) -> Content:
     presets, *period = request.period_controls(chosen, with_step=False)
     controls = [
         presets,
-        *_months(request, chosen, other),
+        *_months(request, chosen, baseline),
         *period,
-        Control("from2", "Against: from", other.first.isoformat(), kind="date"),
-        Control("to2", "to (included)", other.last.isoformat(), kind="date"),
+        Control("from2", "Against: from", baseline.first.isoformat(), kind="date"),
+        Control("to2", "to (included)", baseline.last.isoformat(), kind="date"),
         *request.filter_controls(chosen),
         Control("measure", "Measure", measure, list(measures.items())),
         Control("by", "By", group, list(_GROUPS.items())),
         Control("show", "Show", show, list(_SHOW.items())),
     ]
-    rows = _rows(request, chosen, other, measure, group)
-    about = f"{chosen.first} to {chosen.last} against {other.first} to {other.last}"
-    notes = [*request.use_notes(chosen), *request.use_notes(other)]
-    for entry in (chosen, other):
+    rows = _rows(request, chosen, baseline, measure, group)
+    about = f"{chosen.first} to {chosen.last} against {baseline.first} to {baseline.last}"
+    notes = [*request.use_notes(chosen), *request.use_notes(baseline)]
+    for entry in (chosen, baseline):
         if not _is_stored(request, entry):
             notes.append(
                 Note(f"No day from {entry.first} to {entry.last} is stored: nothing is known of that period.", "warn")
             )
-    if _length(chosen) != _length(other):
-        notes.append(Note(f"The periods have {_length(chosen):,} and {_length(other):,} days: compare shares.", "warn"))
+    if _length(chosen) != _length(baseline):
+        text = f"The periods have {_length(chosen):,} and {_length(baseline):,} days: compare shares."
+        notes.append(Note(text, "warn"))
     table = _table(request, [row for row in rows if show in ("all", row.kind)], rows, measure, group)
     sections = [Section("In total", [_figures(rows, measure, group)]), Section(f"By {_GROUPS[group].lower()}", [table])]
     return Content("Compare periods", sections, about, controls, list(dict.fromkeys(notes)))
 
 
-def _other(request: PageRequest, chosen: Selection) -> Selection:
+def _baseline(request: PageRequest, chosen: Selection) -> Selection:
     """Return the period to compare with: by default as many days, right before."""
     last = day_parameter(request.parameters, "to2", chosen.first - timedelta(days=1))
     first = day_parameter(request.parameters, "from2", last - timedelta(days=_length(chosen) - 1))
@@ -108,7 +109,7 @@ def _other(request: PageRequest, chosen: Selection) -> Selection:
     return replace(chosen, first=first, last=last)
 
 
-def _months(request: PageRequest, chosen: Selection, other: Selection) -> list[Control]:
+def _months(request: PageRequest, chosen: Selection, baseline: Selection) -> list[Control]:
     """Return links that compare each of the newest calendar months with the one before; none for a single month."""
     newest = request.snapshot.days[-1]
     months = sorted({day.replace(day=1) for day in request.snapshot.days}, reverse=True)[:5]
@@ -117,8 +118,8 @@ def _months(request: PageRequest, chosen: Selection, other: Selection) -> list[C
         ends = [later, min(_month_end(later), newest), earlier, _month_end(earlier)]
         label = f"{later:%Y-%m} against {earlier:%Y-%m}"
         names = zip(("from", "to", "from2", "to2"), map(date.isoformat, ends), strict=True)
-        links.append((request.here(**dict(names), page=None), label))
-        if ends == [chosen.first, chosen.last, other.first, other.last]:
+        links.append((request.link_here(**dict(names), page=None), label))
+        if ends == [chosen.first, chosen.last, baseline.first, baseline.last]:
             current = label
     return [Control("months", "Calendar months", current, links, "links")] if links else []
 
@@ -131,11 +132,11 @@ def _length(chosen: Selection) -> int:
     return (chosen.last - chosen.first).days + 1
 
 
-def _rows(request: PageRequest, chosen: Selection, other: Selection, measure: str, group: str) -> list[_Row]:
+def _rows(request: PageRequest, chosen: Selection, baseline: Selection, measure: str, group: str) -> list[_Row]:
     """Return the groups of both periods, the largest change first."""
-    now, before = _values(request, chosen, measure, group), _values(request, other, measure, group)
+    now, before = _values(request, chosen, measure, group), _values(request, baseline, measure, group)
     # Without a stored day nothing is known of a period; a group that no record of a stored day has was not used.
-    are_stored = [_is_stored(request, entry) for entry in (chosen, other)]
+    are_stored = [_is_stored(request, entry) for entry in (chosen, baseline)]
     missing = [0 if measure in ("nacc", "job_count") and is_stored else None for is_stored in are_stored]
     rows = []
     for name in now.keys() | before.keys():
@@ -161,7 +162,7 @@ def _values(request: PageRequest, chosen: Selection, measure: str, group: str) -
         return {row[0]: row[position] for row in site_use.all_sites(snapshot, chosen) if row[position] is not None}
     where, parameters = chosen.where(list(FILTERS))
     sql = f"SELECT {group}::VARCHAR, sum({measure}) FROM cube WHERE {where} GROUP BY 1"
-    return {name: whole(value) for name, value in snapshot.query(sql, parameters) if value is not None}
+    return {name: integer(value) for name, value in snapshot.query(sql, parameters) if value is not None}
 
 
 def _figures(rows: list[_Row], measure: str, group: str) -> Figures:
@@ -218,8 +219,8 @@ def _link(request: PageRequest, name: str, group: str) -> Any:
 
 
 def _sum(values: Any) -> int | None:
-    there = [value for value in values if value is not None]
-    return sum(there) if there else None
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) if numbers else None
 
 
 PAGE = PageDefinition("Compare", "Two periods beside each other: what grew, what is new, what is gone.", view)

@@ -111,13 +111,13 @@ def _map(request: PageRequest, day: date, kind: str, tier: str, is_stored: bool)
         "AND ($kind = 'all' OR kind = $kind) AND ($tier = '' OR site_tier = $tier) GROUP BY ALL HAVING bytes > 0",
         {"day": day, "kind": kind, "tier": tier},
     )
-    cells: Counter[tuple[str, str]] = Counter()
+    sizes: Counter[tuple[str, str]] = Counter()
     for site, name, size in result.rows:
-        cells[shown(site), shown(name)] += int(size)
-    rows = _largest(cells, 0)
-    columns = _largest(cells, 1)
-    kept = {
-        key: value for key, value in cells.items() if key[0] in rows[:_MAP_ROWS] and key[1] in columns[:_MAP_COLUMNS]
+        sizes[shown(site), shown(name)] += int(size)
+    rows = _largest(sizes, 0)
+    columns = _largest(sizes, 1)
+    cells = {
+        key: value for key, value in sizes.items() if key[0] in rows[:_MAP_ROWS] and key[1] in columns[:_MAP_COLUMNS]
     }
     links = {shown(site): request.link("sites", site=site) for site, _, _ in result.rows}
     part = len(rows) > _MAP_ROWS or len(columns) > _MAP_COLUMNS
@@ -127,8 +127,8 @@ def _map(request: PageRequest, day: date, kind: str, tier: str, is_stored: bool)
         "the download has all."
     )
     caption = f"Bytes of replicas ({kind} storage)"
-    heat = HeatMap("site_by_data_tier", caption, sites, tiers, kept, "bytes", lambda: result.table, links)
-    if not kept:
+    heat = HeatMap("site_by_data_tier", caption, sites, tiers, cells, "bytes", lambda: result.table, links)
+    if not cells:
         return Section(title, [Note("No replica has any bytes in this choice.")])
     return Section(title, [heat], about if part else "")
 

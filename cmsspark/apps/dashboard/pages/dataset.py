@@ -175,8 +175,8 @@ def _by(request: PageRequest, dataset: str, rows: list[tuple[Any, ...]], name: s
     for row in rows:
         first: Any = Cell(row[0], request.site_link(row[0])) if name == "site" else row[0]
         sums = {key: None if value is None else int(value) for key, value in zip(SUMS, row[1:], strict=True)}
-        known, remote = sums["remote_known_nacc"], sums["remote_nacc"]
-        sums["remote_share"] = remote / known if remote is not None and known else None  # type: ignore[assignment]
+        known_nacc, remote = sums["remote_known_nacc"], sums["remote_nacc"]
+        sums["remote_share"] = remote / known_nacc if remote is not None and known_nacc else None  # type: ignore[assignment]
         last = (str(last_days.get(row[0], "")) or None,) if name == "site" else ()
         shown_rows.append((first, *(sums[column.name] for column in columns), *last))
     if name == "site":

@@ -68,8 +68,8 @@ def view(request: PageRequest) -> Content:
     tests = [_test(part) for part in text.split(",") if part.strip()]
     rows = _rows(request, chosen, notes)
     # Counting the users of all datasets takes a second: only where they decide what is shown.
-    asked = f"{text} {request.parameters.get('sort', '')}"
-    if "distinct_users" in asked or (request.parameters.get("download") and "distinct_users" in names):
+    needed = f"{text} {request.parameters.get('sort', '')}"
+    if "distinct_users" in needed or (request.parameters.get("download") and "distinct_users" in names):
         rows = _with_users(request, chosen, rows)
     for test in tests:
         rows = [row for row in rows if test(row)]
@@ -90,8 +90,8 @@ def view(request: PageRequest) -> Content:
 
 
 def _chosen_columns(request: PageRequest) -> list[str]:
-    asked = request.parameters.get("columns") or ()
-    names = [name for text in ((asked,) if isinstance(asked, str) else asked) for name in text.split(",") if name]
+    columns = request.parameters.get("columns") or ()
+    names = [name for text in ((columns,) if isinstance(columns, str) else columns) for name in text.split(",") if name]
     unknown = [name for name in names if name not in _BY_NAME]
     if unknown:
         raise UsageError(f"there is no column {unknown[0][:80]!r}", found=", ".join(_BY_NAME))
@@ -104,7 +104,7 @@ def _rows(request: PageRequest, chosen: Selection, notes: list[Note]) -> list[Ro
     uses = snapshot.cached(("explore", chosen), lambda: _uses(request, chosen))
     facts = _facts(request, notes)
     tiers, campaigns = chosen.values("data_tier"), chosen.values("campaign")
-    rows: list[Row] = [{"dataset_name": name, **own, **facts.get(name, {})} for name, own in uses.items()]
+    rows: list[Row] = [{"dataset_name": name, **use, **facts.get(name, {})} for name, use in uses.items()]
     is_filtered = bool(chosen.values("stream") or chosen.values("site_tier"))
     for name in facts.keys() - uses.keys() if not is_filtered else ():
         parts = {column: part_of(column, name) for column in ("data_tier", "campaign")}
@@ -129,10 +129,10 @@ def _uses(request: PageRequest, chosen: Selection) -> dict[str, Row]:
     tiers, campaigns = (snapshot.datasets.parts(name)[codes] for name in ("data_tier", "campaign"))
     return {
         name: {
-            **dict(zip(_SUMS, own, strict=True)),
+            **dict(zip(_SUMS, values, strict=True)),
             "data_tier": tiers[number], "campaign": campaigns[number], "last_day": days[last[number]],
         }
-        for number, (name, *own) in enumerate(zip(names, *(sums[column] for column in _SUMS), strict=True))
+        for number, (name, *values) in enumerate(zip(names, *(sums[column] for column in _SUMS), strict=True))
     }  # fmt: skip
 
 
@@ -172,11 +172,11 @@ def _test(text: str) -> Callable[[Row], bool]:
     if operator == "~":
         words = [value.lower() for value in values]
         return lambda row: any(word in str(row.get(name) or "").lower() for word in words)
-    wanted = [_value(column, value) for value in values]
+    limits = [_value(column, value) for value in values]
     if operator in ("=", "!="):
-        return lambda row: (row.get(name) in wanted) == (operator == "=")
-    limit = wanted[0]
-    if limit is None or len(wanted) > 1:
+        return lambda row: (row.get(name) in limits) == (operator == "=")
+    limit = limits[0]
+    if limit is None or len(limits) > 1:
         raise UsageError(f"{operator} takes one value", found=shown(text[:80]))
     compare: dict[str, Callable[[Any], bool]] = {
         "<": lambda value: value < limit, "<=": lambda value: value <= limit,

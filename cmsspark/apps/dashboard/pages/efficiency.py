@@ -146,8 +146,8 @@ def _ranking(request: PageRequest, key: str, where: str, parameters: list[Any]) 
     query = f"SELECT {key}, {_SUMS} FROM job_efficiency WHERE {where} GROUP BY 1 ORDER BY wasted DESC, 1"
     result = request.database.query(query, parameters)
     rows = [
-        (_name(request, key, name), _whole(wasted), efficiency, _whole(core_hours), _whole(lost), *rest)
-        for name, wasted, efficiency, core_hours, lost, *rest in result.rows
+        (_name(request, key, name), _rounded(wasted), efficiency, _rounded(core_hours), _rounded(lost), *measures)
+        for name, wasted, efficiency, core_hours, lost, *measures in result.rows
     ]
     heading = Column(key, "Workflow", "dataset") if key == "workflow" else Column(key, "Site")
     caption = "Workflows, the largest waste first" if key == "workflow" else "Sites, the largest waste first"
@@ -157,10 +157,10 @@ def _ranking(request: PageRequest, key: str, where: str, parameters: list[Any]) 
 def _name(request: PageRequest, key: str, name: str | None) -> Any:
     if name is None:
         return "no workflow"
-    return Cell(shown(name), request.here(workflow=name)) if key == "workflow" else shown(name)
+    return Cell(shown(name), request.link_here(workflow=name)) if key == "workflow" else shown(name)
 
 
-def _whole(hours: float | None) -> int | None:
+def _rounded(hours: float | None) -> int | None:
     return None if hours is None else round(hours)
 
 

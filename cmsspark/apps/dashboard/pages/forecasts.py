@@ -97,10 +97,10 @@ def view(request: PageRequest) -> Content:
     days = request.database.days(_JOBS[by_site])
     kinds = Control("of", "Popular", of, list(_OF.items()))
     if not days:
-        what = "forecast by site" if by_site else "forecast"
-        note = Note(f"No {what} is stored. Run: run_spark {_JOBS[by_site]} --date DAY")
-        others = request.database.days(_JOBS[not by_site])
-        return Content("Forecasts", [], controls=[kinds] if others else [], notes=[note])
+        forecast = "forecast by site" if by_site else "forecast"
+        note = Note(f"No {forecast} is stored. Run: run_spark {_JOBS[by_site]} --date DAY")
+        has_other_kind = request.database.days(_JOBS[not by_site])
+        return Content("Forecasts", [], controls=[kinds] if has_other_kind else [], notes=[note])
     day = day_parameter(request.parameters, "day", days[-1])
     if day not in days:
         raise InputMissing(
@@ -196,10 +196,10 @@ def _warnings(rows: list[tuple[Any, ...]]) -> list[Note]:
         values = [row[4] for row in rows if row[1] == model and row[4] is not None]
         if values:
             means[model] = sum(values) / len(values)
-    own = [name for name in means if name not in _BASELINES]
+    models = [name for name in means if name not in _BASELINES]
     return [
         Note(f"Warning: the baseline {name} was better than {model}: {means[name]:.1%} against {means[model]:.1%}.")
-        for model in own for name in _BASELINES if means.get(name, 0) > means[model]
+        for model in models for name in _BASELINES if means.get(name, 0) > means[model]
     ]  # fmt: skip
 
 

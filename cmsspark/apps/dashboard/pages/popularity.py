@@ -142,8 +142,8 @@ def _top(request: PageRequest, chosen: Selection, ranking: DatasetRanking, measu
         sums = ranking.sums(names)
         rows = []
         for number, (name, count) in enumerate(zip(names, users, strict=True)):
-            own = _values({column: values[number] for column, values in sums.items()}, count, counted, ranking.total)
-            rows.append((Cell(name, request.dataset_link(name)), *(own[column.name] for column in columns[1:])))
+            cells = _values({column: values[number] for column, values in sums.items()}, count, counted, ranking.total)
+            rows.append((Cell(name, request.dataset_link(name)), *(cells[column.name] for column in columns[1:])))
         return rows
 
     def load(column: str, is_descending: bool, first: int, count: int) -> list[tuple[Any, ...]]:
@@ -178,12 +178,12 @@ def _ordered(
     if measure == "remote_share":
         sums = ranking.sums(ranking.names())
         values = [
-            None if remote is None or not known else remote / known
-            for remote, known in zip(sums["remote_nacc"], sums["remote_known_nacc"], strict=True)
+            None if remote is None or not known_nacc else remote / known_nacc
+            for remote, known_nacc in zip(sums["remote_nacc"], sums["remote_known_nacc"], strict=True)
         ]
     else:
-        other = dataset_ranking.datasets(request.snapshot, chosen, measure)
-        by_code = dict(zip(other.codes.tolist(), other.values, strict=True))
+        by_measure = dataset_ranking.datasets(request.snapshot, chosen, measure)
+        by_code = dict(zip(by_measure.codes.tolist(), by_measure.values, strict=True))
         values = [by_code.get(code) for code in ranking.codes.tolist()]
     filled = [position for position in positions if values[position] is not None]
     empty = [position for position in positions if values[position] is None]
@@ -192,12 +192,12 @@ def _ordered(
 
 def _values(sums: dict[str, int | None], users: int | None, counted: str, total: int) -> dict[str, Any]:
     """Column → value. ``counted``: the column of ``total``."""
-    remote, known, count = sums["remote_nacc"], sums["remote_known_nacc"], sums[counted]
+    remote, known_nacc, count = sums["remote_nacc"], sums["remote_known_nacc"], sums[counted]
     return {
         **sums,
         "share": count / total if total and count is not None else None,
         "distinct_users": users,
-        "remote_share": remote / known if remote is not None and known else None,
+        "remote_share": remote / known_nacc if remote is not None and known_nacc else None,
     }
 
 

@@ -59,7 +59,7 @@ def view(request: PageRequest) -> Content:
     job, day = request.parameters.get("job", ""), request.parameters.get("day", "")
     if job and day:
         name = choice_parameter(request.parameters, "job", index.jobs, "")
-        return _one(request, index, name, day_parameter(request.parameters, "day", days[-1]))
+        return _run_view(request, index, name, day_parameter(request.parameters, "day", days[-1]))
     if day:
         return _of_day(request, index, day_parameter(request.parameters, "day", days[-1]))
     name = choice_parameter(request.parameters, "job", ["", *index.jobs], "")
@@ -103,8 +103,8 @@ def _days(request: PageRequest, stored: list[date], notes: list[Note]) -> list[d
     if (last - first).days >= _MOST:
         first = last - timedelta(days=_MOST - 1)
         notes.append(Note(f"This page shows {_MOST} days at most: those up to {last}.", "warn"))
-    asked = request.parameters.get("day", "")
-    if asked:
+    text = request.parameters.get("day", "")
+    if text:
         day = day_parameter(request.parameters, "day", last)
         first, last = (day, day) if not first <= day <= last else (first, last)
     return [first + timedelta(days=number) for number in range((last - first).days + 1)]
@@ -130,7 +130,7 @@ def _calendar(request: PageRequest, index: RunIndex, days: list[date], jobs: lis
             for job, cell in states
             if cell.word != "-"
         )
-        href = request.here(day=day, job=jobs[0] if len(jobs) == 1 else None)
+        href = request.link_here(day=day, job=jobs[0] if len(jobs) == 1 else None)
         kind = "bad" if any(cell.refused for _, cell in states) else _CLASSES[WORDS[worst.word][0]]
         cells[day] = (worst.word, kind, f"{day}: {shown(about)}", href)
     used = {cell[0] for cell in cells.values()}
@@ -144,7 +144,7 @@ def _attention(request: PageRequest, index: RunIndex, jobs: list[str]) -> list[S
     for (day, job), cell in sorted(index.cells.items(), reverse=True):
         if (job in jobs and cell.word not in ("-", "done", "published")) or cell.refused:
             about = index.skipped.get((day, job), WORDS[cell.word][1])
-            link = Cell(day.isoformat(), request.here(job=job, day=day))
+            link = Cell(day.isoformat(), request.link_here(job=job, day=day))
             rows.append((link, cell.word, job, shown(about), cell.refused or None))
     columns = (
         Column("day", "Day", "day"), Column("state", "State"), Column("job", "Job"), Column("about", "Why"),
@@ -160,7 +160,7 @@ def _of_day(request: PageRequest, index: RunIndex, day: date) -> Content:
     for job in index.jobs:
         cell, run = index.cells[day, job], index.current.get((day, job))
         about = index.skipped.get((day, job), WORDS[cell.word][1])
-        link = Cell(job, request.here(job=job, day=day)) if cell.word != "-" else job
+        link = Cell(job, request.link_here(job=job, day=day)) if cell.word != "-" else job
         rows.append(
             (link, cell.word, shown(about), None if run is None else run.rows, None if run is None else run.run)
         )
@@ -177,7 +177,7 @@ def _back(request: PageRequest) -> list[Control]:
     return [Control(name, name, request.parameters.get(name, ""), kind="hidden") for name in ("from", "to")]
 
 
-def _one(request: PageRequest, index: RunIndex, job: str, day: date) -> Content:
+def _run_view(request: PageRequest, index: RunIndex, job: str, day: date) -> Content:
     runs = [run for run in index.runs if run.job == job and run.day == day]
     current = index.current.get((day, job))
     columns = (

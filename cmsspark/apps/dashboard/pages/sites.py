@@ -67,7 +67,7 @@ def view(request: PageRequest) -> Content:
         *request.filter_controls(chosen, ("stream",)),
     ]
     if site:
-        return _one(request, chosen, site, controls)
+        return _site_view(request, chosen, site, controls)
     notes = request.use_notes(chosen)
     return Content(
         "Sites",
@@ -88,7 +88,7 @@ def _overview(request: PageRequest, chosen: Selection, sites: list[tuple[Any, ..
     return Table("sites", columns, rows, "Accesses by site, as the logs name it", bars=1)
 
 
-def _one(request: PageRequest, chosen: Selection, site: str, controls: list[Control]) -> Content:
+def _site_view(request: PageRequest, chosen: Selection, site: str, controls: list[Control]) -> Content:
     snapshot = request.snapshot
     weeks = number_parameter(request.parameters, "weeks", _WEEKS, 1, 520)
     kind = choice_parameter(request.parameters, "kind", KINDS, "disk")
@@ -132,25 +132,25 @@ def _storage(request: PageRequest, site: str, kind: str, notes: list[Note]) -> l
     return [*site_storage.age_figures(result or []), *([cache] if cache is not None else [])]
 
 
-def _optional(notes: list[Note], what: str, make: Callable[[], T]) -> T | None:
+def _optional(notes: list[Note], subject: str, make: Callable[[], T]) -> T | None:
     """Return a part of the page; where its table cannot be read, None, and a note says so."""
     try:
         return make()
     except CmssparkError as error:
-        notes.append(Note(f"{what} cannot be read: {' '.join(error.text().split())}", "bad"))
+        notes.append(Note(f"{subject} cannot be read: {' '.join(error.text().split())}", "bad"))
         return None
 
 
 def _figures(request: PageRequest, chosen: Selection, site: str, tiers: list[tuple[Any, ...]]) -> Figures:
     sums = {name: _sum(row[1 + n] for row in tiers) for n, name in enumerate(SUMS)}
     accesses = use.known_count(request.snapshot, chosen, sums["nacc"])
-    remote, known = sums["remote_nacc"], sums["remote_known_nacc"]
+    remote, known_nacc = sums["remote_nacc"], sums["remote_known_nacc"]
     users = site_use.users_of_site(request.snapshot, chosen, site)
-    share = f"{remote / known:.1%}" if remote is not None and known else "–"
+    share = f"{remote / known_nacc:.1%}" if remote is not None and known_nacc else "–"
     figures = [
         count_figure("Accesses", None if chosen.is_of_jobs else accesses),
         count_figure("Distinct users", users, "of jobs" if chosen.is_of_jobs else "each person once"),
-        Figure("Remote share", share, f"{remote or 0:,} of {known or 0:,}"),
+        Figure("Remote share", share, f"{remote or 0:,} of {known_nacc or 0:,}"),
         bytes_figure("Bytes read", sums["read_bytes"]),
     ]
     if request.snapshot.has_jobs:
@@ -166,10 +166,10 @@ def _local_remote(request: PageRequest, chosen: Selection, site: str) -> Any:
         row = dict(zip(SUMS, sums, strict=True))
         if row["nacc"] is None:
             continue
-        known, remote = int(row["remote_known_nacc"] or 0), int(row["remote_nacc"] or 0)
+        known_nacc, remote = int(row["remote_known_nacc"] or 0), int(row["remote_nacc"] or 0)
         at = position[day]
-        values["local"][at], values["remote"][at] = known - remote, remote
-        values["not known"][at] = int(row["nacc"]) - known
+        values["local"][at], values["remote"][at] = known_nacc - remote, remote
+        values["not known"][at] = int(row["nacc"]) - known_nacc
     use.with_zeros(request.snapshot, chosen, values, "nacc", None)
     series = Series(buckets, values, partial=use.partial_steps(request.snapshot, chosen))
     return chart_of("local_remote", series, "nacc", chosen, "locality")
@@ -186,19 +186,19 @@ def _datasets(request: PageRequest, chosen: Selection, site: str) -> Table:
     rows = site_use.top_datasets(request.snapshot, chosen, site)
     columns = (Column("dataset_name", "Dataset"), *_columns(request))
 
-    def made(part: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    def cells(part: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         return [(Cell(row[0], request.dataset_link(row[0])), *_values(request, row[1:])) for row in part]
 
     def load(column: str, is_descending: bool, first: int, count: int) -> list[tuple[Any, ...]]:
         number = next((n for n, entry in enumerate(columns) if entry.name == column), None)
         if number is None:
-            return made(rows[first : first + count])
+            return cells(rows[first : first + count])
         keyed = [(row[0] if number == 0 else _values(request, row[1:])[number - 1], row) for row in rows]
         filled = sorted(
             (entry for entry in keyed if entry[0] is not None), key=lambda entry: entry[0], reverse=is_descending
         )
         ordered = [*filled, *(entry for entry in keyed if entry[0] is None)]
-        return made([row for _, row in ordered[first : first + count]])
+        return cells([row for _, row in ordered[first : first + count]])
 
     def download() -> Any:
         import pyarrow as pa
@@ -207,12 +207,12 @@ def _datasets(request: PageRequest, chosen: Selection, site: str) -> Table:
         return pa.table([list(column) for column in zip(*rows, strict=True)] or [[]] * len(names), names=list(names))
 
     caption = "Datasets that are read at this site"
-    return Table("datasets", columns, made(rows[:_PAGE]), caption, download, len(rows), bars=1, limit=_PAGE, load=load)
+    return Table("datasets", columns, cells(rows[:_PAGE]), caption, download, len(rows), bars=1, limit=_PAGE, load=load)
 
 
 def _unused(request: PageRequest, site: str, weeks: int, kind: str, notes: list[Note]) -> list[Any]:
     try:
-        day, held, count, rows = site_use.unused(request.snapshot, request.database, site, weeks, kind)
+        day, stored_bytes, count, rows = site_use.unused(request.snapshot, request.database, site, weeks, kind)
     except CmssparkError as error:
         notes.append(Note(f"The replicas cannot be read: {' '.join(error.text().split())}", "bad"))
         return []
@@ -222,7 +222,7 @@ def _unused(request: PageRequest, site: str, weeks: int, kind: str, notes: list[
     size = sum(row[1] for row in rows)
     figures = Figures(
         [
-            Figure("Unused there", si(size, "B"), f"{size:,} B of {held:,} B on {kind}"),
+            Figure("Unused there", si(size, "B"), f"{size:,} B of {stored_bytes:,} B on {kind}"),
             Figure("Datasets", f"{len(rows):,}", f"of {count:,} with a replica, as of {day}"),
             Figure("Read nowhere", f"{sum(not any(row[3:]) for row in rows):,}", "not read at any other site either"),
         ]
@@ -234,11 +234,11 @@ def _unused(request: PageRequest, site: str, weeks: int, kind: str, notes: list[
         Column("nacc_elsewhere", "Accesses elsewhere", "count", "accesses at other or unknown sites in the same weeks"),
         Column("jobs_elsewhere", "Jobs elsewhere", "count", "jobs at other or unknown sites in the same weeks"),
     )
-    made = [(Cell(row[0], request.dataset_link(row[0])), row[1], _day_of(row[2]), *row[3:]) for row in rows]
+    cells = [(Cell(row[0], request.dataset_link(row[0])), row[1], _day_of(row[2]), *row[3:]) for row in rows]
     table = Table(
         "unused",
         columns,
-        made,
+        cells,
         f"Not read there from {first} to {last}",
         lambda: _all(columns, rows),
         bars=1,
@@ -276,14 +276,14 @@ def _columns(request: PageRequest) -> tuple[Column, ...]:
 def _values(request: PageRequest, sums: Any) -> tuple[Any, ...]:
     """Return the values of :func:`_columns`."""
     row: dict[str, Any] = {name: None if value is None else int(value) for name, value in zip(SUMS, sums, strict=True)}
-    remote, known = row["remote_nacc"], row["remote_known_nacc"]
-    row["remote_share"] = remote / known if remote is not None and known else None
+    remote, known_nacc = row["remote_nacc"], row["remote_known_nacc"]
+    row["remote_share"] = remote / known_nacc if remote is not None and known_nacc else None
     return tuple(row[column.name] for column in _columns(request))
 
 
 def _sum(values: Any) -> int | None:
-    there = [int(value) for value in values if value is not None]
-    return sum(there) if there else None
+    numbers = [int(value) for value in values if value is not None]
+    return sum(numbers) if numbers else None
 
 
 PAGE = PageDefinition("Sites", "What is read at each site, and which replicas there are unused.", view)

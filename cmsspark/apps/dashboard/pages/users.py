@@ -76,9 +76,9 @@ def _cpu_in_total(request: PageRequest, chosen: Selection, tier: str) -> Table:
         "ORDER BY cpu DESC, 1",
         parameters,
     )
-    whole = sum(int(row[1]) for row in rows)
+    total = sum(int(row[1]) for row in rows)
     columns = (Column(tier, _CPU[tier]), Column("cpu_ms", "CPU hours", "ms"), Column("share", "Share", "share"))
-    cells = [(shown(name), int(cpu), int(cpu) / whole if whole else None) for name, cpu in rows]
+    cells = [(shown(name), int(cpu), int(cpu) / total if total else None) for name, cpu in rows]
     return Table("cpu_in_total", columns, cells, f"CPU time of the period by {_CPU[tier].lower()}", bars=1, limit=20)
 
 
