@@ -58,9 +58,9 @@ class AccessRows(StreamAggregator):
         unique = np.unique(datasets[is_known])
         names = dict(zip(unique.tolist(), catalogue.dataset_names(unique.astype(np.int32)), strict=True))
         of_row = [groups[number] for number in batch.groups]
-        here: list[bool | None] = [None] * len(of_row)
+        has_replica: list[bool | None] = [None] * len(of_row)
         if replicas is not None:
-            here = replicas.has_replica(blocks, site_hashes([group.site for group in of_row])).tolist()
+            has_replica = replicas.has_replica(blocks, site_hashes([group.site for group in of_row])).tolist()
         count = len(of_row)
         return {
             "stream": [self.stream] * count,
@@ -70,7 +70,7 @@ class AccessRows(StreamAggregator):
             "user": [pseudonym(group.user) if group.user else None for group in of_row],
             "is_remote": [
                 _is_remote(group.remote, is_here, is_in_dbs)
-                for group, is_here, is_in_dbs in zip(of_row, here, is_known.tolist(), strict=True)
+                for group, is_here, is_in_dbs in zip(of_row, has_replica, is_known.tolist(), strict=True)
             ],
             "read_bytes": batch.read_bytes or [None] * count,
             "cpu_ms": batch.cpu_ms or [None] * count,

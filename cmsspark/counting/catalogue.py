@@ -134,34 +134,34 @@ class Catalogue:
         """Return the pair number of each file name (UTF-8 bytes), ``NOT_THERE`` where the catalogue has none."""
         return self.lookup_hashes(hashes_of(names, len(names), self.hash_name), names.__getitem__)
 
-    def lookup_hashes(self, wanted: Hashes, name: Callable[[int], bytes]) -> Numbers:
+    def lookup_hashes(self, hashes: Hashes, name: Callable[[int], bytes]) -> Numbers:
         """As :meth:`lookup`, for hashes; ``name`` returns the name of a row whose hash other names share."""
-        count = len(wanted)
+        count = len(hashes)
         if not count or not len(self.hashes):
             return np.full(count, NOT_THERE, np.int32)
-        pairs = self._pairs_of(wanted)
+        pairs = self._pairs_of(hashes)
         if self.colliding:
-            for position in np.flatnonzero(np.isin(wanted, np.array(list(self.colliding), np.uint64))):
-                of_hash = self.colliding[int(wanted[position])]
+            for position in np.flatnonzero(np.isin(hashes, np.array(list(self.colliding), np.uint64))):
+                of_hash = self.colliding[int(hashes[position])]
                 pairs[position] = of_hash.get(check_hash(name(int(position))), NOT_THERE)
         return pairs
 
-    def _pairs_of(self, wanted: Hashes) -> Numbers:
+    def _pairs_of(self, hashes: Hashes) -> Numbers:
         """Return the pair of each hash, without a check for other names with that hash."""
         if _hashed is not None:
             bits = bits_of(len(self.hashes))
             try:
-                pairs = _hashed.pairs_of(wanted, self.hashes, self.pairs, self.starts, bits, NOT_THERE)
+                pairs = _hashed.pairs_of(hashes, self.hashes, self.pairs, self.starts, bits, NOT_THERE)
             except ValueError as error:
                 raise _damaged(self.folder, error, "delete that folder and run it again: it is built anew") from None
             return np.array(pairs)  # its own memory, which may be written
         # In sorted order the searches walk the array once, which its pages and the caches thank.
-        order = np.argsort(wanted)
-        in_order = wanted[order]
-        places = np.searchsorted(self.hashes, in_order)
-        places[places == len(self.hashes)] = 0
-        pairs = np.empty(len(wanted), np.int32)
-        pairs[order] = np.where(self.hashes[places] == in_order, self.pairs[places], NOT_THERE)
+        order = np.argsort(hashes)
+        in_order = hashes[order]
+        positions = np.searchsorted(self.hashes, in_order)
+        positions[positions == len(self.hashes)] = 0
+        pairs = np.empty(len(hashes), np.int32)
+        pairs[order] = np.where(self.hashes[positions] == in_order, self.pairs[positions], NOT_THERE)
         return pairs
 
     def dataset_names(self, numbers: Numbers) -> list[str]:
@@ -195,8 +195,8 @@ def starts_of(pieces: Iterable[Hashes], count: int) -> npt.NDArray[np.uint32]:
     for piece in pieces:
         beginnings = (piece >> np.uint64(64 - bits)).astype(np.int64)
         first = int(beginnings[0]) if len(piece) else 0
-        each = np.bincount(beginnings - first)
-        starts[first + 1 : first + 1 + len(each)] += each.astype(np.uint32)
+        counts = np.bincount(beginnings - first)
+        starts[first + 1 : first + 1 + len(counts)] += counts.astype(np.uint32)
     return np.cumsum(starts, dtype=np.uint32, out=starts)
 
 
@@ -247,10 +247,10 @@ class Replicas:
         """Return whether each block (-1: unknown) has a disk replica at the site (:func:`site_hashes`) of its row."""
         if not len(self.hashes) or not len(sites):
             return np.zeros(len(sites), np.bool_)
-        wanted = replica_keys(blocks, sites)
-        places = np.searchsorted(self.hashes, wanted)
-        places[places == len(self.hashes)] = 0
-        is_replica: npt.NDArray[np.bool_] = (self.hashes[places] == wanted) & (blocks >= 0)
+        keys = replica_keys(blocks, sites)
+        positions = np.searchsorted(self.hashes, keys)
+        positions[positions == len(self.hashes)] = 0
+        is_replica: npt.NDArray[np.bool_] = (self.hashes[positions] == keys) & (blocks >= 0)
         return is_replica
 
 

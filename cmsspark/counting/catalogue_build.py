@@ -66,7 +66,7 @@ def build_catalogue(
     files: Iterable[Part],
     datasets: Iterable[pa.Table],
     hash_name: Hash = name_hash,
-    each: Each = map,
+    map_parts: Each = map,
     rows: int = ROWS,
 ) -> Report:
     """Write a snapshot to ``folder``, which takes 28 bytes for each file meanwhile. Needs 60 MB of memory, and 200
@@ -82,7 +82,7 @@ def build_catalogue(
     runs: list[SortedRun] = []
     pairs_of: list[_Pairs] = []
     for number, (of_part, counted) in enumerate(
-        each(partial(_file_runs, known_ids, numbers, hash_name, spool, rows), files)
+        map_parts(partial(_file_runs, known_ids, numbers, hash_name, spool, rows), files)
     ):
         for run, pairs in of_part:
             runs.append(run)
@@ -91,7 +91,7 @@ def build_catalogue(
             suspect["part"] = number
         for name, count in counted.__dict__.items():
             setattr(report, name, getattr(report, name) + count)
-    whole, numbers_of = _same_pairs(pairs_of)
+    all_pairs, numbers_of = _same_pairs(pairs_of)
     colliding: dict[int, dict[int, int]] = {}
     hashes, pairs_column = RunColumn(folder / "hashes.npy", np.uint64), RunColumn(folder / "pairs.npy", np.int32)
     for part in slices(runs, rows):
@@ -102,27 +102,27 @@ def build_catalogue(
     pairs_column.close()
     shutil.rmtree(spool)
     np.save(folder / "starts.npy", starts_of(_pieces(folder / "hashes.npy", rows), hashes.rows))
-    np.save(folder / "pair_blocks.npy", whole.blocks)
-    np.save(folder / "pair_datasets.npy", whole.datasets)
+    np.save(folder / "pair_blocks.npy", all_pairs.blocks)
+    np.save(folder / "pair_datasets.npy", all_pairs.datasets)
     meta: Mapping[str, object] = {"report": report.__dict__, "colliding": colliding}
     (folder / "meta.json").write_text(json.dumps(meta))
     return report
 
 
-def build_replicas(folder: Path, blocks: Iterable[Part], replicas: Iterable[Part], each: Each = map) -> int:
+def build_replicas(folder: Path, blocks: Iterable[Part], replicas: Iterable[Part], map_parts: Each = map) -> int:
     """Write the disk replicas' keys to ``folder`` and return how many there are.
 
     ``blocks``: parts with tables of (block_id int64, block_name string); ``replicas``: of (block_name, site), disk
     only; a block may be the hash of its name (int64). Replicas of blocks that DBS does not name are left out: no file
     leads to them.
     """
-    names, ids = _columns(each(_block_rows, blocks), np.uint64, np.int64)
-    wanted, sites = _columns(each(_replica_rows, replicas), np.uint64, np.uint64)
+    names, ids = _columns(map_parts(_block_rows, blocks), np.uint64, np.int64)
+    block_hashes, sites = _columns(map_parts(_replica_rows, replicas), np.uint64, np.uint64)
     order = np.argsort(names)
     names, ids = names[order], ids[order]
-    first = np.searchsorted(names, wanted, "left")
+    first = np.searchsorted(names, block_hashes, "left")
     # A name may have several ids: each of them lies there.
-    counts = np.searchsorted(names, wanted, "right") - first
+    counts = np.searchsorted(names, block_hashes, "right") - first
     offsets = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
     block_ids = ids[np.repeat(first, counts) + offsets]
     # numpy's unique hashes numbers, which takes ten times as long as sorting them.
@@ -146,9 +146,9 @@ def _write_datasets(folder: Path, datasets: Iterable[pa.Table]) -> tuple[Longs, 
             if dataset_id is not None and name is not None and dataset_id not in numbers:
                 numbers[dataset_id] = len(names)
                 names.append(name)
-    whole = pa.table({"name": array(names, "string").cast(pa.large_string())})
-    with pa.OSFile(str(folder / "datasets.arrow"), "wb") as sink, pa.ipc.new_file(sink, whole.schema) as writer:
-        writer.write_table(whole)
+    names_table = pa.table({"name": array(names, "string").cast(pa.large_string())})
+    with pa.OSFile(str(folder / "datasets.arrow"), "wb") as sink, pa.ipc.new_file(sink, names_table.schema) as writer:
+        writer.write_table(names_table)
     known_ids = sorted(numbers)
     return np.array(known_ids, np.int64), np.array([numbers[key] for key in known_ids], np.int32)
 
@@ -163,15 +163,15 @@ def _file_runs(
     report, shape = Report(), _PartShape()
     runs: list[tuple[SortedRun, _Pairs]] = []
     pieces: list[tuple[Any, ...]] = []
-    held = 0
+    pending = 0
     for table in part():
         for start in range(0, table.num_rows, rows):
             pieces.append(_that_can_match(known_ids, numbers, hash_name, table.slice(start, rows), report, shape))
-            held += len(pieces[-1][0])
-            if held >= rows:
+            pending += len(pieces[-1][0])
+            if pending >= rows:
                 runs.append(_run_of(pieces, spool))
-                pieces, held = [], 0
-    if held:
+                pieces, pending = [], 0
+    if pending:
         runs.append(_run_of(pieces, spool))
     report.suspects = shape.suspects()
     return runs, report
@@ -210,8 +210,8 @@ def _that_can_match(
     report.files += table.num_rows
     report.null_lfns += table[0].null_count
     ids = _longs(table, 2)
-    places = np.minimum(np.searchsorted(known_ids, ids), max(len(known_ids) - 1, 0))
-    is_known = (known_ids[places] == ids) if len(known_ids) else np.zeros(len(ids), np.bool_)
+    positions = np.minimum(np.searchsorted(known_ids, ids), max(len(known_ids) - 1, 0))
+    is_known = (known_ids[positions] == ids) if len(known_ids) else np.zeros(len(ids), np.bool_)
     is_known &= is_there(table[2])
     is_named = is_there(table[0])
     orphans = is_named & ~is_known
@@ -219,9 +219,9 @@ def _that_can_match(
     shape.add(orphans, is_named & ~_begin_with_a_slash(table[0]))
     stays = is_named & is_known
     if not stays.all():
-        table, places = table.filter(flags(stays)), places[stays]
+        table, positions = table.filter(flags(stays)), positions[stays]
     hashes, checks = hashes_in(table[0], hash_name), hashes_in(table[0], check_hash)
-    return hashes, checks, _longs(table, 3), _longs(table, 1), numbers[places]
+    return hashes, checks, _longs(table, 3), _longs(table, 1), numbers[positions]
 
 
 def _begin_with_a_slash(names: pa.ChunkedArray) -> Any:
@@ -245,9 +245,9 @@ def _same_pairs(pairs_of: Sequence[_Pairs]) -> tuple[_Pairs, list[Numbers]]:
     """Return the distinct pairs of all runs, and for each run the number of each of its own pairs among them."""
     blocks = np.concatenate([np.zeros(0, np.int64), *(pairs.blocks for pairs in pairs_of)])
     datasets = np.concatenate([np.zeros(0, np.int32), *(pairs.datasets for pairs in pairs_of)])
-    numbers, whole = _Pairs.of(blocks, datasets)
+    numbers, all_pairs = _Pairs.of(blocks, datasets)
     ends = np.cumsum([len(pairs.blocks) for pairs in pairs_of])[:-1]
-    return whole, np.split(numbers, ends) if pairs_of else []
+    return all_pairs, np.split(numbers, ends) if pairs_of else []
 
 
 def _merged(
@@ -258,12 +258,12 @@ def _merged(
     # Sorted runs behind each other: a stable sort merges them, and leaves rows of one hash as the dump has them.
     order = np.argsort(unsorted, kind="stable")
     hashes = unsorted[order]
-    own = zip(part.columns("pairs"), numbers_of, strict=True)
-    pairs = np.concatenate([numbers[of_run] for of_run, numbers in own])[order]
-    same = hashes[1:] == hashes[:-1]
-    if not same.any():
+    part_pairs = zip(part.columns("pairs"), numbers_of, strict=True)
+    pairs = np.concatenate([numbers[of_run] for of_run, numbers in part_pairs])[order]
+    is_repeated = hashes[1:] == hashes[:-1]
+    if not is_repeated.any():
         return hashes, pairs
-    repeated = np.flatnonzero(np.concatenate((same, [False])) | np.concatenate(([False], same)))
+    repeated = np.flatnonzero(np.concatenate((is_repeated, [False])) | np.concatenate(([False], is_repeated)))
     rows = order[repeated]
     checks, file_ids = part.column("checks")[rows], part.column("file_ids")[rows]
     repeats = FileRows(hashes[repeated], checks, pairs[repeated], file_ids)
@@ -316,8 +316,8 @@ def _block_rows(part: Part) -> tuple[Hashes, Longs]:
     """(hash of the name, id) of each row of BLOCKS that has both."""
     parts = [(np.zeros(0, np.uint64), np.zeros(0, np.int64))]
     for table in part():
-        whole = table.drop_null()
-        parts.append((hashes_in(whole[1]), to_numpy(whole[0], np.int64)))
+        complete = table.drop_null()
+        parts.append((hashes_in(complete[1]), to_numpy(complete[0], np.int64)))
     return _columns(parts, np.uint64, np.int64)
 
 
@@ -325,14 +325,14 @@ def _replica_rows(part: Part) -> tuple[Hashes, Hashes]:
     """(hash of the block's name, hash of the site) of each replica that has both."""
     parts = [(np.zeros(0, np.uint64), np.zeros(0, np.uint64))]
     for table in part():
-        whole = table.drop_null()
-        is_hashed = str(whole.schema.types[0]) == "int64"
-        blocks = to_numpy(whole[0], np.int64).view(np.uint64) if is_hashed else hashes_in(whole[0])
-        parts.append((blocks, hashes_in(whole[1])))
+        complete = table.drop_null()
+        is_hashed = str(complete.schema.types[0]) == "int64"
+        blocks = to_numpy(complete[0], np.int64).view(np.uint64) if is_hashed else hashes_in(complete[0])
+        parts.append((blocks, hashes_in(complete[1])))
     return _columns(parts, np.uint64, np.uint64)
 
 
 def _columns(parts: Iterable[tuple[Any, Any]], first: Any, second: Any) -> tuple[Any, Any]:
     """Two columns, each concatenated from its parts. ``first``, ``second``: their types where there are no parts."""
     both = [(np.zeros(0, first), np.zeros(0, second)), *parts]
-    return np.concatenate([left for left, _ in both]), np.concatenate([right for _, right in both])
+    return np.concatenate([pair[0] for pair in both]), np.concatenate([pair[1] for pair in both])

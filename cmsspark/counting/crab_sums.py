@@ -34,9 +34,9 @@ class CrabSums:
         counts = (1, int(bool(job.exit_code)), int(not job.is_completed))
         self._add(key, (*counts, job.read_bytes, job.cpu_ms, job.wall_ms, job.time_ms, job.time_ms))
 
-    def add_sums(self, other: CrabSums) -> None:
+    def add_sums(self, sums: CrabSums) -> None:
         """Add the sums of other jobs."""
-        for key, values in other._sums.items():
+        for key, values in sums._sums.items():
             self._add(key, tuple(values))
 
     def add_rows(self, rows: pa.Table) -> None:
@@ -50,9 +50,9 @@ class CrabSums:
         if sums is None:
             self._sums[key] = list(values)
             return
-        for place, value in enumerate(values[:-2]):
+        for index, value in enumerate(values[:-2]):
             if value is not None:
-                sums[place] = (sums[place] or 0) + value
+                sums[index] = (sums[index] or 0) + value
         sums[-2], sums[-1] = min(sums[-2], values[-2]), max(sums[-1], values[-1])
 
     def table(self, day: date, schema: Table) -> pa.Table:
@@ -66,8 +66,8 @@ class CrabSums:
         values = dict(zip(_COLUMNS, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(_COLUMNS, ())
         for name in CRAB_MEASURES:
             if max((value or 0 for value in values[name]), default=0) > _LIMIT:
-                wanted = f"a sum of {name} of CRAB jobs is beyond 2^63-1"
-                raise DataError(wanted, next_step="look for absurd sizes in the log")
+                problem = f"a sum of {name} of CRAB jobs is beyond 2^63-1"
+                raise DataError(problem, next_step="look for absurd sizes in the log")
         number = dates.start_ms(day) // dates.DAY_MS
         columns = [
             buffers.from_numpy(np.full(len(rows), number, np.int32)).view(pa.date32())

@@ -92,7 +92,7 @@ def changes(stream: str, seen: Seen, needed_of: NeededOf) -> list[FieldChange]:
             types = seen.types.get((fmt, column.name))
             if types is None:
                 continue
-            together = frozenset(other.name for other in columns if other.required == column.required)
+            together = frozenset(entry.name for entry in columns if entry.required == column.required)
             if set(types) == {""}:
                 if "may be absent" in column.about:
                     continue
@@ -107,8 +107,8 @@ def changes(stream: str, seen: Seen, needed_of: NeededOf) -> list[FieldChange]:
     return changed
 
 
-def _fits(observed: str, wanted: str) -> bool:
-    return any(wanted in _FITS.get(kind, ()) for kind in observed.split(" or "))
+def _fits(observed: str, expected: str) -> bool:
+    return any(expected in _FITS.get(kind, ()) for kind in observed.split(" or "))
 
 
 def check(
@@ -159,25 +159,27 @@ def _other_schema(
     """Return the changes that the counts of all records confirm."""
     if bins.malformed == bins.read and bins.read > MALFORMED_RECORDS:
         return [change for change in changed if not change.is_gone]
-    gone = [change for change in changed if change.is_gone and change.column.required]
+    missing = [change for change in changed if change.is_gone and change.column.required]
     bad = []
-    for what in dict.fromkeys(change.column.required for change in gone):
-        same = [change for change in gone if change.column.required == what]
-        if _in_no_format(seen, same) and _is_confirmed(stream, bins, what, seen, is_known):
-            bad += same
+    for required in dict.fromkeys(change.column.required for change in missing):
+        of_field = [change for change in missing if change.column.required == required]
+        if _in_no_format(seen, of_field) and _is_confirmed(stream, bins, required, seen, is_known):
+            bad += of_field
     return bad
 
 
-def _in_no_format(seen: Seen, gone: list[FieldChange]) -> bool:
+def _in_no_format(seen: Seen, missing: list[FieldChange]) -> bool:
     """Return whether every format of the sample lacks each of its fields for the value."""
     names: dict[str, set[str]] = {}
-    for change in gone:
+    for change in missing:
         names.setdefault(change.format, set()).add(change.column.name)
-    return names.keys() == seen.records.keys() and all(names[change.format] >= change.together for change in gone)
+    return names.keys() == seen.records.keys() and all(names[change.format] >= change.together for change in missing)
 
 
-def _is_confirmed(stream: str, bins: StreamBins, what: str, seen: Seen, is_known: Callable[[str, str], bool]) -> bool:
-    if what == "lfn":
+def _is_confirmed(
+    stream: str, bins: StreamBins, required: str, seen: Seen, is_known: Callable[[str, str], bool]
+) -> bool:
+    if required == "lfn":
         counted = bins.read - bins.malformed - bins.out_of_day.total() - bins.write_only
         return counted >= ENOUGH_FOR_LFN and bins.unmatched.get("no_lfn") == counted
-    return seen.records.total() >= ENOUGH and bins.matched > 0 and not is_known(stream, what)
+    return seen.records.total() >= ENOUGH and bins.matched > 0 and not is_known(stream, required)

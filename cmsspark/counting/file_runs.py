@@ -78,12 +78,12 @@ def slices(runs: Sequence[SortedRun], rows: int) -> Iterator[Slice]:
     total = sum(run.rows for run in runs)
     count = -(-total // rows)
     ends = np.array([2**64 * number // max(1, count) for number in range(1, count)], np.uint64)
-    places = []
+    spans = []
     for run in runs:
         inner = np.searchsorted(run.read("hashes", 0, run.rows), ends).tolist()
-        places.append([0, *inner, run.rows])
+        spans.append([0, *inner, run.rows])
     for number in range(count):
-        yield Slice(runs, [(bounds[number], bounds[number + 1]) for bounds in places])
+        yield Slice(runs, [(bounds[number], bounds[number + 1]) for bounds in spans])
 
 
 class RunColumn:

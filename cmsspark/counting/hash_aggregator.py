@@ -55,12 +55,12 @@ class HashAggregator(StreamAggregator):
         """Return the accesses as columns of a hashed scan's result."""
         if not self._parts:
             return {}
-        whole = joined(self._parts)
-        both = np.stack([require(whole.pop("hash")), require(whole.pop("check"))], axis=1)
+        columns = joined(self._parts)
+        both = np.stack([require(columns.pop("hash")), require(columns.pop("check"))], axis=1)
         files, numbers = np.unique(both, axis=0, return_inverse=True)
         bins = np.zeros(len(files), np.int64)
-        bins[numbers.reshape(-1)] = require(whole.pop("bin"))
-        sums = pre_aggregate({"file": numbers.reshape(-1).astype(np.int64), **whole}, "file", "group", self.stream)
+        bins[numbers.reshape(-1)] = require(columns.pop("bin"))
+        sums = pre_aggregate({"file": numbers.reshape(-1).astype(np.int64), **columns}, "file", "group", self.stream)
         rows, of_file = require(sums["group"]), require(sums["file"])
         shown_names = pseudonyms_for((group.user for group in groups), pseudonym)
         count = len(rows)

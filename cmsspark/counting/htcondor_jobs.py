@@ -161,8 +161,8 @@ class JobCounts:
         for record in records:
             count += 1
             job = _decode(record)
-            other = best.get(job.job_id)
-            if other is None or rank(job) > rank(other):
+            rival = best.get(job.job_id)
+            if rival is None or rank(job) > rank(rival):
                 best[job.job_id] = job
         hashes = id_hashes(list(best))
         is_new = ~_is_in(hashes, self.earlier)
@@ -198,17 +198,17 @@ class JobMerge:
 
     def _accesses(self, jobs: list[EndedJob], bins: dict[str, int]) -> Iterator[pa.RecordBatch]:
         rows = _empty(0)
-        for job, found in zip(jobs, self._found(jobs), strict=True):
+        for job, match in zip(jobs, self._datasets(jobs), strict=True):
             user = None if job.user is None else self.counts.pseudonym(job.user)
             if job.app == "crab":
                 # The name of a task may have its user's name in it, so it becomes a pseudonym, too.
                 task = self.counts.pseudonym(f"task {job.workflow}") if job.workflow else None
-                self.crab.add(job, (found.bin or "dataset", found.dataset, found.block, user, task, job.is_analysis))
-            if found.bin:
-                bins[found.bin] = bins.get(found.bin, 0) + 1
+                self.crab.add(job, (match.bin or "dataset", match.dataset, match.block, user, task, job.is_analysis))
+            if match.bin:
+                bins[match.bin] = bins.get(match.bin, 0) + 1
                 continue
-            remote = None if found.is_remote is None else int(found.is_remote)
-            values = (found.dataset, job.site, job.app, user, 1, remote, job.read_bytes, job.cpu_ms, job.wall_ms, None)
+            remote = None if match.is_remote is None else int(match.is_remote)
+            values = (match.dataset, job.site, job.app, user, 1, remote, job.read_bytes, job.cpu_ms, job.wall_ms, None)
             for (name, _), value in zip(COLUMNS[2:], values, strict=True):
                 rows[name].append(value)
         count = len(rows["nacc"])
@@ -217,36 +217,36 @@ class JobMerge:
             rows["stream"] = buffers.dictionary_array([self.counts.stream], np.zeros(count, np.int32))
             yield record_batch(rows, COLUMNS)
 
-    def _found(self, jobs: list[EndedJob]) -> list[JobDataset]:
+    def _datasets(self, jobs: list[EndedJob]) -> list[JobDataset]:
         """Return the dataset and block of each job, or the bin of a job without a dataset in DBS (rules 32 and 33)."""
         inputs = [job_input(job.data_block, job.desired_dataset) for job in jobs]
-        blocks = self._pairs([one.block for one in inputs])
+        blocks = self._pairs([entry.block for entry in inputs])
         # A block that DBS does not have, or has without a dataset, tells its dataset by its name.
         by_name = [
-            one.dataset if block == NOT_THERE else None for one, block in zip(inputs, blocks.tolist(), strict=True)
+            entry.dataset if block == NOT_THERE else None for entry, block in zip(inputs, blocks.tolist(), strict=True)
         ]
         pairs = np.where(blocks == NOT_THERE, self._pairs(by_name), blocks)
         catalogue = self.counts.inputs
         is_there = pairs != NOT_THERE
         numbers = np.asarray(catalogue.pair_datasets)[pairs[is_there]]
-        unique, places = np.unique(numbers, return_inverse=True)
+        unique, positions = np.unique(numbers, return_inverse=True)
         names = catalogue.dataset_names(unique.astype(np.int32))
-        datasets = iter([names[place] for place in places.reshape(-1).tolist()])
+        datasets = iter([names[position] for position in positions.reshape(-1).tolist()])
         remote = self._remote(jobs, blocks)
         return [
-            JobDataset(next(datasets), one.block if block != NOT_THERE else None, None, far)
-            if there
-            else JobDataset(None, None, unmatched_job_bin(one), None)
-            for one, block, there, far in zip(inputs, blocks.tolist(), is_there.tolist(), remote, strict=True)
+            JobDataset(next(datasets), entry.block if block != NOT_THERE else None, None, far)
+            if has_dataset
+            else JobDataset(None, None, unmatched_job_bin(entry), None)
+            for entry, block, has_dataset, far in zip(inputs, blocks.tolist(), is_there.tolist(), remote, strict=True)
         ]
 
     def _pairs(self, names: list[str | None]) -> Longs:
         """Return the number of each name's (block, dataset) in the catalogue, ``NOT_THERE`` for null."""
-        found = np.full(len(names), NOT_THERE, np.int64)
-        there = [place for place, name in enumerate(names) if name]
-        if there:
-            found[there] = self.counts.inputs.lookup([(names[place] or "").encode() for place in there])
-        return found
+        pairs = np.full(len(names), NOT_THERE, np.int64)
+        present = [index for index, name in enumerate(names) if name]
+        if present:
+            pairs[present] = self.counts.inputs.lookup([(names[index] or "").encode() for index in present])
+        return pairs
 
     def _remote(self, jobs: list[EndedJob], pairs: Longs) -> list[bool | None]:
         """Return whether the block of each job has no disk replica at its site; None without a block or a site."""
@@ -254,12 +254,12 @@ class JobMerge:
         if replicas is None:
             return [None] * len(jobs)
         blocks = np.full(len(jobs), -1, np.int64)
-        known = pairs != NOT_THERE
-        blocks[known] = np.asarray(self.counts.inputs.pair_blocks)[pairs[known]]
+        is_known = pairs != NOT_THERE
+        blocks[is_known] = np.asarray(self.counts.inputs.pair_blocks)[pairs[is_known]]
         is_here = replicas.has_replica(blocks, site_hashes([job.site for job in jobs])).tolist()
         return [
-            None if not block_known or job.site == "unknown" else not here
-            for job, block_known, here in zip(jobs, known.tolist(), is_here, strict=True)
+            None if not block_known or job.site == "unknown" else not has_replica
+            for job, block_known, has_replica in zip(jobs, is_known.tolist(), is_here, strict=True)
         ]
 
 
@@ -273,20 +273,20 @@ class JobDataset:
     is_remote: bool | None
 
 
-def unmatched_job_bin(found: JobInput) -> str:
+def unmatched_job_bin(job_input: JobInput) -> str:
     """Return the bin of a job whose dataset is not in DBS (rule 32)."""
-    if found.bin or found.dataset is None:
-        return found.bin or "no_input"
-    return "user_file" if found.dataset.rpartition("/")[2] == "USER" else "not_in_dbs"
+    if job_input.bin or job_input.dataset is None:
+        return job_input.bin or "no_input"
+    return "user_file" if job_input.dataset.rpartition("/")[2] == "USER" else "not_in_dbs"
 
 
-def _is_in(values: Longs, known: Longs) -> Any:
-    """Return whether each value is in ``known``, which is sorted."""
-    if not len(known):
+def _is_in(values: Longs, ordered: Longs) -> Any:
+    """Return whether each value is in ``ordered``, which is sorted."""
+    if not len(ordered):
         return np.zeros(len(values), np.bool_)
-    places = np.searchsorted(known, values)
-    places[places == len(known)] = 0
-    return known[places] == values
+    positions = np.searchsorted(ordered, values)
+    positions[positions == len(ordered)] = 0
+    return ordered[positions] == values
 
 
 def _empty(count: int) -> dict[str, Any]:

@@ -260,12 +260,12 @@ def _numbered(chunks: Sequence[pa.Array]) -> tuple[list[str | None], Codes]:
     if not chunks:
         return [None], np.zeros(0, np.int32)
     encoded = [chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode() for chunk in chunks]
-    whole = pa.concat_arrays(encoded)  # this unifies the dictionaries
-    texts = whole.dictionary.to_pylist()
+    combined = pa.concat_arrays(encoded)  # this unifies the dictionaries
+    texts = combined.dictionary.to_pylist()
     ranked = sorted(range(len(texts)), key=texts.__getitem__)
     ranks = np.zeros(len(texts) + 1, np.int32)  # index -1 is null; it takes the last element
     ranks[ranked] = np.arange(1, len(texts) + 1)
-    return [None, *(texts[index] for index in ranked)], ranks[buffers.to_numpy(whole.indices, np.int32, -1)]
+    return [None, *(texts[index] for index in ranked)], ranks[buffers.to_numpy(combined.indices, np.int32, -1)]
 
 
 def _position(text: str, texts: Sequence[str | None]) -> int:

@@ -35,8 +35,8 @@ def pack(columns: Sequence[Codes], count: int) -> tuple[Codes, Unpack]:
     def unpack(numbers: Codes) -> list[Codes]:
         columns = []
         for size, before in reversed(steps):
-            numbers, own = np.divmod(numbers, size)
-            columns.append(own)
+            numbers, column = np.divmod(numbers, size)
+            columns.append(column)
             if before is not None:
                 numbers = before[numbers]
         return columns[::-1]

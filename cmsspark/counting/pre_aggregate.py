@@ -149,14 +149,14 @@ class StreamAggregator:
 
     def _attach(self, batch: AccessBatch) -> None:
         pairs = self._catalogue().lookup([lfn.encode() for lfn in batch.lfns])
-        matched, others = _split(pairs)
-        self._bin(prefixes.heads(batch.lfns[row] for row in others.tolist()))
+        matched, unmatched = _split(pairs)
+        self._bin(prefixes.heads(batch.lfns[row] for row in unmatched.tolist()))
         self._keep(pairs, matched, collect_measures(batch, matched))
 
     def _attach_packed(self, packed: Packed) -> None:
         pairs = self._catalogue().lookup_hashes(packed.hashes, packed.name)
-        matched, others = _split(pairs)
-        self._bin({head.decode(): count for head, count in packed.heads(others).items()})
+        matched, unmatched = _split(pairs)
+        self._bin({head.decode(): count for head, count in packed.heads(unmatched).items()})
         self._keep(pairs, matched, _packed_measures(packed, matched))
 
     def _bin(self, heads: Mapping[str, int]) -> None:
@@ -267,11 +267,11 @@ class StreamAggregator:
 
 def joined(parts: Sequence[Columns]) -> Columns:
     """Return the parts concatenated. All have the same columns; a column that is None in one is None in all."""
-    whole: Columns = {}
+    joined_columns: Columns = {}
     for name in parts[0]:
         columns = [part[name] for part in parts]
-        whole[name] = None if columns[0] is None else np.concatenate(columns)  # type: ignore[arg-type]
-    return whole
+        joined_columns[name] = None if columns[0] is None else np.concatenate(columns)  # type: ignore[arg-type]
+    return joined_columns
 
 
 def pre_aggregate(columns: Columns, first: str, second: str, stream: str) -> Columns:

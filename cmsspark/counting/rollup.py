@@ -50,10 +50,10 @@ class Rollup:
     @property
     def columns(self) -> list[str]:
         """The columns of partials that the query needs, in the order of partials."""
-        wanted = {*self.keys, *self.filters, *self.measures, *(COUNTS.get(name, name) for name in self.measures)}
+        needed = {*self.keys, *self.filters, *self.measures, *(COUNTS.get(name, name) for name in self.measures)}
         # At least one column: without columns a table does not know its number of rows.
-        wanted |= {"nacc", *(DERIVED[name].source for name in wanted & DERIVED.keys())}
-        return [name for name in (*STORED, "user", *SUMS) if name in wanted]
+        needed |= {"nacc", *(DERIVED[name].source for name in needed & DERIVED.keys())}
+        return [name for name in (*STORED, "user", *SUMS) if name in needed]
 
     @property
     def grouped(self) -> tuple[str, ...]:
@@ -188,7 +188,7 @@ class RollupState:
         """Reduce a batch to the sums and the distinct values of its groups."""
         count = rows.num_rows
         packed, unpack = pack([codes[name] for name in self.rollup.grouped], count)
-        measures = {name: _whole(pl.Series(values=rows.column(name))) for name in self.rollup.sums}
+        measures = {name: _whole_numbers(pl.Series(values=rows.column(name))) for name in self.rollup.sums}
         sums = _summed(pl.DataFrame({"key": packed, **measures}), self.rollup.sums)
         pairs = {}
         for name in self.rollup.counts:
@@ -286,7 +286,7 @@ def _indices(chunk: pa.DictionaryArray) -> Codes:
     return indices
 
 
-def _whole(column: pl.Series) -> pl.Series:
+def _whole_numbers(column: pl.Series) -> pl.Series:
     """Return a measure as whole numbers: seconds become milliseconds."""
     return (column * 1000.0).round(0).cast(pl.Int64) if column.dtype == pl.Float64 else column
 

@@ -69,7 +69,7 @@ def sum_by_key(
 
 
 def sum_runs(
-    values: Longs, starts: npt.NDArray[np.intp], what: str, next_step: str | None = None, *, is_capped: bool = False
+    values: Longs, starts: npt.NDArray[np.intp], label: str, next_step: str | None = None, *, is_capped: bool = False
 ) -> Longs:
     """Return the sums of the runs of ``values`` from ``starts`` on. Raises DataError (65) if one exceeds 64 bits;
     with ``is_capped`` it is 2^63-1.
@@ -84,7 +84,7 @@ def sum_runs(
     if is_capped:
         exact = np.minimum(exact, _LIMIT)
     if max(exact) > _LIMIT:
-        raise DataError(f"a sum of {what} is beyond 2^63-1", next_step=next_step or "look for absurd sizes in the log")
+        raise DataError(f"a sum of {label} is beyond 2^63-1", next_step=next_step or "look for absurd sizes in the log")
     return exact.astype(np.int64)
 
 

@@ -69,11 +69,11 @@ class MonthMerge:
         blocks = _blocks_once(by_kind[NAMED_BLOCKS])
         totals = sum_totals(by_kind[TOTALS])
         ids, block_ids = totals.pop("group"), blocks.pop("block_id")
-        place = np.minimum(np.searchsorted(ids, block_ids), max(0, len(ids) - 1))
-        has_files = ids[place] == block_ids if len(ids) else np.zeros(len(block_ids), np.bool_)
+        positions = np.minimum(np.searchsorted(ids, block_ids), max(0, len(ids) - 1))
+        has_files = ids[positions] == block_ids if len(ids) else np.zeros(len(block_ids), np.bool_)
         sums = {name: np.zeros(len(block_ids), np.int64) for name in SUMS}
         for name, values in totals.items():
-            sums[name][has_files] = values[place[has_files]]
+            sums[name][has_files] = values[positions[has_files]]
         columns = _sum_months(blocks | {"block_count": np.ones(len(block_ids), np.int64)} | sums)
         yield from by_key(MONTH_SUMS, keys_of_ids(columns["dataset"], self.keys), columns)
 

@@ -71,14 +71,14 @@ class CheckedFileMapper:
             yield from by_key(DBS_FILES, keys_of_hashes(piece["hash"], self.keys), piece)
 
     def _facts(self, table: pa.Table) -> Columns:
-        places = self.known.places(table["dataset_id"])
-        stays = (places >= 0) & is_there(table["logical_file_name"])
-        table, places = table.filter(flags(stays)), places[stays]
+        positions = self.known.places(table["dataset_id"])
+        stays = (positions >= 0) & is_there(table["logical_file_name"])
+        table, positions = table.filter(flags(stays)), positions[stays]
         return {
             "hash": hashes_in(table["logical_file_name"]),
             "check": hashes_in(table["logical_file_name"], check_hash),
             "file_id": to_numpy(table["file_id"], np.int64, NULL),
-            "dataset": self.known.numbers[places].astype(np.int64),
+            "dataset": self.known.numbers[positions].astype(np.int64),
             "block": to_numpy(table["block_id"], np.int64, NULL),
             "valid": to_numpy(table["is_file_valid"], np.int64, NULL),
             "bytes": to_numpy(table["file_size"], np.int64, NULL),
@@ -113,8 +113,8 @@ class CheckedFileMerge:
         dbs = join_columns(by_kind.pop(DBS_FILES, []), COLUMNS)
         of_key = FilesOfKey.from_rows(by_kind)
         yield from self.merge.sums(of_key)
-        for others in by_kind.values():
-            yield from others
+        for of_kind in by_kind.values():
+            yield from of_kind
         files = BothFiles.join(of_key.files, dbs)
         yield from self._differences(files, of_key.blocks)
         yield from self._pairs(files, of_key.blocks)

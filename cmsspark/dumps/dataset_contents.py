@@ -64,10 +64,10 @@ class KnownDatasets:
         some = expected[starts]
         places_of_runs = np.minimum(np.searchsorted(self.ids, some), len(self.ids) - 1)
         places_of_runs[self.ids[places_of_runs] != some] = -1
-        places = np.repeat(places_of_runs, np.diff(np.append(starts, len(expected))))
+        positions = np.repeat(places_of_runs, np.diff(np.append(starts, len(expected))))
         if column.null_count:
-            places[~is_there(column)] = -1
-        return places
+            positions[~is_there(column)] = -1
+        return positions
 
 
 def known_datasets(ids: Sequence[int], numbers: Sequence[int], count: int) -> KnownDatasets:
@@ -86,7 +86,7 @@ class FileMerge:
 
     def __call__(self, key: int, rows: Sequence[KeyedRows]) -> Iterator[KeyedRows]:
         """Yield the negative sums of all rows beside another one of the same name that counts."""
-        extra = surplus([one.columns for one in rows])
+        extra = surplus([entry.columns for entry in rows])
         yield from self.totals({name: values if name == "group" else -values for name, values in extra.items()})
 
     def totals(self, sums: Columns) -> Iterator[KeyedRows]:
@@ -124,14 +124,14 @@ class FileMapper:
         return join_pieces(map(self._facts, slices), rows)
 
     def _facts(self, table: pa.Table) -> Columns:
-        places = self.known.places(table["dataset_id"])
-        stays = places >= 0
+        positions = self.known.places(table["dataset_id"])
+        stays = positions >= 0
         if not stays.all():
             rows = np.flatnonzero(stays)
-            table, places = table.take(from_numpy(rows)), places[rows]
+            table, positions = table.take(from_numpy(rows)), positions[rows]
         names = _name_files(table)
         columns = {"file_id": "file_id", "valid": "is_file_valid", "events": "event_count", "bytes": "file_size"}
-        validity = np.zeros(len(places), np.uint8)
+        validity = np.zeros(len(positions), np.uint8)
         for name, column in columns.items():
             validity |= is_there(table[column]).astype(np.uint8) * np.uint8(_BITS[name])
         numbers = {name: to_numpy(table[column], np.int64) for name, column in columns.items()}
@@ -139,7 +139,7 @@ class FileMapper:
             is_valid = (numbers["valid"] == 1) & ((validity & _BITS["valid"]) > 0)
             validity &= np.where(is_valid, 0xFF, _BITS["file_id"] | _BITS["valid"]).astype(np.uint8)
         is_by_block = self.merge.count is None
-        group = to_numpy(table["block_id"], np.int64, NO_BLOCK) if is_by_block else places.astype(np.int32)
+        group = to_numpy(table["block_id"], np.int64, NO_BLOCK) if is_by_block else positions.astype(np.int32)
         hashes = {"hash": hashes_in(names, self.hash_name), "check": hashes_in(names, check_hash)}
         return {**hashes, **numbers, "group": group, "there": validity}
 
@@ -209,16 +209,16 @@ def rows_that_repeat(hashes: Hashes) -> npt.NDArray[np.intp]:
     marks[repeated & np.uint64(0xFFFF)] = True
     perhaps = np.flatnonzero(marks[hashes & np.uint64(0xFFFF)])
     some = hashes[perhaps]
-    places = np.minimum(np.searchsorted(repeated, some), len(repeated) - 1)
-    rows: npt.NDArray[np.intp] = perhaps[repeated[places] == some]
+    positions = np.minimum(np.searchsorted(repeated, some), len(repeated) - 1)
+    rows: npt.NDArray[np.intp] = perhaps[repeated[positions] == some]
     return rows
 
 
 def sum_totals(rows: Sequence[KeyedRows]) -> Columns:
     """Return the sums of several rows of sums, each group once."""
     columns = join_columns(rows, ("group", *SUMS))
-    groups, places = np.unique(columns.pop("group"), return_inverse=True)
-    return {"group": groups} | {name: _sum(places, values, len(groups)) for name, values in columns.items()}
+    groups, positions = np.unique(columns.pop("group"), return_inverse=True)
+    return {"group": groups} | {name: _sum(positions, values, len(groups)) for name, values in columns.items()}
 
 
 def merge_totals(key: int, rows: Sequence[KeyedRows]) -> Iterator[KeyedRows]:
@@ -249,7 +249,7 @@ class DatasetContents:
 
         Raises DataError (65) where a sum leaves 64 bits.
         """
-        columns = join_columns([one for one in rows if one.kind == TOTALS], ("group", *SUMS))
+        columns = join_columns([entry for entry in rows if entry.kind == TOTALS], ("group", *SUMS))
         numbers = datasets.numbers[columns["group"]].astype(np.int64)
         sums = {name: _sum(numbers, columns[name], datasets.count) for name in SUMS}
         return cls(

@@ -106,15 +106,15 @@ class BlockMapper:
         slices = (table.slice(start, ROWS) for table in tables for start in range(0, table.num_rows, ROWS))
         for columns in join_pieces(map(self._columns, slices), ROWS):
             for rows in by_key(BLOCKS, keys_of_hashes(self.hashes[columns["dataset"]], self.keys), columns):
-                some, places = np.unique(rows.columns["dataset"], return_inverse=True)
-                own = {"dataset": places, "hash": self.hashes[some], "check": self.checks[some]}
-                yield rows._replace(columns=rows.columns | own)
+                some, positions = np.unique(rows.columns["dataset"], return_inverse=True)
+                of_rows = {"dataset": positions, "hash": self.hashes[some], "check": self.checks[some]}
+                yield rows._replace(columns=rows.columns | of_rows)
 
     def _columns(self, table: pa.Table) -> Columns:
-        places = self.known.places(table["dataset_id"])
-        stays = (places >= 0) & is_there(table["block_name"])
+        positions = self.known.places(table["dataset_id"])
+        stays = (positions >= 0) & is_there(table["block_name"])
         hashes = hashes_in(table["block_name"].filter(flags(stays)))
-        return {"dataset": self.known.numbers[places[stays]], "block": hashes}
+        return {"dataset": self.known.numbers[positions[stays]], "block": hashes}
 
 
 def merge_replicas(
@@ -141,15 +141,16 @@ def _blocks_of_dbs(blocks: Sequence[KeyedRows], datasets: pa.StringArray) -> Col
 
     named = np.flatnonzero(is_there(datasets))
     texts = pa.chunked_array([datasets.drop_null()])
-    own = join_columns(blocks, ("hash", "check"))
+    columns = join_columns(blocks, ("hash", "check"))
     ids, firsts = number_hashes(
-        np.concatenate((hashes_in(texts), own["hash"])), np.concatenate((hashes_in(texts, check_hash), own["check"]))
+        np.concatenate((hashes_in(texts), columns["hash"])),
+        np.concatenate((hashes_in(texts, check_hash), columns["check"])),
     )
     numbers = np.full(len(firsts), -1, np.int64)
     numbers[ids[: len(named)]] = named
-    starts = np.cumsum([0, *(len(one.columns["hash"]) for one in blocks)])
-    places = [one.columns["dataset"] + start for one, start in zip(blocks, starts[:-1], strict=True)]
-    dataset = numbers[ids[len(named) :]][np.concatenate([np.zeros(0, np.int64), *places])]
+    starts = np.cumsum([0, *(len(entry.columns["hash"]) for entry in blocks)])
+    positions = [entry.columns["dataset"] + start for entry, start in zip(blocks, starts[:-1], strict=True)]
+    dataset = numbers[ids[len(named) :]][np.concatenate([np.zeros(0, np.int64), *positions])]
     hashes = join_columns(blocks, ("block",), np.uint64)["block"]
     return {"dataset": dataset[dataset >= 0], "block": hashes[dataset >= 0]}
 
@@ -162,9 +163,9 @@ def find_storage(nodes: Iterable[str | None], by_node: StorageByNode | None = No
     sites = Names()
     storage = site_and_kind if by_node is None else by_node.__getitem__
     pairs = [(None, "disk") if node is None else storage(node) for node in nodes]
-    places = np.array([sites.number(site) for site, _ in pairs], np.int64)
+    site_numbers = np.array([sites.number(site) for site, _ in pairs], np.int64)
     kinds = np.array([KINDS.index(kind) for _, kind in pairs], np.int64)
-    return list(sites.numbers), Storage(places, kinds, len(sites.numbers))
+    return list(sites.numbers), Storage(site_numbers, kinds, len(sites.numbers))
 
 
 def _replica_columns(table: pa.Table, datasets: Names, nodes: Names) -> dict[str, npt.NDArray[Any]]:

@@ -51,17 +51,17 @@ def make_frames(
     files only.
     """
     by_kind = rows_by_kind(rows)
-    made = {}
+    by_name = {}
     for name in frames:
         if name == "contents":
-            made[name] = contents_frame(DatasetContents.from_rows(by_kind[TOTALS], datasets), names)
+            by_name[name] = contents_frame(DatasetContents.from_rows(by_kind[TOTALS], datasets), names)
         elif name == "block_sums":
-            made[name] = _block_sums(by_kind[MONTH_SUMS], is_valid_only=blocks == "valid")
+            by_name[name] = _block_sums(by_kind[MONTH_SUMS], is_valid_only=blocks == "valid")
         else:
-            pieces = [replicas_frame(one, counts_blocks="blocks" in name)
-                      for one in (*by_kind[DATASET_REPLICAS], no_replicas())]  # fmt: skip
-            made["dataset_replicas"] = pl.concat(pieces)
-    return made
+            pieces = [replicas_frame(entry, counts_blocks="blocks" in name)
+                      for entry in (*by_kind[DATASET_REPLICAS], no_replicas())]  # fmt: skip
+            by_name["dataset_replicas"] = pl.concat(pieces)
+    return by_name
 
 
 def to_frame(tables: Iterable[pa.Table]) -> pl.DataFrame:
@@ -132,11 +132,11 @@ def _block_sums(rows: Sequence[KeyedRows], *, is_valid_only: bool) -> pl.DataFra
         pl.col(f"{name}_upper").cast(pl.Int128) * 2**32 + pl.col(f"{name}_lower").cast(pl.Int128)
         for name in ("events", "bytes")
     )
-    months, places = np.unique(sums["month"].to_numpy(), return_inverse=True)
+    months, positions = np.unique(sums["month"].to_numpy(), return_inverse=True)
     texts = [None if month == NULL else f"{1970 + month // 12:04}-{month % 12 + 1:02}" for month in months.tolist()]
     return sums.select(
         pl.col("dataset").alias("dataset_id"),
-        pl.Series("month", texts, pl.String).gather(places),
+        pl.Series("month", texts, pl.String).gather(positions),
         "block_count",
         (pl.col("files") - (pl.col("invalid") if is_valid_only else 0)).cast(pl.Int128).alias("file_count"),
         pl.when(pl.col("events_there") > 0).then(events).alias("events"),
@@ -166,14 +166,14 @@ def releases(frames: Frames) -> pl.DataFrame:
     """Return ``dataset_name`` (once each), ``release_versions``: releases that made it, sorted, joined by commas."""
     modules = one_each(frames["OUTPUT_MODULE_CONFIGS"], "output_mod_config_id", "release_version_id")
     versions = one_each(frames["RELEASE_VERSIONS"], "release_version_id", "release_version")
-    made = (
+    by_release = (
         frames["DATASET_OUTPUT_MOD_CONFIGS"]
         .join(identities(frames["DATASETS"]), "dataset_id")
         .join(modules, "output_mod_config_id")
         .join(versions, "release_version_id")
     )
     texts = pl.col("release_version").drop_nulls().unique().sort().str.join(",").alias("release_versions")
-    versions_of = made.group_by("dataset_name").agg(texts)
+    versions_of = by_release.group_by("dataset_name").agg(texts)
     return versions_of.with_columns(pl.when(pl.col("release_versions") != "").then("release_versions"))
 
 
@@ -220,7 +220,7 @@ def by_dataset(replicas: pl.DataFrame) -> pl.DataFrame:
     ``replicas``: ``dataset_replicas`` of :func:`make_frames`; rows with nothing there, or of no dataset, do not count.
     Raises DataError (65).
     """
-    there = replicas.filter(
+    present = replicas.filter(
         ((pl.col("present_bytes") > 0) | (pl.col("present_file_count") > 0)) & pl.col("dataset_name").is_not_null()
     )
     of_kinds = [
@@ -228,7 +228,7 @@ def by_dataset(replicas: pl.DataFrame) -> pl.DataFrame:
     ]
     sites = pl.col("site_name").drop_nulls().unique()
     summed = (
-        there.with_columns(of_kinds)
+        present.with_columns(of_kinds)
         .group_by("dataset_name")
         .agg(
             sites.len().cast(pl.Int64).alias("site_count"),
@@ -266,11 +266,11 @@ def as_table(rows: pl.DataFrame, table: str, day: date) -> pl.DataFrame:
     return with_derived(rows, names).with_columns(**of_day).select(names)
 
 
-def round_values(values: pl.Series, what: str) -> pl.Series:
+def round_values(values: pl.Series, label: str) -> pl.Series:
     """Round to the nearest integer, half away from zero. Raises DataError (65) on 64-bit overflow."""
     rounded_values, fits = rounded(values.fill_null(0.0).to_numpy())
     if not fits.all():
-        raise _too_large(what)
+        raise _too_large(label)
     return nullable(rounded_values, values.is_not_null().to_numpy())
 
 
@@ -288,8 +288,8 @@ def in_64_bits(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.cast({pl.Int128: pl.Int64})
 
 
-def _too_large(what: str) -> DataError:
-    return DataError(f"the sum of {what} does not fit 64 bits", next_step="look for absurd sizes in the dump")
+def _too_large(label: str) -> DataError:
+    return DataError(f"the sum of {label} does not fit 64 bits", next_step="look for absurd sizes in the dump")
 
 
 def to_arrow(rows: pl.DataFrame, schema: pa.Schema) -> pa.Table:

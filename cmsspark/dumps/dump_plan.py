@@ -99,8 +99,8 @@ def read_dumps(
     say it. Raises DataError (65) where a sum leaves 64 bits, and what the tables' readers raise.
     """
     small = {name: source for name, source in sources.items() if name not in LARGE}
-    whole = [transport.map(source, _WholeTable(name), 1) for name, source in small.items()]
-    collected = rows_by_kind(transport.collect(transport.union(whole))) if whole else {}
+    small_rows = [transport.map(source, _WholeTable(name), 1) for name, source in small.items()]
+    collected = rows_by_kind(transport.collect(transport.union(small_rows))) if small_rows else {}
     # Processes are forked before this one has the threads of Polars.
     from cmsspark.dumps import dump_frames
 
@@ -108,15 +108,15 @@ def read_dumps(
     frames = {
         name: dump_frames.to_frame(tables.get(name) or [source.columns.empty_table()]) for name, source in small.items()
     }
-    known, names = dump_frames.datasets_in(frames)
+    datasets, names = dump_frames.datasets_in(frames)
     large = {name: source for name, source in sources.items() if name in LARGE}
     if not large and rucio is None:
         return DumpRows(frames, [], names)
     weight = sum(source.weight for source in large.values()) + (rucio.scan.weight if rucio else 0)
-    plan = _Plan(transport, large, known, names.to_list(), keys or key_count(weight, transport.key_bytes), storage,
+    plan = _Plan(transport, large, datasets, names.to_list(), keys or key_count(weight, transport.key_bytes), storage,
                  rucio, blocks)  # fmt: skip
     rows = plan.run()
-    return DumpRows(frames | dump_frames.make_frames(rows, known, names, plan.frames, blocks), rows, names)
+    return DumpRows(frames | dump_frames.make_frames(rows, datasets, names, plan.frames, blocks), rows, names)
 
 
 def key_count(weight: int, key_bytes: int) -> int:

@@ -38,9 +38,9 @@ class ForwardStream:
             if piece is None:
                 break
             self._held += piece
-        found = bytes(self._held[self._at - self._begin : max(0, last - self._begin)])
-        self._at += len(found)
-        return found
+        content = bytes(self._held[self._at - self._begin : max(0, last - self._begin)])
+        self._at += len(content)
+        return content
 
     def release(self, before: int) -> None:
         """Forget the bytes before a position; those that have not come yet are dropped when they come."""

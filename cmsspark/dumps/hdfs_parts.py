@@ -36,14 +36,14 @@ def divided(files: Iterable[InputFile], task_bytes: int) -> list[tuple[int, Line
 
     A value with a newline at the end of a range is an error of the reader of the table, never another value.
     """
-    found = []
+    parts = []
     for file in files:
         count = 1 if is_packed_name(file.path) else max(1, -(-file.size // task_bytes))
         starts = [file.size * number // count for number in range(count)]
         for start, end in zip(starts, [*starts[1:], None], strict=True):
             size = (file.size if end is None else end) - start
-            found.append((weight_of(file.path, size), LineRange(file.path, start, end)))
-    return found
+            parts.append((weight_of(file.path, size), LineRange(file.path, start, end)))
+    return parts
 
 
 def name_of(part: LineRange) -> str:
@@ -51,12 +51,12 @@ def name_of(part: LineRange) -> str:
     return f"{part.path} from byte {part.start} on" if part.start else part.path
 
 
-def open_lines(files: RemoteFiles, wanted: LineRange) -> IO[bytes]:
+def open_lines(files: RemoteFiles, line_range: LineRange) -> IO[bytes]:
     """Open the lines of a range for reading at any place. Raises what :func:`hdfs_errors` says, also while it is read.
 
     A packed file has no lines: its first range is all of it.
     """
-    return cast("IO[bytes]", open_whole(_LinesOf(files, wanted), wanted.path))
+    return cast("IO[bytes]", open_whole(_LinesOf(files, line_range), line_range.path))
 
 
 @dataclass(frozen=True)
@@ -91,8 +91,8 @@ def _line_start(file: RemoteFile, position: int) -> int:
     searched, step, last = min(position, size) - 1 - at, _STEP, b""
     while at < size:
         piece = last + file.read_range(at, min(step, size - at))
-        if found := _LINE_END.search(piece, searched):
-            return at - len(last) + found.end()
+        if match := _LINE_END.search(piece, searched):
+            return at - len(last) + match.end()
         at += len(piece) - len(last)
         searched, step, last = 1, min(2 * step, _MOST), piece[-1:]
     return size

@@ -50,10 +50,10 @@ class KeyedRows(NamedTuple):
             columns |= {name + part: values for part, values in zip(_TEXT_PARTS, _text_columns(texts), strict=True)}
         head = json.dumps([(name, values.dtype.str, len(values)) for name, values in columns.items()]).encode()
         head += b" " * (-len(head) % 8)
-        found: list[bytes | memoryview] = [len(head).to_bytes(8, "little"), head]
+        buffers: list[bytes | memoryview] = [len(head).to_bytes(8, "little"), head]
         for values in columns.values():
-            found += [np.ascontiguousarray(values).data.cast("B") if len(values) else b"", bytes(-values.nbytes % 8)]
-        return found
+            buffers += [np.ascontiguousarray(values).data.cast("B") if len(values) else b"", bytes(-values.nbytes % 8)]
+        return buffers
 
 
 def unpack(key: int, kind: str, packed: bytes) -> KeyedRows:
@@ -76,12 +76,12 @@ def _text_columns(texts: pa.Array) -> Iterator[npt.NDArray[Any]]:
 
 
 def _texts(
-    ends: npt.NDArray[np.int32], content: npt.NDArray[np.uint8], there: npt.NDArray[np.bool_]
+    ends: npt.NDArray[np.int32], content: npt.NDArray[np.uint8], is_there: npt.NDArray[np.bool_]
 ) -> pa.StringArray:
     import pyarrow as pa
 
-    validity = None if there.all() else flags(there).buffers()[1]
-    return pa.Array.from_buffers(pa.string(), len(there), [validity, pa.py_buffer(ends), pa.py_buffer(content)])
+    validity = None if is_there.all() else flags(is_there).buffers()[1]
+    return pa.Array.from_buffers(pa.string(), len(is_there), [validity, pa.py_buffer(ends), pa.py_buffer(content)])
 
 
 def keys_of_hashes(hashes: Hashes, keys: int) -> Longs:
@@ -128,10 +128,10 @@ def number_names(rows: Sequence[KeyedRows], column: str) -> tuple[Longs, pa.Stri
     """Return a column of all rows, which numbers names, in one numbering; and these names, each once."""
     import pyarrow as pa
 
-    texts = [one.names[column] for one in rows]
+    texts = [entry.names[column] for entry in rows]
     encoded = pa.concat_arrays([array([], "string"), *texts]).dictionary_encode(null_encoding="encode")
     starts = np.cumsum([0, *map(len, texts)])
-    numbers = [one.columns[column] + start for one, start in zip(rows, starts[:-1], strict=True)]
+    numbers = [entry.columns[column] + start for entry, start in zip(rows, starts[:-1], strict=True)]
     numbering = to_numpy(encoded.indices, np.int32).astype(np.int64)
     return numbering[np.concatenate([np.zeros(0, np.int64), *numbers])], encoded.dictionary
 
@@ -164,15 +164,15 @@ def number_hashes(hashes: Hashes, checks: Hashes) -> tuple[Longs, Longs]:
 def rows_by_kind(rows: Iterable[KeyedRows]) -> dict[str, list[KeyedRows]]:
     """Return the rows of each kind."""
     by_kind: dict[str, list[KeyedRows]] = defaultdict(list)
-    for one in rows:
-        by_kind[one.kind].append(one)
+    for entry in rows:
+        by_kind[entry.kind].append(entry)
     return by_kind
 
 
 def join_columns(rows: Sequence[KeyedRows], names: Iterable[str], kind: Any = np.int64) -> Columns:
     """Return columns of rows one after the other, also where there are none."""
     return {
-        name: np.concatenate([np.zeros(0, _KINDS.get(name, kind)), *(one.columns[name] for one in rows)])
+        name: np.concatenate([np.zeros(0, _KINDS.get(name, kind)), *(entry.columns[name] for entry in rows)])
         for name in names
     }
 
@@ -192,7 +192,7 @@ def join_pieces(pieces: Iterable[Columns], rows: int) -> Iterator[Columns]:
 
 
 def _join(pieces: Sequence[Columns]) -> Columns:
-    return {name: np.concatenate([one[name] for one in pieces]) for name in pieces[0]}
+    return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -116,9 +117,9 @@ class ProcessTransport:
         path = self.folder / f"{uuid.uuid4().hex}.function"
         with _full_disk(self.folder):
             path.write_bytes(pickle.dumps(function))
-        found = [span for spans in self.each(partial(run, self.folder, path), items) for span in spans]
+        spans = list(chain.from_iterable(self.each(partial(run, self.folder, path), items)))
         path.unlink()
-        return found
+        return spans
 
 
 def _map_part(folder: Path, function: Path, part: Part) -> list[Span]:
@@ -144,10 +145,10 @@ def _write_rows(folder: Path, rows: Iterable[KeyedRows]) -> list[Span]:
         sink = path.open("wb")
     with sink:
         # What reads the rows has errors of its own.
-        for one in rows:
+        for entry in rows:
             with _full_disk(folder):
-                size = sum(map(sink.write, one.buffers()))
-            spans.append(Span(str(path), one.key, one.kind, offset, size))
+                size = sum(map(sink.write, entry.buffers()))
+            spans.append(Span(str(path), entry.key, entry.kind, offset, size))
             offset += size
         with _full_disk(folder):
             sink.flush()

@@ -64,10 +64,10 @@ def _ordered(kinds: Longs, blocks: Hashes, nodes: Longs) -> npt.NDArray[np.intp]
     """Return the rows in the order of (kind, block, node)."""
     order = np.lexsort((blocks, kinds))
     in_order, of_blocks = kinds[order], blocks[order]
-    same = (in_order[1:] == in_order[:-1]) & (of_blocks[1:] == of_blocks[:-1])
-    if same.any():
+    is_repeated = (in_order[1:] == in_order[:-1]) & (of_blocks[1:] == of_blocks[:-1])
+    if is_repeated.any():
         # Few blocks are on several nodes of one kind at a site: only their rows are ordered by node.
-        several = np.flatnonzero(np.append(same, False) | np.append(False, same))
+        several = np.flatnonzero(np.append(is_repeated, False) | np.append(False, is_repeated))
         rows = order[several]
         order[several] = rows[np.lexsort((nodes[rows], blocks[rows], kinds[rows]))]
     return order
@@ -117,23 +117,23 @@ def _block_counts(
     kinds: Longs,
     blocks: Hashes,
     validity: npt.NDArray[np.uint8],
-    wanted: Longs,
+    groups_asked: Longs,
 ) -> Longs:
     """Distinct blocks that DBS or the snapshot names of each dataset in ``wanted``; -1 where none is counted."""
     if in_dbs is None:
-        return np.full(len(wanted), -1, np.int64)
+        return np.full(len(groups_asked), -1, np.int64)
     named = (validity & NAMED) > 0
     datasets = kinds[named] // (len(KINDS) * max(1, storage.site_count))
     both = np.concatenate((datasets, in_dbs["dataset"]))
-    return _distinct_blocks(both, np.concatenate((blocks[named], in_dbs["block"])), wanted)
+    return _distinct_blocks(both, np.concatenate((blocks[named], in_dbs["block"])), groups_asked)
 
 
-def _distinct_blocks(groups: Longs, blocks: Hashes, wanted: Longs) -> Longs:
+def _distinct_blocks(groups: Longs, blocks: Hashes, groups_asked: Longs) -> Longs:
     """Return how many distinct blocks each group in ``wanted`` has."""
     order = np.lexsort((blocks, groups))
     groups, blocks = groups[order], blocks[order]
     once = groups[_starts(groups, blocks)]
-    return np.searchsorted(once, wanted, "right") - np.searchsorted(once, wanted, "left")
+    return np.searchsorted(once, groups_asked, "right") - np.searchsorted(once, groups_asked, "left")
 
 
 def _values(measures: dict[str, Longs], validity: npt.NDArray[np.uint8], name: str) -> Longs:
@@ -141,11 +141,11 @@ def _values(measures: dict[str, Longs], validity: npt.NDArray[np.uint8], name: s
     return np.where(validity & BITS[name], measures[name], 0)
 
 
-def _sums(values: Longs, starts: npt.NDArray[np.intp], what: str) -> Longs:
+def _sums(values: Longs, starts: npt.NDArray[np.intp], label: str) -> Longs:
     """Sums of runs. Raises DataError (65) where one leaves 64 bits."""
     if not len(starts):
         return np.zeros(0, np.int64)
-    return joined(np.add.reduceat(values >> 32, starts), np.add.reduceat(values & 0xFFFFFFFF, starts), what)
+    return joined(np.add.reduceat(values >> 32, starts), np.add.reduceat(values & 0xFFFFFFFF, starts), label)
 
 
 def _reduced(function: np.ufunc, values: npt.NDArray[Any], starts: npt.NDArray[np.intp]) -> npt.NDArray[Any]:

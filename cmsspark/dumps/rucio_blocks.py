@@ -71,7 +71,7 @@ class BlockMerge:
                 yield from blocks.last_access(key, accesses)
                 by_kind[REPLICAS] = [blocks.replicas(key, self.rses)]
         if self.merge is not None:
-            yield from self.merge(key, [one for of_kind in by_kind.values() for one in of_kind])
+            yield from self.merge(key, [entry for of_kind in by_kind.values() for entry in of_kind])
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class _BlocksOfKey:
         columns = join_columns(both, ("block", "check"), np.uint64)
         ids, firsts = number_hashes(columns["block"], columns["check"])
         dataset, datasets = number_names(both, "dataset")
-        split = sum(len(one.columns["block"]) for one in totals)
+        split = sum(len(entry.columns["block"]) for entry in totals)
         of_rows = join_columns(totals, ("files", "upper", "lower"))
         of_blocks = {name: np.zeros(len(firsts), np.int64) for name in of_rows}
         for name, values in of_rows.items():
@@ -132,18 +132,18 @@ class _BlocksOfKey:
         some = np.unique(self.dataset[self.sums["block"]])
         hashes = hash_names(self.datasets.take(from_numpy(some)))
         order = np.argsort(hashes)
-        place = np.minimum(np.searchsorted(hashes[order], accessed), len(order) - 1)
-        is_it = hashes[order][place] == accessed
+        positions = np.minimum(np.searchsorted(hashes[order], accessed), len(order) - 1)
+        is_it = hashes[order][positions] == accessed
         largest = np.full(len(self.datasets), -1, np.int64)
-        np.maximum.at(largest, some[order][place[is_it]], accessed_ms[is_it])
-        there = np.flatnonzero(largest >= 0)
-        if len(there):
-            columns = {"dataset": there, "accessed_ms": largest[there]}
+        np.maximum.at(largest, some[order][positions[is_it]], accessed_ms[is_it])
+        accessed_rows = np.flatnonzero(largest >= 0)
+        if len(accessed_rows):
+            columns = {"dataset": accessed_rows, "accessed_ms": largest[accessed_rows]}
             yield with_own_names(KeyedRows(key, LAST_ACCESS, columns, {"dataset": self.datasets}))
 
     def unattached(self, attachments: Sequence[KeyedRows]) -> int:
         """Return how many blocks are not in their own dataset."""
         rows = join_columns(attachments, ("block", "dataset"), np.uint64)
-        there = replica_keys(rows["block"].view(np.int64), rows["dataset"])
-        own = replica_keys(self.hashes.view(np.int64), hash_names(self.datasets)[self.dataset])
-        return int((~np.isin(own, there)).sum())
+        attached = replica_keys(rows["block"].view(np.int64), rows["dataset"])
+        block_keys = replica_keys(self.hashes.view(np.int64), hash_names(self.datasets)[self.dataset])
+        return int((~np.isin(block_keys, attached)).sum())

@@ -68,7 +68,7 @@ def _replicas_once(ids: Longs, replicas: Columns) -> tuple[Longs, Longs, Columns
     starts = np.flatnonzero(np.concatenate((np.ones(min(1, len(keys)), np.bool_), keys[1:] != keys[:-1])))
     values = {name: replicas[name][order] for name in ("bytes", "created_ms", "accessed_ms")}
     if len(starts) < len(keys):
-        values = {name: np.maximum.reduceat(found, starts) for name, found in values.items()}
+        values = {name: np.maximum.reduceat(column, starts) for name, column in values.items()}
         keys = keys[starts]
     return keys // width, keys % width, values
 
@@ -123,9 +123,9 @@ def _find_accesses(files: RucioFiles, rows: Columns) -> tuple[Longs, Longs]:
     block_of = np.full(int(ids.max(initial=-1)) + 1, -1, np.int64)
     block_of[ids[: len(files.hash)]] = files.block
     block = block_of[ids[len(files.hash) :]]
-    blocks, places = np.unique(block[block >= 0], return_inverse=True)
+    blocks, positions = np.unique(block[block >= 0], return_inverse=True)
     largest = np.full(len(blocks), -1, np.int64)
-    np.maximum.at(largest, places, rows["accessed_ms"][block >= 0])
+    np.maximum.at(largest, positions, rows["accessed_ms"][block >= 0])
     return blocks, largest
 
 
@@ -153,13 +153,13 @@ def sum_by(rows: Columns, keys: tuple[str, ...]) -> Columns:
         starts[1:] |= rows[name][1:] != rows[name][:-1]
     first = np.flatnonzero(starts)
     groups = np.cumsum(starts) - 1
-    found = {name: rows[name][first] for name in keys}
+    sums = {name: rows[name][first] for name in keys}
     if not len(first):
         return {name: values[:0] for name, values in rows.items()}
-    found |= {name: np.add.reduceat(rows[name], first) for name in COUNTS}
+    sums |= {name: np.add.reduceat(rows[name], first) for name in COUNTS}
     for name in SUMS:
-        found[name] = joined(*sums_by_group(groups, rows[name], len(first)), name)
-    return found | {name: np.maximum.reduceat(rows[name], first) for name in LARGEST}
+        sums[name] = joined(*sums_by_group(groups, rows[name], len(first)), name)
+    return sums | {name: np.maximum.reduceat(rows[name], first) for name in LARGEST}
 
 
 def sum_rows(rows: Sequence[KeyedRows], keys: tuple[str, ...]) -> Columns:

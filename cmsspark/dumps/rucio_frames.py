@@ -55,9 +55,10 @@ def _rse_sums(
     numbers = (*COUNTS, *SUMS, *LARGEST)
     empty = dict.fromkeys(_KEYS, pl.String) | dict.fromkeys(numbers, pl.Int64)
     frames = [pl.DataFrame(schema=empty)]
-    for one in (*in_blocks, *outside):
-        sums = pl.DataFrame({"rse": nodes.gather(one.columns["rse"]), **{name: one.columns[name] for name in numbers}})
-        dataset = _name_datasets(one)["dataset_name"] if "dataset" in one.names else pl.lit(None, pl.String)
+    for entry in (*in_blocks, *outside):
+        columns = {name: entry.columns[name] for name in numbers}
+        sums = pl.DataFrame({"rse": nodes.gather(entry.columns["rse"]), **columns})
+        dataset = _name_datasets(entry)["dataset_name"] if "dataset" in entry.names else pl.lit(None, pl.String)
         frames.append(sums.with_columns(dataset.alias("dataset_name")).select(list(empty)))
     sums = in_64_bits(
         pl.concat(frames)
@@ -81,7 +82,7 @@ def _last_accesses(sums: pl.DataFrame, rows: Sequence[KeyedRows]) -> pl.DataFram
     The largest of its replicas' (``sums``: ``rse_sums``), and of its files', its blocks' and its own in DIDS.
     """
     of_replicas = sums.select("dataset_name", accessed="last_access_ms")
-    of_dids = [_name_datasets(one).rename({"accessed_ms": "accessed"}) for one in rows]
+    of_dids = [_name_datasets(entry).rename({"accessed_ms": "accessed"}) for entry in rows]
     accesses = pl.concat([of_replicas, *of_dids]).drop_nulls()
     return accesses.group_by("dataset_name").agg(pl.col("accessed").max().alias("rucio_last_access_ms"))
 
@@ -93,12 +94,12 @@ def _differences(by_kind: Mapping[str, Sequence[KeyedRows]], datasets: pl.Series
     kinds = pl.Series(list(DIFFERENCES), dtype=pl.String)
     names = ("difference", "dataset_name", *SUMMED)
     frames = [pl.DataFrame(schema=dict.fromkeys(names[:2], pl.String) | dict.fromkeys(SUMMED, pl.Int64))]
-    for one in by_kind[DIFFERING]:
-        keys = {"difference": kinds.gather(one.columns["difference"]),
-                "dataset_name": datasets.gather(one.columns["dataset"])}  # fmt: skip
-        frames.append(pl.DataFrame(keys | {name: one.columns[name] for name in SUMMED}))
-    frames += [_name_datasets(one).with_columns(difference=pl.lit("only_rucio")).select(names)
-               for one in by_kind[ONLY_RUCIO]]  # fmt: skip
+    for entry in by_kind[DIFFERING]:
+        keys = {"difference": kinds.gather(entry.columns["difference"]),
+                "dataset_name": datasets.gather(entry.columns["dataset"])}  # fmt: skip
+        frames.append(pl.DataFrame(keys | {name: entry.columns[name] for name in SUMMED}))
+    frames += [_name_datasets(entry).with_columns(difference=pl.lit("only_rucio")).select(names)
+               for entry in by_kind[ONLY_RUCIO]]  # fmt: skip
     is_dbs_only = pl.col("difference").str.starts_with("only_dbs")
     return pl.concat(frames).with_columns(
         dbs_bytes=pl.when(pl.col("dbs_sized_count") > 0).then("dbs_bytes"),

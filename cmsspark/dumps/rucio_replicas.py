@@ -79,7 +79,7 @@ def _tables(rows: Iterable[KeyedRows], sites: Sequence[str]) -> Iterator[pa.Tabl
     import pyarrow as pa
 
     texts = array(list(sites), "string")
-    for one in rows:
-        if one.kind == DISK_REPLICAS:
-            columns = [from_numpy(one.columns["block"].view(np.int64)), texts.take(from_numpy(one.columns["site"]))]
+    for entry in rows:
+        if entry.kind == DISK_REPLICAS:
+            columns = [from_numpy(entry.columns["block"].view(np.int64)), texts.take(from_numpy(entry.columns["site"]))]
             yield pa.table(columns, ["block", "site"])

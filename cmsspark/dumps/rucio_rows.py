@@ -66,9 +66,9 @@ def attachment_rows(blocks: Hashes, datasets: Hashes, keys: int) -> Iterator[Key
 
 def dataset_access_rows(datasets: Hashes, accessed_ms: Longs, keys: int) -> Iterator[KeyedRows]:
     """Yield keyed rows of the largest access of each dataset."""
-    some, places = np.unique(datasets, return_inverse=True)
+    some, positions = np.unique(datasets, return_inverse=True)
     largest = np.full(len(some), -1, np.int64)
-    np.maximum.at(largest, places, accessed_ms)
+    np.maximum.at(largest, positions, accessed_ms)
     return by_key(DATASET_ACCESSES, keys_of_hashes(some, keys), {"dataset": some, "accessed_ms": largest})
 
 
@@ -145,8 +145,8 @@ class FileMerge:
         """Yield sums by block, by the key of its dataset, and what is of no file as it is. Raises DataError (65)."""
         by_kind = rows_by_kind(rows)
         yield from self.sums(FilesOfKey.from_rows(by_kind))
-        for others in by_kind.values():
-            yield from others
+        for of_kind in by_kind.values():
+            yield from of_kind
 
     def sums(self, of_key: FilesOfKey) -> Iterator[KeyedRows]:
         """Yield the sums of the files."""
@@ -195,7 +195,7 @@ def unique_pairs(pairs: Columns) -> Columns:
 
 def merge_disk_replicas(key: int, rows: Sequence[KeyedRows]) -> Iterator[KeyedRows]:
     """Yield each (``block``, ``site``) of some rows once."""
-    pairs = {name: np.concatenate([one.columns[name] for one in rows]) for name in ("block", "site")}
+    pairs = {name: np.concatenate([entry.columns[name] for entry in rows]) for name in ("block", "site")}
     yield KeyedRows(key, DISK_REPLICAS, unique_pairs(pairs))
 
 

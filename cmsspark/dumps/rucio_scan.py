@@ -80,16 +80,16 @@ class RangeMapper:
     accessed_before_ms: int | None
 
     def __call__(self, ranges: Iterable[OpenRange]) -> Iterator[KeyedRows]:
-        for one in ranges:
-            reader = RucioReader(one.table, self.accessed_before_ms)
-            pieces = reader.pieces(one.stream, one.path, one.first, one.last, one.container)
-            if one.table == "REPLICAS":
+        for entry in ranges:
+            reader = RucioReader(entry.table, self.accessed_before_ms)
+            pieces = reader.pieces(entry.stream, entry.path, entry.first, entry.last, entry.container)
+            if entry.table == "REPLICAS":
                 replicas = (reader.replica_rows(piece, self.rses) for piece in pieces)
                 for rows in join_pieces(replicas, ROWS):
                     yield from rucio_rows.replica_rows(rows, self.keys)
             else:
-                yield from (self._contents if one.table == "CONTENTS" else self._accesses)(reader, pieces)
-            yield _pack_counts(one.table, reader.counts)
+                yield from (self._contents if entry.table == "CONTENTS" else self._accesses)(reader, pieces)
+            yield _pack_counts(entry.table, reader.counts)
 
     def _contents(self, reader: RucioReader, pieces: Iterable[Any]) -> Iterator[KeyedRows]:
         second: list[Columns] = []
@@ -105,8 +105,8 @@ class RangeMapper:
         files = (_first(reader.did_rows(piece), second) for piece in pieces)
         for rows in join_pieces(files, ROWS):
             yield from rucio_rows.access_rows(rows, self.keys)
-        for others in join_pieces(second, ROWS):
-            yield from rucio_rows.dataset_access_rows(others["dataset"], others["accessed_ms"], self.keys)
+        for rows in join_pieces(second, ROWS):
+            yield from rucio_rows.dataset_access_rows(rows["dataset"], rows["accessed_ms"], self.keys)
 
 
 def _first(both: tuple[Columns, Columns], second: list[Columns]) -> Columns:
@@ -127,11 +127,11 @@ def _pack_counts(table: str, counts: TableCounts) -> KeyedRows:
 def counts_by_table(rows: Iterable[KeyedRows]) -> dict[str, TableCounts]:
     """Return the counts of each table. Raises DataError (65) where too many rows are damaged."""
     by_table: dict[str, TableCounts] = {}
-    for one in rows:
-        if one.kind == READ_COUNTS:
-            texts = {name: values.to_pylist() for name, values in one.names.items()}
-            part = TableCounts(int(one.columns["rows"][0]), int(one.columns["damaged"][0]), texts["example"])
-            part.ignored.update(dict(zip(texts["kind"], one.columns["ignored"].tolist(), strict=True)))
+    for entry in rows:
+        if entry.kind == READ_COUNTS:
+            texts = {name: values.to_pylist() for name, values in entry.names.items()}
+            part = TableCounts(int(entry.columns["rows"][0]), int(entry.columns["damaged"][0]), texts["example"])
+            part.ignored.update(dict(zip(texts["kind"], entry.columns["ignored"].tolist(), strict=True)))
             by_table.setdefault(texts["table"][0], TableCounts()).add(part)
     for table, counts in sorted(by_table.items()):
         counts.check(table)

@@ -70,7 +70,7 @@ class SparkTransport:
 
     def union(self, rows: Sequence[DataFrame]) -> DataFrame:
         """See :class:`cmsspark.dumps.dump_plan.Transport`."""
-        return reduce(lambda left, right: left.unionAll(right), rows)
+        return reduce(lambda first, right: first.unionAll(right), rows)
 
     def merge(self, rows: DataFrame, keys: int, merge: Merge) -> DataFrame:
         """See :class:`cmsspark.dumps.dump_plan.Transport`: one exchange."""
@@ -140,10 +140,10 @@ def _pack_rows(rows: Iterable[KeyedRows], to_partition: Sequence[int]) -> Iterat
     """Yield each as a batch of :data:`SCHEMA`."""
     import pyarrow as pa
 
-    for one in rows:
-        numbers = [np.array([number], np.int32) for number in (to_partition[one.key], one.key)]
-        packed = buffers.binary([b"".join(one.buffers())])
-        columns = [*map(buffers.from_numpy, numbers), buffers.array([one.kind], "string"), packed]
+    for entry in rows:
+        numbers = [np.array([number], np.int32) for number in (to_partition[entry.key], entry.key)]
+        packed = buffers.binary([b"".join(entry.buffers())])
+        columns = [*map(buffers.from_numpy, numbers), buffers.array([entry.kind], "string"), packed]
         yield pa.RecordBatch.from_arrays(columns, ["part", "key", "kind", "packed"])
 
 

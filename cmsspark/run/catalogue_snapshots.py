@@ -115,7 +115,7 @@ def list_warnings(report: Report, dbs: Dump) -> list[str]:
 def _build_catalogue(files: Files, dbs: Dump, folder: Path, map_parts: Each) -> None:
     datasets = chain.from_iterable(part() for part in _parts(files, dbs, "DATASETS", ("dataset_id", "dataset")))
     columns = ("logical_file_name", "block_id", "dataset_id", "file_id")
-    build_catalogue(folder, _parts(files, dbs, "FILES", columns), datasets, each=map_parts)
+    build_catalogue(folder, _parts(files, dbs, "FILES", columns), datasets, map_parts=map_parts)
 
 
 def _build_job_inputs(files: Files, dbs: Dump, folder: Path, map_parts: Each) -> None:
@@ -126,7 +126,7 @@ def _build_job_inputs(files: Files, dbs: Dump, folder: Path, map_parts: Each) ->
     datasets = chain.from_iterable(part() for part in _parts(files, dbs, "DATASETS", ("dataset_id", "dataset")))
     parts = [partial(_read_blocks, files, part.path) for part in dbs.tables["BLOCKS"]]
     parts += [partial(_read_datasets, files, part.path) for part in dbs.tables["DATASETS"]]
-    build_catalogue(folder, parts, datasets, each=map_parts)
+    build_catalogue(folder, parts, datasets, map_parts=map_parts)
 
 
 def _read_blocks(files: Files, path: str) -> Iterator[Any]:
