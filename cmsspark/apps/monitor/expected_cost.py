@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 import os
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from cmsspark.apps.monitor import memory_sizes
 from cmsspark.apps.monitor.advice_peaks import find_worst
@@ -27,6 +27,8 @@ MOST_RUNS: Final = 20
 #: Seconds of any run, and for each GB that a core reads, on a quiet machine: by processes, and in Spark.
 _BY_PROCESSES: Final = (3.0, 1.6)
 _IN_SPARK: Final = (45.0, 3.0)
+#: Seconds of the tasks of any run, and for each GB that is read: 2 s of each process or Python worker at its start.
+_OF_TASKS: Final = (4.0, 1.6)
 #: The largest input beside the smallest one, from which on the share of each byte is told from runs alone.
 _SPREAD: Final = 1.5
 _GB: Final = 1e9
@@ -61,9 +63,15 @@ class Size:
 
 @dataclass(frozen=True)
 class Estimate:
-    """The seconds that a run is expected to take; ``sizes`` and ``seconds`` of the runs that say so."""
+    """What a run is expected to take; ``sizes`` and ``seconds`` of the runs that say so.
+
+    ``tasks_s``: the time of its tasks together, which core hours are of. ``python_bytes``: the peak of Python's memory
+    in an executor or on this host; None where no run has measured it.
+    """
 
     expected_s: float
+    tasks_s: float
+    python_bytes: int | None = None
     sizes: tuple[int, ...] = ()
     seconds: tuple[float, ...] = ()
 
@@ -123,16 +131,35 @@ def comparable(state_dir: Path, job: str, kind: str, before_ms: int | None = Non
 
 
 def estimate(runs: Sequence[RunMetrics], kind: str, size: Size) -> Estimate:
-    """Return how long a run of ``size`` will take, by comparable ``runs``."""
+    """Return what a run of ``size`` will take, by comparable ``runs``."""
     sizes = [size_of(metrics) for metrics in runs]
-    seconds = [((metrics.ended_ms or 0) - metrics.began_ms) / 1000 for metrics in runs]
+    seconds = [_duration_s(metrics) for metrics in runs]
     usual = _BY_PROCESSES if kind == "processes" else _IN_SPARK
     fixed, slope = _law([entry.share for entry in sizes], seconds, usual)
-    return Estimate(fixed + slope * size.share, tuple(entry.input_bytes for entry in sizes), tuple(seconds))
+    timed = [(size_of(metrics).input_bytes / _GB, metrics.totals.run_ms / 1000) for metrics in runs]
+    timed = [(read, tasks_s) for read, tasks_s in timed if tasks_s]
+    fixed_tasks, slope_tasks = _law([read for read, _ in timed], [tasks_s for _, tasks_s in timed], _OF_TASKS)
+    peaks = [peak for metrics in runs if (peak := _python_peak(metrics, kind))]
+    return Estimate(
+        fixed + slope * size.share,
+        fixed_tasks + slope_tasks * size.input_bytes / _GB,
+        round(statistics.median(peaks)) if peaks else None,
+        tuple(entry.input_bytes for entry in sizes),
+        tuple(seconds),
+    )
+
+
+def _duration_s(metrics: RunMetrics) -> float:
+    return ((metrics.ended_ms or 0) - metrics.began_ms) / 1000
+
+
+def _python_peak(metrics: RunMetrics, kind: str) -> int:
+    """Return the largest memory of Python in an executor, a worker process or a local session; 0: not measured."""
+    return find_worst([metrics], "driver" if kind == "local" else "executor").python
 
 
 def _law(shares: Sequence[float], seconds: Sequence[float], usual: tuple[float, float]) -> tuple[float, float]:
-    """Return the seconds of any run, and those for each GB of a core."""
+    """Return the seconds of any run, and those for each GB of ``shares``."""
     if len(set(shares)) > 1 and max(shares) >= _SPREAD * min(shares):
         slope, fixed = statistics.linear_regression(shares, seconds)
         if slope > 0 and fixed > 0:
@@ -153,39 +180,47 @@ def plan_lines(runs: Sequence[RunMetrics], kind: str, size: Size, options: Mappi
     else:
         count = number_of(size.executors, "executor")
         yield f"executors  {count} of {number_of(size.executor_cores, 'core')}, {number_of(size.slots, 'task')} at once"
-    yield f"memory     {_memory(runs, kind, size, container, options)}"
+    yield f"memory     {_memory(expected, kind, size, container, options)}"
     yield f"time       {expected.expected_s:.0f} s, {expected.basis()}"
     hours = (size.slots if container is None else size.executors * size.executor_cores) * expected.expected_s / 3600
-    cost = f"at most {hours:.2g} core hours"
+    cost = f"{expected.tasks_s / 3600:.2g} core hours of tasks, at most {hours:.2g} with what waits"
     if container is not None:
-        cost += f", {size.executors * container / _GB * expected.expected_s / 3600:.2g} GB hours of executors"
+        cost += f"; {size.executors * container / _GB * expected.expected_s / 3600:.2g} GB hours of executors"
     yield f"cost       {cost}"
 
 
-def _memory(
-    runs: Sequence[RunMetrics], kind: str, size: Size, container: int | None, options: Mapping[str, str]
-) -> str:
-    is_here = container is None
-    worst = find_worst(runs, "driver" if is_here else "executor") if runs else None
-    peak = ""
-    if worst is not None and worst.python:
-        peak = f"; Python took up to {volume(worst.python)} in an earlier run"
-    if container is not None:
-        driver = memory_sizes.heap(options, "driver")
-        return f"{size.executors} × {volume(container)} for executors, {volume(driver)} of heap for the driver{peak}"
+def _memory(expected: Estimate, kind: str, size: Size, container: int | None, options: Mapping[str, str]) -> str:
+    python = f"{volume(expected.python_bytes)} of Python" if expected.python_bytes else ""
     if kind == "processes":
-        return peak.removeprefix("; ") or "not known before the first measured run"
-    return f"{volume(memory_sizes.heap(options, 'driver'))} of heap, Python beside it{peak}"
+        return f"{python} in each process" if python else "not known before the first measured run"
+    used = f"; {python} expected" if python else ""
+    if container is None:
+        return f"{volume(memory_sizes.heap(options, 'driver'))} of heap, Python beside it{used}"
+    driver = memory_sizes.heap(options, "driver")
+    used = f"{used} in an executor" if used else ""
+    return f"{size.executors} × {volume(container)} for executors, {volume(driver)} of heap for the driver{used}"
 
 
-def deviation(state_dir: Path, metrics: RunMetrics) -> str:
-    """Return how far off the estimate was that ``--plan`` would have given before a run; empty where there is none."""
+def deviation(state_dir: Path, metrics: RunMetrics) -> list[str]:
+    """Return how far off the estimates were that ``--plan`` would have given before a run; none where there are none.
+
+    Lines for time, core hours of tasks and, where it was measured, memory of Python.
+    """
     size = size_of(metrics)
     if metrics.state != "DONE" or metrics.ended_ms is None or not size.input_bytes:
-        return ""
+        return []
     kind = kind_of(metrics.engine, metrics.master)
     expected = estimate(comparable(state_dir, metrics.job, kind, metrics.began_ms), kind, size)
-    duration_s = (metrics.ended_ms - metrics.began_ms) / 1000
-    change = duration_s / expected.expected_s - 1
+    lines = [f"Expected: {expected.expected_s:.0f} s, {expected.basis()}"]
+    lines.append(f"  time    {_compared(_duration_s(metrics), expected.expected_s, '{:.0f} s'.format)}")
+    if tasks_s := metrics.totals.run_ms / 1000:
+        lines.append(f"  tasks   {_compared(tasks_s, expected.tasks_s, '{:,.0f} core seconds'.format)}")
+    if expected.python_bytes and (peak := _python_peak(metrics, kind)):
+        lines.append(f"  Python  {_compared(peak, expected.python_bytes, volume)}")
+    return lines
+
+
+def _compared(value: float, expected: float, shown: Callable[[Any], str]) -> str:
+    change = value / expected - 1
     off = "as expected" if abs(change) < 0.005 else f"{abs(change):.0%} {'more' if change > 0 else 'less'}"
-    return f"Expected: {expected.expected_s:.0f} s, {expected.basis()}; it took {duration_s:.0f} s, {off}"
+    return f"{shown(value)} instead of {shown(expected)}: {off}"

@@ -68,7 +68,9 @@ def _echo(state_dir: Path, metrics: RunMetrics) -> None:
     for line in report(metrics, terminal_width()):
         click.echo(readable(line))
     if expected := deviation(state_dir, metrics):
-        click.echo(f"\n{readable(expected)}")
+        click.echo()
+    for line in expected:
+        click.echo(readable(line))
 
 
 @click.command("events")

@@ -94,19 +94,43 @@ def test_only_runs_that_can_be_compared_count(tmp_path: Path) -> None:
 
 
 def test_a_plan_names_executors_memory_time_and_cost() -> None:
-    run = on_yarn(120, GB, executors=[ExecutorEntry("1", peaks={"ProcessTreePythonRSSMemory": 2 * GB})])
+    run = on_yarn(120, GB, totals=TaskTotals(run_ms=150_000), executors=[ExecutorEntry("1", peaks={"ProcessTreePythonRSSMemory": 2 * GB})])
     assert list(plan_lines([run], "yarn", spark_size(GB, YARN), YARN)) == [
         "executors  2 executors of 4 cores, 8 tasks at once",
-        "memory     2 × 7.5 GB for executors, 4.3 GB of heap for the driver"
-        "; Python took up to 2.0 GB in an earlier run",
+        "memory     2 × 7.5 GB for executors, 4.3 GB of heap for the driver; 2.0 GB of Python expected in an executor",
         "time       120 s, by 1 measured run of 1.0 GB, which took 120 s",
-        "cost       at most 0.27 core hours, 0.5 GB hours of executors",
+        "cost       0.042 core hours of tasks, at most 0.27 with what waits; 0.5 GB hours of executors",
     ]
 
 
+def test_a_plan_by_processes_tells_the_memory_of_each(tmp_path: Path) -> None:
+    run = on_yarn(20, GB, engine="processes", master="", totals=TaskTotals(tasks=4, run_ms=30_000))
+    run.executors = [
+        ExecutorEntry("driver", cores=1, peaks={"ProcessTreePythonRSSMemory": GB}),
+        ExecutorEntry("workers", cores=2, peaks={"ProcessTreePythonRSSMemory": 3 * GB}),
+    ]
+    assert list(plan_lines([run], "processes", Size(GB, 2, 2), {}))[1:] == [
+        "memory     3.0 GB of Python in each process",
+        "time       20 s, by 1 measured run of 1.0 GB, which took 20 s",
+        "cost       0.0083 core hours of tasks, at most 0.011 with what waits",
+    ]
+    assert list(plan_lines([], "processes", Size(GB, 2, 2), {}))[1] == "memory     not known before the first measured run"
+
+
 def test_a_run_that_ended_is_compared_with_what_was_expected_before_it(tmp_path: Path) -> None:
-    last = on_yarn(110, GB, 300)
-    stored(tmp_path, on_yarn(90, GB, 1), on_yarn(110, GB, 100), last, on_yarn(900, GB, 500))
-    text = "Expected: 100 s, by 2 measured runs of 1.0 GB, which took 90 to 110 s; it took 110 s, 10% more"
-    assert deviation(tmp_path, last) == text
-    assert deviation(tmp_path, on_yarn(1, GB, state="FAILED")) == ""
+    def run(seconds: float, began_s: int, tasks_s: int, python: int) -> RunMetrics:
+        peaks = {"ProcessTreePythonRSSMemory": python}
+        totals, executors = TaskTotals(run_ms=tasks_s * 1000), [ExecutorEntry("1", peaks=peaks)]
+        return on_yarn(seconds, GB, began_s, totals=totals, executors=executors)
+
+    last = run(110, 300, 45, 3 * GB)
+    stored(tmp_path, run(90, 1, 40, GB), run(110, 100, 60, 3 * GB), last, run(900, 500, 900, 9 * GB))
+    assert deviation(tmp_path, last) == [
+        "Expected: 100 s, by 2 measured runs of 1.0 GB, which took 90 to 110 s",
+        "  time    110 s instead of 100 s: 10% more",
+        "  tasks   45 core seconds instead of 50 core seconds: 10% less",
+        "  Python  3.0 GB instead of 2.0 GB: 50% more",
+    ]
+    assert deviation(tmp_path, on_yarn(1, GB, state="FAILED")) == []
+    # Nothing but the time of a run was measured.
+    assert [line.split()[0] for line in deviation(tmp_path, on_yarn(110, GB, 300))] == ["Expected:", "time"]
