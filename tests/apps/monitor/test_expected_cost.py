@@ -114,7 +114,8 @@ def test_a_plan_by_processes_tells_the_memory_of_each(tmp_path: Path) -> None:
         "time       20 s, by 1 measured run of 1.0 GB, which took 20 s",
         "cost       0.0083 core hours of tasks, at most 0.011 with what waits",
     ]
-    assert list(plan_lines([], "processes", Size(GB, 2, 2), {}))[1] == "memory     not known before the first measured run"
+    first, unknown = Size(GB, 2, 2), "memory     not known before the first measured run"
+    assert list(plan_lines([], "processes", first, {}))[1] == unknown
 
 
 def test_a_run_that_ended_is_compared_with_what_was_expected_before_it(tmp_path: Path) -> None:
