@@ -216,6 +216,7 @@ def main() -> None:
     parser.add_argument(
         "--cache", type=Path, default=Path.home() / ".cache/cmsspark/bench", help="inputs are kept here"
     )
+    parser.add_argument("--gzip", action="store_true", help="logs are packed, as archives have them")
     parser.add_argument("--java", action="store_true", help="count also with logs that Spark's JVM reads")
     parser.add_argument("--profile", action="store_true", help="count also with workers that sample what they do")
     parser.add_argument("--doc", type=Path, help="write the table to this file, as docs/performance.md has it")
@@ -228,7 +229,7 @@ def main() -> None:
     try:
         bench.start()
         for records in (round(float(text) * 1e6) for text in given.records.split(",")):
-            day = inputs.provide(Day(records, inputs.files_for(records)), given.cache, given.cpus)
+            day = inputs.provide(Day(records, inputs.files_for(records), given.gzip), given.cache, given.cpus)
             if not results:
                 bench.nothing()  # the first application of a node unpacks the environment
                 results += [bench.nothing() for _ in range(given.repeats)]
