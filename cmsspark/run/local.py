@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import date
 from types import FrameType
+from typing import Any
 
 from cmsspark.base.schemas import stored_table
 from cmsspark.counting.merge import Aggregated, SideRow, merge
@@ -68,6 +69,10 @@ class LocalResult:
             return run.write_arrow(self.jobs.table(table, self.day), table)
         make = {"partials": self.merged.partials, SITE_PAIRS: self.merged.site_pairs}.get(table, self.merged.report)
         return run.write_arrow(make(self.day, stored_table(table)), table)
+
+    def cluster_events(self) -> list[dict[str, Any]]:
+        """Return nothing: no executor and no task of processes is repeated."""
+        return []
 
     def close(self) -> None:
         """Do nothing: the result holds only memory."""

@@ -139,7 +139,15 @@ class LogDayRun:
             outcome = day_result.build_outcome(self.request, self.inputs, counted, report)
             # Of the key that was used: the file may have changed since.
             outcome.manifest["pseudonym_key_id"] = context.pseudonyms.key_id
-            done = self._stored(run_now, outcome, lambda run, table: counted.write(run, table, self.request.fmt))
+
+            def write(run: results.StagedRun, table: str) -> int:
+                rows = counted.write(run, table, self.request.fmt)
+                # Tasks may write tables, so what befell them is known after the last one.
+                if events := counted.cluster_events():
+                    outcome.manifest["cluster_events"] = events
+                return rows
+
+            done = self._stored(run_now, outcome, write)
             counted.close()
             return done
 

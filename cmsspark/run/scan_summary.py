@@ -144,6 +144,9 @@ class ScanResult(Protocol):
     def write(self, run: StagedRun, table: str, fmt: str) -> int:
         """Write a table of the run and return its number of rows."""
 
+    def cluster_events(self) -> list[dict[str, Any]]:
+        """Return what befell the executors and tasks until now, as :func:`cmsspark.engines.cluster_events` has it."""
+
     def close(self) -> None:
         """Release what the result holds."""
 

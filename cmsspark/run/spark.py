@@ -18,6 +18,7 @@ from cmsspark.counting.merge import KEYS, USER_KEYS, SideRow
 from cmsspark.counting.pre_aggregate import QUARANTINE
 from cmsspark.counting.site_pairs import PAIR_KEYS
 from cmsspark.engines.broadcast_files import ship
+from cmsspark.engines.cluster_events import cluster_events
 from cmsspark.engines.job_work import JobTables
 from cmsspark.engines.merge_task import (
     MERGED_COLUMNS,
@@ -230,6 +231,10 @@ class SparkResult:
         packed = self.rows.where(f"kind = '{kind}'").select("packed")
         rows = packed.mapInArrow(decode_batches, schema.spark()).coalesce(file_count(self._row_count(kind)))
         return run.write(rows.sortWithinPartitions(*_SORTED_BY[kind]), table, fmt)
+
+    def cluster_events(self) -> list[dict[str, Any]]:
+        """Return what befell the executors and tasks until now."""
+        return cluster_events(self.rows.sparkSession)
 
     def close(self) -> None:
         """Unpersist the rows, and print how many tasks ran on the hosts of their data."""
