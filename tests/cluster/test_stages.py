@@ -14,16 +14,17 @@ from typing import Any
 import pytest
 
 from cmsspark.submit.run_command import descendants, with_signal
-from tests.cluster.conftest import World, assert_same, kill, reading
+from tests.cluster.conftest import World, assert_same, executors, kill, reading
 
 pytestmark = pytest.mark.cluster
 
 JOB = "data_aggregation"
-#: Two executors, so that one goes on; a task waits for half a second before it is copied.
+#: Two executors, so that one goes on.
 TWO = [f"spark.dynamicAllocation.{which}Executors=2" for which in ("min", "initial", "max")]
+#: A task of more than a second is copied, also where its stage has no other.
 COPIES = [
-    *("spark.speculation=true", "spark.speculation.multiplier=1.0", "spark.speculation.quantile=0.1"),
-    *("spark.speculation.interval=20ms", "spark.speculation.minTaskRuntime=1ms"),
+    *("spark.speculation=true", "spark.speculation.task.duration.threshold=1s"),
+    *("spark.speculation.interval=100ms", "spark.speculation.minTaskRuntime=1ms"),
 ]
 
 
@@ -50,8 +51,8 @@ def test_an_executor_that_is_lost_in_a_stage_is_named_and_changes_no_cell(world:
     running = world.start(*world.on_yarn(JOB, f"hdfs://{folder}", *confs(*TWO)))
     world.until(running, lambda: bool(reading(world)), "a task")
     if stage == "merged":
-        world.until(running, lambda: shuffled(world) > before, "rows to merge")
-    kill(reading(world)[:1])
+        world.until(running, lambda: bool(shuffled(world) - before), "rows to merge")
+    kill(executors(world)[:1])
     assert world.end(running).code == 0
     lost = [event for event in events(world, folder) if event["event"] == "executor_lost"]
     assert len(lost) == 1 and lost[0]["host"] and lost[0]["reason"], lost
@@ -66,18 +67,19 @@ def shuffled(world: World) -> set[Path]:
 def test_speculative_copies_change_no_cell_and_are_named(world: World) -> None:
     folder = "/cms/stages/copies"
     running = world.start(*world.on_yarn(JOB, f"hdfs://{folder}", *confs(*TWO, *COPIES)))
-    # Tasks on an executor that stands still for some seconds are copied to the other one.
-    world.until(running, lambda: len(reading(world)) == 2, "tasks on both executors")
-    (slow, *_) = sorted(reading(world))
-    freeze(slow, signal.SIGSTOP)
-    time.sleep(8)
-    freeze(slow, signal.SIGCONT)
+    # Tasks that stand still for some seconds are copied.
+    world.until(running, lambda: bool(reading(world)), "a task")
+    stopped = reading(world)
+    for number in (signal.SIGSTOP, signal.SIGCONT):
+        for pid in stopped:
+            signal_python(pid, number)
+        time.sleep(8 if number == signal.SIGSTOP else 0)
     assert world.end(running).code == 0
     copies = [event for event in events(world, folder) if event["event"] == "speculative_copies"]
     assert copies and all(event["tasks"] > 0 for event in copies)
 
 
-def freeze(pid: int, number: int) -> None:
-    """Stop or continue the Python workers of an executor; its JVM answers, so it is not lost."""
+def signal_python(pid: int, number: int) -> None:
+    """Send a signal to the Python processes of an executor. Its JVM answers, so it is not lost."""
     for child in descendants(pid):
         with_signal(child, number)

@@ -233,7 +233,7 @@ def test_a_publisher_ended_under_load_goes_on_with_resume(
     activemq: ActiveMQ, tmp_path: Path, how: signal.Signals
 ) -> None:
     queue = f"publisher.{how.name}"
-    store = store_day(tmp_path / "store", rows(20_000))
+    store = store_day(tmp_path / "store", rows(8_000))
     amq = activemq.credentials(tmp_path / "amq.json", queue)
     words = ["publish", "--date", "20260115", "--amq", str(amq)]
     environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state"), "HOME": str(tmp_path)}
@@ -250,8 +250,8 @@ def test_a_publisher_ended_under_load_goes_on_with_resume(
     again = [sys.executable, "-m", "cmsspark", *words, "--resume"]
     done = subprocess.run(again, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "20,001" in done.stdout
-    check_arrived(bodies(activemq.consume(queue, 20_001)), wanted(20_000), 500)
+    assert "8,001" in done.stdout
+    check_arrived(bodies(activemq.consume(queue, 8_001)), wanted(8_000), 500)
     for secret in (PASSWORD, USER):
         assert secret not in done.stdout + done.stderr + errors.decode()
         assert secret.encode() not in b"".join(p.read_bytes() for p in (tmp_path / "state").rglob("*") if p.is_file())
