@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from cmsspark.base.access import AccessBatch
-from cmsspark.counting.htcondor_jobs import JobCounts, id_hashes, rank
+from cmsspark.counting.htcondor_jobs import HtcondorMerge, id_hashes, rank
 from cmsspark.sources.formats import strict_json
 from cmsspark.sources.reader import Reader
 from tests.corpus import jobs, tables
@@ -132,4 +132,4 @@ def test_rule_31_an_id_has_one_hash_of_64_bits(tmp_path: Path) -> None:
     assert hashes.dtype == np.int64
     assert len(set(hashes.tolist())) == 1000
     assert hashes.min() < 0 < hashes.max()
-    assert JobCounts.__doc__
+    assert HtcondorMerge.__doc__

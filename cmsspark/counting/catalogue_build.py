@@ -1,6 +1,6 @@
 """Building the catalogue's snapshots from a dump's parts; :mod:`cmsspark.counting.catalogue` reads them.
 
-Parts are worked on one by one, or by several processes at once: ``each`` is ``map``, or something like it.
+Parts are worked on one by one, or by several processes at once: ``map_parts`` is ``map``, or something like it.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from cmsspark.counting.file_runs import ROWS, FileRows, RunColumn, Slice, Sorted
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: The tables of one part, read when it is called. It must pickle where ``each`` has other processes.
+#: The tables of one part, read when it is called. It must pickle where ``map_parts`` has other processes.
 Part = Callable[[], "Iterator[pa.Table]"]
 #: ``map``, or something like it: results in order, whoever worked them out.
-Each = Callable[[Callable[[Part], Any], Iterable[Part]], Iterable[Any]]
+MapParts = Callable[[Callable[[Part], Any], Iterable[Part]], Iterable[Any]]
 
 _NO_BLOCK: Final = -1
 #: Rows of a part of FILES that are odd: more than so many, and more than a share, are told.
@@ -66,7 +66,7 @@ def build_catalogue(
     files: Iterable[Part],
     datasets: Iterable[pa.Table],
     hash_name: Hash = name_hash,
-    map_parts: Each = map,
+    map_parts: MapParts = map,
     rows: int = ROWS,
 ) -> Report:
     """Write a snapshot to ``folder``, which takes 28 bytes for each file meanwhile. Needs 60 MB of memory, and 200
@@ -109,7 +109,7 @@ def build_catalogue(
     return report
 
 
-def build_replicas(folder: Path, blocks: Iterable[Part], replicas: Iterable[Part], map_parts: Each = map) -> int:
+def build_replicas(folder: Path, blocks: Iterable[Part], replicas: Iterable[Part], map_parts: MapParts = map) -> int:
     """Write the disk replicas' keys to ``folder`` and return how many there are.
 
     ``blocks``: parts with tables of (block_id int64, block_name string); ``replicas``: of (block_name, site), disk

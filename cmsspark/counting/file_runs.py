@@ -59,7 +59,7 @@ class Slice:
 
     runs: Sequence[SortedRun]
     #: The first row of each run, and the row after the last.
-    places: Sequence[tuple[int, int]]
+    row_ranges: Sequence[tuple[int, int]]
 
     def column(self, name: str) -> Any:
         """Return the values of a column, one run after the other."""
@@ -67,7 +67,7 @@ class Slice:
 
     def columns(self, name: str) -> list[Any]:
         """Return the values of a column in each run."""
-        return [run.read(name, *rows) for run, rows in zip(self.runs, self.places, strict=True)]
+        return [run.read(name, *rows) for run, rows in zip(self.runs, self.row_ranges, strict=True)]
 
 
 def slices(runs: Sequence[SortedRun], rows: int) -> Iterator[Slice]:

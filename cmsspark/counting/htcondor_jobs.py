@@ -59,7 +59,7 @@ class JobAggregator(StreamAggregator):
         self._jobs += batch.jobs
 
     @property
-    def held(self) -> int:
+    def rows_in_memory(self) -> int:
         """Jobs in memory."""
         return len(self._jobs)
 
@@ -141,7 +141,7 @@ def rank(job: EndedJob) -> tuple[Any, ...]:
 
 
 @dataclass(frozen=True)
-class JobCounts:
+class HtcondorMerge:
     """What a merge of jobs needs: the stream, the inputs in DBS, the replicas, the pseudonyms, and earlier ids.
 
     ``inputs``: a catalogue of the names of blocks and of datasets. ``earlier``: hashes of the ids of the jobs of the
@@ -154,8 +154,8 @@ class JobCounts:
     pseudonym: Callable[[str], str]
     earlier: Longs
 
-    def merge(self, records: Iterable[bytes], earlier: Iterable[int] = ()) -> JobMerge:
-        """Choose the record of each job. ``records`` has all of each job that it has; ``earlier`` more earlier ids."""
+    def choose(self, records: Iterable[bytes], earlier: Iterable[int] = ()) -> MergedJobs:
+        """Choose the record of each job. ``records``: all records of these jobs; ``earlier``: more earlier ids."""
         best: dict[str, EndedJob] = {}
         count = 0
         for record in records:
@@ -169,14 +169,14 @@ class JobCounts:
         if more := list(earlier):
             is_new &= ~_is_in(hashes, np.unique(np.array(more, np.int64)))
         counted = [job for job, new in zip(best.values(), is_new.tolist(), strict=True) if new]
-        return JobMerge(self, counted, count - len(counted), np.unique(hashes))
+        return MergedJobs(self, counted, count - len(counted), np.unique(hashes))
 
 
 @dataclass
-class JobMerge:
+class MergedJobs:
     """The jobs that count, each once. ``ids``: hashes of the ids of all jobs of the day, repeated ones too."""
 
-    counts: JobCounts
+    merge: HtcondorMerge
     jobs: list[EndedJob]
     repeated: int
     ids: Longs
@@ -191,7 +191,7 @@ class JobMerge:
             yield from self._accesses(some, bins)
         names = [name for name, count in bins.items() if count]
         rows = _empty(len(names))
-        rows["kind"], rows["stream"] = [BIN] * len(names), [self.counts.stream] * len(names)
+        rows["kind"], rows["stream"] = [BIN] * len(names), [self.merge.stream] * len(names)
         rows["app"], rows["nacc"] = names, [bins[name] for name in names]
         if names:
             yield record_batch(rows, COLUMNS)
@@ -199,10 +199,10 @@ class JobMerge:
     def _accesses(self, jobs: list[EndedJob], bins: dict[str, int]) -> Iterator[pa.RecordBatch]:
         rows = _empty(0)
         for job, match in zip(jobs, self._datasets(jobs), strict=True):
-            user = None if job.user is None else self.counts.pseudonym(job.user)
+            user = None if job.user is None else self.merge.pseudonym(job.user)
             if job.app == "crab":
                 # The name of a task may have its user's name in it, so it becomes a pseudonym, too.
-                task = self.counts.pseudonym(f"task {job.workflow}") if job.workflow else None
+                task = self.merge.pseudonym(f"task {job.workflow}") if job.workflow else None
                 self.crab.add(job, (match.bin or "dataset", match.dataset, match.block, user, task, job.is_analysis))
             if match.bin:
                 bins[match.bin] = bins.get(match.bin, 0) + 1
@@ -214,7 +214,7 @@ class JobMerge:
         count = len(rows["nacc"])
         if count:
             rows["kind"] = buffers.dictionary_array([ACCESS], np.zeros(count, np.int32))
-            rows["stream"] = buffers.dictionary_array([self.counts.stream], np.zeros(count, np.int32))
+            rows["stream"] = buffers.dictionary_array([self.merge.stream], np.zeros(count, np.int32))
             yield record_batch(rows, COLUMNS)
 
     def _datasets(self, jobs: list[EndedJob]) -> list[JobDataset]:
@@ -226,7 +226,7 @@ class JobMerge:
             entry.dataset if block == NOT_THERE else None for entry, block in zip(inputs, blocks.tolist(), strict=True)
         ]
         pairs = np.where(blocks == NOT_THERE, self._pairs(by_name), blocks)
-        catalogue = self.counts.inputs
+        catalogue = self.merge.inputs
         is_there = pairs != NOT_THERE
         numbers = np.asarray(catalogue.pair_datasets)[pairs[is_there]]
         unique, positions = np.unique(numbers, return_inverse=True)
@@ -245,17 +245,17 @@ class JobMerge:
         pairs = np.full(len(names), NOT_THERE, np.int64)
         present = [index for index, name in enumerate(names) if name]
         if present:
-            pairs[present] = self.counts.inputs.lookup([(names[index] or "").encode() for index in present])
+            pairs[present] = self.merge.inputs.lookup([(names[index] or "").encode() for index in present])
         return pairs
 
     def _remote(self, jobs: list[EndedJob], pairs: Longs) -> list[bool | None]:
         """Return whether the block of each job has no disk replica at its site; None without a block or a site."""
-        replicas = self.counts.replicas
+        replicas = self.merge.replicas
         if replicas is None:
             return [None] * len(jobs)
         blocks = np.full(len(jobs), -1, np.int64)
         is_known = pairs != NOT_THERE
-        blocks[is_known] = np.asarray(self.counts.inputs.pair_blocks)[pairs[is_known]]
+        blocks[is_known] = np.asarray(self.merge.inputs.pair_blocks)[pairs[is_known]]
         is_here = replicas.has_replica(blocks, site_hashes([job.site for job in jobs])).tolist()
         return [
             None if not block_known or job.site == "unknown" else not has_replica

@@ -109,16 +109,16 @@ class _KeyedRows:
     is_capped: bool = False
     #: Each batch has the columns of the keys and ``SUMS``.
     _batches: list[pa.RecordBatch] = field(default_factory=list)
-    _held: int = 0
+    _row_count: int = 0
     _merged: int = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
         if batch.num_rows:
             self._batches.append(batch.select([*self.keys, *SUMS]))
-            self._held += batch.num_rows
-        if self._held >= max(MERGE_AT, 2 * self._merged):
+            self._row_count += batch.num_rows
+        if self._row_count >= max(MERGE_AT, 2 * self._merged):
             self._batches = [self.merged().as_batch()]
-            self._held = self._merged = self._batches[0].num_rows
+            self._row_count = self._merged = self._batches[0].num_rows
 
     def merged(self) -> Rows:
         """Return the rows with each key once, and forget them."""

@@ -126,7 +126,7 @@ class StreamAggregator:
     site_pairs: SitePairs = field(default_factory=SitePairs)
 
     @property
-    def held(self) -> int:
+    def rows_in_memory(self) -> int:
         """Rows in memory, aggregated or not."""
         return self._aggregated + self._pending
 

@@ -57,12 +57,12 @@ _PAIR: Final = ("block_id", "block", "dataset")
 
 @dataclass(frozen=True)
 class CheckedFileMapper:
-    """Makes keyed rows of FILES, by the hash of the file's name: named files of known datasets with :data:`COLUMNS`.
+    """Makes keyed rows of FILES, by the hash of the file's name: named files of ``datasets`` with :data:`COLUMNS`.
 
     ``dataset``: the number of its name; :data:`NULL` stands for null.
     """
 
-    known: KnownDatasets
+    datasets: KnownDatasets
     keys: int
 
     def __call__(self, tables: Iterable[pa.Table]) -> Iterator[KeyedRows]:
@@ -71,14 +71,14 @@ class CheckedFileMapper:
             yield from by_key(DBS_FILES, keys_of_hashes(piece["hash"], self.keys), piece)
 
     def _facts(self, table: pa.Table) -> Columns:
-        positions = self.known.places(table["dataset_id"])
+        positions = self.datasets.find_positions(table["dataset_id"])
         stays = (positions >= 0) & is_there(table["logical_file_name"])
         table, positions = table.filter(flags(stays)), positions[stays]
         return {
             "hash": hashes_in(table["logical_file_name"]),
             "check": hashes_in(table["logical_file_name"], check_hash),
             "file_id": to_numpy(table["file_id"], np.int64, NULL),
-            "dataset": self.known.numbers[positions].astype(np.int64),
+            "dataset": self.datasets.numbers[positions].astype(np.int64),
             "block": to_numpy(table["block_id"], np.int64, NULL),
             "valid": to_numpy(table["is_file_valid"], np.int64, NULL),
             "bytes": to_numpy(table["file_size"], np.int64, NULL),

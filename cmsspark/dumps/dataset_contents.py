@@ -54,17 +54,17 @@ class KnownDatasets:
     #: How many names there are.
     count: int
 
-    def places(self, column: pa.ChunkedArray) -> Longs:
-        """Return the place in ``ids`` of each id of a column, -1 where it is not known."""
+    def find_positions(self, column: pa.ChunkedArray) -> Longs:
+        """Return the position in ``ids`` of each id of a column, -1 where it is not known."""
         expected = to_numpy(column, np.int64)
         if not len(self.ids) or not len(expected):
             return np.full(len(expected), -1, np.int64)
         # Files of one dataset stand next to each other, as a rule: each run of equal ids is looked up once.
         starts = np.flatnonzero(np.concatenate(([True], expected[1:] != expected[:-1])))
         some = expected[starts]
-        places_of_runs = np.minimum(np.searchsorted(self.ids, some), len(self.ids) - 1)
-        places_of_runs[self.ids[places_of_runs] != some] = -1
-        positions = np.repeat(places_of_runs, np.diff(np.append(starts, len(expected))))
+        positions_of_runs = np.minimum(np.searchsorted(self.ids, some), len(self.ids) - 1)
+        positions_of_runs[self.ids[positions_of_runs] != some] = -1
+        positions = np.repeat(positions_of_runs, np.diff(np.append(starts, len(expected))))
         if column.null_count:
             positions[~is_there(column)] = -1
         return positions
@@ -99,13 +99,13 @@ class FileMerge:
 
 @dataclass(frozen=True)
 class FileMapper:
-    """Makes keyed rows of FILES: each file of a known dataset by the hash of its name, and the sums of all files.
+    """Makes keyed rows of FILES: each file of ``datasets`` by the hash of its name, and the sums of all files.
 
-    ``group`` of rows is the dataset's place in ``known.ids`` or, where ``merge`` sums by block, the id of the block.
+    ``group`` of rows is the dataset's position in ``datasets.ids`` or, where ``merge`` sums by block, the block's id.
     With ``is_valid_only`` files that are not valid have no events and bytes.
     """
 
-    known: KnownDatasets
+    datasets: KnownDatasets
     merge: FileMerge
     is_valid_only: bool = False
     hash_name: Hash = name_hash
@@ -124,7 +124,7 @@ class FileMapper:
         return join_pieces(map(self._facts, slices), rows)
 
     def _facts(self, table: pa.Table) -> Columns:
-        positions = self.known.places(table["dataset_id"])
+        positions = self.datasets.find_positions(table["dataset_id"])
         stays = positions >= 0
         if not stays.all():
             rows = np.flatnonzero(stays)

@@ -91,13 +91,13 @@ class ReplicaMapper:
 
 @dataclass(frozen=True)
 class BlockMapper:
-    """Makes keyed rows of BLOCKS, of tables of :data:`BLOCK_COLUMNS`: the named blocks of known datasets.
+    """Makes keyed rows of BLOCKS, of tables of :data:`BLOCK_COLUMNS`: the named blocks of ``datasets``.
 
-    ``hashes``, ``checks``: those of the names that ``known`` numbers. Each result has its own numbers of datasets, with
-    their hashes.
+    ``hashes``, ``checks``: those of the names that ``datasets`` numbers. Each result has its own numbers of datasets,
+    with their hashes.
     """
 
-    known: KnownDatasets
+    datasets: KnownDatasets
     hashes: Hashes
     checks: Hashes
     keys: int
@@ -111,10 +111,10 @@ class BlockMapper:
                 yield rows._replace(columns=rows.columns | of_rows)
 
     def _columns(self, table: pa.Table) -> Columns:
-        positions = self.known.places(table["dataset_id"])
+        positions = self.datasets.find_positions(table["dataset_id"])
         stays = (positions >= 0) & is_there(table["block_name"])
         hashes = hashes_in(table["block_name"].filter(flags(stays)))
-        return {"dataset": self.known.numbers[positions[stays]], "block": hashes}
+        return {"dataset": self.datasets.numbers[positions[stays]], "block": hashes}
 
 
 def merge_replicas(

@@ -147,11 +147,11 @@ def _map_rucio(transport: Transport, scan: RucioScan, keys: int) -> Any:
 
 @dataclass(frozen=True)
 class _Plan:
-    """The tables that are merged by key. ``names``: those that ``known`` numbers."""
+    """The tables that are merged by key. ``names``: those that ``datasets`` numbers."""
 
     transport: Transport
     sources: Mapping[str, Any]
-    known: KnownDatasets
+    datasets: KnownDatasets
     names: Sequence[str]
     keys: int
     storage: StorageByNode | None
@@ -185,7 +185,7 @@ class _Plan:
 
     @property
     def _files(self) -> dataset_contents.FileMerge:
-        return dataset_contents.FileMerge(self.keys, None if self.blocks else len(self.known.ids))
+        return dataset_contents.FileMerge(self.keys, None if self.blocks else len(self.datasets.ids))
 
     def _mapper(self, name: str) -> Mapper[pa.Table]:
         from cmsspark.base.buffers import array
@@ -194,15 +194,15 @@ class _Plan:
             return dataset_replicas.ReplicaMapper(self.keys)
         if name == "FILES":
             if self.is_check:
-                return catalogue_differences.CheckedFileMapper(self.known, self.keys)
-            return FileMapper(self.known, self._files, self.blocks == "valid")
+                return catalogue_differences.CheckedFileMapper(self.datasets, self.keys)
+            return FileMapper(self.datasets, self._files, self.blocks == "valid")
         if self.is_check:
             return catalogue_differences.NamedBlockMapper(self.keys)
         if self.blocks:
             return block_contents.MonthMapper(self.keys)
         texts = array(self.names, "string")
         hashes, checks = (hash_names(texts, hash_name) for hash_name in (name_hash, check_hash))
-        return dataset_replicas.BlockMapper(self.known, hashes, checks, self.keys)
+        return dataset_replicas.BlockMapper(self.datasets, hashes, checks, self.keys)
 
     def _merge_rucio(self, files: Any | None) -> Any:
         """Return the sums of files by block. ``files``: rows of FILES that are compared."""

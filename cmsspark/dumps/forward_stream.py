@@ -11,8 +11,8 @@ class ForwardStream:
     def __init__(self, size: int, pieces: Iterable[bytes]) -> None:
         self._size = size
         self._pieces: Iterator[bytes] = iter(pieces)
-        self._held = bytearray()
-        #: Where the held bytes begin, and the position of the next read.
+        self._buffer = bytearray()
+        #: Where the buffer begins, and the position of the next read.
         self._begin = 0
         self._at = 0
 
@@ -33,24 +33,24 @@ class ForwardStream:
         if self._at < self._begin:
             raise ValueError(f"byte {self._at} was released; the stream begins at {self._begin}")
         last = self._size if count < 0 else min(self._size, self._at + count)
-        while self._begin + len(self._held) < last:
+        while self._begin + len(self._buffer) < last:
             piece = next(self._pieces, None)
             if piece is None:
                 break
-            self._held += piece
-        content = bytes(self._held[self._at - self._begin : max(0, last - self._begin)])
+            self._buffer += piece
+        content = bytes(self._buffer[self._at - self._begin : max(0, last - self._begin)])
         self._at += len(content)
         return content
 
     def release(self, before: int) -> None:
         """Forget the bytes before a position; those that have not come yet are dropped when they come."""
-        while self._begin + len(self._held) <= before:
-            self._begin += len(self._held)
-            self._held = bytearray()
+        while self._begin + len(self._buffer) <= before:
+            self._begin += len(self._buffer)
+            self._buffer = bytearray()
             piece = next(self._pieces, None)
             if piece is None:
                 self._begin = max(self._begin, before)
                 return
-            self._held += piece
-        del self._held[: max(0, before - self._begin)]
+            self._buffer += piece
+        del self._buffer[: max(0, before - self._begin)]
         self._begin = max(self._begin, before)

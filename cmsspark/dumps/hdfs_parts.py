@@ -64,10 +64,10 @@ class _LinesOf:
     """Opens the lines of a range of a file."""
 
     files: RemoteFiles
-    wanted: LineRange
+    lines: LineRange
 
     def open(self, location: str) -> RemoteFile:
-        file, start, end = self.files.open(location), self.wanted.start, self.wanted.end
+        file, start, end = self.files.open(location), self.lines.start, self.lines.end
         size = len(file)
         if not start and end is None:
             return file

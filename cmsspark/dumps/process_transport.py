@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 #: ``map``, or something like it: results in order, whichever process made them.
-Each = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
-#: What a part has, read when it is called. It must pickle where :data:`Each` has other processes.
+MapParts = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
+#: What a part has, read when it is called. It must pickle where :data:`MapParts` has other processes.
 Part = Callable[[], Iterator[Any]]
 #: Bytes of a file of Rucio that one task reads.
 RANGE_BYTES: Final = 64_000_000
@@ -63,7 +63,7 @@ class ProcessTransport:
     """
 
     folder: Path
-    each: Each = map
+    map_parts: MapParts = map
     opened: Callable[[str], AbstractContextManager[IO[bytes]]] = open_local
     key_bytes: int = 128 * 1024 * 1024
     range_bytes: int = RANGE_BYTES
@@ -117,7 +117,7 @@ class ProcessTransport:
         path = self.folder / f"{uuid.uuid4().hex}.function"
         with _full_disk(self.folder):
             path.write_bytes(pickle.dumps(function))
-        spans = list(chain.from_iterable(self.each(partial(run, self.folder, path), items)))
+        spans = list(chain.from_iterable(self.map_parts(partial(run, self.folder, path), items)))
         path.unlink()
         return spans
 

@@ -20,7 +20,7 @@ from cmsspark.base.exact_integers import Longs
 from cmsspark.base.schemas import stored_table
 from cmsspark.counting.catalogue import Catalogue, Replicas
 from cmsspark.counting.crab_sums import CrabSums
-from cmsspark.counting.htcondor_jobs import EARLIER, JOB, JobCounts, JobMerge
+from cmsspark.counting.htcondor_jobs import EARLIER, JOB, HtcondorMerge, MergedJobs
 from cmsspark.counting.pre_aggregate import COLUMNS
 from cmsspark.engines.broadcast_files import local_folder
 from cmsspark.settings.pseudonyms import Pseudonyms
@@ -37,7 +37,7 @@ _SIZE: Final = struct.Struct("<I")
 
 
 @dataclass(frozen=True)
-class JobWork:
+class HtcondorMergeSpec:
     """What the merge of a day's jobs needs. ``inputs`` and ``replicas``: folders of snapshots.
 
     ``earlier``: hashes of the ids of the jobs of the day before, sorted; empty where they are read with the day's logs,
@@ -51,11 +51,11 @@ class JobWork:
     earlier: Longs
     spool: str
 
-    def counts(self) -> JobCounts:
+    def open(self) -> HtcondorMerge:
         """Open the snapshots, which lie on this host."""
         replicas = Replicas(local_folder(self.replicas)) if self.replicas else None
         inputs = Catalogue(local_folder(self.inputs))
-        return JobCounts(self.stream, inputs, replicas, cache(self.pseudonyms.of), self.earlier)
+        return HtcondorMerge(self.stream, inputs, replicas, cache(self.pseudonyms.of), self.earlier)
 
 
 @dataclass
@@ -65,7 +65,7 @@ class JobTables:
     crab: CrabSums = field(default_factory=CrabSums)
     _ids: list[Longs] = field(default_factory=list)
 
-    def add(self, merged: JobMerge) -> None:
+    def add(self, merged: MergedJobs) -> None:
         """Add a merged partition, when its batches have ended."""
         self._ids.append(merged.ids)
         self.crab.add_sums(merged.crab)
@@ -99,7 +99,7 @@ class JobSpool:
         self._parent = Path(folder)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._limit = held_bytes
-        self._held: dict[int, list[bytes]] = {}
+        self._records: dict[int, list[bytes]] = {}
         self._bytes = 0
         self._earlier: list[Longs] = []
 
@@ -114,7 +114,7 @@ class JobSpool:
             self._earlier.append(np.unique(hashes))
             return None
         for number, record in zip((hashes & (PARTITIONS - 1)).tolist(), batch["record"].to_pylist(), strict=True):
-            self._held.setdefault(number, []).append(record)
+            self._records.setdefault(number, []).append(record)
         self._bytes += batch["record"].nbytes
         if self._bytes > self._limit:
             self._write()
@@ -125,7 +125,7 @@ class JobSpool:
             if self._folder is None:
                 self._parent.mkdir(parents=True, exist_ok=True)
                 self._folder = tempfile.TemporaryDirectory(prefix="jobs-", dir=self._parent)
-            for number, records in self._held.items():
+            for number, records in self._records.items():
                 with Path(self._folder.name, str(number)).open("ab") as sink:
                     sink.write(b"".join(_SIZE.pack(len(record)) + record for record in records))
         except OSError as error:
@@ -135,12 +135,12 @@ class JobSpool:
                 found=error.strerror,
                 next_step="free 500 bytes for each ended job, or name another folder in the settings, as cache_dir",
             ) from None
-        self._held, self._bytes = {}, 0
+        self._records, self._bytes = {}, 0
 
     def partitions(self) -> Iterator[list[bytes]]:
         """Yield the records of each partition that has any."""
         for number in range(PARTITIONS):
-            records = self._held.pop(number, [])
+            records = self._records.pop(number, [])
             file = None if self._folder is None else Path(self._folder.name, str(number))
             if file is not None and file.exists():
                 records += _records(file.read_bytes())
@@ -166,19 +166,21 @@ def _records(content: bytes) -> Iterator[bytes]:
         at += size
 
 
-def without_jobs(batches: Iterable[pa.RecordBatch], work: JobWork, tables: JobTables) -> Iterator[pa.RecordBatch]:
+def without_jobs(
+    batches: Iterable[pa.RecordBatch], spec: HtcondorMergeSpec, tables: JobTables
+) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a scan with those of jobs merged; ``tables`` receives their tables. Needs one process."""
-    spool = JobSpool(work.spool)
+    spool = JobSpool(spec.spool)
     try:
         for batch in batches:
             accesses = spool.add(batch) if "record" in batch.schema.names else batch
             if accesses is not None:
                 yield accesses
-        counts = work.counts()
+        merge = spec.open()
         earlier = spool.earlier()
-        counts = replace(counts, earlier=np.union1d(counts.earlier, earlier)) if len(earlier) else counts
+        merge = replace(merge, earlier=np.union1d(merge.earlier, earlier)) if len(earlier) else merge
         for records in spool.partitions():
-            merged = counts.merge(records)
+            merged = merge.choose(records)
             yield from merged.batches()
             tables.add(merged)
     finally:

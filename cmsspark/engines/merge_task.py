@@ -16,7 +16,7 @@ from cmsspark.base.schemas import stored_table
 from cmsspark.counting.htcondor_jobs import EARLIER, JOB
 from cmsspark.counting.merge import merge
 from cmsspark.counting.pre_aggregate import COLUMNS, QUARANTINE, record_batch
-from cmsspark.engines.job_work import JobTables, JobWork
+from cmsspark.engines.job_work import HtcondorMergeSpec, JobTables
 from cmsspark.sources.registry import JOB_TABLES
 
 if TYPE_CHECKING:
@@ -62,10 +62,10 @@ class MergeTask:
 
 
 @dataclass(frozen=True)
-class JobMergeTask:
+class HtcondorMergeTask:
     """Merges one partition: batches of ``jobs.JOB_COLUMNS`` become batches of ``MERGED_JOB_COLUMNS``."""
 
-    work: JobWork
+    spec: HtcondorMergeSpec
     day: date
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -85,7 +85,7 @@ class JobMergeTask:
                     earlier.append(number)
         if not records:
             return
-        merged = self.work.counts().merge(records, earlier)
+        merged = self.spec.open().choose(records, earlier)
         for batch in merged.batches():
             yield _unpacked(batch)
         tables = JobTables()

@@ -21,7 +21,7 @@ from cmsspark.counting.hash_aggregator import HASH_COLUMNS, HashAggregator
 from cmsspark.counting.htcondor_jobs import EarlierJobs, JobAggregator
 from cmsspark.counting.pre_aggregate import COLUMNS, StreamAggregator, record_batch
 from cmsspark.engines.broadcast_files import local_folder
-from cmsspark.engines.job_work import JobWork
+from cmsspark.engines.job_work import HtcondorMergeSpec
 from cmsspark.filesystems.storage import AWAY, local_path
 from cmsspark.settings.pseudonyms import Pseudonyms
 from cmsspark.sources.formats.packings import is_packed_name
@@ -87,7 +87,7 @@ class TaskContext:
     #: Damaged files that are read up to the damage.
     accepted: frozenset[str] = frozenset()
     #: The merge of jobs, where a stream has any. Tasks do not need it.
-    jobs: JobWork | None = None
+    jobs: HtcondorMergeSpec | None = None
     #: Makes the aggregator of a feed, of (its name, whether its files are of the day before); its rows have
     #: ``kernel.jobs.JOB_COLUMNS``.
     feed_aggregator: Callable[[str, bool], StreamAggregator] | None = None

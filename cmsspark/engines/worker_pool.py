@@ -82,7 +82,7 @@ class WorkerState:
     def end(self) -> Iterator[pa.RecordBatch]:
         """Yield the aggregated rows of all streams."""
         # The largest aggregator comes last, when the memory of the others is free.
-        for key in sorted(self._open, key=lambda key: self._open[key][1].held):
+        for key in sorted(self._open, key=lambda key: self._open[key][1].rows_in_memory):
             trim()
             reader, aggregator = self._open.pop(key)
             yield from self.context.batches(reader, aggregator, is_last=True, dictionaries=True)

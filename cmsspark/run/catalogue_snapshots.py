@@ -15,7 +15,7 @@ import numpy as np
 
 from cmsspark.base.buffers import from_numpy
 from cmsspark.counting.catalogue import Catalogue, Replicas, Report, check_catalogue, open_or_build
-from cmsspark.counting.catalogue_build import Each, Part, build_catalogue, build_replicas
+from cmsspark.counting.catalogue_build import MapParts, Part, build_catalogue, build_replicas
 from cmsspark.dumps.process_transport import ProcessTransport
 from cmsspark.dumps.rucio_replicas import spill_disk_replicas
 from cmsspark.dumps.rucio_scan import RucioScan, read_rses
@@ -51,19 +51,19 @@ def open_snapshots(
     dbs: Dump,
     replicas: Dump | None,
     cache: Path,
-    map_parts: Each = map,
+    map_parts: MapParts = map,
     *,
     rses_file: str | None = None,
     disk_replicas: DiskReplicas | None = None,
     has_accesses: bool = True,
     has_jobs: bool = False,
 ) -> Snapshots:
-    """Return the snapshots of these dumps; without replicas there is none of them. ``each`` works on parts, as ``map``
-    does.
+    """Return the snapshots of these dumps; without replicas there is none of them.
 
-    ``rses_file``: exceptions to the sites of Rucio's RSEs. ``disk_replicas``: makes the parts of Rucio's replicas on
-    disk elsewhere than in ``each``. ``has_accesses``: files are looked up in a catalogue; ``has_jobs``: blocks and
-    datasets are. Raises DataError (65) naming a damaged file of a dump.
+    ``map_parts`` works on parts, as ``map`` does. ``rses_file``: exceptions to the sites of Rucio's RSEs.
+    ``disk_replicas``: makes the parts of Rucio's replicas on disk elsewhere than in ``map_parts``.
+    ``has_accesses``: files are looked up in a catalogue; ``has_jobs``: blocks and datasets are. Raises
+    DataError (65) naming a damaged file of a dump.
     """
     catalogue, job_inputs = None, None
     built = built_jobs = False
@@ -112,13 +112,13 @@ def list_warnings(report: Report, dbs: Dump) -> list[str]:
     return warnings
 
 
-def _build_catalogue(files: Files, dbs: Dump, folder: Path, map_parts: Each) -> None:
+def _build_catalogue(files: Files, dbs: Dump, folder: Path, map_parts: MapParts) -> None:
     datasets = chain.from_iterable(part() for part in _parts(files, dbs, "DATASETS", ("dataset_id", "dataset")))
     columns = ("logical_file_name", "block_id", "dataset_id", "file_id")
     build_catalogue(folder, _parts(files, dbs, "FILES", columns), datasets, map_parts=map_parts)
 
 
-def _build_job_inputs(files: Files, dbs: Dump, folder: Path, map_parts: Each) -> None:
+def _build_job_inputs(files: Files, dbs: Dump, folder: Path, map_parts: MapParts) -> None:
     """Build a catalogue of the names of blocks and of datasets, in which a name's block is its own, if any.
 
     No name is of both, as that of a block has a ``#``.
@@ -142,7 +142,7 @@ def _read_datasets(files: Files, path: str) -> Iterator[Any]:
         yield table.add_column(1, "block_id", no_block).append_column("row_id", table.column(1))
 
 
-def _build_replicas(files: Files, dbs: Dump, disk_replicas: DiskReplicas, folder: Path, map_parts: Each) -> None:
+def _build_replicas(files: Files, dbs: Dump, disk_replicas: DiskReplicas, folder: Path, map_parts: MapParts) -> None:
     blocks = _parts(files, dbs, "BLOCKS", ("block_id", "block_name"))
     spill = folder / "spill"
     spill.mkdir()
@@ -155,7 +155,7 @@ def _parts_of_phedex(files: Files, phedex: Dump, spill: Path) -> list[Part]:
     return [partial(_read_replicas, files, part.path) for part in phedex.tables[REPLICAS]]
 
 
-def _parts_of_rucio(files: Files, rucio: Dump, map_parts: Each, rses_file: str | None, spill: Path) -> list[Part]:
+def _parts_of_rucio(files: Files, rucio: Dump, map_parts: MapParts, rses_file: str | None, spill: Path) -> list[Part]:
     """Block replicas on disk, from the replicas of files."""
     opener = partial(opened, files)
     rses, _ = read_rses(rucio, rses_file, opener)

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 from cmsspark.base.memory import trim
 from cmsspark.base.text.plurals import number_of
 from cmsspark.counting import reconciliation
-from cmsspark.counting.catalogue_build import Each, Part
+from cmsspark.counting.catalogue_build import MapParts, Part
 from cmsspark.dumps.rucio_replicas import collect_disk_replicas
 from cmsspark.dumps.rucio_scan import RucioScan, read_rses
 from cmsspark.dumps.spark_transport import SparkTransport
-from cmsspark.engines.job_work import JobWork
+from cmsspark.engines.job_work import HtcondorMergeSpec
 from cmsspark.engines.names import PROCESSES
 from cmsspark.engines.session import cause_of
 from cmsspark.engines.spark_progress import log_page
@@ -187,7 +187,7 @@ class LogDayRun:
         if opened and opened.job_inputs:
             (earlier,) = self.inputs.earlier
             ids, spool = earlier.read_ids(self.inputs.files), str(self.request.settings.cache_dir)
-            jobs = JobWork(earlier.stream, str(opened.job_inputs), replicas, key, ids, spool)
+            jobs = HtcondorMergeSpec(earlier.stream, str(opened.job_inputs), replicas, key, ids, spool)
         accepted = self.inputs.accepted
         return TaskContext(self.request.day, catalogue, replicas, key, reader, accepted=accepted, jobs=jobs)
 
@@ -202,7 +202,7 @@ def _snapshots(
     request: DayRequest,
     inputs: Inputs,
     log: Callable[[str], None],
-    map_parts: Each = map,
+    map_parts: MapParts = map,
     *,
     has_index: bool = True,
     disk_replicas: catalogue_snapshots.DiskReplicas | None = None,

@@ -26,7 +26,7 @@ from cmsspark.engines.merge_task import (
     PAIRS,
     PARTIALS,
     REPORT,
-    JobMergeTask,
+    HtcondorMergeTask,
     MergeTask,
     decode_batches,
     decode_rows,
@@ -139,7 +139,7 @@ def merged_jobs(scanned: DataFrame, streams: Sequence[StreamFiles], context: Tas
     """
     assert context.jobs is not None
     partitions = max(1, math.ceil(total_weight(streams) / MERGE_BYTES))
-    merge_task = JobMergeTask(context.jobs, context.day)
+    merge_task = HtcondorMergeTask(context.jobs, context.day)
     return scanned.repartition(partitions, "id_hash").mapInArrow(merge_task, spark_schema(MERGED_JOB_COLUMNS))
 
 

@@ -98,7 +98,7 @@ def build(
     import polars as pl
 
     from cmsspark.apps.cache.stored import site_traces
-    from cmsspark.engines.parallel_tasks import run_pieces
+    from cmsspark.engines.parallel_tasks import map_tasks
 
     requests = site_traces(files, days.fout, days)
     names = list(dict.fromkeys(sites)) or [*(name for name in requests.site_names if name != "unknown"), _ALL]
@@ -111,7 +111,7 @@ def build(
         "period": days.period.isoformat(), "first_day": days.period.first, "last_day": days.period.last,
         "timestamp": start_ms(days.period),
     }  # fmt: skip
-    rows = [{**row, **of_period} for row in run_pieces(_compare, traces, pieces, spark)]
+    rows = [{**row, **of_period} for row in map_tasks(_compare, traces, pieces, spark)]
     table = stored_table(NAME)
     return pl.DataFrame(rows, schema=pl.Schema(table.arrow())).select(table.names)
 

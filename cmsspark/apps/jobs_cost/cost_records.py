@@ -47,7 +47,7 @@ class CostAggregator(FeedAggregator):
     _windows: int = 0
 
     @property
-    def held(self) -> int:
+    def rows_in_memory(self) -> int:
         """Records in memory."""
         return len(self._jobs.records) + self._count
 

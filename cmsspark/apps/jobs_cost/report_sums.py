@@ -41,7 +41,7 @@ class ReportAggregator(FeedAggregator):
     _bytes: int = 0
 
     @property
-    def held(self) -> int:
+    def rows_in_memory(self) -> int:
         """Reports in memory."""
         return len(self._reports)
 

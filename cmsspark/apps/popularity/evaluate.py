@@ -22,7 +22,7 @@ from cmsspark.apps.popularity.training import FIRST_DAY, Label, Weeks
 from cmsspark.base.arrays import Array
 from cmsspark.base.errors import InputMissing
 from cmsspark.base.text.plurals import number_of
-from cmsspark.engines.parallel_tasks import run_pieces
+from cmsspark.engines.parallel_tasks import map_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -90,7 +90,7 @@ def forecasts(
         past = sorted({*days, *(past_day for day in days for past_day in past_days(day, weeks.label))})
         tasks = [(day, SHUFFLED_MODEL, shuffle, True) for day, shuffle in shuffles(seed, days)]
         tasks += [(day, name, seed, False) for day in past for name in names if not name.startswith(_OWN_JOBS)]
-        rows = run_pieces(_forecast, (weeks.series, weeks.label), tasks, spark)
+        rows = map_tasks(_forecast, (weeks.series, weeks.label), tasks, spark)
         for (day, name, shuffle, is_shuffled), row in zip(tasks, rows, strict=True):
             keep_raw_forecast(weeks, day, name, np.array(row["scores"], float), seed=shuffle, is_shuffled=is_shuffled)
     check_guards(weeks, days, seed=seed)

@@ -20,7 +20,7 @@ from cmsspark.apps.popularity.scores import average_precision, mean
 from cmsspark.apps.popularity.series import Series
 from cmsspark.apps.popularity.training import FIRST_DAY, Label, Weeks
 from cmsspark.base.errors import UsageError
-from cmsspark.engines.parallel_tasks import run_pieces
+from cmsspark.engines.parallel_tasks import map_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,7 +66,7 @@ def tune(
         earliest = FIRST_DAY + 7 + label.days
         raise too_short(series, "too few weeks to tune on", earliest, label, mondays=HELD_WEEKS + 1)
     pieces = [{"model": model_name, "options": options, "days": chosen} for options in configurations(grid)]
-    rows = run_pieces(_judge, (series, label, seed), pieces, spark)
+    rows = map_tasks(_judge, (series, label, seed), pieces, spark)
     return sorted(rows, key=lambda row: (-(row["average_precision"] or 0), row["brier"], json.dumps(row["options"])))
 
 

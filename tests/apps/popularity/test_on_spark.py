@@ -14,7 +14,7 @@ from cmsspark.apps.popularity.spark_models import SparkModel
 from cmsspark.apps.popularity.training import Label, Weeks
 from cmsspark.apps.popularity.tuning import configurations, parse_grid, tune
 from cmsspark.base import errors
-from cmsspark.engines.parallel_tasks import run_pieces
+from cmsspark.engines.parallel_tasks import map_tasks
 from tests.apps.popularity.example_series import made_series
 
 
@@ -43,13 +43,13 @@ def double(shared: int, piece: int) -> dict[str, Any]:
 def test_pieces_on_spark_are_those_of_this_process_in_order(spark: Any) -> None:
     pieces = [3, 1, 2, 1]
     assert (
-        run_pieces(double, 10, pieces, spark)
-        == run_pieces(double, 10, pieces)
+        map_tasks(double, 10, pieces, spark)
+        == map_tasks(double, 10, pieces)
         == [{"sum": value} for value in (13, 11, 12, 11)]
     )
-    assert run_pieces(double, 10, [], spark) == []
+    assert map_tasks(double, 10, [], spark) == []
     with pytest.raises(errors.DataError, match="a piece is negative"):
-        run_pieces(double, 10, [-1], spark)
+        map_tasks(double, 10, [-1], spark)
 
 
 def test_tuning_on_spark_is_the_tuning_of_this_process(spark: Any) -> None:
