@@ -101,10 +101,10 @@ def client_of(spark: SparkSession) -> HdfsClient | None:
     That is where the extra is not installed beside the driver, where :data:`CLIENT_KEY` says so, and in a local session
     with Kerberos, whose keytab only the JVM knows. Raises SettingsError (78) for another value of the option.
     """
-    wanted = spark.conf.get(CLIENT_KEY, "auto")
-    if wanted not in ("auto", "java"):
-        raise SettingsError(f"{CLIENT_KEY} is auto or java", found=repr(wanted))
-    if wanted == "java" or importlib.util.find_spec(MODULE) is None:
+    choice = spark.conf.get(CLIENT_KEY, "auto")
+    if choice not in ("auto", "java"):
+        raise SettingsError(f"{CLIENT_KEY} is auto or java", found=repr(choice))
+    if choice == "java" or importlib.util.find_spec(MODULE) is None:
         return None
     options = _options(spark)
     is_secured = dict(options).get("hadoop.security.authentication", "simple").lower() != "simple"
@@ -155,20 +155,20 @@ def _first_line(error: Exception) -> str:
 
 
 def open_range(
-    files: RemoteFiles, wanted: LineRange, is_packed: Callable[[bytes], object] = lambda head: head[:2] == _GZIP
+    files: RemoteFiles, line_range: LineRange, is_packed: Callable[[bytes], object] = lambda head: head[:2] == _GZIP
 ) -> RangeStream:
     """Open the lines of a range. A packed file is not divided: its first range is the whole file, and the others are
     empty. ``is_packed`` tells by the first bytes.
 
     Raises what :func:`hdfs_errors` says, also while it is read.
     """
-    file, start, end = files.open(wanted.path), wanted.start, wanted.end
+    file, start, end = files.open(line_range.path), line_range.start, line_range.end
     if start or end is not None:
-        with hdfs_errors(wanted.path):
+        with hdfs_errors(line_range.path):
             head = file.read_range(0, min(_HEAD_BYTES, len(file)))
         if is_packed(head):
-            return RangeStream(wanted.path, iter(()) if start else _chunks(file, 0))
-    return RangeStream(wanted.path, _lines(file, start, end))
+            return RangeStream(line_range.path, iter(()) if start else _chunks(file, 0))
+    return RangeStream(line_range.path, _lines(file, start, end))
 
 
 def open_whole(files: RemoteFiles, location: str) -> io.BufferedReader:

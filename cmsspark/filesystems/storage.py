@@ -85,10 +85,10 @@ def local_path(location: str) -> str:
     """Return the path on disk of a local location. Plain paths are returned unchanged, ``file:`` URIs are unquoted."""
     if not location.startswith("file:"):
         return location
-    rest = location[len("file:") :]
-    if rest.startswith("//"):
-        rest = "/" + rest[2:].split("/", 1)[-1] if not rest.startswith("///") else rest[2:]
-    return unquote(rest)
+    path = location[len("file:") :]
+    if path.startswith("//"):
+        path = "/" + path[2:].split("/", 1)[-1] if not path.startswith("///") else path[2:]
+    return unquote(path)
 
 
 def absolute(location: str) -> str:
@@ -105,9 +105,9 @@ def is_same_place(first: str, second: str) -> bool:
     if is_local(first) or is_local(second):
         local = is_local(first) and is_local(second)
         return local and Path(local_path(first)).resolve() == Path(local_path(second)).resolve()
-    one, other = urlsplit(absolute(first)), urlsplit(absolute(second))
-    names = {one.netloc, other.netloc} - {""}
-    return (one.scheme, one.path) == (other.scheme, other.path) and len(names) <= 1
+    first_url, second_url = urlsplit(absolute(first)), urlsplit(absolute(second))
+    names = {first_url.netloc, second_url.netloc} - {""}
+    return (first_url.scheme, first_url.path) == (second_url.scheme, second_url.path) and len(names) <= 1
 
 
 class LocalFiles:
@@ -272,15 +272,15 @@ def unreadable(path: str, error: OSError) -> CmssparkError:
 
 
 @contextmanager
-def _reading(path: str, wanted: str = "no such file") -> Iterator[None]:
+def _reading(path: str, problem: str = "no such file") -> Iterator[None]:
     """Convert an OSError: InputMissing (66) where ``path`` does not exist, otherwise as :func:`unreadable`."""
     try:
         yield
     except FileNotFoundError:
-        raise InputMissing(wanted, where=path, found="nothing of that name") from None
+        raise InputMissing(problem, where=path, found="nothing of that name") from None
     except OSError as error:
-        if isinstance(error, NotADirectoryError) and wanted == "no such folder":
-            raise InputMissing(wanted, where=path, found="a file of that name") from None
+        if isinstance(error, NotADirectoryError) and problem == "no such folder":
+            raise InputMissing(problem, where=path, found="a file of that name") from None
         raise unreadable(path, error) from None
 
 

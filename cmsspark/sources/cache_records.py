@@ -74,11 +74,11 @@ class CacheDecoder(JsonDecoder):
         if "data" not in fields and "file_path" not in fields:
             raise Malformed("neither data nor file_path is there")
         values, metadata = parts_of(fields if "data" in fields else {**fields, "data": [fields]})
-        known: dict[str, Any] = {}
+        texts: dict[str, Any] = {}
         for data in objects(values):
-            known = {name: last(data, name, text, "") for name in _TEXTS}
-            known |= {name: last(data, name, long, "") for name in _LONGS}
-        return CacheRecord(known, metadata)
+            texts = {name: last(data, name, text, "") for name in _TEXTS}
+            texts |= {name: last(data, name, long, "") for name in _LONGS}
+        return CacheRecord(texts, metadata)
 
     def take(self, records: list[Any], batch: AccessBatch) -> None:
         """Bin records as out_of_day; all others are added to the sums of their site."""

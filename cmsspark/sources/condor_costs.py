@@ -108,12 +108,12 @@ class JobCost(msgspec.Struct, frozen=True, gc=False, array_like=True):
     chirp_elapsed_ms: int | None
     hs06_cpu_ms: int | None
 
-    def is_above(self, other: JobCost) -> bool:
+    def is_above(self, cost: JobCost) -> bool:
         """Return whether this record of a job counts rather than the other; null is lower than any value."""
         for name in self.__struct_fields__[1:]:
-            mine, others = getattr(self, name), getattr(other, name)
-            if mine != others:
-                return others is None or (mine is not None and bool(mine > others))
+            mine, theirs = getattr(self, name), getattr(cost, name)
+            if mine != theirs:
+                return theirs is None or (mine is not None and bool(mine > theirs))
         return False
 
 

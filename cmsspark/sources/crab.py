@@ -69,13 +69,13 @@ class CrabDecoder:
         cpu = milliseconds_of_all(
             columns["WrapCPU"], "WrapCPU", reasons
         )  # where both are malformed, the reason of the CPU time counts
-        taken: list[list[Any]] = [*(columns[name] for name in self.avro_fields[:4]), cpu, wall]
+        arguments: list[list[Any]] = [*(columns[name] for name in self.avro_fields[:4]), cpu, wall]
         if reasons:
-            kept = bytearray(b"\1") * len(cpu)
+            is_accepted = bytearray(b"\1") * len(cpu)
             for row in reasons:
-                kept[row] = 0
-            taken = [list(compress(column, kept)) for column in taken]
-        self._take(*taken, batch=batch)
+                is_accepted[row] = 0
+            arguments = [list(compress(column, is_accepted)) for column in arguments]
+        self._take(*arguments, batch=batch)
         return dict(sorted(reasons.items()))
 
     def _take(

@@ -58,7 +58,9 @@ def choose_dbs_dump(files: Files, layout: Layout, day: date, tables: Iterable[st
     location, legacy = layout.dump_location("dbs", "dated"), layout.dump_location("dbs", "current")
     folders = _folders(files, location.folder)
     dated = [
-        (when, "", _table_folders(entry.path, required)) for entry in folders if (when := _dump_day(_DATED, entry))
+        (dump_day, "", _table_folders(entry.path, required))
+        for entry in folders
+        if (dump_day := _dump_day(_DATED, entry))
     ]
     if not dated and (current := files.stat(legacy.folder)) is not None and current.is_dir:
         return _current_dump(files, legacy.folder, required)
@@ -71,8 +73,8 @@ def choose_phedex_dump(files: Files, layout: Layout, day: date) -> Dump:
     dated = []
     for entry in _folders(files, location.folder):
         match = _SNAPSHOT.fullmatch(entry.name)
-        if match and (when := _dump_day(_SNAPSHOT, entry)):
-            dated.append((when, match[4] or "", {"": entry.path, REPLICAS: entry.path}))
+        if match and (dump_day := _dump_day(_SNAPSHOT, entry)):
+            dated.append((dump_day, match[4] or "", {"": entry.path, REPLICAS: entry.path}))
     return _choose(files, "phedex", day, dated, [location.folder])
 
 
@@ -86,9 +88,9 @@ def choose_rucio_dump(files: Files, layout: Layout, day: date, tables: Iterable[
     required = sorted(set(tables) or DUMPS["rucio"].for_streams)
     folders = {table: DUMPS["rucio"].folder_of(table) for table in required}
     dated = [
-        (when, "", {"": entry.path, **{table: join(entry.path, name) for table, name in folders.items()}})
+        (dump_day, "", {"": entry.path, **{table: join(entry.path, name) for table, name in folders.items()}})
         for entry in _folders(files, location.folder)
-        if (when := _dump_day(_DATED, entry))
+        if (dump_day := _dump_day(_DATED, entry))
     ]
     return _choose(files, "rucio", day, dated, [location.folder])
 
@@ -106,8 +108,8 @@ def choose_replica_dump(files: Files, layout: Layout, day: date, tables: Iterabl
         if source == "phedex":
             return choose_phedex_dump(files, layout, day)
     except InputMissing as error:
-        found = f"{error.found}; {layout.epochs.why(REPLICAS_ROLE, day)}"
-        raise InputMissing(error.problem, where=error.where, found=found, next_step=error.next_step) from None
+        observed = f"{error.found}; {layout.epochs.why(REPLICAS_ROLE, day)}"
+        raise InputMissing(error.problem, where=error.where, found=observed, next_step=error.next_step) from None
     raise InputMissing(
         f"no replicas for {day}",
         found=layout.epochs.why(REPLICAS_ROLE, day),
@@ -130,11 +132,11 @@ def dump_at(files: Files, kind: str, folder: str, day: date, when: date | None, 
     return Dump(kind, when, folder, listed, distance, tuple(_far(kind, day, when)))
 
 
-def _far(kind: str, day: date, when: date | None) -> list[str]:
+def _far(kind: str, day: date, dump_day: date | None) -> list[str]:
     """Return a warning where the dump is far from the day."""
-    if when is None or abs((when - day).days) <= FAR_DAYS:
+    if dump_day is None or abs((dump_day - day).days) <= FAR_DAYS:
         return []
-    return [f"{kind}: the dump is of {when}, {abs((when - day).days)} days away from {day}"]
+    return [f"{kind}: the dump is of {dump_day}, {abs((dump_day - day).days)} days away from {day}"]
 
 
 _Dated = tuple[date, str, dict[str, str]]
@@ -185,14 +187,14 @@ def _choose(files: Files, kind: str, day: date, dated: Sequence[_Dated], searche
             next_step="check --root, or the folders in the settings under sources",
         )
     skipped: list[str] = []
-    for when, _, folders in _preference(day, dated):
+    for dump_day, _, folders in _preference(day, dated):
         tables, incomplete = _tables(files, folders)
         if incomplete:
             skipped.append(f"{folders['']}: {'; '.join(incomplete)}")
             continue
         warnings = [f"{kind}: a nearer dump was skipped because it is incomplete: {reason}" for reason in skipped]
-        warnings += _far(kind, day, when)
-        return Dump(kind, when, folders[""], tables, abs((when - day).days), tuple(warnings))
+        warnings += _far(kind, day, dump_day)
+        return Dump(kind, dump_day, folders[""], tables, abs((dump_day - day).days), tuple(warnings))
     raise NotReady(
         f"no complete {kind} dump for {day}",
         where=" or ".join(shown(folder) for folder in searched),

@@ -276,9 +276,9 @@ def _in_parts(record: Text, number: int) -> StrictRecord:
         raise _refused(str(error), number) from None
 
 
-def _refused(why: str, number: int) -> msgspec.ValidationError:
+def _refused(reason: str, number: int) -> msgspec.ValidationError:
     """Return the error in msgspec's format, which contains the number of the rejected record."""
-    return msgspec.ValidationError(f"{why} - at `$[{number}]`")
+    return msgspec.ValidationError(f"{reason} - at `$[{number}]`")
 
 
 def _strict_text(text: str, metadata: Metadata | None) -> StrictRecord:

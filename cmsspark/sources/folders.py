@@ -74,8 +74,8 @@ def resolve_day(
             for location in alternatives:
                 entry = files.stat(location.day_folder(day) + ending)
                 if entry is not None and entry.is_dir:
-                    found = _day_input(files, location, day, ending)
-                    return replace(found, warnings=(*found.warnings, *_not_read(files, layout, stream, day)))
+                    day_input = _day_input(files, location, day, ending)
+                    return replace(day_input, warnings=(*day_input.warnings, *_not_read(files, layout, stream, day)))
     if not locations:
         raise _other_epoch(layout, stream, day)
     raise _other_has_it(files, layout, stream, day) or _no_day(files, locations, stream, day, allow_tmp)
@@ -84,8 +84,8 @@ def resolve_day(
 def _not_read(files: Files, layout: Layout, stream: str, day: date) -> list[str]:
     """Warnings about the day's folders that belong to sources of other epochs."""
     folders = [location.day_folder(day) for location in layout.other_locations(stream, day)]
-    why = layout.epochs.why(STREAMS_BY_NAME[stream].role, day) if folders else ""
-    return [f"{stream}: {folder} is there and is not read: {why}" for folder in folders if files.stat(folder)]
+    reason = layout.epochs.why(STREAMS_BY_NAME[stream].role, day) if folders else ""
+    return [f"{stream}: {folder} is there and is not read: {reason}" for folder in folders if files.stat(folder)]
 
 
 def _other_epoch(layout: Layout, stream: str, day: date) -> InputMissing:
@@ -111,7 +111,7 @@ def _other_has_it(files: Files, layout: Layout, stream: str, day: date) -> Input
             continue
         return InputMissing(
             f"no {stream} for {day} from {layout.epochs.source(role, day) or 'its source'}",
-            where=" or ".join(shown(other.day_folder(day)) for other in layout.day_locations(stream, day)),
+            where=" or ".join(shown(entry.day_folder(day)) for entry in layout.day_locations(stream, day)),
             found=f"no folder of that day; {location.serves} has it: {shown(folder)}",
             next_step=setting(role, location.serves, day),
         )

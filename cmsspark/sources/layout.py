@@ -213,9 +213,9 @@ def _walk(files: Files, location: InputLocation, day: date, step: int) -> Iterat
             if ((year - day.year) * 12 + month - day.month) * step < 0:
                 continue
             for number, folder in _numbers(files, month_folder, day_level, step, tmp=True):
-                other = _date(year, month, number)
-                if other is not None and (other - day).days * step >= 0:
-                    yield other.isoformat() + (" (.tmp)" if folder.endswith(TMP) else "")
+                candidate = _date(year, month, number)
+                if candidate is not None and (candidate - day).days * step >= 0:
+                    yield candidate.isoformat() + (" (.tmp)" if folder.endswith(TMP) else "")
 
 
 def _numbers(files: Files, folder: str, level: Level, step: int, *, tmp: bool = False) -> list[tuple[int, str]]:

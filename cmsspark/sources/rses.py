@@ -62,13 +62,13 @@ class Rses:
                 continue
             names[rse_id] = max(name, names.get(rse_id, ""))
             types[name] = max(rse_type, types.get(name), key=lambda kind: (kind is not None, (kind or "").upper()))
-        found: list[Rse] = []
-        places: dict[str, int] = {}
+        rses: list[Rse] = []
+        position_of: dict[str, int] = {}
         for name in sorted(set(names.values())):
             rse = rse_of(name, types[name], sites)
-            places[name] = TEST_RSE if rse is None else len(found)
-            found += [] if rse is None else [rse]
-        return cls(tuple(found), {rse_id: places[name] for rse_id, name in names.items()})
+            position_of[name] = TEST_RSE if rse is None else len(rses)
+            rses += [] if rse is None else [rse]
+        return cls(tuple(rses), {rse_id: position_of[name] for rse_id, name in names.items()})
 
     def storage(self) -> dict[str, tuple[str, str]]:
         """Return the site and kind of each RSE by name."""
@@ -90,11 +90,11 @@ def rse_of(name: str, rse_type: str | None, sites: Mapping[str, str]) -> Rse | N
     purpose = next((ending for ending in _PURPOSES if name.lower().endswith(ending.lower())), "")
     if purpose in _TEST_PURPOSES:
         return None
-    rest = name[: len(name) - len(purpose)]
-    storage = next((ending for ending in _STORAGES if rest.endswith(ending)), "")
+    head = name[: len(name) - len(purpose)]
+    storage = next((ending for ending in _STORAGES if head.endswith(ending)), "")
     if rse_type is None and storage in _TAPES:
         kind = "tape"
-    return Rse(name, rest.removesuffix(storage), kind)
+    return Rse(name, head.removesuffix(storage), kind)
 
 
 def load_sites(file: str | None = None) -> dict[str, str]:

@@ -54,12 +54,12 @@ class TableCounts:
     examples: list[str] = field(default_factory=list)
     ignored: Counter[str] = field(default_factory=Counter)
 
-    def add(self, other: TableCounts) -> None:
+    def add(self, counts: TableCounts) -> None:
         """Add the rows of another part of the table."""
-        self.records += other.records
-        self.damaged += other.damaged
-        self.examples = (self.examples + other.examples)[:_EXAMPLES]
-        self.ignored.update(other.ignored)
+        self.records += counts.records
+        self.damaged += counts.damaged
+        self.examples = (self.examples + counts.examples)[:_EXAMPLES]
+        self.ignored.update(counts.ignored)
 
     def take(self, piece: TablePiece) -> None:
         """Count the rows of a piece."""
@@ -209,18 +209,18 @@ class RucioReader:
         self.counts.ignored["other_scope"] += int((~stays).sum())
         return stays
 
-    def _is(self, piece: TablePiece, column: str, wanted: str) -> npt.NDArray[np.bool_]:
+    def _is(self, piece: TablePiece, column: str, expected: str) -> npt.NDArray[np.bool_]:
         """Return whether each text is the one that is wanted, case aside."""
-        return self._by_text(column, wanted, lambda text: text.upper() == wanted, 0)[piece.numbers(column, -1)] > 0
+        return self._by_text(column, expected, lambda text: text.upper() == expected, 0)[piece.numbers(column, -1)] > 0
 
-    def _by_text(self, column: str, what: str, function: Callable[[str], int], null: int) -> npt.NDArray[np.int64]:
+    def _by_text(self, column: str, key: str, function: Callable[[str], int], null: int) -> npt.NDArray[np.int64]:
         """``function`` of each text of a column so far, by its number, and ``null`` at the end, where -1 leads to."""
         texts = self._reader.texts[column]
-        known = self._known.get((column, what), np.array([null], np.int64))
-        if len(known) <= len(texts):
-            new = np.array([*map(function, islice(texts, len(known) - 1, None))], np.int64)
-            known = self._known[column, what] = np.concatenate((known[:-1], new, [null]))
-        return known
+        numbers = self._known.get((column, key), np.array([null], np.int64))
+        if len(numbers) <= len(texts):
+            new = np.array([*map(function, islice(texts, len(numbers) - 1, None))], np.int64)
+            numbers = self._known[column, key] = np.concatenate((numbers[:-1], new, [null]))
+        return numbers
 
     def _keep(self, kind: str, stays: npt.NDArray[np.bool_], fits: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
         """Return those that stay and fit; the others are counted as ignored."""

@@ -36,9 +36,9 @@ def versions_of(stream: str, format_name: str) -> FormatVersions:
     """Return the versions of a stream's format: those of its decoder (``format_versions``), else the one of its schema.
     """
     format_ = find_stream(stream).format(format_name)
-    own = getattr(load_decoder(format_), "format_versions", None)
-    if own is not None:
-        versions: FormatVersions = own()
+    load_versions = getattr(load_decoder(format_), "format_versions", None)
+    if load_versions is not None:
+        versions: FormatVersions = load_versions()
         return versions
     name = format_.name
     schema = RecordSchema.of(name, input_table(f"{stream}/{name}").columns)

@@ -189,8 +189,8 @@ def _step(step: StepFields) -> ReportedStep:
         step.name or "",
         step.site or UNKNOWN,
         min((output.era for output in outputs if output.era), default=None),
-        _whole(cpu.threads),
-        _whole(cpu.streams),
+        _integer(cpu.threads),
+        _integer(cpu.streams),
         _scaled(cpu.cpu, 1000),
         _scaled(cpu.job, 1000),
         _scaled(cpu.job * cpu.threads, 1000) if has_times else None,  # type: ignore[operator]  # both are there
@@ -205,7 +205,7 @@ def _step(step: StepFields) -> ReportedStep:
     )
 
 
-def _whole(number: int | float | None) -> int | None:
+def _integer(number: int | float | None) -> int | None:
     return None if number is None else int(number)
 
 

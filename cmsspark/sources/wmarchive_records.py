@@ -103,24 +103,24 @@ class ArchivedRecord(msgspec.Struct, gc=False):
 
 def parse_data(value: Any) -> ReportData:
     """Return the needed fields of a strictly parsed record. Raises Malformed."""
-    found = _NeededFields(value, "data")
-    wmaid = found.last("wmaid", text)
+    needed = _NeededFields(value, "data")
+    wmaid = needed.last("wmaid", text)
     if not wmaid:
         raise Malformed("data.wmaid: missing or empty")
     return ReportData(
         wmaid,
-        found.last("wmats", _absent_or(whole)),
-        found.last("task", text),
-        found.last("meta_data", _meta),
-        found.last("steps", _steps),
+        needed.last("wmats", _absent_or(whole)),
+        needed.last("task", text),
+        needed.last("meta_data", _meta),
+        needed.last("steps", _steps),
     )
 
 
 def _meta(value: Any, field: str) -> MetaData | None:
     if value is None:
         return None
-    found = _NeededFields(value, field)
-    return MetaData(*(found.last(name, text) for name in ("jobtype", "jobstate", "host")))
+    needed = _NeededFields(value, field)
+    return MetaData(*(needed.last(name, text) for name in ("jobtype", "jobstate", "host")))
 
 
 def _listed(value: Any, field: str) -> list[Any] | None:
@@ -137,13 +137,13 @@ def _steps(value: Any, field: str) -> list[StepFields | None] | None:
 def _strict_step(value: Any, field: str) -> StepFields | None:
     if value is None:
         return None
-    found = _NeededFields(value, field)
+    needed = _NeededFields(value, field)
     return StepFields(
-        found.last("name", text),
-        found.last("site", text),
-        found.last("status", _absent_or(signed)),
-        found.last("output", _outputs),
-        found.last("performance", _performance),
+        needed.last("name", text),
+        needed.last("site", text),
+        needed.last("status", _absent_or(signed)),
+        needed.last("output", _outputs),
+        needed.last("performance", _performance),
     )
 
 
@@ -155,38 +155,38 @@ def _outputs(value: Any, field: str) -> list[Output | None] | None:
 def _output(value: Any, field: str) -> Output | None:
     if value is None:
         return None
-    found = _NeededFields(value, field)
-    return Output(found.last("acquisitionEra", text), found.last("events", _absent_or(long)))
+    needed = _NeededFields(value, field)
+    return Output(needed.last("acquisitionEra", text), needed.last("events", _absent_or(long)))
 
 
 def _performance(value: Any, field: str) -> Performance | None:
     if value is None:
         return None
-    found = _NeededFields(value, field)
-    return Performance(found.last("cpu", _cpu), found.last("storage", _storage), found.last("memory", _memory))
+    needed = _NeededFields(value, field)
+    return Performance(needed.last("cpu", _cpu), needed.last("storage", _storage), needed.last("memory", _memory))
 
 
 def _cpu(value: Any, field: str) -> Cpu | None:
     if value is None:
         return None
-    found = _NeededFields(value, field)
-    counts = [found.last(name, _absent_or(long)) for name in ("NumberOfStreams", "NumberOfThreads")]
-    return Cpu(*counts, *(found.last(name, _amount) for name in ("TotalJobCPU", "TotalJobTime")))
+    needed = _NeededFields(value, field)
+    counts = [needed.last(name, _absent_or(long)) for name in ("NumberOfStreams", "NumberOfThreads")]
+    return Cpu(*counts, *(needed.last(name, _amount) for name in ("TotalJobCPU", "TotalJobTime")))
 
 
 def _storage(value: Any, field: str) -> StorageUse | None:
     if value is None:
         return None
-    found = _NeededFields(value, field)
-    sizes = [found.last(name, _amount) for name in ("readTotalMB", "writeTotalMB")]
-    return StorageUse(*sizes, *(found.last(name, _amount_or_text) for name in ("readTotalSecs", "writeTotalSecs")))
+    needed = _NeededFields(value, field)
+    sizes = [needed.last(name, _amount) for name in ("readTotalMB", "writeTotalMB")]
+    return StorageUse(*sizes, *(needed.last(name, _amount_or_text) for name in ("readTotalSecs", "writeTotalSecs")))
 
 
 def _memory(value: Any, field: str) -> MemoryPeaks | None:
     if value is None:
         return None
-    found = _NeededFields(value, field)
-    return MemoryPeaks(*(found.last(name, _amount) for name in ("PeakValueRss", "PeakValueVsize")))
+    needed = _NeededFields(value, field)
+    return MemoryPeaks(*(needed.last(name, _amount) for name in ("PeakValueRss", "PeakValueVsize")))
 
 
 class _NeededFields:

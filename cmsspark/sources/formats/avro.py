@@ -63,7 +63,7 @@ def decode(
         return
     fields = _fields(schema, decoder.avro_required, file)
     blocks = _blocks(content, codec, file, damaged)
-    wanted = [field for field in decoder.avro_fields if field in fields]
+    needed = [field for field in decoder.avro_fields if field in fields]
     table = None
     if blocks is not None and _are_plain(fields.values()):
         try:
@@ -75,7 +75,7 @@ def decode(
             on_schema(fields, batch.read)
             return
         if blocks is not None and not _Fork.had_polars:
-            table = _with_polars(content, wanted, sum(block.records for block in blocks))
+            table = _with_polars(content, needed, sum(block.records for block in blocks))
     position = 0
     for part in table.iter_slices(BATCH) if table is not None else _slow_parts(content, codec, decoder, file, damaged):
         batch = AccessBatch()
@@ -96,10 +96,11 @@ def _compiled(
     result: tuple[AccessBatch, fast_avro.Left] | None = decoder.fast_avro.read(content, codec, fields, blocks)
     if result is None:
         return None
-    batch, left = result
-    if left.numbers:
-        rows: Rows = [{name: row.get(name) for name in decoder.avro_fields} for row in fast_avro.rows_of(left, schema)]
-        _take_each(decoder, rows, batch, left.numbers, file)
+    batch, remaining = result
+    if remaining.numbers:
+        rest_rows = fast_avro.rows_of(remaining, schema)
+        rows: Rows = [{name: row.get(name) for name in decoder.avro_fields} for row in rest_rows]
+        _take_each(decoder, rows, batch, remaining.numbers, file)
     return batch
 
 

@@ -35,8 +35,8 @@ def _deflate(block: memoryview) -> Any:
     except zlib.error:
         return None
     # fastavro cuts zlib's frame off, and leaves three of the four bytes of its checksum.
-    rest = zlib.adler32(content).to_bytes(4, "big")[:3]
-    return content if inflate.eof and inflate.unused_data in (b"", rest) else None
+    checksum = zlib.adler32(content).to_bytes(4, "big")[:3]
+    return content if inflate.eof and inflate.unused_data in (b"", checksum) else None
 
 
 def _bzip2(block: memoryview) -> Any:

@@ -55,10 +55,10 @@ def open_container(stream: IO[bytes], file: str) -> Container | None:
                 break
             except DamagedBlock:
                 # A header of more than a step is read whole; one that is damaged ends with the file.
-                rest = stream.read(_STEP)
-                if not rest or len(head) > 64 * _STEP:
+                more = stream.read(_STEP)
+                if not more or len(head) > 64 * _STEP:
                     raise
-                head += rest
+                head += more
         reader = fastavro.reader(io.BytesIO(head))
         schema, codec = without_logical_types(reader.writer_schema), reader.codec
     except Exception as error:  # fastavro raises many kinds for damage
@@ -76,10 +76,10 @@ def open_container(stream: IO[bytes], file: str) -> Container | None:
 def without_logical_types(schema: Any) -> Any:
     """Return a schema whose values come as they are stored: times as numbers."""
     if isinstance(schema, dict):
-        kept = {name: without_logical_types(value) for name, value in schema.items() if name != "logicalType"}
+        plain = {name: without_logical_types(value) for name, value in schema.items() if name != "logicalType"}
         # A decimal stays one: its bytes are no text.
-        return schema if schema.get("logicalType") == "decimal" else kept
-    return [without_logical_types(one) for one in schema] if isinstance(schema, list) else schema
+        return schema if schema.get("logicalType") == "decimal" else plain
+    return [without_logical_types(branch) for branch in schema] if isinstance(schema, list) else schema
 
 
 def blocks_of_range(
@@ -114,9 +114,9 @@ def _next_block(window: _Window, sync: bytes, first: int) -> int | None:
     """Return where the first block begins whose marker begins at ``first`` or later."""
     at = first
     while piece := window.read(at, _STEP):
-        found = piece.find(sync)
-        if found >= 0:
-            return at + found + SYNC
+        offset = piece.find(sync)
+        if offset >= 0:
+            return at + offset + SYNC
         if len(piece) < _STEP:
             return None
         at += len(piece) - SYNC + 1

@@ -114,7 +114,7 @@ class TableReader:
 
         Raises DataError (65) with the difference to what is required.
         """
-        types = {one["name"]: one["type"] for one in schema.get("fields", ())} if isinstance(schema, dict) else {}
+        types = {field["name"]: field["type"] for field in schema.get("fields", ())} if isinstance(schema, dict) else {}
         by_name = {name.upper(): name for name in reversed(types)} | {name: name for name in types}
         differences = []
         for name, kind in self.kinds.items():
@@ -135,30 +135,32 @@ class TableReader:
         self, blocks: Iterator[PlainBlock], container: Container, fields: Mapping[str, str], file: str
     ) -> Iterator[TablePiece]:
         fast = self._fast(container.schema, fields)
-        left: list[tuple[str, Mapping[str, Any]]] = []
-        held = 0
+        remaining: list[tuple[str, Mapping[str, Any]]] = []
+        pending = 0
         for block in blocks:
             try:
                 if fast is None:
                     rows = _rows(block.content, block.records, container.schema)
-                    left += [(f"block at byte {block.begin}, row {row}", values) for row, values in enumerate(rows)]
+                    block_at = f"block at byte {block.begin}, row"
+                    remaining += [(f"{block_at} {row}", values) for row, values in enumerate(rows)]
                 else:
-                    left += _left(fast, block, container.schema)
+                    remaining += _remaining(fast, block, container.schema)
             except DamagedBlock as error:
                 raise avro_ranges.damaged(file, DamagedBlock(f"the block at byte {block.begin}: {error}")) from None
-            held += block.records
-            if held >= ROWS:
-                yield self._piece(fast, left, fields, file, held)
-                left, held = [], 0
-        if held:
-            yield self._piece(fast, left, fields, file, held)
+            pending += block.records
+            if pending >= ROWS:
+                yield self._piece(fast, remaining, fields, file, pending)
+                remaining, pending = [], 0
+        if pending:
+            yield self._piece(fast, remaining, fields, file, pending)
 
     def _piece(
-        self, fast: Any, left: Sequence[tuple[str, Mapping[str, Any]]], fields: Mapping[str, str], file: str, count: int
+        self, fast: Any, remaining: Sequence[tuple[str, Mapping[str, Any]]], fields: Mapping[str, str], file: str,
+        count: int,
     ) -> TablePiece:
         words = [] if fast is None else [fast.take()]
         rows, damaged = [], []
-        for where, values in left:
+        for where, values in remaining:
             try:
                 rows.append([self._value(name, values[fields[name]]) for name in self.kinds])
             except Malformed as error:
@@ -170,16 +172,16 @@ class TableReader:
 
     def _fast(self, schema: Any, fields: Mapping[str, str]) -> Any:
         """Return the compiled reader of these fields; None where it is unavailable or the schema is not plain."""
-        types = [[_base(branch) for branch in (one["type"] if isinstance(one["type"], list) else [one["type"]])]
-                 for one in schema["fields"]]  # fmt: skip
+        types = [[_base(branch) for branch in (field["type"] if isinstance(field["type"], list) else [field["type"]])]
+                 for field in schema["fields"]]  # fmt: skip
         if _columns is None or not all(kind in _PLAIN for kinds in types for kind in kinds):
             return None
         slots = {fields[name]: slot for slot, name in enumerate(self.kinds)}
-        described = [([_plain_avro.KINDS[kind] for kind in kinds], slots.get(one["name"], -1))
-                     for one, kinds in zip(schema["fields"], types, strict=True)]  # fmt: skip
-        wanted = [(_columns.SLOT_KINDS[kind], self._numbering(name)) for name, kind in self.kinds.items()]
+        described = [([_plain_avro.KINDS[kind] for kind in kinds], slots.get(field["name"], -1))
+                     for field, kinds in zip(schema["fields"], types, strict=True)]  # fmt: skip
+        slot_kinds = [(_columns.SLOT_KINDS[kind], self._numbering(name)) for name, kind in self.kinds.items()]
         try:
-            return _columns.ColumnReader(described, wanted, CHECK_SEED)
+            return _columns.ColumnReader(described, slot_kinds, CHECK_SEED)
         except ValueError:
             return None
 
@@ -242,17 +244,17 @@ def whole_number(value: Any, field_name: str) -> int:
     return number
 
 
-def _left(fast: Any, block: PlainBlock, schema: Any) -> list[tuple[str, Mapping[str, Any]]]:
+def _remaining(fast: Any, block: PlainBlock, schema: Any) -> list[tuple[str, Mapping[str, Any]]]:
     """Return the rows of a block that compiled code leaves to Python. Raises DamagedBlock."""
-    found = fast.read(block.content, block.records)
-    if found is None:
+    result = fast.read(block.content, block.records)
+    if result is None:
         raise DamagedBlock(f"it does not hold exactly the {block.records} records that its header names")
-    if not found:
+    if not result:
         return []
-    content = b"".join(block.content[begin:end] for _, begin, end in found)
-    rows = _rows(content, len(found), schema)
+    content = b"".join(block.content[begin:end] for _, begin, end in result)
+    rows = _rows(content, len(result), schema)
     return [
-        (f"block at byte {block.begin}, row {row}", values) for (row, _, _), values in zip(found, rows, strict=True)
+        (f"block at byte {block.begin}, row {row}", values) for (row, _, _), values in zip(result, rows, strict=True)
     ]
 
 
@@ -281,10 +283,10 @@ def _rows(content: bytes, count: int, schema: Any) -> list[Mapping[str, Any]]:
     return list(rows)
 
 
-def _fits(kind: Any, wanted: str) -> bool:
+def _fits(kind: Any, expected: str) -> bool:
     """Return whether a field of this type may have values of a kind. A number's field may be null throughout."""
     branches = {_base(branch) for branch in (kind if isinstance(kind, list) else [kind])}
-    return bool(branches & set(_TYPES[wanted])) or (wanted == NUMBER and branches == {"null"})
+    return bool(branches & set(_TYPES[expected])) or (expected == NUMBER and branches == {"null"})
 
 
 def _base(kind: Any) -> str:

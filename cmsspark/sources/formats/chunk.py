@@ -44,8 +44,8 @@ class Chunk:
         self._first = characters[np.concatenate((_ZERO, self._ends[:-1] + 1))]
         self._last = characters[self._ends - 1]
         self.lines = len(self._ends)
-        whole = self._first.tobytes().count(_OPENING), self._last.tobytes().count(_CLOSING)
-        self._is_plain = whole == (self.lines, self.lines)
+        counts = self._first.tobytes().count(_OPENING), self._last.tobytes().count(_CLOSING)
+        self._is_plain = counts == (self.lines, self.lines)
 
     def runs(self) -> Iterator[tuple[int, int, bool]]:
         """Lines from, up to, and whether each of them goes from ``{`` to ``}``: as many as possible at once.

@@ -74,8 +74,8 @@ class Intact:
         self.ends_line = True
         unpack = None if self._is_gzip else packings.unpacker(head)
         self._unpacked: Any = None if unpack is None else unpack(stream)
-        if other := packings.not_as_named(damage.file, head):
-            name, found = other
+        if observed := packings.not_as_named(damage.file, head):
+            name, found = observed
             damage.reason = f"no {name} file, though its name says so: {found}"
             # Text under a wrong name is intact; anything else is not for us to guess.
             self.at_end = unpack is None and not head.removeprefix(lines.BOM).startswith(b"{")

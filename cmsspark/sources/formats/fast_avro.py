@@ -97,21 +97,21 @@ class FastAvroReader:
             ]
             sizes, has_times = len(self._needs.read), bool(self._needs.times)
             try:
-                made = _plain_avro.Records(columns, self._numbers.shared, self._numbers.group, sizes, has_times)
+                reader = _plain_avro.Records(columns, self._numbers.shared, self._numbers.group, sizes, has_times)
             except ValueError:
-                made = None
-            self._readers[key] = made
+                reader = None
+            self._readers[key] = reader
         return self._readers[key]
 
 
-def rows_of(left: Left, schema: Any) -> list[Mapping[str, Any]]:
+def rows_of(remaining: Left, schema: Any) -> list[Mapping[str, Any]]:
     """Return the records that were left, by name. Raises fastavro's errors."""
     import fastavro
 
     # An array of them, which is read at once: their number, they, and the end.
     array = io.BytesIO()
-    fastavro.schemaless_writer(array, "long", len(left.numbers))
-    array.write(left.content + b"\0")
+    fastavro.schemaless_writer(array, "long", len(remaining.numbers))
+    array.write(remaining.content + b"\0")
     array.seek(0)
     kind = {"type": "array", "items": schema}
     rows: Any = fastavro.schemaless_reader(array, kind, None, handle_unicode_errors="surrogateescape")

@@ -44,8 +44,8 @@ class Numbers:
 
     def group(self, numbers: bytes) -> int:
         """Return the group of such numbers, given as int64 after each other."""
-        places = self._unpack(numbers)
-        return self._group(tuple([values[position] for values, position in zip(self._means, places, strict=True)]))
+        positions = self._unpack(numbers)
+        return self._group(tuple([values[position] for values, position in zip(self._means, positions, strict=True)]))
 
 
 def _numbered(meaning: Callable[[str | None], Any], values: list[Any]) -> Callable[[str | None], int]:
@@ -92,12 +92,12 @@ class FastLineReader:
         """
         if batch.packed is None:
             batch.packed = _packed.Columns()
-        lines, left, numbers = self._lines.read(content, batch.packed)
+        lines, remaining, numbers = self._lines.read(content, batch.packed)
         read = 0
-        for version, taken in self._lines.taken():
-            read += taken
-            if version and taken:
-                batch.generations[version] = batch.generations.get(version, 0) + taken
+        for version, count in self._lines.taken():
+            read += count
+            if version and count:
+                batch.generations[version] = batch.generations.get(version, 0) + count
         batch.read += read
         write_only, no_lfn, out_of_day = self._lines.bins()
         batch.write_only += write_only
@@ -105,13 +105,13 @@ class FastLineReader:
         for timestamp in out_of_day:
             batch.count_out_of_day(dates.day_number(timestamp))
         self._lines_for_tries = min(self._lines_for_tries + lines, _MOST_TRIES * _LINES_A_TRY)
-        if left and not self._lines.is_full:
-            self._learn(left)
-        return lines, left, numbers
+        if remaining and not self._lines.is_full:
+            self._learn(remaining)
+        return lines, remaining, numbers
 
-    def _learn(self, left: bytes) -> None:
+    def _learn(self, remaining: bytes) -> None:
         """Learn templates from the first lines."""
-        for ended in islice(io.BytesIO(left), _TRIES):
+        for ended in islice(io.BytesIO(remaining), _TRIES):
             if self._lines_for_tries < _LINES_A_TRY or self._lines.is_full:
                 return
             line = ended.removesuffix(b"\n")

@@ -80,12 +80,12 @@ class FastKeyReader:
         """
         if self._has_accesses and batch.packed is None:
             batch.packed = _packed.Columns()
-        found: tuple[int, bytes, list[int]] = self._lines.read(content, batch.packed)
+        result: tuple[int, bytes, list[int]] = self._lines.read(content, batch.packed)
         batch.read += self._lines.taken()
         for timestamp in self._lines.days():
             batch.count_out_of_day(dates.day_number(timestamp))
         self._finish(batch)
-        return found
+        return result
 
 
 def fast_access_lines(

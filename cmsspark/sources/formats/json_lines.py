@@ -168,9 +168,9 @@ class JsonDecoder(ABC):
             chunk = Chunk(content, file, first_line)
             self._add_all(chunk, batch)
             return chunk.lines
-        lines, left, numbers = self._fast_lines.read(content, batch)
-        if left:
-            self._add_all(Chunk(left, file, first_line, numbers), batch)
+        lines, remaining, numbers = self._fast_lines.read(content, batch)
+        if remaining:
+            self._add_all(Chunk(remaining, file, first_line, numbers), batch)
         return lines
 
     def _add_all(self, chunk: Chunk, batch: AccessBatch) -> None:

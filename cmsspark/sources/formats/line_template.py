@@ -82,14 +82,14 @@ def learn(line: bytes, required_of: RequiredFieldsOf) -> LineTemplate | None:
     if required is None or required.data_is_text != isinstance(record["data"], str) or required.name not in data:
         return None
     names = (required.name, *required.shared, *required.read, *required.written)
-    places: dict[tuple[str | None, ...], int] = {("data", name): position for position, name in enumerate(names)}
-    places["metadata", "timestamp"] = len(names)
+    position_of: dict[tuple[str | None, ...], int] = {("data", name): position for position, name in enumerate(names)}
+    position_of["metadata", "timestamp"] = len(names)
     values = [data.get(name) for name in names]
     values.append(record.get("metadata", {}).get("timestamp"))
     if any(isinstance(value, dict | list) for value in values):
         return None
     literals, paths = _cut(text, required.data_is_text)
-    return LineTemplate(literals, tuple(places.get(path, -1) for path in paths), required)
+    return LineTemplate(literals, tuple(position_of.get(path, -1) for path in paths), required)
 
 
 def _parts(text: str) -> dict[str, str]:

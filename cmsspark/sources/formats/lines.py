@@ -114,8 +114,8 @@ def chunks(stream: Any, file: str, size: int = CHUNK, line_limit: int = LINE_LIM
             wider = bytearray(end + more + 1)
             wider[:end] = memoryview(buffer)[:end]
             buffer = wider
-        whole = memoryview(buffer)
-        room = whole[end : min(end + size, len(buffer) - 1)]
+        view = memoryview(buffer)
+        room = view[end : min(end + size, len(buffer) - 1)]
         got = _read(stream, room, file)
         filled = got == len(room)
         if not got:
@@ -125,15 +125,15 @@ def chunks(stream: Any, file: str, size: int = CHUNK, line_limit: int = LINE_LIM
         begin = buffer.rfind(b"\n", unsearched, end) + 1
         first = 0
         if begin > line_limit and (newline := buffer.find(b"\n", unsearched)) > line_limit:
-            yield LongLine(bytes(whole[: min(newline, RAW_LIMIT)]), newline, line_limit)
+            yield LongLine(bytes(view[: min(newline, RAW_LIMIT)]), newline, line_limit)
             first = newline + 1
         if begin > first:
-            yield whole[first:begin]
+            yield view[first:begin]
     if end:
         # The bytes read for the BOM may end in a newline.
         closed = buffer[end - 1] == _NEWLINE
         buffer[end] = _NEWLINE
-        yield whole[: end if closed else end + 1]
+        yield view[: end if closed else end + 1]
 
 
 def _past_line(stream: Any, buffer: bytearray, end: int, size: int, file: str, limit: int) -> tuple[LongLine, int, int]:
@@ -151,7 +151,7 @@ def _past_line(stream: Any, buffer: bytearray, end: int, size: int, file: str, l
 
 def pieces(content: bytes, size: int = CHUNK, line_limit: int = LINE_LIMIT) -> Iterator[memoryview | LongLine]:
     """Split whole lines in memory into pieces of about ``size`` bytes; see :func:`chunks`."""
-    whole, begin = memoryview(content), 0
+    view, begin = memoryview(content), 0
     while begin < len(content):
         end = content.find(b"\n", begin + size) + 1 or len(content)
         if end - begin > line_limit:
@@ -160,11 +160,11 @@ def pieces(content: bytes, size: int = CHUNK, line_limit: int = LINE_LIMIT) -> I
             length = end - last - content.endswith(b"\n", last, end)
             if length > line_limit:
                 if last > begin:
-                    yield whole[begin:last]
-                yield LongLine(bytes(whole[last : last + min(length, RAW_LIMIT)]), length, line_limit)
+                    yield view[begin:last]
+                yield LongLine(bytes(view[last : last + min(length, RAW_LIMIT)]), length, line_limit)
                 begin = end
                 continue
-        yield whole[begin:end]
+        yield view[begin:end]
         begin = end
 
 

@@ -112,8 +112,8 @@ def unpacked(stream: IO[bytes], file: str) -> Any:
     Raises DataError (65) where the name of the file promises a packing that its first bytes are not of.
     """
     head = first_bytes(stream)
-    if other := not_as_named(file, head):
-        name, observed = other
+    if mismatch := not_as_named(file, head):
+        name, observed = mismatch
         raise DataError(
             f"a {name} file is expected, as its name says",
             where=file,
@@ -133,7 +133,7 @@ def not_as_named(file: str, head: bytes) -> tuple[str, str] | None:
     """Return the packing that a file's name promises, and what its first bytes are, where these differ."""
     for name, ending, magic, _ in _READ:
         if head and file.endswith(ending) and not magic.match(head):
-            return name, f"{other} data" if (other := name_of(head)) else f"first bytes {head[:4].hex()}"
+            return name, f"{actual} data" if (actual := name_of(head)) else f"first bytes {head[:4].hex()}"
     return None
 
 

@@ -105,22 +105,22 @@ def _past(rows: int, pieces: Iterator[Any]) -> Iterator[Any]:
 def _plain(watched: _Watched, table: Table, columns: Sequence[str], width: int) -> Iterator[Any]:
     """By compiled code, where the text is so plain that nothing can be mistaken. Raises _Doubtful where it is not."""
     schema = arrow_schema(table, columns)
-    wanted = [(table.names.index(field.name), _KINDS[str(field.type)]) for field in schema]
-    if _plain_csv is None or len(wanted) > _plain_csv.MOST_COLUMNS:
+    kinds = [(table.names.index(field.name), _KINDS[str(field.type)]) for field in schema]
+    if _plain_csv is None or len(kinds) > _plain_csv.MOST_COLUMNS:
         raise _Doubtful
-    rest, is_first = b"", True
+    remaining, is_first = b"", True
     while piece := watched.text(_PLAIN_BLOCK):
-        text = rest + piece
+        text = remaining + piece
         if is_first:
             text, is_first = text.removeprefix(BOM), False
         cut = text.rfind(b"\n") + 1
-        text, rest = text[:cut], text[cut:]
-        if len(rest) > RECORD_LIMIT:
+        text, remaining = text[:cut], text[cut:]
+        if len(remaining) > RECORD_LIMIT:
             raise _Doubtful
         if text:
-            yield _table(_plain_csv.columns_of(text, width, wanted), text, schema)
-    if rest:
-        yield _table(_plain_csv.columns_of(rest + b"\n", width, wanted), rest, schema)
+            yield _table(_plain_csv.columns_of(text, width, kinds), text, schema)
+    if remaining:
+        yield _table(_plain_csv.columns_of(remaining + b"\n", width, kinds), remaining, schema)
 
 
 def _table(result: Any, text: bytes, schema: Any) -> Any:
@@ -171,8 +171,8 @@ def _slow(
 ) -> Iterator[Any]:
     import pyarrow as pa
 
-    places = {column.name: position for position, column in enumerate(table.columns)}
-    wanted: list[tuple[int, Column]] = [(places[name], table.columns[places[name]]) for name in columns]
+    position_of = {column.name: position for position, column in enumerate(table.columns)}
+    needed: list[tuple[int, Column]] = [(position_of[name], table.columns[position_of[name]]) for name in columns]
     schema = arrow_schema(table, columns)
     numbered = islice(enumerate(rows, 1), done, None)
     while chunk := list(islice(numbered, _SLOW_ROWS)):
@@ -182,7 +182,7 @@ def _slow(
             pa.array(
                 [value(fields[position], column, file, row) for row, fields in chunk], schema.field(column.name).type
             )
-            for position, column in wanted
+            for position, column in needed
         ]
         yield pa.Table.from_arrays(arrays, schema=schema)
 
@@ -211,12 +211,12 @@ class _Watched(io.RawIOBase):
 
         Raises DataError (65) for a file without newlines.
         """
-        wanted = SAMPLE
+        size = SAMPLE
         while True:
-            piece = self.read_raw(wanted - len(self._start))
+            piece = self.read_raw(size - len(self._start))
             self._start += piece
             is_whole = not piece
-            if is_whole or len(self._start) >= wanted:
+            if is_whole or len(self._start) >= size:
                 lines = _split(self._start)
                 first_records = list(islice(records(lines, self._file, is_whole=is_whole), SAMPLE_RECORDS))
                 if first_records or is_whole:
@@ -224,7 +224,7 @@ class _Watched(io.RawIOBase):
                 if b"\n" not in self._start and self._start.count(b"\r") > 1:
                     raise carriage_returns(table, self._file)
                 # The first record is longer than that.
-                wanted *= 4
+                size *= 4
 
     def read(self, size: int = -1) -> bytes:
         """Return the next bytes, as pyarrow asks for them.
@@ -245,12 +245,12 @@ class _Watched(io.RawIOBase):
             return piece
         return self.read_raw(size)
 
-    def _look(self, whole: bytes, piece: bytes) -> None:
-        if b"\r" in whole and whole.count(b"\r") - whole.endswith(b"\r") != whole.count(b"\r\n"):
+    def _look(self, start: bytes, piece: bytes) -> None:
+        if b"\r" in start and start.count(b"\r") - start.endswith(b"\r") != start.count(b"\r\n"):
             raise _Doubtful
         if b'"' in piece:
-            self._quotes += piece.count(b'"') - whole.count(b'\\"')
-        self._escapes = self._escapes or b"\\\\" in whole
+            self._quotes += piece.count(b'"') - start.count(b'\\"')
+        self._escapes = self._escapes or b"\\\\" in start
 
     def check_quotes(self) -> None:
         """After the end: raise _Doubtful where a quote that nothing closes may have swallowed rows."""
@@ -277,17 +277,17 @@ class _Watched(io.RawIOBase):
 
 def _lines(watched: _Watched) -> Iterator[bytes]:
     """Yield the text line by line, each with its newline; only ``\\n`` ends one."""
-    rest = b""
+    remaining = b""
     while piece := watched.read_raw(BLOCK):
-        lines = _split(rest + piece)
+        lines = _split(remaining + piece)
         # A line that is too long goes on as it is, for the error to name its row.
-        rest = b"" if lines[-1].endswith(b"\n") or len(lines[-1]) > RECORD_LIMIT else lines.pop()
+        remaining = b"" if lines[-1].endswith(b"\n") or len(lines[-1]) > RECORD_LIMIT else lines.pop()
         yield from lines
-    if rest:
-        yield rest
+    if remaining:
+        yield remaining
 
 
 def _split(text: bytes) -> list[bytes]:
     """Lines with their newlines, at ``\\n`` only; the last one may lack it."""
-    *whole, last = text.split(b"\n")
-    return [line + b"\n" for line in whole] + ([last] if last else [])
+    *complete, last = text.split(b"\n")
+    return [line + b"\n" for line in complete] + ([last] if last else [])
