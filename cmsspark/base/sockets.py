@@ -160,6 +160,11 @@ class DeadlineSocket:
             except (BlockingIOError, ssl.SSLWantWriteError):
                 # A server that refuses may answer and read no further.
                 await_ready(self._connection, select.POLLOUT | select.POLLIN, until, self._clock)
+            except (ConnectionError, ssl.SSLEOFError):
+                # The server has closed. Why may have arrived before: an answer, or with TLS 1.3 a refused certificate.
+                if self.is_idle():
+                    raise
+                return False
         self.is_sent = True
         return True
 
