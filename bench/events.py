@@ -21,7 +21,7 @@ import numpy as np
 from bench.peers import events_higher_order
 from cmsspark.apps.events.definition import default_definition
 from cmsspark.apps.events.demo_files import MODELS, make_events, write_tree
-from cmsspark.apps.events.parts import matrix_of, sample_parts
+from cmsspark.apps.events.parts import sample_parts, to_matrix
 from cmsspark.apps.events.prepare_task import PrepareTask, RangeResult, run_tasks
 from cmsspark.apps.events.root_files import EntryRange, bytes_of
 from cmsspark.apps.events.topology import TOPOLOGY
@@ -84,7 +84,7 @@ def difference(spark: Any, folder: Path, written: Path) -> tuple[int, float]:
         table = pq.read_table(part)
         if not table["file"][0].as_py().endswith("qcd.root"):
             continue
-        hlf, matrix = matrix_of(table["hlf"], TOPOLOGY.hlf_count), matrix_of(table["low_level"], TOPOLOGY.matrix)
+        hlf, matrix = to_matrix(table["hlf"], TOPOLOGY.hlf_count), to_matrix(table["low_level"], TOPOLOGY.matrix)
         for place, entry in enumerate(table["entry"].to_pylist()):
             if entry in theirs:
                 compared += 1

@@ -24,7 +24,7 @@ from cmsspark.base.errors import InputMissing, UsageError
 from cmsspark.base.periods import Interval, Period, between, named, options, spans
 from cmsspark.base.resources import resource
 from cmsspark.base.text.plurals import number_of
-from cmsspark.cli.options import settings_of, store_of
+from cmsspark.cli.options import require_store, settings_of
 from cmsspark.engines.session import has_session
 from cmsspark.engines.session import session as _session
 from cmsspark.filesystems.opening import files_for
@@ -82,7 +82,7 @@ def read(
     from cmsspark.store.stored_columns import table_rows
 
     settings = settings_of(settings_file)
-    store = store_of(fout, settings)
+    store = require_store(fout, settings)
     job = job_of_table(table)
     name = job.name if table in job.aliases else table
     names = read_columns(name, columns)
@@ -132,7 +132,7 @@ def sql(
     from cmsspark.store.stored_columns import existing_store
 
     settings = settings_of(settings_file)
-    store = store_of(fout, settings)
+    store = require_store(fout, settings)
     with Database(store, files=existing_store(_files(store, settings), store)) as database:
         result = database.query(query, parameters, max_rows=max_rows, max_seconds=max_seconds)
     return _converted(result.table, to)
@@ -148,7 +148,7 @@ def days(table: str = "data_aggregation", *, fout: str | None = None, settings_f
     from cmsspark.store.stored_columns import stored_days
 
     settings = settings_of(settings_file)
-    store = store_of(fout, settings)
+    store = require_store(fout, settings)
     return stored_days(_files(store, settings), store, job_of_table(table).name)
 
 
@@ -251,7 +251,7 @@ def table(name: str, day: str, *, fout: str | None = None, settings_file: str | 
     from cmsspark.store.separate_counts import separated_in_spark
 
     spark = session()
-    store = store_of(fout, settings_of(settings_file))
+    store = require_store(fout, settings_of(settings_file))
     files = files_for(store, spark)
     current_table = current(files, store, job_of_table(name).name, name, parse_day(day))
     check_table(files, current_table, name)

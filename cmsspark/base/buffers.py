@@ -121,7 +121,7 @@ def to_numpy(column: pa.Array | pa.ChunkedArray, kind: type[np.generic], null: i
     return parts[1] if len(parts) == 2 else np.concatenate(parts)
 
 
-def texts_of(column: pa.Array | pa.ChunkedArray) -> Iterator[tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]]:
+def to_texts(column: pa.Array | pa.ChunkedArray) -> Iterator[tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]]:
     """For each chunk of a string column: its offsets (one more than texts), and the bytes they point into."""
     for chunk in _chunks(column):
         if len(chunk):

@@ -82,12 +82,12 @@ def _translated(message: str, file: ConfigFile, kind: Any, key: Key, values: Any
     for name, number, is_entry in _STEP.findall(path.rstrip("`")):
         in_list = bool(number)
         if is_entry:
-            kind = _value_of(kind)
+            kind = _find_value(kind)
             name = _wrong_entry(values, kind)
             key, names, values = (*key, name), (*names, name), values[name]
             continue
         values = values[int(number)] if number else values[name]
-        kind = _element(kind) if number else _field_of(kind, name)
+        kind = _element(kind) if number else _find_field(kind, name)
         key, names = (*key, number or name), names if number else (*names, name)
     dotted = ".".join(names)
     if unknown := _UNKNOWN.fullmatch(reason):
@@ -130,7 +130,7 @@ def _names(kind: Any) -> list[str]:
     return list(_fields(kind))
 
 
-def _field_of(kind: Any, name: str) -> Any:
+def _find_field(kind: Any, name: str) -> Any:
     return _fields(kind).get(name)
 
 
@@ -139,7 +139,7 @@ def _element(kind: Any) -> Any:
     return get_args(lists[0])[0] if lists else None
 
 
-def _value_of(kind: Any) -> Any:
+def _find_value(kind: Any) -> Any:
     mappings = [member for member in _members(kind) if get_origin(member) is dict]
     return get_args(mappings[0])[1] if mappings else None
 

@@ -42,13 +42,13 @@ def print_outcome(
         if as_json:
             click.echo(json_text(_failed(job, interval, error), indent=1))
         raise
-    outcome = outcome_of(job, interval, done)
+    outcome = describe_outcome(job, interval, done)
     if folder is not None:
         outcome["uri"] = _uri(join(done.path, folder) if folder else done.path)
     click.echo(json_text(outcome, indent=1) if as_json else outcome["uri"])
 
 
-def outcome_of(job: str, interval: Interval, done: CurrentTable) -> dict[str, Any]:
+def describe_outcome(job: str, interval: Interval, done: CurrentTable) -> dict[str, Any]:
     """Return the outcome of a stored run: ``done.path`` is the run's folder."""
     manifest = done.manifest
     tables = {

@@ -176,7 +176,7 @@ def listed(text: str | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name.strip() for name in (text or "").split(",") if name.strip()))
 
 
-def store_of(fout: str | None, settings: Settings) -> str:
+def require_store(fout: str | None, settings: Settings) -> str:
     """Return the store: ``--fout`` or the settings'. Raises UsageError (2) where neither names one."""
     chosen = fout or settings.store
     if not chosen:

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from cmsspark.base.buffers import texts_of
+from cmsspark.base.buffers import to_texts
 from cmsspark.base.compiled import compiled
 from cmsspark.base.errors import DataError, OutputError, os_error_number
 from cmsspark.base.exact_integers import Longs
@@ -55,7 +55,7 @@ name_hash: Hash = xxhash.xxh64_intdigest
 check_hash: Hash = partial(xxhash.xxh64_intdigest, seed=CHECK_SEED)
 
 
-def hashes_of(names: Iterable[bytes], count: int, hash_name: Hash = name_hash) -> Hashes:
+def hash_all(names: Iterable[bytes], count: int, hash_name: Hash = name_hash) -> Hashes:
     """Return the hashes of ``count`` names, in order."""
     return np.fromiter(map(hash_name, names), np.uint64, count)
 
@@ -65,11 +65,11 @@ def hashes_in(column: pa.ChunkedArray, hash_name: Hash = name_hash) -> Hashes:
     seed = {name_hash: 0, check_hash: CHECK_SEED}.get(hash_name)
     parts = [np.zeros(0, np.uint64)]
     if _hashed is not None and seed is not None:
-        parts += [_hashed.hashes_of_texts(ends, content, seed) for ends, content in texts_of(column)]
+        parts += [_hashed.hashes_of_texts(ends, content, seed) for ends, content in to_texts(column)]
     else:
         for chunk in column.chunks:
             names = chunk.to_pylist()
-            parts.append(hashes_of((name.encode() for name in names), len(names), hash_name))
+            parts.append(hash_all((name.encode() for name in names), len(names), hash_name))
     hashes: Hashes = np.concatenate(parts)
     return hashes
 
@@ -132,7 +132,7 @@ class Catalogue:
 
     def lookup(self, names: list[bytes]) -> Numbers:
         """Return the pair number of each file name (UTF-8 bytes), ``NOT_THERE`` where the catalogue has none."""
-        return self.lookup_hashes(hashes_of(names, len(names), self.hash_name), names.__getitem__)
+        return self.lookup_hashes(hash_all(names, len(names), self.hash_name), names.__getitem__)
 
     def lookup_hashes(self, hashes: Hashes, name: Callable[[int], bytes]) -> Numbers:
         """As :meth:`lookup`, for hashes; ``name`` returns the name of a row whose hash other names share."""
@@ -149,7 +149,7 @@ class Catalogue:
     def _pairs_of(self, hashes: Hashes) -> Numbers:
         """Return the pair of each hash, without a check for other names with that hash."""
         if _hashed is not None:
-            bits = bits_of(len(self.hashes))
+            bits = choose_bits(len(self.hashes))
             try:
                 pairs = _hashed.pairs_of(hashes, self.hashes, self.pairs, self.starts, bits, NOT_THERE)
             except ValueError as error:
@@ -177,20 +177,20 @@ class Catalogue:
         return names
 
 
-def bits_of(count: int) -> int:
+def choose_bits(count: int) -> int:
     """Return the number of first bits that divide ``count`` hashes into groups of about eight."""
     return max(1, min(32, (count // 8).bit_length()))
 
 
 def starts_of(pieces: Iterable[Hashes], count: int) -> npt.NDArray[np.uint32]:
-    """Return where, in ``count`` ascending hashes, those with each beginning of :func:`bits_of` bits begin; and how
+    """Return where, in ``count`` ascending hashes, those with each beginning of :func:`choose_bits` bits begin; and how
     many there are. The hashes come in pieces.
 
     Raises ValueError for more than an index holds.
     """
     if count >= 2**32:
         raise ValueError("an index of more than 2^32 names: give --join shuffle")
-    bits = bits_of(count)
+    bits = choose_bits(count)
     starts = np.zeros((1 << bits) + 1, np.uint32)
     for piece in pieces:
         beginnings = (piece >> np.uint64(64 - bits)).astype(np.int64)

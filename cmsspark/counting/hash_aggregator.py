@@ -9,7 +9,7 @@ import numpy as np
 
 from cmsspark.base.access import AccessBatch, Group, Quarantined
 from cmsspark.base.buffers import dictionary_array, from_numpy
-from cmsspark.counting.catalogue import Replicas, check_hash, hashes_of
+from cmsspark.counting.catalogue import Replicas, check_hash, hash_all
 from cmsspark.counting.pre_aggregate import (
     ACCESS,
     StreamAggregator,
@@ -44,8 +44,8 @@ class HashAggregator(StreamAggregator):
         all_rows = np.arange(len(names))
         self._parts.append(
             {
-                "hash": hashes_of(names, len(names)).view(np.int64),
-                "check": hashes_of(names, len(names), check_hash).view(np.int64),
+                "hash": hash_all(names, len(names)).view(np.int64),
+                "check": hash_all(names, len(names), check_hash).view(np.int64),
                 "bin": np.array([_UNMATCHED.index(unmatched_bin(lfn)) for lfn in batch.lfns], np.int64),
                 **collect_measures(batch, all_rows),
             }

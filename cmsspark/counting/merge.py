@@ -20,7 +20,7 @@ from cmsspark.base.schemas import Table
 from cmsspark.counting.packing import Codes, pack
 from cmsspark.counting.pre_aggregate import ACCESS, QUARANTINE
 from cmsspark.counting.site_pairs import PAIR, PAIR_KEYS, SCAN_COLUMNS
-from cmsspark.counting.sums import Nullable, in_seconds, runs_of, sum_by_key
+from cmsspark.counting.sums import Nullable, find_runs, in_seconds, sum_by_key
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -143,7 +143,7 @@ class Rows:
     def merged(self, keys: Sequence[str], *, is_capped: bool = False) -> Rows:
         """Return the rows with each combination of ``keys`` once, in their order, and the sums added up."""
         packed, _ = pack([self.keys[key] for key in keys], len(self))
-        runs = runs_of(packed)
+        runs = find_runs(packed)
         sums = sum_by_key(runs, self.sums, is_capped=is_capped)
         return Rows(self.texts, {key: self.keys[key][runs.first] for key in keys}, sums)
 
@@ -163,10 +163,10 @@ class Rows:
 
     def _column(self, name: str, day: date) -> pa.Array:
         if name in self.keys:
-            return self._texts_of(name, self.texts[name])
+            return self._decode_texts(name, self.texts[name])
         if name in DERIVED:
             rule = DERIVED[name]
-            return self._texts_of(
+            return self._decode_texts(
                 rule.source, [None if text is None else rule.of(text) for text in self.texts[rule.source]]
             )
         if name in SECONDS:
@@ -181,7 +181,7 @@ class Rows:
             return buffers.from_numpy(np.full(len(self), dates.start_ms(day), np.int64))
         return buffers.from_numpy(*self.sums[name])
 
-    def _texts_of(self, key: str, texts: Sequence[str | None]) -> pa.Array:
+    def _decode_texts(self, key: str, texts: Sequence[str | None]) -> pa.Array:
         return buffers.array(texts, "string").take(buffers.from_numpy(self.keys[key]))
 
 

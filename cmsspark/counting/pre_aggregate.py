@@ -20,7 +20,7 @@ from cmsspark.base.exact_integers import Longs
 from cmsspark.counting import prefixes
 from cmsspark.counting.catalogue import NOT_THERE, Catalogue, Hashes, Numbers, Replicas, site_hashes
 from cmsspark.counting.site_pairs import SitePairs
-from cmsspark.counting.sums import runs_of, sum_runs
+from cmsspark.counting.sums import find_runs, sum_runs
 from cmsspark.sources.registry import STREAMS_NAMING_READERS
 
 if TYPE_CHECKING:
@@ -282,7 +282,7 @@ def pre_aggregate(columns: Columns, first: str, second: str, stream: str) -> Col
     high, low = require(columns[first]), require(columns[second])
     width = int(low.max()) + 1 if len(low) else 1
     packed = high * width + low
-    runs = runs_of(packed)
+    runs = find_runs(packed)
     keys = packed[runs.first]
     sums: Columns = {first: keys // width, second: keys % width}
     for name, values in columns.items():

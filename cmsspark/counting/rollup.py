@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from cmsspark.base.names import DERIVED
 from cmsspark.counting.packing import Codes, Unpack, distinct, joined, pack, rank_values, starts_of
-from cmsspark.counting.sums import Nullable, in_seconds, runs_of, sum_by_key
+from cmsspark.counting.sums import Nullable, find_runs, in_seconds, sum_by_key
 
 #: Keys that partials have. The keys in ``DERIVED`` are computed from one of them.
 STORED: Final = ("stream", "dataset_name", "site_name", "app")
@@ -294,7 +294,7 @@ def _whole_numbers(column: pl.Series) -> pl.Series:
 def _summed(rows: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
     """Return the sums of each ``key``, null where all values are null. Raises DataError (65) if one exceeds 64 bits."""
     keys = rows["key"].to_numpy()
-    runs = runs_of(keys)
+    runs = find_runs(keys)
     columns = {name: _nullable(rows[name]) for name in names}
     sums = sum_by_key(runs, columns, "look for absurd sizes with cmsspark diff, day by day")
     series = [

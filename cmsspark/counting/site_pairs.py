@@ -45,7 +45,7 @@ class SitePairs:
 
     def add(self, groups: list[Group], datasets: Longs, catalogue: Catalogue, accesses: Mapping[str, Any]) -> None:
         """Add accesses: the ``group`` of each, its dataset's number in the catalogue, and its measures."""
-        tiers = self._tiers_of(datasets, catalogue)
+        tiers = self._find_tiers(datasets, catalogue)
         pairs = self._pairs_of(groups, accesses["group"])
         self._parts.append(self._summed({**accesses, "tier": tiers, "pair": pairs}))
 
@@ -97,7 +97,7 @@ class SitePairs:
         self._pair_of_group = np.append(self._pair_of_group, np.array(new, np.int64))
         return self._pair_of_group[numbers]
 
-    def _tiers_of(self, datasets: Longs, catalogue: Catalogue) -> Longs:
+    def _find_tiers(self, datasets: Longs, catalogue: Catalogue) -> Longs:
         missing = int(datasets.max()) + 1 - len(self._tier_of_dataset)
         if missing > 0:
             self._tier_of_dataset = np.append(self._tier_of_dataset, np.full(missing, -1, np.int64))

@@ -42,7 +42,7 @@ class Runs(NamedTuple):
         return self.order[self.starts]
 
 
-def runs_of(keys: npt.NDArray[np.signedinteger]) -> Runs:
+def find_runs(keys: npt.NDArray[np.signedinteger]) -> Runs:
     """Return the runs of equal keys."""
     order = np.argsort(keys)
     in_order = keys[order]

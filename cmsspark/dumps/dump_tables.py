@@ -19,10 +19,10 @@ from typing import IO, TYPE_CHECKING, Final, TypeVar, cast
 from cmsspark.base.errors import DataError, NotReady
 from cmsspark.base.schemas import Table, input_table
 from cmsspark.dumps.hdfs_parts import client_for, divided, name_of, open_lines
-from cmsspark.engines.cores import cores_of
+from cmsspark.engines.cores import count_cores
 from cmsspark.engines.explicit_files import read_exact_files
 from cmsspark.engines.scan import SPARK_TASK_BYTES
-from cmsspark.engines.tasks import weight_of
+from cmsspark.engines.tasks import weigh
 from cmsspark.filesystems.hdfs import LineRange, RemoteFiles
 from cmsspark.filesystems.storage import AWAY, is_local, local_path
 from cmsspark.sources.dumps import Dump
@@ -104,9 +104,9 @@ def table_source(
     table = input_table(f"{dump.kind}/{name}")
     files = [file for file in dump.tables[name] if file.size]
     schema = arrow_schema(table, columns)
-    weight = sum(weight_of(file.path, file.size) for file in files)
+    weight = sum(weigh(file.path, file.size) for file in files)
     if feed != "spark" and (remote := remote or client_for(spark, files)) is not None:
-        ranges = pack_ranges(files, cores_of(spark))
+        ranges = pack_ranges(files, count_cores(spark))
         numbers = spark.range(0, len(ranges), 1, max(1, len(ranges)))
         return TableSource(
             numbers.toDF("number"), _ReadLineRanges(ranges, table, tuple(columns), remote), schema, weight
@@ -114,7 +114,7 @@ def table_source(
     if feed == "auto":
         feed = "direct" if all(is_local(file.path) for file in files) else "spark"
     if feed == "direct" or not files:
-        tasks = pack_files(files, cores_of(spark))
+        tasks = pack_files(files, count_cores(spark))
         numbers = spark.range(0, len(tasks), 1, max(1, len(tasks)))
         return TableSource(numbers.toDF("number"), _ReadFiles(tasks, table, tuple(columns)), schema, weight)
     return TableSource(_lines(spark, files), _ReadLines(table, tuple(columns)), schema, weight)
@@ -122,7 +122,7 @@ def table_source(
 
 def pack_files(files: Iterable[InputFile], cores: int, task_bytes: int = TASK_BYTES) -> list[tuple[str, ...]]:
     """Return the paths of each task. Tasks have about even size; there are at least as many as cores or files."""
-    weighed = [(weight_of(file.path, file.size), file.path) for file in files]
+    weighed = [(weigh(file.path, file.size), file.path) for file in files]
     return _packed(weighed, min(task_bytes, sum(weight for weight, _ in weighed) // max(1, cores)))
 
 

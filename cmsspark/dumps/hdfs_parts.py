@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Final, cast
 
 from cmsspark.engines.hdfs_scan import SCHEME
-from cmsspark.engines.tasks import weight_of
-from cmsspark.filesystems.hdfs import LineRange, RemoteFile, RemoteFiles, client_of, hdfs_errors, open_whole
+from cmsspark.engines.tasks import weigh
+from cmsspark.filesystems.hdfs import LineRange, RemoteFile, RemoteFiles, choose_client, hdfs_errors, open_whole
 from cmsspark.sources.formats.packings import is_packed_name, unpacker
 from cmsspark.sources.listing import InputFile
 
@@ -28,7 +28,7 @@ _HEAD_BYTES: Final = 10
 def client_for(spark: SparkSession, files: Iterable[InputFile]) -> RemoteFiles | None:
     """Return what opens the files in the workers where all are on HDFS and the client is used; otherwise None."""
     paths = [file.path for file in files]
-    return client_of(spark) if paths and all(path.startswith(SCHEME) for path in paths) else None
+    return choose_client(spark) if paths and all(path.startswith(SCHEME) for path in paths) else None
 
 
 def divided(files: Iterable[InputFile], task_bytes: int) -> list[tuple[int, LineRange]]:
@@ -42,7 +42,7 @@ def divided(files: Iterable[InputFile], task_bytes: int) -> list[tuple[int, Line
         starts = [file.size * number // count for number in range(count)]
         for start, end in zip(starts, [*starts[1:], None], strict=True):
             size = (file.size if end is None else end) - start
-            parts.append((weight_of(file.path, size), LineRange(file.path, start, end)))
+            parts.append((weigh(file.path, size), LineRange(file.path, start, end)))
     return parts
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from cmsspark.base.buffers import array, flags, from_numpy, is_there, texts_of, to_numpy
+from cmsspark.base.buffers import array, flags, from_numpy, is_there, to_numpy, to_texts
 from cmsspark.base.exact_integers import Longs
 from cmsspark.counting.catalogue import Hashes
 
@@ -69,7 +69,7 @@ def unpack(key: int, kind: str, packed: bytes) -> KeyedRows:
 
 
 def _text_columns(texts: pa.Array) -> Iterator[npt.NDArray[Any]]:
-    ends, content = next(iter(texts_of(texts)), (np.zeros(1, np.int32), np.zeros(0, np.uint8)))
+    ends, content = next(iter(to_texts(texts)), (np.zeros(1, np.int32), np.zeros(0, np.uint8)))
     yield ends - ends[0]
     yield content[ends[0] : ends[-1]]
     yield is_there(texts)

@@ -20,7 +20,7 @@ from cmsspark.base.errors import DataError, OutputError
 from cmsspark.base.schemas import Table, input_table
 from cmsspark.dumps.keyed_rows import KeyedRows, Mapper, Merge, unpack
 from cmsspark.dumps.rucio_scan import OpenRange, RucioScan, open_local
-from cmsspark.engines.tasks import weight_of
+from cmsspark.engines.tasks import weigh
 from cmsspark.filesystems.storage import is_local, local_path
 from cmsspark.sources.dumps import Dump
 from cmsspark.sources.formats.sqoop_csv import arrow_schema, read_table
@@ -74,7 +74,7 @@ class ProcessTransport:
         # The largest first, so that no process waits for a large one at the end.
         files = sorted((file for file in dump.tables[name] if file.size), key=lambda file: -file.size)
         parts = [partial(_read_part, table, tuple(columns), file.path) for file in files]
-        return PartSource(parts, sum(weight_of(file.path, file.size) for file in files), arrow_schema(table, columns))
+        return PartSource(parts, sum(weigh(file.path, file.size) for file in files), arrow_schema(table, columns))
 
     def ranges(self, scan: RucioScan) -> list[PartSource]:
         """See :class:`cmsspark.dumps.dump_plan.Transport`. Files of other file systems stay whole."""

@@ -17,7 +17,7 @@ from cmsspark.dumps.forward_stream import ForwardStream
 from cmsspark.dumps.rucio_scan import WEIGHT, OpenRange, RucioScan, open_local
 from cmsspark.engines.explicit_files import read_exact_files
 from cmsspark.engines.hdfs_scan import SCHEME
-from cmsspark.filesystems.hdfs import RemoteFiles, client_of, open_whole
+from cmsspark.filesystems.hdfs import RemoteFiles, choose_client, open_whole
 from cmsspark.filesystems.storage import is_local
 from cmsspark.sources.formats.avro_ranges import open_container
 
@@ -47,7 +47,7 @@ def range_sources(
     """
     files = scan.files
     is_hdfs = all(file.path.startswith(SCHEME) for _, file in files)
-    client = (remote or client_of(spark)) if is_hdfs and files else None
+    client = (remote or choose_client(spark)) if is_hdfs and files else None
     is_local_dump = all(is_local(file.path) for _, file in files)
     if not files or (feed != "spark" and (feed == "direct" or is_local_dump or client is not None)):
         ranges = [(table, file.path, first) for table, file in files for first in range(0, file.size, range_bytes)]

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def cores_of(spark: SparkSession) -> int:
+def count_cores(spark: SparkSession) -> int:
     """Return the most cores that the application may get."""
     conf = spark.sparkContext.getConf()
     if conf.get("spark.dynamicAllocation.enabled", "false") != "true":

@@ -25,7 +25,7 @@ def map_tasks(
         return [work(shared, item) for item in items]
     if not items:
         return []
-    from cmsspark.engines.session import cause_of
+    from cmsspark.engines.session import unwrap_cause
 
     sent = spark.sparkContext.broadcast((shared, list(items)))
 
@@ -42,7 +42,7 @@ def map_tasks(
     try:
         rows = spark.range(0, count, 1, count).mapInArrow(batches, "number long, result string").collect()
     except Exception as error:
-        raise cause_of(error) from None
+        raise unwrap_cause(error) from None
     finally:
         sent.unpersist()
     results = {row["number"]: json.loads(row["result"]) for row in rows}

@@ -16,7 +16,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 from cmsspark.counting.htcondor_jobs import JOB_COLUMNS
-from cmsspark.engines.cores import cores_of
+from cmsspark.engines.cores import count_cores
 from cmsspark.engines.explicit_files import read_exact_files
 from cmsspark.engines.hdfs_scan import is_on_hdfs, scan_hdfs
 from cmsspark.engines.tasks import (
@@ -30,7 +30,7 @@ from cmsspark.engines.tasks import (
     spark_schema,
     total_weight,
 )
-from cmsspark.filesystems.hdfs import RemoteFiles, client_of
+from cmsspark.filesystems.hdfs import RemoteFiles, choose_client
 from cmsspark.filesystems.storage import is_local
 from cmsspark.sources.formats.packings import is_packed_name
 from cmsspark.sources.registry import STREAMS_OF_JOBS
@@ -72,12 +72,12 @@ def scan(
     (65) for a damaged file.
     """
     on_disk, on_hdfs, through_spark = _by_feed(streams, feed)
-    if on_hdfs and remote is None and (remote := client_of(spark)) is None:
+    if on_hdfs and remote is None and (remote := choose_client(spark)) is None:
         through_spark += on_hdfs
         on_hdfs = []
     parts = []
     if on_disk:
-        tasks = pack_tasks(on_disk, cores_of(spark), TASK_BYTES)
+        tasks = pack_tasks(on_disk, count_cores(spark), TASK_BYTES)
         numbers = spark.range(0, len(tasks), 1, max(1, len(tasks)))
         parts.append(numbers.mapInArrow(_DirectTask(tasks, context), _schema(on_disk, context)))
     is_whole = are_passed_whole(through_spark)
@@ -121,7 +121,7 @@ def set_sizes(spark: SparkSession, weight: int, files: int = 0, *, is_packed: bo
 
     ``is_packed``: the files are packed, and a task may get all of its files at once.
     """
-    size = choose_task_bytes(weight + files * OPEN_BYTES, cores_of(spark))
+    size = choose_task_bytes(weight + files * OPEN_BYTES, count_cores(spark))
     if is_packed:
         size = min(size // GZIP_FACTOR, _WHOLE_TASK_BYTES)
     for name, value in {

@@ -96,7 +96,7 @@ def _is_submitted() -> bool:
     return "SPARK_ENV_LOADED" in os.environ or "PYSPARK_GATEWAY_PORT" in os.environ
 
 
-def cause_of(error: Exception) -> Exception:
+def unwrap_cause(error: Exception) -> Exception:
     """Return the error of ours that a task raised, taken out of what Spark wraps around it, or that one of Spark's own
     comes to; else ``error`` itself.
     """

@@ -155,17 +155,17 @@ def _replicas(folder: Path) -> Replicas:
 
 def total_weight(streams: Iterable[StreamFiles]) -> int:
     """Return the decompressed bytes of the streams' files, about."""
-    return sum(weight_of(path, size) for stream in streams for path, size in stream.files)
+    return sum(weigh(path, size) for stream in streams for path, size in stream.files)
 
 
-def weight_of(path: str, size: int) -> int:
+def weigh(path: str, size: int) -> int:
     """Return the decompressed bytes of a file of ``size`` bytes, about."""
     return size * (GZIP_FACTOR if is_packed_name(path) else 1)
 
 
 def pack_tasks(streams: Iterable[StreamFiles], cores: int, task_bytes: int) -> list[Task]:
     """Pack the files into tasks of about even size, the largest first. A task has files of one stream."""
-    weighed = [(stream, [(path, weight_of(path, size), size) for path, size in stream.files]) for stream in streams]
+    weighed = [(stream, [(path, weigh(path, size), size) for path, size in stream.files]) for stream in streams]
     limit = max(1, min(task_bytes, total_weight(stream for stream, _ in weighed) // max(1, cores * ROUNDS)))
     packed: list[Task] = []
     for stream, files in weighed:

@@ -252,7 +252,7 @@ def _hadoop_errors(path: str, *, writing: bool = False) -> Iterator[None]:
         reason = (str(error.java_exception.getMessage()) or name).splitlines()[0]
         if (refused := kerberos.refused(f"{name}: {error.java_exception.getMessage()}")) is not None:
             raise refused from None
-        if (from_store := object_stores.error_of(path, name, reason)) is not None:
+        if (from_store := object_stores.convert_error(path, name, reason)) is not None:
             raise from_store from None
         if name.endswith("AccessControlException"):
             raise NotAllowed("access is refused", where=path, found=reason) from None

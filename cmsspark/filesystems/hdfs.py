@@ -95,7 +95,7 @@ def _connected(server: str, options: tuple[tuple[str, str], ...]) -> Any:
     return Client(f"hdfs://{server}" if server else None, dict(options))
 
 
-def client_of(spark: SparkSession) -> HdfsClient | None:
+def choose_client(spark: SparkSession) -> HdfsClient | None:
     """Return the client for the session's workers; None where Spark's JVM reads HDFS.
 
     That is where the extra is not installed beside the driver, where :data:`CLIENT_KEY` says so, and in a local session

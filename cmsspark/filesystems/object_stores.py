@@ -28,7 +28,7 @@ class BucketMissing(InputMissing):
     """There is no bucket of that name: what is missing is more than one file."""
 
 
-def error_of(path: str, name: str, reason: str) -> CmssparkError | None:
+def convert_error(path: str, name: str, reason: str) -> CmssparkError | None:
     """Return the error for an exception at a location in S3: of its class ``name``, with the first line of its message.
 
     SettingsError (78) without the client, NotAllowed (77) without or with wrong credentials, BucketMissing (66) for a

@@ -46,7 +46,7 @@ class SiteEntry:
     verdict: Verdict
 
 
-def verdict_of(manifest: Manifest) -> Verdict:
+def judge_day(manifest: Manifest) -> Verdict:
     """Return the verdict on a run: whether all records are in bins, all streams were there, and nothing unusual."""
     bins = manifest.reconciliation
     read = sum(sums["read"] for sums in bins.values()) if bins else None

@@ -63,9 +63,9 @@ def _of_day(files: Files, fout: str, job: str, table: str, day: date) -> dict[st
     return sums
 
 
-def title_of(job: Job, interval: Interval) -> str:
+def make_title(job: Job, interval: Interval) -> str:
     """Return the title of a page: what it is about, and when."""
-    label = when_of(interval)
+    label = format_when(interval)
     if job.name == "data_aggregation" or job.of_periods:
         return f"What CMS read {label}"
     if job.streams:
@@ -74,13 +74,13 @@ def title_of(job: Job, interval: Interval) -> str:
     return f"{job.about}, {label}"
 
 
-def when_of(interval: Interval) -> str:
+def format_when(interval: Interval) -> str:
     """Return the day or period in words.
 
     Example:
-        >>> when_of(date(2026, 1, 15))
+        >>> format_when(date(2026, 1, 15))
         'on 15 January 2026'
-        >>> when_of(between(date(2026, 11, 9), date(2026, 11, 15)))
+        >>> format_when(between(date(2026, 11, 9), date(2026, 11, 15)))
         'in week 46 of 2026 (9 to 15 November 2026)'
     """
     if not isinstance(interval, Period):

@@ -20,7 +20,7 @@ from cmsspark.base.text import progress_line
 from cmsspark.base.text.plurals import number_of
 from cmsspark.base.text.progress_line import ProgressLine
 from cmsspark.base.text.terminal import echo_table
-from cmsspark.cli.options import store_of
+from cmsspark.cli.options import require_store
 from cmsspark.filesystems.opening import files_for
 from cmsspark.filesystems.storage import LocalFiles, is_local
 from cmsspark.publish.destinations import locations
@@ -119,7 +119,7 @@ def _spec(request: PublishRequest, table: str, credentials: Any) -> DocumentSpec
 
 def find_stored_table(request: PublishRequest, table: str) -> CurrentTable:
     """Return the stored result to publish. Raises InputMissing (66) where the day is not stored."""
-    store = store_of(request.fout, request.settings)
+    store = require_store(request.fout, request.settings)
     if is_local(store):
         files: Any = LocalFiles()
     else:

@@ -19,7 +19,7 @@ from cmsspark.base.errors import DataError, InputMissing
 from cmsspark.base.schemas import stored_table
 from cmsspark.base.text.plurals import number_of
 from cmsspark.cli.job_output import output_options, print_outcome
-from cmsspark.cli.options import engine_option, job_options, settings_of, store_of, with_sources
+from cmsspark.cli.options import engine_option, job_options, require_store, settings_of, with_sources
 from cmsspark.engines.names import PROCESSES, SPARK
 from cmsspark.filesystems.opening import files_for
 from cmsspark.filesystems.storage import Files, LocalFiles
@@ -106,7 +106,7 @@ class DumpJob:
         def command(settings_file: str | None, fout: str | None, as_json: bool, **options: Any) -> None:
             settings = settings_of(settings_file)
             job = self if self.configured is None else self.configured(options, settings)
-            request = dump_request(JOBS[self.name], options, settings, store_of(fout, settings))
+            request = dump_request(JOBS[self.name], options, settings, require_store(fout, settings))
             print_outcome(self.name, request.day, as_json, lambda: run(job, request))
 
         for option in (*self.options, *((pattern_options,) if self.by_dataset else ())):
@@ -202,7 +202,7 @@ def _run_by_processes(day_run: DumpDayRun, dumps: list[Dump]) -> results.Current
 
 def _run_in_spark(day_run: DumpDayRun, dumps: list[Dump]) -> results.CurrentTable:
     from cmsspark.dumps.spark_transport import SparkTransport, send_table
-    from cmsspark.engines.session import cause_of, session
+    from cmsspark.engines.session import session, unwrap_cause
     from cmsspark.engines.spark_progress import log_page, spark_progress
     from cmsspark.run.dump_table import make_table
 
@@ -224,7 +224,7 @@ def _run_in_spark(day_run: DumpDayRun, dumps: list[Dump]) -> results.CurrentTabl
     try:
         return day_run.store(files, chosen, SPARK, write)
     except Exception as error:
-        raise cause_of(error) from None
+        raise unwrap_cause(error) from None
 
 
 def _readers() -> dict[str, Any]:

@@ -19,7 +19,7 @@ from cmsspark.dumps.rucio_scan import RucioScan, read_rses
 from cmsspark.dumps.spark_transport import SparkTransport
 from cmsspark.engines.job_work import HtcondorMergeSpec
 from cmsspark.engines.names import PROCESSES
-from cmsspark.engines.session import cause_of
+from cmsspark.engines.session import unwrap_cause
 from cmsspark.engines.spark_progress import log_page
 from cmsspark.engines.tasks import StreamFiles, TaskContext
 from cmsspark.filesystems.opening import files_for
@@ -174,7 +174,7 @@ class LogDayRun:
                 return store(run_now)
         except Exception as error:
             catalogue = self.opened.catalogue if self.opened else None
-            raise overflow.explained(cause_of(error), self.request, self.inputs, catalogue) from None
+            raise overflow.explained(unwrap_cause(error), self.request, self.inputs, catalogue) from None
 
     def context(self) -> TaskContext:
         """Return the context of all tasks."""

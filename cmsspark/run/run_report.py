@@ -73,12 +73,12 @@ def page_of_run(files: Files, fout: str, job: Job, manifest: Manifest, folder: s
     """Return the page of the run in ``folder``: what was read, in pictures, and then how it was counted."""
     contents = of_run(files, fout, job, manifest, folder)
     interval = named(manifest.period or manifest.day)
-    title = use_pictures.title_of(job, interval)
+    title = use_pictures.make_title(job, interval)
     if not use_pictures.has_use(job) or job.tables[0] not in manifest.tables:
         return page(contents, title, links=links)
     current = CurrentTable(join(folder, job.tables[0]), manifest)
     use = use_pictures.use_of_run(files, fout, job, current, interval)
-    return page(contents, title, facts(use), pictures(use, use_pictures.when_of(interval)), links)
+    return page(contents, title, facts(use), pictures(use, use_pictures.format_when(interval)), links)
 
 
 def of_run(files: Files, fout: str, job: Job, manifest: Manifest, folder: str) -> dict[str, Any]:

@@ -180,7 +180,7 @@ class EosDecoder(JsonDecoder):
             ),
             RecordSchema.of("G3", input_table("eos/g3").columns),
         )
-        return FormatVersions({schema.name: schema for schema in schemas}, _version_of)
+        return FormatVersions({schema.name: schema for schema in schemas}, _find_version)
 
     def decode_lines(self, lines: Content) -> list[Any]:
         """Return the records of lines in the layout that last succeeded. Raises msgspec's errors."""
@@ -237,7 +237,7 @@ def _is_shared(column: Column) -> bool:
     return column.name.startswith("metadata.") or column.name in ("data.raw", "data.real_timestamp")
 
 
-def _version_of(data: Any) -> tuple[str, Mapping[str, Any]] | None:
+def _find_version(data: Any) -> tuple[str, Mapping[str, Any]] | None:
     """Return the version of a record and its fields, by its ``data``."""
     if isinstance(data, str):
         inner = data[1:-1] if len(data) > 1 and data[0] == data[-1] == '"' else data

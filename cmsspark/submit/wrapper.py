@@ -17,7 +17,7 @@ from cmsspark.base import errors
 from cmsspark.base.compiled import OFF, STALE, unavailable_reason
 from cmsspark.base.errors import SettingsError, UsageError
 from cmsspark.base.resources import resource
-from cmsspark.cli.options import store_of
+from cmsspark.cli.options import require_store
 from cmsspark.settings import kerberos, pseudonyms
 from cmsspark.settings.settings import Settings, load_settings
 from cmsspark.store.job_index import Job, find_job
@@ -135,7 +135,7 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
         if command.is_on_yarn:
             yarn.check_nodes(environ)
         if "fout" in options:
-            store_of(options["fout"], settings)
+            require_store(options["fout"], settings)
     for note in command.notes:
         sys.stderr.write(f"run_spark: {note}\n")
     measure = watching.measuring(command, request, job, settings, environ)

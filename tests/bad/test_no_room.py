@@ -19,7 +19,7 @@ from cmsspark.apps.demo import make
 from cmsspark.base.errors import Exit, NotAllowed, NotReady, OutputError, as_ours
 from cmsspark.base.memory import is_shortage
 from cmsspark.base.schemas import stored_table
-from cmsspark.engines.session import cause_of
+from cmsspark.engines.session import unwrap_cause
 from cmsspark.store.stored_rows import stored_rows
 from tests.publish.days import row, store_day
 
@@ -132,7 +132,7 @@ def test_a_full_store_is_not_reported_as_spark_s_folder() -> None:
         full,
         OutputError("this cannot be written", where="/store/part-00000", found="No space left on device"),
     ):
-        found = cause_of(error)
+        found = unwrap_cause(error)
         assert isinstance(found, OutputError) and found.where == "/store/part-00000"
         assert "spark.local.dir" not in str(found)
     text = "java.io.IOException: No space left on device\n\tat {}"
@@ -140,9 +140,9 @@ def test_a_full_store_is_not_reported_as_spark_s_folder() -> None:
         "o.a.s.sql.execution.datasources.FileFormatWriter$.write",
         "o.a.h.mapreduce.lib.output.FileOutputCommitter.x",
     ):
-        found = cause_of(Exception(text.format(at)))
+        found = unwrap_cause(Exception(text.format(at)))
         assert isinstance(found, OutputError) and "spark.local.dir" not in str(found) and "store" in str(found)
-    spilling = cause_of(Exception(text.format("o.a.s.util.collection.unsafe.sort.UnsafeSorterSpillWriter.write")))
+    spilling = unwrap_cause(Exception(text.format("o.a.s.util.collection.unsafe.sort.UnsafeSorterSpillWriter.write")))
     assert "spark.local.dir" in str(spilling)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cmsspark.base.hashed import hashes_of_texts, pairs_of
 from cmsspark.counting import catalogue
-from cmsspark.counting.catalogue import NOT_THERE, bits_of, check_hash, hashes_in, name_hash, starts_of
+from cmsspark.counting.catalogue import NOT_THERE, check_hash, choose_bits, hashes_in, name_hash, starts_of
 from tests.counting.catalogues import found, opened
 
 _TEXTS = st.lists(st.text(max_size=100), max_size=20)
@@ -50,7 +50,7 @@ def test_look_ups_find_what_is_there_and_nothing_else(there: list[int], asked: l
     hashes = np.sort(np.array(there, np.uint64))
     pairs = np.arange(len(hashes), dtype=np.int32) * 3
     wanted = np.array(there + asked, np.uint64)
-    got = pairs_of(wanted, hashes, pairs, starts_of([hashes], len(hashes)), bits_of(len(hashes)), NOT_THERE)
+    got = pairs_of(wanted, hashes, pairs, starts_of([hashes], len(hashes)), choose_bits(len(hashes)), NOT_THERE)
     known = dict(zip(hashes.tolist(), pairs.tolist(), strict=True))
     assert got.tolist() == [known.get(one, NOT_THERE) for one in wanted.tolist()]
 
@@ -62,18 +62,19 @@ def test_many_hashes_are_found_in_short_runs() -> None:
     assert np.diff(starts).max() < 60
     pairs = rng.integers(0, 1000, len(hashes)).astype(np.int32)
     rows = rng.permutation(len(hashes))
-    got = pairs_of(hashes[rows], hashes, pairs, starts, bits_of(len(hashes)), NOT_THERE)
+    got = pairs_of(hashes[rows], hashes, pairs, starts, choose_bits(len(hashes)), NOT_THERE)
     assert (got == pairs[rows]).all()
-    assert (pairs_of(hashes + np.uint64(1), hashes, pairs, starts, bits_of(len(hashes)), NOT_THERE) == NOT_THERE).all()
+    got = pairs_of(hashes + np.uint64(1), hashes, pairs, starts, choose_bits(len(hashes)), NOT_THERE)
+    assert (got == NOT_THERE).all()
 
 
 def test_arrays_that_do_not_fit_are_refused() -> None:
     hashes, pairs = np.arange(20, dtype=np.uint64), np.zeros(20, np.int32)
     starts = starts_of([hashes], len(hashes))
     for wrong in (
-        (hashes, pairs[:-1], starts, bits_of(20)),
-        (hashes[:-1], pairs[:-1], starts, bits_of(20)),
-        (hashes, pairs, starts[:-1], bits_of(20)),
+        (hashes, pairs[:-1], starts, choose_bits(20)),
+        (hashes[:-1], pairs[:-1], starts, choose_bits(20)),
+        (hashes, pairs, starts[:-1], choose_bits(20)),
         (hashes, pairs, starts, 0),
     ):
         with pytest.raises(ValueError, match="do not fit"):
@@ -82,7 +83,7 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
 
 def test_damaged_starts_are_refused_where_a_look_up_meets_them() -> None:
     hashes = np.unique(np.random.default_rng(5).integers(0, 2**64, 10_000, np.uint64))
-    pairs, right, bits = np.zeros(len(hashes), np.int32), starts_of([hashes], len(hashes)), bits_of(len(hashes))
+    pairs, right, bits = np.zeros(len(hashes), np.int32), starts_of([hashes], len(hashes)), choose_bits(len(hashes))
     for place in (0, 1, len(right) // 2, len(right) - 1):
         for bit in (31, 20):
             starts = right.copy()

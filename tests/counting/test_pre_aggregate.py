@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from cmsspark.base.access import AccessBatch, Group, Quarantined, Remote
 from cmsspark.base.errors import DataError
 from cmsspark.counting import pre_aggregate
-from cmsspark.counting.catalogue import Catalogue, Replicas, check_hash, hashes_of
+from cmsspark.counting.catalogue import Catalogue, Replicas, check_hash, hash_all
 from cmsspark.counting.hash_aggregator import HASH_COLUMNS, HashAggregator
 from cmsspark.counting.pre_aggregate import StreamAggregator
 from tests.counting.catalogues import Dataset, File, opened, opened_replicas
@@ -180,7 +180,7 @@ def test_a_hashed_fold_keeps_every_access_under_its_files_hash(
     rows = rows_of(task.rows(GROUPS, None, pseudonym))
     hashes: dict[tuple[int, int], str] = {}
     for lfn in {record[0] for record in every}:
-        both = [hashes_of([lfn.encode()], 1), hashes_of([lfn.encode()], 1, check_hash)]
+        both = [hash_all([lfn.encode()], 1), hash_all([lfn.encode()], 1, check_hash)]
         first, second = (int(hashed.view(np.int64)[0]) for hashed in both)
         hashes[first, second] = lfn
     wanted: dict[tuple[str, int], list[Record]] = {}

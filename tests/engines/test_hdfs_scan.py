@@ -14,9 +14,9 @@ from cmsspark.base.errors import DataError, SettingsError
 from cmsspark.engines import scan as scan_module
 from cmsspark.engines.hdfs_scan import divide, scan_hdfs
 from cmsspark.engines.scan import scan
-from cmsspark.engines.session import cause_of
+from cmsspark.engines.session import unwrap_cause
 from cmsspark.engines.tasks import StreamFiles, TaskContext
-from cmsspark.filesystems.hdfs import CLIENT_KEY, HdfsClient, client_of
+from cmsspark.filesystems.hdfs import CLIENT_KEY, HdfsClient, choose_client
 from tests.engines.test_scan import context, quarantined, record, rows_of, streams
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def test_a_damaged_file_is_named_and_an_accepted_one_is_read_up_to_the_damage(
     files = StreamFiles("cmssw", "json", ((str(cut), len(whole) - 9),))
     with pytest.raises(Exception, match="damaged") as raised:
         through_client(spark, [files], context, 10**9).collect()
-    error = cause_of(raised.value)
+    error = unwrap_cause(raised.value)
     assert isinstance(error, DataError) and "cut 1.json.gz" in str(error.where)
     accepted = replace(context, accepted=frozenset({f"file:{cut}"}))
     rows = through_client(spark, [files], accepted, 10**9).where("kind = 'access'").collect()
@@ -111,7 +111,7 @@ def test_workers_open_files_of_hdfs_unless_spark_or_its_jvm_shall(
     for feed in ("auto", "direct", "spark"):
         scan(spark, files, context, feed)
     scan(spark, [StreamFiles("cmssw", "json", (("s3a://b/a.json", 1),))], context)
-    monkeypatch.setattr(scan_module, "client_of", lambda spark: None)
+    monkeypatch.setattr(scan_module, "choose_client", lambda spark: None)
     scan(spark, files, context)
     assert used == ["worker", "worker", "spark", "spark", "spark"]
 
@@ -120,14 +120,14 @@ def test_the_client_gets_the_options_that_are_set_and_the_option_of_spark_turns_
     conf = spark.sparkContext._jsc.hadoopConfiguration()  # type: ignore[union-attr]
     conf.set("dfs.nameservices", "cms")
     try:
-        found = client_of(spark)
+        found = choose_client(spark)
         assert isinstance(found, HdfsClient) and dict(found.options)["dfs.nameservices"] == "cms"
         assert len(found.options) < 20, "Hadoop's defaults stay where they are"
         spark.conf.set(CLIENT_KEY, "java")
-        assert client_of(spark) is None
+        assert choose_client(spark) is None
         spark.conf.set(CLIENT_KEY, "rust")
         with pytest.raises(SettingsError, match=CLIENT_KEY):
-            client_of(spark)
+            choose_client(spark)
     finally:
         conf.unset("dfs.nameservices")
         spark.conf.unset(CLIENT_KEY)

@@ -21,7 +21,7 @@ from cmsspark.counting.pre_aggregate import COLUMNS, record_batch
 from cmsspark.dumps.dump_tables import TableSource
 from cmsspark.engines import shuffle_join
 from cmsspark.engines.scan import SPARK_TASK_BYTES, TASK_BYTES, WHOLE_BYTES, are_passed_whole, scan
-from cmsspark.engines.session import cause_of
+from cmsspark.engines.session import unwrap_cause
 from cmsspark.engines.tasks import GZIP_FACTOR, StreamFiles, TaskContext, pack_tasks
 from cmsspark.settings.pseudonyms import Pseudonyms
 from cmsspark.sources.reader import Reader
@@ -220,7 +220,7 @@ def test_a_damaged_packed_file_is_named_by_both_feeds(
     for feed in ("direct", "spark"):
         with pytest.raises(Exception, match="damaged") as told:
             scan(spark, [files], context, feed).collect()
-        error = cause_of(told.value)
+        error = unwrap_cause(told.value)
         assert isinstance(error, DataError) and "cut.json.gz" in str(error.where)
 
 

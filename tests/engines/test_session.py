@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cmsspark.base import errors
-from cmsspark.engines.session import cause_of, why_not_started
+from cmsspark.engines.session import unwrap_cause, why_not_started
 
 IN_A_WORKER = """An error occurred while calling o1.collectToPython.
 : org.apache.spark.SparkException: Job aborted due to stage failure: PythonException: Traceback (most recent call last):
@@ -30,7 +30,7 @@ Caused by: org.apache.hadoop.fs.FSError: java.io.IOException: {}
 
 
 def test_an_error_of_a_task_comes_back_with_all_its_parts() -> None:
-    error = cause_of(RuntimeError(IN_A_WORKER))
+    error = unwrap_cause(RuntimeError(IN_A_WORKER))
     assert isinstance(error, errors.DataError)
     assert (error.problem, error.where, error.found, error.next_step) == (
         "a gzip file is damaged", "/day/part 0.gz", "cut: short", "fetch it again",
@@ -49,7 +49,7 @@ def test_an_error_of_a_task_comes_back_with_all_its_parts() -> None:
     ],
 )
 def test_a_file_that_spark_cannot_read_is_named_with_the_code_of_its_cause(cause: str, code: int) -> None:
-    error = cause_of(RuntimeError(UNREAD.format("hdfs://nn/day/part%200.gz", cause)))
+    error = unwrap_cause(RuntimeError(UNREAD.format("hdfs://nn/day/part%200.gz", cause)))
     assert isinstance(error, errors.CmssparkError)
     assert (error.exit_code, error.where) == (code, "hdfs://nn/day/part%200.gz")
 
@@ -60,7 +60,7 @@ def test_a_file_that_spark_cannot_read_is_named_with_the_code_of_its_cause(cause
      "org.apache.hadoop.hdfs.protocol.DSQuotaExceededException: The DiskSpace quota"],
 )  # fmt: skip
 def test_a_result_that_cannot_be_written_is_73_with_its_place_and_reason(reason: str) -> None:
-    error = cause_of(RuntimeError(UNWRITTEN.format(reason)))
+    error = unwrap_cause(RuntimeError(UNWRITTEN.format(reason)))
     assert isinstance(error, errors.OutputError)
     assert error.where == "file:/full/store"
     assert str(error.found) in reason or reason in str(error.found)
@@ -68,22 +68,22 @@ def test_a_result_that_cannot_be_written_is_73_with_its_place_and_reason(reason:
 
 def test_no_room_for_shuffled_rows_is_73() -> None:
     text = "SparkException: Job aborted due to stage failure: java.io.IOException: No space left on device"
-    assert isinstance(cause_of(RuntimeError(text)), errors.OutputError)
+    assert isinstance(unwrap_cause(RuntimeError(text)), errors.OutputError)
 
 
 def test_a_worker_that_is_gone_may_be_tried_again() -> None:
-    error = cause_of(RuntimeError("SparkException: Python worker exited unexpectedly (crashed): EOFError"))
+    error = unwrap_cause(RuntimeError("SparkException: Python worker exited unexpectedly (crashed): EOFError"))
     assert isinstance(error, errors.NotReady)
     assert error.exit_code == 75
 
 
 def test_a_sum_beyond_64_bits_is_the_datas() -> None:
-    assert isinstance(cause_of(RuntimeError("[ARITHMETIC_OVERFLOW] long overflow")), errors.DataError)
+    assert isinstance(unwrap_cause(RuntimeError("[ARITHMETIC_OVERFLOW] long overflow")), errors.DataError)
 
 
 def test_any_other_error_stays_what_it_is() -> None:
     error = KeyError("x")
-    assert cause_of(error) is error
+    assert unwrap_cause(error) is error
 
 
 LOST = """Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times, most recent failure: Lost task 0.3 in \
@@ -94,7 +94,7 @@ Driver stacktrace:
 
 
 def test_an_executor_that_yarn_ended_is_reported_with_yarns_reason() -> None:
-    error = cause_of(RuntimeError(LOST))
+    error = unwrap_cause(RuntimeError(LOST))
     assert isinstance(error, errors.NotReady)
     assert "exceeding physical memory limits. 1.5 GB" in str(error.found)
     assert "spark.executor.memoryOverhead" in str(error.next_step)
@@ -111,12 +111,12 @@ def test_an_executor_that_yarn_ended_is_reported_with_yarns_reason() -> None:
     ],
 )
 def test_an_application_that_ends_under_its_job_may_be_tried_again(text: str) -> None:
-    assert isinstance(cause_of(RuntimeError(text)), errors.NotReady)
+    assert isinstance(unwrap_cause(RuntimeError(text)), errors.NotReady)
 
 
 def test_a_refused_connection_of_a_task_is_none_of_these() -> None:
     error = RuntimeError("Job aborted: java.net.ConnectException: Call to nn:8020 failed: Connection refused")
-    assert cause_of(error) is error
+    assert unwrap_cause(error) is error
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cmsspark.base.manifests import Manifest
-from cmsspark.pages.site_index import SiteEntry, Verdict, site_index, verdict_of
+from cmsspark.pages.site_index import SiteEntry, Verdict, judge_day, site_index
 
 
 def manifest(**facts: Any) -> Manifest:
@@ -32,20 +32,20 @@ def manifest(**facts: Any) -> Manifest:
     ],
 )
 def test_the_verdict_is_that_of_the_worst_fact(facts: dict[str, Any], kind: str, word: str, about: str) -> None:
-    verdict = verdict_of(manifest(**facts))
+    verdict = judge_day(manifest(**facts))
     assert (verdict.kind, verdict.word) == (kind, word) and about in verdict.about
 
 
 def test_records_that_nobody_counted_are_unknown_and_not_zero() -> None:
-    assert verdict_of(manifest(reconciliation={})).read is None
+    assert judge_day(manifest(reconciliation={})).read is None
     page = site_index(
-        {date(2026, 1, 5): SiteEntry("a day", "days/a.html", verdict_of(manifest(reconciliation={})))}, [], "", ""
+        {date(2026, 1, 5): SiteEntry("a day", "days/a.html", judge_day(manifest(reconciliation={})))}, [], "", ""
     )
     assert "records read" not in page and "<b>5</b><span></span>" in page
 
 
 def test_days_stand_in_months_and_missing_ones_are_named() -> None:
-    good = verdict_of(manifest())
+    good = judge_day(manifest())
     days = {
         date(2025, 12, 30): SiteEntry("<b>", "days/1.html", good),
         date(2026, 1, 2): SiteEntry("x", "", Verdict("bad", "damaged", "<i>")),

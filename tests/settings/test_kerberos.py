@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cmsspark.base.errors import NotAllowed, SettingsError
-from cmsspark.engines.session import cause_of, why_not_started
+from cmsspark.engines.session import unwrap_cause, why_not_started
 from cmsspark.settings import kerberos
 
 SECURE = (
@@ -103,7 +103,7 @@ def test_a_keytab_that_the_realm_refuses_is_77_and_a_kdc_that_is_away_is_left_to
     ],
 )
 def test_what_java_says_of_a_ticket_is_77(text: str) -> None:
-    for error in (cause_of(Exception(f"Py4JJavaError: {text}\n\tat x")), why_not_started(text)):
+    for error in (unwrap_cause(Exception(f"Py4JJavaError: {text}\n\tat x")), why_not_started(text)):
         assert isinstance(error, NotAllowed) and "kinit" in str(error)
 
 

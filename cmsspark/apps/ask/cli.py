@@ -17,7 +17,7 @@ from cmsspark.base.names import KINDS
 from cmsspark.base.periods import Period, between
 from cmsspark.base.text.terminal import echo_table, printable
 from cmsspark.cli.groups import CommandGroup
-from cmsspark.cli.options import DayType, settings_of, store_of, store_options
+from cmsspark.cli.options import DayType, require_store, settings_of, store_options
 from cmsspark.cli.period_options import period_options
 from cmsspark.cli.stored_names import DATASET, SITE
 from cmsspark.filesystems.storage import Files
@@ -192,7 +192,7 @@ def replicate(
 
 def _open_store(fout: str | None, settings_file: str | None) -> tuple[str, Files]:
     settings = settings_of(settings_file)
-    store = store_of(fout, settings)
+    store = require_store(fout, settings)
     return store, files_of(store, "cmsspark ask", settings)
 
 

@@ -14,7 +14,7 @@ from cmsspark.base.errors import InputMissing, UsageError
 from cmsspark.base.periods import Period
 from cmsspark.base.text.terminal import echo_list, echo_table, percent, volume
 from cmsspark.cli.groups import CommandGroup
-from cmsspark.cli.options import FiniteRange, settings_of, store_of, store_options
+from cmsspark.cli.options import FiniteRange, require_store, settings_of, store_options
 from cmsspark.cli.output_files import write_text
 from cmsspark.cli.period_options import needed, period_options
 from cmsspark.cli.stored_names import SITE
@@ -84,7 +84,7 @@ def _trace(
     else:
         if sample < 1:
             raise UsageError("--sample is for files", next_step="leave it out: stored days fit into memory")
-        trace = _stored_trace(site, seed, needed(period), store_of(fout, settings_of(settings_file)))
+        trace = _stored_trace(site, seed, needed(period), require_store(fout, settings_of(settings_file)))
     dropped = ", ".join(f"{count:,} ({reason})" for reason, count in trace.dropped.items())
     echo = f"{len(trace.objects):,} requests of {len(trace.sizes):,} objects, {volume(trace.footprint)}"
     click.echo(echo + (f"; left out: {dropped}" if dropped else ""), err=True)

@@ -12,7 +12,7 @@ from cmsspark.base.errors import InputMissing
 from cmsspark.base.periods import Period, start_ms
 from cmsspark.base.schemas import stored_table
 from cmsspark.cli.job_output import output_options, print_outcome
-from cmsspark.cli.options import FiniteRange, settings_of, store_of, store_options
+from cmsspark.cli.options import FiniteRange, require_store, settings_of, store_options
 from cmsspark.cli.period_options import needed, period_options
 from cmsspark.filesystems.storage import Files
 from cmsspark.run.period_run import store_period
@@ -58,7 +58,7 @@ def command(
 
     check_policies(policies)
     settings, chosen = settings_of(settings_file), needed(period)
-    store = store_of(fout, settings)
+    store = require_store(fout, settings)
     spark = session(f"cmsspark {NAME}")
     options: dict[str, Any] = {"sites": sites, "with_bound": bound, "seed": seed}
     options |= {"policies": policies or _POLICIES, "shares": shares or _SHARES}

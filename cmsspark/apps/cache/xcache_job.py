@@ -13,7 +13,7 @@ from cmsspark.base.errors import DataError, NotAllowed, NotReady, UsageError
 from cmsspark.base.schemas import stored_table
 from cmsspark.base.text.plurals import number_of
 from cmsspark.cli.job_output import output_options, print_outcome
-from cmsspark.cli.options import job_options, settings_of, store_of, with_sources
+from cmsspark.cli.options import job_options, require_store, settings_of, with_sources
 from cmsspark.filesystems.opening import files_for
 from cmsspark.filesystems.storage import Files, LocalFiles, is_local
 from cmsspark.run.period_run import store_tables
@@ -43,7 +43,7 @@ def command(settings_file: str | None, fout: str | None, as_json: bool, **option
     if options["fmt"] != "parquet":
         raise UsageError(f"{NAME} is stored as Parquet", found="--format csv", next_step="leave out --format")
     settings = with_sources(settings_of(settings_file), options["source"])
-    day, store = options["day"], store_of(fout, settings)
+    day, store = options["day"], require_store(fout, settings)
     print_outcome(
         NAME, day, as_json, lambda: run(day, store, settings, root=options["root"], allow_tmp=options["allow_tmp"])
     )

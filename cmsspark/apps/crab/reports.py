@@ -15,7 +15,7 @@ from cmsspark.base import periods as calendar
 from cmsspark.base.periods import Period
 from cmsspark.base.schemas import stored_table
 from cmsspark.cli.job_output import output_options, print_outcome
-from cmsspark.cli.options import settings_of, store_of, store_options
+from cmsspark.cli.options import require_store, settings_of, store_options
 from cmsspark.cli.period_options import needed, period_options
 from cmsspark.store.job_index import Job
 
@@ -40,7 +40,7 @@ def make_command(job: Job) -> click.Command:
         period: Period | None, fout: str | None, settings_file: str | None, as_json: bool, allow_missing: bool = True
     ) -> None:
         settings = settings_of(settings_file)
-        chosen, store, build = needed(period), store_of(fout, settings), BUILDERS[job.name]
+        chosen, store, build = needed(period), require_store(fout, settings), BUILDERS[job.name]
         print_outcome(
             job.name, chosen, as_json,
             lambda: store_report(job.name, chosen, store, settings, build, allow_missing=allow_missing),

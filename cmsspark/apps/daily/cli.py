@@ -21,7 +21,7 @@ import click
 from cmsspark.base import clock, dates, errors
 from cmsspark.base.errors import CmssparkError, UsageError, as_ours
 from cmsspark.cli.groups import CommandGroup
-from cmsspark.cli.options import DaysType, DayType, quiet_option, settings_of, store_of, store_options
+from cmsspark.cli.options import DaysType, DayType, quiet_option, require_store, settings_of, store_options
 from cmsspark.filesystems.opening import files_for
 from cmsspark.filesystems.storage import Files, LocalFiles
 from cmsspark.store.job_index import find_job
@@ -89,7 +89,7 @@ def command(
             parallel=parallel or config.parallel,
             publish=config.publish if publish is None else publish,
         )
-        store = store_of(fout, settings)
+        store = require_store(fout, settings)
         argv = ("--settings", str(Path(settings_file).absolute())) if settings_file else ()
         files = _files(settings, root, store)
         chosen = only
@@ -193,7 +193,7 @@ def _note(
     fout, settings_file = (mine or above for mine, above in zip(results, context.obj, strict=True))
     settings = settings_of(settings_file)
     name = find_job(job).name
-    with DailyState(settings.state_dir, store_of(fout, settings)).change() as state:
+    with DailyState(settings.state_dir, require_store(fout, settings)).change() as state:
         note = Note(reason=reason.strip(), user=_user(), at_ms=clock.now_ms())
         change(state.days.setdefault(day_key(day, name), DayRecord()), note)
     click.echo(f"{day} {name}: {outcome}: {reason.strip()}")

@@ -267,7 +267,7 @@ def _with_form(services: Services, error: CmssparkError, status: int) -> Respons
     try:
         # The parameters of the address are wrong: the form is that of the page without them.
         page_request = _page_request(services, page, Parameters({}))
-        content = error_forms.content_of(registry.page(page).view(page_request), error, request.args)
+        content = error_forms.make_content(registry.page(page).view(page_request), error, request.args)
     except CmssparkError:
         return None
     text = render_template("page.html", content=content, asked=page_request, rollups=None, **_common(services, page))

@@ -10,7 +10,7 @@ from typing import Final
 import click
 
 from cmsspark.base.errors import UsageError
-from cmsspark.cli.options import settings_of, store_of, store_options
+from cmsspark.cli.options import require_store, settings_of, store_options
 from cmsspark.filesystems.storage import is_local, local_path
 from cmsspark.settings.settings import Settings
 
@@ -47,7 +47,7 @@ def command(
     Without options only this host can open them. Any other --host needs the token that is printed at the start.
     """
     settings = settings_of(settings_file)
-    store = store_of(fout, settings)
+    store = require_store(fout, settings)
     _check(store, prefix)
     try:
         from cmsspark.apps.dashboard.server import Options, serve

@@ -71,10 +71,10 @@ class DatasetRanking:
     def sums(self, names: Sequence[str]) -> dict[str, list[int | None]]:
         """Column of ``SUMS`` → its values for some of the datasets."""
         positions = self.snapshot.datasets.positions
-        return sums_of(self.snapshot, self.chosen, np.array([positions[name] for name in names], np.int64))
+        return sum_datasets(self.snapshot, self.chosen, np.array([positions[name] for name in names], np.int64))
 
 
-def sums_of(snapshot: Snapshot, chosen: Selection, codes: npt.NDArray[np.int64]) -> dict[str, list[int | None]]:
+def sum_datasets(snapshot: Snapshot, chosen: Selection, codes: npt.NDArray[np.int64]) -> dict[str, list[int | None]]:
     """Column of ``SUMS`` → its values for the datasets with these numbers."""
     sums = _sums_of_datasets(snapshot, chosen, SUMS, codes)
     return {column: _cells(_take(sums[column], codes)) for column in SUMS}

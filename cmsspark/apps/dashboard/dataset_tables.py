@@ -61,14 +61,14 @@ class Lookup:
             self._metadata = file.metadata
         with reading_rollups(), file:
             rows = file.read_row_groups(groups, columns=["dataset_name", *columns], use_threads=False)
-        positions = _positions_of(rows["dataset_name"], name)
+        positions = _find_positions(rows["dataset_name"], name)
         rows = rows.drop_columns("dataset_name")
         if len(positions) and positions[-1] - positions[0] + 1 == len(positions):
             return rows.slice(int(positions[0]), len(positions))
         return rows.take(positions)
 
 
-def _positions_of(names: pa.ChunkedArray, name: str) -> Numbers:
+def _find_positions(names: pa.ChunkedArray, name: str) -> Numbers:
     """Return where a name stands in a column whose chunks are dictionaries: numbers are compared, not texts."""
     import pyarrow as pa
 

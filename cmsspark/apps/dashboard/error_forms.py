@@ -27,7 +27,7 @@ def facts(error: CmssparkError) -> dict[str, str]:
     return {label: readable(str(value)) for label, value in labels if value is not None}
 
 
-def content_of(page: Content, error: CmssparkError, chosen: MultiDict[str, str]) -> Content:
+def make_content(page: Content, error: CmssparkError, chosen: MultiDict[str, str]) -> Content:
     """Return a page with the error and the form of ``page``, filled with the parameters of the address."""
     notes = [Note(f"{label}: {value}") for label, value in facts(error).items()]
     controls = [_filled(control, chosen) for control in page.controls]

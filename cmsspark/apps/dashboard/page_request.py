@@ -117,7 +117,7 @@ class PageRequest:
     @cached_property
     def chosen(self) -> Selection:
         """The period and filters. Raises UsageError (2) for wrong ones."""
-        return selection.selection_of(self.parameters, self.snapshot.days)
+        return selection.parse_selection(self.parameters, self.snapshot.days)
 
     def selection(self) -> Selection:
         """Return the period and filters. Raises UsageError (2) for wrong ones."""

@@ -199,10 +199,10 @@ def _answer(database: Database, query: Query) -> tuple[bool, float, bytes]:
     result = database.query(
         query.sql, max_rows=query.max_rows, max_bytes=query.max_bytes, max_seconds=query.max_seconds
     )
-    return result.is_truncated, result.seconds, _bytes_of(result.table)
+    return result.is_truncated, result.seconds, _to_bytes(result.table)
 
 
-def _bytes_of(table: pa.Table) -> bytes:
+def _to_bytes(table: pa.Table) -> bytes:
     import pyarrow as pa
 
     sink = pa.BufferOutputStream()

@@ -97,7 +97,7 @@ class Rollups:
         days = {day: entry for day, entry in stored.items() if day not in faults}
         partial = {day: entry.partial_reason for day, entry in days.items() if entry.partial_reason}
         streams = {day: interval.streams for day, interval in days.items()}
-        groups = {name: [days[day] for day in members] for name, members in segments_of(sorted(days)).items()}
+        groups = {name: [days[day] for day in members] for name, members in plan_segments(sorted(days)).items()}
         segments = {name: self._existing(self._folder_of(name, members), members) for name, members in groups.items()}
         missing = [name for name, segment in segments.items() if segment is None]
         while missing:
@@ -229,11 +229,11 @@ def _state(
     return RollupState(built, faults, partial, streams, pending)
 
 
-def segments_of(days: Sequence[date]) -> dict[str, list[date]]:
+def plan_segments(days: Sequence[date]) -> dict[str, list[date]]:
     """Segment name → its days: one for each month, and one for each day of the newest month.
 
     Example:
-        >>> segments_of([date(2026, 1, 30), date(2026, 1, 31), date(2026, 2, 1)]).keys()
+        >>> plan_segments([date(2026, 1, 30), date(2026, 1, 31), date(2026, 2, 1)]).keys()
         dict_keys(['2026-01', '2026-02-01'])
     """
     groups: dict[str, list[date]] = {}

@@ -81,7 +81,7 @@ def choices(state_dir: Path, notes: list[str]) -> list[RunChoice]:
     return sorted(run_choices, key=lambda choice: -choice.began_ms)[:MOST_RUNS]
 
 
-def view_of(state_dir: Path, choice: RunChoice) -> RunView:
+def read_run_view(state_dir: Path, choice: RunChoice) -> RunView:
     """Return all that is stored of a run."""
     notes: list[str] = []
     measured = None

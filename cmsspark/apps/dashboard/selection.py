@@ -142,7 +142,7 @@ def presets(stored: Sequence[date]) -> list[tuple[str, date, date]]:
     return [*periods, ("All days", stored[0], newest)]
 
 
-def selection_of(parameters: Mapping[str, str], stored: Sequence[date]) -> Selection:
+def parse_selection(parameters: Mapping[str, str], stored: Sequence[date]) -> Selection:
     """Return the period and filters of an address, for a store that holds these days.
 
     Without a period it is the month of the newest stored day up to that day, and the two months before it. Raises

@@ -24,14 +24,14 @@ _PARTIAL: Final = Column(
 _X: Final = {"day": "Day (UTC)", "week": "ISO week, by its Monday (UTC)", "month": "Month (UTC)"}
 
 
-def chart_of(name: str, series: Series, measure: str, chosen: Selection, by: str) -> Chart:
+def make_chart(name: str, series: Series, measure: str, chosen: Selection, by: str) -> Chart:
     """Return the chart of a series: stacked where its groups add up, else lines.
 
     Of one step the groups are bars: a stack without areas shows points at sums that read as values. Steps of which only
     a part is counted are marked, in the picture and in the table. Columns of downloads are named for the measure.
     """
     label, unit, factor = MEASURES[measure]
-    labels = [label_of(day, chosen.step) for day in series.buckets]
+    labels = [label_bucket(day, chosen.step) for day in series.buckets]
     marked = [
         f"{text} (partial)" if day in series.partial else text for day, text in zip(series.buckets, labels, strict=True)
     ]
@@ -67,17 +67,17 @@ def chart_of(name: str, series: Series, measure: str, chosen: Selection, by: str
     )
 
 
-def label_of(day: date, step: str) -> str:
+def label_bucket(day: date, step: str) -> str:
     """Return the label of a step: its first day, or the month."""
     return f"{day:%Y-%m}" if step == "month" else day.isoformat()
 
 
-def measures_of(snapshot: Snapshot) -> list[tuple[str, str]]:
+def list_measures(snapshot: Snapshot) -> list[tuple[str, str]]:
     """Return the measures that a form offers, those of jobs where any are stored, each with its label."""
     return [(name, label) for name, (label, _, _) in MEASURES.items() if snapshot.has_jobs or name not in OF_JOBS]
 
 
-def measure_of(request: PageRequest, chosen: Selection, notes: list[Note]) -> str:
+def choose_measure(request: PageRequest, chosen: Selection, notes: list[Note]) -> str:
     """Return the measure of the address.
 
     A stream has either accesses or jobs: the measure of the other kind is replaced, and ``notes`` says so.
@@ -98,9 +98,9 @@ def measure_of(request: PageRequest, chosen: Selection, notes: list[Note]) -> st
 
 def measure_controls(request: PageRequest, measure: str, group: str, groups: Mapping[str, str]) -> list[Control]:
     """Return the form's fields for the measure and the grouping."""
-    measures = measures_of(request.snapshot)
+    measures = list_measures(request.snapshot)
     by = [*((name, label) for name, label in groups.items()), ("none", "nothing")]
     return [Control("measure", "Measure", measure, measures), Control("by", "Group by", group, by)]
 
 
-__all__ = ["OTHER", "chart_of", "label_of", "measure_controls", "measure_of", "measures_of"]
+__all__ = ["OTHER", "choose_measure", "label_bucket", "list_measures", "make_chart", "measure_controls"]

@@ -110,7 +110,7 @@ def active_tasks(run: RunMetrics) -> Chart:
 def roles_over_time(view: RunView, measure: str) -> Chart:
     """Resident memory, or CPU in percent of one core, by role."""
     times, sums = by_role(view.samples, measure)
-    numbers = _largest_of(times, [sum(values) for values in zip(*sums.values(), strict=True)] if sums else [])
+    numbers = _find_largest(times, [sum(values) for values in zip(*sums.values(), strict=True)] if sums else [])
     began = view.watched.start_ms if view.watched else 0
     labels = [f"{(times[number] - began) / 1000:.0f}" for number in numbers]
     series = {role: [round(values[number], 1) for number in numbers] for role, values in sorted(sums.items())}
@@ -126,7 +126,7 @@ def top_processes(view: RunView) -> Chart:
         result.setdefault(f"{sample.pid} {sample.role}", {})[sample.time_ms] = sample.rss_bytes or 0
     names = sorted(result, key=lambda name: -max(result[name].values()))[:_LINES]
     times = sorted({time for name in names for time in result[name]})
-    numbers = _largest_of(times, [max(result[name].get(time, 0) for name in names) for time in times])
+    numbers = _find_largest(times, [max(result[name].get(time, 0) for name in names) for time in times])
     began = view.watched.start_ms if view.watched else 0
     labels = [f"{(times[number] - began) / 1000:.0f}" for number in numbers]
     series = {name: [result[name].get(times[number]) for number in numbers] for name in names}
@@ -302,6 +302,6 @@ def _thinned(rows: Sequence[_T], size: Callable[[_T], float]) -> list[_T]:
     return [max(rows[start : start + step], key=size) for start in range(0, len(rows), step)]
 
 
-def _largest_of(times: Sequence[int], totals: Sequence[float]) -> list[int]:
+def _find_largest(times: Sequence[int], totals: Sequence[float]) -> list[int]:
     """Numbers of the times that are drawn."""
     return _thinned(range(len(times)), lambda number: totals[number])

@@ -119,9 +119,3 @@ def chosen_rows(
         key_codes = table.keys[name]
         mask &= np.logical_or.reduce([key_codes == code for code in codes]) if len(codes) else False
     return np.flatnonzero(mask)
-
-
-def lengths_of(sets: Sequence[UserTable]) -> int:
-    """Return the memory of some tables, in bytes."""
-    arrays = [array for table in sets for array in (table.bits, table.users, table.lengths) if array is not None]
-    return sum(array.nbytes for array in arrays)

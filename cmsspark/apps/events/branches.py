@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from cmsspark.apps.events.definition import AnyBranch, Definition, branch_of
+from cmsspark.apps.events.definition import AnyBranch, Definition, to_branch_spec
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def plan_branches(keys: Iterable[str], definition: Definition) -> BranchPlan:
             lacks = [
                 column
                 for column, key in columns.items()
-                if key is None and branch_of(spec.columns[column]).default is None
+                if key is None and to_branch_spec(spec.columns[column]).default is None
             ]
             # A collection whose columns are all defaults is not there.
             choices.append((len(lacks) if any(columns.values()) else len(columns) + 1, columns, lacks, alias))
@@ -52,12 +52,12 @@ def plan_branches(keys: Iterable[str], definition: Definition) -> BranchPlan:
         if not any(columns.values()):
             missing.append(f"{' or '.join(spec.names)}.{'|'.join(spec.columns)}")
         else:
-            missing += [f"{alias}.{' or '.join(branch_of(spec.columns[column]).names)}" for column in lacks]
+            missing += [f"{alias}.{' or '.join(to_branch_spec(spec.columns[column]).names)}" for column in lacks]
             defaulted += [f"{name}.{column}" for column, key in columns.items() if key is None and column not in lacks]
         collections[name] = columns
     event = {column: _key(key_of, "", branch) for column, branch in definition.spec.event.items()}
     for column, source in event.items():
-        branch = branch_of(definition.spec.event[column])
+        branch = to_branch_spec(definition.spec.event[column])
         if source is None and branch.default is None:
             missing.append(" or ".join(branch.names))
         elif source is None:
@@ -66,7 +66,7 @@ def plan_branches(keys: Iterable[str], definition: Definition) -> BranchPlan:
 
 
 def _key(key_of: Mapping[str, str], collection: str, branch: AnyBranch) -> str | None:
-    names = (f"{collection}_{name}" if collection else name for name in branch_of(branch).names)
+    names = (f"{collection}_{name}" if collection else name for name in to_branch_spec(branch).names)
     return next((key_of[normal] for name in names if (normal := _normal(name)) in key_of), None)
 
 

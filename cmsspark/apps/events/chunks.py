@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from cmsspark.apps.events.branches import BranchPlan
-from cmsspark.apps.events.definition import Definition, branch_of, feature_of
+from cmsspark.apps.events.definition import Definition, to_branch_spec, to_feature_spec
 from cmsspark.apps.events.expressions import Expression
 from cmsspark.apps.events.features import Collection, EventFeatures, columns_of, features_of, flattened
 from cmsspark.apps.events.kernels import KERNEL_COLUMNS
@@ -37,7 +37,7 @@ class Chunk:
             columns[name] = {column: arrays[key] for column, key in keys.items() if key is not None}
             some = next(iter(columns[name].values()))
             for column in keys.keys() - columns[name].keys():
-                default = branch_of(definition.spec.collections[name].columns[column]).default
+                default = to_branch_spec(definition.spec.collections[name].columns[column]).default
                 columns[name][column] = some * 0 + default
             columns[name] = {column: columns[name][column] for column in keys}
         event = {
@@ -87,7 +87,7 @@ def _numbers(definition: Definition, column: str, array: Any, size: int) -> Arra
     """Return a number of each event: the branch itself, or the first of its list; the default where there is none."""
     import awkward as ak
 
-    default = branch_of(definition.spec.event[column]).default
+    default = to_branch_spec(definition.spec.event[column]).default
     if array is None:
         return np.full(size, default)
     counts, values = flattened(array, column)
@@ -146,7 +146,7 @@ class _Computation:
         values = np.zeros((self.size, len(spec.features)), np.float32)
         with np.errstate(over="ignore"):
             for index, (name, feature) in enumerate(spec.features.items()):
-                numbers = self._numbers(feature_of(feature).value, f"the feature {name}")
+                numbers = self._numbers(to_feature_spec(feature).value, f"the feature {name}")
                 import awkward as ak
 
                 self.values[name] = ak.Array(numbers)

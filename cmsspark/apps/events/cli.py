@@ -13,7 +13,7 @@ from cmsspark.base.text.plurals import number_of
 from cmsspark.base.text.progress_line import log
 from cmsspark.base.text.terminal import echo_table
 from cmsspark.cli.groups import CommandGroup
-from cmsspark.cli.options import DayType, settings_of, store_of, store_options
+from cmsspark.cli.options import DayType, require_store, settings_of, store_options
 
 
 @click.group("events", cls=CommandGroup)
@@ -102,14 +102,14 @@ def evaluate_command(model: Path, sample: Path, part: str, as_json: bool) -> Non
     from cmsspark.apps.events.models import load
     from cmsspark.apps.events.parts import sample_parts
     from cmsspark.apps.events.result_files import write_result
-    from cmsspark.apps.events.scoring import evaluation_of, local_predictions
+    from cmsspark.apps.events.scoring import load_evaluation, local_predictions
     from cmsspark.base.errors import InputMissing
 
     loaded = load(model)
     parts = sample_parts(sample / part)
     if not parts:
         raise InputMissing("no events to judge by", where=sample / part, next_step="run_spark events_sample")
-    evaluation = evaluation_of(model, local_predictions(loaded, parts))
+    evaluation = load_evaluation(model, local_predictions(loaded, parts))
     write_result(model, evaluation, {"sample": str(sample)})
     if as_json:
         click.echo(json.dumps(evaluation.as_dict(), indent=1))
@@ -156,13 +156,13 @@ def histograms_command(
     require_events("hist")
     if not sample_parts(folder):
         raise InputMissing("no parts of events", where=folder, next_step="name train of a sample, or events of a run")
-    limits = dict(map(_range_of, ranges))
+    limits = dict(map(_parse_range, ranges))
     paths = write_histograms(folder, output, fill_histograms(folder, features, bins, limits))
     log(f"{number_of(len(paths) - 1, 'picture')} and {paths[0].name}")
     click.echo(output)
 
 
-def _range_of(text: str) -> tuple[str, tuple[float, float]]:
+def _parse_range(text: str) -> tuple[str, tuple[float, float]]:
     name, _, limits = text.partition("=")
     low, _, high = limits.partition(":")
     try:
@@ -185,7 +185,7 @@ def cutflow_command(day: date | None, as_json: bool, fout: str | None, settings_
     from cmsspark.base import dates
     from cmsspark.store.stored_columns import files_of
 
-    store = store_of(fout, settings_of(settings_file))
+    store = require_store(fout, settings_of(settings_file))
     files = files_of(store, "cmsspark lab events cutflow")
     run = latest_run(files, store, prepare.NAME, prepare.TABLE, day or dates.today())
     flow = run.manifest.document["cutflow"]

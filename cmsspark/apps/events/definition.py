@@ -94,12 +94,12 @@ class DefinitionSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     matrix: MatrixSpec | None = None
 
 
-def feature_of(feature: FeatureSpec | str) -> FeatureSpec:
+def to_feature_spec(feature: FeatureSpec | str) -> FeatureSpec:
     """Return a feature from any way of writing it."""
     return feature if isinstance(feature, FeatureSpec) else FeatureSpec(feature)
 
 
-def branch_of(branch: AnyBranch) -> Branch:
+def to_branch_spec(branch: AnyBranch) -> Branch:
     """Return a branch from any way of writing it."""
     return branch if isinstance(branch, Branch) else Branch(branch)
 
@@ -127,7 +127,7 @@ class Definition:
     def layout(self, classes: Mapping[str, str], *, low_level: bool) -> EventLayout:
         """Return the layout of events by this definition. Raises UsageError (2) where it has no matrix."""
         features = tuple((HLF if self.spec.kernel else {}).items())
-        features += tuple((name, feature_of(feature).unit) for name, feature in self.spec.features.items())
+        features += tuple((name, to_feature_spec(feature).unit) for name, feature in self.spec.features.items())
         layout = EventLayout(tuple(classes.items()), features, definition=self.document())
         if not low_level:
             return layout
@@ -237,7 +237,7 @@ class _Checks:
                 raise self.file.error("a collection has names and columns", "collections", name)
         for section, values in (
             ("objects", spec.objects),
-            ("features", {n: feature_of(f).value for n, f in spec.features.items()}),
+            ("features", {n: to_feature_spec(f).value for n, f in spec.features.items()}),
         ):
             for name, text in values.items():
                 if name in self.names:

@@ -11,7 +11,7 @@ import numpy as np
 from cmsspark.apps.events.drawings import histogram
 from cmsspark.apps.events.layout import EventLayout
 from cmsspark.apps.events.layout_files import layout_in
-from cmsspark.apps.events.parts import matrix_of, sample_parts, weights_of
+from cmsspark.apps.events.parts import read_weights, sample_parts, to_matrix
 from cmsspark.apps.events.sample_tasks import row_groups
 from cmsspark.base.errors import OutputError, UsageError
 from cmsspark.pages.png import png
@@ -53,7 +53,7 @@ def fill_histograms(
     }
     for part in sample_parts(folder):
         for rows in row_groups(part, ["hlf", "label"], optional=("weight",)):
-            hlf, weights = matrix_of(rows.column("hlf"), layout.hlf_count), weights_of(rows)
+            hlf, weights = to_matrix(rows.column("hlf"), layout.hlf_count), read_weights(rows)
             classes = np.array(layout.class_names)[rows.column("label").to_numpy()]
             for name, column in zip(names, columns, strict=True):
                 histograms[name].fill(classes, hlf[:, column], weight=weights)
@@ -69,7 +69,7 @@ def _limits(
     if set(names) - set(ranges):
         for part in sample_parts(folder):
             for rows in row_groups(part, ["hlf"]):
-                hlf = matrix_of(rows.column("hlf"), layout.hlf_count)
+                hlf = to_matrix(rows.column("hlf"), layout.hlf_count)
                 low, high = np.minimum(low, hlf.min(axis=0)), np.maximum(high, hlf.max(axis=0))
     limits = {}
     for name, column in zip(names, columns, strict=True):

@@ -159,7 +159,7 @@ def _count_isolated(
 
 
 @jit
-def _cut_of(hard: int, isolated: int) -> int:
+def _find_cut(hard: int, isolated: int) -> int:
     """Return what becomes of an event with so many hard leptons, and so many isolated ones of them."""
     if hard == 0:
         return _NO_LEPTON
@@ -268,7 +268,7 @@ def fill(
         hadrons = _candidates(neutrals, n0, n1, limits[4])
         of_electrons = _count_isolated(electrons, e0, e1, charged, gammas, hadrons, best, limits)
         of_muons = _count_isolated(muons, m0, m1, charged, gammas, hadrons, muon, limits)
-        outcome[event] = _cut_of(of_electrons[0] + of_muons[0], of_electrons[1] + of_muons[1])
+        outcome[event] = _find_cut(of_electrons[0] + of_muons[0], of_electrons[1] + of_muons[1])
         if outcome[event] == SELECTED:
             is_electron = of_electrons[1] == 1
             isolation = best if is_electron else muon

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from cmsspark.apps.events.layout_files import layout_in
-from cmsspark.apps.events.networks import needs_low_level, sequence_length, sequences_of
+from cmsspark.apps.events.networks import make_sequences, needs_low_level, sequence_length
 from cmsspark.apps.events.scalers import Scalers
 from cmsspark.base.errors import DataError, InputMissing
 
@@ -151,7 +151,7 @@ class Share:
             raise DataError("the column hlf has finite numbers", where=file, found="infinite, or no number")
         sequence = np.zeros((len(label), self.length, len(self.layout.columns)), np.float32)
         if needs_low_level(self.kind):
-            sequence = sequences_of(self.scalers, self._matrices(file, group)[chosen], self.layout, self.length)
+            sequence = make_sequences(self.scalers, self._matrices(file, group)[chosen], self.layout, self.length)
         weight = np.ones(len(label))
         if self.scalers.mean_weights is not None:
             weight = self.scalers.weights(label, self._column(file, group, "weight")[chosen])

@@ -280,7 +280,7 @@ class _Loop:
         self._optimizer = optimizer = optax.chain(optax.clip_by_global_norm(MAX_GRADIENT), optax.adam(self._rate))
         shared, split = PartitionSpec(), PartitionSpec("worker")
 
-        def loss_of(weights: Any, rows: tuple[Array, ...], drop: Array) -> Array:
+        def compute_loss(weights: Any, rows: tuple[Array, ...], drop: Array) -> Array:
             scores = logits(kind, weights, rows[0], rows[1], drop)
             return (optax.softmax_cross_entropy_with_integer_labels(scores, rows[2]) * rows[3]).mean()
 
@@ -288,7 +288,7 @@ class _Loop:
             def step(carry: tuple[Any, Any, Array], rows: tuple[Array, ...]) -> tuple[tuple[Any, Any, Array], Array]:
                 weights, state, number = carry
                 drop = jax.random.fold_in(jax.random.fold_in(key, number), jax.lax.axis_index("worker"))
-                loss, gradients = jax.value_and_grad(loss_of)(weights, rows, drop)
+                loss, gradients = jax.value_and_grad(compute_loss)(weights, rows, drop)
                 # One vector: each exchange between workers costs a round trip, whatever its size.
                 flat, restore = ravel_pytree((gradients, loss))
                 gradients, loss = restore(jax.lax.pmean(flat, "worker"))

@@ -137,7 +137,7 @@ def _gru(weights: Weights, sequence: Array) -> Array:
     return state
 
 
-def sequences_of(scalers: Scalers, low_level: Array, layout: EventLayout, length: int | None = None) -> Array:
+def make_sequences(scalers: Scalers, low_level: Array, layout: EventLayout, length: int | None = None) -> Array:
     """Return unscaled matrices ``(n, rows, columns)`` as :func:`logits` reads them: ordered, scaled, cut where only
     padding is left. ``length``: cut there instead.
     """
@@ -191,7 +191,7 @@ class Network:
             features = self.scalers.hlf(hlf[rows])
             sequence = np.zeros((len(features), 1, len(self.layout.columns)), np.float32)
             if self.needs_low_level and low_level is not None:
-                sequence = sequences_of(self.scalers, low_level[rows], self.layout)
+                sequence = make_sequences(self.scalers, low_level[rows], self.layout)
             # Filled up to one size: each new shape would be compiled.
             missing = PREDICT_ROWS - len(features) if len(hlf) > PREDICT_ROWS else 0
             padded = [np.pad(part, ((0, missing), *(((0, 0),) * (part.ndim - 1)))) for part in (features, sequence)]

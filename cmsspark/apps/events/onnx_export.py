@@ -2,7 +2,7 @@
 
 Inputs: ``hlf`` ``(n, features)``, unscaled; of recurrent networks also ``sequence`` ``(n, length, columns)``, scaled
 and in the order of
-:func:`cmsspark.apps.events.networks.sequences_of`, and ``particles`` ``(n)``, how many are no padding.
+:func:`cmsspark.apps.events.networks.make_sequences`, and ``particles`` ``(n)``, how many are no padding.
 Output: ``probabilities`` ``(n, classes)``.
 """
 

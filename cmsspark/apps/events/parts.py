@@ -128,7 +128,7 @@ def _array(values: Any, field: pa.Field) -> pa.Array:
     return pa.array(values, field.type)
 
 
-def matrix_of(column: Any, size: int) -> Array:
+def to_matrix(column: Any, size: int) -> Array:
     """Return the values of a column of lists as ``(rows, size)`` in single precision, from fixed lists or any others.
 
     Raises ValueError where a list has another length.
@@ -163,7 +163,7 @@ def keep_only(files: Files, folder: str, names: Iterable[str]) -> int:
     return size
 
 
-def weights_of(columns: pa.Table) -> Array:
+def read_weights(columns: pa.Table) -> Array:
     """Return the weights of events; those of older versions have none, and count once."""
     if "weight" in columns.column_names:
         weights: Array = columns.column("weight").to_numpy()

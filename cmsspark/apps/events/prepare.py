@@ -16,8 +16,8 @@ from cmsspark.apps.events.root_files import (
     InspectedFile,
     bytes_of,
     files_of_inputs,
-    ranges_of,
     split_input,
+    split_ranges,
 )
 from cmsspark.apps.events.runs import EventRequest, event_run, finish
 from cmsspark.base import dates
@@ -96,7 +96,7 @@ def run(request: EventRequest, options: PrepareOptions) -> CurrentTable:
         looked_at = inspect_files(spark, files, definition)
         check_damaged([file for file in looked_at if file.reason], options.accepted)
         check_weights([file for file in looked_at if not file.reason], definition, layout)
-        ranges = ranges_of([file for file in looked_at if not file.reason], options.range_events)
+        ranges = split_ranges([file for file in looked_at if not file.reason], options.range_events)
         target = staged.table_path(FOLDER)
         store.make_dirs(target)
         task = PrepareTask(tuple(ranges), definition, layout, target)
@@ -104,7 +104,7 @@ def run(request: EventRequest, options: PrepareOptions) -> CurrentTable:
             RangeResult.of(text) for text in run_tasks(spark, task, len(ranges), bytes_of(ranges), "preparing events")
         ]
         paths = [ranges[result.number].path for result in results]
-        counts = counts_of(looked_at, paths, results, definition.cuts, layout.class_names)
+        counts = sum_counts(looked_at, paths, results, definition.cuts, layout.class_names)
         left_out = [count for count in counts if count.reason]
         bad = {count.file.path for count in left_out}
         check_damaged([replace(count.file, reason=count.reason) for count in left_out], options.accepted)
@@ -183,7 +183,7 @@ def check_damaged(damaged: Sequence[InspectedFile], accepted: Sequence[str]) -> 
         )
 
 
-def counts_of(
+def sum_counts(
     files: Sequence[InspectedFile], paths: Sequence[str], results: Sequence[RangeResult], cuts: Sequence[str],
     classes: Sequence[str],
 ) -> list[FileCounts]:  # fmt: skip

@@ -136,7 +136,7 @@ def run_tasks(spark: SparkSession, task: Any, count: int, size: int, label: str)
 
     Raises the errors of tasks as ours where they are.
     """
-    from cmsspark.engines.session import cause_of
+    from cmsspark.engines.session import unwrap_cause
     from cmsspark.engines.spark_progress import spark_progress
 
     if not count:
@@ -145,7 +145,7 @@ def run_tasks(spark: SparkSession, task: Any, count: int, size: int, label: str)
         with spark_progress(spark, label):
             rows = spark.range(0, count, 1, task_count(spark, count, size)).mapInArrow(task, RESULT).collect()
     except Exception as error:
-        raise cause_of(error) from None
+        raise unwrap_cause(error) from None
     return [row["result"] for row in rows]
 
 

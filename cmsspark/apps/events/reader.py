@@ -16,7 +16,7 @@ import numpy as np
 
 from cmsspark.apps.events.layout import EventLayout
 from cmsspark.apps.events.layout_files import layout_in
-from cmsspark.apps.events.parts import matrix_of, sample_parts, weights_of
+from cmsspark.apps.events.parts import read_weights, sample_parts, to_matrix
 from cmsspark.apps.events.sample_tasks import row_groups
 from cmsspark.apps.events.scalers import Scalers
 from cmsspark.base.errors import DataError, InputMissing, UsageError
@@ -99,11 +99,11 @@ class SampleReader:
             order = draw.permutation(rows.num_rows)[(self.place - seen.events) % self.count :: self.count]
             seen.events += rows.num_rows
             label = rows.column("label").to_numpy()[order].astype(np.int64)
-            batch = {"hlf": scalers.hlf(matrix_of(rows.column("hlf"), layout.hlf_count)[order]), "label": label}
+            batch = {"hlf": scalers.hlf(to_matrix(rows.column("hlf"), layout.hlf_count)[order]), "label": label}
             if self.low_level:
-                matrix = matrix_of(rows.column("low_level"), layout.matrix)[order].reshape(-1, *layout.shape)
+                matrix = to_matrix(rows.column("low_level"), layout.matrix)[order].reshape(-1, *layout.shape)
                 batch["low_level"] = scalers.low_level(matrix)
-            batch["weight"] = scalers.weights(label, weights_of(rows)[order]).astype(np.float32)
+            batch["weight"] = scalers.weights(label, read_weights(rows)[order]).astype(np.float32)
             yield batch
 
 

@@ -90,14 +90,14 @@ def files_of_inputs(inputs: Sequence[str], classes: Sequence[str]) -> list[Event
                 next_step="--classes A,B names other classes",
             )  # fmt: skip
         label = list(classes).index(key)
-        for path in paths_of(pattern):
+        for path in find_inputs(pattern):
             if files.setdefault(path, EventFile(path, label)).label != label:
                 earlier = list(classes)[files[path].label or 0]
                 raise UsageError(f"a file has one class, not {earlier} and {key}", where=path)
     return sorted(files.values(), key=lambda file: (file.label, file.path))
 
 
-def paths_of(pattern: str) -> list[str]:
+def find_inputs(pattern: str) -> list[str]:
     """Return the files that a path, a glob, a folder, a list or a URL names.
 
     Raises InputMissing (66), UsageError (2).
@@ -139,7 +139,7 @@ def _listed(path: str) -> list[str]:
     if not named:
         raise InputMissing("a list of files names at least one", where=path, found=f"{len(lines)} lines")
     folder = os.path.dirname(path)
-    return [path for text in named for path in paths_of(text if "://" in text else os.path.join(folder, text))]
+    return [path for text in named for path in find_inputs(text if "://" in text else os.path.join(folder, text))]
 
 
 def _require_remote(scheme: str, url: str) -> None:
@@ -201,7 +201,7 @@ def inspect(file: EventFile, definition: Definition) -> InspectedFile:
     return InspectedFile(file.path, file.label, entries, size, reason, plan.defaulted)
 
 
-def ranges_of(files: Iterable[InspectedFile], events: int) -> list[EntryRange]:
+def split_ranges(files: Iterable[InspectedFile], events: int) -> list[EntryRange]:
     """Return the files cut into entry ranges of about equal size, with at most ``events`` each."""
     ranges = []
     for file in files:

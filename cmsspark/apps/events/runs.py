@@ -14,7 +14,7 @@ import click
 from cmsspark.base import dates
 from cmsspark.base.errors import InputMissing, SettingsError
 from cmsspark.cli.job_output import output_options
-from cmsspark.cli.options import DayType, settings_of, store_of, store_options
+from cmsspark.cli.options import DayType, require_store, settings_of, store_options
 from cmsspark.filesystems.opening import files_for
 from cmsspark.filesystems.storage import Files, LocalFiles, is_local, join
 from cmsspark.run.provenance import versions
@@ -44,7 +44,7 @@ def event_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def with_request(*arguments: Any, **options: Any) -> Any:
         settings = settings_of(options.pop("settings_file"))
-        fout, day = store_of(options.pop("fout"), settings), options.pop("day") or dates.today()
+        fout, day = require_store(options.pop("fout"), settings), options.pop("day") or dates.today()
         return command(*arguments, request=EventRequest(fout, day, settings), **options)
 
     wrapped: Callable[..., Any] = output_options(store_options(with_request))
@@ -112,7 +112,7 @@ def finish(
             "warnings": warnings,
             "versions": versions(),
             "seconds": round(run_context.seconds(), 1),
-            "timestamp": dates.start_ms(first_day_of(run_context)),
+            "timestamp": dates.start_ms(find_first_day(run_context)),
         }
     )
     for text in warnings:
@@ -122,7 +122,7 @@ def finish(
     return done
 
 
-def first_day_of(run_context: RunContext) -> date:
+def find_first_day(run_context: RunContext) -> date:
     """Return the day of a run of events."""
     assert isinstance(run_context.interval, date)
     return run_context.interval

@@ -220,7 +220,7 @@ def _write(
 
     ``size``: bytes of the prepared parts.
     """
-    from cmsspark.engines.session import cause_of
+    from cmsspark.engines.session import unwrap_cause
     from cmsspark.engines.spark_progress import spark_progress
 
     rows = PART_ROWS[layout.has_matrix]
@@ -237,7 +237,7 @@ def _write(
         try:
             results = _collected(shuffled, WriteTask(folders, (counts[0], counts[1]), layout))
         except Exception as error:
-            raise cause_of(error) from None
+            raise unwrap_cause(error) from None
     return sorted(results, key=lambda row: int(row["number"]))
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from cmsspark.apps.events.layout import EventLayout
-from cmsspark.apps.events.parts import PartWriter, file_system, matrix_of, weights_of
+from cmsspark.apps.events.parts import PartWriter, file_system, read_weights, to_matrix
 from cmsspark.apps.events.prepare_task import numbers_of, rows_of
 from cmsspark.apps.events.scalers import Moments
 from cmsspark.base.errors import DataError
@@ -116,9 +116,9 @@ class ChosenTask:
                 pa.array(keys[positions]),
                 pa.array(labels[positions]),
                 pa.array(hashes[positions].view(np.int64)),
-                pa.array(weights_of(features)),
-                _as_bytes(matrix_of(features.column("hlf"), self.layout.hlf_count)),
-                _as_bytes(matrix_of(features.column("low_level"), self.layout.matrix))
+                pa.array(read_weights(features)),
+                _as_bytes(to_matrix(features.column("hlf"), self.layout.hlf_count)),
+                _as_bytes(to_matrix(features.column("low_level"), self.layout.matrix))
                 if self.layout.has_matrix
                 else pa.nulls(len(positions), pa.binary()),
             ],

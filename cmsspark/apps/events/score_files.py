@@ -16,7 +16,14 @@ from cmsspark.apps.events.layout_files import layout_in
 from cmsspark.apps.events.parts import file_system, keep_only
 from cmsspark.apps.events.prepare import check_damaged, with_tree
 from cmsspark.apps.events.prepare_task import RangeResult, inspect_files, run_tasks
-from cmsspark.apps.events.root_files import RANGE_EVENTS, EventFile, InspectedFile, bytes_of, paths_of, ranges_of
+from cmsspark.apps.events.root_files import (
+    RANGE_EVENTS,
+    EventFile,
+    InspectedFile,
+    bytes_of,
+    find_inputs,
+    split_ranges,
+)
 from cmsspark.apps.events.scoring import ScoreFilesTask, scores_schema
 from cmsspark.base.errors import OutputError, UsageError
 from cmsspark.filesystems.opening import files_for
@@ -81,7 +88,7 @@ def score_files(spark: SparkSession, patterns: Sequence[str], request: ScoreRequ
     """
     files = LocalFiles() if is_local(output) else files_for(output, spark)
     check_new(files, output)
-    paths = list(dict.fromkeys(path for pattern in patterns for path in paths_of(pattern)))
+    paths = list(dict.fromkeys(path for pattern in patterns for path in find_inputs(pattern)))
     return _score(spark, files, paths, request, output, lambda left_out: check_damaged(left_out, request.accepted))
 
 
@@ -111,7 +118,7 @@ def _score(
 
     seen = inspect_files(spark, [EventFile(path, None) for path in paths], request.definition)
     check([file for file in seen if file.reason])
-    ranges = tuple(ranges_of([file for file in seen if not file.reason], request.range_events))
+    ranges = tuple(split_ranges([file for file in seen if not file.reason], request.range_events))
     output = os.path.abspath(local_path(output)) if is_local(output) else output.rstrip("/")
     head, _, name = output.rpartition("/")
     # Neither Spark nor we take such a name for scores.
@@ -168,7 +175,7 @@ def stream_scores(
     store.make_dirs(output)
 
     def score_batch(batch: DataFrame, number: int) -> None:
-        paths = sorted(_path_of(row["path"]) for row in batch.select("path").collect())
+        paths = sorted(_to_path(row["path"]) for row in batch.select("path").collect())
         if not paths:
             return
         target = os.path.join(output, f"batch-{number:06}")
@@ -203,7 +210,7 @@ def _note_left_out(path: Path, number: int, files: Sequence[InspectedFile]) -> N
     aside.replace(path)
 
 
-def _path_of(uri: str) -> str:
+def _to_path(uri: str) -> str:
     """Return a path of this host from a URI of Spark's, in which special characters are encoded."""
     path = re.sub(r"^file:/+", "/", uri)
     return path if os.path.exists(path) else unquote(path)

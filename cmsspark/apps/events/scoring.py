@@ -16,7 +16,7 @@ from cmsspark.apps.events.features import EventFeatures
 from cmsspark.apps.events.layout import BATCH_ROWS, EventLayout
 from cmsspark.apps.events.layout_files import layout_in
 from cmsspark.apps.events.models import Model, load
-from cmsspark.apps.events.parts import PartWriter, matrix_of, weights_of
+from cmsspark.apps.events.parts import PartWriter, read_weights, to_matrix
 from cmsspark.apps.events.prepare_task import RangeResult, numbers_of, peak_memory, read_or_reason, rows_of
 from cmsspark.apps.events.root_files import EntryRange
 from cmsspark.apps.events.sample_tasks import row_groups
@@ -125,7 +125,7 @@ def load_shipped(model: str) -> Model:
 def predictions(spark: SparkSession, model_folder: Path, parts: Sequence[Entry]) -> Judged:
     """Return labels, weights and probabilities of the events of some parts, scored in Spark's tasks."""
     from cmsspark.engines.broadcast_files import ship
-    from cmsspark.engines.session import cause_of
+    from cmsspark.engines.session import unwrap_cause
     from cmsspark.engines.spark_progress import spark_progress
 
     if not parts:
@@ -136,7 +136,7 @@ def predictions(spark: SparkSession, model_folder: Path, parts: Sequence[Entry])
         with spark_progress(spark, "judging the model"):
             rows = spark.range(0, len(parts), 1, tasks).mapInArrow(task, LABELLED_SCHEMA).toPandas()
     except Exception as error:
-        raise cause_of(error) from None
+        raise unwrap_cause(error) from None
     labels = rows["label"].to_numpy(np.int64)
     probabilities = np.concatenate(list(rows["probabilities"])).reshape(len(labels), -1)
     return Judged(labels, rows["weight"].to_numpy(np.float64), probabilities)
@@ -144,10 +144,10 @@ def predictions(spark: SparkSession, model_folder: Path, parts: Sequence[Entry])
 
 def judge(spark: SparkSession, model_folder: Path, parts: Sequence[Entry]) -> Evaluation:
     """Return how good a model is on the events of some parts."""
-    return evaluation_of(model_folder, predictions(spark, model_folder, parts))
+    return load_evaluation(model_folder, predictions(spark, model_folder, parts))
 
 
-def evaluation_of(model_folder: Path, judged: Judged) -> Evaluation:
+def load_evaluation(model_folder: Path, judged: Judged) -> Evaluation:
     """Return how good a model is, by its scores; weights are scaled so that classes have equal sums."""
     weights = Scalers.load(model_folder).weights(judged.labels, judged.weights)
     return evaluate(judged.labels, judged.probabilities, layout_in(model_folder).classes, weights)
@@ -170,6 +170,6 @@ def scored_part(model: Model, part: str) -> Iterator[tuple[Array, Array, Array]]
             batch = rows.slice(start, BATCH_ROWS)
             low_level = None
             if model.needs_low_level:
-                low_level = matrix_of(batch.column("low_level"), layout.matrix).reshape(-1, *layout.shape)
-            scores = model.predict(matrix_of(batch.column("hlf"), layout.hlf_count), low_level)
-            yield batch.column("label").to_numpy(), weights_of(batch), scores
+                low_level = to_matrix(batch.column("low_level"), layout.matrix).reshape(-1, *layout.shape)
+            scores = model.predict(to_matrix(batch.column("hlf"), layout.hlf_count), low_level)
+            yield batch.column("label").to_numpy(), read_weights(batch), scores

@@ -124,7 +124,7 @@ class TrialTask:
         return result.text() if history else ""
 
 
-def trials_of(options: SearchOptions) -> list[dict[str, float]]:
+def draw_trials(options: SearchOptions) -> list[dict[str, float]]:
     """Return the parameters of all trials; for the same options the same ones.
 
     Raises UsageError (2) for another method.
@@ -157,7 +157,7 @@ def run(request: EventRequest, options: SearchOptions) -> CurrentTable:
 
     Raises InputMissing (66) without a sample, OutputError (73). What a killed search has finished is not done again.
     """
-    parameters = trials_of(options)
+    parameters = draw_trials(options)
     with event_run(request, NAME) as (run_context, store, spark), run_context.staged(store) as staged:
         sample = find_sample(store, request.fout, request.day)
         with on_this_host(store, sample.folder, (TRAIN,)) as local, tempfile.TemporaryDirectory() as aside:
@@ -197,7 +197,7 @@ class _Trials:
         log: Callable[[str], None],
     ) -> list[TrialResult]:  # fmt: skip
         """Return the results of all trials, in their order; each trial is a Spark job with one task."""
-        from cmsspark.engines.session import cause_of
+        from cmsspark.engines.session import unwrap_cause
 
         finished = {number: self._finished(chosen) for number, chosen in enumerate(parameters)}
         results = {number: result for number, result in finished.items() if result is not None}
@@ -215,7 +215,7 @@ class _Trials:
                 shown = ", ".join(f"{name} {result.parameters[name]:g}" for name in RANGES)
                 log(f"trial {len(results)} of {len(parameters)}: AUC {result.auc:.4f} ({shown})")
         except Exception as error:
-            raise cause_of(error) from None
+            raise unwrap_cause(error) from None
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
             broadcast.unpersist()

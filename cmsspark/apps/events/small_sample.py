@@ -10,7 +10,7 @@ import numpy as np
 
 from cmsspark.apps.events.layout import EventLayout
 from cmsspark.apps.events.layout_files import layout_in
-from cmsspark.apps.events.parts import PartWriter, matrix_of, sample_parts, weights_of
+from cmsspark.apps.events.parts import PartWriter, read_weights, sample_parts, to_matrix
 from cmsspark.apps.events.sample_tasks import row_groups
 from cmsspark.base.errors import InputMissing
 from cmsspark.filesystems.storage import Files
@@ -49,9 +49,9 @@ def write_small(files: Files, folder: str, per_class: int, layout: EventLayout) 
                     columns = {
                         column: selected.column(column).combine_chunks() for column in ("label", "event_hash", "weight")
                     }
-                    columns["hlf"] = matrix_of(selected.column("hlf"), layout.hlf_count)
+                    columns["hlf"] = to_matrix(selected.column("hlf"), layout.hlf_count)
                     if layout.has_matrix:
-                        columns["low_level"] = matrix_of(selected.column("low_level"), layout.matrix)
+                        columns["low_level"] = to_matrix(selected.column("low_level"), layout.matrix)
                     writer.write(columns)
     entries = list_parts(files, target)
     return {"rows": writer.rows, "files": len(entries), "bytes": sum(entry.size for entry in entries)}
@@ -86,10 +86,10 @@ def read_events(folder: str | Path, *, low_level: bool = False, limit: int | Non
             rows = group if limit is None else group.slice(0, limit - count)
             count += rows.num_rows
             matrices = (
-                matrix_of(rows.column("low_level"), layout.matrix).reshape(-1, *layout.shape) if low_level else None
+                to_matrix(rows.column("low_level"), layout.matrix).reshape(-1, *layout.shape) if low_level else None
             )
-            hlf = matrix_of(rows.column("hlf"), layout.hlf_count)
-            groups.append((hlf, matrices, rows.column("label").to_numpy(), weights_of(rows)))
+            hlf = to_matrix(rows.column("hlf"), layout.hlf_count)
+            groups.append((hlf, matrices, rows.column("label").to_numpy(), read_weights(rows)))
             if count == limit:
                 break
         if count == limit:

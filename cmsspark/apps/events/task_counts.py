@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from cmsspark.engines.cores import cores_of
+from cmsspark.engines.cores import count_cores
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,7 +21,7 @@ def task_count(spark: SparkSession, items: int, size: int) -> int:
 
     No task is without an item, so there are at most ``items``. A task takes its items one after another.
     """
-    weight, cores = size + items * OPEN_BYTES, cores_of(spark)
+    weight, cores = size + items * OPEN_BYTES, count_cores(spark)
     # Whole rounds: with three tasks on two cores one core would wait for half of the time.
     rounds = max(1, -(-weight // (TASK_BYTES * cores)))
     return max(1, min(items, rounds * cores))

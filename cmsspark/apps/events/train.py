@@ -20,7 +20,7 @@ from cmsspark.apps.events.sample_use import StoredSample, find_sample, on_this_h
 from cmsspark.apps.events.scalers import Scalers
 from cmsspark.apps.events.scoring import judge
 from cmsspark.apps.events.small_sample import read_events
-from cmsspark.apps.events.tree_training import fit_xgboost, parameters_of, train_with_spark, vectors
+from cmsspark.apps.events.tree_training import fit_xgboost, parse_parameters, train_with_spark, vectors
 from cmsspark.base import dates
 from cmsspark.base.errors import DataError, UsageError
 from cmsspark.base.schemas import stored_table
@@ -70,7 +70,7 @@ def run(request: EventRequest, options: TrainOptions) -> CurrentTable:
     kinds = list(dict.fromkeys(options.kinds))
     for kind in kinds:
         if kind not in NETWORKS and len(kinds) == 1:
-            parameters_of(kind, options.parameters)
+            parse_parameters(kind, options.parameters)
     if len(kinds) > 1 and options.parameters:
         raise UsageError("--set needs one --model", found=", ".join(kinds), next_step="train the models one by one")
     with (
@@ -104,7 +104,7 @@ def train_model(
     if kind in NETWORKS:
         _train_network(spark, sample, kind, folder, options)
         return
-    parameters = parameters_of(kind, options.parameters)
+    parameters = parse_parameters(kind, options.parameters)
     if kind == "xgboost":
         with on_this_host(store, sample.folder, (TRAIN,)) as local:
             model, history = fit_xgboost(read_events(local / TRAIN), Scalers.load(local), parameters, options.seed, 0)

@@ -30,7 +30,7 @@ _SMALL_EVENTS: Final = 20_000
 _WHOLE: Final = ("trees", "depth", "patience")
 
 
-def parameters_of(kind: str, texts: tuple[str, ...]) -> dict[str, float]:
+def parse_parameters(kind: str, texts: tuple[str, ...]) -> dict[str, float]:
     """Return the parameters of a kind, changed by ``NAME=VALUE`` texts. Raises UsageError (2)."""
     parameters = dict(PARAMETERS[kind])
     for text in texts:

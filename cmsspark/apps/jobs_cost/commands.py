@@ -8,7 +8,7 @@ import click
 
 from cmsspark.base.errors import UsageError
 from cmsspark.cli.job_output import output_options, print_outcome
-from cmsspark.cli.options import engine_option, job_options, reading_options, settings_of, store_of, with_sources
+from cmsspark.cli.options import engine_option, job_options, reading_options, require_store, settings_of, with_sources
 from cmsspark.store.job_index import Job
 
 
@@ -30,7 +30,7 @@ def make_command(job: Job) -> click.Command:
             raise UsageError(f"{job.name} is stored as Parquet", found="--format csv", next_step="leave out --format")
         settings = with_sources(settings_of(settings_file), options.pop("source"))
         feed, day = FEEDS[job.name], options.pop("day")
-        request = FeedRequest(job.name, day, store_of(fout, settings), settings, feed=feed, **options)
+        request = FeedRequest(job.name, day, require_store(fout, settings), settings, feed=feed, **options)
         print_outcome(job.name, day, as_json, lambda: run(request))
 
     return command

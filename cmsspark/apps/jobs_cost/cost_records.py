@@ -14,7 +14,7 @@ from cmsspark.apps.jobs_cost.ended_jobs import EndedJobs, PackedJobs, split
 from cmsspark.apps.jobs_cost.feed_rows import FeedAggregator
 from cmsspark.base.access import AccessBatch
 from cmsspark.base.exact_integers import Longs
-from cmsspark.counting.catalogue import hashes_of
+from cmsspark.counting.catalogue import hash_all
 from cmsspark.sources.condor_costs import CoreGroup
 
 #: Records that a task keeps before they leave it.
@@ -57,7 +57,7 @@ class CostAggregator(FeedAggregator):
         if batch.jobs:
             self._jobs.add(batch.jobs)
         if batch.lfns:
-            hashes = hashes_of((name.encode() for name in batch.lfns), len(batch.lfns))
+            hashes = hash_all((name.encode() for name in batch.lfns), len(batch.lfns))
             self._keep_presences(hashes.view(np.int64), np.array(batch.groups), np.array(batch.read_bytes))
         if batch.packed is not None and batch.packed.count:
             windows = batch.packed.read_bytes

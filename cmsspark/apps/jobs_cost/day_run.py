@@ -16,7 +16,7 @@ from cmsspark.base.text.plurals import number_of
 from cmsspark.counting import reconciliation
 from cmsspark.counting.reconciliation import StreamBins
 from cmsspark.engines.names import PROCESSES, SPARK
-from cmsspark.engines.session import cause_of
+from cmsspark.engines.session import unwrap_cause
 from cmsspark.engines.tasks import StreamFiles, TaskContext
 from cmsspark.filesystems.opening import files_for
 from cmsspark.filesystems.storage import Files, LocalFiles
@@ -99,7 +99,7 @@ def _run_in_spark(request: FeedRequest, job_run: JobRun, hpc_sites: HpcSites) ->
     try:
         return FeedDayRun(request, files, day, hpc_sites, job_run.run_context, SPARK).run(read)
     except Exception as error:
-        raise cause_of(error) from None
+        raise unwrap_cause(error) from None
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from cmsspark.base.errors import InputMissing
 from cmsspark.base.periods import Period
 from cmsspark.base.schemas import Table, stored_table
 from cmsspark.cli.job_output import output_options, print_outcome
-from cmsspark.cli.options import settings_of, store_of, store_options
+from cmsspark.cli.options import require_store, settings_of, store_options
 from cmsspark.cli.period_options import needed, period_options
 from cmsspark.filesystems.storage import Files, join
 from cmsspark.run.period_run import store_period
@@ -96,7 +96,7 @@ def make_command(job: Job) -> click.Command:
         period: Period | None, allow_missing: bool, fout: str | None, settings_file: str | None, as_json: bool
     ) -> None:
         settings, chosen = settings_of(settings_file), needed(period)
-        store = store_of(fout, settings)
+        store = require_store(fout, settings)
         day_job = job.name.removesuffix("_period")
         print_outcome(
             job.name, chosen, as_json, lambda: run(day_job, chosen, store, settings, allow_missing=allow_missing)

@@ -65,7 +65,7 @@ class Demand:
         return np.asarray(self.accesses[dataset] * self.share[dataset, site])
 
 
-def groups_of(datasets: tuple[str, ...]) -> list[Array]:
+def group_datasets(datasets: tuple[str, ...]) -> list[Array]:
     """Groups of siblings as numbers, the closest first: same primary dataset and tier; campaign and tier; tier; all."""
     primaries, campaigns, tiers = ([DERIVED[column].of(name) or "" for name in datasets]
                                    for column in ("primary_name", "campaign", "data_tier"))  # fmt: skip

@@ -111,7 +111,7 @@ def recommend(
     outlook = outlook if isinstance(outlook, Outlook) else Outlook(outlook)
     first_day = reads.days[-1] + timedelta(days=1)
     replicas = replicas_before(first_day)
-    forecast = demand.expected(reads, demand.groups_of(reads.datasets), outlook)
+    forecast = demand.expected(reads, demand.group_datasets(reads.datasets), outlook)
     space = space_of(replicas)
     plan = make_plan(
         replicas, forecast, space, min_copies=min_copies, free_share=free_share, min_benefit=min_benefit,

@@ -87,7 +87,7 @@ class Replay:
                 found=f"{len(self.reads.days)} days from {self.reads.days[0]} on",
                 next_step=f"give at least {FIRST_WEEKS + 2} weeks",
             )
-        groups = demand.groups_of(self.reads.datasets)
+        groups = demand.group_datasets(self.reads.datasets)
         first = self.replicas_before(self.reads.days[chosen[0]])
         states = dict.fromkeys(rules, first)
         earlier = first

@@ -13,7 +13,7 @@ import click
 
 from cmsspark.base.errors import InputMissing, UsageError
 from cmsspark.base.periods import Period, between
-from cmsspark.cli.options import settings_of, store_of
+from cmsspark.cli.options import require_store, settings_of
 from cmsspark.filesystems.storage import Files
 from cmsspark.store import stored_days
 from cmsspark.store.results import CurrentTable
@@ -114,7 +114,7 @@ def stored_inputs(
     """
     from cmsspark.apps.placement.reads import stored_reads
 
-    store = store_of(fout, settings_of(settings_file))
+    store = require_store(fout, settings_of(settings_file))
     files = files_of(store, "cmsspark placement")
     if period is None:
         last, _ = newest(files, store, stored_days.TABLE)

@@ -17,7 +17,7 @@ from cmsspark.base.periods import Period
 from cmsspark.base.text.plurals import number_of
 from cmsspark.base.text.terminal import echo_list, echo_table, percent
 from cmsspark.cli.groups import CommandGroup
-from cmsspark.cli.options import DayType, settings_of, store_of, store_options
+from cmsspark.cli.options import DayType, require_store, settings_of, store_options
 from cmsspark.cli.output_files import check_table_path, write_table, write_text
 from cmsspark.cli.period_options import needed, period_options
 
@@ -72,7 +72,7 @@ def _load_series(
         from cmsspark.store import stored_days
         from cmsspark.store.stored_columns import files_of
 
-        store = store_of(fout, settings_of(settings_file))
+        store = require_store(fout, settings_of(settings_file))
         files = files_of(store, "cmsspark popularity")
         stored = stored_days.find_days(files, store, needed(period))
         stored.check(allow_missing=True)

@@ -9,7 +9,7 @@ import click
 from cmsspark.base.errors import CmssparkError, NotReady
 from cmsspark.base.periods import Interval, Period
 from cmsspark.base.text.plurals import number_of
-from cmsspark.cli.options import DATE_HELP, DayType, settings_of, store_of, store_options
+from cmsspark.cli.options import DATE_HELP, DayType, require_store, settings_of, store_options
 from cmsspark.cli.period_options import period_options
 from cmsspark.filesystems.storage import Files
 from cmsspark.store.job_index import find_job
@@ -39,7 +39,7 @@ def command(
     The old runs stay until cmsspark prune removes them. Without --date and a period all results are checked.
     """
     settings = settings_of(settings_file)
-    store = store_of(fout, settings)
+    store = require_store(fout, settings)
     jobs = (find_job(job_name).name,) if job_name else ()
     compact(files_of(store, "cmsspark lab compact", settings), store, jobs, day or period, dry_run=dry_run)
 

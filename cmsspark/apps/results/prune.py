@@ -9,7 +9,7 @@ from cmsspark.base.dates import DAY_MS
 from cmsspark.base.errors import NotReady, UsageError
 from cmsspark.base.text.plurals import number_of
 from cmsspark.base.text.progress_line import counted
-from cmsspark.cli.options import quiet_option, settings_of, store_of, store_options
+from cmsspark.cli.options import quiet_option, require_store, settings_of, store_options
 from cmsspark.filesystems.storage import Files, join
 from cmsspark.settings.settings import Settings
 from cmsspark.store import lease, retention
@@ -32,7 +32,7 @@ def command(age: int, yes: bool, dry_run: bool, fout: str | None, settings_file:
     if yes and dry_run:
         raise UsageError("--yes and --dry-run exclude each other", next_step="give only one of them")
     settings = settings_of(settings_file)
-    store = store_of(fout, settings)
+    store = require_store(fout, settings)
     files = files_of(store, "cmsspark prune", settings)
     before_ms = clock.now_ms() - age * DAY_MS
     count = prune(files, store, before_ms, remove=yes) + _prune_rest(files, store, settings, before_ms, remove=yes)

@@ -13,7 +13,7 @@ from cmsspark.base import clock
 from cmsspark.base.manifests import Manifest
 from cmsspark.base.text.readable import json_text
 from cmsspark.base.text.terminal import Coloured, echo_table
-from cmsspark.cli.options import DayType, settings_of, store_of, store_options
+from cmsspark.cli.options import DayType, require_store, settings_of, store_options
 from cmsspark.filesystems.storage import is_local
 from cmsspark.run.run_context import from_manifest
 from cmsspark.settings.settings import Settings
@@ -37,7 +37,7 @@ def load_history(settings: Settings, fout: str | None, *, rebuild: bool = False)
     with run_history.open_history(settings.state_dir, notes) as history:
         history.sweep()
         if rebuild:
-            store = store_of(fout, settings)
+            store = require_store(fout, settings)
         if store and (rebuild or (is_local(store) and not history.knows_store(store))):
             added = history.rebuild(store, stored_runs(store, settings))
             if rebuild or added:

@@ -16,7 +16,7 @@ from cmsspark.base.errors import UsageError
 from cmsspark.base.periods import Interval
 from cmsspark.base.text.plurals import number_of
 from cmsspark.base.text.readable import json_text
-from cmsspark.cli.options import settings_of, store_of, store_options
+from cmsspark.cli.options import require_store, settings_of, store_options
 from cmsspark.cli.period_options import optional_when_options
 from cmsspark.filesystems.storage import Files, is_local, local_path
 from cmsspark.pages.text import bins_table
@@ -37,7 +37,7 @@ def find(table: str, day: Interval, fout: str | None, settings_file: str | None)
     """Return the file system and the current result of ``table``. Local stores need no JVM; others start one."""
     job = job_of_table(table)
     settings = settings_of(settings_file)
-    store = store_of(fout, settings)
+    store = require_store(fout, settings)
     files = files_of(store, "cmsspark show", settings)
     return files, current(files, store, job.name, table if table in job.tables else job.name, day)
 
@@ -95,7 +95,7 @@ def _show_stored(files: Files, stored: CurrentTable, as_json: bool, fout: str | 
         try:
             record = history.find(stored.manifest.run)
         except UsageError:
-            record = from_manifest(stored.manifest, store_of(fout, settings))
+            record = from_manifest(stored.manifest, require_store(fout, settings))
         _print_run(record, history, as_json, settings, path=files.uri(stored.path))
 
 

@@ -13,7 +13,7 @@ import click
 from cmsspark.base.errors import UsageError
 from cmsspark.base.text import progress_line
 from cmsspark.base.text.plurals import number_of
-from cmsspark.cli.options import DayType, settings_of, store_of, store_options
+from cmsspark.cli.options import DayType, require_store, settings_of, store_options
 from cmsspark.store.query import output
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def command(
         # `--dumps QUERY`: the query took the place of the date.
         dumps, query = "", dumps
     store = str(settings.cache_dir / "no-store") if dumps is not None and not (fout or settings.store) else None
-    store = store or store_of(fout, settings)
+    store = store or require_store(fout, settings)
     text = _query_text(query, file)
     if out:
         output.check_target(out, fmt)

@@ -11,7 +11,7 @@ from cmsspark.base.errors import DataError
 from cmsspark.base.periods import Interval, spans
 from cmsspark.base.text.plurals import number_of
 from cmsspark.base.text.progress_line import counted
-from cmsspark.cli.options import quiet_option, settings_of, store_of, store_options
+from cmsspark.cli.options import quiet_option, require_store, settings_of, store_options
 from cmsspark.store.stored_columns import existing_store, files_of
 from cmsspark.store.verification import RunCheck, check_runs
 
@@ -27,7 +27,7 @@ def command(all_runs: bool, fout: str | None, settings_file: str | None) -> None
     of versions that wrote no checksums are listed; they cannot be checked.
     """
     settings = settings_of(settings_file)
-    store = store_of(fout, settings)
+    store = require_store(fout, settings)
     files = existing_store(files_of(store, "cmsspark verify", settings), store)
     verify(counted(check_runs(files, store, all_runs=all_runs), "verifying", None, "runs"), store)
 

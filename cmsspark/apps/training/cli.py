@@ -102,7 +102,7 @@ def run_command(
 
     state_dir = settings_of(settings_file).state_dir
     run = _run_of(script, arguments, state_dir, options)
-    backend = _backend_of(run, options)
+    backend = _build_backend(run, options)
     source = check(run, backend)
     if dry_run:
         _show_plan(run, backend, source)
@@ -129,7 +129,7 @@ def _note_memory(run: TrainingRun) -> None:
 
 
 def _run_of(script: Path, arguments: tuple[str, ...], state_dir: Path, options: dict[str, Any]) -> TrainingRun:
-    from cmsspark.apps.training.spec import TrainingRun, memory_of, run_name, secret_of
+    from cmsspark.apps.training.spec import TrainingRun, parse_memory, parse_secret, run_name
     from cmsspark.settings.redaction import redacted_words
 
     backend = options["backend"]
@@ -144,7 +144,7 @@ def _run_of(script: Path, arguments: tuple[str, ...], state_dir: Path, options: 
         if used and owner != backend:
             flag = _FLAGS.get(used[0], used[0]).replace("_", "-")
             raise UsageError(f"--{flag} is for --on {owner}", found=f"--on {backend}")
-    secrets = tuple(secret_of(text, state_dir / "secrets", backend) for text in options["secrets"])
+    secrets = tuple(parse_secret(text, state_dir / "secrets", backend) for text in options["secrets"])
     if len({secret.name for secret in secrets}) < len(secrets):
         raise UsageError("each secret must be named once", found=", ".join(secret.name for secret in secrets))
     return TrainingRun(
@@ -156,7 +156,7 @@ def _run_of(script: Path, arguments: tuple[str, ...], state_dir: Path, options: 
         backend=backend,
         secrets=secrets,
         cpus=options["cpus"],
-        memory=memory_of(options["memory"]),
+        memory=parse_memory(options["memory"]),
         retries=options["retries"],
         environment=_pairs(options["variables"], "--env"),
         files=options["files"],
@@ -176,7 +176,7 @@ def _pairs(texts: Iterable[str], option: str) -> dict[str, str]:
     return pairs
 
 
-def _backend_of(run: TrainingRun, options: dict[str, Any]) -> Backend:
+def _build_backend(run: TrainingRun, options: dict[str, Any]) -> Backend:
     if run.backend == "local":
         from cmsspark.apps.training.local_backend import LocalBackend
 
@@ -185,7 +185,7 @@ def _backend_of(run: TrainingRun, options: dict[str, Any]) -> Backend:
         from cmsspark.apps.training.spark_backend import SparkBackend
 
         return SparkBackend(options["master"], _pairs(options["confs"], "--conf"))
-    from cmsspark.apps.training.k8s_backend import K8sBackend, read_template, volume_of
+    from cmsspark.apps.training.k8s_backend import K8sBackend, parse_volume, read_template
 
     return K8sBackend(
         options["image"] or "",
@@ -193,7 +193,7 @@ def _backend_of(run: TrainingRun, options: dict[str, Any]) -> Backend:
         options["kube_context"],
         options["claim"],
         int(options["max_hours"] * 3600),
-        volumes=tuple(map(volume_of, options["volumes"])),
+        volumes=tuple(map(parse_volume, options["volumes"])),
         node_selector=_pairs(options["selectors"], "--node-selector"),
         pull_secrets=options["pull_secrets"],
         template=read_template(options["pod_template"]) if options["pod_template"] else {},

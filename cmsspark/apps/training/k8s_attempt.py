@@ -11,9 +11,9 @@ from typing import Any, Final, Protocol
 
 from cmsspark.apps.training import k8s_manifests as manifests
 from cmsspark.apps.training.backend import Attempt, WorkerFailure, reason_of
-from cmsspark.apps.training.k8s_errors import ApiAway, api_errors, message_of, translated
+from cmsspark.apps.training.k8s_errors import ApiAway, api_errors, read_message, translated
 from cmsspark.apps.training.k8s_output import PodOutput
-from cmsspark.apps.training.k8s_pods import failure_of, is_ready, rank_of, waits_for_config, why_pending
+from cmsspark.apps.training.k8s_pods import find_failure, is_ready, read_rank, waits_for_config, why_pending
 from cmsspark.apps.training.spec import TrainingRun
 from cmsspark.base.errors import CmssparkError, NotReady
 
@@ -93,7 +93,7 @@ class JobAttempt:
                 self._core.create_namespaced_pod(self._namespace, pod, dry_run="All", _request_timeout=_TIMEOUT)
             except ApiException as error:
                 # A role of an earlier version: the Job's own events tell what admission says.
-                if error.status != 403 or "cannot create resource" not in message_of(error):
+                if error.status != 403 or "cannot create resource" not in read_message(error):
                     raise
 
     def _put(self, manifest: Any, *, dry_run: bool) -> Any:
@@ -145,7 +145,7 @@ class JobAttempt:
             pods = self._core.list_namespaced_pod(
                 self._namespace, label_selector=selector, _request_timeout=_TIMEOUT
             ).items
-        by_rank = {rank_of(pod): pod for pod in pods}
+        by_rank = {read_rank(pod): pod for pod in pods}
         for rank in sorted(by_rank):
             if failure := self._worker(rank, by_rank[rank]):
                 return failure
@@ -160,7 +160,7 @@ class JobAttempt:
         self._seen[rank] = pod.metadata.name
         if pod.status.phase == "Running" or pod.status.phase in ("Succeeded", "Failed"):
             self._follow(rank, pod.metadata.name)
-        if (reason := failure_of(pod)) is not None:
+        if (reason := find_failure(pod)) is not None:
             return self._failed(rank, reason)
         if pod.status.phase == "Succeeded":
             self._attempt.log(f"worker {rank} ended before its output was fetched")

@@ -136,7 +136,7 @@ class K8sBackend:
             ) from None
 
 
-def volume_of(text: str) -> manifests.Volume:
+def parse_volume(text: str) -> manifests.Volume:
     """Return the volume ``CLAIM:/folder`` or ``CLAIM:/folder:ro``. Raises UsageError (2)."""
     claim, _, options = text.partition(":")
     path, _, mode = options.partition(":")

@@ -40,7 +40,7 @@ def api_errors(action: str, where: str) -> Iterator[None]:
     try:
         yield
     except ApiException as error:
-        raise translated(error.status or 0, message_of(error), action, where) from None
+        raise translated(error.status or 0, read_message(error), action, where) from None
     except (urllib3.exceptions.HTTPError, OSError) as error:
         raise ApiAway(
             "the API server does not answer", where=where, found=safe_text(str(error)),
@@ -48,7 +48,7 @@ def api_errors(action: str, where: str) -> Iterator[None]:
         ) from None  # fmt: skip
 
 
-def message_of(error: Exception) -> str:
+def read_message(error: Exception) -> str:
     """Return what the API server says, or the client's own reason."""
     body = getattr(error, "body", None)
     try:

@@ -11,7 +11,7 @@ _HOPELESS: Final = frozenset({"ImagePullBackOff", "InvalidImageName", "ErrImageN
 CONFIG_ERROR: Final = "CreateContainerConfigError"
 
 
-def rank_of(pod: Any) -> int:
+def read_rank(pod: Any) -> int:
     """Return the worker that a pod of an indexed Job is."""
     annotations, labels = pod.metadata.annotations or {}, pod.metadata.labels or {}
     return int(annotations.get(_INDEX) or labels.get(_INDEX) or -1)
@@ -23,7 +23,7 @@ def is_ready(pod: Any) -> bool:
     return any(condition.type == "Ready" and condition.status == "True" for condition in conditions)
 
 
-def failure_of(pod: Any) -> str | None:
+def find_failure(pod: Any) -> str | None:
     """Return why the worker of a pod failed; None for one that did not."""
     state = _container_state(pod)
     if pod.status.phase == "Failed":

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 _OPTIONAL = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
 
 
-def imports_of(tree: ast.AST) -> Iterator[tuple[str, int]]:
+def find_imports(tree: ast.AST) -> Iterator[tuple[str, int]]:
     """Yield the modules that a script needs, with the line: all but those in ``try … except ImportError`` and for
     types.
     """
@@ -29,12 +29,12 @@ def imports_of(tree: ast.AST) -> Iterator[tuple[str, int]]:
                 yield node.module, node.lineno
         elif isinstance(node, ast.Try) and any(_is_optional(handler) for handler in node.handlers):
             for part in (*node.handlers, *node.finalbody):
-                yield from imports_of(part)
+                yield from find_imports(part)
         elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             for part in node.orelse:
-                yield from imports_of(part)
+                yield from find_imports(part)
         else:
-            yield from imports_of(node)
+            yield from find_imports(node)
 
 
 def _is_optional(handler: ast.ExceptHandler) -> bool:
@@ -42,13 +42,13 @@ def _is_optional(handler: ast.ExceptHandler) -> bool:
 
 
 def missing_imports(source: str, *folders: str) -> list[tuple[str, int]]:
-    """Return the modules of :func:`imports_of` that this Python does not find, in order.
+    """Return the modules of :func:`find_imports` that this Python does not find, in order.
 
     ``folders``: that of the script, and others on its path.
     """
     missing = []
     path = [*folders, *sys.path]
-    for name, line in dict(reversed(list(imports_of(ast.parse(source))))).items():
+    for name, line in dict(reversed(list(find_imports(ast.parse(source))))).items():
         if not _is_found(name, path):
             missing.append((name, line))
     return sorted(missing, key=lambda entry: (entry[1], entry[0]))

@@ -203,7 +203,7 @@ class _Drive:
     def _job_failed(self, rank: int) -> WorkerFailure:
         """Return the Spark job failed: before the workers began an error of ours, afterwards the failure of a worker.
         """
-        from cmsspark.engines.session import cause_of
+        from cmsspark.engines.session import unwrap_cause
 
         assert self._error is not None
         text = str(self._error)
@@ -212,7 +212,7 @@ class _Drive:
                 f"{self._attempt.run.workers} workers must run at once", where=self._context.master,
                 found="fewer cores", next_step="take fewer workers, or a --master with more cores",
             ) from None  # fmt: skip
-        cause = cause_of(self._error)
+        cause = unwrap_cause(self._error)
         if not self._links and isinstance(cause, CmssparkError):
             raise cause
         if not self._links:

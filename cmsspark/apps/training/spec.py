@@ -98,7 +98,7 @@ def is_object_name(text: str) -> bool:
     return _SECRET.fullmatch(text) is not None
 
 
-def memory_of(text: str) -> int:
+def parse_memory(text: str) -> int:
     """``8Gi`` as bytes. Raises UsageError (2)."""
     match = _MEMORY.fullmatch(text)
     size = int(float(match[1]) * _UNITS[match[2] or ""]) if match else 0
@@ -107,7 +107,7 @@ def memory_of(text: str) -> int:
     return size
 
 
-def secret_of(text: str, folder: Path, backend: str) -> Secret:
+def parse_secret(text: str, folder: Path, backend: str) -> Secret:
     """Return the secret ``NAME`` or ``NAME=FOLDER``: a folder with one private file for each key.
 
     Without FOLDER it is ``folder``/NAME; on Kubernetes a Secret of that name in the cluster, where there is no such

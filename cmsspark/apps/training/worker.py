@@ -96,7 +96,7 @@ def die_with_parent(number: int, parent: int) -> None:
         os.kill(os.getpid(), number)
 
 
-def children_of(pid: int) -> list[int]:
+def list_children(pid: int) -> list[int]:
     """Return the processes whose parent is ``pid``."""
     children = []
     for name in os.listdir("/proc"):
@@ -182,7 +182,7 @@ class Script:
         """End all processes that the script left: of its group, and orphans that left the group."""
         self._signal(signal.SIGKILL)
         for _ in range(50):
-            remaining = [pid for pid in children_of(os.getpid()) if pid != self.process.pid]
+            remaining = [pid for pid in list_children(os.getpid()) if pid != self.process.pid]
             for pid in remaining:
                 with suppress(OSError):
                     os.kill(pid, signal.SIGKILL)

@@ -12,7 +12,7 @@ from cmsspark.base import dates
 from cmsspark.base.errors import UsageError
 from cmsspark.base.periods import Interval, Period, named
 from cmsspark.base.text.terminal import NOTHING, number, table, terminal_width, volume
-from cmsspark.cli.options import settings_of, store_of, store_options
+from cmsspark.cli.options import require_store, settings_of, store_options
 from cmsspark.sources.registry import STREAMS_OF_JOBS
 from cmsspark.store.job_index import Job, find_job
 
@@ -100,7 +100,7 @@ def command(
     if publish_impact and sides[0].interval != sides[1].interval:
         raise UsageError("documents of two days cannot be compared", next_step="give two runs of one day: DAY@RUN")
     schema = stored_table(job.tables[0])
-    store = store_of(fout, settings_of(settings_file))
+    store = require_store(fout, settings_of(settings_file))
     named_rows = [_rows(store, job.name, schema, side) for side in sides]
     names, rows = [name for name, _ in named_rows], [frame for _, frame in named_rows]
     apart = _jobs_apart(rows)

@@ -17,8 +17,8 @@ from cmsspark.cli.options import (
     engine_option,
     job_options,
     reading_options,
+    require_store,
     settings_of,
-    store_of,
     with_sources,
 )
 from cmsspark.sources.epochs import Epochs
@@ -80,7 +80,7 @@ def make_command(job: Job) -> click.Command:
         from cmsspark.run.log_day import run
 
         settings = settings_of(settings_file)
-        request = day_request(job, options, settings, store_of(fout, settings))
+        request = day_request(job, options, settings, require_store(fout, settings))
 
         def work() -> CurrentTable:
             done = run(request)

@@ -15,7 +15,7 @@ from cmsspark.base import periods as calendar
 from cmsspark.base.periods import Period, spans
 from cmsspark.base.schemas import stored_table
 from cmsspark.cli.job_output import output_options, print_outcome
-from cmsspark.cli.options import settings_of, store_of, store_options
+from cmsspark.cli.options import require_store, settings_of, store_options
 from cmsspark.cli.period_options import needed, period_options
 from cmsspark.filesystems.storage import join
 from cmsspark.run.period_run import store_period
@@ -57,7 +57,7 @@ def command(
     period: Period | None, allow_missing: bool, fout: str | None, settings_file: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     settings, interval = settings_of(settings_file), needed(period)
-    store = store_of(fout, settings)
+    store = require_store(fout, settings)
     print_outcome(NAME, interval, as_json, lambda: run(interval, store, settings, allow_missing=allow_missing))
 
 

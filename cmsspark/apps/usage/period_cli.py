@@ -12,7 +12,7 @@ from cmsspark.apps.usage.period_view import ViewRequest, make_view
 from cmsspark.base.errors import UsageError
 from cmsspark.base.periods import Period
 from cmsspark.cli.job_output import output_options, print_outcome
-from cmsspark.cli.options import settings_of, store_of, store_options
+from cmsspark.cli.options import require_store, settings_of, store_options
 from cmsspark.cli.period_options import needed, period_options
 
 #: Options of a view → their parameters.
@@ -57,7 +57,7 @@ def command(
         )  # fmt: skip
     else:
         settings, chosen = settings_of(settings_file), needed(period)
-        store = store_of(fout, settings)
+        store = require_store(fout, settings)
         print_outcome(
             period_job.NAME, chosen, as_json,
             lambda: period_job.run(chosen, store, settings, allow_missing=allow_missing),

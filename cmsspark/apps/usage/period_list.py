@@ -9,7 +9,7 @@ import click
 
 from cmsspark.base.periods import Period
 from cmsspark.base.schemas import stored_table
-from cmsspark.cli.options import store_of
+from cmsspark.cli.options import require_store
 from cmsspark.filesystems.storage import Files
 from cmsspark.store import results
 from cmsspark.store.stored_columns import files_of
@@ -23,7 +23,7 @@ def echo_periods(settings: Settings, fout: str | None, as_json: bool) -> None:
     """List the stored weeks, months and ranges: their days and rows, and whether days were run again since."""
     from cmsspark.base.text.terminal import echo_table
 
-    store = store_of(fout, settings)
+    store = require_store(fout, settings)
     files = files_of(store, "cmsspark period --list", settings)
     runs = CurrentRuns(files, store)
     periods = [_as_dict(files, store, period, runs) for period in stored_periods(files, store, "period")]

@@ -22,7 +22,7 @@ from cmsspark.base.periods import Period
 from cmsspark.base.text.plurals import number_of
 from cmsspark.base.text.spelling import suggestion
 from cmsspark.base.text.terminal import echo_table, hanging, terminal_width, volume
-from cmsspark.cli.options import settings_of, store_of
+from cmsspark.cli.options import require_store, settings_of
 from cmsspark.cli.output_files import write_file
 from cmsspark.store import stored_days
 from cmsspark.store.stored_columns import files_of
@@ -74,7 +74,7 @@ def make_view(request: ViewRequest) -> None:
         raise UsageError(
             f"--out must end in {', '.join(_WRITERS)}", found=out, next_step="the ending chooses the format"
         )
-    store = store_of(request.fout, settings)
+    store = require_store(request.fout, settings)
     files = files_of(store, "cmsspark period --view", settings)
     chosen = request.period or view.last(dates.today())
     stored = stored_days.find_days(files, store, chosen)

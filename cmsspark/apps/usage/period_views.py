@@ -14,7 +14,7 @@ from cmsspark.base.errors import UsageError
 from cmsspark.base.periods import Period
 from cmsspark.base.schemas import stored_table
 from cmsspark.cli.job_output import output_options, print_outcome
-from cmsspark.cli.options import settings_of, store_of, store_options
+from cmsspark.cli.options import require_store, settings_of, store_options
 from cmsspark.cli.period_options import needed, period_options
 from cmsspark.run.period_run import store_period
 from cmsspark.run.run_context import running
@@ -43,7 +43,7 @@ def command(
     settings_file: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     settings, interval = settings_of(settings_file), needed(period)
-    store = store_of(fout, settings)
+    store = require_store(fout, settings)
     views = chosen(load_views(views_file or settings.views), names)
     print_outcome(NAME, interval, as_json, lambda: run(interval, store, settings, views, allow_missing=allow_missing))
 

@@ -12,7 +12,7 @@ from cmsspark.apps.usage.report_site import write_site
 from cmsspark.base.errors import Exit, InputMissing, OutputError, UsageError
 from cmsspark.base.periods import Interval, Period, first_day
 from cmsspark.base.text.readable import encodable, json_text
-from cmsspark.cli.options import settings_of, store_of, store_options
+from cmsspark.cli.options import require_store, settings_of, store_options
 from cmsspark.cli.period_options import needed_when, optional_when_options
 from cmsspark.pages.text import text
 from cmsspark.run.run_report import of_run, page_of_run
@@ -49,7 +49,7 @@ def command(
     web folder does. Exits with 65 if a join lost or duplicated rows.
     """
     settings = settings_of(settings_file)
-    store = store_of(fout, settings)
+    store = require_store(fout, settings)
     if site is not None:
         if when is not None or table or html or pictures:
             raise UsageError("--site is of all stored days", next_step="cmsspark report --site DIR")

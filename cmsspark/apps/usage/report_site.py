@@ -19,7 +19,7 @@ from cmsspark.base.text.readable import encodable
 from cmsspark.cli.output_files import write_file
 from cmsspark.filesystems.storage import Files
 from cmsspark.pages import use_pictures
-from cmsspark.pages.site_index import SiteEntry, Verdict, site_index, verdict_of
+from cmsspark.pages.site_index import SiteEntry, Verdict, judge_day, site_index
 from cmsspark.run.run_report import page_of_run
 from cmsspark.store import contents, results
 from cmsspark.store.job_index import JOBS, Job
@@ -65,7 +65,7 @@ def _job_pages(files: Files, store: str, job: Job, out: Path) -> Iterator[SitePa
     intervals = contents.stored_intervals(files, store, job.name)
     for interval in sorted(intervals, key=first_day, reverse=True):
         path = f"{_FOLDERS[job.name]}/{interval.isoformat()}.html"
-        title = use_pictures.title_of(job, interval)
+        title = use_pictures.make_title(job, interval)
         try:
             current = results.current(files, store, job.name, job.tables[0], interval)
             marker = _MARKER.format(run=escape(current.manifest.run))
@@ -80,7 +80,7 @@ def _job_pages(files: Files, store: str, job: Job, out: Path) -> Iterator[SitePa
             fault = f"{error.problem}: {error.found}" if error.found else error.problem
             yield SitePage(interval, SiteEntry(title, "", Verdict("bad", "damaged", fault)), fault)
             continue
-        yield SitePage(interval, SiteEntry(title, path, verdict_of(current.manifest)))
+        yield SitePage(interval, SiteEntry(title, path, judge_day(current.manifest)))
 
 
 def _groups(pages: Sequence[SitePage]) -> list[tuple[str, list[SiteEntry]]]:

@@ -174,7 +174,7 @@ def lines_of(
     verified_records = 0
     chunks = lines.chunks(source, damage.file, line_limit=line_limit)
     for chunk in chunks:
-        if line == 1 and (name := packings.name_of(lines.head_of(chunk))):
+        if line == 1 and (name := packings.name_of(lines.take_head(chunk))):
             damage.reason = f"{name} data"
             damage.left_out = lines.size_of(chunk) + sum(map(lines.size_of, chunks))
             return

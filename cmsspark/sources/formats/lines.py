@@ -60,7 +60,7 @@ def decode_file(
     line, batch = 1, AccessBatch()
     for chunk in chunks(packings.unpacked(stream, file), file, line_limit=line_limit):
         if line == 1:
-            packings.check_text(head_of(chunk), file)
+            packings.check_text(take_head(chunk), file)
         if isinstance(chunk, LongLine):
             line += chunk.add_to(batch, file, line)
             continue
@@ -80,7 +80,7 @@ def size_of(chunk: memoryview | LongLine) -> int:
     return chunk.size + 1 if isinstance(chunk, LongLine) else len(chunk)
 
 
-def head_of(chunk: memoryview | LongLine) -> bytes:
+def take_head(chunk: memoryview | LongLine) -> bytes:
     """Return the first bytes of a chunk."""
     return bytes((chunk.head if isinstance(chunk, LongLine) else chunk)[: packings.HEAD_BYTES])
 

@@ -257,9 +257,9 @@ class Database:
                         f"the query took longer than {max_seconds:g} s",
                         next_step="ask for fewer days or columns, or allow more time",
                     ) from None
-                raise self._error_of(error, statement) from None
+                raise self._convert_error(error, statement) from None
 
-    def _error_of(self, error: Exception, statement: str) -> Exception:
+    def _convert_error(self, error: Exception, statement: str) -> Exception:
         """Return the error with what the store knows: the damaged part, or that a file is gone."""
         import duckdb
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import date
 
 from cmsspark.apps.dashboard.selection import Selection
-from cmsspark.apps.dashboard.series_parts import chart_of
+from cmsspark.apps.dashboard.series_parts import make_chart
 from cmsspark.apps.dashboard.use import Series
 
 DAYS = [date(2026, 1, 14), date(2026, 1, 15)]
@@ -14,8 +14,8 @@ DAYS = [date(2026, 1, 14), date(2026, 1, 15)]
 def test_groups_that_add_up_are_stacked_over_days_and_bars_of_one_day() -> None:
     """A stack of one day has no areas: its points would show the sum of all groups below as the value of one."""
     over_days = Series(DAYS, {"aaa": [5, 3], "eos": [7, None]})
-    chart = chart_of("use", over_days, "nacc", Selection(*DAYS), "stream")
+    chart = make_chart("use", over_days, "nacc", Selection(*DAYS), "stream")
     assert (chart.kind, chart.drawn) == ("stack", {"aaa": [5, 3], "eos": [7, 0]})
     one_day = Series(DAYS[1:], {"aaa": [3], "eos": [None]})
-    chart = chart_of("use", one_day, "nacc", Selection(DAYS[1], DAYS[1]), "stream")
+    chart = make_chart("use", one_day, "nacc", Selection(DAYS[1], DAYS[1]), "stream")
     assert (chart.kind, chart.series) == ("bar", {"aaa": [3], "eos": [None]})

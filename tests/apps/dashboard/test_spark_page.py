@@ -120,7 +120,7 @@ def test_the_numbers_are_those_that_are_stored(runs: Running) -> None:
     notes: list[str] = []
     choices = run_measures.choices(state, notes)
     assert [one.run for one in choices] == ["w2", "20260115T060000Z-aaaaaa"] and len(notes) == 1
-    view = run_measures.view_of(state, choices[1])
+    view = run_measures.read_run_view(state, choices[1])
     assert view.measured is not None and view.watched is not None and view.watched.run == "w1"
     roles = parts.roles_over_time(view, "rss_bytes")
     assert roles.series["python_driver"] == [(50 + 40 * tick) * MB for tick in range(20)]

@@ -40,14 +40,14 @@ def test_onnx_gives_the_probabilities_of_the_network(kind: str, tmp_path: Path) 
     assert low_level is not None
     inputs = {"hlf": hlf} if kind != "sequence" else {}
     if kind != "hlf":
-        sequence = networks.sequences_of(ours.scalers, low_level, TOPOLOGY)
+        sequence = networks.make_sequences(ours.scalers, low_level, TOPOLOGY)
         inputs |= {"sequence": sequence, "particles": sequence.any(axis=-1).sum(axis=1).astype(np.int32)}
     theirs = ReferenceEvaluator(str(tmp_path / "out/model.onnx"))
     if kind != "hlf":
         # The reference evaluator of onnx ignores lengths: all events have as many particles here.
         count = int(inputs["particles"].min())
         low_level[:, count:] = 0
-        inputs["sequence"] = networks.sequences_of(ours.scalers, low_level, TOPOLOGY)[:, :count]
+        inputs["sequence"] = networks.make_sequences(ours.scalers, low_level, TOPOLOGY)[:, :count]
         inputs["particles"] = np.full(6, count, np.int32)
     (probabilities,) = theirs.run(None, inputs)
     assert probabilities == pytest.approx(ours.predict(hlf, low_level), abs=2e-5)

@@ -17,7 +17,7 @@ import pytest
 from cmsspark.apps.events import demo_run, prepare, sample, score_files, search, train, tree_training
 from cmsspark.apps.events.demo_files import MODELS, make_events, write_files, write_tree
 from cmsspark.apps.events.models import load
-from cmsspark.apps.events.parts import matrix_of
+from cmsspark.apps.events.parts import to_matrix
 from cmsspark.apps.events.root_files import EntryRange, read_range
 from cmsspark.apps.events.runs import EventRequest
 from cmsspark.apps.events.scalers import Scalers
@@ -74,8 +74,8 @@ def test_prepared_events_are_the_features_of_the_files(made: Made) -> None:
         wanted = read_range(EntryRange(path, label, 0, EVENTS), DELPHES).features(low_level=True)
         mine = rows.filter([value == label for value in rows["label"].to_pylist()])
         assert mine["entry"].to_pylist() == wanted.entries.tolist() and set(mine["file"].to_pylist()) == {path}
-        assert np.array_equal(matrix_of(mine["hlf"], HLF_COUNT), wanted.hlf)
-        assert np.array_equal(matrix_of(mine["low_level"], MATRIX), wanted.low_level.reshape(-1, MATRIX))
+        assert np.array_equal(to_matrix(mine["hlf"], HLF_COUNT), wanted.hlf)
+        assert np.array_equal(to_matrix(mine["low_level"], MATRIX), wanted.low_level.reshape(-1, MATRIX))
         assert np.array_equal(mine["event_hash"].to_numpy(), wanted.hashes())
 
 

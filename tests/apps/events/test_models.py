@@ -20,7 +20,7 @@ from cmsspark.apps.events.scalers import Scalers
 from cmsspark.apps.events.small_sample import Events
 from cmsspark.apps.events.topology import TOPOLOGY
 from cmsspark.apps.events.train_job import KINDS
-from cmsspark.apps.events.tree_training import fit_xgboost, parameters_of, train_with_spark, vectors
+from cmsspark.apps.events.tree_training import fit_xgboost, parse_parameters, train_with_spark, vectors
 from cmsspark.base.errors import DataError, InputMissing, SettingsError, UsageError
 from cmsspark.engines import session
 from cmsspark.settings.settings import Settings
@@ -90,7 +90,7 @@ def test_trees_as_arrays_give_the_probabilities_of_spark(sample: Path, spark: An
 
 
 def test_boosting_stops_where_it_no_longer_helps_and_a_seed_is_a_model(sample: Path, tmp_path: Path) -> None:
-    parameters = parameters_of("xgboost", ("depth=3", "rate=0.5", "subsample=0.7"))
+    parameters = parse_parameters("xgboost", ("depth=3", "rate=0.5", "subsample=0.7"))
     model, history = fit_xgboost(EVENTS, SCALERS, parameters, 4, 1)
     assert model.rounds < len(history) < 300
     write_model(tmp_path / "model", model, parameters, 4, sample)
@@ -104,7 +104,7 @@ def test_boosting_stops_where_it_no_longer_helps_and_a_seed_is_a_model(sample: P
 @pytest.mark.parametrize("text", ["depth", "depth=x", "deepness=3", "depth=0", "rate=-1"])
 def test_parameters_are_known_numbers_above_zero(text: str) -> None:
     with pytest.raises(UsageError):
-        parameters_of("boosting", (text,))
+        parse_parameters("boosting", (text,))
 
 
 def test_a_folder_without_a_model_says_so(tmp_path: Path) -> None:
@@ -117,18 +117,18 @@ def test_a_folder_without_a_model_says_so(tmp_path: Path) -> None:
 
 
 def test_trials_are_the_same_for_the_same_seed_and_inside_their_ranges() -> None:
-    drawn = search.trials_of(search.SearchOptions(trials=40, seed=2))
-    assert drawn == search.trials_of(search.SearchOptions(trials=40, seed=2))
-    assert drawn[:10] == search.trials_of(search.SearchOptions(trials=10, seed=2))
-    assert drawn != search.trials_of(search.SearchOptions(trials=40, seed=3))
+    drawn = search.draw_trials(search.SearchOptions(trials=40, seed=2))
+    assert drawn == search.draw_trials(search.SearchOptions(trials=40, seed=2))
+    assert drawn[:10] == search.draw_trials(search.SearchOptions(trials=10, seed=2))
+    assert drawn != search.draw_trials(search.SearchOptions(trials=40, seed=3))
     for name, (low, high, _) in search.RANGES.items():
         assert all(low <= one[name] <= high for one in drawn) and len({one[name] for one in drawn}) > 5
-    grid = search.trials_of(search.SearchOptions("grid", trials=1_000))
+    grid = search.draw_trials(search.SearchOptions("grid", trials=1_000))
     assert len(grid) == len({json.dumps(one) for one in grid}) == 60
 
 
 def test_evaluate_writes_the_result_beside_a_model(sample: Path, tmp_path: Path) -> None:
-    parameters = parameters_of("xgboost", ("trees=20",))
+    parameters = parse_parameters("xgboost", ("trees=20",))
     write_model(tmp_path / "model", fit_xgboost(EVENTS, SCALERS, parameters, 0, 1)[0], parameters, 0, sample)
     ended = CliRunner().invoke(command, ["evaluate", "--model", f"{tmp_path}/model", "--sample", str(sample)])
     assert ended.exit_code == 0, ended.output

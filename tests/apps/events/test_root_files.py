@@ -14,17 +14,17 @@ from fsspec.implementations.local import LocalFileSystem
 
 from cmsspark.apps.events import prepare
 from cmsspark.apps.events.demo_files import MODELS, make_events, write_files, write_tree
-from cmsspark.apps.events.prepare import check_damaged, counts_of, cutflow, cutflow_table, with_tree
+from cmsspark.apps.events.prepare import check_damaged, cutflow, cutflow_table, sum_counts, with_tree
 from cmsspark.apps.events.prepare_task import RangeResult
 from cmsspark.apps.events.root_files import (
     EntryRange,
     EventFile,
     InspectedFile,
     files_of_inputs,
+    find_inputs,
     inspect,
-    paths_of,
-    ranges_of,
     read_range,
+    split_ranges,
 )
 from cmsspark.base.errors import DataError, InputMissing, UsageError
 from tests.apps.events.events import CLASSES, CUTS, DELPHES
@@ -40,13 +40,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_glob_a_folder_a_list_and_a_file_name_the_same_files(made: Path, tmp_path: Path) -> None:
     wanted = sorted(str(path) for path in made.glob("*.root"))
     (tmp_path / "list.txt").write_text("# two\n" + "\n".join(wanted[:2]) + f"\n\n{wanted[2]}  # third\n")
-    assert paths_of(f"{made}/*.root") == paths_of(str(made)) == paths_of(str(tmp_path / "list.txt")) == wanted
-    assert paths_of(wanted[0]) == paths_of(f"file://{wanted[0]}") == wanted[:1]
+    assert find_inputs(f"{made}/*.root") == find_inputs(str(made)) == find_inputs(str(tmp_path / "list.txt")) == wanted
+    assert find_inputs(wanted[0]) == find_inputs(f"file://{wanted[0]}") == wanted[:1]
 
 
 def test_a_list_names_files_of_its_own_folder(made: Path) -> None:
     (made / "files.txt").write_text("qcd_000.root\n")
-    assert paths_of(str(made / "files.txt")) == [str(made / "qcd_000.root")]
+    assert find_inputs(str(made / "files.txt")) == [str(made / "qcd_000.root")]
 
 
 def test_inputs_have_a_class(made: Path) -> None:
@@ -64,9 +64,9 @@ def test_inputs_have_a_class(made: Path) -> None:
 def test_a_remote_file_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"root:// needs fsspec-xrootd"):
-        paths_of("root://eospublic.example//events.root")
+        find_inputs("root://eospublic.example//events.root")
     with pytest.raises(UsageError, match="cannot be read from ftp"):
-        paths_of("ftp://host.example/events.root")
+        find_inputs("ftp://host.example/events.root")
 
 
 class FolderOverXrootd(LocalFileSystem):
@@ -100,18 +100,18 @@ def test_globs_and_folders_over_xrootd_name_their_files(
         shutil.copy(made / name, tmp_path / "ev")
     (tmp_path / "ev" / "notes.txt").write_text("x")
     host = "root://host.example//ev"
-    assert paths_of(f"{host}/") == [f"{host}/qcd_000.root", f"{host}/ttbar_000.root"]
-    assert paths_of(f"{host}/q*.root") == paths_of(f"{host}/[pq]*") == [f"{host}/qcd_000.root"]
-    assert paths_of(f"{host}/any.root?xrd.wantprot=unix") == [f"{host}/any.root?xrd.wantprot=unix"]
+    assert find_inputs(f"{host}/") == [f"{host}/qcd_000.root", f"{host}/ttbar_000.root"]
+    assert find_inputs(f"{host}/q*.root") == find_inputs(f"{host}/[pq]*") == [f"{host}/qcd_000.root"]
+    assert find_inputs(f"{host}/any.root?xrd.wantprot=unix") == [f"{host}/any.root?xrd.wantprot=unix"]
     with pytest.raises(InputMissing, match="files of events"):
-        paths_of(f"{host}/w*.root")
+        find_inputs(f"{host}/w*.root")
     with pytest.raises(InputMissing) as caught:
-        paths_of("root://host.example//nowhere/*.root")
+        find_inputs("root://host.example//nowhere/*.root")
     assert caught.value.found == "No such file or directory"
     with monkeypatch.context() as patched:
         patched.setattr(FolderOverXrootd, "glob", failing)
         with pytest.raises(InputMissing) as caught:
-            paths_of(f"{host}/*.root")
+            find_inputs(f"{host}/*.root")
     assert caught.value.found == "Unable to locate credentials"
     whole = inspect(EventFile(f"{host}/qcd_000.root", 0), DELPHES)
     size = (made / "qcd_000.root").stat().st_size
@@ -144,7 +144,7 @@ def test_damaged_files_and_missing_branches_are_named(made: Path, tmp_path: Path
 
 def test_entry_ranges_are_of_equal_size_and_leave_nothing_out() -> None:
     files = [InspectedFile("a", 0, 25), InspectedFile("b", 1, 10), InspectedFile("c", 1, 0)]
-    assert [(part.path, part.start, part.stop) for part in ranges_of(files, 10)] == [
+    assert [(part.path, part.start, part.stop) for part in split_ranges(files, 10)] == [
         ("a", 0, 8), ("a", 8, 16), ("a", 16, 25), ("b", 0, 10),
     ]  # fmt: skip
 
@@ -170,7 +170,7 @@ def test_the_cuts_add_up_to_the_events_of_each_file_and_class() -> None:
         RangeResult(1, "q", 3, cuts(3, 1)),
         RangeResult(2, reason="torn late"),
     ]
-    counts = counts_of(files, ["a", "a", "b"], results, CUTS, CLASSES)
+    counts = sum_counts(files, ["a", "a", "b"], results, CUTS, CLASSES)
     flow = cutflow(counts)
     assert flow["qcd"] | {"files": 0} == {
         "files": 0, "quarantined_files": 1, "events": 17, "damaged": 7, "not_finite": 0, "no_met": 0, "no_lepton": 3,
@@ -187,7 +187,7 @@ def test_the_cuts_add_up_to_the_events_of_each_file_and_class() -> None:
 
 def test_cuts_that_do_not_add_up_are_an_error() -> None:
     with pytest.raises(DataError, match="add up"):
-        counts_of([InspectedFile("a", 0, 10)], ["a"], [RangeResult(0, "p", 4, cuts(4, 2))], CUTS, CLASSES)
+        sum_counts([InspectedFile("a", 0, 10)], ["a"], [RangeResult(0, "p", 4, cuts(4, 2))], CUTS, CLASSES)
 
 
 def test_damaged_files_are_refused_unless_they_are_accepted() -> None:
@@ -260,7 +260,7 @@ def test_the_tree_is_named_with_its_folder_and_is_a_tree(tmp_path: Path) -> None
 def test_names_of_files_may_have_any_letters(made: Path, tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_bytes((made / "qcd_000.root").read_bytes())
-    assert paths_of(str(path)) == [str(path)]
+    assert find_inputs(str(path)) == [str(path)]
     assert inspect(EventFile(str(path), 0), DELPHES).events == 40
     assert len(read_range(EntryRange(str(path), 0, 0, 7), DELPHES).kernel["Jet"].offsets) == 8
 
@@ -271,7 +271,7 @@ def test_the_newest_cycle_of_a_tree_is_read_and_an_empty_tree_has_no_range(tmp_p
     events = make_events(MODELS["qcd"], 9, np.random.default_rng(0))
     write_tree(tmp_path / "empty.root", {name: rows[:0] for name, rows in events.items()})
     empty = inspect(EventFile(str(tmp_path / "empty.root"), 0), DELPHES)
-    assert (empty.events, empty.reason, ranges_of([empty], 5)) == (0, "", [])
+    assert (empty.events, empty.reason, split_ranges([empty], 5)) == (0, "", [])
     with uproot.recreate(tmp_path / "cycles.root") as file:
         for count in (3, 9):
             flat = {f"{name}.{key}": rows[key][:count] for name, rows in events.items() for key in ak.fields(rows)}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cmsspark.apps.placement import replay
-from cmsspark.apps.placement.demand import Outlook, expected, groups_of
+from cmsspark.apps.placement.demand import Outlook, expected, group_datasets
 from cmsspark.apps.placement.plan import make_plan
 from cmsspark.apps.placement.recommend import rse_of_disk
 from cmsspark.apps.placement.replicas import Space
@@ -24,20 +24,20 @@ BURST = [(day, COLD, B, 5000) for day in range(52, 56)]
 def test_a_burst_is_damped_to_what_the_forecast_holds_for_possible() -> None:
     reads = reads_of(*STEADY, *BURST, weeks=8)
     number = reads.datasets.index(COLD)
-    before = expected(reads, groups_of(reads.datasets)).accesses
+    before = expected(reads, group_datasets(reads.datasets)).accesses
     count = len(reads.datasets)
     outlook = Outlook(np.full(count, 0.5), np.full(count, 100.0), np.full(count, 210.0))
-    after = expected(reads, groups_of(reads.datasets), outlook).accesses
+    after = expected(reads, group_datasets(reads.datasets), outlook).accesses
     assert before[number] > 5_000 and after[number] == pytest.approx((210 + 100) / 2)
     unknown = Outlook(np.full(count, np.nan), np.full(count, np.nan), np.full(count, np.nan))
-    assert (expected(reads, groups_of(reads.datasets), unknown).accesses == before).all(), "unknown is not 0"
+    assert (expected(reads, group_datasets(reads.datasets), unknown).accesses == before).all(), "unknown is not 0"
 
 
 def test_a_copy_has_to_serve_the_least_benefit_for_the_bytes_that_it_takes() -> None:
     reads = reads_of(*STEADY, weeks=8, bytes=[TB / 100] * len(STEADY) + [0.0] * 2)
     replicas = copies_of(copy(HOT, A), reads=reads)
     named = reads.named(replicas.datasets, replicas.sites)
-    demand = expected(named, groups_of(named.datasets))
+    demand = expected(named, group_datasets(named.datasets))
     pair = replicas.datasets.index(HOT), replicas.sites.index(B)
     one, four = (demand.benefit(*pair, lifetime) for lifetime in (1, 4))
     # 210 accesses a week of a 3,000th of a TB, most of them expected at B.
@@ -45,7 +45,8 @@ def test_a_copy_has_to_serve_the_least_benefit_for_the_bytes_that_it_takes() -> 
     space = Space(np.full(len(replicas.sites), 1e18), np.full(len(replicas.sites), np.inf))
     made = [len(make_plan(replicas, demand, space, min_benefit=ratio, lifetime=1).added) for ratio in (0, 0.05, 0.07)]
     assert made == [1, 1, 0]
-    silent = expected(reads_of(*STEADY, weeks=8).named(*(replicas.datasets, replicas.sites)), groups_of(named.datasets))
+    quiet = reads_of(*STEADY, weeks=8).named(*(replicas.datasets, replicas.sites))
+    silent = expected(quiet, group_datasets(named.datasets))
     assert silent.benefit(*pair, 4) is None
     assert len(make_plan(replicas, silent, space, min_benefit=9).added) == 1, "a benefit that nobody knows is not 0"
 

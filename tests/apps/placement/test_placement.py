@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cmsspark.apps.placement import demand
-from cmsspark.apps.placement.demand import Demand, expected, groups_of
+from cmsspark.apps.placement.demand import Demand, expected, group_datasets
 from cmsspark.apps.placement.plan import make_plan
 from cmsspark.apps.placement.reads import Reads
 from cmsspark.apps.placement.replicas import Replicas, Space
@@ -21,7 +21,7 @@ def plan_of(reads: Reads, replicas: Replicas, space: Space | None = None, **opti
     """(copies to make, copies that go) as pairs of names; without ``space`` there is room for anything."""
     named = reads.named(replicas.datasets, replicas.sites)
     plenty = Space(np.full(len(replicas.sites), 1e18), np.full(len(replicas.sites), np.inf))
-    plan = make_plan(replicas, expected(named, groups_of(named.datasets)), space or plenty, **options)
+    plan = make_plan(replicas, expected(named, group_datasets(named.datasets)), space or plenty, **options)
     made = {(replicas.datasets[dataset], replicas.sites[site]) for dataset, site in plan.added}
     gone = {
         (replicas.datasets[replicas.dataset[i]], replicas.sites[replicas.site[i]]) for i in np.nonzero(plan.gone)[0]
@@ -45,7 +45,7 @@ def test_where_a_complete_copy_is_none_is_made_and_an_incomplete_one_is_complete
     partial = copies_of(copy(HOT, A), copy(HOT, B, bytes=TB / 4, complete=False, locked=True), reads=reads)
     named = reads.named(partial.datasets, partial.sites)
     space = full(partial, T2_DE_B=TB)
-    plan = make_plan(partial, expected(named, groups_of(named.datasets)), space)
+    plan = make_plan(partial, expected(named, group_datasets(named.datasets)), space)
     assert plan.moved_bytes == pytest.approx(0.75 * TB) and not plan.gone.any()
     after = plan.result()
     assert after.used().sum() == pytest.approx(2 * TB), "the incomplete copy is not counted beside the complete one"
@@ -120,7 +120,8 @@ def test_a_budget_bounds_what_is_copied_and_a_free_share_what_stays() -> None:
     assert plan_of(reads, replicas, Space(room, np.full(len(room), TB)))[0] == {(HOT, B)}
     tight = full(replicas, T1_US_A=2 * TB, T2_DE_B=1.1 * TB)
     named = reads.named(replicas.datasets, replicas.sites)
-    plan = make_plan(replicas, expected(named, groups_of(named.datasets)), tight, free_share=0.4, least_accesses=1e9)
+    outlook = expected(named, group_datasets(named.datasets))
+    plan = make_plan(replicas, outlook, tight, free_share=0.4, least_accesses=1e9)
     freed = {(replicas.datasets[replicas.dataset[i]], replicas.sites[replicas.site[i]]) for i in plan.freed}
     assert len(freed) == 1 and next(iter(freed))[0] == COLD, "one copy of it has to stay"
 
@@ -138,7 +139,7 @@ def test_a_new_dataset_is_placed_by_its_siblings() -> None:
     replicas = copies_of(copy(NEW, A), copy("/Other/Run2-v1/RAW", A), reads=reads)
     assert plan_of(reads, replicas)[0] == {(NEW, B)}
     named = reads.named(replicas.datasets, replicas.sites)
-    wanted = expected(named, groups_of(named.datasets))
+    wanted = expected(named, group_datasets(named.datasets))
     new = replicas.datasets.index(NEW)
     assert wanted.from_siblings[new] and wanted.accesses[new] == pytest.approx(7 * 40), "their first weeks"
     assert wanted.share.sum(1) == pytest.approx(np.ones(len(replicas.datasets)))
@@ -146,8 +147,8 @@ def test_a_new_dataset_is_placed_by_its_siblings() -> None:
 
 def test_a_forecast_scales_what_a_dataset_was_read() -> None:
     reads = reads_of(*DAILY)
-    sure = expected(reads, groups_of(reads.datasets), np.ones(2))
-    unlikely = expected(reads, groups_of(reads.datasets), np.full(2, 0.25))
+    sure = expected(reads, group_datasets(reads.datasets), np.ones(2))
+    unlikely = expected(reads, group_datasets(reads.datasets), np.full(2, 0.25))
     assert sure.accesses[reads.datasets.index(HOT)] == pytest.approx(210)
     assert unlikely.accesses == pytest.approx(sure.accesses / 4)
 
@@ -155,7 +156,7 @@ def test_a_forecast_scales_what_a_dataset_was_read() -> None:
 def test_the_rule_by_tier_knows_no_single_dataset() -> None:
     reads = reads_of(*DAILY, (3, COLD, C, 2))
     sizes = np.array([TB, TB, TB])
-    wanted = demand.by_tier(reads, groups_of(reads.datasets), sizes)
+    wanted = demand.by_tier(reads, group_datasets(reads.datasets), sizes)
     hot, cold = reads.datasets.index(HOT), reads.datasets.index(COLD)
     assert wanted.accesses[hot] == wanted.accesses[cold] and (wanted.share[hot] == wanted.share[cold]).all()
 

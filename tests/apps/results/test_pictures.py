@@ -240,7 +240,7 @@ def test_on_paper_it_is_a_few_pages(store: str, tmp_path: Path, chromium: Browse
 
 
 def test_words_for_intervals() -> None:
-    from cmsspark.pages.use_pictures import when_of
+    from cmsspark.pages.use_pictures import format_when
 
-    assert when_of(Period(date(2026, 1, 1), date(2026, 2, 1))) == "in January 2026"
-    assert when_of(Period(date(2026, 1, 30), date(2026, 2, 3))) == "from 30 January 2026 to 2 February 2026"
+    assert format_when(Period(date(2026, 1, 1), date(2026, 2, 1))) == "in January 2026"
+    assert format_when(Period(date(2026, 1, 30), date(2026, 2, 3))) == "from 30 January 2026 to 2 February 2026"

@@ -9,7 +9,7 @@ import pytest
 
 from cmsspark.apps.training.checked_script import MAX_BYTES, check_script
 from cmsspark.apps.training.script_check import missing_imports
-from cmsspark.apps.training.spec import memory_of, run_name, secret_of
+from cmsspark.apps.training.spec import parse_memory, parse_secret, run_name
 from cmsspark.base.errors import CmssparkError, DataError, InputMissing, NotAllowed, UsageError
 from tests.apps.training.scripts import with_files
 
@@ -110,10 +110,10 @@ def test_names_that_are_made_fit_pods_and_differ(script: str) -> None:
 
 
 def test_sizes_are_those_of_kubernetes() -> None:
-    assert [memory_of(text) for text in ("8Gi", "512Mi", "1.5G", "100000000")] == [2**33, 2**29, 15 * 10**8, 10**8]
+    assert [parse_memory(text) for text in ("8Gi", "512Mi", "1.5G", "100000000")] == [2**33, 2**29, 15 * 10**8, 10**8]
     for text in ("", "8", "8gb", "-1Gi", "1e9", "8 Gi", "1Ki", "nan"):
         with pytest.raises(UsageError, match="--memory"):
-            memory_of(text)
+            parse_memory(text)
 
 
 def test_secrets_are_folders_of_private_files(tmp_path: Path) -> None:
@@ -122,37 +122,37 @@ def test_secrets_are_folders_of_private_files(tmp_path: Path) -> None:
     (folder / "KEY").write_text("value")
     (folder / "KEY").chmod(0o600)
     (folder / ".hidden").write_text("x")
-    assert secret_of("s3", tmp_path, "local").values == {"KEY": "value"}
-    assert secret_of(f"other={folder}", tmp_path, "k8s").name == "other"
-    assert "value" not in repr(secret_of("s3", tmp_path, "local"))
+    assert parse_secret("s3", tmp_path, "local").values == {"KEY": "value"}
+    assert parse_secret(f"other={folder}", tmp_path, "k8s").name == "other"
+    assert "value" not in repr(parse_secret("s3", tmp_path, "local"))
     (folder / "KEY").chmod(0o644)
     with pytest.raises(NotAllowed, match="owner only"):
-        secret_of("s3", tmp_path, "local")
+        parse_secret("s3", tmp_path, "local")
 
 
 def test_a_secret_without_a_folder_is_the_clusters_and_nowhere_else(tmp_path: Path) -> None:
-    assert secret_of("s3", tmp_path, "k8s").values is None
+    assert parse_secret("s3", tmp_path, "k8s").values is None
     with pytest.raises(InputMissing, match="private file"):
-        secret_of("s3", tmp_path, "local")
+        parse_secret("s3", tmp_path, "local")
 
 
 @pytest.mark.parametrize("text", ["", "../x", "a/b", "A", "a b", "=x", "-", "a" * 254])
 def test_names_that_secrets_cannot_have_are_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(UsageError, match="secret's name"):
-        secret_of(text, tmp_path, "k8s")
+        parse_secret(text, tmp_path, "k8s")
 
 
 def test_keys_that_are_no_names_and_empty_folders_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(CmssparkError, match="needs at least one key"):
-        secret_of("empty", tmp_path, "local")
+        parse_secret("empty", tmp_path, "local")
     os.mkfifo(tmp_path / "empty/KEY", 0o600)
     with pytest.raises(CmssparkError, match="regular file"):
-        secret_of("empty", tmp_path, "local")
+        parse_secret("empty", tmp_path, "local")
     (tmp_path / "empty/KEY").unlink()
     (tmp_path / "empty/a b").touch(0o600)
     with pytest.raises(UsageError, match="a key of a secret"):
-        secret_of("empty", tmp_path, "local")
+        parse_secret("empty", tmp_path, "local")
 
 
 def test_files_that_cannot_travel_are_refused_before_anything_starts(tmp_path: Path) -> None:

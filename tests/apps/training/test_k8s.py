@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from cmsspark.apps.training import k8s_manifests as manifests
-from cmsspark.apps.training.k8s_backend import K8sBackend, volume_of
+from cmsspark.apps.training.k8s_backend import K8sBackend, parse_volume
 from cmsspark.apps.training.launch import WorkerFailed
 from cmsspark.apps.training.run_folder import RunFolder
 from cmsspark.apps.training.spec import Secret, TrainingRun
@@ -403,7 +403,7 @@ def test_a_restricted_namespace_takes_the_pods_with_all_that_a_run_can_have(
         },
     }
     options: dict[str, Any] = {
-        "volumes": (volume_of("data:/data:ro"), volume_of("scratch:/scratch")), "node_selector": {"pool": "gpu"},
+        "volumes": (parse_volume("data:/data:ro"), parse_volume("scratch:/scratch")), "node_selector": {"pool": "gpu"},
         "pull_secrets": ("registry",), "template": template, "claim": "output",
     }  # fmt: skip
     run = run_of(tmp_path, USES_FILES, workers=2, backend="k8s", files=with_files(tmp_path / "files"), gpus=1)

@@ -9,7 +9,7 @@ from cmsspark.apps.dashboard.dataset_use import DatasetUse
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.apps.dashboard.segment import SUMS
 from cmsspark.apps.dashboard.selection import Selection, text_parameter
-from cmsspark.apps.dashboard.series_parts import chart_of, measure_of, measures_of
+from cmsspark.apps.dashboard.series_parts import choose_measure, list_measures, make_chart
 from cmsspark.apps.dashboard.use import MEASURES, OF_JOBS, Series
 from cmsspark.apps.dashboard.widgets import (
     Cell,
@@ -57,7 +57,7 @@ def view(request: PageRequest) -> Content:
         return _search(request)
     chosen = request.selection()
     notes = request.use_notes(chosen)
-    measure = measure_of(request, chosen, notes)
+    measure = choose_measure(request, chosen, notes)
     used = dataset_use.use_of(request.snapshot, chosen, name)
     replicas, facts = _replicas(request, used, name, notes), _facts(request, name, notes)
     about = [*_holdings(replicas), *_of_dbs(facts), *_forecast(request, name, notes)]
@@ -68,7 +68,7 @@ def view(request: PageRequest) -> Content:
                 next_step="type a part of its name to find it",
             )
         notes.append(Note(f"No stored access or job has read {shown(name)}."))
-    measures = measures_of(request.snapshot)
+    measures = list_measures(request.snapshot)
     return Content(
         shown(name),
         [
@@ -162,8 +162,8 @@ def _history(request: PageRequest, used: DatasetUse, chosen: Selection, measure:
         users = [count if counted or count else None for count, counted in zip(used.users, is_counted, strict=True)]
         partial = use.partial_steps(request.snapshot, chosen)
         series = Series(chosen.buckets(), {"": users}, is_additive=False, note=note, partial=partial)
-        return chart_of("history", series, "users", chosen, "all")
-    return chart_of(
+        return make_chart("history", series, "users", chosen, "all")
+    return make_chart(
         "history", dataset_use.series_by_stream(request.snapshot, used, chosen, measure), measure, chosen, "stream"
     )
 

@@ -123,7 +123,7 @@ def _uses(request: PageRequest, chosen: Selection) -> dict[str, Row]:
     of_accesses, of_jobs = (dataset_ranking.datasets(snapshot, chosen, name).codes for name in ("nacc", "job_count"))
     codes = np.concatenate((of_accesses, of_jobs[~np.isin(of_jobs, of_accesses)]))
     names = [snapshot.datasets.names[code] for code in codes]
-    sums = dataset_ranking.sums_of(snapshot, chosen, codes)
+    sums = dataset_ranking.sum_datasets(snapshot, chosen, codes)
     last = snapshot.datasets.last_days[codes].tolist()
     days = {number: None if number < 0 else day_of(number) for number in set(last)}
     tiers, campaigns = (snapshot.datasets.parts(name)[codes] for name in ("data_tier", "campaign"))

@@ -10,7 +10,7 @@ from cmsspark.apps.dashboard import dataset_ranking, search, use
 from cmsspark.apps.dashboard.dataset_ranking import DatasetRanking
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.apps.dashboard.selection import FILTERS, Selection, choice_parameter, text_parameter
-from cmsspark.apps.dashboard.series_parts import chart_of, measure_controls, measure_of
+from cmsspark.apps.dashboard.series_parts import choose_measure, make_chart, measure_controls
 from cmsspark.apps.dashboard.use import MEASURES, OF_JOBS
 from cmsspark.apps.dashboard.widgets import (
     Cell,
@@ -59,7 +59,7 @@ def view(request: PageRequest) -> Content:
     """Return the page for the address's period, filters, measure and grouping."""
     chosen = request.selection()
     notes = request.use_notes(chosen)
-    measure = measure_of(request, chosen, notes)
+    measure = choose_measure(request, chosen, notes)
     group = choice_parameter(request.parameters, "by", [*_GROUPS, "none"], "stream")
     by = None if group == "none" else group
     # A read can have a record in two streams: their sums say nothing, so they are lines beside each other.
@@ -78,7 +78,7 @@ def view(request: PageRequest) -> Content:
         nothing = Note("Nothing was read in this period with these filters. Choose another period or fewer filters.")
         return Content("Popularity", [Section("Nothing was read", [nothing])], about, controls, notes)
     series = use.series(request.snapshot, chosen, measure, by)
-    chart = in_mode(chart_of("over_time", series, measure, chosen, by or "all"), mode)
+    chart = in_mode(make_chart("over_time", series, measure, chosen, by or "all"), mode)
     search_field = Search("q", "Find datasets in this table", text, "datasets.json", "parts of a name, * for any")
     return Content(
         "Popularity",

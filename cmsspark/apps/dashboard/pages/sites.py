@@ -9,7 +9,7 @@ from cmsspark.apps.dashboard import site_pairs, site_storage, site_use, use
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.apps.dashboard.segment import SUMS
 from cmsspark.apps.dashboard.selection import Selection, choice_parameter, number_parameter, text_parameter
-from cmsspark.apps.dashboard.series_parts import chart_of
+from cmsspark.apps.dashboard.series_parts import make_chart
 from cmsspark.apps.dashboard.use import OF_JOBS, Series
 from cmsspark.apps.dashboard.widgets import (
     Cell,
@@ -172,7 +172,7 @@ def _local_remote(request: PageRequest, chosen: Selection, site: str) -> Any:
         values["not known"][at] = int(row["nacc"]) - known_nacc
     use.with_zeros(request.snapshot, chosen, values, "nacc", None)
     series = Series(buckets, values, partial=use.partial_steps(request.snapshot, chosen))
-    return chart_of("local_remote", series, "nacc", chosen, "locality")
+    return make_chart("local_remote", series, "nacc", chosen, "locality")
 
 
 def _group_table(request: PageRequest, name: str, heading: str, rows: list[tuple[Any, ...]]) -> Table:

@@ -22,7 +22,7 @@ def view(request: PageRequest) -> Content:
         return Content("Spark", [], notes=[Note(text), *(Note(shown(item), "warn") for item in notes)])
     names = [item.run for item in choices]
     chosen = choice_parameter(request.parameters, "run", names, names[0])
-    run = run_measures.view_of(request.state_dir, choices[names.index(chosen)])
+    run = run_measures.read_run_view(request.state_dir, choices[names.index(chosen)])
     options = [(item.run, f"{to_second(item.began_ms)} {shown(item.label)}"[:90]) for item in choices]
     return Content(
         shown(run.choice.label),

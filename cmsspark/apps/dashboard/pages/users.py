@@ -7,7 +7,7 @@ from typing import Final
 from cmsspark.apps.dashboard import use
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.apps.dashboard.selection import FILTERS, STEPS, Selection, choice_parameter
-from cmsspark.apps.dashboard.series_parts import chart_of
+from cmsspark.apps.dashboard.series_parts import make_chart
 from cmsspark.apps.dashboard.widgets import (
     Column,
     Content,
@@ -50,10 +50,10 @@ def view(request: PageRequest) -> Content:
         "Users over time",
         [
             Section("In total", [Figures(figures)]),
-            Section(f"Distinct users per {step}", [chart_of("users", users, "users", chosen, by or "all")], nobody),
+            Section(f"Distinct users per {step}", [make_chart("users", users, "users", chosen, by or "all")], nobody),
             Section(
                 f"CPU time per {step} by {_CPU[tier].lower()}",
-                [chart_of("cpu", cpu, "cpu_ms", chosen, tier), _cpu_in_total(request, chosen, tier)],
+                [make_chart("cpu", cpu, "cpu_ms", chosen, tier), _cpu_in_total(request, chosen, tier)],
                 f"CPU time is in the logs of jobs only (the streams {_WITH_TIMES}).",
             ),
         ],
