@@ -173,6 +173,12 @@ def _yarn(folder: Path, jars: Path, ports: Mapping[str, int], node: str) -> dict
         "yarn.resourcemanager.hostname": "127.0.0.1",
         "yarn.resourcemanager.webapp.address": f"127.0.0.1:{ports['resourcemanager-http']}",
         "yarn.resourcemanager.nodemanagers.heartbeat-interval-ms": "500",
+        # A queue gets its half back within seconds: the youngest containers of the other are preempted.
+        "yarn.resourcemanager.scheduler.monitor.enable": "true",
+        "yarn.resourcemanager.monitor.capacity.preemption.monitoring_interval": "500",
+        "yarn.resourcemanager.monitor.capacity.preemption.max_wait_before_kill": "500",
+        "yarn.resourcemanager.monitor.capacity.preemption.total_preemption_per_round": "1.0",
+        "yarn.resourcemanager.monitor.capacity.preemption.natural_termination_factor": "1.0",
         "yarn.nm.liveness-monitor.expiry-interval-ms": "10000",
         "yarn.scheduler.minimum-allocation-mb": "256",
         "yarn.scheduler.maximum-allocation-mb": str(NODE_MB),
