@@ -216,14 +216,14 @@ def test_a_stopped_process_is_noticed_by_its_missing_heartbeats(own_broker: Acti
     check_arrived(bodies(own_broker.consume("halfopen", 2_001)), wanted(2_000), 500)
 
 
-#: A publisher whose disk takes 0.1 s for each batch: the signal arrives long before the last of 41 batches.
+#: A publisher whose disk takes 0.25 s for each batch: the signal arrives long before the last of 17 batches.
 SLOW_PUBLISHER = """
 import time
 from cmsspark.main import main
 from cmsspark.publish.batch_log import BatchLog
 
 advance = BatchLog.advance
-BatchLog.advance = lambda *batches: (time.sleep(0.1), advance(*batches))[1]
+BatchLog.advance = lambda *batches: (time.sleep(0.25), advance(*batches))[1]
 main()
 """
 
