@@ -50,7 +50,7 @@ def test_texts_and_columns_of_nulls_alone_are_reported() -> None:
     assert to_numpy(pa.chunked_array([], pa.int64()), np.int64).tolist() == []
 
 
-def test_a_day_is_counted_and_stored_without_pandas(tmp_path: Path) -> None:
+def test_a_day_is_counted_stored_and_shown_without_pandas(tmp_path: Path) -> None:
     code = (
         "import sys\n"
         "from datetime import date\n"
@@ -58,15 +58,18 @@ def test_a_day_is_counted_and_stored_without_pandas(tmp_path: Path) -> None:
         "from cmsspark.apps import demo\n"
         "from cmsspark.run.log_day import run\n"
         "from cmsspark.run.request import DayRequest\n"
+        "from cmsspark.run.run_report import write_page\n"
         "from cmsspark.settings.settings import Settings\n"
         "place, day = Path(sys.argv[1]), date(2026, 1, 15)\n"
         "demo.make(place / 'root', day, records=2_000, files=900, datasets=20, people=20)\n"
         "settings = Settings(None, None, place / 'state', place / 'cache')\n"
         "asked = DayRequest('data_aggregation', day, str(place / 'out'), settings, root=str(place / 'root'))\n"
-        "run(asked)\n"
+        "done = run(asked)\n"
+        "write_page(asked.fout, asked.job, done, lambda line: print(line, file=sys.stderr))\n"
         "run(DayRequest('dbs_aaa', day, asked.fout, settings, asked.root, streams=('aaa',), tables=('dbs_aaa',)))\n"
         "print([name for name in ('pandas', 'pyspark', 'polars') if name in sys.modules])\n"
     )
     told = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
     assert told.stdout == "[]\n", told.stderr
     assert "taken from data_aggregation" in told.stderr
+    assert "where every record went: " in told.stderr

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
+from cmsspark.base.buffers import array
 from cmsspark.base.text.plurals import number_of
 from cmsspark.base.text.terminal import volume
+from cmsspark.counting.table_sums import sum_rows
 from cmsspark.pages import charts
 from cmsspark.pages.svg import REST, Chart, si
 from cmsspark.sources.registry import ACCESS_STREAMS
@@ -88,7 +90,9 @@ def use_of(rows: pa.Table, by_day: Mapping[date, Mapping[str, int] | None] | Non
     days = list(by_day or {})
     names = dict.fromkeys(name for counts in (by_day or {}).values() for name in counts or {})
     with_remote = [row for row in streams if row["remote_nacc"] is not None]
-    known_nacc = sum(_known_nacc(rows, row["stream"]) for row in with_remote)
+    that_say = sum_rows(rows.filter(rows["remote_nacc"].is_valid()), ["stream"], ["nacc"])
+    known_by_stream = {row["stream"]: row["nacc"] for row in that_say}
+    known_nacc = sum(known_by_stream.values())
     return Use(
         nacc=sum(row["nacc"] for row in streams),
         dataset_count=len(by_dataset),
@@ -101,7 +105,10 @@ def use_of(rows: pa.Table, by_day: Mapping[date, Mapping[str, int] | None] | Non
         datasets=_largest(by_dataset, "dataset_name", _TOP),
         sites=_largest(by_site, "site_name", _TOP),
         heat=_heat(rows),
-        places=[(row["stream"], _local_remote(rows, row)) for row in sorted(streams, key=lambda row: -row["nacc"])],
+        places=[
+            (row["stream"], _local_remote(row, known_by_stream.get(row["stream"], 0)))
+            for row in sorted(streams, key=lambda row: -row["nacc"])
+        ],
         tiers_cpu_hours=sorted(cpu, key=lambda entry: -entry[1])[:_TOP],
         days=days,
         trend={
@@ -175,19 +182,16 @@ def facts(use: Use) -> list[tuple[str, str]]:
 
 def _of_streams(rows: pa.Table, *, is_of_accesses: bool) -> pa.Table:
     """Return the rows of the streams that count accesses, or of the others."""
-    import pyarrow as pa
     import pyarrow.compute as pc
 
-    chosen = pc.is_in(rows["stream"], value_set=pa.array(ACCESS_STREAMS, rows.schema.field("stream").type))
+    chosen = pc.is_in(rows["stream"].cast("string"), value_set=array(ACCESS_STREAMS, "string"))
     return rows.filter(chosen if is_of_accesses else pc.invert(chosen))
 
 
 def _sums(rows: pa.Table, *keys: str) -> list[dict[str, Any]]:
     """Sums of the measures by key; a sum over nothing is None."""
     measures = [name for name in ("nacc", "remote_nacc", "read_bytes", "cpu_time") if name not in keys]
-    sums = rows.group_by(list(keys)).aggregate([(name, "sum") for name in measures])
-    names = {f"{name}_sum": name for name in measures}
-    return [{names.get(name, name): value for name, value in row.items()} for row in sums.to_pylist()]
+    return sum_rows(rows, keys, measures)
 
 
 def _largest(sums: Sequence[Mapping[str, Any]], key: str, count: int) -> list[tuple[str, int]]:
@@ -196,8 +200,8 @@ def _largest(sums: Sequence[Mapping[str, Any]], key: str, count: int) -> list[tu
 
 
 def _heat(rows: pa.Table) -> dict[tuple[str, str], int]:
-    sums = rows.group_by(["site_name", "data_tier"]).aggregate([("nacc", "sum")]).to_pylist()
-    return {(row["site_name"], row["data_tier"] or _UNKNOWN): row["nacc_sum"] for row in sums}
+    sums = sum_rows(rows, ["site_name", "data_tier"], ["nacc"])
+    return {(row["site_name"], row["data_tier"] or _UNKNOWN): row["nacc"] for row in sums}
 
 
 def _by_sum(heat: Mapping[tuple[str, str], int], position: int) -> list[str]:
@@ -208,17 +212,9 @@ def _by_sum(heat: Mapping[tuple[str, str], int], position: int) -> list[str]:
     return sorted(sums, key=lambda name: (-sums[name], name))
 
 
-def _known_nacc(rows: pa.Table, stream: str) -> int:
-    """Accesses of a stream whose rows say whether they are remote."""
-    import pyarrow.compute as pc
-
-    chosen = rows.filter(pc.and_(pc.equal(rows["stream"], stream), pc.is_valid(rows["remote_nacc"])))
-    return int(pc.sum(chosen["nacc"]).as_py() or 0)
-
-
-def _local_remote(rows: pa.Table, row: Mapping[str, Any]) -> tuple[int, int, int]:
-    """Local, remote and unknown accesses of a stream."""
-    known_nacc, remote = _known_nacc(rows, row["stream"]), row["remote_nacc"] or 0
+def _local_remote(row: Mapping[str, Any], known_nacc: int) -> tuple[int, int, int]:
+    """Local, remote and unknown accesses of a stream; ``known_nacc``: those that say whether they are remote."""
+    remote = row["remote_nacc"] or 0
     return known_nacc - remote, remote, row["nacc"] - known_nacc
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from datetime import date, timedelta
 from typing import Final
@@ -9,6 +10,7 @@ from typing import Final
 from cmsspark.base.errors import CmssparkError
 from cmsspark.base.periods import Interval, Period, between
 from cmsspark.base.schemas import stored_table
+from cmsspark.counting.table_sums import sum_rows
 from cmsspark.filesystems.storage import Files
 from cmsspark.pages.pictures import COLUMNS, Use, use_of
 from cmsspark.sources.registry import STREAMS_BY_NAME
@@ -51,16 +53,19 @@ def _by_day(files: Files, fout: str, job: Job, interval: Interval) -> dict[date,
 
 def _of_day(files: Files, fout: str, job: str, table: str, day: date) -> dict[str, int] | None:
     try:
-        current = results.current(files, fout, job, table, day)
-        sums: dict[str, int] = {}
-        for part in list_stored_parts(files, current, table):
-            rows = part_rows(files, part, stored_table(table), ("stream", "nacc"))
-            for group in rows.group_by("stream").aggregate([("nacc", "sum")]).to_pylist():
-                sums[group["stream"]] = sums.get(group["stream"], 0) + group["nacc_sum"]
+        return sum_streams(files, results.current(files, fout, job, table, day), table)
     except CmssparkError:
         # Not stored, or damaged: the day itself says so where it is asked for.
         return None
-    return sums
+
+
+def sum_streams(files: Files, current: CurrentTable, table: str) -> dict[str, int]:
+    """Return the accesses or jobs of a stored table by stream."""
+    sums = Counter[str]()
+    for part in list_stored_parts(files, current, table):
+        rows = part_rows(files, part, stored_table(table), ("stream", "nacc"))
+        sums.update({row["stream"]: row["nacc"] for row in sum_rows(rows, ["stream"], ["nacc"])})
+    return dict(sums)
 
 
 def make_title(job: Job, interval: Interval) -> str:

@@ -17,7 +17,6 @@ from markupsafe import Markup
 from cmsspark.base.errors import CmssparkError, OutputError
 from cmsspark.base.manifests import Manifest
 from cmsspark.base.periods import named, options
-from cmsspark.base.schemas import stored_table
 from cmsspark.base.text.readable import encodable
 from cmsspark.counting.reconciliation import TRAILING_DAYS
 from cmsspark.engines.session import session
@@ -30,7 +29,6 @@ from cmsspark.pages.pictures import facts, pictures
 from cmsspark.store import results
 from cmsspark.store.job_index import Job, find_job
 from cmsspark.store.results import CurrentTable
-from cmsspark.store.stored_columns import list_stored_parts, part_rows
 
 #: The page that each run of a job on log streams writes beside its tables.
 PAGE: Final = "report.html"
@@ -94,13 +92,7 @@ def _stored(job: Job, manifest: Manifest, folder: str) -> dict[str, int] | None:
     entry = manifest.tables.get(name)
     if not job.streams or not is_local(folder) or entry is None or entry.format != "parquet":
         return None
-    files, table = LocalFiles(), CurrentTable(join(folder, name), manifest)
-    counted: Counter[str] = Counter()
-    for part in list_stored_parts(files, table, name):
-        rows = part_rows(files, part, stored_table(name), ("stream", "nacc"))
-        for group in rows.group_by("stream").aggregate([("nacc", "sum")]).to_pylist():
-            counted[group["stream"]] += group["nacc_sum"]
-    return dict(counted)
+    return use_pictures.sum_streams(LocalFiles(), CurrentTable(join(folder, name), manifest), name)
 
 
 def _quarantined(manifest: Manifest) -> dict[str, Any] | None:
