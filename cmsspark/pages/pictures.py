@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
-from cmsspark.base.buffers import array
 from cmsspark.base.text.plurals import number_of
 from cmsspark.base.text.terminal import volume
 from cmsspark.counting.table_sums import sum_rows
@@ -183,6 +182,8 @@ def facts(use: Use) -> list[tuple[str, str]]:
 def _of_streams(rows: pa.Table, *, is_of_accesses: bool) -> pa.Table:
     """Return the rows of the streams that count accesses, or of the others."""
     import pyarrow.compute as pc
+
+    from cmsspark.base.buffers import array
 
     chosen = pc.is_in(rows["stream"].cast("string"), value_set=array(ACCESS_STREAMS, "string"))
     return rows.filter(chosen if is_of_accesses else pc.invert(chosen))
