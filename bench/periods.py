@@ -20,7 +20,7 @@ from bench.inputs import DAY, Day, provide
 from bench.meter import Cost, measure
 from bench.report import cost, machine
 from cmsspark.apps.demo.history import store_history
-from cmsspark.apps.demo.past import History
+from cmsspark.apps.demo.history_2015 import History
 from cmsspark.base import clock
 from cmsspark.settings.pseudonyms import Pseudonyms
 

@@ -20,7 +20,6 @@ AT_MOST = {
     "apps/monitor": 2,
     "apps/placement": 3,
     "apps/results": 2,
-    "apps/training": 6,
     "apps/usage": 5,
     "base": 5,
     "cli": 2,

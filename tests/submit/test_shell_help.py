@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from cmsspark.apps.demo.history import store_day
-from cmsspark.apps.demo.past import History
+from cmsspark.apps.demo.history_2015 import History
 from cmsspark.main import command
 from cmsspark.settings.pseudonyms import Pseudonyms
 

@@ -12,7 +12,7 @@ from typing import Final, Literal, get_args
 
 import numpy as np
 
-from cmsspark.apps.demo.people import T2, T3, Person
+from cmsspark.apps.demo.users import T2, T3, Person
 from cmsspark.apps.demo.world import Floats, Ints, World, guids
 from cmsspark.apps.demo.write_dumps import orphan_lfns
 from cmsspark.base.dates import start_ms

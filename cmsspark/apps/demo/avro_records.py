@@ -8,7 +8,7 @@ import numpy as np
 
 from cmsspark.apps.demo.activity import MALFORMED, Activity
 from cmsspark.apps.demo.json_records import POOL, cmssw_statistics
-from cmsspark.apps.demo.people import Person, domain
+from cmsspark.apps.demo.users import Person, domain
 
 _CRAB_TEXTS: Final = (
     "JobId", "FileName", "IsParentFile", "ProtocolUsed", "SuccessFlag", "FileType", "LumiRanges", "StrippedFiles",

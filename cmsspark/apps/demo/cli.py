@@ -81,16 +81,16 @@ def command(out: Path, day: date, records: int, days: int, seed: int, keep: bool
     All files are in DIR, which can be deleted afterwards. Running the demo again replaces the day; logs and dumps of
     the same options are reused.
     """
-    from cmsspark.apps.demo import kept
+    from cmsspark.apps.demo import cached_world
+    from cmsspark.apps.demo.narration import STORY_DAYS
     from cmsspark.apps.demo.steps import Steps
-    from cmsspark.apps.demo.story import STORY_DAYS
 
     paths = DemoPaths(out)
     steps = Steps(total=4 if days == 1 else 8 if days <= STORY_DAYS else 7)
     options = {"version": VERSION, "day": day.isoformat(), "records": records, "seed": seed}
     _claim(paths)
     with steps.step(f"Create a small CMS in {paths.cms}: one day of logs, and the dumps that belong to it"):
-        expected = kept.load(paths.out / MARKER, options, paths.cms, is_changed_too=keep)
+        expected = cached_world.load(paths.out / MARKER, options, paths.cms, is_changed_too=keep)
         if expected is None:
             expected = _make(paths, options, day, records, seed, steps)
         else:
@@ -108,7 +108,7 @@ def command(out: Path, day: date, records: int, days: int, seed: int, keep: bool
 
 def _past(paths: DemoPaths, day: date, days: int, seed: int, steps: Steps) -> int:
     """Store generated results of the days before ``day``, and show the use of the sites over all days."""
-    from cmsspark.apps.demo.story import next_lines, store_past
+    from cmsspark.apps.demo.narration import next_lines, store_past
     from cmsspark.settings import pseudonyms
 
     first = day - timedelta(days=days - 1)
@@ -132,7 +132,7 @@ def _past(paths: DemoPaths, day: date, days: int, seed: int, steps: Steps) -> in
 
 def past_commands(paths: DemoPaths, first: date, day: date) -> list[tuple[str, ...]]:
     """Return the commands that the demo runs over all its days, as a user types them."""
-    from cmsspark.apps.demo.story import STORY_DAYS
+    from cmsspark.apps.demo.narration import STORY_DAYS
 
     period = ("--from", first.isoformat(), "--to", day.isoformat())
     # `ask unused`, which is offered afterwards, reads the replicas.
@@ -177,7 +177,7 @@ def _settings(paths: DemoPaths) -> str:
 def _make(
     paths: DemoPaths, options: Mapping[str, Any], day: date, records: int, seed: int, steps: Steps
 ) -> dict[str, Any]:
-    from cmsspark.apps.demo import kept
+    from cmsspark.apps.demo import cached_world
     from cmsspark.apps.demo.make import make
 
     marker = paths.out / MARKER
@@ -187,7 +187,7 @@ def _make(
     )
     steps.summarize(_size(counts))
     expected = counts.reconciliation(day)
-    kept.save(marker, options, paths.cms, expected)
+    cached_world.save(marker, options, paths.cms, expected)
     return dict(expected)
 
 

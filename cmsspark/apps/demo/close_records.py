@@ -8,8 +8,8 @@ import numpy as np
 from msgspec import json
 
 from cmsspark.apps.demo.activity import Activity
-from cmsspark.apps.demo.broken import break_lines
-from cmsspark.apps.demo.people import domain
+from cmsspark.apps.demo.damaged_files import break_lines
+from cmsspark.apps.demo.users import domain
 
 
 def close_lines(activity: Activity, rng: np.random.Generator, *, is_flat: bool = True) -> list[str]:

@@ -11,8 +11,8 @@ from typing import Final, Literal
 import numpy as np
 
 from cmsspark.apps.demo.activity import Activity
-from cmsspark.apps.demo.broken import break_lines
-from cmsspark.apps.demo.people import Person
+from cmsspark.apps.demo.damaged_files import break_lines
+from cmsspark.apps.demo.users import Person
 
 POOL = 128
 

@@ -12,8 +12,8 @@ from collections.abc import Callable
 import numpy as np
 
 from cmsspark.apps.demo.activity import Activity
-from cmsspark.apps.demo.broken import break_lines
-from cmsspark.apps.demo.people import Person, domain
+from cmsspark.apps.demo.damaged_files import break_lines
+from cmsspark.apps.demo.users import Person, domain
 
 POOL = 256
 

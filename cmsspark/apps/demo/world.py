@@ -14,7 +14,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from cmsspark.apps.demo.people import T1, T2, Person, make_people
+from cmsspark.apps.demo.users import T1, T2, Person, make_people
 from cmsspark.base.resources import resource
 
 Ints = npt.NDArray[np.int64]

@@ -50,7 +50,7 @@ class JobAttempt:
         self._name = manifests.object_name(self._run, attempt.number)
         self._token = secrets.token_hex(32)
         self._output = PodOutput(self._core, self._namespace, self._token)
-        self._made: list[tuple[Callable[..., Any], str]] = []
+        self._created: list[tuple[Callable[..., Any], str]] = []
         self._logs: dict[int, threading.Thread] = {}
         self._seen: dict[int, str] = {}
         self._done: set[int] = set()
@@ -108,14 +108,14 @@ class JobAttempt:
         entry = (delete, manifest.metadata.name)
         if not dry_run:
             # Before the call: where it is interrupted, the object may be there all the same.
-            self._made.append(entry)
+            self._created.append(entry)
         options = {"dry_run": "All"} if dry_run else {}
         with api_errors(f"creating the {manifest.kind} {manifest.metadata.name} in {self._namespace}", self._where):
             try:
                 return create(self._namespace, manifest, _request_timeout=_TIMEOUT, **options)
             except Exception as error:
                 if getattr(error, "status", None) == 409 and not dry_run:
-                    self._made.remove(entry)  # it is another run's
+                    self._created.remove(entry)  # it is another run's
                 raise
 
     def wait(self) -> WorkerFailure | None:
@@ -271,7 +271,7 @@ class JobAttempt:
         from kubernetes.client.exceptions import ApiException
 
         remaining = []
-        for delete, name in self._made:
+        for delete, name in self._created:
             try:
                 options = V1DeleteOptions(propagation_policy="Background")
                 delete(name, self._namespace, body=options, _request_timeout=_TIMEOUT)
@@ -290,4 +290,4 @@ class JobAttempt:
                 f"not removed from {self._namespace}: {', '.join(sorted(set(remaining)))}; "
                 f"kubectl -n {self._namespace} delete job {self._name} removes all of it, as does its end"
             )
-        self._made = []
+        self._created = []

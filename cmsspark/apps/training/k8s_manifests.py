@@ -226,7 +226,7 @@ def secrets(run: TrainingRun, cluster: Cluster, attempt: int, token: str, owners
 
     name = object_name(run, attempt)
 
-    def made(of: str, values: dict[str, str]) -> Any:
+    def make(of: str, values: dict[str, str]) -> Any:
         metadata = client.V1ObjectMeta(
             name=of, namespace=cluster.namespace, labels=labels(run), owner_references=owners
         )
@@ -235,11 +235,11 @@ def secrets(run: TrainingRun, cluster: Cluster, attempt: int, token: str, owners
         )
 
     manifests = [
-        made(secret_name(name, number), dict(secret.values))
+        make(secret_name(name, number), dict(secret.values))
         for number, secret in enumerate(run.secrets)
         if secret.values is not None
     ]
-    return [made(name, {"token": token}), *manifests]
+    return [make(name, {"token": token}), *manifests]
 
 
 def config_map(run: TrainingRun, cluster: Cluster, attempt: int, source: str, owners: list[Any]) -> Any:

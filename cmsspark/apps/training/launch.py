@@ -49,7 +49,7 @@ def launch(run: TrainingRun, backend: Backend, folder: RunFolder, echo: Callable
                     break
                 if number > run.retries:
                     raise _failed(run, failure, folder)
-                lines.own(f"worker {failure.rank} {failure.reason}; attempt {number + 1} of {run.retries + 1}")
+                lines.add_own(f"worker {failure.rank} {failure.reason}; attempt {number + 1} of {run.retries + 1}")
             _finish(folder, "done")
     except KeyboardInterrupt:
         _finish(folder, "stopped", "it was interrupted")
@@ -69,7 +69,7 @@ def _attempt(run: TrainingRun, backend: Backend, folder: RunFolder, number: int,
             state.workers[rank] = now
             folder.write_state(state)
 
-    attempt = Attempt(run, number, folder.output, lines.worker, on_state, lines.own)
+    attempt = Attempt(run, number, folder.output, lines.worker, on_state, lines.add_own)
     return backend.attempt(attempt)
 
 
@@ -134,7 +134,7 @@ class _Lines:
             print(text, file=self._files[rank], flush=True)
             self._write(f"worker {rank:>{len(str(self._workers - 1))}} | {text}")
 
-    def own(self, text: str) -> None:
+    def add_own(self, text: str) -> None:
         """Take a line of the launcher."""
         with self._lock:
             if not self._is_closed:

@@ -96,7 +96,7 @@ class _Process:
         self.code: int | None = None
         self.was_stopped = False
         self._script: int | None = None
-        self._rest = b""
+        self._partial_line = b""
         # The job comes by a pipe: arguments and environment of processes can be seen by others.
         self._process = subprocess.Popen(
             [sys.executable, worker.__file__, str(os.getpid())],
@@ -116,7 +116,7 @@ class _Process:
     def read(self, attempt: Attempt) -> bool:
         """Take what there is to read; false where it is the end."""
         chunk = os.read(self.stdout.fileno(), _CHUNK)
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        *lines, self._partial_line = (self._partial_line + chunk).split(b"\n")
         for line in lines:
             self._take(json.loads(line), attempt)
         return bool(chunk)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cmsspark.apps.demo import kept
+from cmsspark.apps.demo import cached_world
 from cmsspark.apps.demo.cli import command
 from cmsspark.apps.demo.show import WIDTH
 from cmsspark.base.errors import OutputError, run_click
@@ -114,11 +114,12 @@ def test_logs_and_dumps_are_reused_until_something_changes_them(
     (root / "project").mkdir(parents=True)
     log = root / "project" / "log.json"
     log.write_text("{}")
-    kept.save(marker, options, root, {"aaa": {"read": 1}})
+    cached_world.save(marker, options, root, {"aaa": {"read": 1}})
 
     def found(**changed: int) -> tuple[bool, bool]:
         """Whether they are reused, and whether --keep reuses them."""
-        results = [kept.load(marker, {**options, **changed}, root, is_changed_too=keep) for keep in (False, True)]
+        asked = {**options, **changed}
+        results = [cached_world.load(marker, asked, root, is_changed_too=keep) for keep in (False, True)]
         assert all(result in (None, {"aaa": {"read": 1}}) for result in results)
         return results[0] is not None, results[1] is not None
 
@@ -130,8 +131,8 @@ def test_logs_and_dumps_are_reused_until_something_changes_them(
     assert found() == (True, True)
     os.utime(log, ns=(1, 1))
     assert found() == (False, True), "the same size at another time"
-    kept.save(marker, options, root, {"aaa": {"read": 1}})
-    monkeypatch.setattr(kept, "_WRITERS", ("numpy",))
+    cached_world.save(marker, options, root, {"aaa": {"read": 1}})
+    monkeypatch.setattr(cached_world, "_WRITERS", ("numpy",))
     assert found() == (False, True), "another writer may write other bytes"
     for text in ("", "{}", "[]", '{"asked": {"records": 6000}}'):
         marker.write_text(text)

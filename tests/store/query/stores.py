@@ -6,7 +6,7 @@ from datetime import date, timedelta
 from pathlib import Path
 
 from cmsspark.apps.demo.history import store_history
-from cmsspark.apps.demo.past import History
+from cmsspark.apps.demo.history_2015 import History
 from cmsspark.settings.pseudonyms import Pseudonyms
 
 KEY = Pseudonyms(b"x" * 32)

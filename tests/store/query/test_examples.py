@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 import cmsspark as cms
 from cmsspark.apps.dashboard.pages import sql as sql_page
-from cmsspark.apps.demo import cli, story
+from cmsspark.apps.demo import cli, narration
 from cmsspark.apps.demo.history import store_history
 from cmsspark.base.schemas import stored_table
 from cmsspark.filesystems.storage import LocalFiles
@@ -147,7 +147,7 @@ def test_the_example_of_the_dashboards_page(out: Path) -> None:
 
 
 def test_the_advice_of_the_demo(out: Path) -> None:
-    lines = "\n".join(story.next_lines(DAYS[0], DAYS[1], story.Story()))
+    lines = "\n".join(narration.next_lines(DAYS[0], DAYS[1], narration.Story()))
     (line,) = re.findall(r'cmsspark sql "(.*?)"', lines)
     rows = [
         dict(zip(("day", "accesses", "jobs"), row.values(), strict=True))

@@ -11,9 +11,9 @@ from click.testing import CliRunner, Result
 
 from cmsspark.apps.demo.cli import DemoPaths, past_commands
 from cmsspark.apps.demo.history import JOB, store_day, store_history
-from cmsspark.apps.demo.past import History, activity
-from cmsspark.apps.demo.past.resampled import ResampledPast
-from cmsspark.apps.demo.story import STORY_DAYS, Story, aligned, next_lines, sql_line, store_past
+from cmsspark.apps.demo.history_2015 import History, activity
+from cmsspark.apps.demo.history_2015.resampled import ResampledPast
+from cmsspark.apps.demo.narration import STORY_DAYS, Story, aligned, next_lines, sql_line, store_past
 from cmsspark.base.schemas import stored_table
 from cmsspark.main import command
 from cmsspark.settings.pseudonyms import Pseudonyms
@@ -121,7 +121,7 @@ def test_the_replicas_that_ask_unused_reads_are_made_for_a_past_of_any_length(co
 def test_sql_is_offered_only_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     command = 'cmsspark sql "describe partials"'
     assert sql_line("describe partials") == (command, "any question, in SQL")
-    monkeypatch.setattr("cmsspark.apps.demo.story.SQL_PACKAGES", ("duckdb", "no_such_package"))
+    monkeypatch.setattr("cmsspark.apps.demo.narration.SQL_PACKAGES", ("duckdb", "no_such_package"))
     typed, about = sql_line("describe partials")
     assert typed == "pip install 'cmsspark[sql]'" and command in about
 
@@ -129,7 +129,7 @@ def test_sql_is_offered_only_where_it_is_installed(monkeypatch: pytest.MonkeyPat
 def test_a_long_past_is_made_by_processes_and_ends_with_a_day_of_its_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cmsspark.apps.demo.story.PRODUCTION_ROWS", 200)
+    monkeypatch.setattr("cmsspark.apps.demo.narration.PRODUCTION_ROWS", 200)
     store = str(tmp_path)
     store_day(COUNTED, store, KEY.key_id, DAY)
     seen: list[tuple[int, int]] = []

@@ -1,4 +1,4 @@
-"""How ``datasets.csv.gz`` was made: ``python -m cmsspark.apps.demo.condense OPEN_DATA.csv ACCESSES.csv OUT.csv.gz``.
+"""How ``datasets.csv.gz`` was made: ``python -m cmsspark.apps.demo.compress OPEN_DATA.csv ACCESSES.csv OUT.csv.gz``.
 
 From two public tables: names, events, files and bytes of datasets in the CERN Open Data records of CMS, and
 daily accesses of datasets in 2015. One row for each dataset; a cell that its source does not have is empty.

@@ -18,7 +18,7 @@ from cmsspark.store import results
 from cmsspark.store.stored_columns import table_rows
 
 if TYPE_CHECKING:
-    from cmsspark.apps.demo.past.resampled import ResampledPast
+    from cmsspark.apps.demo.history_2015.resampled import ResampledPast
 
 #: A past of more days has as many partials a day as production, and no story.
 STORY_DAYS: Final = 60
@@ -57,7 +57,7 @@ def store_past(
     """
     before = [day - timedelta(days=number) for number in range(count, 0, -1)]
     if count + 1 > STORY_DAYS:
-        from cmsspark.apps.demo.past import History
+        from cmsspark.apps.demo.history_2015 import History
 
         history = History(key.of, seed, PRODUCTION_ROWS)
         stored = store_history(history, store, before, key.key_id, processes=os.cpu_count() or 1, progress=progress)
@@ -69,7 +69,7 @@ def store_past(
 def _store_story(
     store: str, day: date, before: Sequence[date], seed: int, key: Pseudonyms, progress: Progress | None
 ) -> tuple[int, Story]:
-    from cmsspark.apps.demo.past.resampled import ResampledPast
+    from cmsspark.apps.demo.history_2015.resampled import ResampledPast
 
     files = LocalFiles()
     current = results.current(files, store, JOB, "partials", day)

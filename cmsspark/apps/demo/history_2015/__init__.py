@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from cmsspark.apps.demo.people import T1, T2, T3
+from cmsspark.apps.demo.users import T1, T2, T3
 from cmsspark.base.resources import resource
 from cmsspark.sources.epochs import JOBS_ROLE, Epochs
 from cmsspark.sources.registry import STREAMS_BY_NAME

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from cmsspark.apps.demo.past import activity, jobs_stream
+from cmsspark.apps.demo.history_2015 import activity, jobs_stream
 from cmsspark.base import buffers
 from cmsspark.sources.epochs import JOBS_ROLE
 from cmsspark.sources.registry import STREAMS_BY_NAME
