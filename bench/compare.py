@@ -22,7 +22,7 @@ def differences(ours: Mapping[str, str], theirs: Path, key: Pseudonyms) -> list[
     ``ours``: the folder of each stored table. ``theirs``: a peer's folder, where people stand by name.
     """
     con = duckdb.connect()
-    con.create_function("pseudonym", key.of, [str], str)
+    con.create_function("pseudonym", key.pseudonym, [str], str)
     problems = []
     for table in COLUMNS:
         seconds = "CAST(round(cpu_time * 1000) AS BIGINT) AS cpu_ms, CAST(round(wc_time * 1000) AS BIGINT) AS wall_ms"

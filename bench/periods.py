@@ -81,7 +81,7 @@ def year(bench: Bench, days: int, rows: int) -> Path:
     store = bench.cache / f"year-{days}-{rows}"
     key = Pseudonyms(b"bench, no secret at all: 32 bytes")
     chosen = [LAST - timedelta(days=back) for back in range(days)]
-    made = store_history(History(key.of, rows=rows), str(store), chosen, key.key_id)
+    made = store_history(History(key.pseudonym, rows=rows), str(store), chosen, key.key_id)
     print(f"{days} days of {rows:,} partials in {store} ({made} made now)", flush=True)
     return store
 

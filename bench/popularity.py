@@ -44,7 +44,7 @@ def timed(name: str, rows: Callable[[Any], int], work: Callable[[], Any]) -> Any
 def make_store(store: Path, days: int, rows: int, datasets: int) -> stored_days.StoredDays:
     """The stored days of the past."""
     pseudonyms = Pseudonyms(b"bench, no secret at all: 32 bytes")
-    history = History(pseudonyms.of, rows=rows, datasets=datasets)
+    history = History(pseudonyms.pseudonym, rows=rows, datasets=datasets)
     chosen = [LAST - timedelta(days=number) for number in range(days)]
     store_history(history, str(store), chosen, pseudonyms.key_id, processes=2)
     return stored_days.find_days(LocalFiles(), str(store), between(chosen[-1], LAST))

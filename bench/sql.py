@@ -112,7 +112,7 @@ def main() -> None:
     days = [LAST - timedelta(days=back) for back in range(options.days - 1, -1, -1)]
     began = time.monotonic()
     made = store_history(
-        History(key.of, 1, options.rows), str(options.store), days, key.key_id, processes=os.cpu_count() or 1
+        History(key.pseudonym, 1, options.rows), str(options.store), days, key.key_id, processes=os.cpu_count() or 1
     )
     print(f"{made} days made in {time.monotonic() - began:.0f} s")
     print("| question | SQL s | CPU s | Polars s | CPU s | wall to Polars | CPU to Polars |")

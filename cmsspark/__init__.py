@@ -1,17 +1,17 @@
 """cmsspark: which CMS datasets are used, where, by how many and at what cost, from a day's logs.
 
-Importing this package starts nothing: no JVM, no Spark, no file is read. In notebooks and scripts::
+Importing this package starts nothing: no JVM, no Spark, no file is read. In notebooks and scripts:
 
-    import cmsspark as cms
+    >>> import cmsspark as cms
+    >>> cms.days()
+    [datetime.date(2026, 1, 15)]
+    >>> usage = cms.read("data_aggregation", "2026-01-15")
+    >>> list(cms.sql("select stream, sum(accesses) as accesses from data_aggregation group by 1").columns)
+    ['stream', 'accesses']
 
-    cms.days()                                          # the stored days
-    cms.read("data_aggregation", "2026-01-15")          # a table as pandas; a week, a month or a range as well
-    cms.sql("select stream, sum(accesses) from data_aggregation group by 1")
-    cms.session(), cms.table(…), cms.accesses(…)        # the same with Spark
-    with cms.measure(): …                               # what a block of Spark used
-
-These functions are those of :mod:`cmsspark.notebook`, and ``measure`` of :mod:`cmsspark.apps.monitor.measured_block`; a
-module is imported when one of them is used.
+``read`` takes a week, a month or a range as well. With Spark: ``session``, ``table``, ``accesses``, and ``measure`` for
+what a block of statements used. ``measure`` is in :mod:`cmsspark.apps.monitor.measured_block`, all others are in
+:mod:`cmsspark.notebook`; a module is imported when a function of it is used.
 """
 
 from __future__ import annotations

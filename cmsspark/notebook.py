@@ -5,9 +5,9 @@ Stored tables as pandas, Arrow or Polars without a JVM (``cms.read``, ``cms.sql`
 
 Example:
     >>> import cmsspark as cms
-    >>> usage = cms.read("data_aggregation", "2026-01-15", fout="/data/results")
-    >>> usage.groupby("data_tier")[["accesses", "jobs"]].sum().loc["AOD"].min() > 0
-    True
+    >>> usage = cms.read("data_aggregation", "2026-01-15")
+    >>> usage.groupby("stream")["accesses"].sum().idxmax()
+    'aaa'
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from cmsspark.base.dates import parse_day
 from cmsspark.base.errors import InputMissing, UsageError
 from cmsspark.base.periods import Interval, Period, between, named, options, spans
 from cmsspark.base.resources import resource
-from cmsspark.base.text.plurals import number_of
-from cmsspark.cli.options import require_store, settings_of
+from cmsspark.base.text.plurals import pluralize
+from cmsspark.cli.options import require_store
 from cmsspark.engines.session import has_session
 from cmsspark.engines.session import session as _session
 from cmsspark.filesystems.opening import files_for
 from cmsspark.filesystems.storage import Files, is_local
+from cmsspark.settings.settings import load_settings
 from cmsspark.sources.registry import ACCESS_STREAMS, STREAMS_OF_JOBS
 from cmsspark.store.job_index import job_of_table
 from cmsspark.submit.host import check_java, find_java, find_spark
@@ -71,17 +72,17 @@ def read(
     unknown table or column.
 
     Example:
-        >>> usage = cms.read("data_aggregation", "2026-01-15", fout="/data/results")
+        >>> usage = cms.read("data_aggregation", "2026-01-15")
         >>> usage["day"].nunique(), int(usage["accesses"].min())
         (1, 1)
-        >>> cms.read("partials", "2026-01-15", columns=["accesses"], to="arrow", fout="/data/results").column_names
+        >>> cms.read("partials", "2026-01-15", columns=["accesses"], to="arrow").column_names
         ['accesses']
     """
     from cmsspark.store.results import current
     from cmsspark.store.separate_counts import read_columns, separated, stored_names
     from cmsspark.store.stored_columns import table_rows
 
-    settings = settings_of(settings_file)
+    settings = load_settings(settings_file)
     store = require_store(fout, settings)
     job = job_of_table(table)
     name = job.name if table in job.aliases else table
@@ -123,7 +124,7 @@ def sql(
         >>> top = cms.sql(
         ...     "select dataset_name, sum(accesses) as accesses, sum(jobs) as jobs from data_aggregation "
         ...     "where day = ? group by 1 order by 2 desc nulls last limit 10",
-        ...     ["2026-01-15"], fout="/data/results",
+        ...     ["2026-01-15"],
         ... )
         >>> list(top.columns), len(top)
         (['dataset_name', 'accesses', 'jobs'], 10)
@@ -131,7 +132,7 @@ def sql(
     from cmsspark.store.query.database import Database
     from cmsspark.store.stored_columns import existing_store
 
-    settings = settings_of(settings_file)
+    settings = load_settings(settings_file)
     store = require_store(fout, settings)
     with Database(store, files=existing_store(_files(store, settings), store)) as database:
         result = database.query(query, parameters, max_rows=max_rows, max_seconds=max_seconds)
@@ -142,24 +143,24 @@ def days(table: str = "data_aggregation", *, fout: str | None = None, settings_f
     """Return the stored days of a table, in order.
 
     Example:
-        >>> cms.days(fout="/data/results")
+        >>> cms.days()
         [datetime.date(2026, 1, 15)]
     """
     from cmsspark.store.stored_columns import stored_days
 
-    settings = settings_of(settings_file)
+    settings = load_settings(settings_file)
     store = require_store(fout, settings)
     return stored_days(_files(store, settings), store, job_of_table(table).name)
 
 
 def _files(store: str, settings: Settings) -> Files:
     """Return the file system of a store. What a JVM that it takes prints goes where that of :func:`session` goes."""
-    from cmsspark.store.stored_columns import files_of
+    from cmsspark.store.stored_columns import open_store
 
     if is_local(store) or has_session():
-        return files_of(store, "cmsspark notebook", settings)
+        return open_store(store, "cmsspark notebook", settings)
     with _stderr_in(settings.state_dir / SPARK_LOG):
-        return files_of(store, "cmsspark notebook", settings)
+        return open_store(store, "cmsspark notebook", settings)
 
 
 def session(app: str = "cmsspark notebook", **conf: str) -> SparkSession:
@@ -176,7 +177,7 @@ def session(app: str = "cmsspark notebook", **conf: str) -> SparkSession:
     if has_session():
         return _session(app, **conf)
     check_java(find_java(os.environ), find_spark(os.environ), os.environ)
-    settings = settings_of(None)
+    settings = load_settings(None)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     quiet = {
         "spark.ui.showConsoleProgress": "false",
@@ -220,7 +221,7 @@ def accesses(
             found=f"streams: {', '.join(streams)}",
             next_step='notebook.table("dbs_condor", DAY) has its jobs by dataset, site and app',
         )
-    settings = settings_of(settings_file)
+    settings = load_settings(settings_file)
     request = DayRequest(
         "data_aggregation",
         parse_day(day),
@@ -251,7 +252,7 @@ def table(name: str, day: str, *, fout: str | None = None, settings_file: str | 
     from cmsspark.store.separate_counts import separated_in_spark
 
     spark = session()
-    store = require_store(fout, settings_of(settings_file))
+    store = require_store(fout, load_settings(settings_file))
     files = files_for(store, spark)
     current_table = current(files, store, job_of_table(name).name, name, parse_day(day))
     check_table(files, current_table, name)
@@ -289,7 +290,7 @@ def _check_missing(
     if not missing or (allow_missing and intervals):
         return
     raise InputMissing(
-        f"{len(missing)} of the {number_of(len(period.days), 'day')} of {period} are not stored: {spans(missing)}",
+        f"{len(missing)} of the {pluralize(len(period.days), 'day')} of {period} are not stored: {spans(missing)}",
         where=store,
         found=f"{len(intervals)} of them",
         next_step=f"run_spark {job_of_table(table).name} {options(missing[0])}"

@@ -30,7 +30,8 @@ _FENCE = re.compile(r"^(```+).*?^\1\s*$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 #: Directives of the API page: the kind of object and its name.
 API = re.findall(r"^\.\. auto(\w+):: ([\w.]+)$", (DOCS / "api.md").read_text(encoding="utf-8"), re.MULTILINE)
-NEEDS_SPARK = ("cmsspark.notebook", "cmsspark.apps.monitor.measured_block")
+#: Functions whose examples share a Spark session; those of all others run in ``tests/test_examples.py``.
+NEEDS_SPARK = ("session", "accesses", "table", "measure")
 
 
 def prose(page: Path) -> str:
@@ -132,12 +133,6 @@ def run_examples(name: str, replaced: dict[str, str]) -> doctest.TestResults:
     return doctest.DocTestRunner(verbose=False).run(doctest.DocTestParser().get_doctest(text, names, name, None, 0))
 
 
-@pytest.mark.parametrize("name", [name for _, name in API if not name.startswith(NEEDS_SPARK)])
-def test_the_examples_on_the_api_page_print_what_they_show(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(TOP)
-    assert run_examples(name, {}).failed == 0
-
-
 def test_the_examples_for_notebooks_work_on_a_made_day(
     spark: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,7 +145,7 @@ def test_the_examples_for_notebooks_work_on_a_made_day(
     command += ["--root", str(tmp_path / "mirror"), "--fout", str(tmp_path / "results")]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert ended.returncode == 0, ended.stderr
-    for name in (name for _, name in API if name.startswith(NEEDS_SPARK)):
+    for name in (name for _, name in API if name.rpartition(".")[2] in NEEDS_SPARK):
         results = run_examples(name, {"/data/": f"{tmp_path}/"})
         assert (results.failed, results.attempted > 0) == (0, True), name
 

@@ -110,12 +110,12 @@ def test_a_store_elsewhere_is_reached_by_the_options_of_the_named_settings(
     named.write_text(f"state_dir: {tmp_path}\nspark: {{spark.hadoop.fs.s3a.endpoint: 'http://127.0.0.1:9'}}\n")
     endpoints = []
 
-    def files_of(fout: str, _app: str, settings: Settings) -> FarFiles:
+    def open_store(fout: str, _app: str, settings: Settings) -> FarFiles:
         assert fout == FAR
         endpoints.append(settings.spark["spark.hadoop.fs.s3a.endpoint"])
         return FarFiles(store)
 
-    monkeypatch.setattr(stored_columns, "files_of", files_of)
+    monkeypatch.setattr(stored_columns, "open_store", open_store)
     where = {"fout": FAR, "settings_file": str(named)}
     assert cms.days("partials", **where) == days(3)
     assert len(cms.read("partials", "2026-01-05", "2026-01-06", columns=["jobs"], **where)) == 600

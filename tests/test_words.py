@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import pytest
@@ -34,6 +35,21 @@ AT_MOST = {
     "submit": 2,
 }
 
+#: Functions named ``of`` or ``x_of`` instead of a verb or ``from_y``, by room.
+X_OF_AT_MOST = {
+    "apps/ask": 2,
+    "apps/dashboard": 16,
+    "apps/demo": 2,
+    "apps/events": 16,
+    "apps/monitor": 2,
+    "apps/training": 2,
+    "apps/usage": 3,
+    "counting": 7,
+    "pages": 1,
+    "sources": 21,
+}
+_X_OF = re.compile(r"^ *(?:cp)?def (?:\w+_)?of\(", re.MULTILINE)
+
 
 def room(source: Source) -> str:
     """The folder below the package; of ``apps`` the subsystem."""
@@ -55,3 +71,10 @@ def test_no_room_gets_more_names_that_say_nothing(files: list[Source]) -> None:
 
 def test_a_docstring_of_a_function_begins_with_a_verb(files: list[Source]) -> None:
     assert [f"{source.path}: {name}" for source in files for name in without_verb(source.tree)] == []
+
+
+def test_no_room_gets_more_functions_that_are_named_of(files: list[Source]) -> None:
+    counts = Counter[str]()
+    for source in files:
+        counts[room(source)] += len(_X_OF.findall(source.text))
+    assert {name: count for name, count in counts.items() if count > X_OF_AT_MOST.get(name, 0)} == {}

@@ -25,7 +25,12 @@ def utc(ms: int) -> datetime:
 
 
 def iso(ms: int | None = None) -> str:
-    """Return an instant, by default now, as ``2026-01-15T06:00:00+00:00``."""
+    """Return an instant, by default now, as ``2026-01-15T06:00:00+00:00``.
+
+    Example:
+        >>> iso(1_768_435_200_000)
+        '2026-01-15T00:00:00+00:00'
+    """
     return utc(now_ms() if ms is None else ms).isoformat(timespec="seconds")
 
 
@@ -40,7 +45,12 @@ def new_run_id(ms: int | None = None) -> str:
 
 
 def run_began_ms(run_id: str) -> int:
-    """Return the start of the run with that id. Raises ValueError for a text that is not a run id."""
+    """Return the start of the run with that id. Raises ValueError for a text that is not a run id.
+
+    Example:
+        >>> iso(run_began_ms("20260115T060000Z-1a2b3c"))
+        '2026-01-15T06:00:00+00:00'
+    """
     began = datetime.strptime(run_id.partition("-")[0], _RUN_STAMP).replace(tzinfo=UTC)
     return int(began.timestamp()) * 1000
 
@@ -51,7 +61,12 @@ def to_second(ms: int) -> str:
 
 
 def to_minute(ms: int) -> str:
-    """``2026-01-15 06:00 UTC``, for display."""
+    """``2026-01-15 06:00 UTC``, for display.
+
+    Example:
+        >>> to_minute(1_768_435_200_000)
+        '2026-01-15 00:00 UTC'
+    """
     return f"{utc(ms):%Y-%m-%d %H:%M} UTC"
 
 

@@ -52,13 +52,23 @@ def start_ms(day: date) -> int:
 
 
 def timestamp_ms_bounds(day: date) -> tuple[int, int]:
-    """Return the half-open interval ``[start, end)`` of the day in milliseconds."""
+    """Return the half-open interval ``[start, end)`` of the day in milliseconds.
+
+    Example:
+        >>> timestamp_ms_bounds(date(1970, 1, 2))
+        (86400000, 172800000)
+    """
     start = start_ms(day)
     return start, start + DAY_MS
 
 
 def day_number(timestamp: int) -> int:
-    """Days since 1970 of a timestamp in seconds (below 1e11), milliseconds (below 1e14) or microseconds."""
+    """Days since 1970 of a timestamp in seconds (below 1e11), milliseconds (below 1e14) or microseconds.
+
+    Example:
+        >>> day_number(1_768_435_200), day_number(1_768_435_200_000)
+        (20468, 20468)
+    """
     if timestamp < 100_000_000_000:
         return timestamp // 86_400
     if timestamp < 100_000_000_000_000:
@@ -67,14 +77,24 @@ def day_number(timestamp: int) -> int:
 
 
 def timestamp_ms(timestamp: int) -> int:
-    """Milliseconds since 1970 of a timestamp in seconds, milliseconds or microseconds, by its size."""
+    """Milliseconds since 1970 of a timestamp in seconds, milliseconds or microseconds, by its size.
+
+    Example:
+        >>> timestamp_ms(1_768_435_200)
+        1768435200000
+    """
     if timestamp < 100_000_000_000:
         return timestamp * 1000
     return timestamp if timestamp < 100_000_000_000_000 else timestamp // 1000
 
 
 def day_name(number: int) -> str:
-    """``YYYY-MM-DD`` for a number of days since 1970; ``beyond 9999-12-31`` after the last date."""
+    """``YYYY-MM-DD`` for a number of days since 1970; ``beyond 9999-12-31`` after the last date.
+
+    Example:
+        >>> day_name(20468)
+        '2026-01-15'
+    """
     try:
         return (_EPOCH + timedelta(days=number)).isoformat()
     except OverflowError:

@@ -243,7 +243,15 @@ def report(error: BaseException) -> Exit:
 
 
 def as_ours(error: BaseException) -> CmssparkError | None:
-    """Return the error as a :class:`CmssparkError`; disk and permission errors are converted, others give None."""
+    """Return the error as a :class:`CmssparkError`; disk and permission errors are converted, others give None.
+
+    Example:
+        >>> print(as_ours(PermissionError(errno.EACCES, "Permission denied", "/data/results")))
+        a file cannot be written or read
+          where: /data/results
+          found: Permission denied
+          next: make room or get permission there, then run it again
+    """
     if isinstance(error, CmssparkError):
         return error
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):

@@ -38,7 +38,7 @@ def hashes_of_texts(text_ends, text_content, uint64_t seed):
     return np.frombuffer(made, np.uint64)
 
 
-def pairs_of(wanted_hashes, index_hashes, index_pairs, index_starts, int bits, int32_t not_there):
+def find_pairs(wanted_hashes, index_hashes, index_pairs, index_starts, int bits, int32_t not_there):
     """The pair (int32) of each hash (uint64) that is wanted, ``not_there`` where the index has it not.
 
     ``index_hashes`` (uint64) ascend, each with its ``index_pairs`` (int32); those whose first ``bits`` bits are ``n`` begin

@@ -91,7 +91,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return self.rows_of or self.run
 
     @classmethod
-    def of(cls, document: Mapping[str, Any]) -> Manifest:
+    def from_dict(cls, document: Mapping[str, Any]) -> Manifest:
         """Return the manifest of a JSON object; null means "not set".
 
         Raises ValueError where a part has another type.
@@ -99,6 +99,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         values = {name: document[name] for name in cls.__struct_fields__ if document.get(name) is not None}
         return msgspec.convert({**values, "document": dict(document)}, cls)
 
-    def input_of(self, source: str) -> InputEntry | None:
+    def find_input(self, source: str) -> InputEntry | None:
         """Return what the run read of a stream, or of a dump's table or another feed by its name."""
         return next((entry for entry in self.inputs if source in (entry.stream, entry.table)), None)

@@ -19,6 +19,10 @@ class Derived:
 
     In :data:`DERIVED` ``source`` is a stored column: a rule on a derived column follows that column's own rule, which
     is ``first``.
+
+    Example:
+        >>> DERIVED["campaign"].derive("/ZMM/Run3Summer22-v1/AOD")
+        'Run3Summer22'
     """
 
     source: str
@@ -27,9 +31,9 @@ class Derived:
     part: int
     first: Derived | None = None
 
-    def of(self, text: str) -> str | None:
+    def derive(self, text: str) -> str | None:
         """Return the part of a text of the source, or None if the text has too few parts."""
-        source = text if self.first is None else self.first.of(text)
+        source = text if self.first is None else self.first.derive(text)
         parts = () if source is None else source.split(self.separator)
         return parts[self.part] if self.part < len(parts) else None
 
@@ -61,6 +65,10 @@ def site_and_kind(node: str) -> tuple[str, str]:
     """Return a PhEDEx node's site and kind of storage: ``T1_US_FNAL_MSS`` is ``("T1_US_FNAL", "tape")``.
 
     At most one suffix is removed; the name of a site may have four parts (``T2_CH_CERN_HLT``).
+
+    Example:
+        >>> site_and_kind("T1_US_FNAL_MSS"), site_and_kind("T2_CH_CERN_HLT")
+        (('T1_US_FNAL', 'tape'), ('T2_CH_CERN_HLT', 'disk'))
     """
     for suffix, kind in NODE_KINDS.items():
         if node.endswith(suffix):
@@ -73,7 +81,12 @@ _BLOCK: Final = re.compile(r"/[^/#]+/[^/#]+/[^/#]+#.+", re.DOTALL)
 
 
 def is_block(name: str) -> bool:
-    """Return whether a name has the form of a block's."""
+    """Return whether a name has the form of a block's.
+
+    Example:
+        >>> is_block("/ZMM/Run3-v1/AOD#1a2b"), is_block("/ZMM/Run3-v1/AOD")
+        (True, False)
+    """
     return _BLOCK.fullmatch(name) is not None
 
 

@@ -89,7 +89,12 @@ def first_day(interval: Interval) -> date:
 
 
 def options(interval: Interval) -> str:
-    """Return the command-line options that select the day or period."""
+    """Return the command-line options that select the day or period.
+
+    Example:
+        >>> options(month("2026-11", today=date(2026, 11, 20))), options(date(2026, 11, 1))
+        ('--month 2026-11', '--date 2026-11-01')
+    """
     return interval.options if isinstance(interval, Period) else f"--date {interval}"
 
 
@@ -183,7 +188,12 @@ def named(name: str) -> Interval:
 
 
 def spans(chosen: Sequence[date]) -> str:
-    """Days for display, with consecutive days merged: ``2026-11-03, 2026-11-07 to 2026-11-09``; at most ten ranges."""
+    """Days for display, with consecutive days merged: ``2026-11-03, 2026-11-07 to 2026-11-09``; at most ten ranges.
+
+    Example:
+        >>> spans([date(2026, 11, 8), date(2026, 11, 3), date(2026, 11, 7)])
+        '2026-11-03, 2026-11-07 to 2026-11-08'
+    """
     runs: list[list[date]] = []
     for day in sorted(chosen):
         if runs and day - runs[-1][-1] == _ONE_DAY:

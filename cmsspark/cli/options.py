@@ -16,7 +16,7 @@ import click
 from cmsspark.base import dates
 from cmsspark.base.errors import UsageError
 from cmsspark.base.text import progress_line
-from cmsspark.settings.settings import Settings, load_settings
+from cmsspark.settings.settings import Settings
 from cmsspark.sources.registry import DUMPS, STREAMS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -182,11 +182,6 @@ def require_store(fout: str | None, settings: Settings) -> str:
     if not chosen:
         raise UsageError("name the result folder", next_step="give --fout URI, or `store: URI` in cmsspark.yaml")
     return chosen
-
-
-def settings_of(settings_file: str | None) -> Settings:
-    """Return the settings that a command works with."""
-    return load_settings(settings_file)
 
 
 #: How ``run_spark`` passes on the engine that it chose.

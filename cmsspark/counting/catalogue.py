@@ -151,7 +151,7 @@ class Catalogue:
         if _hashed is not None:
             bits = choose_bits(len(self.hashes))
             try:
-                pairs = _hashed.pairs_of(hashes, self.hashes, self.pairs, self.starts, bits, NOT_THERE)
+                pairs = _hashed.find_pairs(hashes, self.hashes, self.pairs, self.starts, bits, NOT_THERE)
             except ValueError as error:
                 raise _damaged(self.folder, error, "delete that folder and run it again: it is built anew") from None
             return np.array(pairs)  # its own memory, which may be written

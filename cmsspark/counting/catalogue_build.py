@@ -80,18 +80,18 @@ def build_catalogue(
     spool = folder / "runs"
     spool.mkdir()
     runs: list[SortedRun] = []
-    pairs_of: list[_Pairs] = []
+    find_pairs: list[_Pairs] = []
     for number, (of_part, counted) in enumerate(
         map_parts(partial(_file_runs, known_ids, numbers, hash_name, spool, rows), files)
     ):
         for run, pairs in of_part:
             runs.append(run)
-            pairs_of.append(pairs)
+            find_pairs.append(pairs)
         for suspect in counted.suspects:
             suspect["part"] = number
         for name, count in counted.__dict__.items():
             setattr(report, name, getattr(report, name) + count)
-    all_pairs, numbers_of = _same_pairs(pairs_of)
+    all_pairs, numbers_of = _same_pairs(find_pairs)
     colliding: dict[int, dict[int, int]] = {}
     hashes, pairs_column = RunColumn(folder / "hashes.npy", np.uint64), RunColumn(folder / "pairs.npy", np.int32)
     for part in slices(runs, rows):
@@ -241,13 +241,13 @@ def _longs(table: pa.Table, column: int) -> Longs:
     return to_numpy(table[column], np.int64, _NO_BLOCK)
 
 
-def _same_pairs(pairs_of: Sequence[_Pairs]) -> tuple[_Pairs, list[Numbers]]:
+def _same_pairs(find_pairs: Sequence[_Pairs]) -> tuple[_Pairs, list[Numbers]]:
     """Return the distinct pairs of all runs, and for each run the number of each of its own pairs among them."""
-    blocks = np.concatenate([np.zeros(0, np.int64), *(pairs.blocks for pairs in pairs_of)])
-    datasets = np.concatenate([np.zeros(0, np.int32), *(pairs.datasets for pairs in pairs_of)])
+    blocks = np.concatenate([np.zeros(0, np.int64), *(pairs.blocks for pairs in find_pairs)])
+    datasets = np.concatenate([np.zeros(0, np.int32), *(pairs.datasets for pairs in find_pairs)])
     numbers, all_pairs = _Pairs.of(blocks, datasets)
-    ends = np.cumsum([len(pairs.blocks) for pairs in pairs_of])[:-1]
-    return all_pairs, np.split(numbers, ends) if pairs_of else []
+    ends = np.cumsum([len(pairs.blocks) for pairs in find_pairs])[:-1]
+    return all_pairs, np.split(numbers, ends) if find_pairs else []
 
 
 def _merged(

@@ -59,7 +59,7 @@ def unusual(
 def _earlier(stream: str, format_name: str | None, before: Sequence[Manifest]) -> list[float]:
     densities = []
     for manifest in before:
-        source = manifest.input_of(stream)
+        source = manifest.find_input(stream)
         files = (manifest.document.get("files_read") or {}).get(stream, ())
         if source is not None and source.format_name == format_name and (density := measure_density(files)) is not None:
             densities.append(density)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from cmsspark.base.errors import DataError
 from cmsspark.base.schemas import Column
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.counting.reconciliation import MALFORMED_RECORDS, StreamBins
 
 #: The smallest sample from which missing fields are reported.
@@ -97,12 +97,12 @@ def changes(stream: str, seen: Seen, needed_of: NeededOf) -> list[FieldChange]:
                 if "may be absent" in column.about:
                     continue
                 changed.append(
-                    FieldChange(fmt, column, records, f"in none of {number_of(records, 'record')}", True, together)
+                    FieldChange(fmt, column, records, f"in none of {pluralize(records, 'record')}", True, together)
                 )
             elif not any(_fits(kind, column.type) for kind in types if kind):
                 observed = ", ".join(f"{kind} in {count}" for kind, count in types.most_common(3) if kind)
                 changed.append(
-                    FieldChange(fmt, column, records, f"{observed} of {number_of(records, 'record')}", False, together)
+                    FieldChange(fmt, column, records, f"{observed} of {pluralize(records, 'record')}", False, together)
                 )
     return changed
 
@@ -128,7 +128,7 @@ def check(
         if bad := _other_schema(stream, bins[stream], seen, changed, is_known):
             raise DataError(
                 f"{stream} is of another schema: a needed field is gone or of another type in all records",
-                where=f"{number_of(bins[stream].read, 'record')} of {stream}",
+                where=f"{pluralize(bins[stream].read, 'record')} of {stream}",
                 found="; ".join(map(str, bad)),
                 next_step=f"compare the log with schemas/inputs/{stream}; was the day written by another version?",
             )

@@ -167,7 +167,7 @@ class Rows:
         if name in DERIVED:
             rule = DERIVED[name]
             return self._decode_texts(
-                rule.source, [None if text is None else rule.of(text) for text in self.texts[rule.source]]
+                rule.source, [None if text is None else rule.derive(text) for text in self.texts[rule.source]]
             )
         if name in SECONDS:
             milliseconds = self.sums[SECONDS[name]]

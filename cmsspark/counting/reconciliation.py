@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from cmsspark.base.access import JOB_BINS, UNMATCHED_BINS, UNMATCHED_JOB_BINS
 from cmsspark.base.errors import DataError, UsageError
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 
 #: Malformed records: more than this share and more than this many fail a run.
 MALFORMED_SHARE: Final = 0.001
@@ -125,7 +125,7 @@ class Tolerance:
         return by_lines or by_bytes
 
     def __str__(self) -> str:
-        return number_of(self.records, "record") if self.share is None else f"{100 * self.share:.4g} %"
+        return pluralize(self.records, "record") if self.share is None else f"{100 * self.share:.4g} %"
 
 
 def parse_tolerances(text: str | None, streams: Iterable[str]) -> dict[str, Tolerance]:
@@ -224,7 +224,7 @@ def _bytes_share(bins: StreamBins) -> str:
 def _none_matched(stream: str, counts: StreamBins, dump: str | None, prefixes: Sequence[Sequence[Any]]) -> DataError:
     """Return the error where no record matched. The dump is to blame only for records that were looked up in it."""
     observed = _unmatched(counts, prefixes)
-    records = number_of(counts.read, "record")
+    records = pluralize(counts.read, "record")
     if any(count for name, count in counts.unmatched.items() if name not in ("no_lfn", "no_input")):
         return DataError(
             f"{stream}: none of {records} matched a {counts.matched_what} in DBS",
@@ -298,7 +298,7 @@ def unusual(
             )
         if counts.read < FEW_RECORDS_SHARE * typical.read:
             warnings.append(
-                f"{stream}: {number_of(counts.read, 'record')}, the median of the days before is {typical.read:,.0f}"
+                f"{stream}: {pluralize(counts.read, 'record')}, the median of the days before is {typical.read:,.0f}"
             )
         now = sum(counts.unmatched.values()) / counts.read
         if now > UNMATCHED_FACTOR * typical.unmatched_share:

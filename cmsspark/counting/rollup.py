@@ -128,7 +128,7 @@ class _Filter:
         values = chunk.dictionary.to_pylist()
         for value in values:
             if value not in is_match:
-                is_match[value] = matches(rule.of(value) if rule else value, self._filters[name])
+                is_match[value] = matches(rule.derive(value) if rule else value, self._filters[name])
         # Index -1 is null; it takes the last element.
         of_values = np.fromiter((is_match[value] for value in (*values, None)), np.bool_, len(values) + 1)
         of_rows: np.ndarray[Any, np.dtype[np.bool_]] = of_values[_indices(chunk)]
@@ -181,7 +181,7 @@ class RollupState:
     def _derived_codes(self, name: str) -> Codes:
         """Return the number of the derived text for each number of its source."""
         rule = DERIVED[name]
-        values = [None if value is None else rule.of(value) for value in self._of(rule.source).values]
+        values = [None if value is None else rule.derive(value) for value in self._of(rule.source).values]
         return self._of(name).codes(values)
 
     def _reduce(self, codes: Mapping[str, Codes], rows: pa.Table) -> None:

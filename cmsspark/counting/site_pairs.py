@@ -103,5 +103,5 @@ class SitePairs:
             self._tier_of_dataset = np.append(self._tier_of_dataset, np.full(missing, -1, np.int64))
         new = np.unique(datasets[self._tier_of_dataset[datasets] < 0])
         for number, name in zip(new.tolist(), catalogue.dataset_names(new.astype(np.int32)), strict=True):
-            self._tier_of_dataset[number] = self._tiers.setdefault(DERIVED["data_tier"].of(name), len(self._tiers))
+            self._tier_of_dataset[number] = self._tiers.setdefault(DERIVED["data_tier"].derive(name), len(self._tiers))
         return self._tier_of_dataset[datasets]

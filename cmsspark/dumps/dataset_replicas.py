@@ -54,7 +54,7 @@ class Names:
 
     numbers: dict[str | None, int] = field(default_factory=dict)
 
-    def of(self, column: pa.ChunkedArray) -> npt.NDArray[np.int32]:
+    def encode(self, column: pa.ChunkedArray) -> npt.NDArray[np.int32]:
         """Return the number of each text of a column."""
         numbers = [np.zeros(0, np.int32)]
         for chunk in column.chunks:
@@ -171,8 +171,8 @@ def find_storage(nodes: Iterable[str | None], by_node: StorageByNode | None = No
 def _replica_columns(table: pa.Table, datasets: Names, nodes: Names) -> dict[str, npt.NDArray[Any]]:
     has_name = is_there(table["block_name"])
     columns: dict[str, npt.NDArray[Any]] = {
-        "dataset": datasets.of(table["dataset_name"]),
-        "node": nodes.of(table["node_name"]),
+        "dataset": datasets.encode(table["dataset_name"]),
+        "node": nodes.encode(table["node_name"]),
         "block": _block_hashes(table["block_name"], has_name),
     }
     validity = has_name * NAMED

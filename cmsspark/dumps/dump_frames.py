@@ -254,7 +254,7 @@ def with_derived(rows: pl.DataFrame, names: Iterable[str]) -> pl.DataFrame:
         if name in DERIVED and name not in rows.columns:
             rule = DERIVED[name]
             texts = rows[rule.source].unique().drop_nulls()
-            values = pl.Series(name, [rule.of(text) for text in texts.to_list()], dtype=pl.String)
+            values = pl.Series(name, [rule.derive(text) for text in texts.to_list()], dtype=pl.String)
             rows = rows.join(pl.DataFrame([texts, values]), rule.source, "left", maintain_order="left")
     return rows
 

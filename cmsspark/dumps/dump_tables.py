@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Final, TypeVar, cast
 
 from cmsspark.base.errors import DataError, NotReady
 from cmsspark.base.schemas import Table, input_table
-from cmsspark.dumps.hdfs_parts import client_for, divided, name_of, open_lines
+from cmsspark.dumps.hdfs_parts import client_for, divided, open_lines, range_name
 from cmsspark.engines.cores import count_cores
 from cmsspark.engines.explicit_files import read_exact_files
 from cmsspark.engines.scan import SPARK_TASK_BYTES
@@ -199,7 +199,7 @@ class _ReadLineRanges:
             for number in batch.column(0).to_pylist():
                 for part in self.tasks[number]:
                     with open_lines(self.remote, part) as stream:
-                        for piece in read_table(stream, self.table, self.columns, name_of(part)):
+                        for piece in read_table(stream, self.table, self.columns, range_name(part)):
                             yield from piece.to_batches()
 
 

@@ -46,7 +46,7 @@ def divided(files: Iterable[InputFile], task_bytes: int) -> list[tuple[int, Line
     return parts
 
 
-def name_of(part: LineRange) -> str:
+def range_name(part: LineRange) -> str:
     """Return what errors call a range: rows count from its first line on."""
     return f"{part.path} from byte {part.start} on" if part.start else part.path
 

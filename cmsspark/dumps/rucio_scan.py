@@ -13,7 +13,7 @@ import numpy as np
 from cmsspark.base import dates
 from cmsspark.base.buffers import array
 from cmsspark.base.errors import DataError, NotReady
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.dumps import rucio_rows
 from cmsspark.dumps.keyed_rows import ROWS, Columns, KeyedRows, join_pieces
 from cmsspark.dumps.rucio_rows import READ_COUNTS
@@ -147,7 +147,7 @@ def future_accesses(entry: Mapping[str, Any], day: date) -> list[str]:
     """Return warnings about last accesses in the future, by a manifest's entry on Rucio."""
     counts = {table: rows["ignored"].get(FUTURE_ACCESS, 0) for table, rows in entry["tables"].items()}
     return [
-        f"rucio: {number_of(count, 'last access', 'last accesses')} of {table} after {day + timedelta(days=1)}"
+        f"rucio: {pluralize(count, 'last access', 'last accesses')} of {table} after {day + timedelta(days=1)}"
         " are in the future and not believed"
         for table, count in counts.items()
         if count

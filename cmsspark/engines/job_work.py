@@ -55,7 +55,7 @@ class HtcondorMergeSpec:
         """Open the snapshots, which lie on this host."""
         replicas = Replicas(local_folder(self.replicas)) if self.replicas else None
         inputs = Catalogue(local_folder(self.inputs))
-        return HtcondorMerge(self.stream, inputs, replicas, cache(self.pseudonyms.of), self.earlier)
+        return HtcondorMerge(self.stream, inputs, replicas, cache(self.pseudonyms.pseudonym), self.earlier)
 
 
 @dataclass

@@ -125,7 +125,7 @@ class TaskContext:
         ``dictionaries``: text columns may be dictionary arrays.
         """
         replicas = _replicas(local_folder(self.replicas)) if self.replicas else None
-        arguments = (reader.groups, replicas, self.pseudonyms.of)
+        arguments = (reader.groups, replicas, self.pseudonyms.pseudonym)
         last: tuple[dict[str, Any], ...] = ()
         if is_last:
             rows = aggregator.rows(*arguments)

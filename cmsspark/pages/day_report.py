@@ -75,7 +75,7 @@ def by_prefix(report: Mapping[str, Any]) -> list[tuple[str, dict[str, int]]]:
 
 
 def _stream(stream: str, bins: Mapping[str, Any], manifest: Manifest, before: Sequence[Manifest]) -> dict[str, Any]:
-    read = manifest.input_of(stream)
+    read = manifest.find_input(stream)
     prefixes = manifest.unmatched_prefixes.get(stream)
     return {
         "stream": stream,

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.base.text.terminal import percent, volume
 from cmsspark.pages import charts, layout
 from cmsspark.pages.day_report import BINS, by_prefix
@@ -77,9 +77,9 @@ def _parts(
 def _verdicts(report: Mapping[str, Any]) -> Markup:
     badges = [badge("warn", "partial")] if report.get("partial") else []
     if wrong := [join for join in report["joins"] if not join["is_right"]]:
-        badges.append(badge("bad", number_of(len(wrong), "wrong join")))
+        badges.append(badge("bad", pluralize(len(wrong), "wrong join")))
     if warnings := len(report.get("warnings") or ()):
-        badges.append(badge("warn", number_of(warnings, "warning")))
+        badges.append(badge("warn", pluralize(warnings, "warning")))
     return Markup(" ").join(badges or [badge("good", "complete, nothing unusual")])
 
 

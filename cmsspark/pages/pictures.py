@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.base.text.terminal import volume
 from cmsspark.counting.table_sums import sum_rows
 from cmsspark.pages import charts
@@ -129,13 +129,13 @@ def pictures(use: Use, about: str) -> list[Picture]:
         Picture(
             "datasets",
             "Most read datasets",
-            f"{unit} {about}, of {number_of(use.dataset_count, 'dataset')}",
+            f"{unit} {about}, of {pluralize(use.dataset_count, 'dataset')}",
             charts.bars(use.datasets, about=f"most read datasets, {unit}"),
         ),
         Picture(
             "sites",
             "Sites that serve most",
-            f"{unit} {about}, of {number_of(use.site_count, 'site')}",
+            f"{unit} {about}, of {pluralize(use.site_count, 'site')}",
             charts.bars(use.sites, about=f"sites, {unit}"),
         ),
         Picture(

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from cmsspark.base.manifests import Manifest
 from cmsspark.base.periods import spans
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.base.text.terminal import percent
 from cmsspark.pages import layout
 from cmsspark.pages.day_report import counts
@@ -62,7 +62,7 @@ def judge_day(manifest: Manifest) -> Verdict:
     if manifest.partial:
         return Verdict("warn", "partial", "; ".join(["partial", *facts]), read, matched)
     if manifest.warnings:
-        facts.insert(0, number_of(len(manifest.warnings), "warning"))
+        facts.insert(0, pluralize(len(manifest.warnings), "warning"))
         return Verdict("warn", "warning", "; ".join(facts), read, matched)
     return Verdict("good", "complete", "; ".join(facts) or "stored", read, matched)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from cmsspark.base.access import JOB_BINS, UNMATCHED_BINS, UNMATCHED_JOB_BINS
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.base.text.terminal import percent, printable, table, volume
 from cmsspark.pages.day_report import by_prefix
 from cmsspark.sources.registry import FEEDS
@@ -108,7 +108,7 @@ def _inputs(streams: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             yield f"{stream['stream']:<6} {'left out' if stream['is_missing'] else 'none'}"
             continue
         formats = ", ".join(f"{name} {count:,}" for name, count in sorted(stream["generations"].items()))
-        files = number_of(read["files"], "file")
+        files = pluralize(read["files"], "file")
         size = f"{files}, {volume(read['bytes'])}" + (", .tmp" if read["is_tmp"] else "")
         yield f"{stream['stream']:<6} {size}{f' ({formats})' if formats else ''}: {read['folder']}"
 
@@ -137,7 +137,7 @@ def _other_days(stream: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _stored(name: str, table: Mapping[str, Any]) -> str:
-    rows = number_of(table["rows"], "row")
+    rows = pluralize(table["rows"], "row")
     return f"{name}: {rows}, {volume(table.get('bytes', 0))}"
 
 

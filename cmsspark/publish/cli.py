@@ -13,11 +13,11 @@ import click
 from cmsspark.base.errors import SettingsError, UsageError
 from cmsspark.base.periods import Interval, Period, options
 from cmsspark.base.signals import interruptible
-from cmsspark.cli.options import settings_of, store_options
+from cmsspark.cli.options import store_options
 from cmsspark.cli.period_options import when_options
 from cmsspark.publish.sink import publishing_settings
 from cmsspark.publish.sinks import SINKS
-from cmsspark.settings.settings import Settings
+from cmsspark.settings.settings import Settings, load_settings
 from cmsspark.store.job_index import Job, find_job
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def publish_command(name: str) -> click.Command:
         amq: str | None, spool: str | None, resume: bool, dry_run: bool, limit: int | None, resend: bool,
         verify: str | None, verify_login: str | None, index: str | None, verbose: bool,
     ) -> None:  # fmt: skip
-        settings = settings_of(settings_file)
+        settings = load_settings(settings_file)
         request = build_request(settings, when, job_name, fout, sink, amq, spool, limit, resend)
         where = _verify_request(request, verify, verify_login, index)
         _refuse_together(("--verify", where), ("--resume", resume), ("--dry-run", dry_run), ("--resend", resend))

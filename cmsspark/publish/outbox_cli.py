@@ -14,9 +14,10 @@ import click
 from cmsspark.base.errors import InputMissing, UsageError
 from cmsspark.base.text.terminal import echo_table
 from cmsspark.cli.groups import CommandGroup
-from cmsspark.cli.options import SETTINGS_HELP, DayType, settings_of
+from cmsspark.cli.options import SETTINGS_HELP, DayType
 from cmsspark.publish.destinations import OutboxLocation, locations
 from cmsspark.settings.secrets import safe_text
+from cmsspark.settings.settings import load_settings
 
 if TYPE_CHECKING:
     from cmsspark.publish.outbox import Outbox
@@ -32,7 +33,7 @@ def _filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def with_chosen(settings_file: str | None, day: date | None, table: str | None, to: str | None) -> None:
-        command(settings_of(settings_file).state_dir, day, table, to)
+        command(load_settings(settings_file).state_dir, day, table, to)
 
     decorated: Callable[..., Any] = with_chosen
     for option in (
@@ -154,7 +155,7 @@ def move_command(source: str, target: str, table: str | None, day: date | None, 
     """
     from cmsspark.publish.outbox import Outbox
 
-    state_dir = settings_of(settings_file).state_dir
+    state_dir = load_settings(settings_file).state_dir
     old, new = (_one_destination(state_dir, name) for name in (source, target))
     if old == new:
         raise UsageError("--from and --to must name different destinations", found=old)

@@ -17,7 +17,7 @@ from cmsspark.base.errors import DocumentsQuarantined, InputMissing, NotReady, U
 from cmsspark.base.periods import Interval, first_day
 from cmsspark.base.schemas import stored_table
 from cmsspark.base.text import progress_line
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.base.text.progress_line import ProgressLine
 from cmsspark.base.text.terminal import echo_table
 from cmsspark.cli.options import require_store
@@ -157,7 +157,7 @@ def show_documents(request: PublishRequest) -> None:
                 bad += 1
                 click.echo(f"would be quarantined: {error}", err=True)
         click.echo(
-            f"{number_of(count, 'document')} of {table} for {spec.period} would go to {sink.where}; nothing was sent",
+            f"{pluralize(count, 'document')} of {table} for {spec.period} would go to {sink.where}; nothing was sent",
             err=True,
         )
         if count > 1 and sys.stdout.isatty():

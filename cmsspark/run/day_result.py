@@ -12,7 +12,7 @@ from typing import Any
 from cmsspark.base import dates
 from cmsspark.base.errors import NotReady, OutputError
 from cmsspark.base.manifests import Manifest
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.counting import density, reconciliation
 from cmsspark.counting.catalogue import Report
 from cmsspark.counting.reconciliation import StreamBins
@@ -48,7 +48,7 @@ def build_outcome(
     """Return the outcome of a scan; quarantines malformed records. ``catalogue``: the report of its build, None for a
     shuffle join. Raises DataError (65) for a stream of another schema and for a file without a well-formed record.
     """
-    summary = ScanSummary.of(result.side_rows(), request.streams, inputs.accepted)
+    summary = ScanSummary.from_rows(result.side_rows(), request.streams, inputs.accepted)
     quarantine_file, examples = quarantine_records(request, result.quarantined(), summary.bins)
     changes, warnings = summary.drift()
     records = {
@@ -101,7 +101,7 @@ def store_day(
     warnings += _add_density(inputs, outcome, before)
     _check_not_empty(request, inputs, outcome.bins)
     for table in request.tables:
-        run_context.log(f"{table}: {number_of(write(staged, table), 'row')}")
+        run_context.log(f"{table}: {pluralize(write(staged, table), 'row')}")
     check_unchanged(inputs.files, inputs.read)
     manifest = _manifest(request, inputs, outcome, staged, run_context.seconds())
     done = staged.commit({**manifest, "warnings": warnings})
@@ -137,7 +137,7 @@ def _leave_out_empty(request: DayRequest, inputs: Inputs, bins: Mapping[str, Str
         return []
     inputs.missing += [source.stream for source in empty]
     return [
-        f"{source.stream} is left out: {number_of(len(source.files), 'file')} without any record" for source in empty
+        f"{source.stream} is left out: {pluralize(len(source.files), 'file')} without any record" for source in empty
     ]
 
 
@@ -148,7 +148,7 @@ def _check_not_empty(request: DayRequest, inputs: Inputs, bins: Mapping[str, Str
             raise NotReady(
                 f"{source.stream} of {request.day} is there but has no data",
                 where=source.folder,
-                found=f"{number_of(len(source.files), 'file')} without any record",
+                found=f"{pluralize(len(source.files), 'file')} without any record",
                 next_step="run again when the day is written; a job on several streams can leave it out with --streams",
             )
 

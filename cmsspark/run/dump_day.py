@@ -17,9 +17,9 @@ from cmsspark.base import dates
 from cmsspark.base.compiled import unavailable_reason
 from cmsspark.base.errors import DataError, InputMissing
 from cmsspark.base.schemas import stored_table
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.cli.job_output import output_options, print_outcome
-from cmsspark.cli.options import engine_option, job_options, require_store, settings_of, with_sources
+from cmsspark.cli.options import engine_option, job_options, require_store, with_sources
 from cmsspark.engines.names import PROCESSES, SPARK
 from cmsspark.filesystems.opening import files_for
 from cmsspark.filesystems.storage import Files, LocalFiles
@@ -28,6 +28,7 @@ from cmsspark.run.name_patterns import NamePatterns, pattern_options
 from cmsspark.run.provenance import check_unchanged, dumps_summary, versions
 from cmsspark.run.request import JobRequest
 from cmsspark.run.run_context import RunContext
+from cmsspark.settings.settings import load_settings
 from cmsspark.sources import folders
 from cmsspark.sources.epochs import REPLICAS_ROLE
 from cmsspark.sources.folders import Dump, Layout
@@ -104,7 +105,7 @@ class DumpJob:
         @output_options
         @engine_option
         def command(settings_file: str | None, fout: str | None, as_json: bool, **options: Any) -> None:
-            settings = settings_of(settings_file)
+            settings = load_settings(settings_file)
             job = self if self.configured is None else self.configured(options, settings)
             request = dump_request(JOBS[self.name], options, settings, require_store(fout, settings))
             print_outcome(self.name, request.day, as_json, lambda: run(job, request))
@@ -119,7 +120,7 @@ def dump_request(job: Job, options: Mapping[str, Any], settings: Settings, fout:
     return JobRequest(
         job.name, options["day"], fout, with_sources(settings, options.get("source", ())), options["root"],
         fmt=options["fmt"], engine=options["engine"],
-        datasets=NamePatterns.of(options.get("patterns"), options.get("antipatterns")),
+        datasets=NamePatterns.from_options(options.get("patterns"), options.get("antipatterns")),
     )  # fmt: skip
 
 
@@ -176,7 +177,7 @@ class DumpDayRun:
         for text in warnings:
             log(f"warning: {text}")
         log(
-            f"{name} of {day}: {number_of(count, 'row')} stored in {done.path} after {self.run_context.seconds():.1f} s"
+            f"{name} of {day}: {pluralize(count, 'row')} stored in {done.path} after {self.run_context.seconds():.1f} s"
         )
         return done
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from cmsspark.base import clock
 from cmsspark.base.errors import DataError
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.counting.reconciliation import StreamBins
 from cmsspark.run.inputs import spellings
 from cmsspark.sources import file_counts
@@ -118,11 +118,11 @@ def leave_out_damaged(
 
 def _damaged(stream: str, files: list[FileRecords], count: int) -> DataError:
     first = files[0]
-    more = f", as are {len(files) - 1} more of {number_of(count, 'file')}" if len(files) > 1 else ""
+    more = f", as are {len(files) - 1} more of {pluralize(count, 'file')}" if len(files) > 1 else ""
     return DataError(
         f"{stream}: a file without one well-formed record is damaged{more}",
         where=first.file,
-        found=f"{number_of(first.read, 'malformed line')} of {number_of(first.content_bytes, 'byte')}: {first.reason}",
+        found=f"{pluralize(first.read, 'malformed line')} of {pluralize(first.content_bytes, 'byte')}: {first.reason}",
         next_step=f"write one JSON object to a line, or fetch the file again; {LEAVE_OUT}",
     )
 

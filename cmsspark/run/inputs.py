@@ -11,7 +11,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from cmsspark.base.errors import DataError, InputMissing, NotReady, SettingsError, UsageError
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.filesystems.storage import Files, is_local, local_path
 from cmsspark.run.earlier_jobs import find_earlier
 from cmsspark.run.request import DayRequest, Inputs
@@ -153,7 +153,7 @@ def accepted_files(named: Sequence[str], streams: Sequence[DayInput]) -> frozens
             raise UsageError(
                 f"--accept-damaged must name one file of the day's logs, not {name!r}",
                 where=", ".join(source.folder for source in streams),
-                found=f"{number_of(len(fits), 'file')} of that name: {', '.join(fits[:3])}"
+                found=f"{pluralize(len(fits), 'file')} of that name: {', '.join(fits[:3])}"
                 if fits
                 else "no file of that name",
                 next_step="give the path that the error about its damage shows",

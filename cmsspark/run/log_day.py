@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from cmsspark.base.memory import trim
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.counting import reconciliation
 from cmsspark.counting.catalogue_build import MapParts, Part
 from cmsspark.dumps.rucio_replicas import collect_disk_replicas
@@ -223,7 +223,7 @@ def _snapshots(
     )
     if opened.built:
         trim()
-        content = number_of(opened.report.files, "file") if opened.report else "blocks and datasets"
+        content = pluralize(opened.report.files, "file") if opened.report else "blocks and datasets"
         log(f"catalogue of {content} built in {time.monotonic() - began:.1f} s")
     return opened
 

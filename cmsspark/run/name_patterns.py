@@ -35,11 +35,11 @@ class NamePatterns:
     antipatterns: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, patterns: str | None, antipatterns: str | None) -> NamePatterns | None:
+    def from_options(cls, patterns: str | None, antipatterns: str | None) -> NamePatterns | None:
         """From the values of the options; None where neither is given.
 
         Example:
-            >>> NamePatterns.of("/*/*/AOD, /ZMM*", None).patterns
+            >>> NamePatterns.from_options("/*/*/AOD, /ZMM*", None).patterns
             ('/*/*/AOD', '/ZMM*')
         """
         compiled = cls(_split(patterns), _split(antipatterns))

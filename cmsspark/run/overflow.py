@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from cmsspark.base.errors import CmssparkError, DataError
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.counting.catalogue import NOT_THERE, Catalogue
 from cmsspark.filesystems.storage import Files, is_local, local_path
 from cmsspark.run.catalogue_snapshots import open_snapshots
@@ -71,7 +71,7 @@ def explained(error: Exception, request: DayRequest, inputs: Inputs, catalogue: 
         next_step = "--quarantine-above BYTES (or seconds) puts larger records in quarantine and marks the result"
         return DataError(error.problem, where=error.where, found=error.found, next_step=f"{next_step} partial")
     unit, factor = ("bytes", 1) if record.column == BYTES else ("seconds", 1000)
-    more = f" and {number_of(record.oversized_count - 1, 'other record')}" if record.oversized_count > 1 else ""
+    more = f" and {pluralize(record.oversized_count - 1, 'other record')}" if record.oversized_count > 1 else ""
     return DataError(
         f"{record.stream}, {record.what}: a sum is {_MARK} ({error.problem})",
         where=f"{record.file}, {'record' if record.file.endswith('.avro') else 'line'} {record.position}",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cmsspark.base.periods import start_ms
 from cmsspark.base.schemas import stored_table
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.filesystems.storage import Files
 from cmsspark.run.provenance import versions
 from cmsspark.run.run_context import RunContext
@@ -59,8 +59,8 @@ def store_period(
         **({"inputs": [_describe_input(day, days.partials[day], source) for day in days.partials]} if source else {}),
         **entries,
     }
-    counts = ", ".join(number_of(rows.height, "row") for rows in tables.values())
-    summary = f"{counts} from {number_of(len(days.partials), 'day')}"
+    counts = ", ".join(pluralize(rows.height, "row") for rows in tables.values())
+    summary = f"{counts} from {pluralize(len(days.partials), 'day')}"
     return store_tables(run_context, days.files, tables, manifest, summary)
 
 

@@ -148,7 +148,7 @@ def _begun(run_context: RunContext) -> Run:
     process = process_identity.identity()
     if (measured_run := self_metrics.measured_run()) is not None:
         process["measured"] = measured_run
-    return replace(run, process=process, details=Manifest.of(details))
+    return replace(run, process=process, details=Manifest.from_dict(details))
 
 
 def _failed(run: Run, error: BaseException) -> Run:
@@ -177,7 +177,7 @@ def _list_fields(manifest: Manifest) -> dict[str, Any]:
         "rows": next((table.rows for table in manifest.tables.values()), None),
         "is_partial": manifest.partial,
         "fingerprint": fingerprint(manifest),
-        "details": Manifest.of({name: value for name in _DETAILS if (value := manifest.document.get(name))}),
+        "details": Manifest.from_dict({name: value for name in _DETAILS if (value := manifest.document.get(name))}),
     }
 
 

@@ -45,7 +45,7 @@ class ScanSummary:
     files: dict[str, FileNotes] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, rows: Iterable[SideRow], streams: Sequence[str], accepted: Iterable[str] = ()) -> ScanSummary:
+    def from_rows(cls, rows: Iterable[SideRow], streams: Sequence[str], accepted: Iterable[str] = ()) -> ScanSummary:
         """Sum up the side rows of a scan."""
         binned: list[tuple[str, str, int, str | None]] = []
         summary = cls({})

@@ -39,7 +39,7 @@ class Pseudonyms:
         """Eight hex digits that identify the key without revealing it."""
         return hashlib.sha256(b"cmsspark key id" + self.key).hexdigest()[:8]
 
-    def of(self, name: str) -> str:
+    def pseudonym(self, name: str) -> str:
         """Return the pseudonym of a person's name."""
         digest = hmac.digest(self.key, name.encode(), "sha256").hex()
         return f"{self.key_id}:{digest[:32]}"

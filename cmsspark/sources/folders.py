@@ -12,7 +12,7 @@ from datetime import date
 from itertools import groupby
 
 from cmsspark.base.errors import InputMissing, NotReady
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.filesystems.storage import Files
 from cmsspark.sources.dumps import Dump, choose_dbs_dump, choose_phedex_dump, choose_replica_dump, dump_at
 from cmsspark.sources.epochs import setting
@@ -127,14 +127,14 @@ def _day_input(files: Files, location: InputLocation, day: date, ending: str) ->
         raise NotReady(
             f"{source} of {day} is still being copied",
             where=copying[0],
-            found=f"{number_of(len(copying), 'file')} with the ending {COPYING}",
+            found=f"{pluralize(len(copying), 'file')} with the ending {COPYING}",
             next_step="run again when the copy is complete; remove the files if it was aborted",
         )
     if not hold_data(files, listed):
         content = "no data files"
         if listed:
             size = max(file.size for file in listed)
-            content = f"{number_of(len(listed), 'file')} " + ("without any record" if size else "of 0 bytes")
+            content = f"{pluralize(len(listed), 'file')} " + ("without any record" if size else "of 0 bytes")
         raise NotReady(
             f"{source} of {day} is there but has no data",
             where=shown(folder),

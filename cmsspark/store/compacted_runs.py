@@ -145,7 +145,7 @@ def current_run(files: Files, fout: str, job: str, interval: Interval) -> tuple[
     try:
         run = json.loads(files.read_bytes(pointer))["run"]
         path = join(folder, "runs", run)
-        manifest = Manifest.of(json.loads(files.read_bytes(join(path, "manifest.json"))))
+        manifest = Manifest.from_dict(json.loads(files.read_bytes(join(path, "manifest.json"))))
     except (ValueError, KeyError, TypeError, AttributeError, CmssparkError) as error:
         raise DataError(
             f"the current run of {job} of {interval} cannot be read",

@@ -200,7 +200,7 @@ class StagedRun:
             "tables": self.tables,
             **manifest,
         }
-        done = CurrentTable(self.folder, Manifest.of(document))
+        done = CurrentTable(self.folder, Manifest.from_dict(document))
         content = json_text(document, indent=1).encode()
         if self.before_commit is not None:
             self.before_commit()
@@ -311,7 +311,7 @@ def _read_json(files: Files, path: str, next_step: str) -> dict[str, Any]:
 def _read_manifest(files: Files, path: str, next_step: str) -> Manifest:
     """Raises DataError (65) where the file holds no manifest."""
     try:
-        return Manifest.of(_read_json(files, path, next_step))
+        return Manifest.from_dict(_read_json(files, path, next_step))
     except ValueError as error:
         raise DataError("a manifest is damaged", where=path, found=str(error), next_step=next_step) from None
 
@@ -326,7 +326,8 @@ def history(files: Files, fout: str, job: str, day: date, count: int) -> list[Ma
     for name in [name for name in names if name < day.isoformat()][:count]:
         try:
             run = json.loads(files.read_bytes(join(base, name, "CURRENT")))["run"]
-            recent.append(Manifest.of(json.loads(files.read_bytes(join(base, name, "runs", run, "manifest.json")))))
+            document = json.loads(files.read_bytes(join(base, name, "runs", run, "manifest.json")))
+            recent.append(Manifest.from_dict(document))
         except (CmssparkError, ValueError, KeyError, TypeError, AttributeError):
             continue
     return recent

@@ -60,7 +60,7 @@ class Run:
     exit_code: int | None = None
     error: str | None = None
     process: Mapping[str, Any] = field(default_factory=dict)
-    details: Manifest = field(default_factory=lambda: Manifest.of({}))
+    details: Manifest = field(default_factory=lambda: Manifest.from_dict({}))
 
     def as_dict(self) -> dict[str, Any]:
         """As ``--json`` prints it."""
@@ -304,7 +304,7 @@ def _run(row: tuple[Any, ...]) -> Run:
     run, job, day, state, *fields = row
     store, began_ms, stored_run, ended_ms, seconds, rows, is_partial, fingerprint, exit_code, error, *documents = fields
     try:
-        process, details = json.loads(documents[0]), Manifest.of(json.loads(documents[1]))
+        process, details = json.loads(documents[0]), Manifest.from_dict(json.loads(documents[1]))
     except (ValueError, AttributeError) as wrong:
         raise RunHistoryDamaged(
             f"run {run} of the run history is damaged", found=str(wrong), next_step=RunHistory.repair

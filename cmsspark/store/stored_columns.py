@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def files_of(fout: str, app: str, settings: Settings | None = None) -> Files:
+def open_store(fout: str, app: str, settings: Settings | None = None) -> Files:
     """Return the file system of a store; one that is not on the local disk takes a small Spark session with the options
     of ``settings`` (by default those of the environment) for file systems and Kerberos.
     """

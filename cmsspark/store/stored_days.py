@@ -14,7 +14,7 @@ from cmsspark.base.errors import DataError, InputMissing
 from cmsspark.base.manifests import Manifest
 from cmsspark.base.periods import Period, spans
 from cmsspark.base.schemas import stored_table
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.base.text.progress_line import ProgressLine
 from cmsspark.filesystems.storage import Files, is_local, join
 from cmsspark.sources.registry import STREAMS_BY_NAME
@@ -69,7 +69,7 @@ class StoredDays:
     @property
     def missing_text(self) -> str:
         """What is not stored, in words."""
-        return f"{len(self.missing)} of the {number_of(len(self.period.days), 'day')} of {self.period}"
+        return f"{len(self.missing)} of the {pluralize(len(self.period.days), 'day')} of {self.period}"
 
     @property
     def next_step(self) -> str:
@@ -80,7 +80,7 @@ class StoredDays:
         """Raises InputMissing (66) with the missing days, unless they may be left out and some are stored."""
         if not self.missing or (allow_missing and self.partials):
             return
-        stored = f"{number_of(len(self.partials), 'day')}: {spans(list(self.partials))}"
+        stored = f"{pluralize(len(self.partials), 'day')}: {spans(list(self.partials))}"
         other_step = "; or --allow-missing, which marks the result partial" if self.partials else ""
         raise InputMissing(
             f"{self.missing_text} are not stored: {spans(self.missing)}",
@@ -148,7 +148,7 @@ class StoredDays:
                 raise DataError(
                     f"the {TABLE} of {day} have another number of rows than their manifest says",
                     where=table.path,
-                    found=f"{number_of(row_count, 'row')} where {expected:,} were written",
+                    found=f"{pluralize(row_count, 'row')} where {expected:,} were written",
                     next_step=f"run {JOB} again for {day}",
                 )
         return by_day
@@ -192,7 +192,7 @@ class CurrentRuns:
         self._base = join(fout, JOB)
         self._runs: dict[date, str | None] = {}
 
-    def of(self, period: Period) -> dict[date, str]:
+    def find(self, period: Period) -> dict[date, str]:
         """Return the days of a period that are stored, and their runs."""
         runs = {day: self._run(day) for day in period.days}
         return {day: run for day, run in runs.items() if run is not None}

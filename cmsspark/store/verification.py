@@ -55,7 +55,7 @@ def _runs(
         if run.name == current_folder.rpartition("/")[2] or files.stat(path) is None:
             continue
         try:
-            yield Manifest.of(json.loads(files.read_bytes(path))), run.path
+            yield Manifest.from_dict(json.loads(files.read_bytes(path))), run.path
         except InputMissing:
             continue  # it was removed meanwhile
         except (ValueError, TypeError, CmssparkError) as error:

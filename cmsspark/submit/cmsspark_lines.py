@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from cmsspark.base import dates
 from cmsspark.base.errors import UsageError
 from cmsspark.base.resources import read_yaml
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.store.job_index import JOBS, Job
 from cmsspark.submit.arguments import Signature
 
@@ -196,7 +196,7 @@ class _Line:
             raise self._for_each_instance()
         if self.unsupported:
             raise UsageError(
-                f"{number_of(len(self.unsupported), 'option')} of CMSSpark not supported by run_spark {self.job.name}",
+                f"{pluralize(len(self.unsupported), 'option')} of CMSSpark not supported by run_spark {self.job.name}",
                 found="; ".join(f"{name}: {instead}" for name, instead in self.unsupported),
                 next_step="\n        ".join([shlex.join(["run_spark", *self.words]), *self.after]),
             )

@@ -8,7 +8,7 @@ from typing import Any
 from cmsspark.apps.monitor import expected_cost
 from cmsspark.apps.usage.log_job import day_request
 from cmsspark.base.errors import UsageError
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.base.text.terminal import volume
 from cmsspark.engines.names import PROCESSES
 from cmsspark.filesystems.storage import Files, LocalFiles
@@ -38,7 +38,7 @@ def plan(job: Job | None, options: Mapping[str, Any], settings: Settings, comman
     runs = expected_cost.comparable(settings.state_dir, job.name, kind)
     lines = [
         f"plan of {job.name} of {options['day']}, {'by processes' if not values else f'in Spark on {kind}'}",
-        f"input      {volume(read)} in {number_of(files, 'file')}",
+        f"input      {volume(read)} in {pluralize(files, 'file')}",
         *expected_cost.plan_lines(runs, kind, size, values),
     ]
     return "\n  ".join(lines)

@@ -36,7 +36,7 @@ def counted(day: Inputs) -> DayCount:
 
 def stored(counted: DayCount, folder: Path) -> dict[str, str]:
     """The oracle's tables as the job would store them."""
-    users = [{**row, "user": KEY.of(str(row["user"])) if row["user"] else None} for row in counted.partials]
+    users = [{**row, "user": KEY.pseudonym(str(row["user"])) if row["user"] else None} for row in counted.partials]
     places = {}
     for name, rows in (("data_aggregation", counted.data_aggregation), ("partials", users)):
         (folder / name).mkdir(parents=True)

@@ -19,7 +19,7 @@ DAY = date(2026, 1, 15)
 
 def stored(path: str) -> CurrentTable:
     tables = {"data_aggregation": {"rows": 3, "bytes": 10}, "partials": {"rows": 5, "bytes": 20}}
-    return CurrentTable(path, Manifest.of({"run": "r1", "tables": tables, "partial": True, "warnings": ["w"]}))
+    return CurrentTable(path, Manifest.from_dict({"run": "r1", "tables": tables, "partial": True, "warnings": ["w"]}))
 
 
 def test_stdout_is_the_uri_of_the_first_table_and_nothing_else(

@@ -16,7 +16,7 @@ def files(counted: int, size: int = 1_000_000) -> list[dict[str, Any]]:
 
 
 def day(counted: int, form: str = "enr") -> Manifest:
-    return Manifest.of({"inputs": [{"stream": "aaa", "form": form}], "files_read": {"aaa": files(counted)}})
+    return Manifest.from_dict({"inputs": [{"stream": "aaa", "form": form}], "files_read": {"aaa": files(counted)}})
 
 
 def told(counted: int, *before: Manifest) -> list[str]:
@@ -38,4 +38,4 @@ def test_few_days_before_another_format_or_few_records_say_nothing() -> None:
     assert told(500, day(1000), day(1000), day(1000, "aaa-ng")) == []
     assert told(98, *[day(1000)] * 3) == []
     assert told(500, *[day(60)] * 3) == []
-    assert told(500, *[Manifest.of({"inputs": [{"stream": "aaa", "form": "enr"}]})] * 5) == []
+    assert told(500, *[Manifest.from_dict({"inputs": [{"stream": "aaa", "form": "enr"}]})] * 5) == []

@@ -11,7 +11,7 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cmsspark.base.hashed import hashes_of_texts, pairs_of
+from cmsspark.base.hashed import find_pairs, hashes_of_texts
 from cmsspark.counting import catalogue
 from cmsspark.counting.catalogue import NOT_THERE, check_hash, choose_bits, hashes_in, name_hash, starts_of
 from tests.counting.catalogues import found, opened
@@ -50,7 +50,7 @@ def test_look_ups_find_what_is_there_and_nothing_else(there: list[int], asked: l
     hashes = np.sort(np.array(there, np.uint64))
     pairs = np.arange(len(hashes), dtype=np.int32) * 3
     wanted = np.array(there + asked, np.uint64)
-    got = pairs_of(wanted, hashes, pairs, starts_of([hashes], len(hashes)), choose_bits(len(hashes)), NOT_THERE)
+    got = find_pairs(wanted, hashes, pairs, starts_of([hashes], len(hashes)), choose_bits(len(hashes)), NOT_THERE)
     known = dict(zip(hashes.tolist(), pairs.tolist(), strict=True))
     assert got.tolist() == [known.get(one, NOT_THERE) for one in wanted.tolist()]
 
@@ -62,9 +62,9 @@ def test_many_hashes_are_found_in_short_runs() -> None:
     assert np.diff(starts).max() < 60
     pairs = rng.integers(0, 1000, len(hashes)).astype(np.int32)
     rows = rng.permutation(len(hashes))
-    got = pairs_of(hashes[rows], hashes, pairs, starts, choose_bits(len(hashes)), NOT_THERE)
+    got = find_pairs(hashes[rows], hashes, pairs, starts, choose_bits(len(hashes)), NOT_THERE)
     assert (got == pairs[rows]).all()
-    got = pairs_of(hashes + np.uint64(1), hashes, pairs, starts, choose_bits(len(hashes)), NOT_THERE)
+    got = find_pairs(hashes + np.uint64(1), hashes, pairs, starts, choose_bits(len(hashes)), NOT_THERE)
     assert (got == NOT_THERE).all()
 
 
@@ -78,7 +78,7 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
         (hashes, pairs, starts, 0),
     ):
         with pytest.raises(ValueError, match="do not fit"):
-            pairs_of(hashes, *wrong, NOT_THERE)
+            find_pairs(hashes, *wrong, NOT_THERE)
 
 
 def test_damaged_starts_are_refused_where_a_look_up_meets_them() -> None:
@@ -89,7 +89,7 @@ def test_damaged_starts_are_refused_where_a_look_up_meets_them() -> None:
             starts = right.copy()
             starts[place] ^= np.uint32(1 << bit)
             with pytest.raises(ValueError, match="do not fit its hashes"):
-                pairs_of(hashes, hashes, pairs, starts, bits, NOT_THERE)
+                find_pairs(hashes, hashes, pairs, starts, bits, NOT_THERE)
 
 
 def test_with_compiled_code_and_without_it_the_same_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

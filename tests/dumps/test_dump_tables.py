@@ -13,7 +13,7 @@ import pytest
 from cmsspark.base.errors import CmssparkError, DataError
 from cmsspark.base.schemas import input_table
 from cmsspark.dumps.dump_tables import pack_files, pack_ranges, table_source
-from cmsspark.dumps.hdfs_parts import divided, name_of, open_lines
+from cmsspark.dumps.hdfs_parts import divided, open_lines, range_name
 from cmsspark.filesystems.hdfs import LineRange
 from cmsspark.sources import dbs
 from cmsspark.sources.dumps import Dump
@@ -172,7 +172,7 @@ def rows_of_parts(parts: list[LineRange], columns: list[str], table: str = "ACQU
     rows = []
     for part in parts:
         with open_lines(Disk(), part) as stream:
-            pieces = read_table(stream, input_table(f"dbs/{table}"), columns, name_of(part))
+            pieces = read_table(stream, input_table(f"dbs/{table}"), columns, range_name(part))
             rows += [row for piece in pieces for row in piece.to_pylist()]
     return rows
 

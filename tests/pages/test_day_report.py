@@ -41,7 +41,7 @@ def manifest(day: str = "2026-01-15", **more: Any) -> Manifest:
         "warnings": ["something"],
         **more,
     }
-    return Manifest.of(document)
+    return Manifest.from_dict(document)
 
 
 def test_the_bins_of_a_stream_add_up_to_what_was_read() -> None:
@@ -82,7 +82,8 @@ def test_a_stream_is_compared_with_the_trailing_days(now: dict[str, Any], word: 
 
 
 def test_too_few_days_before_say_nothing() -> None:
-    before = [manifest("2026-01-14"), Manifest.of({}), Manifest.of({"day": "2026-01-12", "reconciliation": None})]
+    unreconciled = Manifest.from_dict({"day": "2026-01-12", "reconciliation": None})
+    before = [manifest("2026-01-14"), Manifest.from_dict({}), unreconciled]
     assert report(manifest(), before)["streams"][0]["usual"] == {"word": "unknown"}
 
 
@@ -101,7 +102,7 @@ def test_a_stream_that_logs_no_names_of_files_has_no_column_of_prefixes() -> Non
 
 def test_a_job_without_streams_has_a_report() -> None:
     dumps = {"job": "dbs_phedex", "day": "2026-01-15", "run": "r", "tables": {"dbs_phedex": {"rows": 3}}}
-    told = report(Manifest.of(dumps))
+    told = report(Manifest.from_dict(dumps))
     assert "dbs_phedex: 3 rows" in text(told)
     assert "dbs_phedex of 2026-01-15" in page(told)
 
@@ -140,7 +141,7 @@ def planted() -> Manifest:
     made["out_of_day_by_day"] = {"aaa": {HOSTILE: 1}}
     made["unmatched_prefixes"] = {"aaa": [[HOSTILE, 1]]}
     made["versions"] = {HOSTILE: HOSTILE}
-    return Manifest.of(made)
+    return Manifest.from_dict(made)
 
 
 def quarantine() -> dict[str, Any]:

@@ -13,7 +13,7 @@ from cmsspark.pages.site_index import SiteEntry, Verdict, judge_day, site_index
 
 def manifest(**facts: Any) -> Manifest:
     bins = {"read": 1_000, "matched": 900, "unmatched": {"user_file": 60, "not_in_dbs": 40}, "malformed": 0}
-    return Manifest.of({"reconciliation": {"aaa": bins}, **facts})
+    return Manifest.from_dict({"reconciliation": {"aaa": bins}, **facts})
 
 
 @pytest.mark.parametrize(

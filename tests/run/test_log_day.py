@@ -57,7 +57,8 @@ def test_the_manifest_counts_readers_that_have_no_compiled_code(
 
 def test_all_readers_must_have_compiled_code_for_the_manifest_to_say_so() -> None:
     def compiled(*readers: tuple[str, int]) -> dict[str, Any]:
-        return ScanSummary.of([("reader", "aaa", name, count, "") for name, count in readers], ("aaa",)).compiled()
+        rows = [("reader", "aaa", name, count, "") for name, count in readers]
+        return ScanSummary.from_rows(rows, ("aaa",)).compiled()
 
     assert compiled(("compiled", 7)) == compiled() == {"compiled": True}
     assert compiled(("compiled", 7), ("missing", 2), ("missing", 1)) == {
@@ -390,7 +391,7 @@ def test_a_job_without_a_store_ends_in_2(place: Place) -> None:
 
 def test_malformed_records_that_are_not_kept_are_reported() -> None:
     rows = [("quarantine_cut", "aaa", "malformed", count, None) for count in (1_200, 34)]
-    summary = ScanSummary.of(rows, ("aaa",))
+    summary = ScanSummary.from_rows(rows, ("aaa",))
     assert summary.not_kept == {"aaa": 1_234}
     assert summary.warnings() == [
         "aaa: 1,234 malformed records are counted and not in the quarantine, which keeps 64 MB of each stream"

@@ -21,13 +21,13 @@ KEY = Pseudonyms(bytes(range(32)))
 
 
 def test_a_pseudonym_is_a_keyed_hash_under_the_keys_name() -> None:
-    found = KEY.of("Alan Malta Rodrigues")
+    found = KEY.pseudonym("Alan Malta Rodrigues")
     assert re.fullmatch(r"[0-9a-f]{8}:[0-9a-f]{32}", found)
     wanted = hmac.new(bytes(range(32)), b"Alan Malta Rodrigues", hashlib.sha256).hexdigest()[:32]
     assert found == f"{KEY.key_id}:{wanted}"
-    assert found == Pseudonyms(bytes(range(32))).of("Alan Malta Rodrigues")
-    assert len({KEY.of(name) for name in ("a", "A", "a ", "ä", "")}) == 5
-    assert Pseudonyms(b"x" * 32).of("a") != KEY.of("a")
+    assert found == Pseudonyms(bytes(range(32))).pseudonym("Alan Malta Rodrigues")
+    assert len({KEY.pseudonym(name) for name in ("a", "A", "a ", "ä", "")}) == 5
+    assert Pseudonyms(b"x" * 32).pseudonym("a") != KEY.pseudonym("a")
 
 
 def test_the_key_does_not_show() -> None:

@@ -66,9 +66,9 @@ def test_disk_replicas_hold_files_on_disk_and_have_a_block_and_a_site(snapshot: 
 
 
 def test_names_fall_into_parts() -> None:
-    assert DERIVED["site_tier"].of("T2_CH_CERN_HLT") == "T2"
-    assert DERIVED["site_tier"].of("unknown") == "unknown"
+    assert DERIVED["site_tier"].derive("T2_CH_CERN_HLT") == "T2"
+    assert DERIVED["site_tier"].derive("unknown") == "unknown"
     parts = [DERIVED[name] for name in ("primary_name", "processing_name", "data_tier", "campaign")]
-    assert [part.of("/a/b-c-d/RAW") for part in parts] == ["a", "b-c-d", "RAW", "b"]
-    assert [part.of("/a") for part in parts] == ["a", None, None, None]
+    assert [part.derive("/a/b-c-d/RAW") for part in parts] == ["a", "b-c-d", "RAW", "b"]
+    assert [part.derive("/a") for part in parts] == ["a", None, None, None]
     assert block_dataset("/a/b/RAW#1-2") == "/a/b/RAW"

@@ -252,7 +252,7 @@ def test_verify_reports_a_damaged_manifest_and_goes_on(tmp_path: Path) -> None:
 def test_the_next_step_of_a_damaged_part_is_a_command_that_exists(job: Any) -> None:
     interval = "2026-W03" if job.of_periods else "2026-01-15"
     tables = {table: {} for table in job.tables}
-    manifest = Manifest.of({"streams": list(job.streams), "tables": tables})
+    manifest = Manifest.from_dict({"streams": list(job.streams), "tables": tables})
     part = StoredPart(
         f"/data/my store/{job.name}/{interval}/runs/1/{job.name}/part-0.parquet", False, 1, 0, "", None, manifest
     )

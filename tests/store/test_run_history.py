@@ -27,7 +27,7 @@ def run(name: str = "r1", **changes: object) -> Run:
 def test_what_was_entered_is_found_whole(tmp_path: Path) -> None:
     done = run(
         state=State.DONE, stored_run="s1", ended_ms=3_000, seconds=2.0, rows=None, is_partial=True, fingerprint="f",
-        exit_code=0, details=Manifest.of({"warnings": ["ein Ärger"]}),
+        exit_code=0, details=Manifest.from_dict({"warnings": ["ein Ärger"]}),
     )  # fmt: skip
     with run_history.open_history(tmp_path) as history:
         history.put(run())
@@ -65,7 +65,7 @@ def test_details_that_are_no_part_of_a_manifest_end_in_65(tmp_path: Path, detail
 def test_details_of_another_version_are_kept(tmp_path: Path) -> None:
     details = {"tables": {"t": {"rows": 3, "colour": "blue"}}, "of tomorrow": [1]}
     with run_history.open_history(tmp_path) as history:
-        history.put(run(details=Manifest.of(details)))
+        history.put(run(details=Manifest.from_dict(details)))
         (kept,) = history.runs()
     assert kept.details.tables["t"].rows == 3
     assert kept.as_dict()["details"] == details

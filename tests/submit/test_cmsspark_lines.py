@@ -244,11 +244,11 @@ def test_patterns_choose_datasets_by_their_whole_names() -> None:
         ("ZMM", None, []),
         ("/*/*/AOD", "/*/*/*", []),
     ):
-        chosen = NamePatterns.of(patterns, antipatterns)
+        chosen = NamePatterns.from_options(patterns, antipatterns)
         assert chosen is not None
         assert chosen.select(rows)["dataset_name"].to_list() == left
         assert [name for name in names if name is not None and chosen.matches(name)] == [x for x in left if x]
-    assert NamePatterns.of("", " , ") is None
+    assert NamePatterns.from_options("", " , ") is None
 
 
 def test_every_job_and_script_of_cmsspark_is_on_the_migration_page() -> None:

@@ -50,7 +50,7 @@ def test_datasets_and_sites_are_those_of_the_newest_stored_day(
     store = tmp_path / "store"
     words = f"cmsspark ask who-reads --fout {store} /"
     assert completions("cmsspark", "cmsspark.main", words) == [""]
-    history = History(KEY.of, rows=300, datasets=50, people=8)
+    history = History(KEY.pseudonym, rows=300, datasets=50, people=8)
     for day in (14, 15):
         store_day(history, str(store), KEY.key_id, date(2026, 1, day))
     rows = pq.read_table(str(next(store.glob("data_aggregation/2026-01-15/runs/*/data_aggregation")))).to_pylist()

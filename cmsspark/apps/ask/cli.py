@@ -17,12 +17,13 @@ from cmsspark.base.names import KINDS
 from cmsspark.base.periods import Period, between
 from cmsspark.base.text.terminal import echo_table, printable
 from cmsspark.cli.groups import CommandGroup
-from cmsspark.cli.options import DayType, require_store, settings_of, store_options
+from cmsspark.cli.options import DayType, require_store, store_options
 from cmsspark.cli.period_options import period_options
 from cmsspark.cli.stored_names import DATASET, SITE
 from cmsspark.filesystems.storage import Files
+from cmsspark.settings.settings import load_settings
 from cmsspark.store import stored_days
-from cmsspark.store.stored_columns import files_of, newest
+from cmsspark.store.stored_columns import newest, open_store
 from cmsspark.store.stored_days import StoredDays
 
 WEEKS: Final = 4
@@ -191,9 +192,9 @@ def replicate(
 
 
 def _open_store(fout: str | None, settings_file: str | None) -> tuple[str, Files]:
-    settings = settings_of(settings_file)
+    settings = load_settings(settings_file)
     store = require_store(fout, settings)
-    return store, files_of(store, "cmsspark ask", settings)
+    return store, open_store(store, "cmsspark ask", settings)
 
 
 def _show(answer: Answer, top: int, as_json: bool) -> None:

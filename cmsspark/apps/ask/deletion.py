@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from cmsspark.apps.ask.forecast import LIKELY, forecast_or_none
 from cmsspark.apps.ask.use import Answer, Part, nearest
 from cmsspark.base.errors import InputMissing
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.base.text.terminal import volume
 from cmsspark.filesystems.storage import Files
 from cmsspark.store.results import CurrentTable
@@ -64,7 +64,7 @@ def could_go(files: Files, fout: str, site: str, kind: str, day: date | None) ->
     )
     total, all_bytes = (int(frame["present_bytes"].cast(pl.Int128).sum()) for frame in (rows, present))
     facts = [
-        f"{rows.height:,} of {number_of(present.height, 'dataset')} at sites, {volume(total)} of {volume(all_bytes)}",
+        f"{rows.height:,} of {pluralize(present.height, 'dataset')} at sites, {volume(total)} of {volume(all_bytes)}",
         f"last use as of {used_on}, over all sites; replicas as of {as_of}",
         *about_forecast,
     ]

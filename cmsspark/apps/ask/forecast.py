@@ -11,7 +11,7 @@ from cmsspark.apps.ask.use import Answer, Part, nearest
 from cmsspark.apps.placement import stored_inputs
 from cmsspark.base.errors import DataError, InputMissing
 from cmsspark.base.periods import between
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.base.text.terminal import percent, volume
 from cmsspark.filesystems.storage import Files
 from cmsspark.store import results
@@ -50,7 +50,7 @@ class StoredForecast:
         return self._from(self.day)
 
     def _from(self, day: date) -> str:
-        return f"the week from {day} on" if self.weeks == 1 else f"the {number_of(self.weeks, 'week')} from {day} on"
+        return f"the week from {day} on" if self.weeks == 1 else f"the {pluralize(self.weeks, 'week')} from {day} on"
 
     @property
     def last_week(self) -> dict[str, dict[str, Any]]:
@@ -175,7 +175,7 @@ def will_be_popular(files: Files, fout: str, dataset: str | None, data_tier: str
     )  # fmt: skip
     facts = [f"{likely:,} of {rows.height:,} datasets are likely to {verb} {forecast.label}"]
     if unknown := rows["probability"].null_count():
-        facts.append(f"of {number_of(unknown, 'new dataset')} nothing is known: neither use nor siblings nor DBS")
+        facts.append(f"of {pluralize(unknown, 'new dataset')} nothing is known: neither use nor siblings nor DBS")
     if tied := rows.height - unknown - rows["probability"].drop_nulls().n_unique():
         facts.append(f"{tied:,} share their probability with another: the expected accesses order them")
     summary = {**forecast.summary(), "dataset": dataset, "data_tier": data_tier, "likely": likely, "rows": rows.height}
@@ -223,7 +223,7 @@ def replicate(
         pl.col("site").alias("site_name"), pl.col("dataset").alias("dataset_name"),
     )  # fmt: skip
     total = int(frame["replica_bytes"].sum())
-    copies = number_of(frame.height, "copy", "copies")
+    copies = pluralize(frame.height, "copy", "copies")
     facts = [f"{copies}, {volume(total)}; replicas as of {inputs.about.rpartition(' of ')[2]}"]
     summary = {**forecast.summary(), "site": site, "total_bytes": total, "copies": frame.height}
     about = f" at {site}" if site else ""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cmsspark.apps.ask.deletion import last_use
 from cmsspark.apps.ask.use import Answer, Part, nearest, window_dict
 from cmsspark.base.errors import InputMissing, UsageError
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.base.text.terminal import volume
 from cmsspark.filesystems.storage import Files
 from cmsspark.sources.registry import STREAMS_OF_JOBS
@@ -151,11 +151,11 @@ def unused(days: StoredDays, choice: Choice, day: date | None) -> Answer:
     shown = rows.select(named)
     total, nowhere = _total(rows["present_bytes"]), rows.filter(_is_unread())
     facts = [
-        f"{rows.height:,} of {number_of(replicas.height, 'dataset')} at sites, {_bytes(rows)} of {_bytes(replicas)}",
+        f"{rows.height:,} of {pluralize(replicas.height, 'dataset')} at sites, {_bytes(rows)} of {_bytes(replicas)}",
         f"{nowhere.height:,} of them, {_bytes(nowhere)}, were not read at any other site either",
     ]
     window = (
-        f"not read there from {days.period.first} to {days.period.last}, {number_of(len(days.partials), 'day')} stored"
+        f"not read there from {days.period.first} to {days.period.last}, {pluralize(len(days.partials), 'day')} stored"
     )
     summary = {
         **choice.as_dict(),

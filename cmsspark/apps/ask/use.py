@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark.base.errors import CmssparkError, InputMissing
 from cmsspark.base.periods import spans
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.base.text.terminal import volume
 from cmsspark.sources import registry
 from cmsspark.sources.registry import STREAMS_OF_JOBS
@@ -175,7 +175,7 @@ def _beside_jobs(accesses: pl.DataFrame, jobs: pl.DataFrame, key: str) -> pl.Dat
 
 
 def _answer(days: StoredDays, about: str, question: dict[str, Any], total: dict[str, Any], parts: list[Part]) -> Answer:
-    window = f"{days.period.first} to {days.period.last}, {number_of(len(days.partials), 'day')} stored"
+    window = f"{days.period.first} to {days.period.last}, {pluralize(len(days.partials), 'day')} stored"
     jobs = total["jobs"]
     facts = []
     if not total["nacc"]:
@@ -183,12 +183,12 @@ def _answer(days: StoredDays, about: str, question: dict[str, Any], total: dict[
     else:
         facts += [
             f"{total['nacc']:,} accesses by {_people(total['distinct_users'])}, on {total['day_count']} of these days",
-            f"{number_of(total['dataset_count'], 'dataset')} read from {number_of(total['site_count'], 'site')}, "
+            f"{pluralize(total['dataset_count'], 'dataset')} read from {pluralize(total['site_count'], 'site')}, "
             f"{volume(total['read_bytes']) or 'unknown bytes'} read, {_remote(total)}",
         ]
     if jobs["job_count"]:
         cpu = "" if jobs["cpu_time"] is None else f", {jobs['cpu_time'] / 3600:,.0f} CPU hours"
-        facts.append(f"{number_of(jobs['job_count'], 'job')} by {_people(jobs['distinct_users'])}{cpu} (not accesses)")
+        facts.append(f"{pluralize(jobs['job_count'], 'job')} by {_people(jobs['distinct_users'])}{cpu} (not accesses)")
     summary = {**question, **window_dict(days), "totals": total}
     is_used = total["nacc"] or jobs["job_count"]
     return Answer(f"{about}, {window}", facts, parts if is_used else [], summary, days.warnings)
@@ -206,7 +206,7 @@ def window_dict(days: StoredDays) -> dict[str, Any]:
 
 
 def _people(count: int) -> str:
-    return number_of(count, "person", "people") if count else "no known user"
+    return pluralize(count, "person", "people") if count else "no known user"
 
 
 def _remote(total: dict[str, Any]) -> str:

@@ -14,10 +14,11 @@ from cmsspark.base.errors import InputMissing, UsageError
 from cmsspark.base.periods import Period
 from cmsspark.base.text.terminal import echo_list, echo_table, percent, volume
 from cmsspark.cli.groups import CommandGroup
-from cmsspark.cli.options import FiniteRange, require_store, settings_of, store_options
+from cmsspark.cli.options import FiniteRange, require_store, store_options
 from cmsspark.cli.output_files import write_text
 from cmsspark.cli.period_options import needed, period_options
 from cmsspark.cli.stored_names import SITE
+from cmsspark.settings.settings import load_settings
 
 if TYPE_CHECKING:
     from cmsspark.apps.cache.replay import Comparison
@@ -84,7 +85,7 @@ def _trace(
     else:
         if sample < 1:
             raise UsageError("--sample is for files", next_step="leave it out: stored days fit into memory")
-        trace = _stored_trace(site, seed, needed(period), require_store(fout, settings_of(settings_file)))
+        trace = _stored_trace(site, seed, needed(period), require_store(fout, load_settings(settings_file)))
     dropped = ", ".join(f"{count:,} ({reason})" for reason, count in trace.dropped.items())
     echo = f"{len(trace.objects):,} requests of {len(trace.sizes):,} objects, {volume(trace.footprint)}"
     click.echo(echo + (f"; left out: {dropped}" if dropped else ""), err=True)
@@ -96,9 +97,9 @@ def _trace(
 def _stored_trace(site: str | None, seed: int, period: Period, store: str) -> Trace:
     from cmsspark.apps.cache.stored import site_traces
     from cmsspark.store import stored_days
-    from cmsspark.store.stored_columns import files_of
+    from cmsspark.store.stored_columns import open_store
 
-    files = files_of(store, "cmsspark cache")
+    files = open_store(store, "cmsspark cache")
     stored = stored_days.find_days(files, store, period)
     stored.check(allow_missing=True)
     for warning in stored.warnings:

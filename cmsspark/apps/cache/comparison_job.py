@@ -12,15 +12,16 @@ from cmsspark.base.errors import InputMissing
 from cmsspark.base.periods import Period, start_ms
 from cmsspark.base.schemas import stored_table
 from cmsspark.cli.job_output import output_options, print_outcome
-from cmsspark.cli.options import FiniteRange, require_store, settings_of, store_options
+from cmsspark.cli.options import FiniteRange, require_store, store_options
 from cmsspark.cli.period_options import needed, period_options
 from cmsspark.filesystems.storage import Files
 from cmsspark.run.period_run import store_period
 from cmsspark.run.run_context import running
+from cmsspark.settings.settings import load_settings
 from cmsspark.store import results
 from cmsspark.store import stored_days as stored
 from cmsspark.store.job_index import JOBS
-from cmsspark.store.stored_columns import files_of
+from cmsspark.store.stored_columns import open_store
 from cmsspark.store.stored_days import StoredDays
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def command(
     from cmsspark.engines.session import session
 
     check_policies(policies)
-    settings, chosen = settings_of(settings_file), needed(period)
+    settings, chosen = load_settings(settings_file), needed(period)
     store = require_store(fout, settings)
     spark = session(f"cmsspark {NAME}")
     options: dict[str, Any] = {"sites": sites, "with_bound": bound, "seed": seed}
@@ -82,7 +83,7 @@ def run(
     check_policies(policies)
     require_compiler()
     with running(settings, fout, NAME, period, log) as run_context:
-        files = files_of(fout, f"cmsspark {NAME}")
+        files = open_store(fout, f"cmsspark {NAME}")
         run_context.lock(files)
         days = stored.find_days(files, fout, period)
         days.check(allow_missing=True)

@@ -11,14 +11,15 @@ import click
 from cmsspark.base import dates
 from cmsspark.base.errors import DataError, NotAllowed, NotReady, UsageError
 from cmsspark.base.schemas import stored_table
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.cli.job_output import output_options, print_outcome
-from cmsspark.cli.options import job_options, require_store, settings_of, with_sources
+from cmsspark.cli.options import job_options, require_store, with_sources
 from cmsspark.filesystems.opening import files_for
 from cmsspark.filesystems.storage import Files, LocalFiles, is_local
 from cmsspark.run.period_run import store_tables
 from cmsspark.run.provenance import check_unchanged, input_summary
 from cmsspark.run.run_context import running
+from cmsspark.settings.settings import load_settings
 from cmsspark.sources.folders import DayInput, resolve_day
 from cmsspark.sources.layout import Layout
 from cmsspark.store import results
@@ -42,7 +43,7 @@ _LIMIT: Final = 2**63 - 1
 def command(settings_file: str | None, fout: str | None, as_json: bool, **options: Any) -> None:
     if options["fmt"] != "parquet":
         raise UsageError(f"{NAME} is stored as Parquet", found="--format csv", next_step="leave out --format")
-    settings = with_sources(settings_of(settings_file), options["source"])
+    settings = with_sources(load_settings(settings_file), options["source"])
     day, store = options["day"], require_store(fout, settings)
     print_outcome(
         NAME, day, as_json, lambda: run(day, store, settings, root=options["root"], allow_tmp=options["allow_tmp"])
@@ -88,7 +89,7 @@ def run(
             check_unchanged(files, [source])
             return {}
 
-        return store_tables(run_context, files, {NAME: rows}, manifest, number_of(rows.height, "row"), check)
+        return store_tables(run_context, files, {NAME: rows}, manifest, pluralize(rows.height, "row"), check)
 
 
 def build(sites: dict[str, CacheSums], day: date) -> list[dict[str, Any]]:
@@ -146,7 +147,7 @@ def _check(source: DayInput, bins: dict[str, int]) -> None:
         raise NotReady(
             f"{NAME} is there but has no data",
             where=source.folder,
-            found=f"{number_of(len(source.files), 'file')} without any record",
+            found=f"{pluralize(len(source.files), 'file')} without any record",
             next_step="run again when the day is written",
         )
     if bins["malformed"] > _RECORDS and bins["malformed"] > _SHARE * bins["read"]:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Final
 
 from cmsspark.base.errors import DataError, InputMissing
 from cmsspark.base.periods import Period
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.filesystems.storage import Files
 from cmsspark.run.period_run import store_period
 from cmsspark.run.run_context import running
 from cmsspark.sources.registry import CRAB_PARTIALS, STREAMS_BY_NAME, STREAMS_OF_JOBS
 from cmsspark.store import results
 from cmsspark.store.results import CurrentTable
-from cmsspark.store.stored_columns import files_of, table_rows
+from cmsspark.store.stored_columns import open_store, table_rows
 from cmsspark.store.stored_days import StoredDays
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class CrabDays(StoredDays):
                 raise DataError(
                     f"the {CRAB_PARTIALS} of {day} have another number of rows than their manifest says",
                     where=current.path,
-                    found=f"{number_of(table.num_rows, 'row')} where {expected:,} were written",
+                    found=f"{pluralize(table.num_rows, 'row')} where {expected:,} were written",
                     next_step=f"run {current.manifest.job} again for {day}",
                 )
             frame = pl.from_arrow(table)
@@ -99,7 +99,7 @@ def store_report(
     NotReady (75), OutputError (73).
     """
     with running(settings, fout, job, period, log) as run_context:
-        files = files_of(fout, f"cmsspark {job}")
+        files = open_store(fout, f"cmsspark {job}")
         run_context.lock(files)
         days = find_crab_days(files, fout, period)
         days.check(allow_missing=allow_missing)

@@ -15,8 +15,9 @@ from cmsspark.base import periods as calendar
 from cmsspark.base.periods import Period
 from cmsspark.base.schemas import stored_table
 from cmsspark.cli.job_output import output_options, print_outcome
-from cmsspark.cli.options import require_store, settings_of, store_options
+from cmsspark.cli.options import require_store, store_options
 from cmsspark.cli.period_options import needed, period_options
+from cmsspark.settings.settings import load_settings
 from cmsspark.store.job_index import Job
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def make_command(job: Job) -> click.Command:
     def command(
         period: Period | None, fout: str | None, settings_file: str | None, as_json: bool, allow_missing: bool = True
     ) -> None:
-        settings = settings_of(settings_file)
+        settings = load_settings(settings_file)
         chosen, store, build = needed(period), require_store(fout, settings), BUILDERS[job.name]
         print_outcome(
             job.name, chosen, as_json,
@@ -79,7 +80,7 @@ def build_popularity(days: CrabDays) -> pl.DataFrame:
         pl.Series(name, in_seconds(sums[source].fill_null(0).to_numpy())).set(sums[source].is_null(), None)
         for name, source in (("cpu_time", "cpu_ms"), ("wc_time", "wall_ms"))
     ]
-    tiers = [None if name is None else DERIVED["data_tier"].of(name) for name in sums["dataset_name"].to_list()]
+    tiers = [None if name is None else DERIVED["data_tier"].derive(name) for name in sums["dataset_name"].to_list()]
     period = days.period
     table = sums.with_columns(
         *seconds,

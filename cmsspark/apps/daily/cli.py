@@ -21,9 +21,10 @@ import click
 from cmsspark.base import clock, dates, errors
 from cmsspark.base.errors import CmssparkError, UsageError, as_ours
 from cmsspark.cli.groups import CommandGroup
-from cmsspark.cli.options import DaysType, DayType, quiet_option, require_store, settings_of, store_options
+from cmsspark.cli.options import DaysType, DayType, quiet_option, require_store, store_options
 from cmsspark.filesystems.opening import files_for
 from cmsspark.filesystems.storage import Files, LocalFiles
+from cmsspark.settings.settings import load_settings
 from cmsspark.store.job_index import find_job
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def command(
         return Daily(settings, config, store, files, argv, root, chosen, force), since, until
 
     if dry_run:
-        daily, since, until = prepare(settings_of(settings_file))
+        daily, since, until = prepare(load_settings(settings_file))
         return _show(daily, daily.tasks(since, until))
     return _run(prepare, fout, settings_file)
 
@@ -119,7 +120,7 @@ def _run(prepare: Callable[[Settings], tuple[Daily, date, date]], fout: str | No
 
     targets, state = Targets(), None
     try:
-        settings = settings_of(settings_file)
+        settings = load_settings(settings_file)
         targets = load_targets(settings)
         store = fout or settings.store
         state = DailyState(settings.state_dir, store) if store else None
@@ -191,7 +192,7 @@ def _note(
     if not reason.strip():
         raise UsageError("--reason is empty", next_step="write what others need to know")
     fout, settings_file = (mine or above for mine, above in zip(results, context.obj, strict=True))
-    settings = settings_of(settings_file)
+    settings = load_settings(settings_file)
     name = find_job(job).name
     with DailyState(settings.state_dir, require_store(fout, settings)).change() as state:
         note = Note(reason=reason.strip(), user=_user(), at_ms=clock.now_ms())

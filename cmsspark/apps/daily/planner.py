@@ -96,7 +96,7 @@ class Planner:
                 now = self._resolve(stream, day)
             except (InputMissing, NotReady):
                 continue  # logs are deleted after a while; the result stays
-            read = manifest.input_of(stream)
+            read = manifest.find_input(stream)
             if read is None:
                 return f"stale: {stream} has arrived"
             if _file_keys(read.files) != _file_keys([[f.path, f.size, f.mtime_ms] for f in now.files]):
@@ -198,7 +198,7 @@ def _file_keys(files: Sequence[Sequence[Any]]) -> list[tuple[str, int, int]]:
 
 
 def _files(manifest: Manifest, stream: str) -> Sequence[tuple[str, int | None, int | None]]:
-    entry = manifest.input_of(stream)
+    entry = manifest.find_input(stream)
     return entry.files if entry else ()
 
 

@@ -14,7 +14,7 @@ from datetime import date
 from typing import Final
 
 from cmsspark.base import dates
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 
 MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 60 * MINUTE_MS
@@ -89,7 +89,7 @@ def judge_stream(listing: Listing, before: Sequence[Sequence[int]], day: date, n
     median, total = statistics.median(usual), sum(listing.sizes)
     if total < rules.smallest_share * median:
         text = (
-            f"{listing.source}: {total:,} bytes, the median of {number_of(len(usual), 'day')} before is {int(median):,}"
+            f"{listing.source}: {total:,} bytes, the median of {pluralize(len(usual), 'day')} before is {int(median):,}"
         )
         if now_ms < _patience_ends(day, rules):
             return Readiness((text,), (), min(now_ms + HOUR_MS, _patience_ends(day, rules)))
@@ -97,7 +97,7 @@ def judge_stream(listing: Listing, before: Sequence[Sequence[int]], day: date, n
     parts, usual_parts = len(listing.sizes), statistics.median(len(sizes) for sizes in before if sum(sizes))
     if parts < rules.smallest_share * usual_parts:
         return Readiness(
-            (), (f"{listing.source}: {number_of(parts, 'file')}, the median of days before is {usual_parts:g}",)
+            (), (f"{listing.source}: {pluralize(parts, 'file')}, the median of days before is {usual_parts:g}",)
         )
     return Readiness()
 
@@ -120,7 +120,7 @@ def judge_parts(source: str, names: Iterable[str], before: Sequence[Iterable[str
             break
     gap_list = ", ".join(first) + (f" and {gaps - len(first)} more" if gaps > len(first) else "")
     warning = (
-        f"{source}: no part {gap_list} of 0 to {numbers[-1]}; the {number_of(len(usual), 'day')} before left out none"
+        f"{source}: no part {gap_list} of 0 to {numbers[-1]}; the {pluralize(len(usual), 'day')} before left out none"
     )
     return Readiness((), (warning,))
 

@@ -18,7 +18,7 @@ from cmsspark.apps.daily.processes import Commands, Runner
 from cmsspark.base import clock, dates
 from cmsspark.base.errors import CmssparkError, Exit
 from cmsspark.base.signals import interruptible
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.filesystems.storage import Files, join
 from cmsspark.store.daily_state import GIVEN_UP, DailyState, DayRecord, day_key, signature, split_key
 
@@ -190,7 +190,7 @@ class Daily:
         is_same = record.attempts >= self.config.attempts and record.fingerprint == task.fingerprint
         if task.runs and task.error is None and is_same and not self.force:
             text = record.text.partition(GIVEN_UP)[0]
-            text += f"{GIVEN_UP} after {number_of(record.attempts, 'run')} of the same inputs: --force runs it again"
+            text += f"{GIVEN_UP} after {pluralize(record.attempts, 'run')} of the same inputs: --force runs it again"
             return TaskOutcome(task, record.word, record.code, text)
         try:
             outcome = self._outcome(task)

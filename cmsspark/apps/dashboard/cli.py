@@ -10,9 +10,9 @@ from typing import Final
 import click
 
 from cmsspark.base.errors import UsageError
-from cmsspark.cli.options import require_store, settings_of, store_options
+from cmsspark.cli.options import require_store, store_options
 from cmsspark.filesystems.storage import is_local, local_path
-from cmsspark.settings.settings import Settings
+from cmsspark.settings.settings import Settings, load_settings
 
 _NEEDS_EXTRA: Final = "pip install 'cmsspark[dashboard]'"
 
@@ -46,7 +46,7 @@ def command(
 
     Without options only this host can open them. Any other --host needs the token that is printed at the start.
     """
-    settings = settings_of(settings_file)
+    settings = load_settings(settings_file)
     store = require_store(fout, settings)
     _check(store, prefix)
     try:

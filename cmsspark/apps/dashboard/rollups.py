@@ -31,7 +31,7 @@ from cmsspark.apps.dashboard.segment import (
     read_index,
 )  # fmt: skip
 from cmsspark.base.errors import CmssparkError, OutputError
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.filesystems.storage import local_path
 from cmsspark.store.query.database import Database
 from cmsspark.store.query.stored_parts import StoredInterval
@@ -150,7 +150,7 @@ class Rollups:
         folder = self._folder_of(name, days)
         if segment := self._existing(folder, days):
             return segment
-        self._log(f"rollups of {name}: {number_of(len(days), 'day')}")
+        self._log(f"rollups of {name}: {pluralize(len(days), 'day')}")
         try:
             index = self._build(days, self.store, folder)
         except OutputError:

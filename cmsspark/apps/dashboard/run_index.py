@@ -79,7 +79,7 @@ def _of_manifest(folder: Path, name: str, store: str, label: str) -> Run | str:
     if name in ("", ".", "..") or "/" in name:
         return f"{label}: CURRENT names no run"
     try:
-        manifest = Manifest.of(json.loads((folder / "runs" / name / "manifest.json").read_bytes()))
+        manifest = Manifest.from_dict(json.loads((folder / "runs" / name / "manifest.json").read_bytes()))
         run = from_manifest(manifest, store)
         shown = (
             "reconciliation",
@@ -93,7 +93,7 @@ def _of_manifest(folder: Path, name: str, store: str, label: str) -> Run | str:
             "damaged",
         )
         details = {key: manifest.document[key] for key in shown if key in manifest.document}
-        return replace(run, details=Manifest.of(details), stored_run=name)
+        return replace(run, details=Manifest.from_dict(details), stored_run=name)
     except (OSError, ValueError, AttributeError) as error:
         return f"{label}: the manifest of run {name} cannot be read ({type(error).__name__})"
 

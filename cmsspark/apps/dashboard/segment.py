@@ -172,7 +172,7 @@ def part_of(column: str, text: str) -> str:
     """Return a derived column of a name; an empty text where the name has no such part."""
     if column == "campaign":
         return part_of("processing_name", text).partition("-")[0]
-    return DERIVED[column].of(text) or ""
+    return DERIVED[column].derive(text) or ""
 
 
 def read_index(folder: Path) -> SegmentIndex:

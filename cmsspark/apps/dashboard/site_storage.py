@@ -9,7 +9,7 @@ from cmsspark.apps.dashboard import site_use
 from cmsspark.apps.dashboard.page_request import PageRequest
 from cmsspark.apps.dashboard.snapshot import Snapshot
 from cmsspark.apps.dashboard.widgets import Cell, Column, Figure, Section, Table, shown, si
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.store.query.database import Database
 
 #: Weeks without a read at the site, of each age.
@@ -53,8 +53,8 @@ def ages(snapshot: Snapshot, database: Database, site: str, kind: str) -> list[A
 def age_figures(site_ages: list[Age]) -> list[Figure]:
     """Return a figure for each age."""
     return [
-        Figure(f"Unread for {number_of(age.weeks, 'week')}", si(age.bytes, "B"), f"{age.bytes:,} B",
-               number_of(age.datasets, "dataset"))
+        Figure(f"Unread for {pluralize(age.weeks, 'week')}", si(age.bytes, "B"), f"{age.bytes:,} B",
+               pluralize(age.datasets, "dataset"))
         for age in site_ages
     ]  # fmt: skip
 

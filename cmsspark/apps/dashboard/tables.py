@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark.apps.dashboard.formats import Kind
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -110,7 +110,7 @@ class Table:
     def shown(self) -> str:
         """Which of its rows are shown."""
         if self.count <= len(self.visible):
-            return number_of(self.count, "row")
+            return pluralize(self.count, "row")
         first = (self.order.page - 1) * self.page_rows
         if first or self.is_pageable:
             return f"rows {first + 1:,} to {first + len(self.visible):,} of {self.count:,}"

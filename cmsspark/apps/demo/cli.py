@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cmsspark.base.errors import CmssparkError, OutputError
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.cli.options import DayType, quiet_option
 from cmsspark.sources.registry import ACCESS_STREAMS
 
@@ -117,7 +117,7 @@ def _past(paths: DemoPaths, day: date, days: int, seed: int, steps: Steps) -> in
 
         def progress(counts: int, expected: int) -> None:
             if counts % 50 == 0 or counts == expected:
-                steps.echo(f"{steps.elapsed:5.1f} s  {counts:,} of {number_of(expected, 'day')}")
+                steps.echo(f"{steps.elapsed:5.1f} s  {counts:,} of {pluralize(expected, 'day')}")
 
         counts, story = store_past(str(paths.store), day, days - 1, seed, key, progress)
         steps.echo(f"{counts:,} generated, {days - 1 - counts:,} already stored")

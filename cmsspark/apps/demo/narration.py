@@ -59,7 +59,7 @@ def store_past(
     if count + 1 > STORY_DAYS:
         from cmsspark.apps.demo.history_2015 import History
 
-        history = History(key.of, seed, PRODUCTION_ROWS)
+        history = History(key.pseudonym, seed, PRODUCTION_ROWS)
         stored = store_history(history, store, before, key.key_id, processes=os.cpu_count() or 1, progress=progress)
         store_day(history, store, key.key_id, day)
         return stored, Story()

@@ -9,11 +9,12 @@ from pathlib import Path
 import click
 
 from cmsspark.base.errors import UsageError
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.base.text.progress_line import log
 from cmsspark.base.text.terminal import echo_table
 from cmsspark.cli.groups import CommandGroup
-from cmsspark.cli.options import DayType, require_store, settings_of, store_options
+from cmsspark.cli.options import DayType, require_store, store_options
+from cmsspark.settings.settings import load_settings
 
 
 @click.group("events", cls=CommandGroup)
@@ -87,7 +88,7 @@ def score_command(
         summary = {"output": output, "events": done.events, "selected": done.selected, "left_out": left_out}
         click.echo(json.dumps(summary, indent=1))
         return
-    log(f"{done.selected:,} of {number_of(done.events, 'event')} scored")
+    log(f"{done.selected:,} of {pluralize(done.events, 'event')} scored")
     click.echo(output)
 
 
@@ -121,7 +122,7 @@ def evaluate_command(model: Path, sample: Path, part: str, as_json: bool) -> Non
         )
     ]
     echo_table(("true class", "AUC", *(f"as {name}" for name in evaluation.titles)), rows, texts=(0,))
-    log(f"AUC {evaluation.auc:.4f}, accuracy {evaluation.accuracy:.4f} on {number_of(evaluation.events, 'event')}")
+    log(f"AUC {evaluation.auc:.4f}, accuracy {evaluation.accuracy:.4f} on {pluralize(evaluation.events, 'event')}")
 
 
 @command.command("export")
@@ -158,7 +159,7 @@ def histograms_command(
         raise InputMissing("no parts of events", where=folder, next_step="name train of a sample, or events of a run")
     limits = dict(map(_parse_range, ranges))
     paths = write_histograms(folder, output, fill_histograms(folder, features, bins, limits))
-    log(f"{number_of(len(paths) - 1, 'picture')} and {paths[0].name}")
+    log(f"{pluralize(len(paths) - 1, 'picture')} and {paths[0].name}")
     click.echo(output)
 
 
@@ -183,10 +184,10 @@ def cutflow_command(day: date | None, as_json: bool, fout: str | None, settings_
     from cmsspark.apps.events import prepare
     from cmsspark.apps.events.runs import latest_run
     from cmsspark.base import dates
-    from cmsspark.store.stored_columns import files_of
+    from cmsspark.store.stored_columns import open_store
 
-    store = require_store(fout, settings_of(settings_file))
-    files = files_of(store, "cmsspark lab events cutflow")
+    store = require_store(fout, load_settings(settings_file))
+    files = open_store(store, "cmsspark lab events cutflow")
     run = latest_run(files, store, prepare.NAME, prepare.TABLE, day or dates.today())
     flow = run.manifest.document["cutflow"]
     if as_json:

@@ -14,11 +14,12 @@ import click
 from cmsspark.base import dates
 from cmsspark.base.errors import InputMissing, SettingsError
 from cmsspark.cli.job_output import output_options
-from cmsspark.cli.options import DayType, require_store, settings_of, store_options
+from cmsspark.cli.options import DayType, require_store, store_options
 from cmsspark.filesystems.opening import files_for
 from cmsspark.filesystems.storage import Files, LocalFiles, is_local, join
 from cmsspark.run.provenance import versions
 from cmsspark.run.run_context import RunContext, running
+from cmsspark.settings.settings import load_settings
 from cmsspark.store import results
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def event_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def with_request(*arguments: Any, **options: Any) -> Any:
-        settings = settings_of(options.pop("settings_file"))
+        settings = load_settings(options.pop("settings_file"))
         fout, day = require_store(options.pop("fout"), settings), options.pop("day") or dates.today()
         return command(*arguments, request=EventRequest(fout, day, settings), **options)
 

@@ -8,7 +8,8 @@ import click
 
 from cmsspark.base.errors import UsageError
 from cmsspark.cli.job_output import output_options, print_outcome
-from cmsspark.cli.options import engine_option, job_options, reading_options, require_store, settings_of, with_sources
+from cmsspark.cli.options import engine_option, job_options, reading_options, require_store, with_sources
+from cmsspark.settings.settings import load_settings
 from cmsspark.store.job_index import Job
 
 
@@ -28,7 +29,7 @@ def make_command(job: Job) -> click.Command:
 
         if options["fmt"] != "parquet":
             raise UsageError(f"{job.name} is stored as Parquet", found="--format csv", next_step="leave out --format")
-        settings = with_sources(settings_of(settings_file), options.pop("source"))
+        settings = with_sources(load_settings(settings_file), options.pop("source"))
         feed, day = FEEDS[job.name], options.pop("day")
         request = FeedRequest(job.name, day, require_store(fout, settings), settings, feed=feed, **options)
         print_outcome(job.name, day, as_json, lambda: run(request))

@@ -12,7 +12,7 @@ from cmsspark.apps.jobs_cost.feeds import CONDOR, Feed, MakeAggregator
 from cmsspark.apps.jobs_cost.hpc_sites import HpcSites
 from cmsspark.base import dates
 from cmsspark.base.errors import NotReady
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.counting import reconciliation
 from cmsspark.counting.reconciliation import StreamBins
 from cmsspark.engines.names import PROCESSES, SPARK
@@ -155,7 +155,7 @@ class FeedDayRun:
         request, log = self.request, self.run_context.log
         with self.run_context.staged(self.files) as staged:
             day = read(self._context())
-            summary = ScanSummary.of(day.side, (request.feed.name,), self.inputs.accepted)
+            summary = ScanSummary.from_rows(day.side, (request.feed.name,), self.inputs.accepted)
             tables = request.feed.build(day.sums, request.day, self.hpc_sites)
             manifest = self._manifest(day, summary)
             self._write(staged, tables)
@@ -179,7 +179,7 @@ class FeedDayRun:
 
     def _write(self, staged: results.StagedRun, tables: dict[str, pa.Table]) -> None:
         for name, table in tables.items():
-            self.run_context.log(f"{name}: {number_of(staged.write_arrow(table, name), 'row')}")
+            self.run_context.log(f"{name}: {pluralize(staged.write_arrow(table, name), 'row')}")
 
     def _manifest(self, day: ReadDay, summary: ScanSummary) -> dict[str, Any]:
         """Return the manifest. Raises DataError (65) beyond the tolerances, NotReady (75) without any record."""
@@ -222,7 +222,7 @@ class FeedDayRun:
             raise NotReady(
                 f"{request.feed.source} of {request.day} is there but has no data",
                 where=source.folder,
-                found=f"{number_of(len(source.files), 'file')} without any record",
+                found=f"{pluralize(len(source.files), 'file')} without any record",
                 next_step="run again when the day is written",
             )
         return warnings

@@ -15,15 +15,16 @@ from cmsspark.base.errors import InputMissing
 from cmsspark.base.periods import Period
 from cmsspark.base.schemas import Table, stored_table
 from cmsspark.cli.job_output import output_options, print_outcome
-from cmsspark.cli.options import require_store, settings_of, store_options
+from cmsspark.cli.options import require_store, store_options
 from cmsspark.cli.period_options import needed, period_options
 from cmsspark.filesystems.storage import Files, join
 from cmsspark.run.period_run import store_period
 from cmsspark.run.run_context import running
+from cmsspark.settings.settings import load_settings
 from cmsspark.store import results
 from cmsspark.store.job_index import JOBS, Job
 from cmsspark.store.results import CurrentTable
-from cmsspark.store.stored_columns import files_of, table_rows
+from cmsspark.store.stored_columns import open_store, table_rows
 from cmsspark.store.stored_days import StoredDays
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def make_command(job: Job) -> click.Command:
     def command(
         period: Period | None, allow_missing: bool, fout: str | None, settings_file: str | None, as_json: bool
     ) -> None:
-        settings, chosen = settings_of(settings_file), needed(period)
+        settings, chosen = load_settings(settings_file), needed(period)
         store = require_store(fout, settings)
         day_job = job.name.removesuffix("_period")
         print_outcome(
@@ -116,7 +117,7 @@ def run(
     """
     name = f"{job}_period"
     with running(settings, fout, name, period, log) as run_context:
-        files = files_of(fout, f"cmsspark {name}", settings)
+        files = open_store(fout, f"cmsspark {name}", settings)
         run_context.lock(files)
         days = find_days(files, fout, job, period)
         days.check(allow_missing=allow_missing)

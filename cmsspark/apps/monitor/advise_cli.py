@@ -8,7 +8,7 @@ import msgspec
 from cmsspark.apps.monitor.event_log_search import with_events
 from cmsspark.base.errors import UsageError
 from cmsspark.base.text.readable import json_text, readable
-from cmsspark.cli.options import settings_of
+from cmsspark.settings.settings import load_settings
 from cmsspark.store.job_index import find_job
 
 
@@ -29,7 +29,7 @@ def command(job: str, count: int, as_json: bool, settings_file: str | None, debu
     from cmsspark.apps.monitor.measured_runs import find_job_runs
     from cmsspark.apps.monitor.run_report import finding_lines
 
-    state_dir = settings_of(settings_file).state_dir
+    state_dir = load_settings(settings_file).state_dir
     runs = [with_events(state_dir, run) for run in find_job_runs(state_dir, _name(job), count)]
     advice = advise(runs)
     if as_json:

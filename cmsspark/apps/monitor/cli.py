@@ -18,7 +18,7 @@ from cmsspark.base.clock import to_second
 from cmsspark.base.errors import UsageError
 from cmsspark.base.text.terminal import echo_table, volume
 from cmsspark.cli.groups import CommandGroup
-from cmsspark.cli.options import settings_of
+from cmsspark.settings.settings import load_settings
 from cmsspark.store.process_samples import ProcessSample, WatchedRun, read_processes
 
 _SETTINGS: Final = click.option("--settings", "settings_file", metavar="FILE", help="The settings file.")
@@ -50,7 +50,7 @@ command.add_command(events_command)
 @_DEBUG
 def runs_command(limit: int, as_json: bool, settings_file: str | None, debug: bool) -> None:
     """List the watched runs, the latest first."""
-    with read_processes(settings_of(settings_file).state_dir) as database:
+    with read_processes(load_settings(settings_file).state_dir) as database:
         runs = database.runs(limit=limit) if database else []
     if as_json:
         for run in runs:
@@ -84,7 +84,7 @@ def _seconds(run: WatchedRun) -> int | None:
 @_DEBUG
 def show_command(run: str, as_json: bool, limit: int, settings_file: str | None, debug: bool) -> None:
     """Show the processes of RUN with their peaks, the largest first. [default: the latest run]"""
-    with read_processes(settings_of(settings_file).state_dir) as database:
+    with read_processes(load_settings(settings_file).state_dir) as database:
         if database is None:
             raise UsageError("no run was watched yet", next_step="run_spark watches each run of more than a second")
         watched = database.find(run)
@@ -197,7 +197,7 @@ def node_command(
     if name is not None:
         check_node_name(name)
     root = find_node_manager() if pid is None else pid
-    folder = buffer or settings_of(settings_file).state_dir / "monitor" / "buffer"
+    folder = buffer or load_settings(settings_file).state_dir / "monitor" / "buffer"
     sender = processes_node.sender_to(server, folder, lambda text: click.echo(text, err=True))
     click.echo(f"watching process {root} and all below it; sending to {collector}", err=True)
     reason = processes_node.NodeMonitor(root, sender, run, ttl, interval, patience, name).watch()
@@ -226,7 +226,7 @@ def collect_command(
 
     check_address(host, tls_cert is not None, without_tls)
     tls = server_tls(tls_cert, tls_key)
-    state_dir = settings_of(settings_file).state_dir
+    state_dir = load_settings(settings_file).state_dir
     collector = processes_collector.Collector(state_dir, read_password(token_file), host, port, tls)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
@@ -261,7 +261,7 @@ def watch_command(pid: int, interval: float | None, settings_file: str | None, d
         raise UsageError("the process to watch does not exist", where=f"PID {pid}")
     run = new_run_id()
     click.echo(f"watching as run {run}; ends with process {pid}", err=True)
-    watch(run, pid, WatchOptions(settings_of(settings_file).state_dir, psutil.Process(pid).name(), interval))
+    watch(run, pid, WatchOptions(load_settings(settings_file).state_dir, psutil.Process(pid).name(), interval))
 
 
 @command.command("annotate")
@@ -275,7 +275,7 @@ def annotate_command(run: str, settings_file: str | None, debug: bool) -> None:
     """
     from cmsspark.apps.monitor.live_metrics import run_annotations, send_annotations
 
-    settings = settings_of(settings_file)
+    settings = load_settings(settings_file)
     if settings.metrics.host is None:
         raise UsageError(
             "the settings name no receiver of live metrics",

@@ -109,7 +109,7 @@ def pending_note(location: str) -> str:
 
 
 def completed(state_dir: Path, metrics: RunMetrics, files_of: Callable[[str], Files]) -> RunMetrics:
-    """Return the run with its event log on another file system, where it is not read yet. ``files_of`` reaches a
+    """Return the run with its event log on another file system, where it is not read yet. ``open_store`` reaches a
     location.
 
     Once the log has an end, its figures are stored. Raises CmssparkError where the log cannot be reached, InputMissing

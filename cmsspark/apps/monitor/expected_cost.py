@@ -18,7 +18,7 @@ from typing import Any, Final
 from cmsspark.apps.monitor import memory_sizes
 from cmsspark.apps.monitor.advice_peaks import find_worst
 from cmsspark.apps.monitor.measured_runs import measured_runs
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.base.text.terminal import volume
 from cmsspark.store.run_metrics import RunMetrics
 
@@ -81,7 +81,7 @@ class Estimate:
             return "no run was measured yet: by figures of a quiet machine, which may be far off"
         read = " to ".join(dict.fromkeys(volume(size) for size in (min(self.sizes), max(self.sizes))))
         took = " to ".join(dict.fromkeys(f"{value:.0f}" for value in (min(self.seconds), max(self.seconds))))
-        return f"by {number_of(len(self.sizes), 'measured run')} of {read}, which took {took} s"
+        return f"by {pluralize(len(self.sizes), 'measured run')} of {read}, which took {took} s"
 
 
 def kind_of(engine: str, master: str) -> str:
@@ -178,8 +178,8 @@ def plan_lines(runs: Sequence[RunMetrics], kind: str, size: Size, options: Mappi
     elif container is None:
         yield f"tasks      {size.slots} at once on this host"
     else:
-        count = number_of(size.executors, "executor")
-        yield f"executors  {count} of {number_of(size.executor_cores, 'core')}, {number_of(size.slots, 'task')} at once"
+        count = pluralize(size.executors, "executor")
+        yield f"executors  {count} of {pluralize(size.executor_cores, 'core')}, {pluralize(size.slots, 'task')} at once"
     yield f"memory     {_memory(expected, kind, size, container, options)}"
     yield f"time       {expected.expected_s:.0f} s, {expected.basis()}"
     hours = (size.slots if container is None else size.executors * size.executor_cores) * expected.expected_s / 3600

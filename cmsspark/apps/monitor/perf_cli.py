@@ -17,7 +17,7 @@ from cmsspark.base.errors import DataError, Exit, InputMissing, OutputError, Usa
 from cmsspark.base.text.readable import json_text
 from cmsspark.base.text.terminal import NOTHING, Coloured, echo_table, volume
 from cmsspark.cli.groups import CommandGroup
-from cmsspark.cli.options import settings_of
+from cmsspark.settings.settings import load_settings
 from cmsspark.store.process_samples import ProcessDatabase, read_processes
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def run_command(suite_file: Path, release: str, settings_file: str | None, debug
             f"--release is a name of at most {_LONGEST_RELEASE} printable characters", found=repr(release[:200])
         )
     suite = read_suite(suite_file)
-    state_dir = settings_of(settings_file).state_dir
+    state_dir = load_settings(settings_file).state_dir
     runner = SuiteRunner(
         suite, suite_file.absolute().parent, state_dir, release, lambda text: click.echo(text, err=True)
     )
@@ -139,7 +139,7 @@ def compare_command(
             found=f"{before} twice",
             next_step=f"cmsspark lab perf trend {suite} compares runs of one release",
         )
-    with _database(settings_of(settings_file).state_dir) as database:
+    with _database(load_settings(settings_file).state_dir) as database:
         first = latest_by_size(database, suite, before)
         second = latest_by_size(database, suite, after) if after is not None else None
     if second is None:
@@ -226,7 +226,7 @@ def results_command(suite: str, release: str | None, out: Path | None, settings_
     from cmsspark.apps.monitor.suite_pages import results_page
     from cmsspark.apps.monitor.suite_results import latest_by_size
 
-    with _database(settings_of(settings_file).state_dir) as database:
+    with _database(load_settings(settings_file).state_dir) as database:
         results = list(latest_by_size(database, suite, release).values())
         last = results[-1]
         samples = with_one_clock(database.samples(last.run.run), database.log(last.run.run))
@@ -242,7 +242,7 @@ def trend_command(suite: str, limit: int, out: Path | None, settings_file: str |
     from cmsspark.apps.monitor.suite_pages import trend_page
     from cmsspark.apps.monitor.suite_results import load_result, load_runs
 
-    with _database(settings_of(settings_file).state_dir) as database:
+    with _database(load_settings(settings_file).state_dir) as database:
         results = [load_result(database, run) for run in reversed(load_runs(database, suite, limit))]
     _write(out or Path(f"{suite}-trend.html"), trend_page(suite, results))
 
@@ -255,7 +255,7 @@ def hosts_command(out: Path | None, settings_file: str | None, debug: bool) -> N
 
     from cmsspark.apps.monitor.suite_pages import hosts_page
 
-    with _database(settings_of(settings_file).state_dir) as database:
+    with _database(load_settings(settings_file).state_dir) as database:
         samples = database.latest_samples()
     memory, disk = psutil.virtual_memory(), psutil.disk_usage("/")
     load = os.getloadavg()

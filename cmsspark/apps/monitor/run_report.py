@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cmsspark.base import clock, errors
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.base.text.terminal import table, volume
 from cmsspark.store.run_exceptions import find_exception
 from cmsspark.store.run_metrics import AREAS, GC_METRICS, Finding, RunMetrics
@@ -46,7 +46,7 @@ def report(metrics: RunMetrics, width: int | None = None) -> Iterator[str]:
 
 def _exception(metrics: RunMetrics) -> Iterator[str]:
     if (exception := find_exception(metrics)) is not None:
-        tasks = f" ({number_of(exception.tasks, 'task')})" if exception.tasks else ""
+        tasks = f" ({pluralize(exception.tasks, 'task')})" if exception.tasks else ""
         yield f"Exception: {exception.line}{tasks}"
         if "\n" in exception.text:
             yield (

@@ -13,7 +13,7 @@ from cmsspark.apps.monitor.scaling_law import LEAST_SIZES, scaling
 from cmsspark.apps.monitor.suite_file import ALL, size_text
 from cmsspark.apps.monitor.suite_results import SuiteResult
 from cmsspark.base import clock
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.base.text.terminal import volume
 from cmsspark.pages.charts import Line, plot, thinned
 from cmsspark.pages.layout import document, section, table
@@ -70,7 +70,7 @@ def trend_page(suite: str, results: Sequence[SuiteResult]) -> str:
         section("Seconds", _lines(seconds, "Seconds", _seconds, marks=marks)),
         section("Runs", table(heads, rows, (1, 2, 4, 7))),
     ]
-    return document(f"Trend of {suite}", parts, number_of(len(results), "run"))
+    return document(f"Trend of {suite}", parts, pluralize(len(results), "run"))
 
 
 def hosts_page(samples: Iterable[ProcessSample], now_ms: int, this_host: Sequence[tuple[str, str]]) -> str:
@@ -94,7 +94,7 @@ def hosts_page(samples: Iterable[ProcessSample], now_ms: int, this_host: Sequenc
         section("This host", table((), this_host, (0, 1))),
         section("Nodes", table(heads, rows, (0, 1, 2)), about="The last sample of each host."),
     ]
-    return document("Hosts", parts, f"{number_of(len(latest), 'host')}, as of {clock.to_second(now_ms)} UTC")
+    return document("Hosts", parts, f"{pluralize(len(latest), 'host')}, as of {clock.to_second(now_ms)} UTC")
 
 
 def _lines(

@@ -15,9 +15,10 @@ from cmsspark.base.errors import UsageError
 from cmsspark.base.periods import Period
 from cmsspark.base.text.terminal import echo_list, echo_table, percent, volume
 from cmsspark.cli.groups import CommandGroup
-from cmsspark.cli.options import FiniteRange, settings_of, store_options
+from cmsspark.cli.options import FiniteRange, store_options
 from cmsspark.cli.output_files import check_table_path, write_table
 from cmsspark.cli.period_options import period_options
+from cmsspark.settings.settings import load_settings
 
 if TYPE_CHECKING:
     from cmsspark.apps.placement.replay import Forecast
@@ -99,7 +100,7 @@ def _inputs(
     else:
         inputs = stored_inputs.stored_inputs(fout, settings_file, period, room_of, weekly, locked, all_weeks=all_weeks)
     if locks is not None:
-        inputs = replace(inputs, locks=read_locks(locks, settings_of(settings_file).rses))
+        inputs = replace(inputs, locks=read_locks(locks, load_settings(settings_file).rses))
         click.echo(f"{len(inputs.locks):,} datasets at sites are locked", err=True)
     if inputs.reads.dropped:
         click.echo(f"{inputs.reads.dropped:,} accesses name no site and are left out", err=True)

@@ -67,7 +67,7 @@ class Demand:
 
 def group_datasets(datasets: tuple[str, ...]) -> list[Array]:
     """Groups of siblings as numbers, the closest first: same primary dataset and tier; campaign and tier; tier; all."""
-    primaries, campaigns, tiers = ([DERIVED[column].of(name) or "" for name in datasets]
+    primaries, campaigns, tiers = ([DERIVED[column].derive(name) or "" for name in datasets]
                                    for column in ("primary_name", "campaign", "data_tier"))  # fmt: skip
     of_tier = ([f"{text}/{tier}" for text, tier in zip(texts, tiers, strict=True)] for texts in (primaries, campaigns))
     keys = (*of_tier, tiers, [""] * len(datasets))

@@ -13,11 +13,12 @@ import click
 
 from cmsspark.base.errors import InputMissing, UsageError
 from cmsspark.base.periods import Period, between
-from cmsspark.cli.options import require_store, settings_of
+from cmsspark.cli.options import require_store
 from cmsspark.filesystems.storage import Files
+from cmsspark.settings.settings import load_settings
 from cmsspark.store import stored_days
 from cmsspark.store.results import CurrentTable
-from cmsspark.store.stored_columns import files_of, newest, newest_replicas, table_rows
+from cmsspark.store.stored_columns import newest, newest_replicas, open_store, table_rows
 
 if TYPE_CHECKING:
     import polars as pl
@@ -114,8 +115,8 @@ def stored_inputs(
     """
     from cmsspark.apps.placement.reads import stored_reads
 
-    store = require_store(fout, settings_of(settings_file))
-    files = files_of(store, "cmsspark placement")
+    store = require_store(fout, load_settings(settings_file))
+    files = open_store(store, "cmsspark placement")
     if period is None:
         last, _ = newest(files, store, stored_days.TABLE)
         period = between(last - timedelta(days=7 * WEEKS - 1), last)

@@ -10,7 +10,7 @@ import numpy as np
 from cmsspark.apps.popularity.scores import mean
 from cmsspark.apps.popularity.training import Label, Training, first_by_bytes
 from cmsspark.base.arrays import Array
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 
 #: Their names, as models.
 BASELINES: Final = ("persistence", "last-week", "decayed")
@@ -43,7 +43,7 @@ def warnings(rows: Sequence[Mapping[str, Any]], model: str) -> list[str]:
     name = max(scores, key=scores.__getitem__, default=model)
     if precision is None or scores.get(name, precision) <= precision:
         return []
-    weeks = number_of(sum(row["model"] == model for row in rows), "week")
+    weeks = pluralize(sum(row["model"] == model for row in rows), "week")
     return [
         f"in the last {weeks} the baseline {name} was better than {model}: average precision {scores[name]:.3f} "
         f"against {precision:.3f}"

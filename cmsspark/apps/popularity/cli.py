@@ -14,12 +14,13 @@ from cmsspark.apps.popularity.cli_output import echo_forecast, forecast_rows
 from cmsspark.apps.popularity.label_options import EVALUATED, label_options, model_option, seed_option
 from cmsspark.base.errors import UsageError
 from cmsspark.base.periods import Period
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.base.text.terminal import echo_list, echo_table, percent
 from cmsspark.cli.groups import CommandGroup
-from cmsspark.cli.options import DayType, require_store, settings_of, store_options
+from cmsspark.cli.options import DayType, require_store, store_options
 from cmsspark.cli.output_files import check_table_path, write_table, write_text
 from cmsspark.cli.period_options import needed, period_options
+from cmsspark.settings.settings import load_settings
 
 if TYPE_CHECKING:
     from cmsspark.apps.popularity.series import Series
@@ -70,19 +71,19 @@ def _load_series(
         series = read_series(file)
     else:
         from cmsspark.store import stored_days
-        from cmsspark.store.stored_columns import files_of
+        from cmsspark.store.stored_columns import open_store
 
-        store = require_store(fout, settings_of(settings_file))
-        files = files_of(store, "cmsspark popularity")
+        store = require_store(fout, load_settings(settings_file))
+        files = open_store(store, "cmsspark popularity")
         stored = stored_days.find_days(files, store, needed(period))
         stored.check(allow_missing=True)
         for warning in stored.warnings:
             click.echo(f"warning: {warning}", err=True)
         series = stored_series(stored, by_site=by_site)
-    click.echo(f"{number_of(len(series.days), 'day')} from {series.days[0]} on, {series.size_text}", err=True)
+    click.echo(f"{pluralize(len(series.days), 'day')} from {series.days[0]} on, {series.size_text}", err=True)
     if series.missing:
         counts = "have no rows and count as days" if len(series.missing) > 1 else "has no rows and counts as a day"
-        click.echo(f"warning: {number_of(len(series.missing), 'day')} {counts} without use", err=True)
+        click.echo(f"warning: {pluralize(len(series.missing), 'day')} {counts} without use", err=True)
     return series
 
 

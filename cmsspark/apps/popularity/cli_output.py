@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.base.text.terminal import echo_table
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def echo_forecast(rows: pl.DataFrame, *, by_site: bool) -> None:
     echo_table(headings, shown, texts=tuple(range(3, len(headings))), optional=(3, 2))
     tied = [row[1] for row in shown if [line[1] for line in shown].count(row[1]) > 1]
     if tied:
-        text = f"{number_of(len(tied), 'row')} share a probability as shown, such as {tied[0]}"
+        text = f"{pluralize(len(tied), 'row')} share a probability as shown, such as {tied[0]}"
         click.echo(f"{text}: their order is that of the unrounded and raw probability, then of the expected accesses")
 
 

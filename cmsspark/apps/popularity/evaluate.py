@@ -21,7 +21,7 @@ from cmsspark.apps.popularity.series import Series
 from cmsspark.apps.popularity.training import FIRST_DAY, Label, Weeks
 from cmsspark.base.arrays import Array
 from cmsspark.base.errors import InputMissing
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.engines.parallel_tasks import map_tasks
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def too_short(series: Series, problem: str, earliest: int, label: Label, mondays
     last = monday + timedelta(days=label.days - 1)
     return InputMissing(
         problem,
-        found=f"{number_of(len(series.days), 'day')}, {series.days[0]} to {series.days[-1]}",
+        found=f"{pluralize(len(series.days), 'day')}, {series.days[0]} to {series.days[-1]}",
         next_step=f"give {(last - series.days[0]).days + 1:,} days, to {last}, or begin earlier",
     )
 

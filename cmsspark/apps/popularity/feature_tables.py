@@ -14,7 +14,7 @@ from cmsspark.base.errors import InputMissing
 from cmsspark.base.names import DERIVED
 from cmsspark.base.periods import start_ms
 from cmsspark.base.schemas import stored_table
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 
 TABLE: Final = "popularity_features"
 SITE_TABLE: Final = "popularity_site_features"
@@ -69,11 +69,12 @@ def week_rows(series: Series, day: date, label: Label, last: int | None = None) 
     if not starts:
         raise InputMissing(
             "no week has a week of days before it",
-            found=f"{number_of(max(end, 0), 'day')} before {day}",
+            found=f"{pluralize(max(end, 0), 'day')} before {day}",
             next_step=f"store at least the {FIRST_DAY} days before it",
         )
     names = Names(series.datasets, sites=series.sites)
-    tiers, campaigns = ([DERIVED[column].of(name) for name in series.datasets] for column in ("data_tier", "campaign"))
+    rules = DERIVED["data_tier"], DERIVED["campaign"]
+    tiers, campaigns = ([rule.derive(name) for name in series.datasets] for rule in rules)
     schema = pl.Schema(stored_table(TABLE if series.sites is None else SITE_TABLE).arrow())
     frames = []
     for start in sorted(starts):

@@ -45,7 +45,7 @@ class Names:
     ) -> None:
         parts = [(*name.split("/"), "", "", "")[1:4] for name in datasets]
         primary, processed, tier = (np.array(column, str) for column in zip(*parts, strict=True))
-        campaign = np.array([DERIVED["campaign"].of(name) or "" for name in datasets], str)
+        campaign = np.array([DERIVED["campaign"].derive(name) or "" for name in datasets], str)
         groups = {"primary": primary, "processed": processed, "tier": tier, "campaign": campaign}
         self.groups = {name: _numbered(values, sites) for name, values in groups.items()}
         self.columns: list[str] = []

@@ -12,7 +12,8 @@ import click
 
 from cmsspark.apps.popularity.label_options import EVALUATED, FOLDER, label_options, model_option, seed_option
 from cmsspark.cli.job_output import output_options, print_outcome
-from cmsspark.cli.options import date_option, require_store, settings_of, store_options
+from cmsspark.cli.options import date_option, require_store, store_options
+from cmsspark.settings.settings import load_settings
 from cmsspark.store.job_index import Job
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def make_command(job: Job) -> click.Command:
     kind = _KINDS[_kind(job.name)]
 
     def command(day: date, fout: str | None, settings_file: str | None, as_json: bool, **options: Any) -> None:
-        settings = settings_of(settings_file)
+        settings = load_settings(settings_file)
         store = require_store(fout, settings)
         if kind.is_on_spark:
             from cmsspark.engines.session import session

@@ -188,7 +188,7 @@ def load(location: str) -> Saved:
 
     Raises InputMissing (66) where there is none, DataError (65) where it is damaged or of another version of cmsspark.
     """
-    files, folder = stored_columns.files_of(location, "cmsspark popularity"), location.rstrip("/")
+    files, folder = stored_columns.open_store(location, "cmsspark popularity"), location.rstrip("/")
     if files.stat(join(folder, "card.json")) is None:
         newest = join(folder, "LATEST")
         if files.stat(newest) is None:

@@ -16,7 +16,7 @@ from cmsspark.apps.popularity.dataset_catalogue import Catalogue
 from cmsspark.apps.popularity.dataset_reads import DatasetReads, ReadsBuilder
 from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError, InputMissing
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.sources.registry import ACCESS_STREAMS
 from cmsspark.store.stored_days import StoredDays
 from cmsspark.store.table_files import read_table
@@ -70,7 +70,7 @@ class Series:
     @property
     def size_text(self) -> str:
         """How many datasets, or datasets at sites, it has, in words."""
-        return f"{number_of(len(self.datasets), 'dataset')}{' at sites' if self.by_site else ''}"
+        return f"{pluralize(len(self.datasets), 'dataset')}{' at sites' if self.by_site else ''}"
 
     @property
     def is_known(self) -> Array:

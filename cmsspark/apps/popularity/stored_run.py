@@ -23,14 +23,14 @@ from cmsspark.apps.popularity.series import Series, stored_series
 from cmsspark.apps.popularity.training import Label, Weeks
 from cmsspark.base.errors import InputMissing
 from cmsspark.base.periods import between
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.filesystems.storage import Files, join
 from cmsspark.run.period_run import describe_days, store_tables
 from cmsspark.run.run_context import RunContext, running
 from cmsspark.settings.settings import Settings
 from cmsspark.store import stored_days
 from cmsspark.store.results import CurrentTable, StagedRun
-from cmsspark.store.stored_columns import files_of
+from cmsspark.store.stored_columns import open_store
 from cmsspark.store.stored_days import StoredDays
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def stored_run(
     Raises InputMissing (66) where no day or not the day before is stored, DataError (65), NotReady (75).
     """
     with running(settings, fout, name, day, log) as run_context:
-        files = files_of(fout, f"cmsspark {name}")
+        files = open_store(fout, f"cmsspark {name}")
         run_context.lock(files)
         last = day - timedelta(days=1)
         days = _without_first_gap(stored_days.find_days(files, fout, between(day - timedelta(days=DAYS), last)))
@@ -117,7 +117,7 @@ def _without_first_gap(days: StoredDays) -> StoredDays:
 def store_features(stored: StoredRun, series: Series, label: Label, *, last: int | None = None) -> CurrentTable:
     """Store the features of the weeks that begin on the day, or 7, 14 … days before it, with the labels so far."""
     rows = week_rows(series, stored.day, label, last)
-    return stored.store({stored.name: rows}, series, label, {"last": last}, number_of(rows.height, "row"))
+    return stored.store({stored.name: rows}, series, label, {"last": last}, pluralize(rows.height, "row"))
 
 
 def store_forecast(
@@ -179,7 +179,7 @@ def store_evaluation(
 
     options = {"models": list(models), "last": last, "seed": seed}
     texts = [text for name in compared for text in warnings(judged, name)]
-    summary = f"{number_of(rows.height, 'row')} and {PAGE}"
+    summary = f"{pluralize(rows.height, 'row')} and {PAGE}"
     return stored.store({table: rows}, series, label, options, summary, write, warnings=texts)
 
 

@@ -11,7 +11,7 @@ from cmsspark.apps.popularity.features import Names, features
 from cmsspark.apps.popularity.series import MEASURES, Series
 from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError, InputMissing
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 
 #: Days of history before the first row that is learned from.
 FIRST_DAY: Final = 7
@@ -54,7 +54,7 @@ class Label:
 
     def describe(self, *, by_site: bool) -> str:
         """Return what it is, in a few words; ``by_site``: for datasets at sites."""
-        during = number_of(self.weeks, "week")
+        during = pluralize(self.weeks, "week")
         if self.top_bytes is not None:
             elements = "pairs of dataset and site" if by_site else "datasets"
             return f"among the {self.top_bytes:,} {elements} with the most bytes read in {during}"
@@ -175,7 +175,7 @@ class Weeks:
         if not len(days):
             raise InputMissing(
                 f"nothing can be learned for {self.series.days[day] if day < len(self.series.days) else 'that week'}",
-                found=f"{number_of(day, 'day')} before it",
+                found=f"{pluralize(day, 'day')} before it",
                 next_step=f"give at least {FIRST_DAY + self.label.days} days",
             )
         entered = {row_day: np.nonzero(self.population(row_day))[0] for row_day in days}

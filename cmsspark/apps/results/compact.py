@@ -8,12 +8,13 @@ import click
 
 from cmsspark.base.errors import CmssparkError, NotReady
 from cmsspark.base.periods import Interval, Period
-from cmsspark.base.text.plurals import number_of
-from cmsspark.cli.options import DATE_HELP, DayType, require_store, settings_of, store_options
+from cmsspark.base.text.plurals import pluralize
+from cmsspark.cli.options import DATE_HELP, DayType, require_store, store_options
 from cmsspark.cli.period_options import period_options
 from cmsspark.filesystems.storage import Files
+from cmsspark.settings.settings import load_settings
 from cmsspark.store.job_index import find_job
-from cmsspark.store.stored_columns import files_of
+from cmsspark.store.stored_columns import open_store
 
 if TYPE_CHECKING:
     from datetime import date
@@ -38,10 +39,10 @@ def command(
     A compacted result is a new run with the same rows. Nothing is published again, and no period becomes out of date.
     The old runs stay until cmsspark prune removes them. Without --date and a period all results are checked.
     """
-    settings = settings_of(settings_file)
+    settings = load_settings(settings_file)
     store = require_store(fout, settings)
     jobs = (find_job(job_name).name,) if job_name else ()
-    compact(files_of(store, "cmsspark lab compact", settings), store, jobs, day or period, dry_run=dry_run)
+    compact(open_store(store, "cmsspark lab compact", settings), store, jobs, day or period, dry_run=dry_run)
 
 
 def compact(
@@ -70,11 +71,11 @@ def compact(
             first_error = first_error or error
             continue
         now, then = many.counts
-        click.echo(f"{'would compact' if dry_run else 'compacted'}: {many.what}: {number_of(now, 'file')} as {then:,}")
+        click.echo(f"{'would compact' if dry_run else 'compacted'}: {many.what}: {pluralize(now, 'file')} as {then:,}")
         count, before, after = count + 1, before + now, after + then
     if count:
         done = "would be" if dry_run else "are"
-        click.echo(f"{number_of(count, 'result')}: {number_of(before, 'file')} {done} {after:,}")
+        click.echo(f"{pluralize(count, 'result')}: {pluralize(before, 'file')} {done} {after:,}")
     elif first_error is None:
         click.echo("nothing to compact")
     if first_error is not None:

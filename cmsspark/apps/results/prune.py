@@ -7,14 +7,14 @@ import click
 from cmsspark.base import clock
 from cmsspark.base.dates import DAY_MS
 from cmsspark.base.errors import NotReady, UsageError
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.base.text.progress_line import counted
-from cmsspark.cli.options import quiet_option, require_store, settings_of, store_options
+from cmsspark.cli.options import quiet_option, require_store, store_options
 from cmsspark.filesystems.storage import Files, join
-from cmsspark.settings.settings import Settings
+from cmsspark.settings.settings import Settings, load_settings
 from cmsspark.store import lease, retention
 from cmsspark.store.retention import OldRun
-from cmsspark.store.stored_columns import files_of
+from cmsspark.store.stored_columns import open_store
 
 
 @click.command("prune")
@@ -31,9 +31,9 @@ def command(age: int, yes: bool, dry_run: bool, fout: str | None, settings_file:
     """
     if yes and dry_run:
         raise UsageError("--yes and --dry-run exclude each other", next_step="give only one of them")
-    settings = settings_of(settings_file)
+    settings = load_settings(settings_file)
     store = require_store(fout, settings)
-    files = files_of(store, "cmsspark prune", settings)
+    files = open_store(store, "cmsspark prune", settings)
     before_ms = clock.now_ms() - age * DAY_MS
     count = prune(files, store, before_ms, remove=yes) + _prune_rest(files, store, settings, before_ms, remove=yes)
     if not count:
@@ -54,7 +54,7 @@ def _prune_rest(files: Files, fout: str, settings: Settings, before_ms: int, *, 
             click.echo(f"kept: the lease of {old_lease.what}: {error.problem}")
     if leases:
         count = len(leases) - held_count
-        text = number_of(count, "old lease")
+        text = pluralize(count, "old lease")
         click.echo(f"{'removed' if remove else 'would remove'}: {text}")
     histories = retention.damaged_histories(settings.state_dir, before_ms)
     for path in histories:
@@ -79,7 +79,7 @@ def prune(files: Files, fout: str, before_ms: int, *, remove: bool) -> int:
             click.echo(f"removed: {text}")
         total += run.size
     if runs:
-        click.echo(f"{number_of(len(runs), 'run')}, {total:,} bytes {'removed' if remove else 'would remove'}")
+        click.echo(f"{pluralize(len(runs), 'run')}, {total:,} bytes {'removed' if remove else 'would remove'}")
     return len(runs)
 
 

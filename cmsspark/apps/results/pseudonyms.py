@@ -12,12 +12,12 @@ from cmsspark.base.errors import InputMissing, UsageError
 from cmsspark.base.periods import spans
 from cmsspark.base.text.terminal import echo_table
 from cmsspark.cli.groups import CommandGroup
-from cmsspark.cli.options import SETTINGS_HELP, DayType, settings_of, store_options
+from cmsspark.cli.options import SETTINGS_HELP, DayType, store_options
 from cmsspark.settings import pseudonyms
 from cmsspark.settings.pseudonyms import KeyFile
-from cmsspark.settings.settings import Settings
+from cmsspark.settings.settings import Settings, load_settings
 from cmsspark.store import contents, results
-from cmsspark.store.stored_columns import files_of
+from cmsspark.store.stored_columns import open_store
 from cmsspark.store.stored_days import JOB, TABLE
 
 _FROM = "First day of logs that the new key is for. [default: the first of the next month]"
@@ -42,7 +42,7 @@ def command() -> None:
 @click.option("--settings", "settings_file", metavar="FILE", help=SETTINGS_HELP)
 def list_command(settings_file: str | None) -> None:
     """List the keys by their ids, the newest first, with the days of logs that each is for."""
-    path = _path(settings_of(settings_file))
+    path = _path(load_settings(settings_file))
     if not path.exists():
         raise InputMissing(
             "there is no pseudonym key",
@@ -68,7 +68,7 @@ def rotate_command(first: date | None, yes: bool, fout: str | None, settings_fil
     A person has another pseudonym under each key. A period with days of two keys is refused, so rotate at the first
     of a month, or of a year.
     """
-    settings = settings_of(settings_file)
+    settings = load_settings(settings_file)
     path = _path(settings)
     first = first or _next_month(dates.today())
     pseudonyms.load(path)  # made where there is none
@@ -98,7 +98,7 @@ def forget_command(before: date, yes: bool, settings_file: str | None) -> None:
 
     A day of a forgotten key that is counted again gets pseudonyms of the next key.
     """
-    path = _path(settings_of(settings_file))
+    path = _path(load_settings(settings_file))
     keys = pseudonyms.load(path)
     forgotten = sorted(_ids(keys) - _ids(keys.without(before)))
     if forgotten and yes:
@@ -128,7 +128,7 @@ def _name_stored_days(settings: Settings, fout: str | None, first: date, keys: K
     store = fout or settings.store
     if store is None or first > dates.today():
         return
-    files = files_of(store, "cmsspark lab pseudonyms")
+    files = open_store(store, "cmsspark lab pseudonyms")
     other_keys = []
     for day in contents.stored_intervals(files, store, JOB):
         if isinstance(day, date) and day >= first:

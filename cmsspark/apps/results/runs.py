@@ -13,14 +13,14 @@ from cmsspark.base import clock
 from cmsspark.base.manifests import Manifest
 from cmsspark.base.text.readable import json_text
 from cmsspark.base.text.terminal import Coloured, echo_table
-from cmsspark.cli.options import DayType, require_store, settings_of, store_options
+from cmsspark.cli.options import DayType, require_store, store_options
 from cmsspark.filesystems.storage import is_local
 from cmsspark.run.run_context import from_manifest
-from cmsspark.settings.settings import Settings
+from cmsspark.settings.settings import Settings, load_settings
 from cmsspark.store import contents, run_history
 from cmsspark.store.job_index import find_job
 from cmsspark.store.run_history import Run, RunHistory, State
-from cmsspark.store.stored_columns import files_of
+from cmsspark.store.stored_columns import open_store
 
 #: Colours of the states.
 COLOURS: Final = {State.DONE: "green", State.RUNNING: "blue", State.FAILED: "red", State.INTERRUPTED: "yellow"}
@@ -49,10 +49,10 @@ def load_history(settings: Settings, fout: str | None, *, rebuild: bool = False)
 
 def stored_runs(store: str, settings: Settings | None = None) -> Iterator[Run]:
     """Yield the runs in the manifests of a store."""
-    files = files_of(store, "cmsspark runs", settings)
+    files = open_store(store, "cmsspark runs", settings)
     for manifest in contents.manifests(files, store):
         try:
-            yield from_manifest(Manifest.of(manifest), store)
+            yield from_manifest(Manifest.from_dict(manifest), store)
         except ValueError:
             click.echo(f"skipped a manifest of an unknown format: run {manifest.get('run')}", err=True)
 
@@ -74,7 +74,7 @@ def command(
     fout: str | None, settings_file: str | None,
 ) -> None:  # fmt: skip
     """List runs of jobs, the latest first, with their state, start, duration and rows."""
-    settings = settings_of(settings_file)
+    settings = load_settings(settings_file)
     job = find_job(job_name).name if job_name else None
     with load_history(settings, fout, rebuild=rebuild) as history:
         only_state = State(state.upper()) if state else None

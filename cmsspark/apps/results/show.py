@@ -14,21 +14,21 @@ from cmsspark.apps.results.runs import COLOURS, interval_text, load_history
 from cmsspark.base import clock
 from cmsspark.base.errors import UsageError
 from cmsspark.base.periods import Interval
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.base.text.readable import json_text
-from cmsspark.cli.options import require_store, settings_of, store_options
+from cmsspark.cli.options import require_store, store_options
 from cmsspark.cli.period_options import optional_when_options
 from cmsspark.filesystems.storage import Files, is_local, local_path
 from cmsspark.pages.text import bins_table
 from cmsspark.run import failure_report
 from cmsspark.run.run_context import from_manifest
 from cmsspark.run.run_report import PAGE
-from cmsspark.settings.settings import Settings
+from cmsspark.settings.settings import Settings, load_settings
 from cmsspark.store.job_index import JOBS, find_job, job_of_table
 from cmsspark.store.part_checks import check_table
 from cmsspark.store.results import CurrentTable, current
 from cmsspark.store.run_history import Run, RunHistory
-from cmsspark.store.stored_columns import files_of
+from cmsspark.store.stored_columns import open_store
 
 _DAY_STEP = "give --date, or one of --week, --month, --from … --to"
 
@@ -36,9 +36,9 @@ _DAY_STEP = "give --date, or one of --week, --month, --from … --to"
 def find(table: str, day: Interval, fout: str | None, settings_file: str | None) -> tuple[Files, CurrentTable]:
     """Return the file system and the current result of ``table``. Local stores need no JVM; others start one."""
     job = job_of_table(table)
-    settings = settings_of(settings_file)
+    settings = load_settings(settings_file)
     store = require_store(fout, settings)
-    files = files_of(store, "cmsspark show", settings)
+    files = open_store(store, "cmsspark show", settings)
     return files, current(files, store, job.name, table if table in job.tables else job.name, day)
 
 
@@ -61,7 +61,7 @@ def command(name: str, when: Interval | None, form: str | None, fout: str | None
         raise UsageError(f"--{form} needs a day or a period", next_step=_DAY_STEP)
     if when is not None and form == "trace":
         raise UsageError("--trace is of a run, not of a day", next_step="leave out the day: cmsspark show RUN --trace")
-    settings = settings_of(settings_file)
+    settings = load_settings(settings_file)
     if when is None:
         _show_run(name, form, fout, settings)
         return
@@ -181,7 +181,7 @@ def _facts(run: Run) -> Iterator[tuple[str, object]]:
     if days := details.days:
         yield "days", f"{len(days)}, {min(days)} to {max(days)}"
     for table, entry in details.tables.items():
-        yield "table", f"{table}: {number_of(entry.rows, 'row')}, {entry.bytes or 0:,} bytes"
+        yield "table", f"{table}: {pluralize(entry.rows, 'row')}, {entry.bytes or 0:,} bytes"
     for kind, dump in details.dumps.items():
         yield "dump", f"{kind}: {dump.folder}"
     if page := _page(run):

@@ -12,8 +12,9 @@ import click
 
 from cmsspark.base.errors import UsageError
 from cmsspark.base.text import progress_line
-from cmsspark.base.text.plurals import number_of
-from cmsspark.cli.options import DayType, require_store, settings_of, store_options
+from cmsspark.base.text.plurals import pluralize
+from cmsspark.cli.options import DayType, require_store, store_options
+from cmsspark.settings.settings import load_settings
 from cmsspark.store.query import output
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def command(
     Each stored table is a view with the current result of all its days; `show tables` lists the views, `describe TABLE`
     its columns. Queries only read. With --dumps the tables of dumps are views, too, and no store is needed.
     """
-    settings = settings_of(settings_file)
+    settings = load_settings(settings_file)
     if dumps and query is None and not _is_day(dumps):
         # `--dumps QUERY`: the query took the place of the date.
         dumps, query = "", dumps
@@ -72,7 +73,7 @@ def command(
         result = database.query(text, max_seconds=time_limit, max_rows=None if fmt or out else rows)
         if out:
             output.write(result, out)
-            click.echo(f"{number_of(result.table.num_rows, 'row')} in {result.seconds:.2f} s: {out}", err=True)
+            click.echo(f"{pluralize(result.table.num_rows, 'row')} in {result.seconds:.2f} s: {out}", err=True)
         elif fmt:
             output.echo(result, fmt)
         else:
@@ -82,9 +83,9 @@ def command(
 
 def _open(store: str, memory: str | None, settings: Settings, tables: Sequence[DumpView]) -> Database:
     from cmsspark.store.query.database import Database
-    from cmsspark.store.stored_columns import existing_store, files_of
+    from cmsspark.store.stored_columns import existing_store, open_store
 
-    files = files_of(store, "cmsspark sql", settings)
+    files = open_store(store, "cmsspark sql", settings)
     return Database(store, files=files if tables else existing_store(files, store), memory=memory, dumps=tables)
 
 
@@ -96,11 +97,11 @@ def _dump_tables(text: str, root: str | None, settings: Settings) -> list[DumpVi
     """Return the tables of the dumps of a day, by default today, with a note on each folder."""
     from cmsspark.sources.layout import Layout
     from cmsspark.store.query.dump_views import find_tables
-    from cmsspark.store.stored_columns import files_of
+    from cmsspark.store.stored_columns import open_store
 
     day = DayType().convert(text or "today", None, None)
     layout = Layout.of(settings, root)
-    tables, notes = find_tables(files_of(layout.locations["dbs"][0].folder, "cmsspark sql", settings), layout, day)
+    tables, notes = find_tables(open_store(layout.locations["dbs"][0].folder, "cmsspark sql", settings), layout, day)
     for note in notes:
         progress_line.log(note)
     return tables

@@ -12,11 +12,12 @@ import click
 from cmsspark.apps.results.runs import load_history
 from cmsspark.base import clock, dates
 from cmsspark.base.periods import spans
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.base.text.terminal import Coloured, echo_table, printable
-from cmsspark.cli.options import DayType, settings_of, store_options
+from cmsspark.cli.options import DayType, store_options
 from cmsspark.filesystems.storage import is_local, is_same_place, local_path
 from cmsspark.run import failure_report
+from cmsspark.settings.settings import load_settings
 from cmsspark.store.daily_state import DailyState, DayRecord, split_key
 from cmsspark.store.day_states import NO_RESULT, WORDS, Cell, cell, is_lost, table
 from cmsspark.store.job_index import JOBS
@@ -30,7 +31,7 @@ from cmsspark.store.run_history import Run, State
 @store_options
 def command(count: int, last: date | None, as_json: bool, fout: str | None, settings_file: str | None) -> None:
     """Show which days of which jobs are stored, published, failed or missing."""
-    settings = settings_of(settings_file)
+    settings = load_settings(settings_file)
     store = fout or settings.store
     # A run into another store says nothing about this one. Where there is no store, all that is known is shown.
     own_store = store if store and not (is_local(store) and not Path(local_path(store)).is_dir()) else None
@@ -84,7 +85,7 @@ def outside(stored: Mapping[str, Sequence[date]], span: Sequence[date]) -> list[
     lines = []
     for job, stored_days in stored.items():
         if job in JOBS and not JOBS[job].of_periods and (outer := [day for day in stored_days if day not in span]):
-            count = number_of(len(outer), "day")
+            count = pluralize(len(outer), "day")
             lines.append(f"{job}: also stored: {count}, {spans(outer)}; --to {outer[-1]} shows the last")
     return ["", *lines] if lines else []
 

@@ -9,10 +9,11 @@ import click
 
 from cmsspark.base.errors import DataError
 from cmsspark.base.periods import Interval, spans
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.base.text.progress_line import counted
-from cmsspark.cli.options import quiet_option, require_store, settings_of, store_options
-from cmsspark.store.stored_columns import existing_store, files_of
+from cmsspark.cli.options import quiet_option, require_store, store_options
+from cmsspark.settings.settings import load_settings
+from cmsspark.store.stored_columns import existing_store, open_store
 from cmsspark.store.verification import RunCheck, check_runs
 
 
@@ -26,9 +27,9 @@ def command(all_runs: bool, fout: str | None, settings_file: str | None) -> None
     Prints each damaged part with the command that makes its result again, and ends with 65 where there is one. Results
     of versions that wrote no checksums are listed; they cannot be checked.
     """
-    settings = settings_of(settings_file)
+    settings = load_settings(settings_file)
     store = require_store(fout, settings)
-    files = existing_store(files_of(store, "cmsspark verify", settings), store)
+    files = existing_store(open_store(store, "cmsspark verify", settings), store)
     verify(counted(check_runs(files, store, all_runs=all_runs), "verifying", None, "runs"), store)
 
 
@@ -45,10 +46,10 @@ def verify(checks: Iterable[RunCheck], store: str) -> None:
             unchecked.setdefault(table if table == check.job else f"{check.job}: {table}", set()).add(check.interval)
     for table, intervals in unchecked.items():
         click.echo(f"not checked, stored without checksums: {table} of {_when(intervals)}")
-    click.echo(f"checked {number_of(parts, 'part file')} of {number_of(runs, 'run')}, {size:,} bytes")
+    click.echo(f"checked {pluralize(parts, 'part file')} of {pluralize(runs, 'run')}, {size:,} bytes")
     if error_count:
         raise DataError(
-            f"{number_of(error_count, 'error')} in the stored results",
+            f"{pluralize(error_count, 'error')} in the stored results",
             where=store,
             next_step="run the commands above that make the damaged results again",
         )

@@ -16,10 +16,10 @@ from click.core import ParameterSource
 
 from cmsspark.base import clock
 from cmsspark.base.errors import InputMissing, NotReady, OutputError, UsageError
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.base.text.terminal import echo_table
 from cmsspark.cli.groups import CommandGroup
-from cmsspark.cli.options import settings_of
+from cmsspark.settings.settings import load_settings
 
 if TYPE_CHECKING:
     from cmsspark.apps.training.backend import Backend
@@ -100,7 +100,7 @@ def run_command(
     from cmsspark.apps.training.launch import brought_back, check, described_files, launch
     from cmsspark.apps.training.run_folder import RunFolder
 
-    state_dir = settings_of(settings_file).state_dir
+    state_dir = load_settings(settings_file).state_dir
     run = _run_of(script, arguments, state_dir, options)
     backend = _build_backend(run, options)
     source = check(run, backend)
@@ -229,7 +229,7 @@ def status_command(name: str | None, settings_file: str | None) -> None:
     """List runs, or show one with its workers."""
     from cmsspark.apps.training.run_folder import RunFolder, runs
 
-    base = settings_of(settings_file).state_dir / "training"
+    base = load_settings(settings_file).state_dir / "training"
     if name is None:
         rows = []
         for folder in runs(base):
@@ -261,7 +261,7 @@ def logs_command(name: str, worker: int | None, follow: bool, settings_file: str
     """Print the lines of all workers, each with the worker's name."""
     from cmsspark.apps.training.run_folder import ENDED, RunFolder
 
-    folder = RunFolder.find(settings_of(settings_file).state_dir / "training", name)
+    folder = RunFolder.find(load_settings(settings_file).state_dir / "training", name)
     if worker is not None and worker >= folder.record.workers:
         raise UsageError(f"workers of {name} are 0 to {folder.record.workers - 1}", found=str(worker))
     path = folder.merged_log if worker is None else folder.worker_log(worker)
@@ -285,7 +285,7 @@ def stop_command(name: str, settings_file: str | None) -> None:
     """Stop a run: its workers end, and what was made for it is removed."""
     from cmsspark.apps.training.run_folder import RunFolder
 
-    folder = RunFolder.find(settings_of(settings_file).state_dir / "training", name)
+    folder = RunFolder.find(load_settings(settings_file).state_dir / "training", name)
     state = folder.state()
     if state.state == "lost" and folder.record.backend == "k8s":
         _remove_lost(folder)
@@ -324,7 +324,7 @@ def fetch_command(name: str, target: Path, settings_file: str | None) -> None:
     from cmsspark.apps.training.launch import brought_back
     from cmsspark.apps.training.run_folder import RunFolder
 
-    folder = RunFolder.find(settings_of(settings_file).state_dir / "training", name)
+    folder = RunFolder.find(load_settings(settings_file).state_dir / "training", name)
     files = brought_back(folder)
     if not files:
         raise InputMissing(
@@ -341,7 +341,7 @@ def fetch_command(name: str, target: Path, settings_file: str | None) -> None:
         to = target.joinpath(*parts) if worker == "worker-0" else target / file
         to.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(folder.output / file, to)
-    click.echo(f"{number_of(len(files), 'file')} in {target}")
+    click.echo(f"{pluralize(len(files), 'file')} in {target}")
 
 
 @command.command("forget")
@@ -351,7 +351,7 @@ def forget_command(name: str, settings_file: str | None) -> None:
     """Remove the folder of a run that has ended: its logs and what its workers left."""
     from cmsspark.apps.training.run_folder import RunFolder
 
-    folder: RunFolder = RunFolder.find(settings_of(settings_file).state_dir / "training", name)
+    folder: RunFolder = RunFolder.find(load_settings(settings_file).state_dir / "training", name)
     if folder.state().state == "running":
         raise NotReady(f"{name} is running", next_step=f"cmsspark lab train stop {name}")
     folder.remove()

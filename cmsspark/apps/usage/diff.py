@@ -12,7 +12,8 @@ from cmsspark.base import dates
 from cmsspark.base.errors import UsageError
 from cmsspark.base.periods import Interval, Period, named
 from cmsspark.base.text.terminal import NOTHING, number, table, terminal_width, volume
-from cmsspark.cli.options import require_store, settings_of, store_options
+from cmsspark.cli.options import require_store, store_options
+from cmsspark.settings.settings import load_settings
 from cmsspark.sources.registry import STREAMS_OF_JOBS
 from cmsspark.store.job_index import Job, find_job
 
@@ -100,7 +101,7 @@ def command(
     if publish_impact and sides[0].interval != sides[1].interval:
         raise UsageError("documents of two days cannot be compared", next_step="give two runs of one day: DAY@RUN")
     schema = stored_table(job.tables[0])
-    store = require_store(fout, settings_of(settings_file))
+    store = require_store(fout, load_settings(settings_file))
     named_rows = [_rows(store, job.name, schema, side) for side in sides]
     names, rows = [name for name, _ in named_rows], [frame for _, frame in named_rows]
     apart = _jobs_apart(rows)
@@ -142,9 +143,9 @@ def _rows(store: str, job: str, schema: Table, side: Side) -> tuple[str, pl.Data
     import polars as pl
 
     from cmsspark.store import results
-    from cmsspark.store.stored_columns import files_of, table_rows
+    from cmsspark.store.stored_columns import open_store, table_rows
 
-    files = files_of(store, "cmsspark diff")
+    files = open_store(store, "cmsspark diff")
     if side.run is None:
         result = results.current(files, store, job, schema.name, side.interval)
     else:

@@ -18,9 +18,9 @@ from cmsspark.cli.options import (
     job_options,
     reading_options,
     require_store,
-    settings_of,
     with_sources,
 )
+from cmsspark.settings.settings import load_settings
 from cmsspark.sources.epochs import Epochs
 from cmsspark.sources.registry import JOB_TABLES, SITE_PAIRS, STREAMS, STREAMS_NAMING_READERS, STREAMS_OF_JOBS
 from cmsspark.store.job_index import Job
@@ -79,7 +79,7 @@ def make_command(job: Job) -> click.Command:
         from cmsspark.run import run_report
         from cmsspark.run.log_day import run
 
-        settings = settings_of(settings_file)
+        settings = load_settings(settings_file)
         request = day_request(job, options, settings, require_store(fout, settings))
 
         def work() -> CurrentTable:

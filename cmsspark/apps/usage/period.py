@@ -15,16 +15,17 @@ from cmsspark.base import periods as calendar
 from cmsspark.base.periods import Period, spans
 from cmsspark.base.schemas import stored_table
 from cmsspark.cli.job_output import output_options, print_outcome
-from cmsspark.cli.options import require_store, settings_of, store_options
+from cmsspark.cli.options import require_store, store_options
 from cmsspark.cli.period_options import needed, period_options
 from cmsspark.filesystems.storage import join
 from cmsspark.run.period_run import store_period
 from cmsspark.run.run_context import running
 from cmsspark.run.run_report import write_page
+from cmsspark.settings.settings import load_settings
 from cmsspark.sources.registry import SITE_PAIRS, STREAMS_NAMING_READERS
 from cmsspark.store import results, stored_days
 from cmsspark.store.job_index import JOBS
-from cmsspark.store.stored_columns import files_of, table_rows
+from cmsspark.store.stored_columns import open_store, table_rows
 from cmsspark.store.stored_days import StoredDays
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class PeriodResult:
 def command(
     period: Period | None, allow_missing: bool, fout: str | None, settings_file: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    settings, interval = settings_of(settings_file), needed(period)
+    settings, interval = load_settings(settings_file), needed(period)
     store = require_store(fout, settings)
     print_outcome(NAME, interval, as_json, lambda: run(interval, store, settings, allow_missing=allow_missing))
 
@@ -75,7 +76,7 @@ def run(
     NotReady (75), OutputError (73).
     """
     with running(settings, fout, NAME, period, log) as run_context:
-        files = files_of(fout, f"cmsspark {NAME}")
+        files = open_store(fout, f"cmsspark {NAME}")
         run_context.lock(files)
         days = stored_days.find_days(files, fout, period)
         days.check(allow_missing=allow_missing)

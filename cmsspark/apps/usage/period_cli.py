@@ -12,8 +12,9 @@ from cmsspark.apps.usage.period_view import ViewRequest, make_view
 from cmsspark.base.errors import UsageError
 from cmsspark.base.periods import Period
 from cmsspark.cli.job_output import output_options, print_outcome
-from cmsspark.cli.options import require_store, settings_of, store_options
+from cmsspark.cli.options import require_store, store_options
 from cmsspark.cli.period_options import needed, period_options
+from cmsspark.settings.settings import load_settings
 
 #: Options of a view → their parameters.
 _KEYS: Final = {"out": "out", "views": "views_file", "run-missing": "run_missing", "root": "root"}
@@ -47,7 +48,7 @@ def command(
     if is_list and (name is not None or period is not None):
         raise UsageError("--list takes no period and no view", next_step="cmsspark period --list")
     if is_list:
-        echo_periods(settings_of(settings_file), fout, as_json)
+        echo_periods(load_settings(settings_file), fout, as_json)
     elif name is not None:
         make_view(
             ViewRequest(
@@ -56,7 +57,7 @@ def command(
             )
         )  # fmt: skip
     else:
-        settings, chosen = settings_of(settings_file), needed(period)
+        settings, chosen = load_settings(settings_file), needed(period)
         store = require_store(fout, settings)
         print_outcome(
             period_job.NAME, chosen, as_json,

@@ -12,7 +12,7 @@ from cmsspark.base.schemas import stored_table
 from cmsspark.cli.options import require_store
 from cmsspark.filesystems.storage import Files
 from cmsspark.store import results
-from cmsspark.store.stored_columns import files_of
+from cmsspark.store.stored_columns import open_store
 from cmsspark.store.stored_days import CurrentRuns, stale, stored_periods
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def echo_periods(settings: Settings, fout: str | None, as_json: bool) -> None:
     from cmsspark.base.text.terminal import echo_table
 
     store = require_store(fout, settings)
-    files = files_of(store, "cmsspark period --list", settings)
+    files = open_store(store, "cmsspark period --list", settings)
     runs = CurrentRuns(files, store)
     periods = [_as_dict(files, store, period, runs) for period in stored_periods(files, store, "period")]
     if as_json:
@@ -43,7 +43,7 @@ def echo_periods(settings: Settings, fout: str | None, as_json: bool) -> None:
 def _as_dict(files: Files, fout: str, period: Period, runs: CurrentRuns) -> dict[str, Any]:
     table = "period_aggregation"
     manifest = results.current(files, fout, "period", table, period).manifest
-    changed = stale(manifest, runs.of(period))
+    changed = stale(manifest, runs.find(period))
     if manifest.tables[table].schema != stored_table(table).fingerprint():
         changed.append("the schema has changed")
     return {

@@ -19,13 +19,14 @@ from cmsspark.apps.usage.view_rows import rows_of
 from cmsspark.base import dates
 from cmsspark.base.errors import InputMissing, NotReady, UsageError
 from cmsspark.base.periods import Period
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.base.text.spelling import suggestion
 from cmsspark.base.text.terminal import echo_table, hanging, terminal_width, volume
-from cmsspark.cli.options import require_store, settings_of
+from cmsspark.cli.options import require_store
 from cmsspark.cli.output_files import write_file
+from cmsspark.settings.settings import load_settings
 from cmsspark.store import stored_days
-from cmsspark.store.stored_columns import files_of
+from cmsspark.store.stored_columns import open_store
 from cmsspark.store.stored_days import StoredDays
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def echo_views(views_file: str | None) -> None:
 def make_view(request: ViewRequest) -> None:
     """Make and print the view of a period; without a period of the last whole week or month."""
     began = time.monotonic()
-    settings = settings_of(request.settings_file)
+    settings = load_settings(request.settings_file)
     if not request.name:
         echo_views(request.views_file or settings.views)
         return
@@ -75,7 +76,7 @@ def make_view(request: ViewRequest) -> None:
             f"--out must end in {', '.join(_WRITERS)}", found=out, next_step="the ending chooses the format"
         )
     store = require_store(request.fout, settings)
-    files = files_of(store, "cmsspark period --view", settings)
+    files = open_store(store, "cmsspark period --view", settings)
     chosen = request.period or view.last(dates.today())
     stored = stored_days.find_days(files, store, chosen)
     if request.run_missing and stored.missing:
@@ -92,7 +93,7 @@ def make_view(request: ViewRequest) -> None:
     elif not out:
         _print(rows, view, request.top)
     seconds = time.monotonic() - began
-    summary = f"{number_of(rows.height, 'row')} from {number_of(len(stored.partials), 'day')} in {seconds:.2f} s"
+    summary = f"{pluralize(rows.height, 'row')} from {pluralize(len(stored.partials), 'day')} in {seconds:.2f} s"
     click.echo(f"{view.name} of {chosen}: {summary}", err=True)
 
 

@@ -14,13 +14,14 @@ from cmsspark.base.errors import UsageError
 from cmsspark.base.periods import Period
 from cmsspark.base.schemas import stored_table
 from cmsspark.cli.job_output import output_options, print_outcome
-from cmsspark.cli.options import require_store, settings_of, store_options
+from cmsspark.cli.options import require_store, store_options
 from cmsspark.cli.period_options import needed, period_options
 from cmsspark.run.period_run import store_period
 from cmsspark.run.run_context import running
+from cmsspark.settings.settings import load_settings
 from cmsspark.store import results, stored_days
 from cmsspark.store.job_index import JOBS
-from cmsspark.store.stored_columns import files_of
+from cmsspark.store.stored_columns import open_store
 from cmsspark.store.stored_days import StoredDays
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def command(
     period: Period | None, names: tuple[str, ...], views_file: str | None, allow_missing: bool, fout: str | None,
     settings_file: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    settings, interval = settings_of(settings_file), needed(period)
+    settings, interval = load_settings(settings_file), needed(period)
     store = require_store(fout, settings)
     views = chosen(load_views(views_file or settings.views), names)
     print_outcome(NAME, interval, as_json, lambda: run(interval, store, settings, views, allow_missing=allow_missing))
@@ -72,7 +73,7 @@ def run(
     NotReady (75), OutputError (73).
     """
     with running(settings, fout, NAME, period, log) as run_context:
-        files = files_of(fout, f"cmsspark {NAME}", settings)
+        files = open_store(fout, f"cmsspark {NAME}", settings)
         run_context.lock(files)
         days = stored_days.find_days(files, fout, period)
         days.check(allow_missing=allow_missing)

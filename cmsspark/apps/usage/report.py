@@ -12,14 +12,15 @@ from cmsspark.apps.usage.report_site import write_site
 from cmsspark.base.errors import Exit, InputMissing, OutputError, UsageError
 from cmsspark.base.periods import Interval, Period, first_day
 from cmsspark.base.text.readable import encodable, json_text
-from cmsspark.cli.options import require_store, settings_of, store_options
+from cmsspark.cli.options import require_store, store_options
 from cmsspark.cli.period_options import needed_when, optional_when_options
 from cmsspark.pages.text import text
 from cmsspark.run.run_report import of_run, page_of_run
+from cmsspark.settings.settings import load_settings
 from cmsspark.store import results
 from cmsspark.store.daily_state import DailyState
 from cmsspark.store.job_index import job_of_table
-from cmsspark.store.stored_columns import files_of
+from cmsspark.store.stored_columns import open_store
 
 if TYPE_CHECKING:
     from cmsspark.settings.settings import Settings
@@ -48,7 +49,7 @@ def command(
     remote and cpu; event_counts, drawn alone, has the events of the C-RSG report. A site needs no server program: any
     web folder does. Exits with 65 if a join lost or duplicated rows.
     """
-    settings = settings_of(settings_file)
+    settings = load_settings(settings_file)
     store = require_store(fout, settings)
     if site is not None:
         if when is not None or table or html or pictures:
@@ -71,7 +72,7 @@ def _report(
     """Write or print the report of a day or period; the exit code is 65 if a join lost or duplicated rows."""
     table = table or ("period_aggregation" if isinstance(interval, Period) else "data_aggregation")
     job = job_of_table(table)
-    files = files_of(store, "cmsspark report", settings)
+    files = open_store(store, "cmsspark report", settings)
     name = table if table in job.tables else job.name
     try:
         stored = (

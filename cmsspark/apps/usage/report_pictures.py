@@ -18,7 +18,7 @@ from cmsspark.pages.png import png
 from cmsspark.pages.svg import standalone
 from cmsspark.store import results
 from cmsspark.store.job_index import job_of_table
-from cmsspark.store.stored_columns import files_of, table_rows
+from cmsspark.store.stored_columns import open_store, table_rows
 
 if TYPE_CHECKING:
     from cmsspark.filesystems.storage import Files
@@ -38,7 +38,7 @@ def write_pictures(
     since: str | None = None,
 ) -> Iterator[Path]:  # fmt: skip
     """Write the pictures of a stored day or period, and yield their paths. Raises UsageError (2), OutputError (73)."""
-    files = files_of(store, "cmsspark report", settings)
+    files = open_store(store, "cmsspark report", settings)
     if EVENT_COUNTS in names:
         for picture in _event_counts(files, store, names, interval, since):
             yield from _written(picture, interval, folder, fmt)

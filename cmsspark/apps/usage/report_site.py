@@ -23,7 +23,7 @@ from cmsspark.pages.site_index import SiteEntry, Verdict, judge_day, site_index
 from cmsspark.run.run_report import page_of_run
 from cmsspark.store import contents, results
 from cmsspark.store.job_index import JOBS, Job
-from cmsspark.store.stored_columns import files_of
+from cmsspark.store.stored_columns import open_store
 
 if TYPE_CHECKING:
     from cmsspark.settings.settings import Settings
@@ -47,7 +47,7 @@ def write_site(settings: Settings, store: str, out: Path) -> None:
 
     A page is written again only where its run is another one; pages of before stay.
     """
-    files = files_of(store, "cmsspark report --site", settings)
+    files = open_store(store, "cmsspark report --site", settings)
     pages = [page for job in _FOLDERS for page in _job_pages(files, store, JOBS[job], out)]
     if not pages:
         next_step = "run_spark data_aggregation --date DAY"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 
-def number_of(number: int, noun: str, plural: str = "") -> str:
+def pluralize(number: int, noun: str, plural: str = "") -> str:
     """``number`` with commas and its noun, in the singular for one. ``plural``: where it is not the noun with an s.
 
     Example:
-        >>> number_of(1, "day"), number_of(1204, "file"), number_of(2, "replica of a day", "replicas of a day")
+        >>> pluralize(1, "day"), pluralize(1204, "file"), pluralize(2, "replica of a day", "replicas of a day")
         ('1 day', '1,204 files', '2 replicas of a day')
     """
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"

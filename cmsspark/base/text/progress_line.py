@@ -148,7 +148,12 @@ def _volume(size: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """``0:12``, ``3:40`` or ``1:02:09``."""
+    """``0:12``, ``3:40`` or ``1:02:09``.
+
+    Example:
+        >>> duration(12), duration(3_729)
+        ('0:12', '1:02:09')
+    """
     rounded = max(0, round(seconds))
     hours, minutes = rounded // 3600, rounded // 60
     return f"{hours}:{minutes % 60:02d}:{rounded % 60:02d}" if hours else f"{minutes}:{rounded % 60:02d}"

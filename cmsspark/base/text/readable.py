@@ -15,6 +15,10 @@ def readable(text: str, *, lines: bool = True) -> str:
     """Return the text with unprintable characters, such as terminal control codes, escaped as ``\\xff`` or ``\\ud800``.
 
     With ``lines``, newlines and tabs are kept.
+
+    Example:
+        >>> print(readable("/store/\\x1b[31mred.root"))
+        /store/\\x1b[31mred.root
     """
     if not lines:
         return "".join(letter if letter.isprintable() else _escaped(letter) for letter in text)

@@ -24,7 +24,12 @@ def closest(name: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
 
 
 def suggestion(name: str, names: Iterable[str], cutoff: float = 0.6) -> str:
-    """``did you mean data_aggregation?``, or an empty text."""
+    """``did you mean data_aggregation?``, or an empty text.
+
+    Example:
+        >>> suggestion("--fuot", ["--fout", "--date"])
+        'did you mean --fout?'
+    """
     match = closest(name, names, cutoff)
     return f"did you mean {match}?" if match else ""
 

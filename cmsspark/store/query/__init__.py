@@ -33,5 +33,5 @@ The interface for commands, notebooks and web pages::
 - One ``Database`` serves many threads; each query has its own cursor. Errors are those of :mod:`cmsspark.base.errors`:
   UsageError (2) for a wrong query, NotAllowed (77) for files, NotReady (75) after ``max_seconds``, DataError (65) for a
   damaged day, which other days' queries do not notice, InputMissing (66) for a store that is gone.
-- For a store on HDFS or S3 give ``files`` (:func:`cmsspark.store.stored_columns.files_of`).
+- For a store on HDFS or S3 give ``files`` (:func:`cmsspark.store.stored_columns.open_store`).
 """

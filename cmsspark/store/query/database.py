@@ -162,7 +162,8 @@ class Database:
                     is_changed = True
                     for table in job.tables:
                         if table in self._jobs_by_table:
-                            self._system.put(folder_name(job, table), stored_table(table), self._parts.of(job, table))
+                            intervals = self._parts.intervals(job, table)
+                            self._system.put(folder_name(job, table), stored_table(table), intervals)
                 self._refreshed[job.name] = now
             if is_changed:
                 self._system.put_rows(days_schema(), days_columns(list(self._all_stored())))
@@ -174,14 +175,14 @@ class Database:
         self.refresh([name])
         with self._lock:
             jobs = [job for job in self._jobs_by_table[name] if job_name in ("", job.name)]
-            return [interval for job in jobs for interval in self._parts.of(job, name)]
+            return [interval for job in jobs for interval in self._parts.intervals(job, name)]
 
     def stored_by_view(self) -> dict[str, list[StoredInterval]]:
         """Return the stored days or periods of each of :attr:`views`."""
         self.refresh()
         with self._lock:
             stored = {
-                folder_name(job, name): self._parts.of(job, name)
+                folder_name(job, name): self._parts.intervals(job, name)
                 for name, jobs in self._jobs_by_table.items()
                 for job in jobs
             }
@@ -232,7 +233,7 @@ class Database:
     def _all_stored(self) -> Iterator[StoredInterval]:
         for name, jobs in self._jobs_by_table.items():
             for job in jobs:
-                yield from self._parts.of(job, name)
+                yield from self._parts.intervals(job, name)
 
     def _run(
         self,

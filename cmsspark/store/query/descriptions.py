@@ -8,7 +8,7 @@ from datetime import date
 from typing import TYPE_CHECKING, Final, Protocol
 
 from cmsspark.base.schemas import Column, Table
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.store.query.stored_parts import StoredInterval
 from cmsspark.store.query.table_views import DAYS
 
@@ -105,5 +105,5 @@ def _days_text(intervals: Sequence[StoredInterval]) -> str:
     if not intervals:
         return "Nothing of it is stored."
     is_day = isinstance(intervals[0].interval, date)
-    count = number_of(len({interval.interval for interval in intervals}), "day" if is_day else "period")
+    count = pluralize(len({interval.interval for interval in intervals}), "day" if is_day else "period")
     return f"Stored: {count}, {_first(intervals)} to {_last(intervals)}."

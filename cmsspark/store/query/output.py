@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from cmsspark.base.errors import OutputError, UsageError
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.base.text.readable import readable
 from cmsspark.base.text.terminal import echo_table
 from cmsspark.store.query.cell_values import to_cell, to_json, to_text
@@ -44,7 +44,7 @@ def echo_result(result: QueryResult) -> None:
 def summary(result: QueryResult) -> str:
     """``12 rows in 0.05 s``, and whether there are more."""
     count = result.table.num_rows
-    rows = f"{'the first ' if result.is_truncated else ''}{number_of(count, 'row')}"
+    rows = f"{'the first ' if result.is_truncated else ''}{pluralize(count, 'row')}"
     more = "; --rows, --csv or -o FILE gives more" if result.is_truncated else ""
     return f"{rows} in {result.seconds:.2f} s{more}"
 

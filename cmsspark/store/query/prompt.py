@@ -13,7 +13,7 @@ import click
 
 from cmsspark.base import errors
 from cmsspark.base.errors import CmssparkError
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.store.query import output
 from cmsspark.store.query.database import Database
 
@@ -43,7 +43,7 @@ class Prompt:
         """Read and answer. An error of a statement does not end the prompt."""
         self._read_history()
         stored = self.database.days()
-        count = number_of(len(stored), "day")
+        count = pluralize(len(stored), "day")
         span = f"{count}, {stored[0]} to {stored[-1]}" if stored else "no day of data_aggregation is stored"
         click.echo(f"{self.database.fout}: {span}. `.help` explains the prompt.", err=True)
         try:

@@ -149,7 +149,7 @@ class StoredParts:
             self._runs[job.name] = _with_reasons(runs)
         return not is_same
 
-    def of(self, job: Job, table: str) -> list[StoredInterval]:
+    def intervals(self, job: Job, table: str) -> list[StoredInterval]:
         """Return the stored intervals of a table, oldest first, as the last refresh found them."""
         runs = self._runs.get(job.name, {})
         stored = (run.tables[table] for run in runs.values() if table in run.tables)
@@ -256,7 +256,7 @@ def tables() -> dict[str, tuple[Job, ...]]:
 
     Example:
         >>> list(tables())[:3]
-        ['data_aggregation', 'partials', 'crab_partials']
+        ['data_aggregation', 'partials', 'site_pairs']
         >>> [job.name for job in tables()["condor_ids"]]
         ['data_aggregation', 'dbs_condor']
     """

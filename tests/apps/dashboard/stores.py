@@ -75,7 +75,7 @@ def pair_rows(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     for row in (row for row in rows if row["stream"] == "aaa"):
         readers = [*(site for site in SITES if site != "unknown"), None]
         source = None if row["site_name"] == "unknown" else row["site_name"]
-        key = (DERIVED["data_tier"].of(row["dataset_name"]), readers[row["nacc"] % len(readers)], source)
+        key = (DERIVED["data_tier"].derive(row["dataset_name"]), readers[row["nacc"] % len(readers)], source)
         names = dict(zip(("data_tier", "reader_site", "source_site"), key, strict=True))
         pair = pairs.setdefault(key, {"day": row["day"], "stream": "aaa", **names, "timestamp": 0, "nacc": 0,
                                       "remote_nacc": None, "read_bytes": 0})  # fmt: skip
@@ -108,7 +108,7 @@ def store_table(store: Path, name: str, day: date, rows: Sequence[dict[str, Any]
 def _derived(names: Sequence[str], row: dict[str, Any]) -> dict[str, Any]:
     for column, rule in DERIVED.items():
         if column in names and column not in row and row.get(rule.source) is not None:
-            row[column] = rule.of(row[rule.source])
+            row[column] = rule.derive(row[rule.source])
     return row
 
 
@@ -136,7 +136,7 @@ def usage_rows(replicas: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """``site_tier_usage`` of some replicas."""
     groups: dict[tuple[str, str, str | None], list[dict[str, Any]]] = {}
     for row in replicas:
-        tier = DERIVED["data_tier"].of(row["dataset_name"])
+        tier = DERIVED["data_tier"].derive(row["dataset_name"])
         groups.setdefault((row["site_name"].split("_")[0], row["kind"], tier), []).append(row)
     return [
         {

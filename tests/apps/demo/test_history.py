@@ -22,7 +22,7 @@ from cmsspark.store.query.database import Database
 from tests.run.partial_days import counted
 
 KEY = Pseudonyms(b"x" * 32)
-HISTORY = History(KEY.of, rows=300, datasets=50, people=8)
+HISTORY = History(KEY.pseudonym, rows=300, datasets=50, people=8)
 DAY = date(2026, 1, 5)
 MEASURES = ("nacc", "distinct_users", "remote_nacc", "read_bytes", "cpu_time", "wc_time")
 
@@ -30,7 +30,7 @@ MEASURES = ("nacc", "distinct_users", "remote_nacc", "read_bytes", "cpu_time", "
 def test_a_day_is_the_same_each_time_and_each_key_stands_once() -> None:
     schema = stored_table("partials")
     rows = HISTORY.partials(DAY, schema)
-    assert rows.equals(History(KEY.of, rows=300, datasets=50, people=8).partials(DAY, schema))
+    assert rows.equals(History(KEY.pseudonym, rows=300, datasets=50, people=8).partials(DAY, schema))
     assert not rows.equals(HISTORY.partials(DAY + timedelta(days=1), schema))
     made = rows.to_pylist()
     assert len({tuple(row[key] for key in (*KEYS, "user")) for row in made}) == len(made) == 300

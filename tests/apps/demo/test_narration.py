@@ -21,7 +21,7 @@ from cmsspark.store.query.database import Database
 
 KEY = Pseudonyms(b"x" * 32)
 DAY = date(2026, 1, 15)
-COUNTED = History(KEY.of, rows=600, datasets=60, people=12)
+COUNTED = History(KEY.pseudonym, rows=600, datasets=60, people=12)
 SCHEMA = stored_table("partials")
 
 
@@ -143,7 +143,7 @@ def test_a_long_past_is_made_by_processes_and_ends_with_a_day_of_its_size(
 
 
 def test_processes_make_the_same_days_as_one(tmp_path: Path) -> None:
-    history = History(KEY.of, rows=100, datasets=20, people=5)
+    history = History(KEY.pseudonym, rows=100, datasets=20, people=5)
     span = [DAY - timedelta(days=back) for back in range(8)]
     for name, processes in (("one", 1), ("two", 2)):
         assert store_history(history, str(tmp_path / name), span, KEY.key_id, processes=processes) == 8

@@ -100,7 +100,7 @@ def test_errors_of_a_model_of_another_file_system_name_its_location(
 ) -> None:
     weeks = Weeks(made_series(), Label(10))
     version = saved.save(tmp_path / "models", weeks, saved.train(weeks, "average"), [], 0)
-    monkeypatch.setattr(stored_columns, "files_of", lambda *_: FarFiles(str(tmp_path)))
+    monkeypatch.setattr(stored_columns, "open_store", lambda *_: FarFiles(str(tmp_path)))
     found = saved.find(f"{FAR}/models")
     assert found is not None and found.version == version.name
     with pytest.raises(errors.DataError, match="knows days") as caught:

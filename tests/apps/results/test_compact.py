@@ -126,9 +126,9 @@ def test_periods_of_a_compacted_day_are_up_to_date(store: Path) -> None:
     class Week:
         days = (DAY,)
 
-    before = CurrentRuns(LocalFiles(), str(store)).of(Week())  # type: ignore[arg-type]
+    before = CurrentRuns(LocalFiles(), str(store)).find(Week())  # type: ignore[arg-type]
     output_of(store)
-    assert CurrentRuns(LocalFiles(), str(store)).of(Week()) == before == {DAY: "r1"}  # type: ignore[arg-type]
+    assert CurrentRuns(LocalFiles(), str(store)).find(Week()) == before == {DAY: "r1"}  # type: ignore[arg-type]
 
 
 def test_a_run_compacted_twice_still_names_the_run_that_made_its_rows(store: Path) -> None:

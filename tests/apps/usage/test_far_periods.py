@@ -77,7 +77,7 @@ def test_on_hadoop_s_files_a_period_is_read_stored_and_published_with_the_same_c
     done = job.run(WEEK, there, load_settings(), log=lambda text: None)
     assert done.path.startswith(there)
     (far_run,) = (far / "period" / "2026-W01" / "runs").iterdir()
-    assert rows_of(results.CurrentTable(str(far_run), Manifest.of({}))) == rows_of(run(near))
+    assert rows_of(results.CurrentTable(str(far_run), Manifest.from_dict({}))) == rows_of(run(near))
     for place in (there, str(near)):
         output_of("publish", "--week", "2026-W01", "--spool", str(tmp_path / place[-4:]), "--fout", place)
         assert "2026-W01" in output_of("period", "--list", "--fout", place)

@@ -116,7 +116,7 @@ def test_a_page_that_cannot_be_written_fails_no_run(place: Place) -> None:
     folder = run_folder(place)
     (folder / PAGE).unlink()
     (folder / PAGE).mkdir()
-    stored = CurrentTable(str(folder), Manifest.of(place.manifest("data_aggregation")))
+    stored = CurrentTable(str(folder), Manifest.from_dict(place.manifest("data_aggregation")))
     lines: list[str] = []
     write_page(place.fout, "data_aggregation", stored, lines.append)
     (warning,) = lines

@@ -10,7 +10,7 @@ from cmsspark.apps.demo.history_2015 import History
 from cmsspark.settings.pseudonyms import Pseudonyms
 
 KEY = Pseudonyms(b"x" * 32)
-HISTORY = History(KEY.of, rows=300, datasets=50, people=8)
+HISTORY = History(KEY.pseudonym, rows=300, datasets=50, people=8)
 FIRST = date(2026, 1, 5)
 
 

@@ -24,7 +24,7 @@ from cmsspark.apps.dashboard.widgets import (
 )
 from cmsspark.base.errors import InputMissing
 from cmsspark.base.names import KINDS
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 
 _COLUMNS: Final = (
     Column("site_tier", "Site tier"),
@@ -55,7 +55,7 @@ def view(request: PageRequest) -> Content:
     day = day_parameter(request.parameters, "day", every[-1])
     if day not in every:
         raise InputMissing(
-            f"no replicas are stored for {day}", found=f"{every[0]} to {every[-1]}, {number_of(len(every), 'day')}"
+            f"no replicas are stored for {day}", found=f"{every[0]} to {every[-1]}, {pluralize(len(every), 'day')}"
         )
     kind = choice_parameter(request.parameters, "kind", ["all", *KINDS], "all")
     tier = text_parameter(request.parameters, "site_tier")

@@ -29,7 +29,7 @@ from cmsspark.apps.dashboard.widgets import (
     si,
 )
 from cmsspark.base.errors import CmssparkError, InputMissing
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 
 _USE: Final = (
     Column("nacc", "Accesses", "count"),
@@ -122,7 +122,7 @@ def _holdings(replicas: Table) -> list[Figure]:
     for row in replicas.rows:
         kinds.setdefault(row[1], []).append(row[2] or 0)
     return [
-        Figure(f"On {kind}", si(sum(sizes), "B"), f"{sum(sizes):,} B", number_of(len(sizes), "site"))
+        Figure(f"On {kind}", si(sum(sizes), "B"), f"{sum(sizes):,} B", pluralize(len(sizes), "site"))
         for kind, sizes in sorted(kinds.items())
     ]
 

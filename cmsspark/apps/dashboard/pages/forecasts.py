@@ -22,7 +22,7 @@ from cmsspark.apps.dashboard.widgets import (
     shown,
 )
 from cmsspark.base.errors import InputMissing
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 
 _SHOWN: Final = 25
 _STRATA: Final = ("all", "active", "dormant", "new")
@@ -104,7 +104,7 @@ def view(request: PageRequest) -> Content:
     day = day_parameter(request.parameters, "day", days[-1])
     if day not in days:
         raise InputMissing(
-            f"no forecast is stored for {day}", found=f"{days[0]} to {days[-1]}, {number_of(len(days), 'forecast')}"
+            f"no forecast is stored for {day}", found=f"{days[0]} to {days[-1]}, {pluralize(len(days), 'forecast')}"
         )
     stratum = choice_parameter(request.parameters, "stratum", _STRATA, "all")
     chosen = _Chosen(day, stratum, by_site, request.parameters.get("site", "") if by_site else "")

@@ -31,7 +31,7 @@ from cmsspark.apps.dashboard.widgets import (
 from cmsspark.base.clock import to_second
 from cmsspark.base.errors import CmssparkError
 from cmsspark.base.names import KINDS
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 
 T = TypeVar("T")
 _WEEKS: Final = 12
@@ -115,7 +115,7 @@ def _site_view(request: PageRequest, chosen: Selection, site: str, controls: lis
             *(_optional(notes, "Pairs of sites", lambda: site_pairs.site_sections(request, chosen, site)) or []),
             *([forecast] if forecast is not None else []),
             Section(
-                f"Replicas there that nobody read for {number_of(weeks, 'week')}",
+                f"Replicas there that nobody read for {pluralize(weeks, 'week')}",
                 _unused(request, site, weeks, kind, notes),
             ),
         ],

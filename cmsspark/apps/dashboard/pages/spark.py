@@ -9,7 +9,7 @@ from cmsspark.apps.dashboard.run_measures import RunView
 from cmsspark.apps.dashboard.selection import choice_parameter
 from cmsspark.apps.dashboard.widgets import Column, Content, Control, Note, Section, Table, shown
 from cmsspark.base.clock import to_second
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.store.run_exceptions import find_exception
 
 
@@ -39,7 +39,7 @@ def _exception(run: RunView) -> list[Note]:
     exception = find_exception(run.measured) if run.measured is not None else None
     if exception is None:
         return []
-    tasks = f" ({number_of(exception.tasks, 'task')})" if exception.tasks else ""
+    tasks = f" ({pluralize(exception.tasks, 'task')})" if exception.tasks else ""
     trace = f"; cmsspark show {run.measured.run} --trace has the whole trace" if run.measured is not None else ""
     return [Note(shown(f"Exception: {exception.line}{tasks}{trace}"), "bad")]
 

@@ -8,7 +8,7 @@ from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.apps.dashboard.query_process import Query
 from cmsspark.apps.dashboard.widgets import Column, Content, Control, Fold, Kind, Note, Section, Table, shown
 from cmsspark.base.errors import CmssparkError, UsageError
-from cmsspark.base.text.plurals import number_of
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.store.query.database import QueryResult
 from cmsspark.store.query.table_views import DAYS
 
@@ -110,7 +110,7 @@ def _tables(request: PageRequest) -> list[Section]:
     for table in request.database.tables:
         rows = [(column.name, column.type, column.about) for column in table.columns]
         count, newest = days.get(table.name, (0, ""))
-        note = f"{number_of(count, 'day or period', 'days and periods')}, newest {newest}" if count else ""
+        note = f"{pluralize(count, 'day or period', 'days and periods')}, newest {newest}" if count else ""
         is_stored = bool(count) or table.name == DAYS
         content = Table(f"columns_{table.name}", columns, rows, f"Columns of {table.name}", limit=len(rows))
         folds[is_stored].append(Fold(table.name, [content], note or "all stored days and periods" * is_stored))
