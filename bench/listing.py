@@ -98,7 +98,7 @@ def make_files(cluster: Cluster, folder: str, count: int) -> None:
 
 def measure(cluster: Cluster, count: int) -> list[dict[str, Any]]:
     """Measure a folder of so many files."""
-    from cmsspark.engines.explicit_files import read_exact_files
+    from cmsspark.engines.explicit_files import read_explicit_files
     from cmsspark.engines.scan import set_sizes
     from cmsspark.engines.session import session
     from cmsspark.filesystems.hadoop import HadoopFiles
@@ -122,7 +122,7 @@ def measure(cluster: Cluster, count: int) -> list[dict[str, Any]]:
         assert digest({"": data_files(files, folder).files}) == before
     with measured(cluster, "plan in Spark", results):
         set_sizes(spark, 0, count)
-        rows = read_exact_files(spark, "text", [file.path for file in listed], lineSep="\n")
+        rows = read_explicit_files(spark, "text", [file.path for file in listed], lineSep="\n")
         partitions = rows.rdd.getNumPartitions()
     print(f"{partitions} tasks", flush=True)
     spark.stop()

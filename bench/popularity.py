@@ -2,8 +2,8 @@
 
 ``python -m bench.popularity`` from the top of a checkout. Makes half a year of days once (seeded, in --store), then
 runs the chain: accesses → partials → dataset-days → dataset-weeks → samples → model → predictions. With --windows it
-predicts one, two and three weeks ahead with the same model. The past is made up: its seconds and rows are measurements,
-its precision is not one of CMS.
+predicts one, two and three weeks ahead with the same model. The past is simulated: its seconds and rows are
+measurements, its precision is not one of CMS.
 """
 
 from __future__ import annotations

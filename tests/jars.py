@@ -64,7 +64,7 @@ class JarSet:
     def fetch(self, target: Path) -> None:
         """Have Maven copy each part's jars."""
         if shutil.which("mvn") is None:
-            raise SystemExit("Maven is wanted\n  next: sudo apt-get install maven")
+            raise SystemExit("Maven is missing\n  next: sudo apt-get install maven")
         for part, further in self.parts.items():
             words = ["mvn", "-q", "-B", "-f", str(self.home / f"{part}.pom.xml"), "dependency:copy-dependencies"]
             words += ["-DincludeScope=runtime", f"-DoutputDirectory={target / part}"]

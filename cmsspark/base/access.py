@@ -84,7 +84,7 @@ class Quarantined(NamedTuple):
         }
 
 
-class EndedJob(NamedTuple):
+class HtcondorJob(NamedTuple):
     """A record of a job that ended, after the rules for sites, users and apps (rules 29 to 33).
 
     Several records may be of one job: :mod:`cmsspark.counting.htcondor_jobs` decides which of them counts.
@@ -162,7 +162,7 @@ class AccessBatch:
     content_bytes: int = 0
     write_only: int = 0
     no_lfn: int = 0
-    #: Records of jobs that ended (:class:`EndedJob`), or the records of a feed; a stream has either accesses or these.
+    #: Jobs that ended (:class:`HtcondorJob`), or the records of a feed; a stream has either accesses or these.
     jobs: list[Any] = field(default_factory=list)
     #: The 12-minute windows of the day with a record, as bits (rule 54).
     windows: int = 0

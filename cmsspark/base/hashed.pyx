@@ -39,7 +39,7 @@ def hashes_of_texts(text_ends, text_content, uint64_t seed):
 
 
 def find_pairs(wanted_hashes, index_hashes, index_pairs, index_starts, int bits, int32_t not_there):
-    """The pair (int32) of each hash (uint64) that is wanted, ``not_there`` where the index has it not.
+    """The pair (int32) of each given hash (uint64), ``not_there`` where the index has it not.
 
     ``index_hashes`` (uint64) ascend, each with its ``index_pairs`` (int32); those whose first ``bits`` bits are ``n`` begin
     at ``index_starts[n]`` (uint32). Raises ValueError where the types or lengths do not fit each other, or a look-up would

@@ -16,7 +16,7 @@ cdef class Memory:
         PyObject_GetBuffer(source, &self.view, PyBUF_FORMAT | PyBUF_ND)
         letters = "B" if self.view.format == NULL else (<bytes>self.view.format).decode()
         if self.view.ndim != 1 or letters not in formats:
-            raise ValueError(f"one row of {formats} is wanted, not {self.view.ndim} of {letters}")
+            raise ValueError(f"expected one row of {formats}, not {self.view.ndim} of {letters}")
         self.count = self.view.shape[0]
 
     def __dealloc__(self):

@@ -19,7 +19,7 @@ from cmsspark.base import clock
 
 VARIABLE: Final = "CMSSPARK_MEASURED"
 FILE: Final = "reported.jsonl"
-#: The counters of a job while it runs. Where they are wanted, run_spark makes the file, empty, before the job starts.
+#: The counters of a job while it runs. To have them, run_spark makes the file, empty, before the job starts.
 LIVE_FILE: Final = "live.json"
 _LIVE_EVERY_S: Final = 1.0
 

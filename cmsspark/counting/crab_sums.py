@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from cmsspark.base import buffers, dates
-from cmsspark.base.access import EndedJob
+from cmsspark.base.access import HtcondorJob
 from cmsspark.base.errors import DataError
 from cmsspark.base.schemas import Table
 
@@ -29,7 +29,7 @@ class CrabSums:
     def __init__(self) -> None:
         self._sums: dict[tuple[Any, ...], list[Any]] = {}
 
-    def add(self, job: EndedJob, key: tuple[Any, ...]) -> None:
+    def add(self, job: HtcondorJob, key: tuple[Any, ...]) -> None:
         """Add a job that counts. A job failed where its exit code is neither null nor 0."""
         counts = (1, int(bool(job.exit_code)), int(not job.is_completed))
         self._add(key, (*counts, job.read_bytes, job.cpu_ms, job.wall_ms, job.time_ms, job.time_ms))

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from cmsspark.base import buffers
-from cmsspark.base.access import AccessBatch, EndedJob, Group, Quarantined
+from cmsspark.base.access import AccessBatch, Group, HtcondorJob, Quarantined
 from cmsspark.base.exact_integers import Longs
 from cmsspark.base.names import JobInput, job_input
 from cmsspark.counting.catalogue import NOT_THERE, Catalogue, Replicas, hashes_in, site_hashes
@@ -34,7 +34,7 @@ JOB_COLUMNS: Final = (*COLUMNS, ("id_hash", "long"), ("record", "binary"))
 JOBS_KEPT: Final = 20_000
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(EndedJob).decode
+_decode = msgspec.msgpack.Decoder(HtcondorJob).decode
 
 
 def id_hashes(job_ids: Sequence[str]) -> Longs:
@@ -50,7 +50,7 @@ class JobAggregator(StreamAggregator):
 
     columns: ClassVar = JOB_COLUMNS
     kind: ClassVar = JOB
-    _jobs: list[EndedJob] = field(default_factory=list)
+    _jobs: list[HtcondorJob] = field(default_factory=list)
 
     def add(self, batch: AccessBatch) -> None:
         """Count the bins of a batch and keep its jobs."""
@@ -75,7 +75,7 @@ class JobAggregator(StreamAggregator):
         rows["record"] = self._records(jobs)
         return rows
 
-    def _records(self, jobs: list[EndedJob]) -> list[bytes | None]:
+    def _records(self, jobs: list[HtcondorJob]) -> list[bytes | None]:
         return [_encode(job) for job in jobs]
 
     def drain(
@@ -104,7 +104,7 @@ class EarlierJobs(JobAggregator):
         """Keep the jobs of a batch."""
         self._jobs += batch.jobs
 
-    def _records(self, jobs: list[EndedJob]) -> list[bytes | None]:
+    def _records(self, jobs: list[HtcondorJob]) -> list[bytes | None]:
         return [None] * len(jobs)
 
     def drain(
@@ -122,7 +122,7 @@ class EarlierJobs(JobAggregator):
         return {}
 
 
-def rank(job: EndedJob) -> tuple[Any, ...]:
+def rank(job: HtcondorJob) -> tuple[Any, ...]:
     """Return the order of the records of one job, of which the last counts (rule 31); null is lower than any value."""
     return (
         job.is_completed,
@@ -156,7 +156,7 @@ class HtcondorMerge:
 
     def choose(self, records: Iterable[bytes], earlier: Iterable[int] = ()) -> MergedJobs:
         """Choose the record of each job. ``records``: all records of these jobs; ``earlier``: more earlier ids."""
-        best: dict[str, EndedJob] = {}
+        best: dict[str, HtcondorJob] = {}
         count = 0
         for record in records:
             count += 1
@@ -177,7 +177,7 @@ class MergedJobs:
     """The jobs that count, each once. ``ids``: hashes of the ids of all jobs of the day, repeated ones too."""
 
     merge: HtcondorMerge
-    jobs: list[EndedJob]
+    jobs: list[HtcondorJob]
     repeated: int
     ids: Longs
     #: Sums of CRAB's jobs, complete when :meth:`batches` has ended.
@@ -196,7 +196,7 @@ class MergedJobs:
         if names:
             yield record_batch(rows, COLUMNS)
 
-    def _accesses(self, jobs: list[EndedJob], bins: dict[str, int]) -> Iterator[pa.RecordBatch]:
+    def _accesses(self, jobs: list[HtcondorJob], bins: dict[str, int]) -> Iterator[pa.RecordBatch]:
         rows = _empty(0)
         for job, match in zip(jobs, self._datasets(jobs), strict=True):
             user = None if job.user is None else self.merge.pseudonym(job.user)
@@ -217,7 +217,7 @@ class MergedJobs:
             rows["stream"] = buffers.dictionary_array([self.merge.stream], np.zeros(count, np.int32))
             yield record_batch(rows, COLUMNS)
 
-    def _datasets(self, jobs: list[EndedJob]) -> list[JobDataset]:
+    def _datasets(self, jobs: list[HtcondorJob]) -> list[JobDataset]:
         """Return the dataset and block of each job, or the bin of a job without a dataset in DBS (rules 32 and 33)."""
         inputs = [job_input(job.data_block, job.desired_dataset) for job in jobs]
         blocks = self._pairs([entry.block for entry in inputs])
@@ -248,7 +248,7 @@ class MergedJobs:
             pairs[present] = self.merge.inputs.lookup([(names[index] or "").encode() for index in present])
         return pairs
 
-    def _remote(self, jobs: list[EndedJob], pairs: Longs) -> list[bool | None]:
+    def _remote(self, jobs: list[HtcondorJob], pairs: Longs) -> list[bool | None]:
         """Return whether the block of each job has no disk replica at its site; None without a block or a site."""
         replicas = self.merge.replicas
         if replicas is None:

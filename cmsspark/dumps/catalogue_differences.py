@@ -248,7 +248,7 @@ def _choose_rows(ids: npt.NDArray[np.int64], file_ids: Any, datasets: Any, count
 
 
 def group_rows(rows: Columns, keys: Sequence[str]) -> Columns:
-    """Join rows with equal keys, :data:`SUMMED` summed. Raises DataError (65) where a sum leaves 64 bits."""
+    """Join rows with equal keys, :data:`SUMMED` summed. Raises DataError (65) on 64-bit overflow."""
     order = np.lexsort([rows[name] for name in reversed(keys)])
     rows = {name: values[order] for name, values in rows.items()}
     starts = np.zeros(len(order), np.bool_)

@@ -247,7 +247,7 @@ class DatasetContents:
     def from_rows(cls, rows: Iterable[KeyedRows], datasets: KnownDatasets) -> DatasetContents:
         """Sum rows of :data:`TOTALS` by the name of the dataset; one name may have several ids.
 
-        Raises DataError (65) where a sum leaves 64 bits.
+        Raises DataError (65) on 64-bit overflow.
         """
         columns = join_columns([entry for entry in rows if entry.kind == TOTALS], ("group", *SUMS))
         numbers = datasets.numbers[columns["group"]].astype(np.int64)

@@ -124,7 +124,7 @@ def merge_replicas(
 
     A (block, node) that is there twice counts once, with its largest values. With ``blocks`` the column
     ``block_count`` is the number of blocks that DBS or the snapshot names of the dataset. ``storage``: of each node,
-    where the nodes' names do not say it. Raises DataError (65) where a sum leaves 64 bits.
+    where the nodes' names do not say it. Raises DataError (65) on 64-bit overflow.
     """
     dataset, datasets = number_names(replicas, "dataset")
     node, nodes = number_names(replicas, "node")

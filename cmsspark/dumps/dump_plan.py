@@ -96,7 +96,7 @@ def read_dumps(
     ``blocks``, which is ``all`` or ``valid`` files, ``block_sums``; replicas give ``dataset_replicas``:
     :mod:`cmsspark.dumps.dump_frames` describes them. ``keys``: into how many parts the rows of large tables are
     divided, a power of two; None: as many as their bytes need. ``storage``: of each node, where the nodes' names do not
-    say it. Raises DataError (65) where a sum leaves 64 bits, and what the tables' readers raise.
+    say it. Raises DataError (65) on 64-bit overflow, and what the tables' readers raise.
     """
     small = {name: source for name, source in sources.items() if name not in LARGE}
     small_rows = [transport.map(source, _WholeTable(name), 1) for name, source in small.items()]

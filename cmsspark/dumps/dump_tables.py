@@ -20,7 +20,7 @@ from cmsspark.base.errors import DataError, NotReady
 from cmsspark.base.schemas import Table, input_table
 from cmsspark.dumps.hdfs_parts import client_for, divided, open_lines, range_name
 from cmsspark.engines.cores import count_cores
-from cmsspark.engines.explicit_files import read_exact_files
+from cmsspark.engines.explicit_files import read_explicit_files
 from cmsspark.engines.scan import SPARK_TASK_BYTES
 from cmsspark.engines.tasks import weigh
 from cmsspark.filesystems.hdfs import LineRange, RemoteFiles
@@ -153,7 +153,7 @@ def _packed(weighed: Iterable[tuple[int, _Part]], limit: int) -> list[tuple[_Par
 def _lines(spark: SparkSession, files: Sequence[InputFile]) -> DataFrame:
     from pyspark.sql import functions as F
 
-    lines = read_exact_files(spark, "text", [_uri(file.path) for file in files], lineSep="\n")
+    lines = read_explicit_files(spark, "text", [_uri(file.path) for file in files], lineSep="\n")
     # As bytes: the reader of the table handles lines that are not UTF-8.
     return lines.select(F.col("file_path"), F.col("value").cast("binary"))
 

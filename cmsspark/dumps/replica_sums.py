@@ -39,8 +39,8 @@ def sum_replicas(
     """Return one row for each (dataset, site, kind), from all replicas of some datasets; ``columns`` is emptied.
 
     ``columns``: ``dataset`` and ``node`` (their numbers), and those of :data:`COLUMNS`. ``in_dbs``: ``dataset`` and
-    ``block`` of each block that DBS names; None: blocks are not counted. Raises DataError (65) where a sum leaves 64
-    bits.
+    ``block`` of each block that DBS names; None: blocks are not counted. Raises DataError (65) on 64-bit
+    overflow.
     """
     datasets, nodes, blocks = columns.pop("dataset"), columns.pop("node"), columns.pop("block")
     sites = datasets * storage.site_count + storage.sites[nodes]
@@ -142,7 +142,7 @@ def _values(measures: dict[str, Longs], validity: npt.NDArray[np.uint8], name: s
 
 
 def _sums(values: Longs, starts: npt.NDArray[np.intp], label: str) -> Longs:
-    """Sums of runs. Raises DataError (65) where one leaves 64 bits."""
+    """Sums of runs. Raises DataError (65) on 64-bit overflow."""
     if not len(starts):
         return np.zeros(0, np.int64)
     return joined(np.add.reduceat(values >> 32, starts), np.add.reduceat(values & 0xFFFFFFFF, starts), label)

@@ -86,7 +86,7 @@ def _find_blocks(ids: Longs, blocks: Longs, sizes: Longs, count: int) -> tuple[L
 
 @dataclass(frozen=True)
 class FileSums:
-    """What some files come to. ``sums``: by (``block``, ``rse``); ``no_block``: by ``rse``, of files in no block.
+    """File and byte sums. ``sums``: by (``block``, ``rse``); ``no_block``: by ``rse``, of files in no block.
 
     ``totals`` of ``blocks``: ``files``, and their bytes as sums of ``upper`` and ``lower`` 32 bits. ``accessed``:
     blocks of files with a last access in DIDS, and the largest.

@@ -26,7 +26,7 @@ def rucio_frames(
     """Return the frames ``names``: ``rse_sums``, ``last_access``, ``differences``.
 
     ``datasets``: the names of those of DBS, by number; ``rses``: of storage elements; ``storage``: the site and kind of
-    each. Raises DataError (65) where a sum leaves 64 bits.
+    each. Raises DataError (65) on 64-bit overflow.
     """
     by_kind = rows_by_kind(rows)
     frames = {}

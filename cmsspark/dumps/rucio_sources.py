@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Final, cast
 
 from cmsspark.dumps.forward_stream import ForwardStream
 from cmsspark.dumps.rucio_scan import WEIGHT, OpenRange, RucioScan, open_local
-from cmsspark.engines.explicit_files import read_exact_files
+from cmsspark.engines.explicit_files import read_explicit_files
 from cmsspark.engines.hdfs_scan import SCHEME
 from cmsspark.filesystems.hdfs import RemoteFiles, choose_client, open_whole
 from cmsspark.filesystems.storage import is_local
@@ -66,7 +66,7 @@ def _pieces(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
     """Return the bytes of files between newlines, in order, with the file's path and size."""
     from pyspark.sql import functions as F
 
-    pieces = read_exact_files(spark, "text", paths, lineSep="\n")
+    pieces = read_explicit_files(spark, "text", paths, lineSep="\n")
     return pieces.select("file_path", F.col("file_size"), F.col("value").cast("binary"))
 
 

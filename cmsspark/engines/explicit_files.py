@@ -31,7 +31,7 @@ def groups(paths: Sequence[str]) -> list[list[str]]:
     return [plain, *patterns] if plain else patterns
 
 
-def read_exact_files(spark: SparkSession, kind: str, paths: Sequence[str], **options: str) -> DataFrame:
+def read_explicit_files(spark: SparkSession, kind: str, paths: Sequence[str], **options: str) -> DataFrame:
     """Return the rows of exactly these files (at least one), read by the data source ``kind``: text, binaryFile, …
 
     The last columns are ``file_path``, the URI of each row's file, and its ``file_size``. Raises DataError (65) for a

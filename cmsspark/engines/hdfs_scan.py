@@ -12,7 +12,7 @@ from functools import reduce
 from typing import IO, TYPE_CHECKING, cast
 from urllib.parse import unquote
 
-from cmsspark.engines.explicit_files import read_exact_files
+from cmsspark.engines.explicit_files import read_explicit_files
 from cmsspark.engines.tasks import StreamFiles, Task, TaskContext
 from cmsspark.filesystems.hdfs import LineRange, RemoteFiles, open_range
 from cmsspark.sources.formats.packings import is_packed_name, unpacker
@@ -42,7 +42,7 @@ def scan_hdfs(
     parts = []
     if undivided:
         # Of a file whose content is not asked for, Spark plans the place and reads nothing.
-        listed = read_exact_files(spark, "binaryFile", undivided).select("file_path")
+        listed = read_explicit_files(spark, "binaryFile", undivided).select("file_path")
         parts.append(listed.mapInArrow(_HdfsTask(stream, context, files, ()), schema))
     if ranges:
         numbers = spark.range(0, len(ranges), 1, len(ranges))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from cmsspark.counting.htcondor_jobs import JOB_COLUMNS
 from cmsspark.engines.cores import count_cores
-from cmsspark.engines.explicit_files import read_exact_files
+from cmsspark.engines.explicit_files import read_explicit_files
 from cmsspark.engines.hdfs_scan import is_on_hdfs, scan_hdfs
 from cmsspark.engines.tasks import (
     GZIP_FACTOR,
@@ -236,10 +236,10 @@ def _through_spark(
     undivided = [path for path in paths if path not in lines_of]
     for files, is_accepted in ((accepted, True), (undivided, False)):
         if files:
-            rows = read_exact_files(spark, "binaryFile", files).select("file_path", "content")
+            rows = read_explicit_files(spark, "binaryFile", files).select("file_path", "content")
             parts.append(rows.mapInArrow(replace(task, is_whole=True, accept_damaged=is_accepted), schema))
     if of_lines:
-        lines = read_exact_files(spark, "text", of_lines, lineSep="\n")
+        lines = read_explicit_files(spark, "text", of_lines, lineSep="\n")
         rows = lines.select("file_path", F.col("value").cast("binary"))
         parts.append(rows.mapInArrow(task, schema))
     return reduce(lambda first, right: first.unionByName(right), parts)

@@ -97,9 +97,7 @@ def _is_submitted() -> bool:
 
 
 def unwrap_cause(error: Exception) -> Exception:
-    """Return the error of ours that a task raised, taken out of what Spark wraps around it, or that one of Spark's own
-    comes to; else ``error`` itself.
-    """
+    """Unwrap the CmssparkError inside a Spark exception, or convert an error of Spark's own; else return ``error``."""
     if (ours := errors.as_ours(error)) is not None:
         return ours
     text = str(error)

@@ -54,7 +54,7 @@ class StreamFiles:
     stream: str
     format: str
     files: tuple[tuple[str, int], ...]
-    #: The day of the files where it is not the day that is counted: of these jobs only the ids are wanted.
+    #: The day of the files where it is not the day that is counted: of these jobs only the ids are read.
     earlier_day: date | None = None
 
 

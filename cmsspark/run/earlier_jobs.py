@@ -1,7 +1,8 @@
 """The jobs of the day before: which jobs of a day are repeated (rule 31).
 
 The ids of a day's jobs are stored with its result. They serve the next day where they were made from the files that its
-folder has now. Otherwise the logs of the day before are read for their ids. Without that folder no job is repeated.
+folder has now. Otherwise the logs of the day before are read for their ids. Without that folder they cannot be
+recognised.
 """
 
 from __future__ import annotations

@@ -73,20 +73,20 @@ class SparkRunner:
         from cmsspark.engines.scan import scan
 
         has_catalogue = context.catalogue is not None
-        shipped = self._shipped(context)
+        broadcast = self._broadcast(context)
         of_accesses = [stream for stream in streams if stream.stream not in STREAMS_OF_JOBS]
         parts, jobs, persisted = [], None, None
         if of_accesses:
-            scanned = scan(self.session, of_accesses, replace(shipped, jobs=None), self.feed)
+            scanned = scan(self.session, of_accesses, replace(broadcast, jobs=None), self.feed)
             if not has_catalogue:
                 dumps = {dump.kind: dump for dump in self.dumps}
                 rucio, persisted = self._rucio_replicas(dumps.get("rucio"))
                 scanned = _attach_by_shuffle(self.session, scanned, dumps, rucio)
             parts.append(scanned)
-        if shipped.jobs is not None:
+        if broadcast.jobs is not None:
             of_jobs = [stream for stream in streams if stream not in of_accesses]
-            jobs = merged_jobs(scan(self.session, of_jobs, replace(shipped, jobs=None), self.feed), of_jobs, shipped)
-            jobs = _persisted(jobs, is_adaptive=False)
+            scanned_jobs = scan(self.session, of_jobs, replace(broadcast, jobs=None), self.feed)
+            jobs = _persisted(merged_jobs(scanned_jobs, of_jobs, broadcast), is_adaptive=False)
             parts.append(jobs.where("packed is null").drop("packed"))
         partitions = math.ceil(total_weight(streams) / (MERGE_BYTES if has_catalogue else SHUFFLED_MERGE_BYTES))
         scanned = reduce(lambda first, right: first.unionByName(right), parts)
@@ -107,19 +107,19 @@ class SparkRunner:
 
         return persist_disk_replicas(SparkTransport(self.session, self.feed), RucioScan(dump, self.rses))
 
-    def _shipped(self, context: TaskContext) -> TaskContext:
+    def _broadcast(self, context: TaskContext) -> TaskContext:
         """Return the context with folders that the executors can open."""
         jobs = context.jobs
         return replace(
             context,
             catalogue=ship(self.session, Path(context.catalogue)) if context.catalogue else None,
-            replicas=self._shipped_folder(context.replicas),
+            replicas=self._broadcast_folder(context.replicas),
             jobs=None if jobs is None else replace(
-                jobs, inputs=ship(self.session, Path(jobs.inputs)), replicas=self._shipped_folder(jobs.replicas)
+                jobs, inputs=ship(self.session, Path(jobs.inputs)), replicas=self._broadcast_folder(jobs.replicas)
             ),
         )  # fmt: skip
 
-    def _shipped_folder(self, folder: str | None) -> str | None:
+    def _broadcast_folder(self, folder: str | None) -> str | None:
         return ship(self.session, Path(folder)) if folder else None
 
 

@@ -1,7 +1,7 @@
 """HTCondor's records of jobs: JSON lines (rules 29 to 33 of ``docs/counting.md``).
 
 A record is of a job, not of an access to a file. One job has many records; those of jobs that ended leave the decoder
-as :class:`cmsspark.base.access.EndedJob`, and :mod:`cmsspark.counting.htcondor_jobs` decides which of them counts.
+as :class:`cmsspark.base.access.HtcondorJob`, and :mod:`cmsspark.counting.htcondor_jobs` decides which of them counts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import astuple
 
 from cmsspark.base import dates
-from cmsspark.base.access import AccessBatch, EndedJob
+from cmsspark.base.access import AccessBatch, HtcondorJob
 from cmsspark.base.schemas import input_table
 from cmsspark.sources.fields import UNKNOWN, Apps, MemoDict
 from cmsspark.sources.formats.fast_keys import FastKeyReader, JobKeys, fast_job_lines
@@ -166,10 +166,10 @@ class CondorDecoder(JobDecoder):
             else:
                 self._add_ended(astuple(data), record_time(data.record_time, stamp), batch)
 
-    def _job(self, values: tuple[Any, ...], time_ms: int) -> EndedJob:
+    def _job(self, values: tuple[Any, ...], time_ms: int) -> HtcondorJob:
         (job_id, status, type_, site, data_block, desired_dataset, user, workflow, tool, agent,
          cpu, wall, exit_code, _, read_bytes) = values  # fmt: skip
-        return EndedJob(
+        return HtcondorJob(
             job_id,
             status == FINAL[0],
             time_ms,

@@ -162,7 +162,7 @@ SITE_PAIRS: Final = "site_pairs"
 CRAB_PARTIALS, JOB_IDS = "crab_partials", "condor_ids"
 JOB_TABLES: Final = (CRAB_PARTIALS, JOB_IDS)
 
-#: Feeds of records about jobs that are no accesses: tables of their own are made of them.
+#: Feeds of records about jobs, which are not accesses: tables of their own are made of them.
 FEEDS: Final[Mapping[str, Stream]] = {
     feed.name: feed
     for feed in (

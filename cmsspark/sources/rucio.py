@@ -210,7 +210,7 @@ class RucioReader:
         return stays
 
     def _is(self, piece: TablePiece, column: str, expected: str) -> npt.NDArray[np.bool_]:
-        """Return whether each text is the one that is wanted, case aside."""
+        """Return whether each text is the expected one, case aside."""
         return self._by_text(column, expected, lambda text: text.upper() == expected, 0)[piece.numbers(column, -1)] > 0
 
     def _by_text(self, column: str, key: str, function: Callable[[str], int], null: int) -> npt.NDArray[np.int64]:

@@ -1,6 +1,6 @@
 """Command lines of CMSSpark: its options in the words of ``run_spark``, before the line is parsed.
 
-What an option means here is in ``docs/migration.md``. An option without a counterpart is an error that names all such
+What an option means here is in ``docs/migration.md``. An option that is not supported is an error that names all such
 options of the line at once, and the new line.
 """
 
@@ -53,7 +53,7 @@ _NEEDLESS: Final[Mapping[str, str]] = {
     "--opensearch_secret_file": "documents go through MONIT, with --amq",
     "--cvmfs": "the Python of run_spark runs the job; SPARK_HOME, JAVA_HOME, HADOOP_CONF_DIR and --env choose the rest",
 }
-#: Options without a counterpart → what to do instead.
+#: Options that are not supported → what to do instead.
 _GONE: Final[Mapping[str, str]] = {
     "--era": "filter the stored table by its column acquisition_era",
     "--release": "filter the stored table by its column release_versions",
@@ -88,7 +88,7 @@ def translate(argv: Sequence[str], job: Job, signature: Signature, has_root: Cal
     """Replace CMSSpark's options. ``signature``: today's options of the job, which stay; ``has_root``: whether settings
     or environment put a root before input folders, where the line does not.
 
-    Raises UsageError (2) for options without a counterpart: all of them, with the line to type instead.
+    Raises UsageError (2) for options that are not supported: all of them, with the line to type instead.
     """
     end = argv.index("--") if "--" in argv else len(argv)
     line = _Line(job, signature, has_root)
@@ -122,7 +122,7 @@ class _Line:
         self.job, self.signature, self.has_root = job, signature, has_root
         self.words: list[str] = []
         self.notes: list[str] = []
-        #: (option, what to do instead) of what has no counterpart, and lines to type after this one.
+        #: (option, what to do instead) of what is not supported, and lines to type after this one.
         self.unsupported: list[tuple[str, str]] = []
         self.after: list[str] = []
         self.instance, self.cms_folder, self.amq, self.tiers = "global", "", "", ""
@@ -167,7 +167,7 @@ class _Line:
         return self.job.name == "cern_monit"
 
     def finish(self) -> None:
-        """Add what several options make together. Raises UsageError (2) where something has no counterpart."""
+        """Add what several options make together. Raises UsageError (2) where something is not supported."""
         self._add_range()
         if self.instance != _ALL_INSTANCES:
             self._moved_dumps()

@@ -203,7 +203,7 @@ def _show_unresolved(artifact: str) -> None:
 
 def _become(command: Command, environ: Mapping[str, str]) -> NoReturn:
     sys.stdout.flush()
-    os.execve(command.argv[0], command.argv, {**environ, **command.env})  # noqa: S606  # no shell is wanted
+    os.execve(command.argv[0], command.argv, {**environ, **command.env})  # noqa: S606  # without a shell
 
 
 class Watch(threading.Thread):

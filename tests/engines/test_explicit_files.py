@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from cmsspark.base.errors import DataError
-from cmsspark.engines.explicit_files import groups, read_exact_files, whole_folders
+from cmsspark.engines.explicit_files import groups, read_explicit_files, whole_folders
 from cmsspark.filesystems.storage import Entry, LocalFiles
 
 
@@ -24,16 +24,16 @@ def test_each_file_is_read_once_whatever_its_name_holds(spark: Any, tmp_path: Pa
     for name in names:
         (tmp_path / name).write_text(name + "\n")
     paths = [f"file://{tmp_path}/{name}" for name in names]
-    assert sorted(row.value for row in read_exact_files(spark, "text", paths).select("value").collect()) == sorted(
+    assert sorted(row.value for row in read_explicit_files(spark, "text", paths).select("value").collect()) == sorted(
         names
     )
-    assert read_exact_files(spark, "binaryFile", paths).count() == len(names)
-    assert read_exact_files(spark, "text", paths[:1]).columns == ["value", "file_path", "file_size"]
+    assert read_explicit_files(spark, "binaryFile", paths).count() == len(names)
+    assert read_explicit_files(spark, "text", paths[:1]).columns == ["value", "file_path", "file_size"]
 
 
 def test_a_name_that_java_cannot_open_is_refused_by_name() -> None:
     with pytest.raises(DataError, match=r"part-\\xff") as error:
-        read_exact_files(cast("Any", None), "text", ["/a/part-0", os.fsdecode(b"/a/part-\xff")])
+        read_explicit_files(cast("Any", None), "text", ["/a/part-0", os.fsdecode(b"/a/part-\xff")])
     assert error.value.exit_code == 65
 
 

@@ -73,7 +73,7 @@ def site_traces(files: Files, fout: str, stored: StoredDays) -> SiteTraces:
     days, datasets, sites = [], [], []
     for batch in stored.batches(["stream", "dataset_name", "site_name"]):
         for day, rows in batch:
-            # Jobs are no accesses: their reads are in the logs of the file systems.
+            # Jobs are not accesses: their reads are in the logs of the file systems.
             is_access = pc.is_in(rows["stream"].cast(pa.string()), pa.array(ACCESS_STREAMS))
             different = rows.filter(is_access).group_by(["dataset_name", "site_name"]).aggregate([])
             datasets.append(np.asarray(different["dataset_name"].to_numpy(zero_copy_only=False), str))

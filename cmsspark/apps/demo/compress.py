@@ -17,7 +17,7 @@ from pathlib import Path
 COLUMNS = ("dataset", "events", "files", "bytes", "accesses")
 
 
-def condense(open_data: Path, accesses: Path) -> bytes:
+def compress(open_data: Path, accesses: Path) -> bytes:
     """Return the table as gzip bytes: ``dataset, events, files, bytes`` as recorded and the sum of ``accesses``."""
     rows: dict[str, list[str]] = {}
     with open_data.open(encoding="utf-8", newline="") as stream:
@@ -39,4 +39,4 @@ def condense(open_data: Path, accesses: Path) -> bytes:
 
 
 if __name__ == "__main__":
-    Path(sys.argv[3]).write_bytes(condense(Path(sys.argv[1]), Path(sys.argv[2])))
+    Path(sys.argv[3]).write_bytes(compress(Path(sys.argv[1]), Path(sys.argv[2])))

@@ -1,6 +1,6 @@
 """The CMS that stands before anyone reads from it: datasets, blocks, files, where they lie, and who uses them.
 
-Dataset names, sizes and popularity come from ``datasets.csv.gz`` (public data; see ``condense.py``); what that
+Dataset names, sizes and popularity come from ``datasets.csv.gz`` (public data; see ``compress.py``); what that
 table lacks is drawn from the distribution of what it has.
 """
 

@@ -80,7 +80,7 @@ def _check(node: ast.expr, depth: int) -> None:
         raise ExpressionError("it is nested too deeply")
     if isinstance(node, ast.Constant):
         if not isinstance(node.value, bool | int | float) or abs(node.value) > 1e300:
-            raise ExpressionError(f"{ast.unparse(node)} is no number")
+            raise ExpressionError(f"{ast.unparse(node)} is not a number")
     elif isinstance(node, ast.Call):
         if not isinstance(node.func, ast.Name) or node.keywords:
             raise ExpressionError(f"{ast.unparse(node)} is no call of a function with values")
@@ -90,7 +90,7 @@ def _check(node: ast.expr, depth: int) -> None:
             if type(operator) not in (*_BINARY, *_COMPARE, ast.USub, ast.UAdd, ast.Invert, ast.Not, ast.And, ast.Or):
                 raise ExpressionError(f"{ast.unparse(node)} has an operator that expressions do not have")
     elif not isinstance(node, ast.Name | ast.Attribute | ast.Subscript | ast.IfExp):
-        raise ExpressionError(f"{ast.unparse(node)} is no number, name, comparison or call")
+        raise ExpressionError(f"{ast.unparse(node)} is not a number, name, comparison or call")
     for child in _operands(node):
         _check(child, depth + 1)
 

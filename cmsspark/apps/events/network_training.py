@@ -238,7 +238,7 @@ class _Loop:
         validation_loss, accuracy = self._validate(weights)
         if not (math.isfinite(train_loss) and math.isfinite(validation_loss)):
             raise DataError(
-                "the loss is no number any more",
+                "the loss is not a number any more",
                 where=f"round {number}",
                 next_step="train with a smaller --learning-rate",
             )

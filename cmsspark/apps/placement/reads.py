@@ -133,7 +133,7 @@ def make_reads(table: pl.DataFrame) -> Reads:
 
 
 def stored_reads(stored: StoredDays) -> Reads:
-    """Return the accesses of stored days, all their streams together; jobs are no accesses.
+    """Return the accesses of stored days, all their streams together; jobs are not accesses.
 
     Raises DataError (65) where a day's partials are damaged.
     """

@@ -1,4 +1,4 @@
-"""What ``cmsspark placement`` works on: reads, replicas and space, of files, of stored days, or made up; forecasts."""
+"""What ``cmsspark placement`` works on: reads, replicas and space of files, of stored days or simulated; forecasts."""
 
 from __future__ import annotations
 

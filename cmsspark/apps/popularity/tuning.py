@@ -47,7 +47,7 @@ def parse_grid(model_name: str, texts: Sequence[str]) -> dict[str, list[Any]]:
         try:
             grid[name] = [json.loads(value) for value in values.split(",")]
         except ValueError:
-            raise UsageError(f"{text!r} has a value that is no number", next_step="max_depth=2,3") from None
+            raise UsageError(f"{text!r} has a value that is not a number", next_step="max_depth=2,3") from None
     return grid or {name: list(values) for name, values in GRIDS[model_name].items()}
 
 

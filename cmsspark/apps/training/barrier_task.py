@@ -39,7 +39,7 @@ def run_worker(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
     context = BarrierTaskContext.get()
     rank = context.partitionId()
     if context.attemptNumber() > 0:
-        # Retries are the launcher's: only it knows whether they are wanted, and reports them.
+        # Retries are the launcher's: only it knows how many are allowed, and reports them.
         raise RuntimeError("cmsspark lab train: Spark may not start a worker again")
     folder = tempfile.mkdtemp(prefix="cmsspark-train-")
     link = socket.create_connection(tuple(plan["driver"]), 30)

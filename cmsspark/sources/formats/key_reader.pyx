@@ -346,7 +346,7 @@ cdef class AccessLines(KeyLines):
     def __init__(self, texts, hours, wholes, longs, may_be_flat, day, int reads, shared, group, no_names, ends):
         self.access_keys = Keys(shared, group)
         if self.access_keys.texts != len(texts):
-            raise ValueError("a function for each text behind the name is wanted")
+            raise ValueError("give a function for each text behind the name")
         self.reads = reads
         self.write_only = 0
         self.no_names = tuple(name.encode() for name in no_names)

@@ -18,7 +18,7 @@ _INFINITE: Final = (2**31 - 1, 2**63 - 1)
 
 
 def distinct(names: Sequence[str]) -> list[str]:
-    """Names with ``_1``, ``_2`` behind those that come again: JSON, Parquet and dicts hold each name once.
+    """Make column names unique by appending ``_1``, ``_2``: JSON, Parquet and dicts have each name once.
 
     Example:
         >>> distinct(["a", "a", "b"])

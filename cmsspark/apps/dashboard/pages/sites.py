@@ -224,7 +224,7 @@ def _unused(request: PageRequest, site: str, weeks: int, kind: str, notes: list[
         [
             Figure("Unused there", si(size, "B"), f"{size:,} B of {stored_bytes:,} B on {kind}"),
             Figure("Datasets", f"{len(rows):,}", f"of {count:,} with a replica, as of {day}"),
-            Figure("Read nowhere", f"{sum(not any(row[3:]) for row in rows):,}", "not read at any other site either"),
+            Figure("Not read", f"{sum(not any(row[3:]) for row in rows):,}", "not read at any other site either"),
         ]
     )
     columns = (

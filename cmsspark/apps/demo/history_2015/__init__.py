@@ -1,4 +1,4 @@
-"""Days of the past as they are stored: partials made up without logs, for looking at weeks, months and a year.
+"""Days of the past as they are stored: partials simulated without logs, for looking at weeks, months and a year.
 
 The same seed and day give the same rows. Datasets, sites and people come back from day to day, some much more often
 than others; what is popular changes over weeks, weekends are quieter, and the use grows over a year. Jobs are of the
