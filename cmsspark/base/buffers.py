@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def array(values: Sequence[Any], kind: str) -> pa.Array:
-    """``values``, of which any may be None, as an array of ``kind``: ``string``, ``binary``, ``long`` or ``boolean``.
+    """Return ``values``, each perhaps None, as an array of ``kind``: ``string``, ``binary``, ``long`` or ``boolean``.
 
     Raises UnicodeEncodeError for text that UTF-8 cannot encode, OverflowError for a number beyond 64 bits or texts of
     more than 2 GB in total.
@@ -38,7 +38,7 @@ def array(values: Sequence[Any], kind: str) -> pa.Array:
 
 
 def binary(values: Sequence[bytes | None]) -> pa.Array:
-    """``values``, of which any may be None, as an array. Raises OverflowError for more than 2 GB in total."""
+    """Return ``values``, of which any may be None, as an array. Raises OverflowError for more than 2 GB in total."""
     import pyarrow as pa
 
     return _of_bytes(values, pa.binary())
@@ -61,7 +61,7 @@ def _bits(flags: list[bool]) -> bytes:
 
 
 def packed_bits(flags: bytes) -> bytes:
-    """Flags of one byte each as an Arrow bitmap."""
+    """Return flags of one byte each as an Arrow bitmap."""
     return _packed(np.frombuffer(flags, np.bool_))
 
 
@@ -82,7 +82,7 @@ def scalar(value: Any, kind: str) -> pa.Scalar:
 
 
 def from_numpy(values: npt.NDArray[Any], valid: npt.NDArray[np.bool_] | None = None) -> pa.Array:
-    """Numbers (int32, int64 or float64) as an array, null where ``valid`` is false. The memory is shared."""
+    """Return numbers (int32, int64 or float64) as an array, null where ``valid`` is false. The memory is shared."""
     import pyarrow as pa
 
     kinds = {"int32": pa.int32(), "int64": pa.int64(), "float64": pa.float64()}
@@ -92,7 +92,7 @@ def from_numpy(values: npt.NDArray[Any], valid: npt.NDArray[np.bool_] | None = N
 
 
 def dictionary_array(texts: Sequence[str | None], numbers: npt.NDArray[Any]) -> pa.DictionaryArray:
-    """``texts[number]`` for each of ``numbers``, dictionary-encoded with distinct texts; None is null."""
+    """Return ``texts[number]`` for each of ``numbers``, dictionary-encoded with distinct texts; None is null."""
     import pyarrow as pa
 
     distinct: dict[str, int] = {}
@@ -104,7 +104,7 @@ def dictionary_array(texts: Sequence[str | None], numbers: npt.NDArray[Any]) -> 
 
 
 def flags(values: npt.NDArray[np.bool_]) -> pa.Array:
-    """Booleans as an array."""
+    """Return booleans as an array."""
     import pyarrow as pa
 
     return pa.Array.from_buffers(pa.bool_(), len(values), [None, pa.py_buffer(_packed(values))])

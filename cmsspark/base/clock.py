@@ -56,12 +56,12 @@ def run_began_ms(run_id: str) -> int:
 
 
 def to_second(ms: int) -> str:
-    """``2026-01-15 06:00:00``, for display where the context says UTC."""
+    """Return ``2026-01-15 06:00:00``, for display where the context says UTC."""
     return f"{utc(ms):%Y-%m-%d %H:%M:%S}"
 
 
 def to_minute(ms: int) -> str:
-    """``2026-01-15 06:00 UTC``, for display.
+    """Return ``2026-01-15 06:00 UTC``, for display.
 
     Example:
         >>> to_minute(1_768_435_200_000)
@@ -81,7 +81,7 @@ class SystemClock:
     """The real time."""
 
     def monotonic(self) -> float:
-        """Seconds on a clock that never goes back."""
+        """Return seconds on a clock that never goes back."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:

@@ -46,7 +46,7 @@ class ConfigFile:
     lines: Lines = field(default_factory=dict)
 
     def where(self, *key: str) -> str:
-        """``file, line N`` of a key, or of the nearest enclosing key that has a line."""
+        """Return ``file, line N`` of a key, or of the nearest enclosing key that has a line."""
         for length in range(len(key), 0, -1):
             if key[:length] in self.lines:
                 return f"{self.name}, line {self.lines[key[:length]]}"

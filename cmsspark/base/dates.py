@@ -63,7 +63,7 @@ def timestamp_ms_bounds(day: date) -> tuple[int, int]:
 
 
 def day_number(timestamp: int) -> int:
-    """Days since 1970 of a timestamp in seconds (below 1e11), milliseconds (below 1e14) or microseconds.
+    """Return days since 1970 of a timestamp in seconds (below 1e11), milliseconds (below 1e14) or microseconds.
 
     Example:
         >>> day_number(1_768_435_200), day_number(1_768_435_200_000)
@@ -77,7 +77,7 @@ def day_number(timestamp: int) -> int:
 
 
 def timestamp_ms(timestamp: int) -> int:
-    """Milliseconds since 1970 of a timestamp in seconds, milliseconds or microseconds, by its size.
+    """Return milliseconds since 1970 of a timestamp in seconds, milliseconds or microseconds, by its size.
 
     Example:
         >>> timestamp_ms(1_768_435_200)
@@ -89,7 +89,7 @@ def timestamp_ms(timestamp: int) -> int:
 
 
 def day_name(number: int) -> str:
-    """``YYYY-MM-DD`` for a number of days since 1970; ``beyond 9999-12-31`` after the last date.
+    """Return ``YYYY-MM-DD`` for a number of days since 1970; ``beyond 9999-12-31`` after the last date.
 
     Example:
         >>> day_name(20468)

@@ -287,8 +287,7 @@ def os_error_number(error: BaseException) -> int:
 
 
 def _no_memory(error: BaseException) -> CmssparkError:
-    """Return a limit of this process (77) stays until somebody raises it; a host that is full (75) may have room later.
-    """
+    """Return the error for too little memory: 77 for a limit of this process, 75 for a host that is full."""
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     found = " ".join(str(error).split())[:200] or type(error).__name__
     if limit != resource.RLIM_INFINITY:

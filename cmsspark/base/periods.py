@@ -99,7 +99,7 @@ def options(interval: Interval) -> str:
 
 
 def week(text: str, today: date) -> Period:
-    """``2026-W46``, ``2026W46``, or ``last``: the last week that ended before ``today``.
+    """Return ``2026-W46``, ``2026W46``, or ``last``: the last week that ended before ``today``.
 
     Raises UsageError (2) for other formats, weeks that do not exist, and weeks that begin after ``today``.
 
@@ -124,7 +124,7 @@ def week(text: str, today: date) -> Period:
 
 
 def month(text: str, today: date) -> Period:
-    """``2026-11``, ``202611``, or ``last``: the last month that ended before ``today``. Raises as :func:`week`.
+    """Return ``2026-11``, ``202611``, or ``last``: the last month that ended before ``today``. Raises as :func:`week`.
 
     Example:
         >>> len(month("2026-11", today=date(2026, 11, 20)).days)
@@ -188,7 +188,7 @@ def named(name: str) -> Interval:
 
 
 def spans(chosen: Sequence[date]) -> str:
-    """Days for display, with consecutive days merged: ``2026-11-03, 2026-11-07 to 2026-11-09``; at most ten ranges.
+    """Return days for display, consecutive ones merged, at most ten ranges.
 
     Example:
         >>> spans([date(2026, 11, 8), date(2026, 11, 3), date(2026, 11, 7)])

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """SIGTERM raises KeyboardInterrupt inside; the handler before is restored at the end.
+    """Raise KeyboardInterrupt inside the block on SIGTERM; the handler before is restored at the end.
 
     In other threads than the main one nothing changes: Python handles signals in the main thread only.
     """

@@ -210,7 +210,7 @@ class DeadlineSocket:
         return io.BufferedReader(_Reader(self))
 
     def close(self) -> None:
-        """HTTPConnection is done with it, perhaps before the body was read; :meth:`end` closes the socket."""
+        """Do nothing: HTTPConnection calls it, perhaps before the body was read; :meth:`end` closes the socket."""
 
     def end(self) -> None:
         """Close the socket."""
@@ -226,5 +226,5 @@ class _Reader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Bytes of the answer."""
+        """Return bytes of the answer."""
         return self._link.receive(buffer)

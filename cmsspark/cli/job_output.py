@@ -15,7 +15,7 @@ from cmsspark.store.results import CurrentTable
 
 
 def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """``--quiet``, ``--verbose``, ``--debug`` and ``--json`` of every job; the command gets ``as_json``.
+    """Add ``--quiet``, ``--verbose``, ``--debug`` and ``--json`` of every job; the command gets ``as_json``.
 
     What they change is not the command's: errors are printed by ``errors``, and run_spark sets the level of the log.
     """

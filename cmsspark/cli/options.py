@@ -127,7 +127,7 @@ def with_sources(settings: Settings, sources: Iterable[tuple[str, str, str]]) ->
 
 
 def date_option(command: Command) -> Command:
-    """``--date``: the day to work on."""
+    """Add ``--date``: the day to work on."""
     return click.option("--date", "day", type=DayType(), required=True, help=DATE_HELP)(command)
 
 
@@ -144,7 +144,7 @@ quiet_option = click.option(
 
 
 def store_options(command: Command) -> Command:
-    """``--fout`` and ``--settings``, for commands that read the store."""
+    """Add ``--fout`` and ``--settings``, for commands that read the store."""
     for option in (
         click.option("--settings", "settings_file", metavar="FILE", help=SETTINGS_HELP),
         click.option("--fout", metavar="URI", help="URI of the store. [default: `store` in the settings]"),
@@ -189,7 +189,7 @@ engine_option = click.option("--engine", type=click.Choice(["auto", "processes",
 
 
 def reading_options(command: Command) -> Command:
-    """``--allow-tmp``, ``--max-malformed``, ``--accept-damaged`` and ``--quarantine-above`` of jobs on logs."""
+    """Add ``--allow-tmp``, ``--max-malformed``, ``--accept-damaged`` and ``--quarantine-above`` of jobs on logs."""
     options = (
         click.option("--allow-tmp", is_flag=True, help="Read a day's .tmp folder where there is no final one."),
         click.option(

@@ -17,7 +17,7 @@ _TABLES: Final = (".parquet", ".csv")
 
 
 def check_table_path(path: Path | None) -> None:
-    """Raises UsageError (2) for a name that does not end in .csv or .parquet: before any work is done."""
+    """Raise UsageError (2) for a name that does not end in .csv or .parquet: before any work is done."""
     if path is not None and path.suffix not in _TABLES:
         raise UsageError(
             f"the kind of {path.name} is not known",

@@ -23,7 +23,7 @@ _OPTIONS = (
 
 
 def period_options(command: Command) -> Callable[..., Any]:
-    """``--week``, ``--month``, ``--from`` and ``--to``; the command gets ``period``, None where none is given."""
+    """Add ``--week``, ``--month``, ``--from`` and ``--to``; the command gets ``period``, None where none is given."""
 
     @functools.wraps(command)
     def with_period(

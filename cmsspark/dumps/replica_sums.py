@@ -81,7 +81,7 @@ def _summed(
     measures: dict[str, Longs],
     validity: npt.NDArray[np.uint8],
 ) -> dict[str, npt.NDArray[Any]]:
-    """Rows from replicas that are there once each, ordered by (dataset, site, kind, block)."""
+    """Return rows from replicas that are there once each, ordered by (dataset, site, kind, block)."""
     starts = _starts(kinds)
     of_kind = kinds[starts]
     groups = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(kinds))))
@@ -119,7 +119,7 @@ def _block_counts(
     validity: npt.NDArray[np.uint8],
     groups_asked: Longs,
 ) -> Longs:
-    """Distinct blocks that DBS or the snapshot names of each dataset in ``wanted``; -1 where none is counted."""
+    """Count the distinct blocks that DBS or the snapshot names of each dataset in ``wanted``; -1 without a count."""
     if in_dbs is None:
         return np.full(len(groups_asked), -1, np.int64)
     named = (validity & NAMED) > 0
@@ -142,7 +142,7 @@ def _values(measures: dict[str, Longs], validity: npt.NDArray[np.uint8], name: s
 
 
 def _sums(values: Longs, starts: npt.NDArray[np.intp], label: str) -> Longs:
-    """Sums of runs. Raises DataError (65) on 64-bit overflow."""
+    """Return sums of runs. Raises DataError (65) on 64-bit overflow."""
     if not len(starts):
         return np.zeros(0, np.int64)
     return joined(np.add.reduceat(values >> 32, starts), np.add.reduceat(values & 0xFFFFFFFF, starts), label)

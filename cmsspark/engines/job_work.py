@@ -148,7 +148,7 @@ class JobSpool:
                 yield records
 
     def earlier(self) -> Longs:
-        """Hashes of the ids of the jobs of the day before that were read, sorted."""
+        """Return hashes of the ids of the jobs of the day before that were read, sorted."""
         return np.unique(np.concatenate([np.zeros(0, np.int64), *self._earlier]))
 
     def close(self) -> None:

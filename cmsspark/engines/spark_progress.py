@@ -49,7 +49,7 @@ def _watch(session: SparkSession, label: str, stop: threading.Event) -> None:
 
 
 def _tasks(session: SparkSession) -> tuple[int, int]:
-    """Completed and all tasks of the stages that run now."""
+    """Return the numbers of completed and of all tasks of the stages that run now."""
     tracker = session.sparkContext.statusTracker()
     infos = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
     return sum(info.numCompletedTasks for info in infos if info), sum(info.numTasks for info in infos if info)

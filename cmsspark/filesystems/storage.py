@@ -69,7 +69,7 @@ class Files(Protocol):
 
 
 def join(base: str, *parts: str) -> str:
-    """``base`` and ``parts`` with single slashes between them; ``hdfs://`` keeps its slashes."""
+    """Return ``base`` and ``parts`` with single slashes between them; ``hdfs://`` keeps its slashes."""
     path = base
     for part in parts:
         path = (path if path.endswith("/") else path + "/") + part.lstrip("/")
@@ -153,7 +153,7 @@ class LocalFiles:
             return stream.read(count)
 
     def read_range(self, path: str, offset: int, count: int) -> bytes:
-        """At most ``count`` bytes from ``offset`` on; fewer at the end of the file."""
+        """Return at most ``count`` bytes from ``offset`` on; fewer at the end of the file."""
         path = local_path(path)
         with _reading(path), open(path, "rb") as stream:
             stream.seek(offset)

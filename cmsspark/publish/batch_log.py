@@ -157,7 +157,7 @@ class BatchLog(StateDatabase):
         return sum(chosen.values())
 
     def recover(self) -> int:
-        """After a crash: batches that were SENDING may have been delivered and become IN_DOUBT. Returns how many."""
+        """Make batches that were SENDING in a crash IN_DOUBT: they may have been delivered. Returns how many."""
         with self._transaction() as db:
             return db.execute(
                 "UPDATE batches SET state='IN_DOUBT', doubtful=1, reason='the publisher ended while sending' "

@@ -111,7 +111,7 @@ class Changes:
         return bool(row[0] != digest)
 
     def vanished(self, resend_all: bool = False) -> Iterator[SentDocument]:
-        """Documents sent before that the day no longer has and that were not yet sent as gone; or all of them."""
+        """Yield documents sent before that the day no longer has, not yet sent as gone; or all of them."""
         rows = self._db.execute(
             "SELECT id, snapshot_no, part, offset, length FROM docs "
             "WHERE now IS NULL AND (gone=0 OR sent IS NULL OR ?) ORDER BY id",
@@ -126,7 +126,7 @@ class Changes:
         return count, tuple(row[0].hex() for row in rows)
 
     def is_new_completeness(self, completeness: bytes) -> bool:
-        """True when the completeness document differs from the one sent before."""
+        """Return whether the completeness document differs from the one sent before."""
         return self.completeness_digest != hashlib.sha256(completeness).digest()
 
     def knows_all(self) -> bool:

@@ -273,7 +273,7 @@ def read_credentials_file(path: Path, kind: type[_T], example: str) -> tuple[_T,
 
 
 def _invalid(message: str, source: CredentialsSource) -> SettingsError:
-    """msgspec's message, which names keys and types and no value, as an error with its line."""
+    """Return msgspec's message, which names keys and types and no value, as an error with its line."""
     key = re.search(r"unknown field `([^`]*)`|`\$\.(\w+)", message)
     named = (key[1] or key[2]) if key else None
     problem = "the file holds one JSON object of known keys, each a text"

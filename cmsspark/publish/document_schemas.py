@@ -145,7 +145,7 @@ def published_tables() -> list[str]:
 
 
 def generated() -> dict[str, str]:
-    """File name → text of every file in ``schemas/documents``."""
+    """Return the text by name of every file in ``schemas/documents``."""
     schemas = {name: document_schema(name) for name in (*published_tables(), COMPLETENESS)}
     return {f"{name}.json": json.dumps(schema, indent=2, ensure_ascii=False) + "\n" for name, schema in schemas.items()}
 

@@ -49,7 +49,7 @@ def _rounded(value: Any) -> Any:
 
 
 def canonical(value: Any) -> bytes:
-    """``value`` as canonical JSON: sorted keys, no blanks, UTF-8.
+    """Return ``value`` as canonical JSON: sorted keys, no blanks, UTF-8.
 
     Raises BadDocument for NaN, infinities and text with lone surrogates.
     """

@@ -172,7 +172,7 @@ def _variable(name: str, query: str) -> dict[str, Any]:
 
 
 def _annotation(measurement: str, colour: str) -> dict[str, Any]:
-    """Stages and queries on the time axis; ``cmsspark monitor annotate`` sends them."""
+    """Return stages and queries on the time axis; ``cmsspark monitor annotate`` sends them."""
     query = f'SELECT "value", "name" FROM "{measurement}" WHERE {_APPLICATION} AND "namespace" = \'events\' AND {_TIME}'
     return {
         "name": f"{measurement} of stages and queries",

@@ -95,7 +95,7 @@ class SearchClient:
         timeouts: HttpTimeouts | None = None, clock: Clock | None = None,
         log: Callable[[str], None] = lambda text: None,
     ) -> None:  # fmt: skip
-        """``patience``: seconds of failed attempts before a search is given up; ``log`` receives a line for each."""
+        """``patience``: seconds of failed attempts before a search fails; ``log`` receives a line for each."""
         self._server = server
         self._names = list(names)
         self._patience = patience

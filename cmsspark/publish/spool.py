@@ -209,7 +209,7 @@ class Spool:
         return lines
 
     def slice(self, snapshot_no: int, part: str, offset: int, length: int) -> bytes:
-        """``length`` bytes of a part from ``offset`` on."""
+        """Return ``length`` bytes of a part from ``offset`` on."""
         with open(self.folder(snapshot_no) / part, "rb") as stream:
             stream.seek(offset)
             return stream.read(length)

@@ -137,9 +137,7 @@ class StompConnection:
     # -- the loop --------------------------------------------------------------------------------------------
 
     def _write(self, piece: memoryview) -> int:
-        """Bytes written, 0 when the socket accepts none now. A TLS write that was deferred must be repeated with the
-        same bytes, and perhaps more.
-        """
+        """Return the bytes written, 0 when the socket accepts none now. A deferred TLS write must be repeated."""
         try:
             written = self._socket.send(piece)
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -257,11 +255,11 @@ class StallTimer:
         self._is_logged = self._is_last = False
 
     def reset(self) -> None:
-        """Something moved."""
+        """Note that something moved."""
         self._since, self._is_last = self._clock.monotonic(), False
 
     def remaining(self) -> float:
-        """Seconds to wait before the next call, finally 0. Raises ConnectionLost after that."""
+        """Return seconds to wait before the next call, finally 0. Raises ConnectionLost after that."""
         waited = self._clock.monotonic() - self._since
         if waited >= self._seconds:
             if self._is_last:

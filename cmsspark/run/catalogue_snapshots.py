@@ -98,7 +98,7 @@ def open_snapshots(
 
 
 def list_warnings(report: Report, dbs: Dump) -> list[str]:
-    """Warnings about parts of FILES in which columns seem to have moved, with file and row."""
+    """Return warnings about parts of FILES in which columns seem to have moved, with file and row."""
     warnings = []
     for suspect in report.suspects:
         file = dbs.tables["FILES"][suspect["part"]].path
@@ -130,13 +130,13 @@ def _build_job_inputs(files: Files, dbs: Dump, folder: Path, map_parts: MapParts
 
 
 def _read_blocks(files: Files, path: str) -> Iterator[Any]:
-    """Tables (name, block id, dataset id, block id) of one part of BLOCKS."""
+    """Yield tables (name, block id, dataset id, block id) of one part of BLOCKS."""
     for table in _read_rows(files, "BLOCKS", ("block_name", "block_id", "dataset_id"), path):
         yield table.append_column("row_id", table.column(1))
 
 
 def _read_datasets(files: Files, path: str) -> Iterator[Any]:
-    """Tables (name, null, dataset id, dataset id) of one part of DATASETS."""
+    """Yield tables (name, null, dataset id, dataset id) of one part of DATASETS."""
     for table in _read_rows(files, "DATASETS", ("dataset", "dataset_id"), path):
         no_block = from_numpy(np.zeros(table.num_rows, np.int64), np.zeros(table.num_rows, np.bool_))
         yield table.add_column(1, "block_id", no_block).append_column("row_id", table.column(1))
@@ -156,7 +156,7 @@ def _parts_of_phedex(files: Files, phedex: Dump, spill: Path) -> list[Part]:
 
 
 def _parts_of_rucio(files: Files, rucio: Dump, map_parts: MapParts, rses_file: str | None, spill: Path) -> list[Part]:
-    """Block replicas on disk, from the replicas of files."""
+    """Return block replicas on disk, from the replicas of files."""
     opener = partial(opened, files)
     rses, _ = read_rses(rucio, rses_file, opener)
     return spill_disk_replicas(ProcessTransport(spill, map_parts, opener), RucioScan(rucio, rses))
@@ -174,13 +174,13 @@ def _parts(files: Files, dump: Dump, table: str, columns: tuple[str, ...]) -> li
 
 
 def _read_rows(files: Files, table: str, columns: tuple[str, ...], path: str) -> Iterator[Any]:
-    """Arrow tables of one part of a DBS table."""
+    """Yield Arrow tables of one part of a DBS table."""
     with _named(path), open_part(files, path) as stream:
         yield from read_table_arrow(stream, table, columns, path)
 
 
 def _read_replicas(files: Files, path: str) -> Iterator[Any]:
-    """Arrow tables of the disk replicas in one part of a PhEDEx snapshot."""
+    """Yield Arrow tables of the disk replicas in one part of a PhEDEx snapshot."""
     with _named(path), open_part(files, path) as stream:
         yield from disk_replicas_of(stream, path)
 

@@ -142,7 +142,7 @@ def _leave_out_empty(request: DayRequest, inputs: Inputs, bins: Mapping[str, Str
 
 
 def _check_not_empty(request: DayRequest, inputs: Inputs, bins: Mapping[str, StreamBins]) -> None:
-    """Raises NotReady (75) for a stream without any record that is not left out: a day of zeros is never stored."""
+    """Raise NotReady (75) for a stream without any record that is not left out: a day of zeros is never stored."""
     for source in inputs.streams:
         if not bins[source.stream].read and source.stream not in inputs.missing:
             raise NotReady(
@@ -211,7 +211,7 @@ def identical_files(sources: Iterable[DayInput]) -> list[list[str]]:
 
 
 def _group_same(paths: list[str], key_of: Callable[[str], Any]) -> list[list[str]]:
-    """Groups of at least two files with the same ``key_of``."""
+    """Return groups of at least two files with the same ``key_of``."""
     groups: dict[Any, list[str]] = {}
     keys: dict[tuple[int, int], Any] = {}
     for path in paths:

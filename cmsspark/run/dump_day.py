@@ -229,7 +229,7 @@ def _run_in_spark(day_run: DumpDayRun, dumps: list[Dump]) -> results.CurrentTabl
 
 
 def _readers() -> dict[str, Any]:
-    """Entries of the manifest: whether compiled code reads the dumps; if not, the reason and the number of readers."""
+    """Return entries of the manifest: whether compiled code reads the dumps; if not, why, and the number of readers."""
     from cmsspark.engines.worker_pool import cores
 
     reason = unavailable_reason()

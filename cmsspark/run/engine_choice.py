@@ -65,7 +65,7 @@ def _option_reasons(request: JobRequest) -> list[str]:
 
 
 def _location_reason(request: JobRequest, layout: Layout) -> str:
-    """Says which of the request's paths are not on this host's disks; empty where all are."""
+    """Say which of the request's paths are not on this host's disks; empty where all are."""
     if is_all_local(layout, request.sources, request.fout):
         return ""
     if not is_all_local(layout, (), request.fout):
@@ -76,7 +76,7 @@ def _location_reason(request: JobRequest, layout: Layout) -> str:
 
 
 def _dump_reason(request: JobRequest, layout: Layout) -> str:
-    """Says that FILES is too large for an index, where a count needs one; empty where it is not.
+    """Say that FILES is too large for an index, where a count needs one; empty where it is not.
 
     A dump that is missing or damaged is no reason: the job reports it, with its exit code, and needs no JVM for that.
     """
@@ -103,7 +103,7 @@ def _too_large(request: DayRequest, dbs: Dump) -> str:
 
 
 def check_index(request: DayRequest, resolved: Inputs) -> None:
-    """Raises NotReady (75) where processes were chosen and the dump that is read is too large for them after all."""
+    """Raise NotReady (75) where processes were chosen and the dump that is read is too large for them after all."""
     if not inputs.uses_index(request, resolved.dbs):
         raise NotReady(
             "the DBS dump was replaced while the job started, and processes cannot join one of this size",
@@ -114,7 +114,7 @@ def check_index(request: DayRequest, resolved: Inputs) -> None:
 
 
 def check_session(choice: EngineChoice) -> None:
-    """Raises SettingsError (78) where Spark is chosen in a process that has none.
+    """Raise SettingsError (78) where Spark is chosen in a process that has none.
 
     A session made here would have neither the profile's memory nor its options.
     """

@@ -96,7 +96,7 @@ def uses_index(request: DayRequest, dbs: Dump) -> bool:
 
 
 def files_dump_bytes(dbs: Dump) -> int:
-    """Bytes on disk of the dump's FILES table; 0 where the request does not need it."""
+    """Return bytes on disk of the dump's FILES table; 0 where the request does not need it."""
     return sum(file.size for file in dbs.tables.get("FILES", ()))
 
 

@@ -112,7 +112,7 @@ def _read_rses(request: DayRequest, inputs: Inputs) -> Rses | None:
 
 
 def _disk_replicas(request: DayRequest, inputs: Inputs, start: Callable[[], SparkSession], spill: Path) -> list[Part]:
-    """Replicas of blocks on disk by Rucio, of its files' rows: these are too many for one host, so Spark reads them."""
+    """Return replicas of blocks on disk by Rucio. Its rows of files are too many for one host: Spark reads them."""
     del spill
     rses = _read_rses(request, inputs)
     assert rses is not None and inputs.replicas is not None

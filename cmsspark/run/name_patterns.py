@@ -36,7 +36,7 @@ class NamePatterns:
 
     @classmethod
     def from_options(cls, patterns: str | None, antipatterns: str | None) -> NamePatterns | None:
-        """From the values of the options; None where neither is given.
+        """Return the patterns of the options; None where neither is given.
 
         Example:
             >>> NamePatterns.from_options("/*/*/AOD, /ZMM*", None).patterns
@@ -46,7 +46,7 @@ class NamePatterns:
         return compiled if compiled.patterns or compiled.antipatterns else None
 
     def as_dict(self) -> dict[str, list[str]]:
-        """For the manifest."""
+        """Return the patterns as the manifest has them."""
         return {"patterns": list(self.patterns), "antipatterns": list(self.antipatterns)}
 
     def matches(self, name: str) -> bool:

@@ -22,7 +22,7 @@ def is_all_local(layout: Layout, sources: Iterable[str], fout: str) -> bool:
 
 
 def check_unchanged(files: Files, inputs: Iterable[DayInput | Dump]) -> None:
-    """Raises DataError (65) that names the files that changed since they were listed."""
+    """Raise DataError (65) that names the files that changed since they were listed."""
     changes = folders.changed(files, inputs)
     if changes:
         raise DataError(

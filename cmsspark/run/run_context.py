@@ -64,7 +64,7 @@ class RunContext:
             self.log(f"removed leftovers of a killed run: {path}")
 
     def check(self) -> None:
-        """Raises NotReady (75) where another process took the lease."""
+        """Raise NotReady (75) where another process took the lease."""
         if self.lease is not None:
             self.lease.check()
 
@@ -83,7 +83,7 @@ class RunContext:
             raise
 
     def seconds(self) -> float:
-        """Seconds since the run began."""
+        """Return seconds since the run began."""
         return time.monotonic() - self.began_ticks
 
     def record(self, run: Run) -> None:

@@ -87,7 +87,7 @@ def of_run(files: Files, fout: str, job: Job, manifest: Manifest, folder: str) -
 
 
 def _stored(job: Job, manifest: Manifest, folder: str) -> dict[str, int] | None:
-    """Accesses by stream in the stored report, read back from the local disk; None for other stores and formats."""
+    """Return accesses by stream in the report on the local disk; None for other stores and formats."""
     name = job.tables[0]
     entry = manifest.tables.get(name)
     if not job.streams or not is_local(folder) or entry is None or entry.format != "parquet":

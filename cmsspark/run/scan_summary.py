@@ -77,11 +77,11 @@ class ScanSummary:
         return summary
 
     def drift(self) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
-        """Drift for the manifest, and warnings. Raises DataError (65) for a stream of another schema."""
+        """Return the drift for the manifest, and warnings. Raises DataError (65) for a stream of another schema."""
         return drift.check(self.bins, self.sampled, needed_of, lambda stream, name: name in self.has.get(stream, ()))
 
     def unmatched_prefixes(self) -> dict[str, list[list[Any]]]:
-        """For the manifest: by stream, the most frequent [prefix, records], and the rest of them as ``other``."""
+        """Return for the manifest, by stream, the most frequent [prefix, records], and the rest as ``other``."""
         prefixes = {}
         for stream, counts in sorted(self.prefixes.items()):
             named = sorted(((name, count) for name, count in counts.items() if name != OTHER), key=_by_count)
@@ -92,13 +92,13 @@ class ScanSummary:
         return prefixes
 
     def compiled(self) -> dict[str, Any]:
-        """For the manifest: whether compiled code read everything; if not, the readers by kind or reason."""
+        """Return for the manifest whether compiled code read everything; if not, the readers by kind or reason."""
         if self.readers.keys() <= {"compiled"}:
             return {"compiled": True}
         return {"compiled": False, "readers": dict(sorted(self.readers.items()))}
 
     def warnings(self) -> list[str]:
-        """Warnings about records beyond a limit, accepted damage, and malformed records that are not kept."""
+        """Return warnings about records beyond a limit, accepted damage, and malformed records that are not kept."""
         damaged = [
             f"{damage['stream']}: {damage['file']} is damaged ({damage['reason']});"
             f" {damage['records_read']:,} records before that were read{_unverified(damage)}"

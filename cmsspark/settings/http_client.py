@@ -249,7 +249,7 @@ def fetch_json(url: str, seconds: float, keep: int = 32 << 20) -> Any:
 
 
 def retry_after(header: str | None, now: float) -> float:
-    """Seconds of a Retry-After header, which is a number or a date; 0 for none and for anything else.
+    """Return seconds of a Retry-After header, which is a number or a date; 0 for none and for anything else.
 
     ``now``: seconds since 1970.
     """

@@ -53,7 +53,7 @@ def is_needed(environ: Mapping[str, str]) -> bool:
 
 
 def check(environ: Mapping[str, str], principal: str | None = None, keytab: str | None = None) -> None:
-    """Raises NotAllowed (77) without a ticket, or a private keytab that the realm accepts; SettingsError (78) for one
+    """Raise NotAllowed (77) without a ticket, or a private keytab that the realm accepts; SettingsError (78) for one
     option without the other.
 
     Does nothing for clusters without Kerberos. Where ``klist`` and ``kinit`` are not installed, tickets and keytabs are

@@ -65,12 +65,12 @@ class KeyFile:
         return key
 
     def rotated(self, first: date) -> KeyFile:
-        """With a new key for the days from ``first`` on. Keys of no day before it are dropped."""
+        """Return the file with a new key for the days from ``first`` on. Keys of no day before it are dropped."""
         older_keys = tuple((end, key) for end, key in self.older if end < first)
         return KeyFile(_new_key(), ((first, self.of_day(date.fromordinal(first.toordinal() - 1))), *older_keys))
 
     def without(self, before: date) -> KeyFile:
-        """Without the keys that are only of days before ``before``: the next key stands for them."""
+        """Return the file without the keys that are only of days before ``before``: the next key stands for them."""
         return KeyFile(self.current, tuple((end, key) for end, key in self.older if end > before))
 
     def text(self) -> str:
@@ -131,7 +131,7 @@ def _parsed(content: str) -> KeyFile | None:
 
 @contextmanager
 def changing(path: Path) -> Iterator[None]:
-    """While a process changes the file. Raises NotReady (75) where another one does."""
+    """Lock the file while a process changes it. Raises NotReady (75) where another one does."""
     aside = _aside(path)
     try:
         with disk_error(path):
@@ -164,7 +164,7 @@ def replace(path: Path, keys: KeyFile) -> None:
 
 @contextmanager
 def disk_error(path: Path) -> Iterator[None]:
-    """Turns an error of the disk into an OutputError (73) that names the file."""
+    """Turn an error of the disk into an OutputError (73) that names the file."""
     try:
         yield
     except FileExistsError:

@@ -116,7 +116,7 @@ def _no_pass_phrase() -> str:
 
 
 def basic_credentials(user: str | None, password: str | None) -> str:
-    """User and password encoded for HTTP Basic authentication."""
+    """Return user and password encoded for HTTP Basic authentication."""
     return base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
@@ -132,7 +132,7 @@ def safe_text(text: str, *secrets: str | None, limit: int = 300) -> str:
 
 
 def blanked(text: str, *secrets: str | None) -> str:
-    """``text``, for example a server's answer, with the secrets replaced by ``***``."""
+    """Return ``text``, for example a server's answer, with the secrets replaced by ``***``."""
     for secret in secrets:
         if secret:
             text = text.replace(secret, "***")

@@ -113,7 +113,7 @@ class Settings:
     lines: Lines = field(default_factory=dict, repr=False, compare=False)
 
     def where(self, *key: str) -> str:
-        """``file, line N`` of a key, for messages: the nearest enclosing key that has a line."""
+        """Return ``file, line N`` of a key, for messages: the nearest enclosing key that has a line."""
         return self._file.where(*key)
 
     def section(self, kind: type[_T], name: str) -> _T:
@@ -251,7 +251,7 @@ def _read(file: Path, is_named: bool) -> tuple[SettingsFile, Lines]:
 
 
 def _check_owner(file: Path, status: os.stat_result) -> None:
-    """Raises NotAllowed (77) for a file that somebody else wrote: settings start programs and say where data go.
+    """Raise NotAllowed (77) for a file that somebody else wrote: settings start programs and say where data go.
 
     A file that is named is obeyed, whoever owns it; one that only lies in the current folder must be the user's own.
     """
@@ -285,7 +285,7 @@ def parse(content: bytes, name: str) -> tuple[SettingsFile, Lines]:
 
 
 def spark_options(values: Mapping[str, Any], where: Callable[[str], str]) -> dict[str, str]:
-    """Spark options of a YAML mapping as texts: ``true`` and ``false`` in lower case, numbers as written.
+    """Return Spark options of a YAML mapping as texts: ``true`` and ``false`` in lower case, numbers as written.
 
     ``where(key)`` is the location of a key. Raises SettingsError (78) for names without the prefix ``spark.`` and for
     lists and mappings.

@@ -50,7 +50,7 @@ class ManyFiles:
 
 
 def stored_results(files: Files, fout: str, jobs: tuple[str, ...] = ()) -> Iterator[tuple[str, Interval]]:
-    """Jobs and their days and periods that have a result, job by job, oldest first; ``jobs``: of these only."""
+    """Yield jobs and their days and periods that have a result, job by job, oldest first; ``jobs``: of these only."""
     for job in jobs or _folders(files, fout):
         for interval in stored_intervals(files, fout, job):
             yield job, interval

@@ -93,7 +93,7 @@ def day_key(day: date, job: str) -> str:
 
 
 def split_key(key: str) -> tuple[date, str]:
-    """Day and job of a record's key."""
+    """Return the day and the job of a record's key."""
     day, _, job = key.partition(" ")
     return date.fromisoformat(day), job
 

@@ -30,7 +30,7 @@ _NAME: Final = re.compile(r"(\d{8})\.json", re.ASCII)
 
 
 def lease_folder(fout: str, job: str, interval: Interval) -> str:
-    """Location of the lease of a job's day or period."""
+    """Return the location of the lease of a job's day or period."""
     return join(fout, ".leases", job, interval.isoformat())
 
 
@@ -74,7 +74,7 @@ class Lease:
         self.files.write_bytes(self._path(self._number), self._content())
 
     def check(self) -> None:
-        """Raises NotReady (75) where another process took the lease: this result must not become current."""
+        """Raise NotReady (75) where another process took the lease: this result must not become current."""
         newest = max(self._entries(), default=0)
         if newest != self._number:
             raise NotReady(

@@ -61,7 +61,7 @@ def write_part(rows: pa.Table, part: Path) -> None:
 
 
 def count_csv_rows(files: Files, part: Entry, schema: Table) -> int:
-    """Rows of a CSV file with a header. Raises OutputError (73) where it has other columns or cannot be read."""
+    """Count the rows of a CSV file with a header. Raises OutputError (73) for other columns, or where it is damaged."""
     import pyarrow as pa
     from pyarrow import csv
 
@@ -91,7 +91,7 @@ def open_part(files: Files, path: str) -> io.BufferedReader:
 
 
 def count_part_rows(files: Files, part: Entry, schema: Table) -> int:
-    """Rows of a Parquet file, read from its footer alone. Raises OutputError (73) where it has other columns."""
+    """Count the rows of a Parquet file by its footer alone. Raises OutputError (73) where it has other columns."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -45,7 +45,7 @@ def _kernel() -> str:
 
 
 def _started(pid: int) -> int | None:
-    """Field 22 of ``/proc/PID/stat``; the name before it may contain blanks and brackets. A zombie counts as ended."""
+    """Return field 22 of ``/proc/PID/stat``, behind a name with any blanks and brackets. A zombie counts as ended."""
     with suppress(OSError, ValueError, IndexError):
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
         fields = text[text.rindex(")") + 2 :].split()

@@ -169,7 +169,7 @@ class ProcessDatabase(StateDatabase):
         return len(old)
 
     def runs(self, *, suite: str | None = None, limit: int = -1) -> list[WatchedRun]:
-        """Runs, the latest first; with ``suite`` only its."""
+        """Return runs, the latest first; with ``suite`` only its."""
         return [
             WatchedRun(*row)
             for row in self._rows(

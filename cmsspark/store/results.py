@@ -75,7 +75,7 @@ class StagedRun:
         return join(self.interval_folder, "runs", self.run_id)
 
     def table_path(self, table: str) -> str:
-        """Location of a table's folder of part files."""
+        """Return the location of a table's folder of part files."""
         return join(self.folder, table)
 
     def write(self, rows: DataFrame, table: str, fmt: str = "parquet") -> int:
@@ -103,7 +103,7 @@ class StagedRun:
         return self._add_table(schema, fmt, int(written.get["rows"]), self._count_back(schema, fmt))
 
     def write_arrow(self, rows: pa.Table, table: str) -> int:
-        """As :meth:`write`, without Spark's tasks: Parquet parts of ``FILE_ROWS`` rows, from this process.
+        """Write as :meth:`write` does, without Spark's tasks: Parquet parts of ``FILE_ROWS`` rows, from this process.
 
         Texts may be plain or dictionary arrays: the files are the same.
         """
@@ -153,7 +153,7 @@ class StagedRun:
                 self.files.put(copy, join(folder, name))
 
     def _count_back(self, schema: Table, fmt: str = "parquet") -> int:
-        """Rows in the parts of a table: by the footers of Parquet, by reading CSV."""
+        """Count the rows in the parts of a table: by the footers of Parquet, by reading CSV."""
         count = count_csv_rows if fmt == "csv" else count_part_rows
         return sum(
             count(self.files, part, schema) for part in list_parts(self.files, self.table_path(schema.name), fmt)
@@ -309,7 +309,7 @@ def _read_json(files: Files, path: str, next_step: str) -> dict[str, Any]:
 
 
 def _read_manifest(files: Files, path: str, next_step: str) -> Manifest:
-    """Raises DataError (65) where the file holds no manifest."""
+    """Raise DataError (65) where the file holds no manifest."""
     try:
         return Manifest.from_dict(_read_json(files, path, next_step))
     except ValueError as error:

@@ -29,7 +29,7 @@ class OldRun:
 
 
 def old_runs(files: Files, fout: str, before_ms: int) -> Iterator[OldRun]:
-    """Runs last written before ``before_ms`` (UTC ms) that are not current, job by job, oldest day first.
+    """Yield runs last written before ``before_ms`` (UTC ms) that are not current, job by job, oldest day first.
 
     Skips days whose current run is unknown, or has lost its manifest or a table: an older run may be the only copy.
     """
@@ -86,7 +86,7 @@ class OldLease:
 
 
 def old_leases(files: Files, fout: str, before_ms: int) -> Iterator[OldLease]:
-    """Leases last written before ``before_ms`` (UTC ms); a holder renews its lease every minute."""
+    """Yield leases last written before ``before_ms`` (UTC ms); a holder renews its lease every minute."""
     base = join(fout, ".leases")
     if files.stat(base) is None:
         return
@@ -109,7 +109,7 @@ def remove_lease(files: Files, old: OldLease) -> None:
 
 
 def damaged_histories(state_dir: Path, before_ms: int) -> list[Path]:
-    """Damaged run histories that were set aside before ``before_ms``; none where no working one exists."""
+    """Return damaged run histories that were set aside before ``before_ms``; none where no working one exists."""
     if not (state_dir / FILE).exists():
         return []
     return sorted(

@@ -63,7 +63,7 @@ class Run:
     details: Manifest = field(default_factory=lambda: Manifest.from_dict({}))
 
     def as_dict(self) -> dict[str, Any]:
-        """As ``--json`` prints it."""
+        """Return the run as ``--json`` prints it."""
         day, details = self.day.isoformat(), self.details.document
         return {**self.__dict__, "day": day, "state": self.state.value, "details": details}
 
@@ -151,7 +151,7 @@ class RunHistory(StateDatabase):
         state: State | None = None,
         limit: int = -1,
     ) -> list[Run]:
-        """Runs of days from ``first`` to ``last`` (both included), the latest begun first."""
+        """Return runs of days from ``first`` to ``last`` (both included), the latest begun first."""
         parameters = (job, job, first and first.isoformat(), last and last.isoformat(), state, state, limit)
         with self._guard():
             rows = self._db.execute(
@@ -208,7 +208,7 @@ class RunHistory(StateDatabase):
             )
 
     def published(self, first: date | None = None, last: date | None = None) -> list[Published]:
-        """Publications of days from ``first`` to ``last`` (both included)."""
+        """Return publications of days from ``first`` to ``last`` (both included)."""
         with self._guard():
             rows = self._db.execute(
                 "SELECT * FROM published WHERE day >= coalesce(?, '') AND day <= coalesce(?, '9999-99-99')",

@@ -80,7 +80,7 @@ class StateDatabase:
         self._db.close()
 
     def check(self) -> None:
-        """Raises ``damaged`` (65), and closes the database, where SQLite finds an inconsistency in the file."""
+        """Raise ``damaged`` (65), and close the database, where SQLite finds an inconsistency in the file."""
         with self._guard():
             (status,) = self._db.execute("PRAGMA quick_check(1)").fetchone()
         if status != "ok":

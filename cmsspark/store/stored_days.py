@@ -77,7 +77,7 @@ class StoredDays:
         return f"cmsspark daily --from {min(self.missing)} --to {max(self.missing)}"
 
     def check(self, *, allow_missing: bool) -> None:
-        """Raises InputMissing (66) with the missing days, unless they may be left out and some are stored."""
+        """Raise InputMissing (66) with the missing days, unless they may be left out and some are stored."""
         if not self.missing or (allow_missing and self.partials):
             return
         stored = f"{pluralize(len(self.partials), 'day')}: {spans(list(self.partials))}"
@@ -103,7 +103,7 @@ class StoredDays:
         return next(iter(keys), None)
 
     def check_users(self, users: Sequence[Any]) -> None:
-        """Raises DataError (65) where the pseudonyms themselves name several keys, whatever the manifests say."""
+        """Raise DataError (65) where the pseudonyms themselves name several keys, whatever the manifests say."""
         keys = sorted({str(user).partition(":")[0] for user in users if user is not None})
         if len(keys) > 1:
             raise _two_keys(self.period, f"pseudonyms of {', '.join(keys[:5])}")

@@ -37,7 +37,7 @@ def read_table(
     flags: Sequence[str] = (),
     may_be_null: Sequence[str] = ("site", "remote", "bytes"),
 ) -> pl.DataFrame:
-    """Rows with ``columns`` (name → other names that are taken for it; case and blanks around do not matter): days as
+    """Read rows with ``columns`` (name → other names taken for it; case and blanks around do not matter): days as
     dates in UTC, ``numbers`` as float64, ``flags`` as booleans, others as text.
 
     A CSV may have commas, semicolons or tabs, a byte order mark, any line ends, and be packed by gzip. Empty lines and
@@ -163,7 +163,7 @@ def _expression(column: pl.Expr, kind: pl.DataType, kind_name: str) -> pl.Expr:
 
 
 def _day(column: pl.Expr, kind: pl.DataType, *, is_text: bool) -> pl.Expr:
-    """Dates in UTC. Texts and times without a zone are UTC."""
+    """Return dates in UTC. Texts and times without a zone are UTC."""
     import polars as pl
 
     if is_text:

@@ -106,7 +106,7 @@ class Request:
     argv: list[str] = field(default_factory=list)
 
     def has(self, name: str) -> bool:
-        """True when the flag or option was given."""
+        """Return whether the flag or option was given."""
         return name in self.values
 
     def last(self, name: str) -> str | None:
@@ -174,7 +174,7 @@ def _take(word: str, following: list[str], request: Request, signature: Signatur
 
 
 def _is_the_jobs(option: Option, signature: Signature | None) -> bool:
-    """After the job's name its own options come before ours of the same name (``--dry-run`` of ``cern_monit``)."""
+    """Return whether an option after the job's name is the job's own, not ours (``--dry-run`` of ``cern_monit``)."""
     if signature is None:
         return option.name in OF_A_SCRIPT
     return option.name in signature and option.name not in (*SHARED, "--help")

@@ -255,7 +255,7 @@ class _Line:
         self.words += words
 
     def _stored_day(self, folder: str) -> None:
-        """``--hdir STORE/2017/09/25`` of cern_monit names a store and a day."""
+        """Take ``--hdir STORE/2017/09/25`` of cern_monit, which names a store and a day."""
         match = _DAY_AT_END.fullmatch(folder)
         self._names_no_day = match is None
         self._add("--fout", match["store"] if match else folder)
@@ -285,8 +285,7 @@ class _Line:
                 self._add("--source", f"{source}.{name}={self._located(path)}")
 
     def _located(self, folder: str) -> str:
-        """Return a path without a scheme was one of HDFS; under a root, or where it is on this host, it stays a path.
-        """
+        """Return a path as a URI of HDFS, unless it has a scheme, lies under a root, or exists on this host."""
         if not folder.startswith("/") or self._has("--root") or self.has_root() or Path(folder).exists():
             return folder
         return f"hdfs://{folder}"

@@ -129,7 +129,7 @@ def build(request: Request, settings: Settings, host: Host, paths: InstallPaths,
 
 
 def asks_for_cluster(request: Request) -> bool:
-    """True when the command line itself names a cluster."""
+    """Return whether the command line itself names a cluster."""
     named = request.last("--profile") or ""
     return request.has("--yarn") or request.has("--k8s") or named not in ("", "local")
 
@@ -274,7 +274,7 @@ def _add_files(
     job: Job | None,
     mode: Mode,
 ) -> list[str]:
-    """Return what travels with the job: the package, the settings, spark-avro. Returns what is worth telling."""
+    """Add what travels with the job: the package, the settings, spark-avro. Returns notes."""
     notes = []
     if not (options.get("spark.master") or "").startswith("local"):
         options.set_option("spark.submit.pyFiles", paths.ship(), BUILT_IN)
@@ -304,12 +304,12 @@ def _java_options(request: Request, host: Host, paths: InstallPaths) -> list[str
 
 
 def _java_word(text: str) -> str:
-    """Spark cuts Java options at blanks unless they are quoted."""
+    """Quote a Java option with blanks, at which Spark would cut it."""
     return f'"{text}"' if any(letter.isspace() for letter in text) else text
 
 
 def _without_settings(arguments: list[str]) -> list[str]:
-    """Return a path of this host means nothing to a driver elsewhere: it finds the shipped file in its own folder."""
+    """Leave out ``--settings``: a driver elsewhere finds the shipped file in its own folder."""
     result: list[str] = []
     skip = False
     for word in arguments:

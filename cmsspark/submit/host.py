@@ -87,12 +87,12 @@ def this_host(environ: Mapping[str, str]) -> Host:
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return max(1, len(os.sched_getaffinity(0)))
 
 
 def memory(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int:
-    """Bytes of memory that this process may use: the machine's, or less where a control group says so."""
+    """Return the bytes of memory that this process may use: the machine's, or less where a control group says so."""
     total = _UNLIMITED
     total_line = re.search(r"^MemTotal:\s+(\d+) kB", _text(proc / "meminfo"), re.MULTILINE)
     if total_line:
@@ -122,7 +122,7 @@ def _text(file: Path) -> str:
 
 
 def find_spark(environ: Mapping[str, str]) -> Spark:
-    """``SPARK_HOME``'s Spark, else that of the installed pyspark package, told by its jars (nothing is imported).
+    """Find ``SPARK_HOME``'s Spark, else that of the installed pyspark package, told by its jars (nothing is imported).
 
     Raises SettingsError (78).
     """
@@ -151,7 +151,7 @@ def find_spark(environ: Mapping[str, str]) -> Spark:
 
 
 def find_java(environ: Mapping[str, str]) -> Java | None:
-    """``JAVA_HOME``'s Java, else the first on PATH; None when there is none. Its ``release`` file tells the version."""
+    """Find ``JAVA_HOME``'s Java, else the first on PATH; None without any. Its ``release`` file has the version."""
     home = environ.get("JAVA_HOME")
     path = str(Path(home) / "bin" / "java") if home else shutil.which("java", path=environ.get("PATH"))
     if not path or not os.access(path, os.X_OK):
@@ -186,7 +186,7 @@ def _java_package(spark: Spark) -> str:
 
 
 def check_java(java: Java | None, spark: Spark, environ: Mapping[str, str]) -> None:
-    """Raises SettingsError (78) unless ``java`` runs this Spark."""
+    """Raise SettingsError (78) unless ``java`` runs this Spark."""
     fitting = (17, 21) if spark.line >= (4, 0) else (8, 11, 17)
     if java is not None and java.major in fitting:
         return
@@ -222,7 +222,7 @@ def locate_avro(spark: Spark, jars: str | None) -> tuple[str, str, str]:
 
 
 def declares_avro(script: Path) -> bool:
-    """True when a script says ``# run_spark: --avro`` in its first lines."""
+    """Return whether a script says ``# run_spark: --avro`` in its first lines."""
     try:
         with script.open(encoding="utf-8", errors="replace") as stream:
             return _DECLARED.search(stream.read(_HEAD)) is not None

@@ -12,7 +12,7 @@ from cmsspark.submit.spark_options import Options
 
 
 def lines(options: Options, state_dir: Path, job: str) -> Iterator[str]:
-    """Lines on the memory of the driver and of an executor, and on the last measured runs of ``job``."""
+    """Yield lines on the memory of the driver and of an executor, and on the last measured runs of ``job``."""
     values = {name: chosen.value for name, chosen in options.chosen.items()}
     yield "memory:"
     is_local = values.get("spark.master", "").startswith("local")

@@ -39,13 +39,13 @@ class Profile:
     below: Profile | None = None
 
     def settled(self, key: str) -> str | None:
-        """``master`` or ``deploy_mode``, here or in the profile below."""
+        """Return ``master`` or ``deploy_mode``, here or in the profile below."""
         value = getattr(self, key)
         return value if value is not None or self.below is None else self.below.settled(key)
 
 
 def driver_memory(host: Host) -> str:
-    """Heap of a driver that does its work on this machine: a quarter of the memory, 1 to 16 GiB.
+    """Return the heap of a driver that does its work on this machine: a quarter of the memory, 1 to 16 GiB.
 
     Python's workers and the page cache need the rest.
     """
@@ -53,7 +53,7 @@ def driver_memory(host: Host) -> str:
 
 
 def shuffle_partitions(host: Host) -> str:
-    """Return one a core: what reaches a shuffle here is small, and each task costs some milliseconds."""
+    """Return one partition a core: what reaches a shuffle here is small, and each task costs some milliseconds."""
     return str(host.cores)
 
 

@@ -68,7 +68,7 @@ def run(request: Request, days: Sequence[date], environ: Mapping[str, str]) -> i
 
 
 def _date(argv: list[str]) -> tuple[int, str] | None:
-    """Position and value of ``--date``, after which it stands as one word."""
+    """Return the position and the value of ``--date``, after which it stands as one word."""
     for position, word in enumerate(argv):
         if word == "--":
             return None

@@ -220,7 +220,7 @@ def add_metrics(options: Options, settings: Settings) -> None:
 
 
 def metrics_options(metrics: MetricsSettings) -> dict[str, tuple[str, str]]:
-    """Option → (value, why)."""
+    """Return (value, why) by option."""
     options: dict[str, tuple[str, str]] = {}
     if metrics.host is not None:
         options |= {

@@ -44,7 +44,7 @@ USAGE = "Usage: run_spark JOB [wrapper options] [job options]"
 
 
 def main() -> NoReturn:
-    """Entry point of the ``run_spark`` script."""
+    """Run the ``run_spark`` script."""
     if "_RUN_SPARK_COMPLETE" in os.environ:
         from cmsspark.submit.completion import complete_if_asked
 
@@ -257,7 +257,7 @@ def check_root(options: Mapping[str, Any], settings: Settings, job: Job | None) 
 
 
 def check_yarn(command: Command, host: Host) -> None:
-    """Raises SettingsError (78) where nothing names the YARN cluster."""
+    """Raise SettingsError (78) where nothing names the YARN cluster."""
     if command.options.get("spark.master") != "yarn":
         return
     environ = host.environ
@@ -272,7 +272,7 @@ def check_yarn(command: Command, host: Host) -> None:
 
 
 def check_kerberos(command: Command, host: Host) -> None:
-    """Raises NotAllowed (77) at once where YARN wants Kerberos and there is neither a ticket nor a keytab."""
+    """Raise NotAllowed (77) at once where YARN wants Kerberos and there is neither a ticket nor a keytab."""
     if command.options.get("spark.master") == "yarn":
         defaults = cluster_defaults(host.spark.home, host.environ)
         names = ("spark.kerberos.principal", "spark.kerberos.keytab")
@@ -281,7 +281,7 @@ def check_kerberos(command: Command, host: Host) -> None:
 
 
 def check_kubernetes(command: Command, host: Host) -> None:
-    """Raises SettingsError (78) where nothing names the image of the driver or the executors."""
+    """Raise SettingsError (78) where nothing names the image of the driver or the executors."""
     if not (command.options.get("spark.master") or "").startswith("k8s:"):
         return
     defaults = cluster_defaults(host.spark.home, host.environ)
@@ -298,7 +298,7 @@ def check_kubernetes(command: Command, host: Host) -> None:
 
 
 def uncompiled(job: Job | None, package: Path, lack: str) -> list[str]:
-    """Lines about compiled code (``lack``: there is none), for a job that reads logs or dumps."""
+    """Return lines about compiled code (``lack``: there is none), for a job that reads logs or dumps."""
     if not lack or job is None or not (job.streams or job.runs_in_processes):
         return []
     inputs = "Logs" if job.streams else "Dumps"
@@ -316,7 +316,7 @@ def uncompiled(job: Job | None, package: Path, lack: str) -> list[str]:
 
 
 def counted_by_spark(job: Job | None, reason: str) -> list[str]:
-    """Lines that say why Spark counts a day of logs; none for other jobs and where processes count."""
+    """Return lines that say why Spark counts a day of logs; none for other jobs and where processes count."""
     return [f"Counted by Spark: {reason}.", ""] if job is not None and job.streams and reason else []
 
 

@@ -106,7 +106,7 @@ def _answer(environ: Mapping[str, str], path: str, read: Callable[[Any], T]) -> 
 
 
 def check_nodes(environ: Mapping[str, str]) -> None:
-    """Raises NotReady (75) where no node works: what is submitted then would wait for ever."""
+    """Raise NotReady (75) where no node works: what is submitted then would wait for ever."""
     if active_nodes(environ) == 0:
         raise NotReady(
             "YARN has no active node",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def pluralize(number: int, noun: str, plural: str = "") -> str:
-    """``number`` with commas and its noun, in the singular for one. ``plural``: where it is not the noun with an s.
+    """Return ``number`` with commas and its noun. ``plural``: where it is not the noun with an s.
 
     Example:
         >>> pluralize(1, "day"), pluralize(1204, "file"), pluralize(2, "replica of a day", "replicas of a day")

@@ -86,11 +86,11 @@ class ProgressLine:
         self.clear()
 
     def add(self, done: int = 1, records: int = 0) -> None:
-        """``done`` more of the total are done, with ``records`` more records."""
+        """Note that ``done`` more of the total are done, with ``records`` more records."""
         self.update(self.done + done, self.records + records)
 
     def update(self, done: int, records: int = 0) -> None:
-        """``done`` of the total are done, with ``records`` records."""
+        """Note that ``done`` of the total are done, with ``records`` records."""
         self.done, self.records = done, records
         if not self._mode or (now := self._clock()) < self._next:
             return
@@ -100,7 +100,7 @@ class ProgressLine:
             self._write(self.text())
 
     def text(self) -> str:
-        """``reading logs: 3,214,000 records, 45 % of 14.2 GB, 1.02 GB/s, 0:12 left``."""
+        """Return the line: ``reading logs: 3,214,000 records, 45 % of 14.2 GB, 1.02 GB/s, 0:12 left``."""
         seconds = self._clock() - self._began
         parts = [f"{self.records:,} records"] if self.records else []
         share = None if not self.total else min(1.0, self.done / self.total)
@@ -148,7 +148,7 @@ def _volume(size: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """``0:12``, ``3:40`` or ``1:02:09``.
+    """Return ``0:12``, ``3:40`` or ``1:02:09``.
 
     Example:
         >>> duration(12), duration(3_729)
@@ -160,7 +160,7 @@ def duration(seconds: float) -> str:
 
 
 def _mode(stream: TextIO) -> str:
-    """``terminal``, ``stream`` or ``lines``; empty where nothing is written."""
+    """Return ``terminal``, ``stream`` or ``lines``; empty where nothing is written."""
     if is_quiet():
         return ""
     if os.environ.get(MODE) == "stream":

@@ -31,7 +31,7 @@ def encodable(text: str) -> str:
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
-    """JSON that UTF-8 can encode. Non-ASCII characters are escaped only where a text contains a lone surrogate.
+    """Return JSON that UTF-8 can encode. Non-ASCII characters are escaped only where a text contains a lone surrogate.
 
     ``json.loads`` restores the value, including file names that are not UTF-8.
     """

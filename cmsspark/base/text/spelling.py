@@ -24,7 +24,7 @@ def closest(name: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
 
 
 def suggestion(name: str, names: Iterable[str], cutoff: float = 0.6) -> str:
-    """``did you mean data_aggregation?``, or an empty text.
+    """Return ``did you mean data_aggregation?``, or an empty text.
 
     Example:
         >>> suggestion("--fuot", ["--fout", "--date"])

@@ -56,7 +56,7 @@ def table(
     indent: str = "  ",
     has_rule: bool = False,
 ) -> list[str]:
-    """``rows`` under ``headings``, a line each.
+    """Return ``rows`` under ``headings``, a line each.
 
     Columns in ``texts`` hold text and begin at the left; all others hold numbers and end at the right. A table wider
     than ``width`` has the texts of its widest ``texts`` columns shortened, except of those in ``full``. None in a row
@@ -128,7 +128,7 @@ def echo_list(headings: tuple[str, str], items: Mapping[str, str]) -> None:
 
 
 def hanging(lead: str, text: str, indent: int, width: int | None) -> str:
-    """``lead`` and ``text`` in lines that fit ``width``, those after the first with ``indent`` blanks before them.
+    """Return ``lead`` and ``text`` in lines that fit ``width``, those after the first indented by ``indent`` blanks.
 
     In a pipe (``width`` None), and where little room is left beside the indent, it is one line.
     """
@@ -157,7 +157,7 @@ def _least_width(
 
 
 def _narrowed(widths: list[int], room: int, columns: list[int]) -> list[int]:
-    """Widths that fit into ``room``, as far as ``columns`` can give way: the widest of them first."""
+    """Return widths that fit into ``room``, as far as ``columns`` can give way: the widest of them first."""
     widths = list(widths)
     for least in (_READABLE, _SHORTEST):
         while sum(widths) > room and (wide := [i for i in columns if widths[i] > least]):
@@ -166,7 +166,7 @@ def _narrowed(widths: list[int], room: int, columns: list[int]) -> list[int]:
 
 
 def middle(text: str, width: int) -> str:
-    """``text`` shortened in its middle to ``width`` characters; both ends of a dataset name matter most."""
+    """Return ``text`` shortened in its middle to ``width`` characters; both ends of a dataset name matter most."""
     if len(text) <= width:
         return text
     head = (width - 1) // 2
@@ -180,7 +180,7 @@ def volume(count: None) -> None: ...
 @overload
 def volume(count: float | None) -> str | None: ...
 def volume(count: float | None) -> str | None:
-    """Bytes with a unit, in powers of 1000; None stays None."""
+    """Return a number of bytes with a unit, in powers of 1000; None stays None."""
     if count is None:
         return None
     for unit, size in _UNITS:
@@ -207,7 +207,7 @@ def percent(share: float | None) -> str:
 
 
 def printable(text: str) -> str:
-    """``text`` with control characters escaped, such as ``\\x1b``."""
+    """Return ``text`` with control characters escaped, such as ``\\x1b``."""
     return readable(text, lines=False)
 
 

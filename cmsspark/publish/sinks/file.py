@@ -19,7 +19,7 @@ from cmsspark.publish.spool import sync_folder
 
 
 def read_credentials(path: Path | None) -> None:
-    """Files need none."""
+    """Return None: files need no credentials."""
 
 
 def build(credentials: None, options: SinkOptions) -> FileSink:
@@ -36,7 +36,7 @@ class FileSink:
         self._root = folder.absolute()
 
     def outbox_name(self, state_dir: Path) -> str:
-        """From the folder and a mark in it: a folder that was emptied is a new destination, which has nothing yet."""
+        """Name it by the folder and a mark in it: a folder that was emptied is a new destination."""
         mark = self._root / ".spool"
         try:
             self._root.mkdir(parents=True, exist_ok=True)

@@ -323,7 +323,7 @@ def _connect(files: Files, memory: str | None, threads: int | None) -> tuple[duc
 
 
 def _plain_sums(rows: pa.Table) -> pa.Table:
-    """``rows``, each name once; sums of whole numbers, which DuckDB makes 128 bits wide, are int64 where they fit."""
+    """Return ``rows``, each name once; sums of whole numbers, of 128 bits in DuckDB, are int64 where they fit."""
     import pyarrow as pa
 
     rows = rows.rename_columns(distinct(rows.column_names))

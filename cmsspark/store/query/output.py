@@ -42,7 +42,7 @@ def echo_result(result: QueryResult) -> None:
 
 
 def summary(result: QueryResult) -> str:
-    """``12 rows in 0.05 s``, and whether there are more."""
+    """Return ``12 rows in 0.05 s``, and whether there are more."""
     count = result.table.num_rows
     rows = f"{'the first ' if result.is_truncated else ''}{pluralize(count, 'row')}"
     more = "; --rows, --csv or -o FILE gives more" if result.is_truncated else ""
@@ -55,7 +55,7 @@ def echo(result: QueryResult, fmt: str) -> None:
 
 
 def check_target(out: str, fmt: str | None) -> None:
-    """Raises UsageError (2) for a file whose ending names no format, or another one."""
+    """Raise UsageError (2) for a file whose ending names no format, or another one."""
     suffix = Path(out).suffix
     if suffix not in _SUFFIXES:
         raise UsageError(f"-o must end in {', '.join(_SUFFIXES)}", found=out, next_step="the ending chooses the format")
@@ -81,7 +81,7 @@ def write(result: QueryResult, out: str) -> None:
 
 
 def _write_parquet(rows: pa.Table, path: Path) -> None:
-    """Raises UsageError (2) for a column whose type Parquet does not have."""
+    """Raise UsageError (2) for a column whose type Parquet does not have."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -16,7 +16,7 @@ class PartReader(io.RawIOBase):
         self._at = 0
 
     def read_at(self, offset: int, count: int) -> bytes:
-        """``count`` bytes from ``offset`` on."""
+        """Return ``count`` bytes from ``offset`` on."""
         raise NotImplementedError
 
     def readable(self) -> bool:

@@ -259,7 +259,7 @@ def null_rows(schema: Table, count: int) -> bytes:
 
 
 def build_table(schema: Table, columns: Mapping[str, Sequence[Any]]) -> pa.Table:
-    """Python values as a table with the columns of ``schema``, without pandas, which pyarrow would import."""
+    """Return Python values as a table with the columns of ``schema``, without pandas, which pyarrow would import."""
     import pyarrow as pa
 
     return pa.table({column.name: _array(columns[column.name], column.type) for column in schema.columns})

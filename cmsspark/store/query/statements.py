@@ -66,7 +66,7 @@ def mentioned(sql: str, names: Iterable[str]) -> list[str]:
 
 
 def wrong_query() -> tuple[type[Exception], ...]:
-    """DuckDB's errors that only a query causes, and no file."""
+    """Return DuckDB's errors that only a query causes, and no file."""
     import duckdb
 
     return (
