@@ -19,7 +19,7 @@ from cmsspark.dumps.dataset_contents import FILES, TOTALS, FileMapper, KnownData
 from cmsspark.dumps.dataset_replicas import BLOCKS, StorageByNode
 from cmsspark.dumps.keyed_rows import MOST_KEYS, KeyedRows, Mapper, Merge, MergeKinds, rows_by_kind
 from cmsspark.dumps.rucio_rows import DISK_REPLICAS, DiskReplicaMerge, FileMerge, hash_names, merge_disk_replicas
-from cmsspark.engines.merge_task import decode_rows, encode_rows
+from cmsspark.engines.packed_rows import decode_rows, encode_rows
 from cmsspark.sources.registry import REPLICAS
 
 if TYPE_CHECKING:

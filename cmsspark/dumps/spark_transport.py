@@ -19,7 +19,7 @@ from cmsspark.base.schemas import Table
 from cmsspark.dumps.dump_tables import TableSource, table_source
 from cmsspark.dumps.keyed_rows import KeyedRows, Mapper, Merge, unpack
 from cmsspark.dumps.rucio_sources import RANGE_BYTES, RangeSource, range_sources
-from cmsspark.engines.merge_task import decode_rows, encode_rows
+from cmsspark.engines.packed_rows import decode_rows, encode_rows, partition_numbers
 from cmsspark.engines.scan import set_sizes
 from cmsspark.engines.session import static_plans
 from cmsspark.filesystems.hdfs import RemoteFiles
@@ -165,27 +165,3 @@ class _Decode:
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 yield from decode_rows(self.packed[number]).to_batches()
-
-
-def partition_numbers(count: int) -> list[int]:
-    """Return numbers that Spark's hash partitioning spreads over ``count`` partitions, one in each."""
-    numbers: dict[int, int] = {}
-    number = 0
-    while len(numbers) < count:
-        numbers.setdefault(_murmur3(number) % count, number)
-        number += 1
-    return [numbers[partition] for partition in range(count)]
-
-
-def _murmur3(number: int) -> int:
-    """Return Spark's hash of an int that is not negative: Murmur3 with the seed 42, signed."""
-    mask = 0xFFFFFFFF
-    mixed = number * 0xCC9E2D51 & mask
-    mixed = (mixed << 15 | mixed >> 17) & mask
-    code = 42 ^ (mixed * 0x1B873593 & mask)
-    code = (code << 13 | code >> 19) & mask
-    code = (code * 5 + 0xE6546B64) & mask
-    code ^= 4
-    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1)):
-        code = (code ^ code >> shift) * factor & mask
-    return code - (1 << 32) if code >> 31 else code

@@ -19,6 +19,7 @@ from cmsspark.counting.htcondor_jobs import JOB_COLUMNS
 from cmsspark.engines.cores import count_cores
 from cmsspark.engines.explicit_files import read_explicit_files
 from cmsspark.engines.hdfs_scan import is_on_hdfs, scan_hdfs
+from cmsspark.engines.packed_rows import PACKED_COLUMNS
 from cmsspark.engines.tasks import (
     GZIP_FACTOR,
     ROUNDS,
@@ -64,8 +65,9 @@ def scan(
 ) -> DataFrame:
     """Return the pre-aggregated accesses of ``streams``, with their bins and quarantined records.
 
-    The streams are all of accesses, or all of jobs, whose rows have ``jobs.JOB_COLUMNS``. ``remote``: what opens files
-    on HDFS in the workers; None: the client that is installed, if there is one.
+    The streams are all of accesses, or all of jobs, whose rows have ``jobs.JOB_COLUMNS``. With numbers of partitions in
+    the context the rows are packed, with ``packed_rows.PACKED_COLUMNS``. ``remote``: what opens files on HDFS in the
+    workers; None: the client that is installed, if there is one.
 
     One row for each (task, stream, dataset, site, app, user), of kind ``access``. Rows of kind ``bin`` count the
     records of each bin, rows of kind ``quarantine`` hold malformed records. An action on the result raises DataError
@@ -93,6 +95,8 @@ def scan(
 
 def _schema(streams: Sequence[StreamFiles], context: TaskContext) -> str:
     """Return the columns of the streams, which are all of accesses, or all of jobs or a feed."""
+    if context.part_numbers:
+        return spark_schema(PACKED_COLUMNS)
     is_of_jobs = context.feed_aggregator is not None or streams[0].stream in STREAMS_OF_JOBS
     return spark_schema(JOB_COLUMNS) if is_of_jobs else context.schema()
 

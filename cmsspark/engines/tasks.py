@@ -6,7 +6,7 @@ pre-aggregates the accesses, so that few rows leave the task.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import cache, partial
@@ -22,6 +22,7 @@ from cmsspark.counting.htcondor_jobs import EarlierJobs, JobAggregator
 from cmsspark.counting.pre_aggregate import COLUMNS, StreamAggregator, record_batch
 from cmsspark.engines.broadcast_files import local_folder
 from cmsspark.engines.job_work import HtcondorMergeSpec
+from cmsspark.engines.packed_rows import pack_batch
 from cmsspark.filesystems.storage import AWAY, local_path
 from cmsspark.settings.pseudonyms import Pseudonyms
 from cmsspark.sources.formats.packings import is_packed_name
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 ROUNDS: Final = 2
 #: Bytes of decompressed data for each byte of a packed file, about.
 GZIP_FACTOR: Final = 6
-_SPARK_TYPES: Final = {"string": "string", "long": "bigint", "boolean": "boolean", "binary": "binary"}
+_SPARK_TYPES: Final = {"long": "bigint"}
 
 
 class TaskReader(Protocol):
@@ -91,6 +92,8 @@ class TaskContext:
     #: Makes the aggregator of a feed, of (its name, whether its files are of the day before); its rows have
     #: ``kernel.jobs.JOB_COLUMNS``.
     feed_aggregator: Callable[[str, bool], StreamAggregator] | None = None
+    #: Numbers of the partitions of Spark's merge, for which rows leave packed; without them they leave as they are.
+    part_numbers: Sequence[int] = ()
 
     def reader(self, task: Task) -> TaskReader:
         """Return a new reader for a task's files."""
@@ -134,12 +137,16 @@ class TaskContext:
             last = (*last, aggregator.note_rows(reader.notes()))
         for rows in (aggregator.drain(*arguments), *last):
             if rows:
-                yield record_batch(rows, aggregator.columns or self.columns(), dictionaries=dictionaries)
+                columns = aggregator.columns or self.columns()
+                if self.part_numbers:
+                    yield from pack_batch(record_batch(rows, columns, dictionaries=True), self.part_numbers)
+                else:
+                    yield record_batch(rows, columns, dictionaries=dictionaries)
 
 
 def spark_schema(columns: Iterable[tuple[str, str]]) -> str:
     """Return columns (name, type) as a Spark schema."""
-    return ", ".join(f"`{name}` {_SPARK_TYPES[kind]}" for name, kind in columns)
+    return ", ".join(f"`{name}` {_SPARK_TYPES.get(kind, kind)}" for name, kind in columns)
 
 
 @cache

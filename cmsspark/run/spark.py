@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ import click
 
 from cmsspark.base.schemas import Table, stored_table
 from cmsspark.counting.merge import KEYS, USER_KEYS, SideRow
-from cmsspark.counting.pre_aggregate import QUARANTINE
+from cmsspark.counting.pre_aggregate import COLUMNS, QUARANTINE
 from cmsspark.counting.site_pairs import PAIR_KEYS
 from cmsspark.engines.broadcast_files import ship
 from cmsspark.engines.cluster_events import cluster_events
@@ -28,10 +29,9 @@ from cmsspark.engines.merge_task import (
     REPORT,
     HtcondorMergeTask,
     MergeTask,
-    decode_batches,
-    decode_rows,
 )
 from cmsspark.engines.names import SPARK
+from cmsspark.engines.packed_rows import decode_batches, decode_rows, partition_numbers
 from cmsspark.engines.session import static_plans
 from cmsspark.engines.spark_progress import spark_progress, summarize_locality
 from cmsspark.engines.tasks import StreamFiles, TaskContext, spark_schema, total_weight
@@ -75,24 +75,42 @@ class SparkRunner:
         has_catalogue = context.catalogue is not None
         broadcast = self._broadcast(context)
         of_accesses = [stream for stream in streams if stream.stream not in STREAMS_OF_JOBS]
+        is_shuffled = bool(of_accesses) and not has_catalogue
+        count = max(1, math.ceil(total_weight(streams) / (SHUFFLED_MERGE_BYTES if is_shuffled else MERGE_BYTES)))
+        numbers = partition_numbers(count)
         parts, jobs, persisted = [], None, None
         if of_accesses:
-            scanned = scan(self.session, of_accesses, replace(broadcast, jobs=None), self.feed)
-            if not has_catalogue:
+            task_context = replace(broadcast, jobs=None, part_numbers=() if is_shuffled else numbers)
+            scanned = scan(self.session, of_accesses, task_context, self.feed)
+            if is_shuffled:
                 dumps = {dump.kind: dump for dump in self.dumps}
                 rucio, persisted = self._rucio_replicas(dumps.get("rucio"))
                 scanned = _attach_by_shuffle(self.session, scanned, dumps, rucio)
             parts.append(scanned)
         if broadcast.jobs is not None:
             of_jobs = [stream for stream in streams if stream not in of_accesses]
-            scanned_jobs = scan(self.session, of_jobs, replace(broadcast, jobs=None), self.feed)
-            jobs = _persisted(merged_jobs(scanned_jobs, of_jobs, broadcast), is_adaptive=False)
-            parts.append(jobs.where("packed is null").drop("packed"))
-        partitions = math.ceil(total_weight(streams) / (MERGE_BYTES if has_catalogue else SHUFFLED_MERGE_BYTES))
+            jobs = _persisted(self._merged_jobs(of_jobs, broadcast, numbers), is_adaptive=False)
+            packed = jobs.where("table is null").select("part", "packed")
+            parts.append(packed.mapInArrow(decode_batches, spark_schema(COLUMNS)) if is_shuffled else packed)
         scanned = reduce(lambda first, right: first.unionByName(right), parts)
-        is_shuffled = bool(of_accesses) and not has_catalogue
-        rows = _persisted(merged(scanned, max(1, partitions), context.day), is_adaptive=is_shuffled)
-        return SparkResult(rows, context.day, self.tables, jobs, persisted)
+        rows = _persisted(merged(scanned, count, context.day), is_adaptive=is_shuffled)
+        return SparkResult(rows, count, context.day, self.tables, jobs, persisted)
+
+    def _merged_jobs(
+        self, streams: Sequence[StreamFiles], context: TaskContext, part_numbers: Sequence[int]
+    ) -> DataFrame:
+        """Return the rows of a scan of jobs with each job once, packed, and the tables of jobs.
+
+        All records of a job are in one partition.
+        """
+        assert context.jobs is not None
+        from cmsspark.engines.scan import scan
+
+        count = max(1, math.ceil(total_weight(streams) / MERGE_BYTES))
+        task_context = replace(context, jobs=None, part_numbers=partition_numbers(count))
+        scanned = scan(self.session, streams, task_context, self.feed)
+        merge_task = HtcondorMergeTask(context.jobs, context.day, part_numbers)
+        return scanned.repartition(count, "part").mapInArrow(merge_task, spark_schema(MERGED_JOB_COLUMNS))
 
     def _rucio_replicas(self, dump: Dump | None) -> tuple[DataFrame | None, DataFrame | None]:
         """Return the replicas on disk by Rucio, with ``shuffle_join.DISK_REPLICAS``, and what is persisted for them.
@@ -128,19 +146,8 @@ def merged(scanned: DataFrame, partitions: int, day: date) -> DataFrame:
 
     All rows of a key are in one of the ``partitions``. Adaptive execution does not change their number.
     """
-    schema = ", ".join(f"`{name}` {kind}" for name, kind in MERGED_COLUMNS)
-    return scanned.repartition(partitions, *KEYS).mapInArrow(MergeTask(day), schema)
-
-
-def merged_jobs(scanned: DataFrame, streams: Sequence[StreamFiles], context: TaskContext) -> DataFrame:
-    """Return the rows of a scan of jobs with each job once, as those of accesses, and the tables of jobs, packed.
-
-    All records of a job are in one partition.
-    """
-    assert context.jobs is not None
-    partitions = max(1, math.ceil(total_weight(streams) / MERGE_BYTES))
-    merge_task = HtcondorMergeTask(context.jobs, context.day)
-    return scanned.repartition(partitions, "id_hash").mapInArrow(merge_task, spark_schema(MERGED_JOB_COLUMNS))
+    keys = ["part"] if "part" in scanned.columns else KEYS
+    return scanned.repartition(partitions, *keys).mapInArrow(MergeTask(day), spark_schema(MERGED_COLUMNS))
 
 
 def _persisted(rows: DataFrame, *, is_adaptive: bool) -> DataFrame:
@@ -160,11 +167,13 @@ def _persisted(rows: DataFrame, *, is_adaptive: bool) -> DataFrame:
 class SparkResult:
     """The :class:`cmsspark.run.scan_summary.ScanResult` of Spark. ``rows``: the merged rows, persisted.
 
-    ``tables``: those that the driver writes where they are small. ``jobs``: the merged jobs with their tables,
-    persisted; None without a stream of jobs. ``kept``: other persisted rows that these are made of.
+    ``partitions``: those of the rows. ``tables``: those that the driver writes where they are small. ``jobs``: the
+    merged jobs with their tables, persisted; None without a stream of jobs. ``kept``: other persisted rows that these
+    are made of.
     """
 
     rows: DataFrame
+    partitions: int
     day: date
     tables: Sequence[str]
     jobs: DataFrame | None = None
@@ -172,27 +181,35 @@ class SparkResult:
     engine: str = SPARK
 
     @cached_property
-    def _collected(self) -> tuple[list[tuple[Any, ...]], JobTables]:
-        """All rows without their packed column, and the tables of jobs, by one job. Later jobs use the persisted rows.
+    def _collected(self) -> tuple[list[tuple[Any, ...]], JobTables, dict[str, list[bytes | None]]]:
+        """Side rows, the tables of jobs, and encoded rows by kind, None for many rows. Later jobs use persisted rows.
 
         The rows are some hundred, and the quarantined records that the merge keeps. The tables of jobs are some hundred
-        thousand rows of CRAB, and 8 bytes for each job.
+        thousand rows of CRAB, and 8 bytes for each job. Of a table that is small each partition has few rows.
         """
         columns = ("kind", "stream", "app", "nacc", "detail")
-        rows = self.rows.selectExpr(*columns, "cast(null as binary) packed")
+        is_small = f"kind in ({_quoted(self._kinds)}) and nacc <= {DRIVER_ROWS // self.partitions}"
+        rows = self.rows.selectExpr(*columns, f"case when {is_small} then packed end packed")
         if self.jobs is not None:
             # The rows are made of the jobs, which are persisted when the tasks that read them here start.
-            of_tables = self.jobs.where("packed is not null")
-            rows = rows.unionAll(of_tables.select(*columns, "packed"))
+            nulls = (f"null {name}" for name in columns[1:])
+            rows = rows.unionAll(self.jobs.where("table is not null").selectExpr("table kind", *nulls, "packed"))
         side: list[tuple[Any, ...]] = []
-        tables = JobTables()
+        tables, encoded = JobTables(), defaultdict[str, list[bytes | None]](list)
         with spark_progress(self.rows.sparkSession, "reading logs in Spark"), static_plans(self.rows.sparkSession):
             for row in rows.collect():
-                if row["packed"] is None:
-                    side.append(tuple(row[name] for name in columns))
-                else:
+                if row["kind"] in JOB_TABLES:
                     tables.add_rows(row["kind"], decode_rows(row["packed"]))
-        return side, tables
+                    continue
+                side.append(tuple(row[name] for name in columns))
+                if row["kind"] in _SORTED_BY:
+                    encoded.setdefault(row["kind"], []).append(row["packed"])
+        return side, tables, encoded
+
+    @property
+    def _kinds(self) -> list[str]:
+        """Kinds of rows of the tables that the driver writes where they are small."""
+        return sorted({_kind(table) for table in self.tables if table not in JOB_TABLES})
 
     @property
     def _side(self) -> list[tuple[Any, ...]]:
@@ -203,12 +220,15 @@ class SparkResult:
 
     @cached_property
     def _packed(self) -> dict[str, list[bytes]]:
-        """Encoded rows of the small tables by kind, collected in one job."""
-        kinds = {_kind(table) for table in self.tables if table not in JOB_TABLES}
-        tables: dict[str, list[bytes]] = {kind: [] for kind in sorted(kinds) if self._row_count(kind) <= DRIVER_ROWS}
-        if tables:
-            small = ", ".join(f"'{kind}'" for kind in tables)
-            for row in self.rows.where(f"kind in ({small})").select("kind", "packed").collect():
+        """Encoded rows of the small tables by kind. Those of which a partition has many rows take one job more."""
+        encoded = self._collected[2]
+        small = [kind for kind in self._kinds if self._row_count(kind) <= DRIVER_ROWS]
+        uneven = [kind for kind in small if None in encoded[kind]]
+        tables = {kind: [packed for packed in encoded[kind] if packed is not None] for kind in small}
+        if uneven:
+            tables |= {kind: [] for kind in uneven}
+            of_kinds = self.rows.where(f"kind in ({_quoted(uneven)})")
+            for row in of_kinds.select("kind", "packed").collect():
                 tables[row["kind"]].append(row["packed"])
         return tables
 
@@ -244,6 +264,10 @@ class SparkResult:
         summary = summarize_locality(self.rows.sparkSession)
         if summary:
             click.echo(summary, err=True)
+
+
+def _quoted(texts: Sequence[str]) -> str:
+    return ", ".join(f"'{text}'" for text in ("", *texts))
 
 
 def _kind(table: str) -> str:

@@ -48,7 +48,7 @@ def counted(world: World) -> str:
     assert re.search(r"run_spark: application_\d+_\d+ succeeded\n", ended.err)
     assert not set(lost) & set(executors(world))
     # It makes the index, which takes a job; a lost executor takes stages again, no job.
-    assert found[0].jobs == 3
+    assert found[0].jobs == 2
     return current(world)
 
 

@@ -16,7 +16,8 @@ from cmsspark.base.schemas import stored_table
 from cmsspark.counting.merge import Merge, SideRow, merge
 from cmsspark.counting.pre_aggregate import COLUMNS, record_batch
 from cmsspark.counting.sums import in_seconds
-from cmsspark.engines.merge_task import MERGED_COLUMNS, MergeTask, decode_rows
+from cmsspark.engines.merge_task import MERGED_COLUMNS, MergeTask
+from cmsspark.engines.packed_rows import decode_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

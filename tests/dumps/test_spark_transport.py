@@ -13,11 +13,12 @@ from cmsspark.dumps import dump_plan, spark_transport
 from cmsspark.dumps.dump_tables import TableSource
 from cmsspark.dumps.keyed_rows import KeyedRows, by_key, number_names, unpack
 from cmsspark.dumps.spark_transport import SparkTransport
+from cmsspark.engines.packed_rows import partition_numbers
 
 
 @pytest.mark.parametrize("count", [1, 2, 8, 64])
 def test_each_key_has_a_partition_of_its_own(spark: Any, count: int) -> None:
-    numbers = spark_transport.partition_numbers(count)
+    numbers = partition_numbers(count)
     rows = spark.createDataFrame([(number,) for number in numbers], "part int").repartition(count, "part")
     assert [len(one) for one in rows.rdd.glom().collect()] == [1] * count
 

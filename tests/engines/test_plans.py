@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import date
 from typing import TYPE_CHECKING
 
 import pytest
 
 from cmsspark.engines import shuffle_join
+from cmsspark.engines.packed_rows import partition_numbers
 from cmsspark.engines.scan import scan
 from cmsspark.engines.tasks import StreamFiles, TaskContext
 from cmsspark.run.spark import merged
@@ -57,11 +59,12 @@ def check_has_no_waste(plan: str) -> None:
 
 
 def test_the_logs_are_read_by_one_python_stage_and_rows_move_once(spark: SparkSession, context: TaskContext) -> None:
-    plan = plan_of(merged(scan(spark, STREAMS, context), 7, DAY))
+    packing = replace(context, part_numbers=partition_numbers(7))
+    plan = plan_of(merged(scan(spark, STREAMS, packing), 7, DAY))
     # The scan, and the merge.
     assert count(plan, "MapInArrow") == 2, plan
     assert count(plan, "Exchange") == 1, plan
-    assert "hashpartitioning(stream" in plan and ", 7)" in plan
+    assert "hashpartitioning(part" in plan and ", 7)" in plan
     assert count(plan, "HashAggregate") == 0, plan
     check_has_no_waste(plan)
 

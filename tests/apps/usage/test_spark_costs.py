@@ -98,9 +98,9 @@ def count_day(place: Place, feed: str = "auto") -> None:
 
 @pytest.mark.parametrize(
     ("driver_rows", "feed", "jobs"),
-    [(spark_runner.DRIVER_ROWS, "direct", 2), (0, "direct", 3), (spark_runner.DRIVER_ROWS, "spark", 2)],
+    [(spark_runner.DRIVER_ROWS, "direct", 1), (0, "direct", 3), (spark_runner.DRIVER_ROWS, "spark", 1)],
 )
-def test_a_day_takes_a_job_that_reads_and_one_for_its_small_tables_and_a_file_for_each_table(
+def test_a_day_takes_a_job_that_reads_and_one_for_each_large_table_and_a_file_for_each_table(
     spark: Any, place: Place, monkeypatch: pytest.MonkeyPatch, driver_rows: int, feed: str, jobs: int
 ) -> None:
     monkeypatch.setattr(spark_runner, "DRIVER_ROWS", driver_rows)
@@ -116,7 +116,7 @@ def test_a_day_takes_a_job_that_reads_and_one_for_its_small_tables_and_a_file_fo
     assert len(place.rows("partials")) > 4
 
 
-@pytest.mark.parametrize("driver_rows", [0, spark_runner.DRIVER_ROWS])
+@pytest.mark.parametrize("driver_rows", [0, 24, spark_runner.DRIVER_ROWS])
 def test_a_large_table_is_some_files_in_order_with_the_same_cells(
     spark: Any, place: Place, monkeypatch: pytest.MonkeyPatch, driver_rows: int
 ) -> None:
@@ -151,7 +151,7 @@ def test_the_partitions_of_a_merge_follow_the_bytes_of_the_logs_and_small_tables
     assert place.rows("partials") == wanted
 
 
-@pytest.mark.parametrize(("fmt", "jobs", "stages"), [("parquet", [3, 2], [6, 4]), ("csv", [4, 3], [7, 5])])
+@pytest.mark.parametrize(("fmt", "jobs", "stages"), [("parquet", [2, 1], [5, 3]), ("csv", [4, 3], [7, 5])])
 def test_a_day_with_jobs_of_htcondor_takes_at_most_four_jobs_and_eight_stages(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fmt: str, jobs: list[int], stages: list[int]
 ) -> None:
@@ -272,9 +272,9 @@ def test_the_replicas_of_a_log_day_of_rucio_take_one_job_more(
     )  # fmt: skip
     first, again = (jobs_of(spark, lambda: log_day.run(replace(request, recount=True))) for _ in range(2))
     if join == "index":
-        assert len(first.jobs) == 3 and first.stages == 6
+        assert len(first.jobs) == 2 and first.stages == 4
         # The index is in the cache.
-        assert len(again.jobs) == 2 and again.stages == 4
+        assert len(again.jobs) == 1 and again.stages == 2
     else:
         # Adaptive execution runs a job for each exchange of the join.
         assert len(first.jobs) == len(again.jobs)
@@ -285,5 +285,5 @@ def test_many_small_files_are_few_tasks_and_no_job_lists_them(spark: Any, place:
     for number in range(60):
         place.tree.write("aaa enr", f"part-9{number:03}.json", aaa() + b"\n")
     found = jobs_of(spark, lambda: count_day(place, "spark"))
-    assert len(found.jobs) == 2
+    assert len(found.jobs) == 1
     assert found.jobs[0][0] <= 12
