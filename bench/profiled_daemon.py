@@ -2,7 +2,7 @@
 
 Sent to executors by ``python -m bench.cluster --profile`` (``spark.python.daemon.module``). Each 10 ms of CPU time the
 stack of a worker names a part. A sample in compiled code counts for the Python function that called it. Each worker
-keeps its counts in a file of the folder ``BENCH_PROFILE``. It imports nothing but the standard library before a fork.
+keeps its counts in a file of the folder ``BENCH_PROFILE``. Before a fork it imports what the daemon of our jobs does.
 """
 
 from __future__ import annotations
@@ -80,6 +80,9 @@ def main() -> None:
     """Run PySpark's daemon."""
     from pyspark import daemon
 
+    from cmsspark.engines.quiet_daemon import import_for_tasks
+
+    import_for_tasks()
     work: Any = daemon.worker
 
     def worker(*arguments: Any) -> Any:

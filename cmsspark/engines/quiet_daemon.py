@@ -1,4 +1,6 @@
-"""PySpark's worker daemon, without tracebacks of workers whose tasks were cancelled.
+"""PySpark's worker daemon, which imports what tasks need once, and prints no tracebacks of cancelled tasks.
+
+Workers are forked from the daemon, each for a task at a time: none of them imports the same again.
 
 When one task fails, Spark closes the sockets of the others. Their workers end with a broken connection, and PySpark's
 daemon prints a traceback of it that hides the message of the failed task. Other tracebacks are printed.
@@ -7,9 +9,28 @@ Started by Spark as ``python -m cmsspark.engines.quiet_daemon`` (``spark.python.
 
 from __future__ import annotations
 
+import importlib
 import sys
 import traceback
+from contextlib import suppress
 from types import SimpleNamespace
+from typing import Final
+
+#: With what they import. A thread that one of them started would be missing in the workers.
+_IMPORTED: Final = (
+    "pyarrow.compute",
+    "cmsspark.engines.merge_task",
+    "cmsspark.engines.scan",
+    "cmsspark.sources.reader",
+    "hdfs_native",
+)
+
+
+def import_for_tasks() -> None:
+    """Import what tasks need. What is not there is missed by the tasks that need it."""
+    for name in _IMPORTED:
+        with suppress(ImportError):
+            importlib.import_module(name)
 
 
 def print_trace() -> None:
@@ -22,6 +43,7 @@ def main() -> None:
     """Run PySpark's daemon."""
     from pyspark import daemon
 
+    import_for_tasks()
     daemon.traceback = SimpleNamespace(print_exc=print_trace, format_exc=traceback.format_exc)
     daemon.manager()
 

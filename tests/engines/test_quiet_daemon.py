@@ -1,12 +1,15 @@
-"""The worker daemon keeps quiet about connections that a cancelled task's JVM has closed, and about nothing else."""
+"""The worker daemon imports what tasks need, and is quiet about connections that a cancelled task's JVM has closed."""
 
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 
 import pytest
 
-from cmsspark.engines.quiet_daemon import print_trace
+from cmsspark.engines import quiet_daemon
+from cmsspark.engines.quiet_daemon import import_for_tasks, print_trace
 
 
 def printed(error: BaseException, capsys: pytest.CaptureFixture[str]) -> str:
@@ -32,3 +35,24 @@ def test_any_other_error_does(error: BaseException, capsys: pytest.CaptureFixtur
     said = printed(error, capsys)
     assert said.startswith("Traceback")
     assert type(error).__name__ in said
+
+
+IMPORTS = """
+import sys
+from cmsspark.engines import quiet_daemon
+assert not [name for name in sys.modules if name.startswith("cmsspark.engines.scan")]
+quiet_daemon.import_for_tasks()
+print(*sorted({"cmsspark.engines.scan", "cmsspark.sources.reader", "pyarrow.compute", "pandas"} & set(sys.modules)))
+"""
+
+
+def test_what_tasks_need_is_imported_and_not_what_is_slow() -> None:
+    ran = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["cmsspark.engines.scan", "cmsspark.sources.reader", "pyarrow.compute"]
+
+
+def test_what_is_not_installed_is_left_to_the_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quiet_daemon, "_IMPORTED", ("cmsspark.nothing_of_this_name", "wave"))
+    sys.modules.pop("wave", None)
+    import_for_tasks()
+    assert "wave" in sys.modules
