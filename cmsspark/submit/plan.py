@@ -33,8 +33,8 @@ def plan(job: Job | None, options: Mapping[str, Any], settings: Settings, comman
     read = sum(source.size for source in streams)
     files = sum(len(source.files) for source in streams)
     values = {} if command.mode == "python" else {key: entry.value for key, entry in command.options.chosen.items()}
-    kind = expected_cost.kind_of(PROCESSES if not values else "spark", values.get("spark.master", ""))
-    size = expected_cost.spark_size(read, values) if values else expected_cost.Size(read, cores(), cores())
+    kind = expected_cost.classify_run(PROCESSES if not values else "spark", values.get("spark.master", ""))
+    size = expected_cost.size_spark_run(read, values) if values else expected_cost.Size(read, cores(), cores())
     runs = expected_cost.comparable(settings.state_dir, job.name, kind)
     lines = [
         f"plan of {job.name} of {options['day']}, {'by processes' if not values else f'in Spark on {kind}'}",

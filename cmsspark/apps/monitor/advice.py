@@ -14,6 +14,7 @@ from cmsspark.apps.monitor import memory_sizes as sizes
 from cmsspark.apps.monitor.advice_peaks import Worst, find_worst, rate_confidence
 from cmsspark.apps.monitor.advice_spill import SpillCure, shuffle_partitions, spill_cure
 from cmsspark.apps.monitor.memory_sizes import MIB
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.base.text.terminal import volume
 from cmsspark.store.run_metrics import RunMetrics
 
@@ -84,27 +85,26 @@ def _heap(worst: Worst, run: RunMetrics, role: str, confidence: str, cure: Spill
     by_peak = volume(_HEADROOM * worst.heap)
     formula = f"max(unified / {fraction:g} + 300 MB = {volume(unified)}, 1.2 × heap peak = {by_peak})"
     reasons = _reasons_to_grow(worst, share, cure)
+    if reasons and cure is not None and cure.heap is not None:
+        inputs += f"; {_describe_need(cure)}"
+        formula += "; for spills: need of a task × tasks at once / fraction + 300 MB"
+    basis = Advice(subject, f"{_written(now)} fits; keep it", None, inputs, formula, confidence)
     if reasons:
-        goal = max(need, int(GROW_BY * now), cure.heap or 0 if cure else 0)
+        of_tasks = cure.heap or 0 if cure else 0
+        goal = max(need, int(GROW_BY * now), of_tasks)
         # What tasks spilled is known; how much more garbage or a full heap need is not: that goes in steps.
-        most = max(int((1 + MOST_STEP) * now), cure.heap or 0 if cure else 0)
-        if cure is not None and cure.heap is not None:
-            inputs += f"; a task of stage {cure.stage.stage} needs {volume(cure.need)} and had {volume(cure.room)}"
-            formula += "; for spills: need of a task × tasks at once / fraction + 300 MB"
-        reason = " and ".join(reasons)
-        return _sized(subject, f"spark.{role}.memory", now, goal, reason, inputs, formula, confidence, most)
+        most = max(int((1 + MOST_STEP) * now), of_tasks)
+        return _sized(basis, f"spark.{role}.memory", now, goal, " and ".join(reasons), most)
     if cure is not None:
-        text = f"{_written(now)} fits; keep it: more partitions give tasks that spilled what they need"
-        return Advice(subject, text, None, inputs, formula, confidence)
+        return basis.saying(f"{basis.text}: more partitions give tasks that spilled what they need")
     if not worst.has_succeeded:
-        text = f"{_written(now)}; keep it: no run succeeded, so the peak is a lower bound"
-        return Advice(subject, text, None, inputs, formula, confidence)
+        return basis.saying(f"{_written(now)}; keep it: no run succeeded, so the peak is a lower bound")
     goal = max(need, LEAST_HEAP)
     if share < SHRINK_BELOW and worst.gc_share < GC_SHRINK and goal < now:
-        reason = f"the peak is below {SHRINK_BELOW:.0%} and GC below {GC_SHRINK:.0%}"
         # The garbage of a large heap is collected late: its peak is above what is needed.
-        return _sized(subject, f"spark.{role}.memory", now, goal, reason, inputs, formula, confidence)
-    return Advice(subject, f"{_written(now)} fits; keep it", None, inputs, formula, confidence)
+        reason = f"the peak is below {SHRINK_BELOW:.0%} and GC below {GC_SHRINK:.0%}"
+        return _sized(basis, f"spark.{role}.memory", now, goal, reason)
+    return basis
 
 
 def _reasons_to_grow(worst: Worst, share: float, cure: SpillCure | None) -> list[str]:
@@ -116,6 +116,10 @@ def _reasons_to_grow(worst: Worst, share: float, cure: SpillCure | None) -> list
         ("no heap was left", worst.heap_space),
     )
     return [text for text, holds in reasons if holds]
+
+
+def _describe_need(cure: SpillCure) -> str:
+    return f"a task of stage {cure.stage.stage} needs {volume(cure.need)} and had {volume(cure.room)}"
 
 
 def _written(count: int) -> str:
@@ -137,33 +141,24 @@ def _within_node(heap: Advice, overhead: Advice, run: RunMetrics, role: str) -> 
         return heap
     limit = f"the smallest node has {volume(node)}"
     if room > 1.05 * now:
-        text = f"{_written(now)} → {_written(room)}: {limit}"
-        return structs.replace(heap, text=text, conf=f"spark.executor.memory={_written(room)}")
+        return heap.saying(f"{_written(now)} → {_written(room)}: {limit}", f"spark.executor.memory={_written(room)}")
     cure = "fewer cores in an executor, or more partitions"
-    return structs.replace(heap, text=f"{_written(now)} is too little and {limit}: {cure}", conf=None)
+    return heap.saying(f"{_written(now)} is too little and {limit}: {cure}")
 
 
-def _sized(
-    subject: str,
-    option: str,
-    now: int,
-    goal: int,
-    reason: str,
-    inputs: str,
-    formula: str,
-    confidence: str,
-    most: int = 0,
-) -> Advice:
-    """Advice on a size that goes from ``now`` to ``goal``, but not beyond ``most``. One that shrinks does so by at
-    most :data:`MOST_STEP`."""
+def _sized(basis: Advice, option: str, now: int, goal: int, reason: str, most: int = 0) -> Advice:
+    """Advise on a size that goes from ``now`` to ``goal``, but not beyond ``most``.
+
+    It shrinks by at most :data:`MOST_STEP`.
+    """
     value = _rounded(now, max(goal, int((1 - MOST_STEP) * now)), most)
     size = sizes.size(value) or 0
     if abs(size - now) < 0.05 * now or (goal < now) != (size < now):
-        return Advice(subject, f"{_written(now)} fits; keep it", None, inputs, formula, confidence)
+        return basis
     if most or goal < now:
-        formula += f"; a step is at most {MOST_STEP:.0%}, measure again after it"
-    text = f"{_written(now)} → {value}: {reason}"
-    return Advice(subject, text, f"{option}={value}", inputs, formula, confidence)
+        step = f"; a step is at most {MOST_STEP:.0%}, measure again after it"
+        basis = structs.replace(basis, formula=basis.formula + step)
+    return basis.saying(f"{_written(now)} → {value}: {reason}", f"{option}={value}")
 
 
 def _rounded(now: int, goal: int, most: int) -> str:
@@ -192,10 +187,10 @@ def _overhead(worst: Worst, run: RunMetrics, role: str, confidence: str) -> Advi
     if worst.killed:
         need, formula = max(need, int(_KILLED_FACTOR * now)), f"max({formula}, 1.5 × {volume(now)}: it was killed)"
     inputs = f"JVM RSS {volume(worst.jvm_rss)}, Python {volume(worst.python)}, other {volume(worst.other_processes)}"
+    basis = Advice(subject, f"{_written(now)} fits; keep it", None, inputs, formula, confidence)
     if need > now or (need < SHRINK_BELOW * now and worst.has_succeeded):
-        option = f"spark.{role}.memoryOverhead"
-        return _sized(subject, option, now, need, "what is outside of the heap", inputs, formula, confidence)
-    return Advice(subject, f"{_written(now)} fits; keep it", None, inputs, formula, confidence)
+        return _sized(basis, f"spark.{role}.memoryOverhead", now, need, "what is outside of the heap")
+    return basis
 
 
 def _fraction(worst: Worst, run: RunMetrics, role: str, confidence: str, advised_heap: Advice) -> Advice:
@@ -206,13 +201,13 @@ def _fraction(worst: Worst, run: RunMetrics, role: str, confidence: str, advised
     inputs = f"heap {volume(heap)}, storage peak {volume(worst.storage)}, unified peak {volume(worst.unified)}"
     formula = "0.7 only for heaps of 8 GB and more with almost no storage; else 0.6"
     full = worst.unified > 0.9 * now * (heap - sizes.RESERVED)
+    basis = Advice("memory fraction", f"{now:g} fits; keep it", None, inputs, formula, confidence)
     if advised_heap.conf is not None:
         # Both divide the same memory: one at a time.
-        return Advice("memory fraction", f"{now:g}; keep it while the heap changes", None, inputs, formula, confidence)
+        return basis.saying(f"{now:g}; keep it while the heap changes")
     if heap >= _LARGE_HEAP and worst.storage < _LITTLE_STORAGE * max(worst.unified, 1) and full and now < 0.7:
-        text = f"{now:g} → 0.7: execution fills its part of a large heap"
-        return Advice("memory fraction", text, "spark.memory.fraction=0.7", inputs, formula, confidence)
-    return Advice("memory fraction", f"{now:g} fits; keep it", None, inputs, formula, confidence)
+        return basis.saying(f"{now:g} → 0.7: execution fills its part of a large heap", "spark.memory.fraction=0.7")
+    return basis
 
 
 def _storage(worst: Worst, run: RunMetrics, confidence: str) -> Advice:
@@ -233,9 +228,10 @@ def _off_heap(worst: Worst, run: RunMetrics) -> Advice:
         return Advice("off-heap memory", text, None, inputs)
     goal = max(256 * MIB, int(_HEADROOM * worst.off_heap_used))
     formula = "max(256 MB, 1.2 × off-heap peak)"
+    basis = Advice("off-heap memory", f"{_written(now)} fits; keep it", None, inputs, formula, "medium")
     if goal < SHRINK_BELOW * now or worst.off_heap_used > GROW_ABOVE * now:
-        return _sized("off-heap memory", "spark.memory.offHeap.size", now, goal, "its peak", inputs, formula, "medium")
-    return Advice("off-heap memory", f"{_written(now)} fits; keep it", None, inputs, formula, "medium")
+        return _sized(basis, "spark.memory.offHeap.size", now, goal, "its peak")
+    return basis
 
 
 def _cores(worst: Worst, run: RunMetrics, heap: Advice) -> Advice:
@@ -245,14 +241,13 @@ def _cores(worst: Worst, run: RunMetrics, heap: Advice) -> Advice:
         return Advice("cores", "not known: no time of a task was measured")
     text = run.options.get("spark.executor.cores", "1")
     now = int(text) if text.isdigit() else 1
-    inputs, formula = (
-        f"{now} core{'s' if now > 1 else ''}, GC {worst.gc_share:.1%}",
-        "one less where GC takes more than 10 % and the heap cannot grow, not below 2",
-    )
+    inputs = f"{pluralize(now, 'core')}, GC {worst.gc_share:.1%}"
+    formula = "one less where GC takes more than 10 % and the heap cannot grow, not below 2"
+    fits = f"{now} fit{'s; keep it' if now == 1 else '; keep them'}"
+    basis = Advice("cores", fits, None, inputs, formula, "low")
     if worst.gc_share > GC_GROW and now > 2 and heap.conf is None:
-        advice = f"{now} → {now - 1}: fewer tasks share the heap"
-        return Advice("cores", advice, f"spark.executor.cores={now - 1}", inputs, formula, "low")
-    return Advice("cores", f"{now} fit{'s; keep it' if now == 1 else '; keep them'}", None, inputs, formula, "low")
+        return basis.saying(f"{now} → {now - 1}: fewer tasks share the heap", f"spark.executor.cores={now - 1}")
+    return basis
 
 
 def _partitions(runs: Sequence[RunMetrics], latest: RunMetrics, cure: SpillCure | None) -> Iterator[Advice]:
@@ -269,14 +264,13 @@ def _partitions(runs: Sequence[RunMetrics], latest: RunMetrics, cure: SpillCure 
     reason = "parts of at most 128 MB"
     if cure is not None and cure.partitions is not None:
         goal, reason = max(goal, cure.partitions), "tasks that spilled need less each"
-        inputs += f"; a task of stage {cure.stage.stage} needs {volume(cure.need)} and had {volume(cure.room)}"
+        inputs += f"; {_describe_need(cure)}"
         formula = f"max({formula}; need of a task × tasks / memory of a task)"
+    fit = f"{now} fit; keep them (adaptive execution joins small ones)"
+    basis = Advice("partitions", fit, None, inputs, formula, "medium")
     if goal > now:
-        advice, conf = f"{now} → {goal}: {reason}", f"spark.sql.shuffle.partitions={goal}"
-        yield Advice("partitions", advice, conf, inputs, formula, "medium")
-    else:
-        text = f"{now} fit; keep them (adaptive execution joins small ones)"
-        yield Advice("partitions", text, None, inputs, formula, "medium")
+        basis = basis.saying(f"{now} → {goal}: {reason}", f"spark.sql.shuffle.partitions={goal}")
+    yield basis
     if cure is not None and cure.partition_bytes is not None:
         size = sizes.as_option(cure.partition_bytes - cure.partition_bytes % MIB or MIB, MIB)
         text = f"at most {size}: adaptive execution joined partitions until tasks spilled"
@@ -295,6 +289,10 @@ class Advice(Struct, frozen=True):
     formula: str = ""
     #: ``high``, ``medium``, ``low``, or ``none`` where nothing can be known.
     confidence: str = "none"
+
+    def saying(self, text: str, conf: str | None = None) -> Advice:
+        """Return advice on the same subject, from the same figures, that says something else."""
+        return structs.replace(self, text=text, conf=conf)
 
 
 def lines(advice: Sequence[Advice]) -> Iterator[str]:

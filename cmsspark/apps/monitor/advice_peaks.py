@@ -59,9 +59,7 @@ def find_worst(runs: Sequence[RunMetrics], role: str) -> Worst:
 
 
 def _is_full_heap(finding: Finding, run: RunMetrics, role: str) -> bool:
-    """Return whether the finding is that a JVM of the role had no heap left; in local mode the driver runs the tasks,
-    too.
-    """
+    """Return whether a JVM of the role had no heap left. In local mode the driver runs the tasks, too."""
     is_of_role = run.master.startswith("local") or (finding.where == "tasks") == (role == "executor")
     return finding.code == "heap_space" and is_of_role
 

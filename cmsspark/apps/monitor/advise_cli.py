@@ -6,6 +6,7 @@ import click
 import msgspec
 
 from cmsspark.apps.monitor.event_log_search import with_events
+from cmsspark.apps.monitor.options import run_options
 from cmsspark.base.errors import UsageError
 from cmsspark.base.text.readable import json_text, readable
 from cmsspark.settings.settings import load_settings
@@ -18,9 +19,8 @@ from cmsspark.store.job_index import find_job
     "--runs", "count", type=click.IntRange(min=1), default=5, show_default=True, help="Runs that are compared."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--settings", "settings_file", metavar="FILE", help="The settings file.")
-@click.option("--debug", is_flag=True, help="Show tracebacks.")
-def command(job: str, count: int, as_json: bool, settings_file: str | None, debug: bool) -> None:
+@run_options
+def command(job: str, count: int, as_json: bool, settings_file: str | None) -> None:
     """Advise on memory, cores and partitions of JOB: a built-in job, or the file name of a script.
 
     Takes the worst executor of the last runs. Each line has its inputs, formula and confidence; nothing is applied.

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import signal
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import click
+import msgspec
 
+from cmsspark.apps.monitor.options import run_options
 from cmsspark.apps.monitor.show_measured import events_command
 from cmsspark.base.clock import to_second
 from cmsspark.base.errors import UsageError
 from cmsspark.base.text.terminal import echo_table, volume
 from cmsspark.cli.groups import CommandGroup
+from cmsspark.cli.options import FiniteRange
 from cmsspark.settings.settings import load_settings
-from cmsspark.store.process_samples import ProcessSample, WatchedRun, read_processes
+from cmsspark.store.process_samples import ProcessSample, read_processes
 
-_SETTINGS: Final = click.option("--settings", "settings_file", metavar="FILE", help="The settings file.")
-_DEBUG: Final = click.option("--debug", is_flag=True, help="Show tracebacks.")
 _TOKEN: Final = click.option(
     "--token-file",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -46,43 +45,33 @@ command.add_command(events_command)
 @command.command("runs")
 @click.option("--limit", type=click.IntRange(min=1), default=30, show_default=True, help="Maximum number of runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one run a line.")
-@_SETTINGS
-@_DEBUG
-def runs_command(limit: int, as_json: bool, settings_file: str | None, debug: bool) -> None:
+@run_options
+def runs_command(limit: int, as_json: bool, settings_file: str | None) -> None:
     """List the watched runs, the latest first."""
     with read_processes(load_settings(settings_file).state_dir) as database:
         runs = database.runs(limit=limit) if database else []
     if as_json:
         for run in runs:
-            click.echo(json.dumps({name: getattr(run, name) for name in run.__struct_fields__}))
+            click.echo(json.dumps(msgspec.structs.asdict(run)))
         return
     if not runs:
         click.echo("no run was watched yet: run_spark watches each run of more than a second")
         return
-    rows = [
-        (run.run, run.job or run.suite, to_second(run.start_ms), _seconds(run), run.status, run.exit_code, run.host)
-        for run in runs
-    ]
-    echo_table(
-        ("run", "job", "started (UTC)", "seconds", "status", "exit", "host"),
-        rows,
-        texts=(0, 1, 2, 4, 6),
-        full=(0, 2, 4),
-        optional=(5, 6, 3),
-    )
-
-
-def _seconds(run: WatchedRun) -> int | None:
-    return None if run.end_ms is None else round((run.end_ms - run.start_ms) / 1000)
+    rows = []
+    for run in runs:
+        seconds = None if run.end_ms is None else round((run.end_ms - run.start_ms) / 1000)
+        facts = (to_second(run.start_ms), seconds, run.status, run.exit_code, run.host)
+        rows.append((run.run, run.job or run.suite, *facts))
+    headings = ("run", "job", "started (UTC)", "seconds", "status", "exit", "host")
+    echo_table(headings, rows, texts=(0, 1, 2, 4, 6), full=(0, 2, 4), optional=(5, 6, 3))
 
 
 @command.command("show")
 @click.argument("run", default="latest")
 @click.option("--json", "as_json", is_flag=True, help="Print all samples as JSON, one a line.")
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Maximum number of processes.")
-@_SETTINGS
-@_DEBUG
-def show_command(run: str, as_json: bool, limit: int, settings_file: str | None, debug: bool) -> None:
+@run_options
+def show_command(run: str, as_json: bool, limit: int, settings_file: str | None) -> None:
     """Show the processes of RUN with their peaks, the largest first. [default: the latest run]"""
     with read_processes(load_settings(settings_file).state_dir) as database:
         if database is None:
@@ -91,23 +80,14 @@ def show_command(run: str, as_json: bool, limit: int, settings_file: str | None,
         samples, log = database.samples(watched.run), database.log(watched.run)
     if as_json:
         for sample in samples:
-            click.echo(json.dumps({name: getattr(sample, name) for name in sample.__struct_fields__}))
+            click.echo(json.dumps(msgspec.structs.asdict(sample)))
         return
     click.echo(
         f"{watched.run}  {watched.job or watched.suite or ''}  {watched.status}  {to_second(watched.start_ms)} UTC"
     )
     headings = (
-        "process",
-        "role",
-        "host",
-        "RSS max",
-        "PSS max",
-        "virtual max",
-        "CPU s",
-        "CPU % max",
-        "read",
-        "written",
-        "fds",
+        *("process", "role", "host", "RSS max", "PSS max", "virtual max"),
+        *("CPU s", "CPU % max", "read", "written", "fds"),
     )
     rows = _processes(samples)
     echo_table(headings, rows[:limit], texts=(0, 1, 2), full=(1,), optional=(2, 5, 8, 9, 10, 4))
@@ -127,8 +107,8 @@ def _processes(samples: Sequence[ProcessSample]) -> list[tuple[Any, ...]]:
         return max((value for row in rows if (value := getattr(row, name)) is not None), default=None)
 
     def size(rows: Sequence[ProcessSample], name: str) -> str | None:
-        value = peak(rows, name)
-        return None if value is None else volume(value)
+        value: int | None = peak(rows, name)
+        return volume(value)
 
     ordered = sorted(by_process.items(), key=lambda entry: -(peak(entry[1], "rss_bytes") or 0))
     return [
@@ -148,17 +128,15 @@ def _processes(samples: Sequence[ProcessSample]) -> list[tuple[Any, ...]]:
 @click.option("--run", metavar="RUN", help="The run that this belongs to: the monitor ends with it.")
 @click.option(
     "--ttl",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     default=86_400,
     show_default=True,
     help="Seconds after which it ends.",
 )
-@click.option(
-    "--interval", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="Seconds between samples."
-)
+@click.option("--interval", type=FiniteRange(min=0.1), default=10.0, show_default=True, help="Seconds between samples.")
 @click.option(
     "--patience",
-    type=click.FloatRange(min=1),
+    type=FiniteRange(min=1),
     default=600.0,
     show_default=True,
     help="With --run: seconds without an answer of the collector after which it ends.",
@@ -176,11 +154,10 @@ def _processes(samples: Sequence[ProcessSample]) -> list[tuple[Any, ...]]:
 @click.option(
     "--ca", type=click.Path(path_type=Path, exists=True), metavar="FILE", help="Certificates to trust, for https."
 )
-@_SETTINGS
-@_DEBUG
+@run_options
 def node_command(
     collector: str, token_file: Path, run: str | None, ttl: float, interval: float, patience: float, pid: int | None,
-    name: str | None, buffer: Path | None, ca: Path | None, settings_file: str | None, debug: bool,
+    name: str | None, buffer: Path | None, ca: Path | None, settings_file: str | None,
 ) -> None:  # fmt: skip
     """Watch the NodeManager of this host and all below it, and send what is measured to a collector.
 
@@ -193,7 +170,6 @@ def node_command(
     from cmsspark.settings.secrets import read_password
 
     server = processes_node.collector_server(collector, read_password(token_file), ca)
-    _check_seconds(ttl=ttl, interval=interval, patience=patience)
     if name is not None:
         check_node_name(name)
     root = find_node_manager() if pid is None else pid
@@ -213,11 +189,10 @@ def node_command(
 )
 @click.option("--tls-key", type=click.Path(path_type=Path), metavar="FILE", help="Private key of the certificate.")
 @click.option("--without-tls", is_flag=True, help="Allow an address of the network without TLS.")
-@_SETTINGS
-@_DEBUG
+@run_options
 def collect_command(
     token_file: Path, host: str, port: int, tls_cert: Path | None, tls_key: Path | None, without_tls: bool,
-    settings_file: str | None, debug: bool,
+    settings_file: str | None,
 ) -> None:  # fmt: skip
     """Take what monitors of nodes send, until a signal, and store it in the state directory."""
     from cmsspark.apps.monitor import processes_collector
@@ -229,7 +204,7 @@ def collect_command(
     state_dir = load_settings(settings_file).state_dir
     collector = processes_collector.Collector(state_dir, read_password(token_file), host, port, tls)
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _end)
+        signal.signal(number, signal.default_int_handler)
     click.echo(f"collecting at {collector.url}; Ctrl-C ends it")
     try:
         collector.run()
@@ -243,20 +218,18 @@ def collect_command(
 @click.argument("pid", type=click.IntRange(min=1))
 @click.option(
     "--interval",
-    type=click.FloatRange(min=0.1),
+    type=FiniteRange(min=0.1),
     metavar="SECONDS",
     help="[default: 1 for 10 minutes, then 10]",
 )
-@_SETTINGS
-@_DEBUG
-def watch_command(pid: int, interval: float | None, settings_file: str | None, debug: bool) -> None:
+@run_options
+def watch_command(pid: int, interval: float | None, settings_file: str | None) -> None:
     """Watch the process PID and all below it until it ends: something that run_spark did not start."""
     import psutil
 
     from cmsspark.apps.monitor.processes_watch import WatchOptions, watch
     from cmsspark.base.clock import new_run_id
 
-    _check_seconds(interval=1.0 if interval is None else interval)
     if not psutil.pid_exists(pid):
         raise UsageError("the process to watch does not exist", where=f"PID {pid}")
     run = new_run_id()
@@ -266,9 +239,8 @@ def watch_command(pid: int, interval: float | None, settings_file: str | None, d
 
 @command.command("annotate")
 @click.argument("run")
-@_SETTINGS
-@_DEBUG
-def annotate_command(run: str, settings_file: str | None, debug: bool) -> None:
+@run_options
+def annotate_command(run: str, settings_file: str | None) -> None:
     """Send when the stages and queries of the measured RUN ran to the receiver of the settings' `metrics`.
 
     Dashboards draw them over the curves.
@@ -289,14 +261,3 @@ def annotate_command(run: str, settings_file: str | None, debug: bool) -> None:
     annotations = run_annotations(settings.metrics.prefix, settings.state_dir / "monitor" / "runs" / run / "run.json")
     send_annotations(settings.metrics, annotations)
     click.echo(f"{annotations.count} stages and queries of {annotations.run}")
-
-
-def _check_seconds(**options: float) -> None:
-    """Raises UsageError (2) for nan and infinity, which ranges of options let through."""
-    for name, value in options.items():
-        if not math.isfinite(value):
-            raise UsageError(f"--{name} is a number of seconds", found=str(value))
-
-
-def _end(number: int, frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt

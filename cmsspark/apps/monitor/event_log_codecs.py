@@ -34,18 +34,13 @@ class CutLog(Exception):
     """The compressed data end in their middle, or are damaged from there on; all before was returned."""
 
 
-def detect_codec(start: bytes) -> str:
-    """Return the codec of a file with these first bytes; ``plain`` for none."""
-    return next((name for magic, name in _MAGIC if start.startswith(magic)), "plain")
-
-
 def pieces(stream: IO[bytes], where: str) -> Iterator[bytes]:
     """Yield the plain bytes of an event log.
 
     Raises CutLog after what could be read, SettingsError (78) where no library reads it.
     """
     start = stream.read(len(_LZ4_BLOCK))
-    name = detect_codec(start)
+    name = next((name for magic, name in _MAGIC if start.startswith(magic)), "plain")
     if name == "lzf":
         raise SettingsError(
             "the compression of the event log cannot be read",

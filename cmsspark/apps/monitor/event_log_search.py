@@ -36,9 +36,7 @@ _ROLLING: Final = "eventlog_v2_"
 
 
 def find_event_log(location: str, metrics: RunMetrics, files: Files) -> str | None:
-    """Return the event log of a run in the folder ``location``: by the application's id, else by the run's id in its
-    head.
-    """
+    """Return a run's event log in a folder, by its application's id or by the run's id in its head."""
     try:
         entries = [entry for entry in files.list_dir(location) if is_log_name(entry.name)]
     except (CmssparkError, OSError):
@@ -108,7 +106,7 @@ def pending_note(location: str) -> str:
     return f"the event log is in {location}: cmsspark show and cmsspark lab advise read it there"
 
 
-def completed(state_dir: Path, metrics: RunMetrics, files_of: Callable[[str], Files]) -> RunMetrics:
+def completed(state_dir: Path, metrics: RunMetrics, open_store: Callable[[str], Files]) -> RunMetrics:
     """Return the run with its event log on another file system, where it is not read yet. ``open_store`` reaches a
     location.
 
@@ -118,7 +116,7 @@ def completed(state_dir: Path, metrics: RunMetrics, files_of: Callable[[str], Fi
     location = metrics.pending_events
     if location is None or metrics.state == "RUNNING":
         return metrics
-    files = files_of(location)
+    files = open_store(location)
     log = find_event_log(location, metrics, files)
     if log is None:
         raise InputMissing(
@@ -160,8 +158,6 @@ def with_events(state_dir: Path, metrics: RunMetrics) -> RunMetrics:
 
     Where it cannot be read, a message on stderr names the reason, and the run is returned without it.
     """
-    from cmsspark.apps.monitor.event_log_search import completed
-
     try:
         return completed(state_dir, metrics, event_files)
     except CmssparkError as error:

@@ -118,7 +118,8 @@ class Plans:
     def _note(self, execution: int, root: PlanNode) -> None:
         counted = self._counted.setdefault(execution, {})
         joins = self._joins.setdefault(execution, {})
-        for kind, node, ids in _interesting_nodes(root, is_collected=_is_collected(self._open[execution].description)):
+        is_collected = self._open[execution].description.startswith(("collect at", "toPandas at", "toArrow at"))
+        for kind, node, ids in _interesting_nodes(root, is_collected=is_collected):
             counted.setdefault((kind, node.text[:_TEXT]), set()).update(ids)
             self._ids.update(dict.fromkeys(ids, execution))
         for node in _nodes(root):
@@ -140,10 +141,6 @@ def _nodes(root: PlanNode) -> Iterator[PlanNode]:
         node = queue.pop()
         yield node
         queue += node.children
-
-
-def _is_collected(description: str) -> bool:
-    return description.startswith(("collect at", "toPandas at", "toArrow at"))
 
 
 def _interesting_nodes(root: PlanNode, *, is_collected: bool) -> Iterator[tuple[str, PlanNode, list[int]]]:
@@ -182,9 +179,7 @@ def _as_int(value: Any) -> int:
 
 
 class Rdds:
-    """RDDs of stages while an event log is read: which cached ones are read by one action only, and what is sorted for
-    its first rows.
-    """
+    """Cached RDDs that one action reads, and sorts for the first rows, while an event log is read."""
 
     def __init__(self) -> None:
         self._users: dict[int, set[str]] = {}

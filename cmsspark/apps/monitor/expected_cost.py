@@ -84,21 +84,21 @@ class Estimate:
         return f"by {pluralize(len(self.sizes), 'measured run')} of {read}, which took {took} s"
 
 
-def kind_of(engine: str, master: str) -> str:
+def classify_run(engine: str, master: str) -> str:
     """Return what makes runs comparable: ``processes``, or the kind of Spark's master."""
     return engine if engine == "processes" else master.partition(":")[0].partition("[")[0]
 
 
-def size_of(metrics: RunMetrics) -> Size:
+def size_run(metrics: RunMetrics) -> Size:
     """Return the size of a measured run."""
     read = sum(entry.input_bytes for entry in metrics.reported)
     if metrics.engine == "processes":
         cores = max((entry.cores for entry in metrics.executors), default=1)
         return Size(read, cores, cores)
-    return spark_size(read, metrics.options)
+    return size_spark_run(read, metrics.options)
 
 
-def spark_size(input_bytes: int, options: Mapping[str, str]) -> Size:
+def size_spark_run(input_bytes: int, options: Mapping[str, str]) -> Size:
     """Return the size of a run in Spark with these options."""
     master = options.get("spark.master", "")
     if master.startswith("local"):
@@ -119,10 +119,11 @@ def comparable(state_dir: Path, job: str, kind: str, before_ms: int | None = Non
     """Return the latest runs of a job that ended well and read something, before a time where one is given."""
     runs = []
     for metrics in measured_runs(state_dir):
-        is_same = metrics.job == job and metrics.state == "DONE" and kind_of(metrics.engine, metrics.master) == kind
+        is_same = metrics.job == job and metrics.state == "DONE"
+        is_same = is_same and classify_run(metrics.engine, metrics.master) == kind
         is_before = before_ms is None or metrics.began_ms < before_ms
         # By processes a result that was taken from another job's has no task.
-        has_read = size_of(metrics).input_bytes and (kind != "processes" or metrics.totals.tasks)
+        has_read = size_run(metrics).input_bytes and (kind != "processes" or metrics.totals.tasks)
         if is_same and is_before and has_read and metrics.ended_ms is not None:
             runs.append(metrics)
             if len(runs) == MOST_RUNS:
@@ -132,11 +133,11 @@ def comparable(state_dir: Path, job: str, kind: str, before_ms: int | None = Non
 
 def estimate(runs: Sequence[RunMetrics], kind: str, size: Size) -> Estimate:
     """Return what a run of ``size`` will take, by comparable ``runs``."""
-    sizes = [size_of(metrics) for metrics in runs]
+    sizes = [size_run(metrics) for metrics in runs]
     seconds = [_duration_s(metrics) for metrics in runs]
     usual = _BY_PROCESSES if kind == "processes" else _IN_SPARK
     fixed, slope = _law([entry.share for entry in sizes], seconds, usual)
-    timed = [(size_of(metrics).input_bytes / _GB, metrics.totals.run_ms / 1000) for metrics in runs]
+    timed = [(size_run(metrics).input_bytes / _GB, metrics.totals.run_ms / 1000) for metrics in runs]
     timed = [(read, tasks_s) for read, tasks_s in timed if tasks_s]
     fixed_tasks, slope_tasks = _law([read for read, _ in timed], [tasks_s for _, tasks_s in timed], _OF_TASKS)
     peaks = [peak for metrics in runs if (peak := _python_peak(metrics, kind))]
@@ -206,10 +207,10 @@ def deviation(state_dir: Path, metrics: RunMetrics) -> list[str]:
 
     Lines for time, core hours of tasks and, where it was measured, memory of Python.
     """
-    size = size_of(metrics)
+    size = size_run(metrics)
     if metrics.state != "DONE" or metrics.ended_ms is None or not size.input_bytes:
         return []
-    kind = kind_of(metrics.engine, metrics.master)
+    kind = classify_run(metrics.engine, metrics.master)
     expected = estimate(comparable(state_dir, metrics.job, kind, metrics.began_ms), kind, size)
     lines = [f"Expected: {expected.expected_s:.0f} s, {expected.basis()}"]
     lines.append(f"  time    {_compared(_duration_s(metrics), expected.expected_s, '{:.0f} s'.format)}")

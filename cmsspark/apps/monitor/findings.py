@@ -1,6 +1,6 @@
 """What cost a run time or memory, or ended it, each with the cause and what to change. A healthy run has none.
 
-:data:`CODES` lists them; the thresholds and their sources are in ``docs/monitoring.md``.
+The thresholds and their sources are in ``docs/monitoring.md``.
 """
 
 from __future__ import annotations
@@ -8,22 +8,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from cmsspark.apps.monitor.findings_driver import CODES_OF_DRIVER, driver_findings
-from cmsspark.apps.monitor.findings_failures import CODES_OF_FAILURES, failure_findings
-from cmsspark.apps.monitor.findings_plans import CODES_OF_PLANS, plan_findings
-from cmsspark.apps.monitor.findings_stages import CODES_OF_STAGES, stage_findings
+from cmsspark.apps.monitor.findings_driver import driver_findings
+from cmsspark.apps.monitor.findings_failures import failure_findings
+from cmsspark.apps.monitor.findings_plans import plan_findings
+from cmsspark.apps.monitor.findings_stages import stage_findings
 from cmsspark.apps.monitor.memory_sizes import executor_container
 from cmsspark.base.text.terminal import volume
 from cmsspark.store.run_metrics import Finding, RunMetrics
 
-#: A finding's code → its meaning.
-CODES: Final[dict[str, str]] = {
-    **CODES_OF_FAILURES,
-    **CODES_OF_DRIVER,
-    **CODES_OF_STAGES,
-    **CODES_OF_PLANS,
-    "executor_too_large": "an executor is larger than the smallest node",
-}
+#: The codes of all findings; ``docs/monitoring.md`` has their meanings.
+CODES: Final = frozenset({
+    "failed_task", "container_killed", "lost_executor", "python_worker_killed", "max_result_size",
+    "fetch_failure", "no_space", "heartbeat", "broadcast_timeout", "heap_space", "py4j_object",
+    "driver_heap_jump", "driver_python_jump", "collected_to_driver", "python_worker_leak",
+    "driver_unreachable", "skewed_stage", "straggler", "spill", "gc", "few_tasks", "tiny_tasks",
+    "idle_cores", "small_files", "cartesian_join", "small_join_side", "sort_for_first_rows", "cached_unused",
+    "executor_too_large"
+})  # fmt: skip
 _MOST_OF_A_KIND: Final = 5
 #: A code → those that explain it: with one of them it is not named.
 _CAUSES: Final = {"gc": {"heap_space"}}

@@ -14,19 +14,11 @@ from typing import Final
 
 from cmsspark.apps.monitor import memory_sizes as sizes
 from cmsspark.apps.monitor.driver_growth import PY4J_CURE, growth_findings
+from cmsspark.apps.monitor.findings_failures import OUT_OF_MEMORY
 from cmsspark.base.text.terminal import volume
 from cmsspark.store.run_metrics import Finding, RunMetrics
 
 MB: Final = 1_000_000
-CODES_OF_DRIVER: Final = {
-    "heap_space": "a JVM had no heap left",
-    "py4j_object": "Py4J turned a large object into text in the driver's JVM",
-    "driver_heap_jump": "the driver's heap and its Python rose together through Py4J while no task ran",
-    "driver_python_jump": "the driver's Python rose while data were pickled, as for a broadcast",
-    "collected_to_driver": "a large result went to the driver's Python",
-    "python_worker_leak": "the memory of a Python worker rose from task to task",
-    "driver_unreachable": "executors could not reach the driver",
-}
 LEAK_BYTES: Final = 100 * MB
 LEAK_FACTOR: Final = 1.5
 LEAK_MS: Final = 8_000
@@ -36,7 +28,6 @@ LEAK_STEP: Final = 0.5
 _LEAST_SAMPLES: Final = 6
 #: A heap of which this share is in use is full: a part of it is kept free for copying.
 FULL_HEAP: Final = 0.85
-_HEAP: Final = re.compile(r"Java heap space|GC overhead limit exceeded|OutOfMemoryError")
 _PY4J: Final = re.compile(r"getOutputCommand|py4j\.Protocol")
 #: In client mode YARN's application master connects to the driver, and logs only its address.
 _UNREACHED: Final = re.compile(
@@ -66,7 +57,7 @@ def _log_findings(metrics: RunMetrics) -> Iterator[Finding]:
         ("tasks", [*metrics.failures, *metrics.stage_failures]),
     )
     for where, texts in texts_by_place:
-        full = next((text for text in texts if _HEAP.search(text)), None)
+        full = next((text for text in texts if OUT_OF_MEMORY.search(text)), None)
         if full is not None:
             role = "executor" if where == "tasks" and not metrics.master.startswith("local") else "driver"
             cure = f"a larger heap (spark.{role}.memory), or less in it at once; cmsspark lab advise has figures"

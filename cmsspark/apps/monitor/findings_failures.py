@@ -17,18 +17,7 @@ class Cause(NamedTuple):
     cure: str
 
 
-CODES_OF_FAILURES: Final = {
-    "failed_task": "a task failed with an exception of its own",
-    "container_killed": "a container was killed, most likely for its memory",
-    "lost_executor": "an executor ended while it had work",
-    "python_worker_killed": "a Python worker ended in the middle of a task",
-    "max_result_size": "results were larger than the driver takes",
-    "fetch_failure": "shuffle data of an earlier stage were gone",
-    "no_space": "a disk was full",
-    "heartbeat": "an executor stopped to answer",
-    "broadcast_timeout": "a table to broadcast was not ready in time",
-}
-_OUT_OF_MEMORY: Final = re.compile(r"Java heap space|GC overhead limit exceeded|OutOfMemoryError")
+OUT_OF_MEMORY: Final = re.compile(r"Java heap space|GC overhead limit exceeded|OutOfMemoryError")
 _KILLED: Final = re.compile(
     r"[Ee]xit (?:code|status):? (?:is |from container \S+ is ?:? ?)?(?P<code>137|143)(?!\d)"
     r"|(?:exited with code|code) (?P<short>137|143)(?!\d)"
@@ -157,7 +146,7 @@ def _exceptions(metrics: RunMetrics, severity: str) -> Iterator[Finding]:
         line: count
         for line, count in metrics.failures.items()
         if not line.startswith(_NO_FAILURES)
-        and not _OUT_OF_MEMORY.search(line)
+        and not OUT_OF_MEMORY.search(line)
         and not any(cause.text.search(line) for cause in CAUSES)
     }
     if exceptions:

@@ -12,13 +12,6 @@ from cmsspark.store.run_metrics import Finding, Query, RunMetrics
 
 MB: Final = 1_000_000
 MIB: Final = 1 << 20
-CODES_OF_PLANS: Final = {
-    "small_files": "many small files were read or written",
-    "cartesian_join": "a join compared all pairs of rows",
-    "small_join_side": "a sort-merge join shuffled a large table to join a small one",
-    "sort_for_first_rows": "all rows were sorted where the first ones are meant",
-    "cached_unused": "something is cached and read once only",
-}
 #: DataFlint: more than 100 files below 3 MiB.
 SMALL_FILES: Final = 100
 SMALL_FILE_BYTES: Final = 3 * MIB

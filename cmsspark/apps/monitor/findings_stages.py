@@ -13,15 +13,6 @@ from cmsspark.base.text.terminal import volume
 from cmsspark.store.run_metrics import Finding, RunMetrics, StageEntry
 
 MB: Final = 1_000_000
-CODES_OF_STAGES: Final = {
-    "skewed_stage": "one task of a stage read or ran many times as much as the others",
-    "straggler": "one task of a stage took many times as long as the others for as much data",
-    "spill": "tasks wrote what did not fit into memory to disk",
-    "gc": "the JVM collected garbage for more than 10 % of the tasks' time",
-    "few_tasks": "a long stage had fewer tasks than cores",
-    "tiny_tasks": "a stage had very many tasks that did almost nothing",
-    "idle_cores": "cores were idle for most of the time",
-}
 #: ``spark.sql.adaptive.skewJoin.skewedPartitionFactor`` of Spark.
 SKEW_FACTOR: Final = 5
 SKEW_BYTES: Final = 32 * MB

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import click
 import msgspec
 
+from cmsspark.apps.monitor.options import debug_option
 from cmsspark.base.errors import CmssparkError, DataError, Exit, InputMissing, NotAllowed
 from cmsspark.base.text.readable import json_text, readable
 
@@ -31,8 +32,8 @@ _MAX_BYTES: Final = 100_000_000
 @click.command("lint")
 @click.argument("scripts", nargs=-1, required=True, metavar="SCRIPT…")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one problem a line.")
-@click.option("--debug", is_flag=True, help="Show tracebacks.")
-def command(scripts: tuple[str, ...], as_json: bool, debug: bool) -> int:
+@debug_option
+def command(scripts: tuple[str, ...], as_json: bool) -> int:
     """Find in scripts for Spark what makes them slow or large: the line, why, and the cure.
 
     SCRIPT is a file, a notebook, or a folder with *.py and *.ipynb files. Nothing is run. `# noqa` or `# noqa: SPK101`

@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterator
 from typing import Final
 
+from cmsspark.apps.monitor.lint_values import without_alias
+
 #: Built-in functions that the star import replaces, in Spark 3.5 to 4.x.
 SHADOWED: Final = frozenset(
     {"abs", "ascii", "bin", "filter", "hash", "hex", "max", "min", "pow", "round", "slice", "sum"}
@@ -115,7 +117,7 @@ class SharedNames:
                 yield call, f"{name}() is Spark's here, and gets no column"
             if isinstance(call.func, ast.Attribute) and call.func.attr in ("agg", "select"):
                 for argument in call.args:
-                    inner = _without_alias(argument)
+                    inner = without_alias(argument)
                     if _name(inner) in _AGGREGATES - bound - self._of_spark.keys() and _takes_a_column(inner):
                         yield inner, f"{_name(inner)}() is Python's here, and gets a column"
 
@@ -158,13 +160,6 @@ def _takes_values(call: ast.Call, function: str) -> bool:
 def _is_number(node: ast.expr) -> bool:
     inner = node.operand if isinstance(node, ast.UnaryOp) else node
     return isinstance(inner, ast.Constant) and isinstance(inner.value, int | float)
-
-
-def _without_alias(node: ast.expr) -> ast.expr:
-    """``sum("x")`` of ``sum("x").alias("y")``."""
-    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("alias", "cast"):
-        node = node.func.value
-    return node
 
 
 def _takes_a_column(node: ast.expr) -> bool:
@@ -219,7 +214,8 @@ class UdfNames:
             return False
         if not (isinstance(function.value, ast.Attribute) and function.value.attr == _ROW):
             return False
-        registered = call.args[1] if len(call.args) > 1 else _keyword(call, "f")
+        named = next((keyword.value for keyword in call.keywords if keyword.arg == "f"), None)
+        registered = call.args[1] if len(call.args) > 1 else named
         if isinstance(registered, ast.Name) and registered.id in self._of_batches:
             return False
         if not isinstance(registered, ast.Call):
@@ -241,10 +237,6 @@ def arrow_is_set(tree: ast.AST) -> bool:
             if values == [_ARROW, "true"]:
                 return True
     return False
-
-
-def _keyword(call: ast.Call, name: str) -> ast.expr | None:
-    return next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
 
 
 def _uses_arrow(node: ast.expr) -> bool:

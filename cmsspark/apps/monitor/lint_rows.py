@@ -77,7 +77,6 @@ class RowRules:
         self.problems.append(Problem(line, column, code, detail))
 
 
-
 def is_bare_call(node: ast.expr, name: str) -> bool:
     """Return whether it is a call of the method without arguments."""
     is_call = isinstance(node, ast.Call) and not node.args and not node.keywords

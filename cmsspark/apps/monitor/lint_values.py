@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import itertools
 import re
+from collections.abc import Iterator
 from typing import Final
 
 #: A longer chain is followed up to here; a method is two steps.
@@ -58,33 +59,38 @@ class Values:
             return node
         return self._read.get(id(node)) or self._values.get(node.id, node)
 
+    def steps(self, node: ast.expr) -> Iterator[ast.expr]:
+        """Yield the steps of a chain, the last one first, to what it begins with; variables are followed."""
+        for _ in range(_MOST_STEPS):
+            value = self.resolved(node)
+            if value is not node:
+                node = value
+                continue
+            yield node
+            if isinstance(node, ast.Call):
+                node = node.func
+            elif isinstance(node, ast.Attribute | ast.Subscript | ast.Await | ast.Starred):
+                node = node.value
+            else:
+                return
+
+    def calls(self, node: ast.expr) -> Iterator[tuple[str, ast.Call]]:
+        """Yield (name, call) of the methods that a chain calls, the last one first."""
+        for step in self.steps(node):
+            if isinstance(step, ast.Call) and isinstance(step.func, ast.Attribute):
+                yield step.func.attr, step
+
     def chain(self, node: ast.expr) -> list[str]:
-        """Names of the methods of a chain, the last one first; names of variables are followed."""
-        return [part.attr for part in self.parts(node) if isinstance(part, ast.Attribute)]
+        """Return the names of the methods of a chain, the last one first."""
+        return [step.attr for step in self.steps(node) if isinstance(step, ast.Attribute)]
 
     def parts(self, node: ast.expr) -> list[ast.expr]:
-        """Return the attributes of a chain, the last one first, and what it begins with; variables are followed."""
-        parts: list[ast.expr] = []
-        current = node
-        for _ in range(_MOST_STEPS):
-            if isinstance(current, ast.Call):
-                current = current.func
-            elif isinstance(current, ast.Attribute):
-                parts.append(current)
-                current = current.value
-            elif isinstance(current, ast.Subscript | ast.Await | ast.Starred):
-                current = current.value
-            elif (value := self.resolved(current)) is not current:
-                current = value
-            else:
-                parts.append(current)
-                break
-        return parts
+        """Return the attributes of a chain, the last one first, and what it begins with."""
+        passed = (ast.Call, ast.Subscript, ast.Await, ast.Starred)
+        return [step for step in self.steps(node) if not isinstance(step, passed)]
 
     def query(self, node: ast.expr) -> str:
-        """Return the text of the SQL that a chain begins with, where it is a literal; ``0`` for what an f-string puts
-        in.
-        """
+        """Return the literal SQL that a chain begins with; ``0`` stands for what an f-string puts in."""
         current = node
         for _ in range(_MOST_STEPS):
             if isinstance(current, ast.Call) and isinstance(current.func, ast.Attribute):
@@ -155,14 +161,8 @@ class Tables:
         parts = self._values.parts(window)
         begin = parts[-1] if parts else window
         is_window = getattr(begin, "id", "") == "Window" or any(getattr(part, "attr", "") == "Window" for part in parts)
-        current: ast.expr = window
-        for _ in range(len(parts) * 2 + 2):
-            current = self._values.resolved(current)
-            if isinstance(current, ast.Call) and isinstance(current.func, ast.Attribute):
-                if current.func.attr == "partitionBy" and (current.args or current.keywords):
-                    return False
-                current = current.func.value
-        return is_window
+        calls = self._values.calls(window)
+        return is_window and not any(name == "partitionBy" and (call.args or call.keywords) for name, call in calls)
 
     @staticmethod
     def orders_all(node: ast.Call) -> bool:
@@ -172,24 +172,19 @@ class Tables:
 
     def _selects_aggregates(self, node: ast.expr) -> bool:
         """Return whether a ``select`` of the chain has aggregates only: one row."""
-        current = node
-        for _ in range(200):
-            current = self._values.resolved(current)
-            if isinstance(current, ast.Call) and isinstance(current.func, ast.Attribute):
-                is_select = current.func.attr in ("select", "selectExpr") and bool(current.args)
-                if is_select and all(_is_aggregate(argument) for argument in current.args):
-                    return True
-                current = current.func.value
-            elif isinstance(current, ast.Attribute):
-                current = current.value
-            else:
-                break
-        return False
+        selects = (call for name, call in self._values.calls(node) if name in ("select", "selectExpr"))
+        return any(bool(call.args) and all(map(_is_aggregate, call.args)) for call in selects)
+
+
+def without_alias(node: ast.expr) -> ast.expr:
+    """``sum("x")`` of ``sum("x").alias("y")``."""
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("alias", "cast"):
+        node = node.func.value
+    return node
 
 
 def _is_aggregate(node: ast.expr) -> bool:
-    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("alias", "cast"):
-        node = node.func.value
+    node = without_alias(node)
     if isinstance(node, ast.Constant):
         return isinstance(node.value, str) and bool(_AGGREGATE_TEXT.match(node.value))
     if isinstance(node, ast.BinOp):

@@ -92,9 +92,7 @@ def require_one(state_dir: Path, name: str) -> None:
 
 
 def find_run(state_dir: Path, name: str) -> RunMetrics | None:
-    """Return the measured run whose id begins with ``name``, or whose application has that id; None for none or
-    several.
-    """
+    """Return the run of an application, or whose id begins with ``name``; None for none or several."""
     runs = list(measured_runs(state_dir, name)) if name else []
     if not runs and _APPLICATION.match(name):
         runs = [metrics for metrics in measured_runs(state_dir) if metrics.application == name][:1]

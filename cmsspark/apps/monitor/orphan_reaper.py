@@ -52,15 +52,6 @@ def end_step(child: subprocess.Popen[bytes], marker: str) -> list[str]:
     return names
 
 
-def end_processes(groups: Collection[int], marker: str) -> list[str]:
-    """End all processes of some groups, or whose marker begins so; their names."""
-    processes = _find_processes(groups, marker)
-    names = [_name(process) for process in processes]
-    _terminate(processes)
-    _kill(groups, marker)
-    return names
-
-
 def _terminate(processes: Collection[psutil.Process]) -> None:
     for process in processes:
         with suppress(psutil.Error):
@@ -178,7 +169,11 @@ class _Started:
 
     def end(self, state_dir: Path) -> None:
         """End all of it, and store that the run has ended."""
-        names = end_processes(self.groups, f"{self.run}/")
+        marker = f"{self.run}/"
+        processes = _find_processes(self.groups, marker)
+        names = [_name(process) for process in processes]
+        _terminate(processes)
+        _kill(self.groups, marker)
         if self.scratch is not None:
             shutil.rmtree(self.scratch, ignore_errors=True)
         with open_processes(state_dir) as database:

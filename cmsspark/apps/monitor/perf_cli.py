@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,20 +11,20 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from cmsspark import __version__
+from cmsspark.apps.monitor.options import run_options
 from cmsspark.base import clock
 from cmsspark.base.errors import DataError, Exit, InputMissing, OutputError, UsageError
 from cmsspark.base.text.readable import json_text
 from cmsspark.base.text.terminal import NOTHING, Coloured, echo_table, volume
 from cmsspark.cli.groups import CommandGroup
+from cmsspark.cli.options import FiniteRange
 from cmsspark.settings.settings import load_settings
 from cmsspark.store.process_samples import ProcessDatabase, read_processes
 
 if TYPE_CHECKING:
     from cmsspark.apps.monitor.suite_results import Difference, SuiteResult
 
-_SETTINGS: Final = click.option("--settings", "settings_file", metavar="FILE", help="The settings file.")
 _LONGEST_RELEASE: Final = 100
-_DEBUG: Final = click.option("--debug", is_flag=True, help="Show tracebacks.")
 
 
 def _page_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -35,7 +34,7 @@ def _page_options(function: Callable[..., Any]) -> Callable[..., Any]:
         metavar="FILE",
         help="The HTML file. [default: NAME.html here]",
     )
-    return out(_SETTINGS(_DEBUG(function)))
+    return out(run_options(function))
 
 
 @click.group("perf", cls=CommandGroup)
@@ -46,9 +45,8 @@ def command() -> None:
 @command.command("run")
 @click.argument("suite_file", metavar="SUITE.yaml", type=click.Path(path_type=Path))
 @click.option("--release", default=__version__, show_default=True, help="The name of what is measured.")
-@_SETTINGS
-@_DEBUG
-def run_command(suite_file: Path, release: str, settings_file: str | None, debug: bool) -> int:
+@run_options
+def run_command(suite_file: Path, release: str, settings_file: str | None) -> int:
     """Run the steps of a suite and watch them. Ends with the code of a step that fails, 65 for a broken limit."""
     from cmsspark.apps.monitor.suite_file import read_suite
     from cmsspark.apps.monitor.suite_results import broken_limits, load_result
@@ -113,16 +111,15 @@ def _echo_result(result: SuiteResult) -> None:
 @click.argument("after", required=False)
 @click.option(
     "--tolerance",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     metavar="SHARE",
     help="End with 65 where a measure grew by more than this share, such as 0.2, and by more than noise.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one row a line.")
-@_SETTINGS
-@_DEBUG
+@run_options
 def compare_command(
     suite: str, before: str | None, after: str | None, tolerance: float | None, as_json: bool,
-    settings_file: str | None, debug: bool,
+    settings_file: str | None,
 ) -> None:  # fmt: skip
     """Compare maximum CPU, virtual and resident memory of each step and role of a SUITE.
 
@@ -131,8 +128,6 @@ def compare_command(
     """
     from cmsspark.apps.monitor.suite_results import differences, latest_by_size, only_in_one
 
-    if tolerance is not None and not math.isfinite(tolerance):
-        raise UsageError("--tolerance is a share such as 0.2", found=str(tolerance))
     if after is not None and after == before:
         raise UsageError(
             "BEFORE and AFTER are two releases",
@@ -217,7 +212,7 @@ def _echo_scaling(results: list[SuiteResult], as_json: bool) -> None:
 @click.argument("suite")
 @click.option("--release", help="[default: that of the latest complete run]")
 @_page_options
-def results_command(suite: str, release: str | None, out: Path | None, settings_file: str | None, debug: bool) -> None:
+def results_command(suite: str, release: str | None, out: Path | None, settings_file: str | None) -> None:
     """Write the page of the latest complete run of SUITE: maxima, charts over time, the largest processes.
 
     Of a suite with input sizes it is the run of the largest one, beside how all of them grow.
@@ -237,7 +232,7 @@ def results_command(suite: str, release: str | None, out: Path | None, settings_
 @click.argument("suite")
 @click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="The last so many runs.")
 @_page_options
-def trend_command(suite: str, limit: int, out: Path | None, settings_file: str | None, debug: bool) -> None:
+def trend_command(suite: str, limit: int, out: Path | None, settings_file: str | None) -> None:
     """Write the page with the trend over the last runs of SUITE."""
     from cmsspark.apps.monitor.suite_pages import trend_page
     from cmsspark.apps.monitor.suite_results import load_result, load_runs
@@ -249,7 +244,7 @@ def trend_command(suite: str, limit: int, out: Path | None, settings_file: str |
 
 @command.command("hosts")
 @_page_options
-def hosts_command(out: Path | None, settings_file: str | None, debug: bool) -> None:
+def hosts_command(out: Path | None, settings_file: str | None) -> None:
     """Write the page of the nodes as their monitors saw them last."""
     import psutil
 

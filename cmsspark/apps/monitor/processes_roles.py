@@ -57,7 +57,9 @@ def find_role(name: str, words: Sequence[str], parent: str | None) -> str:
         role = _java(words)
         # A child that is just being started is a copy of the JVM until it executes its program.
         return OTHER if role == parent and role in (JAVA_DRIVER, JAVA_EXECUTOR) else role
-    if program.startswith(("python", "pypy")) or name.startswith(("python", "pypy")) or _is_python_script(words):
+    # An interpreter of another name may run a Python file.
+    is_script = len(words) > 1 and words[1].endswith(".py")
+    if is_script or program.startswith(("python", "pypy")) or name.startswith(("python", "pypy")):
         return _python(words, parent)
     if program in _SHELLS or "container-executor" in program:
         text = " ".join(words)
@@ -109,8 +111,3 @@ def _python(words: Sequence[str], parent: str | None) -> str:
     if parent in (None, JAVA_DRIVER, YARN_LAUNCHER):
         return PYTHON_DRIVER
     return PYTHON
-
-
-def _is_python_script(words: Sequence[str]) -> bool:
-    """Return whether an interpreter of another name runs a Python file."""
-    return len(words) > 1 and words[1].endswith(".py")

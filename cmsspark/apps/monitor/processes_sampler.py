@@ -98,9 +98,7 @@ class TreeSampler:
         return samples
 
     def _is_pss_due(self) -> bool:
-        """Return whether this sample measures proportional memory, of all processes: a sum over some of them means
-        nothing.
-        """
+        """Return whether to measure proportional memory: of all processes, as a part of a sum means nothing."""
         if self.ticks % PSS_EACH != 2:
             return False
         changed = abs(self._rss_bytes - self._pss_rss_bytes)

@@ -202,9 +202,7 @@ def _exit_code(channel: int | None) -> int | None:
 
 
 def _recorded_code(state_dir: Path, root: int, start_ms: int) -> int | None:
-    """Return the exit code of the run history for a job in the process ``root``: a run by processes has no parent of
-    ours.
-    """
+    """Return the exit code in the run history of a job that process ``root`` ran without a parent of ours."""
     from cmsspark.store.run_history import State, read_history
 
     with suppress(Exception), read_history(state_dir) as history:

@@ -10,6 +10,7 @@ import msgspec
 from cmsspark.apps.monitor.event_log_search import event_files, with_events
 from cmsspark.apps.monitor.expected_cost import deviation
 from cmsspark.apps.monitor.measured_runs import find_run, measured_runs, require_one
+from cmsspark.apps.monitor.options import debug_option
 from cmsspark.apps.monitor.run_report import report
 from cmsspark.base.errors import DataError, InputMissing
 from cmsspark.base.text.readable import json_text, readable
@@ -76,8 +77,8 @@ def _echo(state_dir: Path, metrics: RunMetrics) -> None:
 @click.command("events")
 @click.argument("location", metavar="FILE")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--debug", is_flag=True, help="Show tracebacks.")
-def events_command(location: str, as_json: bool, debug: bool) -> None:
+@debug_option
+def events_command(location: str, as_json: bool) -> None:
     """Read an event log of Spark 3.5 or 4.x: a file, compressed or not, or a rolling folder (eventlog_v2_…).
 
     Shows sums over tasks, stages, peaks of memory, findings. FILE may be on HDFS (which takes a JVM).
@@ -85,7 +86,6 @@ def events_command(location: str, as_json: bool, debug: bool) -> None:
     from cmsspark.apps.monitor import findings
     from cmsspark.apps.monitor.event_log import read_event_log
     from cmsspark.apps.monitor.event_log_files import find_log
-    from cmsspark.apps.monitor.run_report import report
 
     log = find_log(location, event_files(location))
     reader = read_event_log(log)

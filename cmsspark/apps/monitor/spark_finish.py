@@ -100,22 +100,17 @@ def _add_stage(metrics: RunMetrics, stage: StageEntry) -> None:
         metrics.task_spans.append((stage.submitted_ms, stage.completed_ms))
 
 
-
 def measuring(run: Callable[[], NoReturn]) -> NoReturn:
     """Run what ends with SystemExit, and store the measurement where run_spark began one."""
     try:
         run()
     except SystemExit as end:
         folder = os.environ.get(self_metrics.VARIABLE)
-        if folder and not _is_in_spark():
+        # Where spark-submit started this process, its parent measures the run.
+        if folder and not {"SPARK_ENV_LOADED", "PYSPARK_GATEWAY_PORT"} & os.environ.keys():
             with suppress(Exception):
                 _store(Path(folder), end.code if isinstance(end.code, int) else 1)
         raise
-
-
-def _is_in_spark() -> bool:
-    """Return whether spark-submit started this process: its parent measures the run then."""
-    return "SPARK_ENV_LOADED" in os.environ or "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def _store(folder: Path, code: int) -> None:

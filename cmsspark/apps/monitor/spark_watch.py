@@ -155,9 +155,7 @@ class RunMeasure:
 def begin(
     state_dir: Path, job: str, options: Mapping[str, str], *, has_jvm: bool, log: Callable[[str], None] | None = None
 ) -> RunMeasure | None:
-    """Return a measurement that can be stored; None, with a message to ``log``, where the state folder cannot be
-    written.
-    """
+    """Return a measurement; None, with a message to ``log``, where the state folder cannot be written."""
     now = clock.now_ms()
     metrics = RunMetrics(clock.new_run_id(now), job, "spark" if has_jvm else "processes", now)
     metrics.host, metrics.process = socket.gethostname(), process_identity.identity()

@@ -8,13 +8,13 @@ import pytest
 
 from cmsspark.apps.monitor.expected_cost import (
     Size,
+    classify_run,
     comparable,
     deviation,
     estimate,
-    kind_of,
     plan_lines,
-    size_of,
-    spark_size,
+    size_run,
+    size_spark_run,
 )
 from cmsspark.store import run_metrics
 from cmsspark.store.run_metrics import ExecutorEntry, Reported, RunMetrics, TaskTotals
@@ -49,31 +49,31 @@ def stored(state: Path, *runs: RunMetrics) -> None:
     ("read", "slots", "executors"), [(1, 1, 1), (GB, 8, 2), (20 * GB, 157, 40), (1000 * GB, 200, 50)]
 )
 def test_executors_are_as_many_as_tasks_and_the_cap_allow(read: int, slots: int, executors: int) -> None:
-    size = spark_size(read, YARN)
+    size = size_spark_run(read, YARN)
     assert (size.slots, size.executors) == (slots, executors)
 
 
 def test_without_dynamic_allocation_the_instances_count_and_locally_the_cores() -> None:
-    assert spark_size(1, {"spark.master": "yarn"}) == Size(1, 2, 1)
+    assert size_spark_run(1, {"spark.master": "yarn"}) == Size(1, 2, 1)
     fixed = {"spark.master": "k8s://https://x", "spark.executor.instances": "3", "spark.executor.cores": "2"}
-    assert spark_size(1, fixed) == Size(1, 6, 2)
-    assert spark_size(1, {"spark.master": "local[3]"}) == Size(1, 3, 3)
+    assert size_spark_run(1, fixed) == Size(1, 6, 2)
+    assert size_spark_run(1, {"spark.master": "local[3]"}) == Size(1, 3, 3)
 
 
 def test_runs_of_different_sizes_give_the_fixed_part_and_that_of_a_byte() -> None:
     # 30 s, and 10 s for each GB of a core.
-    runs = [on_yarn(30 + 10 * spark_size(read, YARN).share, read) for read in (300 * GB, 600 * GB, 900 * GB)]
-    size = spark_size(500 * GB, YARN)
+    runs = [on_yarn(30 + 10 * size_spark_run(read, YARN).share, read) for read in (300 * GB, 600 * GB, 900 * GB)]
+    size = size_spark_run(500 * GB, YARN)
     assert estimate(runs, "yarn", size).expected_s == pytest.approx(30 + 10 * 2.5)
 
 
 def test_runs_of_one_size_scale_the_figures_of_our_machine() -> None:
-    size = spark_size(300 * GB, YARN)
+    size = size_spark_run(300 * GB, YARN)
     usual = estimate([], "yarn", size)
     assert "no run was measured yet" in usual.basis()
     runs = [on_yarn(factor * usual.expected_s, 300 * GB) for factor in (1.9, 2.0, 5.0)]
     assert estimate(runs, "yarn", size).expected_s == pytest.approx(2 * usual.expected_s)
-    larger = spark_size(600 * GB, YARN)
+    larger = size_spark_run(600 * GB, YARN)
     assert estimate(runs, "yarn", larger).expected_s == pytest.approx(2 * estimate([], "yarn", larger).expected_s)
 
 
@@ -89,14 +89,14 @@ def test_only_runs_that_can_be_compared_count(tmp_path: Path) -> None:
     stored(tmp_path, on_yarn(40, GB, 1), failed, other, read_nothing, here, reused, on_yarn(50, GB, 7))
     assert [run.began_ms for run in comparable(tmp_path, "dbs_aaa", "yarn")] == [7000, 1000]
     assert [run.began_ms for run in comparable(tmp_path, "dbs_aaa", "yarn", 7000)] == [1000]
-    assert [run.began_ms for run in comparable(tmp_path, "dbs_aaa", kind_of("processes", ""))] == [5000]
-    assert size_of(here) == Size(GB, 2, 2)
+    assert [run.began_ms for run in comparable(tmp_path, "dbs_aaa", classify_run("processes", ""))] == [5000]
+    assert size_run(here) == Size(GB, 2, 2)
 
 
 def test_a_plan_names_executors_memory_time_and_cost() -> None:
     executors = [ExecutorEntry("1", peaks={"ProcessTreePythonRSSMemory": 2 * GB})]
     run = on_yarn(120, GB, totals=TaskTotals(run_ms=150_000), executors=executors)
-    assert list(plan_lines([run], "yarn", spark_size(GB, YARN), YARN)) == [
+    assert list(plan_lines([run], "yarn", size_spark_run(GB, YARN), YARN)) == [
         "executors  2 executors of 4 cores, 8 tasks at once",
         "memory     2 × 7.5 GB for executors, 4.3 GB of heap for the driver"
         "; 2.0 GB of Python expected in an executor",
