@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import click
 
-from cmsspark.apps.ask import deletion, forecast, places, use
+from cmsspark.apps.ask import deletion, forecast, holdings, use
 from cmsspark.apps.ask.use import Answer
 from cmsspark.base.errors import UsageError
 from cmsspark.base.names import KINDS
@@ -50,7 +50,7 @@ def _window(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--weeks", type=click.IntRange(1, 520), help=about)(period_options(function))
 
 
-def days_of(files: Files, fout: str, period: Period | None, weeks: int | None) -> StoredDays:
+def find_window(files: Files, fout: str, period: Period | None, weeks: int | None) -> StoredDays:
     """Return the stored days of the period, or of the last weeks.
 
     Raises InputMissing (66) where there is none, UsageError (2) where both are given.
@@ -76,7 +76,7 @@ def who_reads(
 ) -> None:  # fmt: skip
     """Count the people who read DATASET, by site and application. DATASET may be a pattern: '/ZMM*/*/AOD'."""
     store, files = _open_store(fout, settings_file)
-    stored = days_of(files, store, period, weeks)
+    stored = find_window(files, store, period, weeks)
     _show(use.who_reads(stored, dataset, site), top, as_json)
 
 
@@ -84,14 +84,14 @@ def who_reads(
 @click.argument("site", type=SITE)
 @_window
 @_output
-def what_is_read_at(
+def reads(
     site: str, period: Period | None, weeks: int | None, top: int, as_json: bool, fout: str | None,
     settings_file: str | None,
 ) -> None:  # fmt: skip
     """Show what is read at SITE and by how many people. A pattern such as 'T2_US_*' sums over all these sites."""
     store, files = _open_store(fout, settings_file)
-    stored = days_of(files, store, period, weeks)
-    _show(use.what_is_read_at(stored, site), top, as_json)
+    stored = find_window(files, store, period, weeks)
+    _show(use.reads(stored, site), top, as_json)
 
 
 def _choice(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -109,13 +109,13 @@ def _choice(function: Callable[..., Any]) -> Callable[..., Any]:
 @command.command("holdings")
 @_choice
 @_output
-def what_lies_at(
+def holdings_command(
     tier: str | None, site: str | None, data_tier: str | None, kind: str | None, day: date | None, top: int,
     as_json: bool, fout: str | None, settings_file: str | None,
 ) -> None:  # fmt: skip
     """Show how much data the sites of a tier (site_tier_usage) or one site (dbs_phedex, dbs_rucio) hold."""
     store, files = _open_store(fout, settings_file)
-    _show(places.what_lies_at(files, store, places.Choice(tier, site, data_tier, kind), day), top, as_json)
+    _show(holdings.holdings(files, store, holdings.Choice(tier, site, data_tier, kind), day), top, as_json)
 
 
 @command.command("unused")
@@ -133,10 +133,10 @@ def unused(
     Only replicas on disk are listed, unless --kind names another kind of storage.
     """
     store, files = _open_store(fout, settings_file)
-    stored = days_of(files, store, period, weeks)
+    stored = find_window(files, store, period, weeks)
     stored.check(allow_missing=allow_missing)
-    choice = places.Choice(tier, site, data_tier, kind or "disk")
-    _show(places.unused(stored, choice, day), top, as_json)
+    choice = holdings.Choice(tier, site, data_tier, kind or "disk")
+    _show(holdings.unused(stored, choice, day), top, as_json)
 
 
 @command.command("deletable")
@@ -144,7 +144,7 @@ def unused(
 @click.option("--date", "day", type=DayType(), help="As of this day. [default: the newest stored day]")
 @click.option("--kind", type=click.Choice(KINDS[:2]), default="disk", show_default=True, help="The kind of storage.")
 @_output
-def could_go(
+def deletable(
     site: str, day: date | None, kind: str, top: int, as_json: bool, fout: str | None, settings_file: str | None
 ) -> None:
     """List what could be deleted at SITE: datasets that nobody used for long, and that are not new, largest first.
@@ -153,7 +153,7 @@ def could_go(
     forecast is stored (popularity_forecast), what is likely to be popular next week is left out.
     """
     store, files = _open_store(fout, settings_file)
-    _show(deletion.could_go(files, store, site, kind, day), top, as_json)
+    _show(deletion.deletable(files, store, site, kind, day), top, as_json)
 
 
 @command.command("will-be-popular")
@@ -201,7 +201,7 @@ def _show(answer: Answer, top: int, as_json: bool) -> None:
     for warning in answer.warnings:
         click.echo(f"warning: {warning}", err=True)
     if as_json:
-        click.echo(json.dumps(answer.as_dict(), indent=1, ensure_ascii=False))
+        click.echo(json.dumps(answer.as_dict(), indent=1, ensure_ascii=False, default=str))
         return
     click.secho(printable(answer.headline), bold=True)
     for line in answer.facts:
@@ -209,6 +209,6 @@ def _show(answer: Answer, top: int, as_json: bool) -> None:
     for part in answer.parts:
         if part.rows:
             click.echo(f"\n{part.title}")
-            echo_table(part.headings, part.shown(top), texts=part.left, indent="  ")
+            echo_table(part.headings, part.shown(top), texts=part.text_columns, indent="  ")
         if len(part.rows) > top:
             click.echo(f"  and {len(part.rows) - top:,} more; --top or --json prints them")

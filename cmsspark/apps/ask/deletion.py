@@ -6,13 +6,12 @@ from datetime import date
 from typing import TYPE_CHECKING
 
 from cmsspark.apps.ask.forecast import LIKELY, forecast_or_none
-from cmsspark.apps.ask.use import Answer, Part, nearest
+from cmsspark.apps.ask.use import Answer, Part, matching_names, read_frame
 from cmsspark.base.errors import InputMissing
 from cmsspark.base.text.plurals import pluralize
 from cmsspark.base.text.terminal import volume
 from cmsspark.filesystems.storage import Files
-from cmsspark.store.results import CurrentTable
-from cmsspark.store.stored_columns import newest, newest_replicas, table_rows
+from cmsspark.store.stored_columns import newest, newest_replicas
 
 if TYPE_CHECKING:
     import polars as pl
@@ -26,10 +25,10 @@ def last_use(files: Files, fout: str, day: date | None) -> pl.DataFrame | None:
         _, stored = newest(files, fout, _TABLE, day)
     except InputMissing:
         return None
-    return _frame(files, stored, _TABLE, ["dataset_name", "last_access_day"])
+    return read_frame(files, stored, _TABLE, ["dataset_name", "last_access_day"])
 
 
-def could_go(files: Files, fout: str, site: str, kind: str, day: date | None) -> Answer:
+def deletable(files: Files, fout: str, site: str, kind: str, day: date | None) -> Answer:
     """Return the replicas at matching sites of datasets that are candidates for deletion, the largest first; where a
     forecast is stored, without those that are likely to be popular.
 
@@ -42,11 +41,13 @@ def could_go(files: Files, fout: str, site: str, kind: str, day: date | None) ->
 
     used_on, of_use = newest(files, fout, _TABLE, day)
     as_of, stored, table = newest_replicas(files, fout, day)
-    replicas = _frame(files, stored, table, ["dataset_name", "site_name", "kind", "present_bytes", "newest_replica_ms"])
-    sites = _sites_like(site, replicas["site_name"].drop_nulls().unique().to_list(), f"{table} of {as_of}")
+    replicas = read_frame(
+        files, stored, table, ["dataset_name", "site_name", "kind", "present_bytes", "newest_replica_ms"]
+    )
+    sites = matching_names(site, replicas["site_name"].unique(), "site_name", f"{fout}, {table} of {as_of}")
     is_present = pl.col("site_name").is_in(sites) & (pl.col("kind") == kind) & (pl.col("present_bytes") > 0)
     present = replicas.filter(is_present)
-    candidates = _frame(files, of_use, _TABLE, ["dataset_name", "state", "last_access_day", "is_candidate"])
+    candidates = read_frame(files, of_use, _TABLE, ["dataset_name", "state", "last_access_day", "is_candidate"])
     candidates = candidates.filter("is_candidate")
     forecast = forecast_or_none(files, fout, day)
     about_forecast: list[str] = []
@@ -78,31 +79,11 @@ def could_go(files: Files, fout: str, site: str, kind: str, day: date | None) ->
     summary = {
         "site": site,
         "kind": kind,
-        "last_use_as_of": used_on.isoformat(),
-        "replicas_as_of": as_of.isoformat(),
+        "last_use_as_of": used_on,
+        "replicas_as_of": as_of,
         "total_bytes": total,
         "replica_count": rows.height,
         "forecast": None if forecast is None else forecast.summary(),
     }
-    parts = [Part.of("by use", "by_use", by_state), Part.of("the largest", "rows", shown)]
+    parts = [Part.from_frame("by use", "by_use", by_state), Part.from_frame("the largest", "rows", shown)]
     return Answer(f"could go from {kind} at {site}, as of {as_of}", facts, parts, summary)
-
-
-def _sites_like(site: str, names: list[str], where: str) -> list[str]:
-    """Return the names that match. Raises InputMissing (66) with similar names where none does."""
-    from cmsspark.counting.rollup import matches
-
-    sites = [name for name in names if matches(name, [site])]
-    if sites:
-        return sites
-    candidates = ", ".join(nearest(site, names) or sorted(names)[:10]) or "none"
-    problem = f"there is no site {site} in {where}"
-    raise InputMissing(problem, found=candidates, next_step="name one of these, or a pattern")
-
-
-def _frame(files: Files, stored: CurrentTable, table: str, columns: list[str]) -> pl.DataFrame:
-    import polars as pl
-
-    rows = pl.from_arrow(table_rows(files, stored, table, columns))
-    assert isinstance(rows, pl.DataFrame)
-    return rows

@@ -7,7 +7,7 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from cmsspark.apps.ask.use import Answer, Part, nearest
+from cmsspark.apps.ask.use import Answer, Part, matching_names, read_frame
 from cmsspark.apps.placement import stored_inputs
 from cmsspark.base.errors import DataError, InputMissing
 from cmsspark.base.periods import between
@@ -15,7 +15,7 @@ from cmsspark.base.text.plurals import pluralize
 from cmsspark.base.text.terminal import percent, volume
 from cmsspark.filesystems.storage import Files
 from cmsspark.store import results
-from cmsspark.store.stored_columns import newest, table_rows
+from cmsspark.store.stored_columns import newest
 
 if TYPE_CHECKING:
     import polars as pl
@@ -63,6 +63,8 @@ class StoredForecast:
 
     def facts(self) -> list[str]:
         """Return how good such a forecast was last week, in a line or two."""
+        from cmsspark.apps.popularity.baselines import warnings
+
         scores = self.last_week
         model = self.rows["model"][0] if self.rows.height else None
         score, baseline = scores.get(str(model)), scores.get("persistence")
@@ -78,21 +80,12 @@ class StoredForecast:
             lines.append(
                 f"it found {percent(score['tpr'])} of the popular datasets, and {percent(score['tnr'])} of the others"
             )
-        return lines + self._baseline_warnings()
-
-    def _baseline_warnings(self) -> list[str]:
-        from cmsspark.apps.popularity.baselines import warnings
-
         judged = self.quality.filter(stratum="all").to_dicts()
-        return [f"warning: {text}" for text in warnings(judged, str(self.rows["model"][0]))]
+        return lines + [f"warning: {text}" for text in warnings(judged, str(self.rows["model"][0]))]
 
     def summary(self) -> dict[str, Any]:
         """Return the forecast and its quality as JSON."""
-        quality = {
-            model: {name: value.isoformat() if isinstance(value, date) else value for name, value in row.items()}
-            for model, row in self.last_week.items()
-        }
-        return {"first_day": self.day.isoformat(), "label": self.label, "weeks": self.weeks, "last_week": quality}
+        return {"first_day": self.day, "label": self.label, "weeks": self.weeks, "last_week": self.last_week}
 
     def warnings(self, files: Files, fout: str) -> list[str]:
         """Return that newer days are stored than the forecast knows."""
@@ -118,15 +111,13 @@ def newest_forecast(files: Files, fout: str, day: date | None = None) -> StoredF
     ]
     judged = results.current(files, fout, _JOB, _QUALITY, newest_day)
     try:
-        rows = pl.from_arrow(table_rows(files, current, _TABLE, [*columns, *_SINCE_QUANTILES]))
+        rows = read_frame(files, current, _TABLE, [*columns, *_SINCE_QUANTILES])
     except DataError:
         # Forecasts of older versions have no quantiles and no reasons.
-        rows = pl.from_arrow(table_rows(files, current, _TABLE, columns))
-        assert isinstance(rows, pl.DataFrame)
+        rows = read_frame(files, current, _TABLE, columns)
         kinds = {"number": pl.Float64(), "text": pl.String()}
         rows = rows.with_columns(pl.lit(None, kinds[kind]).alias(name) for name, kind in _SINCE_QUANTILES.items())
-    quality = pl.from_arrow(table_rows(files, judged, _QUALITY, quality_columns))
-    assert isinstance(rows, pl.DataFrame) and isinstance(quality, pl.DataFrame)
+    quality = read_frame(files, judged, _QUALITY, quality_columns)
     about = current.manifest.document.get("forecast", {})
     threshold = rows["threshold"][0] if rows.height else 0
     # Forecasts of older versions have a threshold only, and are of one week.
@@ -149,23 +140,11 @@ def will_be_popular(files: Files, fout: str, dataset: str | None, data_tier: str
     """
     import polars as pl
 
-    from cmsspark.counting.rollup import matches
-
     forecast = newest_forecast(files, fout, day)
-    rows = forecast.rows
+    rows, where = forecast.rows, f"{fout}, {_TABLE} of {forecast.day}"
     for column, value in (("dataset_name", dataset), ("data_tier", data_tier)):
-        if value is None:
-            continue
-        names = [name for name in rows[column].unique().to_list() if name is not None]
-        matching = [name for name in names if matches(name, [value])]
-        if not matching:
-            near = ", ".join(nearest(value, names)) or "none like it"
-            raise InputMissing(
-                f"the forecast has no {column.replace('_', ' ')} {value}",
-                found=near,
-                next_step="check the name; a pattern may have * and ?",
-            )
-        rows = rows.filter(pl.col(column).is_in(matching))
+        if value is not None:
+            rows = rows.filter(pl.col(column).is_in(matching_names(value, rows[column].unique(), column, where)))
     likely = rows.filter(pl.col("probability") >= LIKELY).height
     verb = "be" if forecast.label.startswith("among") else "have"
     amounts = ("expected_nacc", "nacc_p10", "nacc_p90")
@@ -179,7 +158,7 @@ def will_be_popular(files: Files, fout: str, dataset: str | None, data_tier: str
     if tied := rows.height - unknown - rows["probability"].drop_nulls().n_unique():
         facts.append(f"{tied:,} share their probability with another: the expected accesses order them")
     summary = {**forecast.summary(), "dataset": dataset, "data_tier": data_tier, "likely": likely, "rows": rows.height}
-    parts = [Part.of("by probability", "datasets", shown)]
+    parts = [Part.from_frame("by probability", "datasets", shown)]
     return Answer(
         f"popular in {forecast.period}", facts + forecast.facts(), parts, summary,
         forecast.warnings(files, fout),
@@ -227,7 +206,7 @@ def replicate(
     facts = [f"{copies}, {volume(total)}; replicas as of {inputs.about.rpartition(' of ')[2]}"]
     summary = {**forecast.summary(), "site": site, "total_bytes": total, "copies": frame.height}
     about = f" at {site}" if site else ""
-    parts = [Part.of("copies to make", "rows", frame)]
+    parts = [Part.from_frame("copies to make", "rows", frame)]
     return Answer(
         f"worth another copy{about} in {forecast.period}", facts + forecast.facts(), parts, summary,
         forecast.warnings(files, fout),

@@ -5,15 +5,16 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark.base.errors import CmssparkError, InputMissing
 from cmsspark.base.periods import spans
 from cmsspark.base.text.plurals import pluralize
 from cmsspark.base.text.terminal import volume
+from cmsspark.filesystems.storage import Files
 from cmsspark.sources import registry
 from cmsspark.sources.registry import STREAMS_OF_JOBS
+from cmsspark.store.results import CurrentTable
 from cmsspark.store.stored_columns import newest_replicas, table_rows
 from cmsspark.store.stored_days import StoredDays
 
@@ -35,6 +36,10 @@ _HEADINGS: Final = {
     "last_access_day": "last access", "state": "use",
     "probability": "popular", "last_week_nacc": "last week", "expected_nacc": "expected reads there",
 }  # fmt: skip
+_TEXTS: Final = (
+    *("dataset_name", "site_name", "app", "data_tier", "site_tier"),
+    *("kind", "newest_replica", "last_access_day", "state", "stratum"),
+)
 _BYTES: Final = ("read_bytes", "replica_bytes", "present_bytes", "disk_bytes", "tape_bytes")
 
 
@@ -48,31 +53,19 @@ class Part:
     columns: tuple[str, ...]
 
     @classmethod
-    def of(cls, title: str, name: str, frame: pl.DataFrame) -> Part:
+    def from_frame(cls, title: str, name: str, frame: pl.DataFrame) -> Part:
         """Return the rows of a frame. Jobs are a column of the table only where there are any."""
-        hidden = {column for column in ("job_count",) if column in frame.columns and not frame[column].count()}
-        return cls(title, name, frame.to_dicts(), tuple(column for column in frame.columns if column not in hidden))
+        columns = [name for name in frame.columns if name != "job_count" or frame[name].count()]
+        return cls(title, name, frame.to_dicts(), tuple(columns))
 
     @property
     def headings(self) -> list[str]:
         return [_HEADINGS.get(name, name) for name in self.columns]
 
     @property
-    def left(self) -> list[int]:
+    def text_columns(self) -> list[int]:
         """Positions of the text columns."""
-        texts = (
-            "dataset_name",
-            "site_name",
-            "app",
-            "data_tier",
-            "site_tier",
-            "kind",
-            "newest_replica",
-            "last_access_day",
-            "state",
-            "stratum",
-        )
-        return [i for i, name in enumerate(self.columns) if name in texts]
+        return [i for i, name in enumerate(self.columns) if name in _TEXTS]
 
     def shown(self, top: int) -> list[list[object]]:
         """Return the first rows, with volumes as text."""
@@ -96,8 +89,8 @@ class Answer:
     warnings: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the answer as JSON."""
-        return {**self.summary, **{part.name: [_plain(row) for row in part.rows] for part in self.parts}}
+        """Return the answer as JSON, with days as dates."""
+        return {**self.summary, **{part.name: part.rows for part in self.parts}}
 
 
 def who_reads(days: StoredDays, dataset: str, site: str | None) -> Answer:
@@ -113,14 +106,14 @@ def who_reads(days: StoredDays, dataset: str, site: str | None) -> Answer:
         _check_known(days, "dataset_name", dataset)
         if site:
             _check_known(days, "site_name", site)
-    parts = [Part.of("by site", "by_site", by_site), Part.of("by application", "by_app", by_app)]
+    parts = [Part.from_frame("by site", "by_site", by_site), Part.from_frame("by application", "by_app", by_app)]
     if is_pattern(dataset):
-        parts.append(Part.of("by dataset", "by_dataset", by_dataset))
+        parts.append(Part.from_frame("by dataset", "by_dataset", by_dataset))
     about = f"{dataset} at {site}" if site else dataset
     return _answer(days, about, {"dataset": dataset, "site": site}, total, parts)
 
 
-def what_is_read_at(days: StoredDays, site: str) -> Answer:
+def reads(days: StoredDays, site: str) -> Answer:
     """Return what is read at the matching sites, by dataset and data tier. Raises as :func:`who_reads`."""
     from cmsspark.counting.rollup import is_pattern
 
@@ -129,9 +122,12 @@ def what_is_read_at(days: StoredDays, site: str) -> Answer:
     )
     if not total["nacc"] and not total["jobs"]["job_count"]:
         _check_known(days, "site_name", site)
-    parts = [Part.of("by data tier", "by_data_tier", by_tier), Part.of("by dataset", "by_dataset", by_dataset)]
+    parts = [
+        Part.from_frame("by data tier", "by_data_tier", by_tier),
+        Part.from_frame("by dataset", "by_dataset", by_dataset),
+    ]
     if is_pattern(site):
-        parts.insert(0, Part.of("by site", "by_site", by_site))
+        parts.insert(0, Part.from_frame("by site", "by_site", by_site))
     return _answer(days, f"read at {site}", {"site": site}, total, parts)
 
 
@@ -197,10 +193,10 @@ def _answer(days: StoredDays, about: str, question: dict[str, Any], total: dict[
 def window_dict(days: StoredDays) -> dict[str, Any]:
     """Return the days that an answer covers, as JSON."""
     return {
-        "first_day": days.period.first.isoformat(),
-        "last_day": days.period.last.isoformat(),
+        "first_day": days.period.first,
+        "last_day": days.period.last,
         "days_stored": len(days.partials),
-        "missing_days": [day.isoformat() for day in days.missing],
+        "missing_days": days.missing,
         "partial_days": {day.isoformat(): reason for day, reason in days.partial.items()},
     }
 
@@ -217,19 +213,7 @@ def _remote(total: dict[str, Any]) -> str:
 
 def _check_known(days: StoredDays, column: str, name: str) -> None:
     """Raises InputMissing (66) with similar names where no access and no replica has a matching name."""
-    from cmsspark.counting.rollup import matches
-
-    names = known_names(days, column)
-    if any(matches(entry, [name]) for entry in names):
-        return
-    kind = "dataset" if column == "dataset_name" else "site"
-    near = nearest(name, names)
-    raise InputMissing(
-        f"there is no {kind} {name}",
-        where=f"{days.fout}, {spans(list(days.partials))}",
-        found=f"nearest: {', '.join(near)}" if near else f"{len(names):,} others",
-        next_step="give the full name, or a pattern in quotes: '/ZMM*/*/AOD', 'T2_US_*'",
-    )
+    matching_names(name, known_names(days, column), column, f"{days.fout}, {spans(list(days.partials))}")
 
 
 def known_names(days: StoredDays, column: str) -> set[str]:
@@ -247,6 +231,36 @@ def known_names(days: StoredDays, column: str) -> set[str]:
     return names - {None}
 
 
+def matching_names(value: str, names: Iterable[str | None], column: str, where: str) -> list[str]:
+    """Return the names that ``value``, a name or a pattern, matches; ``column``: what they are names of.
+
+    Raises InputMissing (66) with similar names where it matches none.
+    """
+    from cmsspark.counting.rollup import matches
+
+    every = {name for name in names if name is not None}
+    if matching := [name for name in every if matches(name, [value])]:
+        return matching
+    near = nearest(value, sorted(every))
+    some = ", ".join(near or sorted(every)[:10])
+    more = f" and {len(every) - 10:,} more" if not near and len(every) > 10 else ""
+    raise InputMissing(
+        f"there is no {column.removesuffix('_name').replace('_', ' ')} {value!r}",
+        where=where,
+        found=f"nearest: {some}" if near else some + more or "none",
+        next_step="name one of these, or a pattern in quotes: '/ZMM*/*/AOD', 'T2_US_*'",
+    )
+
+
+def read_frame(files: Files, stored: CurrentTable, table: str, columns: Sequence[str]) -> pl.DataFrame:
+    """Return some columns of a stored table."""
+    import polars as pl
+
+    rows = pl.from_arrow(table_rows(files, stored, table, columns))
+    assert isinstance(rows, pl.DataFrame)
+    return rows
+
+
 def nearest(text: str, names: Iterable[str], count: int = 3) -> list[str]:
     """Return the names most similar to ``text``.
 
@@ -262,7 +276,3 @@ def nearest(text: str, names: Iterable[str], count: int = 3) -> list[str]:
 
 def _first(name: str) -> str:
     return name.strip("/").partition("/")[0].casefold()
-
-
-def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: value.isoformat() if isinstance(value, date) else value for name, value in row.items()}

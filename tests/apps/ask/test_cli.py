@@ -213,7 +213,7 @@ def test_what_nobody_knows_is_refused_with_the_nearest_names(place: Path) -> Non
     assert "T2" in told and "site_tier_usage of 20" in told and str(place) in told
     assert "there is no site ''" in fails(InputMissing, place, "holdings", "--site", "", "--tier", "T2")
     assert "AOD" in fails(InputMissing, place, "holdings", "--tier", "T2", "--data-tier", "AODD")
-    assert "others" in fails(InputMissing, place, "who-reads", "/qqqqqqq/*")
+    assert "/ZMM/Run2026A-v1/AOD" in fails(InputMissing, place, "who-reads", "/qqqqqqq/*")
 
 
 def test_a_store_without_days_says_what_to_run(tmp_path: Path) -> None:

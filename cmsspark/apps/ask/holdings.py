@@ -7,19 +7,18 @@ from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark.apps.ask.deletion import last_use
-from cmsspark.apps.ask.use import Answer, Part, nearest, window_dict
-from cmsspark.base.errors import InputMissing, UsageError
+from cmsspark.apps.ask.use import Answer, Part, matching_names, read_frame, window_dict
+from cmsspark.base.errors import UsageError
 from cmsspark.base.text.plurals import pluralize
 from cmsspark.base.text.terminal import volume
 from cmsspark.filesystems.storage import Files
 from cmsspark.sources.registry import STREAMS_OF_JOBS
-from cmsspark.store.stored_columns import newest, newest_replicas, table_rows
+from cmsspark.store.stored_columns import newest, newest_replicas
 from cmsspark.store.stored_days import StoredDays
 
 if TYPE_CHECKING:
     import polars as pl
 
-_NAMES_OF: Final = {"site_tier": "site tier", "site_name": "site", "data_tier": "data tier"}
 _SUMS: Final = ("replica_bytes", "replica_file_count", "replica_events", "events", "dataset_count", "site_count")
 
 
@@ -47,34 +46,14 @@ class Choice:
 
         Raises InputMissing (66) with similar names for an unknown name; ``where`` they are.
         """
-        from cmsspark.counting.rollup import matches
-
-        criteria = {
-            "site_tier": self.tier,
-            "site_name": self.site,
-            "data_tier": self.data_tier,
-            "kind": self.kind,
-        }
+        criteria = {"site_tier": self.tier, "site_name": self.site, "data_tier": self.data_tier}
         for column, value in criteria.items():
-            if value is None or column not in rows.columns:
-                continue
-            names = [name for name in rows[column].unique().to_list() if name is not None]
-            matching = [name for name in names if matches(name, [value])]
-            if not matching and column != "kind":
-                near = nearest(value, names)
-                some = ", ".join(near or sorted(names)[:10])
-                more = f" and {len(names) - 10} more" if not near and len(names) > 10 else ""
-                raise InputMissing(
-                    f"there is no {_NAMES_OF[column]} {value!r}",
-                    where=where,
-                    found=f"nearest: {some}" if near else some + more or "none",
-                    next_step="name one of these, or a pattern",
-                )
-            rows = rows.filter(rows[column].is_in(matching))
-        return rows
+            if value is not None and column in rows.columns:
+                rows = rows.filter(rows[column].is_in(matching_names(value, rows[column].unique(), column, where)))
+        return rows if self.kind is None else rows.filter(rows["kind"] == self.kind)
 
 
-def what_lies_at(files: Files, fout: str, choice: Choice, day: date | None) -> Answer:
+def holdings(files: Files, fout: str, choice: Choice, day: date | None) -> Answer:
     """Return how much data the chosen sites hold, by kind of storage and data tier.
 
     Tiers of sites come from ``site_tier_usage``, single sites from ``dbs_phedex`` or ``dbs_rucio``. Raises InputMissing
@@ -84,14 +63,10 @@ def what_lies_at(files: Files, fout: str, choice: Choice, day: date | None) -> A
 
     if choice.tier is None and choice.site is None:
         raise UsageError("a tier or a site is needed", next_step="give --tier T2, or --site T2_CH_CERN")
-    table = "site_tier_usage"
     if choice.site is not None:
         as_of, stored, table = newest_replicas(files, fout, day)
-    else:
-        as_of, stored = newest(files, fout, table, day)
-    if choice.site is not None:
         columns = ["site_name", "site_tier", "kind", "data_tier", "dataset_name", "present_bytes", "present_file_count"]
-        rows = choice.filter(_frame(files, stored, table, columns), f"{fout}, {table} of {as_of}")
+        rows = choice.filter(read_frame(files, stored, table, columns), f"{fout}, {table} of {as_of}")
         rows = rows.filter((pl.col("present_bytes") > 0) | (pl.col("present_file_count") > 0))
         frame = rows.group_by("kind", "data_tier").agg(
             pl.col("present_bytes").cast(pl.Int128).sum().alias("replica_bytes"),
@@ -100,14 +75,16 @@ def what_lies_at(files: Files, fout: str, choice: Choice, day: date | None) -> A
             pl.col("site_name").n_unique().cast(pl.Int64).alias("site_count"),
         )
     else:
-        rows = _frame(files, stored, table, ["site_tier", "kind", "data_tier", *_SUMS])
+        table = "site_tier_usage"
+        as_of, stored = newest(files, fout, table, day)
+        rows = read_frame(files, stored, table, ["site_tier", "kind", "data_tier", *_SUMS])
         frame = choice.filter(rows, f"{fout}, {table} of {as_of}").drop("site_tier")
     frame = frame.sort("replica_bytes", "kind", "data_tier", descending=[True, False, False], nulls_last=True)
     total = _total(frame["replica_bytes"])
     facts = [f"{volume(total)} in {int(frame['replica_file_count'].sum()):,} files; every replica counts"]
-    summary = {**choice.as_dict(), "day": as_of.isoformat(), "table": table, "total_bytes": total}
+    summary = {**choice.as_dict(), "day": as_of, "table": table, "total_bytes": total}
     columns = [name for name in (*_SUMS, "kind", "data_tier") if name in frame.columns]
-    part = Part.of("by kind of storage and data tier", "rows", frame.select(columns))
+    part = Part.from_frame("by kind of storage and data tier", "rows", frame.select(columns))
     return Answer(f"{choice.headline()}, as of {as_of}", facts, [part], summary)
 
 
@@ -124,7 +101,7 @@ def unused(days: StoredDays, choice: Choice, day: date | None) -> Answer:
 
     as_of, stored, table = newest_replicas(days.files, days.fout, day)
     columns = ["dataset_name", "site_name", "kind", "site_tier", "data_tier", "present_bytes", "newest_replica_ms"]
-    rows = _frame(days.files, stored, table, columns)
+    rows = read_frame(days.files, stored, table, columns)
     replicas = choice.filter(rows, f"{days.fout}, {table} of {as_of}").filter(pl.col("present_bytes") > 0)
     read = _read(days)
     rows = (
@@ -150,9 +127,10 @@ def unused(days: StoredDays, choice: Choice, day: date | None) -> Answer:
         named.insert(2, "last_access_day")
     shown = rows.select(named)
     total, nowhere = _total(rows["present_bytes"]), rows.filter(_is_unread())
+    sizes = [volume(_total(frame["present_bytes"])) for frame in (rows, replicas, nowhere)]
     facts = [
-        f"{rows.height:,} of {pluralize(replicas.height, 'dataset')} at sites, {_bytes(rows)} of {_bytes(replicas)}",
-        f"{nowhere.height:,} of them, {_bytes(nowhere)}, were not read at any other site either",
+        f"{rows.height:,} of {pluralize(replicas.height, 'dataset')} at sites, {sizes[0]} of {sizes[1]}",
+        f"{nowhere.height:,} of them, {sizes[2]}, were not read at any other site either",
     ]
     window = (
         f"not read there from {days.period.first} to {days.period.last}, {pluralize(len(days.partials), 'day')} stored"
@@ -160,11 +138,11 @@ def unused(days: StoredDays, choice: Choice, day: date | None) -> Answer:
     summary = {
         **choice.as_dict(),
         **window_dict(days),
-        "replicas_as_of": as_of.isoformat(),
+        "replicas_as_of": as_of,
         "total_bytes": total,
         "replica_count": rows.height,
     }
-    parts = [Part.of("by site", "by_site", by_site), Part.of("the largest", "rows", shown)]
+    parts = [Part.from_frame("by site", "by_site", by_site), Part.from_frame("the largest", "rows", shown)]
     return Answer(f"{choice.headline()} as of {as_of}, {window}", facts, parts, summary, days.warnings)
 
 
@@ -182,10 +160,6 @@ def _unused_by_site(rows: pl.DataFrame) -> pl.DataFrame:
         .sort("present_bytes", "site_name", descending=[True, False])
         .select("present_bytes", "replica_count", "unread_everywhere", "site_name")
     )
-
-
-def _bytes(rows: pl.DataFrame) -> str | None:
-    return volume(_total(rows["present_bytes"]))
 
 
 def _total(sizes: pl.Series) -> int:
@@ -214,11 +188,3 @@ def _is_unread() -> pl.Expr:
     import polars as pl
 
     return (pl.col("nacc_elsewhere") == 0) & (pl.col("jobs_elsewhere") == 0)
-
-
-def _frame(files: Files, stored: Any, table: str, columns: list[str]) -> pl.DataFrame:
-    import polars as pl
-
-    rows = pl.from_arrow(table_rows(files, stored, table, columns))
-    assert isinstance(rows, pl.DataFrame)
-    return rows
