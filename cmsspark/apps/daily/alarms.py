@@ -121,16 +121,14 @@ class Push:
             raise error_class("metrics cannot be pushed", where=self.url, found=refusal_text)
 
 
-def write_metrics(path: Path, metrics: Metrics) -> None:
-    """Write metrics for Prometheus's textfile collector, whole or not at all. Raises OutputError (73)."""
-    write_metrics_text(path, exposition(metrics))
+def write_metrics(path: Path, metrics: Metrics, other_lines: str = "") -> None:
+    """Write metrics for Prometheus's textfile collector, whole or not at all. Raises OutputError (73).
 
-
-def write_metrics_text(path: Path, text: str) -> None:
-    """Write metrics in Prometheus's text form, whole or not at all. Raises OutputError (73)."""
+    ``other_lines``: what the file has beside them.
+    """
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        aside.write_text(text, encoding="utf-8")
+        aside.write_text(exposition(metrics) + other_lines, encoding="utf-8")
         aside.replace(path)
     except OSError as error:
         with suppress(OSError):

@@ -73,7 +73,16 @@ class _Section(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 @dataclass(frozen=True)
-class DailyConfig:
+class Targets:
+    """Where it is reported how a daily ended."""
+
+    metrics: Path | None = None
+    mail: Mail | None = None
+    push: Push | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DailyConfig(Targets):
     """What ``cmsspark daily`` does. ``days``: how far back it looks. ``publish``: whether stored days are published.
     ``parallel``: days at once. ``attempts``: failed runs of the same inputs before a day is given up. ``options``: of
     run_spark itself. ``policies``: by source, one of ``POLICIES``.
@@ -86,9 +95,6 @@ class DailyConfig:
     rules: Rules
     policies: Mapping[str, str]
     options: tuple[str, ...]
-    metrics: Path | None
-    mail: Mail | None
-    push: Push | None
     attempts: int = 3
 
 
@@ -111,19 +117,8 @@ def daily_config(settings: Settings) -> DailyConfig:
     )
 
 
-@dataclass(frozen=True)
-class Targets:
-    """Where it is reported how a daily ended."""
-
-    metrics: Path | None = None
-    mail: Mail | None = None
-    push: Push | None = None
-
-
 def load_targets(settings: Settings) -> Targets:
-    """Return the targets of the settings, each by itself: what is wrong elsewhere in ``daily`` does not keep a mail
-    back.
-    """
+    """Return the targets of the settings, each by itself: an error elsewhere keeps no mail back."""
     targets = {}
     for name in ("metrics", "mail", "push"):
         if name in settings.daily:

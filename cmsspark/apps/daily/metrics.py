@@ -9,7 +9,7 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from cmsspark.apps.daily.alarms import Metrics, exposition, write_metrics_text
+from cmsspark.apps.daily.alarms import Metrics, write_metrics
 from cmsspark.base import dates
 from cmsspark.base.errors import CmssparkError
 from cmsspark.store import run_history
@@ -113,5 +113,4 @@ def update(path: Path, metrics: Metrics) -> None:
         lines = []
     names = "|".join(re.escape(name) for name in metrics)
     replaced = re.compile(rf"(?:# (?:HELP|TYPE) )?(?:{names})[ {{]")
-    other_lines = [line for line in lines if not replaced.match(line)]
-    write_metrics_text(path, exposition(metrics) + "".join(other_lines))
+    write_metrics(path, metrics, "".join(line for line in lines if not replaced.match(line)))

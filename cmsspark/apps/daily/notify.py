@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import date
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from cmsspark.apps.daily import metrics
-from cmsspark.apps.daily.alarms import write_metrics
+from cmsspark.apps.daily.alarms import Metrics, write_metrics
 from cmsspark.apps.daily.metrics import OUTCOMES
 from cmsspark.apps.daily.outcome import DailyReport, TaskOutcome
 from cmsspark.apps.daily.readiness import is_overdue
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
 
 #: Days that the summary names, at most.
 _NAMED: Final = 5
+#: The end of a mail.
+_MORE: Final = (
+    "The same trouble is not mailed again. When you know of it: cmsspark daily acknowledge DAY JOB --reason TEXT",
+    "cmsspark status, cmsspark runs and cmsspark show RUN show more.",
+)
 
 
 def notify(daily: Daily, first: date, last: date, outcomes: Sequence[TaskOutcome]) -> int:
@@ -32,7 +38,9 @@ def notify(daily: Daily, first: date, last: date, outcomes: Sequence[TaskOutcome
 
     A target that cannot be reached is named in the summary and changes nothing else.
     """
-    overdue = [outcome for outcome in outcomes if outcome.word in ("waiting", "unsent") and _is_overdue(daily, outcome)]
+    now_ms = int(daily.now() * 1000)
+    pending = [outcome for outcome in outcomes if outcome.word in ("waiting", "unsent")]
+    overdue = [outcome for outcome in pending if is_overdue(outcome.task.day, now_ms, daily.config.rules)]
     unfinished: Mapping[str, DayRecord] = {}
     problems = []
     try:
@@ -40,13 +48,7 @@ def notify(daily: Daily, first: date, last: date, outcomes: Sequence[TaskOutcome
     except Exception as error:
         problems.append(f"days before {first} cannot be checked: {error}")
     report = DailyReport(first, last, outcomes, overdue, unfinished)
-    values = metrics.report_metrics(daily, report)
-    targets: list[Callable[[], None]] = [lambda: _mail(daily, report)]
-    if (path := daily.config.metrics) is not None:
-        targets.append(lambda: write_metrics(path, values))
-    if (push := daily.config.push) is not None:
-        targets.append(lambda: push.send(values))
-    problems += _send(targets)
+    problems += _send(daily.config, lambda: _mail(daily, report), metrics.report_metrics(daily, report), is_whole=True)
     _echo(summary(report, problems))
     return report.code
 
@@ -61,21 +63,21 @@ def notify_not_begun(targets: Targets, state: DailyState | None, error: Cmsspark
     line = f"daily run could not start: {error.problem}{where}; exit {code}"
     problems: list[str] = []
     if error.exit_code != Exit.NOT_READY:
-        sends: list[Callable[[], None]] = [lambda: _mail_not_begun(targets, state, error, line)]
         values = metrics.error_metrics(code, now)
-        if (path := targets.metrics) is not None:
-            sends.append(lambda: metrics.update(path, values))
-        if (push := targets.push) is not None:
-            sends.append(lambda: push.send(values, replace=False))
-        problems = _send(sends)
+        problems = _send(targets, lambda: _mail_not_begun(targets, state, error, line), values, is_whole=False)
     _echo(" ".join("; ".join([line, *problems]).split()))
     return code
 
 
-def _send(targets: Iterable[Callable[[], None]]) -> list[str]:
-    """Call each target; return what went wrong."""
+def _send(targets: Targets, mail: Callable[[], None], values: Metrics, *, is_whole: bool) -> list[str]:
+    """Send the mail and the metrics, in place of all or only of those of the same names; return what went wrong."""
+    sends = [mail]
+    if (path := targets.metrics) is not None:
+        sends.append(partial(write_metrics if is_whole else metrics.update, path, values))
+    if (push := targets.push) is not None:
+        sends.append(partial(push.send, values, replace=is_whole))
     problems = []
-    for send in targets:
+    for send in sends:
         try:
             send()
         except CmssparkError as error:
@@ -110,10 +112,6 @@ def summary(report: DailyReport, problems: Sequence[str] = ()) -> str:
     return line + "".join(f"; {problem}" for problem in problems)
 
 
-def _is_overdue(daily: Daily, outcome: TaskOutcome) -> bool:
-    return is_overdue(outcome.task.day, int(daily.now() * 1000), daily.config.rules)
-
-
 def _mail(daily: Daily, report: DailyReport) -> None:
     """Send a mail where there is trouble that was not mailed yet."""
     if daily.config.mail is None:
@@ -132,11 +130,7 @@ def _mail(daily: Daily, report: DailyReport) -> None:
     if report.unfinished:
         lines += ["", "Days before that are not done, and that no daily tries again:"]
         lines += [f"{key}: {record.word}: {record.text}" for key, record in sorted(report.unfinished.items())]
-    lines += [
-        "",
-        "The same trouble is not mailed again. When you know of it: cmsspark daily acknowledge DAY JOB --reason TEXT",
-    ]
-    lines += ["cmsspark status, cmsspark runs and cmsspark show RUN show more."]
+    lines += ["", *_MORE]
     daily.config.mail.send(f"cmsspark daily: exit {report.code}", "\n".join(lines) + "\n")
     with daily.state.change() as state:
         for key, signature in trouble.items():

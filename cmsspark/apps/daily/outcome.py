@@ -60,11 +60,6 @@ def in_a_line(error: CmssparkError) -> str:
     return error.problem + where + ("" if error.found is None else f": {error.found}")
 
 
-def exit_code(outcomes: Iterable[TaskOutcome]) -> int:
-    """Return the most serious code of the outcomes."""
-    return most_serious(outcome.code for outcome in outcomes)
-
-
 def most_serious(exit_codes: Iterable[int]) -> int:
     """Return the most serious of the codes; a code that is not in ``EXIT_PRIORITY`` comes first."""
     codes = set(exit_codes) - {0}

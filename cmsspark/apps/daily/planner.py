@@ -142,8 +142,10 @@ class Planner:
                 continue
             sources.append(source)
             options |= {"--allow-tmp"} if source.is_tmp else set()
-            sizes = [_sizes(earlier, stream) for earlier in before]
-            parts.append(readiness.judge_stream(_listing(source), sizes, day, self.now_ms, self.rules))
+            sizes = [[size or 0 for _, size, _ in _files(earlier, stream)] for earlier in before]
+            newest = max((file.mtime_ms for file in source.files), default=0)
+            listing = Listing(stream, tuple(file.size for file in source.files), newest)
+            parts.append(readiness.judge_stream(listing, sizes, day, self.now_ms, self.rules))
             names = [_names(path for path, _, _ in _files(earlier, stream)) for earlier in before]
             parts.append(readiness.judge_parts(stream, _names(file.path for file in source.files), names))
         if job.streams and not sources:
@@ -202,17 +204,8 @@ def _files(manifest: Manifest, stream: str) -> Sequence[tuple[str, int | None, i
     return entry.files if entry else ()
 
 
-def _sizes(manifest: Manifest, stream: str) -> list[int]:
-    return [size or 0 for _, size, _ in _files(manifest, stream)]
-
-
 def _names(paths: Iterable[str]) -> list[str]:
     return [path.rsplit("/", 1)[-1] for path in paths]
-
-
-def _listing(source: DayInput) -> Listing:
-    newest = max((file.mtime_ms for file in source.files), default=0)
-    return Listing(source.stream, tuple(file.size for file in source.files), newest)
 
 
 def _one_line(error: CmssparkError) -> str:

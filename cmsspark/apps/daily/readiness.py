@@ -6,6 +6,7 @@ anyway, with a warning.
 
 from __future__ import annotations
 
+import itertools
 import re
 import statistics
 from collections.abc import Iterable, Sequence
@@ -77,12 +78,9 @@ def judge_stream(listing: Listing, before: Sequence[Sequence[int]], day: date, n
 
     Empty parts are ignored: Spark and sqoop write them.
     """
-    quiet_ms = int(rules.quiet_minutes * MINUTE_MS)
-    age_ms = now_ms - listing.newest_ms
-    # A file from the future means a wrong clock, not that it is being written.
-    if -quiet_ms < age_ms < quiet_ms:
-        reason = f"{listing.source}: the last file was written {max(age_ms, 0) // MINUTE_MS} minutes ago"
-        return Readiness((reason,), (), listing.newest_ms + quiet_ms)
+    writing = _judge_quiet(f"{listing.source}: the last file", listing.newest_ms, now_ms, rules)
+    if not writing.is_ready:
+        return writing
     usual = [sum(sizes) for sizes in before if sum(sizes)]
     if len(usual) < USUAL_DAYS:
         return Readiness()
@@ -112,12 +110,9 @@ def judge_parts(source: str, names: Iterable[str], before: Sequence[Iterable[str
     gaps = _gaps(numbers)
     if not gaps or len(usual) < USUAL_DAYS or any(map(_gaps, usual)):
         return Readiness()
-    present, first = set(numbers), []
-    for number in range(numbers[-1]):
-        if number not in present:
-            first.append(str(number))
-        if len(first) == min(gaps, _NAMED_GAPS):
-            break
+    present = set(numbers)
+    missing_numbers = (str(number) for number in range(numbers[-1]) if number not in present)
+    first = list(itertools.islice(missing_numbers, _NAMED_GAPS))
     gap_list = ", ".join(first) + (f" and {gaps - len(first)} more" if gaps > len(first) else "")
     warning = (
         f"{source}: no part {gap_list} of 0 to {numbers[-1]}; the {pluralize(len(usual), 'day')} before left out none"
@@ -153,12 +148,16 @@ def judge_writing(kind: str, newest_ms: int, now_ms: int, rules: Rules) -> Readi
     """Return whether a dump whose tables are written one by one (from about 04:00 UTC, Rucio's) is still being written:
     a file of it is younger than ``quiet_minutes``.
     """
+    return _judge_quiet(f"{kind}: the last file of the dump", newest_ms, now_ms, rules)
+
+
+def _judge_quiet(subject: str, newest_ms: int, now_ms: int, rules: Rules) -> Readiness:
     quiet_ms = int(rules.quiet_minutes * MINUTE_MS)
     age_ms = now_ms - newest_ms
     # A file from the future means a wrong clock, not that it is being written.
     if not -quiet_ms < age_ms < quiet_ms:
         return Readiness()
-    reason = f"{kind}: the last file of the dump was written {max(age_ms, 0) // MINUTE_MS} minutes ago"
+    reason = f"{subject} was written {max(age_ms, 0) // MINUTE_MS} minutes ago"
     return Readiness((reason,), (), newest_ms + quiet_ms)
 
 

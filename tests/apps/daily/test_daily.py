@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cmsspark.apps.daily.notify import notify
-from cmsspark.apps.daily.outcome import exit_code
+from cmsspark.apps.daily.outcome import most_serious
 from cmsspark.apps.daily.run import worked
 from cmsspark.base.errors import DataError
 from cmsspark.filesystems.storage import LocalFiles
@@ -30,7 +30,7 @@ def test_ten_new_days_are_run_and_published_oldest_first(place: Mornings) -> Non
     outcomes = place.work()
     assert [outcome.word for outcome in outcomes] == ["published"] * 10
     assert place.runs() == place.sent() == DAYS
-    assert exit_code(outcomes) == 0
+    assert most_serious(outcome.code for outcome in outcomes) == 0
 
 
 def test_a_second_daily_finds_nothing_to_do(place: Mornings) -> None:
@@ -109,7 +109,7 @@ def test_a_day_that_is_not_there_waits_with_75_and_holds_up_no_other(place: Morn
     folder.rename(folder.with_name("31.tmp"))
     outcomes = place.work()
     assert [outcome.word for outcome in outcomes] == ["published"] * 9 + ["waiting"]
-    assert exit_code(outcomes) == 75
+    assert most_serious(outcome.code for outcome in outcomes) == 75
     assert outcomes[-1].task.readiness.retry_ms == int(NOW * 1000) + HOUR * 1000
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cmsspark.apps.daily.outcome import exit_code
+from cmsspark.apps.daily.outcome import most_serious
 from cmsspark.apps.daily.planner import Planner
 from cmsspark.apps.daily.run import worked
 from cmsspark.base import dates
@@ -27,7 +27,7 @@ ELSEWHERE = {"host": "other.example.org", "pid": 7, "kernel": "another boot", "s
 def test_a_day_that_fails_holds_up_no_other_and_is_tried_again(place: Mornings) -> None:
     place.codes["run", DAYS[2]] = 65
     outcomes = place.work()
-    assert exit_code(outcomes) == 65
+    assert most_serious(outcome.code for outcome in outcomes) == 65
     assert [outcome.word for outcome in outcomes].count("published") == 9
     place.codes.clear()
     place.started.clear()
@@ -62,7 +62,7 @@ def test_a_surprise_of_one_day_is_70_for_it_and_the_others_are_done(
     failed = {outcome.task.day: outcome.code for outcome in outcomes if outcome.word == "failed"}
     assert failed == {DAYS[1]: 70, DAYS[3]: 70}
     assert [outcome.word for outcome in outcomes].count("published") == 8
-    assert exit_code(outcomes) == 70
+    assert most_serious(outcome.code for outcome in outcomes) == 70
 
 
 def test_a_day_is_given_up_after_three_runs_of_the_same_inputs(place: Mornings) -> None:
@@ -106,7 +106,7 @@ def test_what_would_end_all_days_alike_is_not_tried_on_all(place: Mornings, code
     place.codes |= {("run", day): code for day in DAYS}
     outcomes = place.work()
     assert [outcome.word for outcome in outcomes] == ["failed"] * 2 + ["left"] * 8
-    assert exit_code(outcomes) == code
+    assert most_serious(outcome.code for outcome in outcomes) == code
 
 
 @pytest.mark.parametrize("code", [2, 73, 78])
@@ -114,7 +114,7 @@ def test_a_fatal_code_of_one_day_stops_no_other(place: Mornings, code: int) -> N
     place.codes["run", DAYS[0]] = code
     outcomes = place.work()
     assert [outcome.word for outcome in outcomes] == ["failed"] + ["published"] * 9
-    assert exit_code(outcomes) == code
+    assert most_serious(outcome.code for outcome in outcomes) == code
 
 
 def test_documents_that_could_not_be_sent_are_sent_the_next_time(place: Mornings) -> None:
