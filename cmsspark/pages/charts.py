@@ -7,6 +7,7 @@ print their numbers. All names are escaped.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -113,9 +114,7 @@ def shares(
 def heat_map(
     rows: Sequence[str], columns: Sequence[str], values: Mapping[tuple[str, str], float], *, about: str
 ) -> Chart:
-    """Return a cell for each row and column, in a stronger colour for more, on a logarithmic scale, with its number in
-    it.
-    """
+    """Return a cell for each row and column with its number, coloured on a logarithmic scale."""
     margin, head, high = 128, 74, 22
     # The names of columns lean to the right: the last ones need room there.
     width = (WIDTH - margin - _LEANING) / max(len(columns), 1)
@@ -134,6 +133,14 @@ def heat_map(
             parts.append(cell(box, _shade(value, visible), words, [label] if value else []))
     summary = f"{len(rows)} rows and {len(columns)} columns"
     return Chart("".join(parts) or _nothing(), head + high * max(len(rows), 1), f"{about}: {summary}")
+
+
+def rank_names(cells: Mapping[tuple[str, str], int], side: int) -> list[str]:
+    """Return the rows (0) or columns (1) of a heat map, the largest sum first."""
+    sums = Counter[str]()
+    for key, count in cells.items():
+        sums[key[side]] += count
+    return sorted(sums, key=lambda name: (-sums[name], name))
 
 
 def cell(box: tuple[float, float, float, float], shade: int, words: str, labels: Sequence[str]) -> str:

@@ -1,6 +1,6 @@
 """What a day or period was used for, as pictures: small tables made from the stored report, and their charts.
 
-:func:`use_of` sums the stored rows; :func:`pictures` draws the sums. Both take what they show and read no file. A page
+:func:`sum_use` sums the stored rows; :func:`pictures` draws the sums. Both take what they show and read no file. A page
 embeds the pictures, ``cmsspark report`` writes each to a file. Jobs are not accesses: they are a number of their own
 or, where the rows have jobs only, what all pictures are about.
 """
@@ -70,7 +70,7 @@ class Picture:
     chart: Chart
 
 
-def use_of(rows: pa.Table, by_day: Mapping[date, Mapping[str, int] | None] | None = None) -> Use:
+def sum_use(rows: pa.Table, by_day: Mapping[date, Mapping[str, int] | None] | None = None) -> Use:
     """Return the sums of stored rows with the columns ``COLUMNS``.
 
     ``by_day``: ``nacc`` by stream of the days around, in order; None for a day that is not stored.
@@ -123,8 +123,8 @@ def use_of(rows: pa.Table, by_day: Mapping[date, Mapping[str, int] | None] | Non
 def pictures(use: Use, about: str) -> list[Picture]:
     """Return the pictures of a day or period; ``about`` says when: ``on 15 January 2026``."""
     unit = use.unit
-    heat_sites = _by_sum(use.heat, 0)[:_HEAT_SITES]
-    tiers = _by_sum(use.heat, 1)[:_HEAT_TIERS]
+    heat_sites = charts.rank_names(use.heat, 0)[:_HEAT_SITES]
+    tiers = charts.rank_names(use.heat, 1)[:_HEAT_TIERS]
     shown = [
         Picture(
             "datasets",
@@ -203,14 +203,6 @@ def _largest(sums: Sequence[Mapping[str, Any]], key: str, count: int) -> list[tu
 def _heat(rows: pa.Table) -> dict[tuple[str, str], int]:
     sums = sum_rows(rows, ["site_name", "data_tier"], ["nacc"])
     return {(row["site_name"], row["data_tier"] or _UNKNOWN): row["nacc"] for row in sums}
-
-
-def _by_sum(heat: Mapping[tuple[str, str], int], position: int) -> list[str]:
-    """Return the rows (0) or columns (1) of a heat map, the largest sum first."""
-    sums: dict[str, int] = {}
-    for key, count in heat.items():
-        sums[key[position]] = sums.get(key[position], 0) + count
-    return sorted(sums, key=lambda name: (-sums[name], name))
 
 
 def _local_remote(row: Mapping[str, Any], known_nacc: int) -> tuple[int, int, int]:

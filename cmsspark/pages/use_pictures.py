@@ -12,7 +12,7 @@ from cmsspark.base.periods import Interval, Period, between
 from cmsspark.base.schemas import stored_table
 from cmsspark.counting.table_sums import sum_rows
 from cmsspark.filesystems.storage import Files
-from cmsspark.pages.pictures import COLUMNS, Use, use_of
+from cmsspark.pages.pictures import COLUMNS, Use, sum_use
 from cmsspark.sources.registry import STREAMS_BY_NAME
 from cmsspark.store import results
 from cmsspark.store.job_index import Job
@@ -30,10 +30,10 @@ def has_use(job: Job) -> bool:
     return "nacc" in stored_table(job.tables[0]).names
 
 
-def use_of_run(files: Files, fout: str, job: Job, current: CurrentTable, interval: Interval) -> Use:
+def load_use(files: Files, fout: str, job: Job, current: CurrentTable, interval: Interval) -> Use:
     """Return the use of a day or period from its stored report; the trend from the days around it."""
     rows = table_rows(files, current, job.tables[0], COLUMNS)
-    return use_of(rows, _by_day(files, fout, job, interval))
+    return sum_use(rows, _by_day(files, fout, job, interval))
 
 
 def _by_day(files: Files, fout: str, job: Job, interval: Interval) -> dict[date, Mapping[str, int] | None]:

@@ -75,7 +75,7 @@ def page_of_run(files: Files, fout: str, job: Job, manifest: Manifest, folder: s
     if not use_pictures.has_use(job) or job.tables[0] not in manifest.tables:
         return page(contents, title, links=links)
     current = CurrentTable(join(folder, job.tables[0]), manifest)
-    use = use_pictures.use_of_run(files, fout, job, current, interval)
+    use = use_pictures.load_use(files, fout, job, current, interval)
     return page(contents, title, facts(use), pictures(use, use_pictures.format_when(interval)), links)
 
 

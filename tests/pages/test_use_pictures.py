@@ -25,7 +25,7 @@ def test_pictures_of_accesses_have_no_jobs_in_them() -> None:
     rows = _use_rows(("aaa", "/a/b/AOD", 3, 100, None), ("condor", "/a/b/AOD", 90_000, 7_000, 7200.0),
                      ("condor", "/only/jobs/AOD", 500_000, 9_000, 3600.0))  # fmt: skip
     days = {date(2026, 1, 14): {"aaa": 5, "condor": 70_000}, date(2026, 1, 15): {"aaa": 3, "condor": 590_000}}
-    use = pictures.use_of(rows, days)
+    use = pictures.sum_use(rows, days)
     assert (use.nacc, use.dataset_count, use.read_bytes, use.job_count, use.cpu_hours) == (3, 1, 100, 590_000, 3.0)
     assert use.datasets == [("/a/b/AOD", 3)] and use.sites == [("T2_CH_CERN", 3)]
     assert use.heat == {("T2_CH_CERN", "AOD"): 3} and [name for name, _ in use.places] == ["aaa"]
@@ -34,7 +34,7 @@ def test_pictures_of_accesses_have_no_jobs_in_them() -> None:
 
 
 def test_pictures_of_a_job_that_counts_jobs_say_so() -> None:
-    use = pictures.use_of(_use_rows(("condor", "/a/b/AOD", 90_000, 7_000, 7200.0)))
+    use = pictures.sum_use(_use_rows(("condor", "/a/b/AOD", 90_000, 7_000, 7200.0)))
     assert (use.unit, use.nacc, use.read_bytes, use.job_count) == ("jobs", 90_000, 7_000, None)
     drawn = {picture.name: picture for picture in pictures.pictures(use, "on 15 January 2026")}
     assert drawn["datasets"].about.startswith("jobs on 15 January 2026")

@@ -19,7 +19,7 @@ from cmsspark.filesystems.storage import is_local, is_same_place, local_path
 from cmsspark.run import failure_report
 from cmsspark.settings.settings import load_settings
 from cmsspark.store.daily_state import DailyState, DayRecord, split_key
-from cmsspark.store.day_states import NO_RESULT, WORDS, Cell, cell, is_lost, table
+from cmsspark.store.day_states import NO_RESULT, WORDS, Cell, table
 from cmsspark.store.job_index import JOBS
 from cmsspark.store.run_history import Run, State
 
@@ -132,6 +132,3 @@ def _print(span: list[date], jobs: list[str], cells: Mapping[tuple[date, str], C
 def _shown(state: Cell) -> Coloured:
     refused = f" ({state.refused:,} refused)" if state.refused else ""
     return Coloured(state.word + refused, WORDS[state.word][0])
-
-
-__all__ = ["Cell", "cell", "command", "is_lost", "remarks", "table"]

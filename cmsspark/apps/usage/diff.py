@@ -42,7 +42,7 @@ class Side:
     run: str | None
 
     @classmethod
-    def of(cls, text: str) -> Side:
+    def from_text(cls, text: str) -> Side:
         """Return a day, a period by its name, each also with ``@RUN``. Raises UsageError (2)."""
         name, at, run = text.partition("@")
         if at and not run:
@@ -72,12 +72,7 @@ _BY: Final = "Group by this column. Can be given several times. [default: datase
 @click.argument("before", metavar="A")
 @click.argument("after", metavar="B")
 @click.option("--job", "job_name", help="Compare results of this job. [default: data_aggregation; of periods: period]")
-@click.option(
-    "--by",
-    type=click.Choice(list(COLUMNS)),
-    multiple=True,
-    help=_BY,
-)
+@click.option("--by", type=click.Choice(list(COLUMNS)), multiple=True, help=_BY)
 @click.option("--measure", type=click.Choice(MEASURES), help="Measure to compare. [default: nacc; of jobs: job_count]")
 @click.option("--top", type=click.IntRange(0), default=10, show_default=True, help="Number of largest changes.")
 @click.option("--publish-impact", is_flag=True, help="Also count changed documents (two runs of one day or period).")
@@ -95,9 +90,10 @@ def command(
     """
     from cmsspark.apps.usage import differences
     from cmsspark.base.schemas import stored_table
+    from cmsspark.publish.documents import key_columns
 
-    sides = Side.of(before), Side.of(after)
-    job = _job_of(job_name, sides)
+    sides = Side.from_text(before), Side.from_text(after)
+    job = _find_job(job_name, sides)
     if publish_impact and sides[0].interval != sides[1].interval:
         raise UsageError("documents of two days cannot be compared", next_step="give two runs of one day: DAY@RUN")
     schema = stored_table(job.tables[0])
@@ -112,14 +108,17 @@ def command(
         differences.grouped(rows_before, rows_after, COLUMNS[name], measure, top)
         for name in by or ("dataset", "site", "stream")
     ]
-    impact = _impact(rows, schema) if publish_impact else None
+    impact = None
+    if publish_impact:
+        published = [frame.drop("day", strict=False) for frame in rows]
+        impact = differences.impact(published[0], published[1], key_columns(schema))
     if as_json:
         click.echo(json.dumps(_as_dict(names, sums, groups, measure, impact), indent=1, ensure_ascii=False))
     else:
         _print(names, sums, groups, measure, impact)
 
 
-def _job_of(name: str | None, sides: tuple[Side, Side]) -> Job:
+def _find_job(name: str | None, sides: tuple[Side, Side]) -> Job:
     """Return the job whose results are compared. Raises UsageError (2) for a day and a period, or no job on logs."""
     from cmsspark.base.schemas import stored_table
 
@@ -185,14 +184,6 @@ def _with_measure(rows: pl.DataFrame, measure: str) -> pl.DataFrame:
         return rows
     is_job = pl.col("stream").is_in(STREAMS_OF_JOBS).fill_null(False)
     return rows.filter(~is_job if measure in _OF_JOBS else is_job)
-
-
-def _impact(rows: list[pl.DataFrame], schema: Table) -> Impact:
-    from cmsspark.apps.usage import differences
-    from cmsspark.publish.documents import key_columns
-
-    published = [frame.drop("day", strict=False) for frame in rows]
-    return differences.impact(published[0], published[1], key_columns(schema))
 
 
 def _as_dict(

@@ -92,8 +92,7 @@ def grouped(before: pl.DataFrame, after: pl.DataFrame, column: str, measure: str
 
 
 def impact(before: pl.DataFrame, after: pl.DataFrame, keys: Sequence[str]) -> Impact:
-    """Return the documents that change, one a row, identified by ``keys``; any other column that differs is a change.
-    """
+    """Return which documents, rows with the keys ``keys``, are new, changed, unchanged and gone."""
     import polars as pl
 
     values = [name for name in after.columns if name not in keys]

@@ -5,7 +5,8 @@ Sums are those of the days; distinct users are counted again over the whole peri
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +20,7 @@ from cmsspark.cli.options import require_store, store_options
 from cmsspark.cli.period_options import needed, period_options
 from cmsspark.filesystems.storage import join
 from cmsspark.run.period_run import store_period
-from cmsspark.run.run_context import running
+from cmsspark.run.run_context import RunContext, running
 from cmsspark.run.run_report import write_page
 from cmsspark.settings.settings import load_settings
 from cmsspark.sources.registry import SITE_PAIRS, STREAMS_NAMING_READERS
@@ -75,17 +76,26 @@ def run(
     Raises InputMissing (66) that names the days that are not stored, DataError (65) where they cannot be combined,
     NotReady (75), OutputError (73).
     """
-    with running(settings, fout, NAME, period, log) as run_context:
-        files = open_store(fout, f"cmsspark {NAME}")
-        run_context.lock(files)
-        days = stored_days.find_days(files, fout, period)
-        days.check(allow_missing=allow_missing)
+    with run_on_days(settings, fout, NAME, period, log, allow_missing=allow_missing) as (run_context, days):
         result, (pairs, warnings) = build(days), build_site_pairs(days)
         tables = {TABLE: result.rows} if pairs is None else {TABLE: result.rows, PAIRS_TABLE: pairs}
         entries = {"warnings": days.warnings + warnings, "pseudonym_key_id": result.key_id}
         done = store_period(run_context, days, tables, stored_days.TABLE, **entries)
         write_page(fout, NAME, done, run_context.log)
         return done
+
+
+@contextmanager
+def run_on_days(
+    settings: Settings, fout: str, job: str, period: Period, log: Callable[[str], None] | None, *, allow_missing: bool
+) -> Iterator[tuple[RunContext, StoredDays]]:
+    """Begin a run of a job of periods; yields it with the stored days, which are all there unless ``allow_missing``."""
+    with running(settings, fout, job, period, log) as run_context:
+        files = open_store(fout, f"cmsspark {job}", settings)
+        run_context.lock(files)
+        days = stored_days.find_days(files, fout, period)
+        days.check(allow_missing=allow_missing)
+        yield run_context, days
 
 
 def build(days: StoredDays) -> PeriodResult:
@@ -98,12 +108,11 @@ def build(days: StoredDays) -> PeriodResult:
     rollup = Rollup((*KEYS, *(name for name in DERIVED if name in names)), _MEASURES)
     rows, totals = roll_up(rollup, days.batches(rollup.columns))
     days.check_users(totals.users)
-    return PeriodResult(_with_period(rows, days.period).select(names), days, key_id)
+    return PeriodResult(with_period(rows, days.period).select(names), days, key_id)
 
 
 def build_site_pairs(days: StoredDays) -> tuple[pl.DataFrame | None, list[str]]:
-    """Return the period's pairs of sites (rule 63), None where no day has any, and warnings about days without them.
-    """
+    """Return the period's pairs of sites (rule 63), None where no day has any, and warnings about days without them."""
     import polars as pl
 
     schema = stored_table(PAIRS_TABLE)
@@ -134,10 +143,11 @@ def build_site_pairs(days: StoredDays) -> tuple[pl.DataFrame | None, list[str]]:
         if day not in stored and {*table.manifest.streams} & {*STREAMS_NAMING_READERS}
     ]
     lacking = f"{SITE_PAIRS} of {spans(missing)} is not stored and left out: run {stored_days.JOB} again for it"
-    return _with_period(rows, days.period).select(schema.names), [lacking] if missing else []
+    return with_period(rows, days.period).select(schema.names), [lacking] if missing else []
 
 
-def _with_period(rows: pl.DataFrame, period: Period) -> pl.DataFrame:
+def with_period(rows: pl.DataFrame, period: Period) -> pl.DataFrame:
+    """Return the rows with the columns that name their period."""
     import polars as pl
 
     return rows.with_columns(

@@ -8,7 +8,7 @@ import click
 
 from cmsspark.apps.usage import period as period_job
 from cmsspark.apps.usage.period_list import echo_periods
-from cmsspark.apps.usage.period_view import ViewRequest, make_view
+from cmsspark.apps.usage.period_view import make_view
 from cmsspark.base.errors import UsageError
 from cmsspark.base.periods import Period
 from cmsspark.cli.job_output import output_options, print_outcome
@@ -51,10 +51,8 @@ def command(
         echo_periods(load_settings(settings_file), fout, as_json)
     elif name is not None:
         make_view(
-            ViewRequest(
-                name, period, allow_missing=allow_missing, as_json=as_json, fout=fout, settings_file=settings_file,
-                **view_options,
-            )
+            name, period, allow_missing=allow_missing, as_json=as_json, fout=fout, settings_file=settings_file,
+            **view_options,
         )  # fmt: skip
     else:
         settings, chosen = load_settings(settings_file), needed(period)

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -15,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from cmsspark.apps.usage.view_definitions import View, load_views
-from cmsspark.apps.usage.view_rows import rows_of
 from cmsspark.base import dates
 from cmsspark.base.errors import InputMissing, NotReady, UsageError
 from cmsspark.base.periods import Period
@@ -37,24 +35,6 @@ Counter = Callable[[date], int]
 _WRITERS: Final = {".parquet": "write_parquet", ".csv": "write_csv", ".jsonl": "write_ndjson"}
 
 
-@dataclass(frozen=True)
-class ViewRequest:
-    """A request for a named view, as the options of ``cmsspark period`` give it."""
-
-    #: The view; "" lists all views.
-    name: str
-    period: Period | None
-    views_file: str | None
-    allow_missing: bool
-    run_missing: bool
-    root: str | None
-    top: int
-    out: str | None
-    as_json: bool
-    fout: str | None
-    settings_file: str | None
-
-
 def echo_views(views_file: str | None) -> None:
     """List the views, each with its keys."""
     for listed in load_views(views_file).values():
@@ -62,36 +42,38 @@ def echo_views(views_file: str | None) -> None:
         click.echo(hanging(f"{listed.name:<14} ", about, 15, terminal_width()))
 
 
-def make_view(request: ViewRequest) -> None:
-    """Make and print the view of a period; without a period of the last whole week or month."""
+def make_view(
+    name: str, period: Period | None, *, views_file: str | None, allow_missing: bool, run_missing: bool,
+    root: str | None, top: int, out: str | None, as_json: bool, fout: str | None, settings_file: str | None,
+) -> None:  # fmt: skip
+    """Print the view of a period, by default of the last whole week or month; without a name list the views."""
     began = time.monotonic()
-    settings = load_settings(request.settings_file)
-    if not request.name:
-        echo_views(request.views_file or settings.views)
+    settings = load_settings(settings_file)
+    if not name:
+        echo_views(views_file or settings.views)
         return
-    out = request.out
-    view = _named(load_views(request.views_file or settings.views), request.name)
+    view = _named(load_views(views_file or settings.views), name)
     if out and Path(out).suffix not in _WRITERS:
         raise UsageError(
             f"--out must end in {', '.join(_WRITERS)}", found=out, next_step="the ending chooses the format"
         )
-    store = require_store(request.fout, settings)
+    store = require_store(fout, settings)
     files = open_store(store, "cmsspark period --view", settings)
-    chosen = request.period or view.last(dates.today())
+    chosen = period or view.last(dates.today())
     stored = stored_days.find_days(files, store, chosen)
-    if request.run_missing and stored.missing:
-        count_days(stored.missing, lambda day: _count(day, store, request.settings_file, request.root))
+    if run_missing and stored.missing:
+        count_days(stored.missing, lambda day: _count(day, store, settings_file, root))
         stored = stored_days.find_days(files, store, chosen)
-    stored.check(allow_missing=request.allow_missing)
-    rows = rows_of(view, stored)
+    stored.check(allow_missing=allow_missing)
+    rows = view.rows(stored)
     for warning in stored.warnings:
         click.echo(f"warning: {warning}", err=True)
     if out:
-        _write(rows, out)
-    if request.as_json:
-        click.echo(json.dumps(_as_dict(view, stored, rows), indent=1, ensure_ascii=False))
+        write_file(Path(out), getattr(rows, _WRITERS[Path(out).suffix]), "the view")
+    if as_json:
+        click.echo(json.dumps(_as_dict(view, stored, rows), indent=1, ensure_ascii=False, default=str))
     elif not out:
-        _print(rows, view, request.top)
+        _print(rows, view, top)
     seconds = time.monotonic() - began
     summary = f"{pluralize(rows.height, 'row')} from {pluralize(len(stored.partials), 'day')} in {seconds:.2f} s"
     click.echo(f"{view.name} of {chosen}: {summary}", err=True)
@@ -125,22 +107,14 @@ def _named(views: dict[str, View], name: str) -> View:
     return views[name]
 
 
-def _write(rows: pl.DataFrame, out: str) -> None:
-    path = Path(out)
-    write_file(path, getattr(rows, _WRITERS[path.suffix]), "the view")
-
-
 def _as_dict(view: View, stored: StoredDays, rows: pl.DataFrame) -> dict[str, Any]:
     return {
         "view": view.name,
         "period": str(stored.period),
         "days": len(stored.partials),
-        "missing_days": [day.isoformat() for day in stored.missing],
+        "missing_days": stored.missing,
         "partial_days": {day.isoformat(): reason for day, reason in stored.partial.items()},
-        "rows": [
-            {name: value.isoformat() if isinstance(value, date) else value for name, value in row.items()}
-            for row in rows.iter_rows(named=True)
-        ],
+        "rows": rows.to_dicts(),
     }
 
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from cmsspark.apps.usage.period import run_on_days, with_period
 from cmsspark.apps.usage.view_definitions import View, load_views
-from cmsspark.apps.usage.view_rows import rows_of
-from cmsspark.base import periods as calendar
 from cmsspark.base.errors import UsageError
 from cmsspark.base.periods import Period
 from cmsspark.base.schemas import stored_table
@@ -17,11 +16,9 @@ from cmsspark.cli.job_output import output_options, print_outcome
 from cmsspark.cli.options import require_store, store_options
 from cmsspark.cli.period_options import needed, period_options
 from cmsspark.run.period_run import store_period
-from cmsspark.run.run_context import running
 from cmsspark.settings.settings import load_settings
 from cmsspark.store import results, stored_days
 from cmsspark.store.job_index import JOBS
-from cmsspark.store.stored_columns import open_store
 from cmsspark.store.stored_days import StoredDays
 
 if TYPE_CHECKING:
@@ -72,11 +69,7 @@ def run(
     Raises InputMissing (66) that names the days that are not stored, DataError (65) where they cannot be combined,
     NotReady (75), OutputError (73).
     """
-    with running(settings, fout, NAME, period, log) as run_context:
-        files = open_store(fout, f"cmsspark {NAME}", settings)
-        run_context.lock(files)
-        days = stored_days.find_days(files, fout, period)
-        days.check(allow_missing=allow_missing)
+    with run_on_days(settings, fout, NAME, period, log, allow_missing=allow_missing) as (run_context, days):
         rows, views_entry = build(days, views), {view.name: _definition(view) for view in views}
         entries = {"pseudonym_key_id": days.key_id(), "views": views_entry}
         return store_period(run_context, days, {NAME: rows}, stored_days.TABLE, **entries)
@@ -90,18 +83,12 @@ def build(days: StoredDays, views: Sequence[View]) -> pl.DataFrame:
     import polars as pl
 
     schema = pl.Schema(stored_table(NAME).arrow())
-    period, frames = days.period, [pl.DataFrame(schema=schema)]
+    frames = [pl.DataFrame(schema=schema)]
     for view in views:
-        rows = rows_of(view, days)
+        rows = view.rows(days)
         if "day" in rows.columns:
             rows = rows.with_columns(access_day=pl.col("day").dt.to_string("%Y-%m-%d"))
-        rows = rows.with_columns(
-            view=pl.lit(view.name),
-            period=pl.lit(period.isoformat()),
-            first_day=pl.lit(period.first),
-            last_day=pl.lit(period.last),
-            timestamp=pl.lit(calendar.start_ms(period), pl.Int64),
-        )
+        rows = with_period(rows, days.period).with_columns(view=pl.lit(view.name))
         columns = [
             (pl.col(name) if name in rows.columns else pl.lit(None)).cast(kind).alias(name)
             for name, kind in schema.items()

@@ -66,7 +66,12 @@ def command(
 
 
 def _report(
-    settings: Settings, store: str, table: str | None, interval: Interval, run: str | None, html: Path | None,
+    settings: Settings,
+    store: str,
+    table: str | None,
+    interval: Interval,
+    run: str | None,
+    html: Path | None,
     as_json: bool,
 ) -> int:
     """Write or print the report of a day or period; the exit code is 65 if a join lost or duplicated rows."""
@@ -75,11 +80,10 @@ def _report(
     files = open_store(store, "cmsspark report", settings)
     name = table if table in job.tables else job.name
     try:
-        stored = (
-            results.run_table(files, store, job.name, name, interval, run)
-            if run
-            else results.current(files, store, job.name, name, interval)
-        )
+        if run:
+            stored = results.run_table(files, store, job.name, name, interval, run)
+        else:
+            stored = results.current(files, store, job.name, name, interval)
     except InputMissing as error:
         skipped = DailyState(settings.state_dir, store).record(first_day(interval), job.name).skipped
         if skipped is None:
@@ -93,16 +97,13 @@ def _report(
     folder = stored.path.rsplit("/", 1)[0]
     contents = of_run(files, store, job, stored.manifest, folder)
     if html is not None:
-        _write(html, page_of_run(files, store, job, stored.manifest, folder))
+        page = page_of_run(files, store, job, stored.manifest, folder)
+        try:
+            html.write_text(encodable(page), encoding="utf-8")
+        except OSError as error:
+            raise OutputError("the page cannot be written", where=html, found=error.strerror) from None
     if as_json:
         click.echo(json_text(contents, indent=1))
     elif html is None:
         click.echo(text(contents))
     return 0 if all(join["is_right"] for join in contents["joins"]) else int(Exit.DATA)
-
-
-def _write(path: Path, content: str) -> None:
-    try:
-        path.write_text(encodable(content), encoding="utf-8")
-    except OSError as error:
-        raise OutputError("the page cannot be written", where=path, found=error.strerror) from None

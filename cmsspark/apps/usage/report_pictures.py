@@ -49,7 +49,7 @@ def write_pictures(
     if not use_pictures.has_use(job):
         raise UsageError(f"{job.name} counts no accesses", next_step="give a table such as data_aggregation or dbs_aaa")
     current = results.current(files, store, job.name, job.tables[0], interval)
-    use = use_pictures.use_of_run(files, store, job, current, interval)
+    use = use_pictures.load_use(files, store, job, current, interval)
     for picture in _chosen(pictures(use, use_pictures.format_when(interval)), names):
         yield from _written(picture, interval, folder, fmt)
 

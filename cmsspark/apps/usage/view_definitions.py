@@ -1,4 +1,4 @@
-"""Named views of the accesses: what is counted, by what, read from ``etc/views.yaml`` and from a file of one's own."""
+"""Named views of the accesses, from ``etc/views.yaml`` and a file of one's own: what is counted, by what."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from cmsspark.base.resources import read_text
 from cmsspark.sources.registry import of_accesses
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from cmsspark.counting.rollup import Rollup
+    from cmsspark.store.stored_days import StoredDays
 
 BUILT_IN: Final = "etc/views.yaml"
 
@@ -38,6 +41,22 @@ class View:
     def last(self, today: date) -> Period:
         """Return the period that it is of where none is given."""
         return periods.week("last", today) if self.period == "week" else periods.month("last", today)
+
+    def rows(self, stored: StoredDays) -> pl.DataFrame:
+        """Return its sorted rows, keys and measures, from the partials of stored days.
+
+        Raises DataError (65) where users have pseudonyms of two keys.
+        """
+        from cmsspark.counting.rollup import roll_up
+
+        has_users = "distinct_users" in self.rollup.measures
+        if has_users:
+            stored.key_id()
+        rows, aggregated = roll_up(self.rollup, stored.batches(self.rollup.columns))
+        if has_users:
+            stored.check_users(aggregated.users)
+        is_key = self.sort in self.rollup.keys
+        return rows.sort(self.sort, descending=not is_key, nulls_last=True, maintain_order=True)
 
 
 def load_views(path: str | None) -> dict[str, View]:

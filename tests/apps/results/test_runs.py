@@ -13,12 +13,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cmsspark.apps.results import status
-from cmsspark.apps.results.status import cell
 from cmsspark.base.errors import DataError, NotReady
 from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.main import command
 from cmsspark.run.run_context import note_published, running
 from cmsspark.store import process_identity, run_history
+from cmsspark.store.day_states import cell
 from cmsspark.store.run_history import FILE, Published, Run, State
 from tests.run.killed_run import DAY, JOB, settings, work
 
