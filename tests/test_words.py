@@ -15,7 +15,6 @@ from bench.house_names import vague_names, without_verb
 
 #: Bare participles and pronouns as names of values (``bench/house_names.py`` lists them), by room.
 AT_MOST = {
-    "apps/ask": 1,
     "apps/dashboard": 0,
     "apps/events": 7,
     "apps/monitor": 2,

@@ -72,7 +72,7 @@ def create_app(services: Services) -> Flask:
     app.config["MAX_CONTENT_LENGTH"] = 4_096
     app.jinja_env.globals.update(
         table_rows=table_html.table_rows, formatted=widgets.formatted, exact=widgets.exact, shown=widgets.shown,
-        kind_of=_kind_of, is_text=table_html.is_text,
+        kind_of=lambda item: type(item).__name__.lower(), is_text=table_html.is_text,
         navigation=registry.navigation, prefix=services.prefix, version=_static_version(), to_second=clock.to_second,
     )  # fmt: skip
     app.jinja_env.filters["display"] = lambda text: widgets.shown("" if text == NO_PART else text)
@@ -272,10 +272,6 @@ def _with_form(services: Services, error: CmssparkError, status: int) -> Respons
         return None
     text = render_template("page.html", content=content, asked=page_request, rollups=None, **_common(services, page))
     return Response(text, status=status)
-
-
-def _kind_of(item: object) -> str:
-    return type(item).__name__.lower()
 
 
 def _static_version() -> str:

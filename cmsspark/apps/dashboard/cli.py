@@ -12,7 +12,7 @@ import click
 from cmsspark.base.errors import UsageError
 from cmsspark.cli.options import require_store, store_options
 from cmsspark.filesystems.storage import is_local, local_path
-from cmsspark.settings.settings import Settings, load_settings
+from cmsspark.settings.settings import load_settings
 
 _NEEDS_EXTRA: Final = "pip install 'cmsspark[dashboard]'"
 
@@ -51,13 +51,15 @@ def command(
     _check(store, prefix)
     try:
         from cmsspark.apps.dashboard.server import Options, serve
+        from cmsspark.settings.secrets import read_token
     except ImportError as error:
         raise UsageError(
             "the dashboard needs its packages", found=f"{error.name} is missing", next_step=_NEEDS_EXTRA
         ) from None
+    token = None if token_file is None else read_token(token_file)
     skipped = partial(_skipped, settings.state_dir, store)
-    options = Options(host, port, prefix.rstrip("/"), names, _token(token_file), threads, skipped)
-    serve(store, _folders(settings), options, lambda text: click.echo(text, err=True), verbose)
+    options = Options(host, port, prefix.rstrip("/"), names, token, threads, skipped)
+    serve(store, (settings.state_dir, settings.cache_dir), options, lambda text: click.echo(text, err=True), verbose)
 
 
 def _check(store: str, prefix: str) -> None:
@@ -80,15 +82,6 @@ def _check(store: str, prefix: str) -> None:
         )
 
 
-def _token(path: Path | None) -> str | None:
-    """Return the token in a file. Raises as :func:`cmsspark.settings.secrets.read_token`."""
-    if path is None:
-        return None
-    from cmsspark.settings.secrets import read_token
-
-    return read_token(path)
-
-
 def _skipped(state_dir: Path, store: str) -> dict[tuple[date, str], str]:
     """(day, job) → who skipped it and why, by ``cmsspark daily skip``."""
     from cmsspark.store.daily_state import DailyState, split_key
@@ -96,7 +89,3 @@ def _skipped(state_dir: Path, store: str) -> dict[tuple[date, str], str]:
     days = DailyState(state_dir, store).read().days
     notes = {key: record.skipped for key, record in days.items()}
     return {split_key(key): f"skipped by {note.user}: {note.reason}" for key, note in notes.items() if note is not None}
-
-
-def _folders(settings: Settings) -> tuple[Path, Path]:
-    return settings.state_dir, settings.cache_dir

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cmsspark.apps.dashboard.dataset_tables import Sums
-from cmsspark.apps.dashboard.segment import SUMS, Segment, derived_sql
+from cmsspark.apps.dashboard.segment import SUMS, Segment
 from cmsspark.apps.dashboard.selection import Selection
 from cmsspark.apps.dashboard.snapshot import Snapshot
 from cmsspark.apps.dashboard.use import OF_JOBS, integer
@@ -81,9 +81,7 @@ def sum_datasets(snapshot: Snapshot, chosen: Selection, codes: npt.NDArray[np.in
 
 
 def datasets(snapshot: Snapshot, chosen: Selection, measure: str) -> DatasetRanking:
-    """Return all datasets that the selection has accesses of, or jobs where the measure or the stream is of jobs, the
-    largest first.
-    """
+    """Return the datasets with accesses, or with jobs for a measure or stream of jobs, the largest first."""
 
     def make() -> DatasetRanking:
         counted = "job_count" if chosen.is_of_jobs or measure in OF_JOBS else "nacc"
@@ -111,7 +109,7 @@ def datasets(snapshot: Snapshot, chosen: Selection, measure: str) -> DatasetRank
 def _are_chosen(snapshot: Snapshot, chosen: Selection) -> npt.NDArray[np.bool_]:
     """Return whether each dataset has a data tier and a campaign of the selection."""
     tables = snapshot.datasets
-    tiers, campaigns = (tables.have_one_of(name, chosen.values(name)) for name in ("data_tier", "campaign"))
+    tiers, campaigns = (tables.match_any(name, chosen.values(name)) for name in ("data_tier", "campaign"))
     return tiers & campaigns
 
 
@@ -143,11 +141,12 @@ def _sums_of_datasets(
         return sums
     names = None if subset is None else [snapshot.datasets.names[code] for code in subset]
     where, parameters = chosen.where(("stream", "site_tier"), days_too=False)
+    where = where.replace("site_tier", "split_part(site_name, '_', 1)")
     name_test, of_names = _named(names)
     rows = snapshot.arrow(
         f"SELECT dataset_name, {', '.join(f'sum({name}) AS {name}' for name in columns)} "
         "FROM read_parquet(?, union_by_name = true) "
-        f"WHERE day BETWEEN ? AND ? AND {where.replace('site_tier', derived_sql('site_tier'))} AND {name_test} "
+        f"WHERE day BETWEEN ? AND ? AND {where} AND {name_test} "
         "GROUP BY 1",
         [[segment.file("detail") for segment in cut], chosen.first, chosen.last, *parameters, *of_names],
     )
@@ -186,12 +185,10 @@ def _named(names: Sequence[str] | None) -> tuple[str, list[object]]:
 
 
 def users_of_datasets(snapshot: Snapshot, chosen: Selection, names: Sequence[str]) -> list[int | None]:
-    """Return the distinct users of each dataset in the selection, each person once: of accesses or, where its stream is
-    of jobs, of these.
-    """
+    """Return the distinct users of each dataset: of accesses, or of jobs for a stream of jobs."""
 
     def make() -> list[int | None]:
-        if len(snapshot.keys_of(chosen.first, chosen.last)) > 1:
+        if len(snapshot.find_keys(chosen.first, chosen.last)) > 1:
             return [None] * len(names)
         inside, cut = snapshot.split(chosen.first, chosen.last)
         codes = np.array([snapshot.datasets.positions[name] for name in names], np.int64)
@@ -223,7 +220,7 @@ def _users_of_all(snapshot: Snapshot, chosen: Selection) -> Sums:
     """Return the distinct users of every dataset of the selection; nothing where its days have two pseudonym keys."""
     names = snapshot.datasets.names
     counts, is_there = np.zeros(len(names), np.int64), np.zeros(len(names), np.bool_)
-    if len(snapshot.keys_of(chosen.first, chosen.last)) > 1:
+    if len(snapshot.find_keys(chosen.first, chosen.last)) > 1:
         return counts, is_there
     # Datasets without any use in the selection are not asked for.
     sums = _sums_of_datasets(snapshot, chosen, ("nacc", "job_count"))

@@ -22,8 +22,8 @@ from cmsspark.apps.dashboard.segment import (
     SUMS_FILE,
     About,
     Segment,
+    derive_part,
     numbers,
-    part_of,
     read_mapped,
     reading_rollups,
 )  # fmt: skip
@@ -113,9 +113,7 @@ class SegmentDatasets:
         return values
 
     def chosen(self, filters: Mapping[str, Sequence[str]], subset: Numbers | None) -> Any:
-        """Return the rows with one of the streams and site tiers of the filters, and a dataset of the subset: all, or
-        their positions.
-        """
+        """Return the rows, or their positions, of the filters' streams and site tiers and of the subset."""
         conditions = [
             (self.column(column), np.array([name in filters[column] for name in names], np.bool_))
             for column, names in (("stream", self.about.streams), ("site_tier", self.about.site_tiers))
@@ -125,7 +123,7 @@ class SegmentDatasets:
             if not conditions:
                 return slice(None)
             return np.flatnonzero(np.logical_and.reduce([is_chosen[column] for column, is_chosen in conditions]))
-        rows = self._rows_of(self.positions[subset])
+        rows = self._find_rows(self.positions[subset])
         for column, is_chosen in conditions:
             rows = rows[is_chosen[column[rows]]]
         return rows
@@ -136,7 +134,7 @@ class SegmentDatasets:
         typed = positions.astype(self.dataset.dtype)
         return np.searchsorted(self.dataset, typed, side="left"), np.searchsorted(self.dataset, typed, side="right")
 
-    def _rows_of(self, positions: npt.NDArray[Any]) -> Numbers:
+    def _find_rows(self, positions: npt.NDArray[Any]) -> Numbers:
         """Return the positions of the rows of datasets, in order; places of -1 have none."""
         begins, ends = self.bounds(np.unique(positions[positions >= 0]))
         counts = ends - begins
@@ -153,9 +151,7 @@ class SegmentDatasets:
         return np.array(chosen, np.bool_)
 
     def users(self, positions: npt.NDArray[Any], is_wanted: npt.NDArray[np.bool_]) -> tuple[Numbers, npt.NDArray[Any]]:
-        """Return the people of some datasets in the wanted pairs of stream and site tier: for each the position of its
-        dataset in ``places`` (-1: not in this segment), and its number. One may be there several times.
-        """
+        """Return the people of some datasets: for each the position in ``positions``, and its number."""
         offsets, users, pairs = self._people
         present = np.flatnonzero(positions >= 0)
         begin = offsets[positions[present]]
@@ -190,10 +186,10 @@ class DatasetTables:
         """Return a derived column of each dataset's name."""
         with self._lock:
             if column not in self._parts:
-                self._parts[column] = np.array([part_of(column, name) for name in self.names], dtype=object)
+                self._parts[column] = np.array([derive_part(column, name) for name in self.names], dtype=object)
         return self._parts[column]
 
-    def have_one_of(self, column: str, values: Sequence[str]) -> npt.NDArray[np.bool_]:
+    def match_any(self, column: str, values: Sequence[str]) -> npt.NDArray[np.bool_]:
         """Return whether a derived column of each dataset's name is one of some values; of no values, all are."""
         if not values:
             return np.ones(len(self.names), np.bool_)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from cmsspark.apps.dashboard.dataset_tables import SAFE, Sums
 from cmsspark.apps.dashboard.segment import SUMS
 from cmsspark.apps.dashboard.selection import Selection
-from cmsspark.apps.dashboard.snapshot import Snapshot, day_number, day_of
+from cmsspark.apps.dashboard.snapshot import Snapshot, day_number, to_day
 from cmsspark.apps.dashboard.use import Series, partial_steps, with_zeros
 
 if TYPE_CHECKING:
@@ -41,12 +41,12 @@ class DatasetUse:
     last_access: date | None
 
 
-def use_of(snapshot: Snapshot, chosen: Selection, name: str) -> DatasetUse:
+def load_use(snapshot: Snapshot, chosen: Selection, name: str) -> DatasetUse:
     """Return the use of a dataset in the selection's period and stream."""
-    return snapshot.cached(("dataset", chosen, name), lambda: _use_of(snapshot, chosen, name))
+    return snapshot.cached(("dataset", chosen, name), lambda: _load_use(snapshot, chosen, name))
 
 
-def _use_of(snapshot: Snapshot, chosen: Selection, name: str) -> DatasetUse:
+def _load_use(snapshot: Snapshot, chosen: Selection, name: str) -> DatasetUse:
     # Two files of each segment are decoded, side by side.
     with ThreadPoolExecutor(1) as pool:
         people = pool.submit(_users, snapshot, chosen, name)
@@ -87,9 +87,7 @@ def _coded(column: pa.ChunkedArray) -> _Coded:
 
 
 def _values(column: pa.ChunkedArray) -> Sums:
-    """Return the values of a column, 0 where there is none, and whether there is one; Python's numbers where sums may
-    exceed 64 bits.
-    """
+    """Return a column's values, 0 for null, and which are there; Python's numbers where sums pass 64 bits."""
     import pyarrow.compute as pc
 
     is_there = pc.is_valid(column).to_numpy()
@@ -158,7 +156,7 @@ def last_access(snapshot: Snapshot, name: str) -> date | None:
     """Return the last stored day on which an access or a job read the dataset; None where it was on none."""
     code = snapshot.datasets.positions.get(name)
     day = None if code is None else snapshot.datasets.last_day(code)
-    return None if day is None else day_of(day)
+    return None if day is None else to_day(day)
 
 
 def last_at_sites(snapshot: Snapshot, name: str) -> dict[str, date]:
@@ -191,11 +189,11 @@ def _users(snapshot: Snapshot, chosen: Selection, name: str) -> tuple[list[int |
     both = np.unique(np.concatenate(cells))
     per_step = np.bincount(both // max(1, snapshot.pseudonyms), minlength=len(buckets))
     counts: list[int | None] = [int(count) for count in per_step]
-    ends = [*(day_of(day_number(day) - 1) for day in buckets[1:]), chosen.last]
-    if len(snapshot.keys_of(chosen.first, chosen.last)) < 2:
+    ends = [*(to_day(day_number(day) - 1) for day in buckets[1:]), chosen.last]
+    if len(snapshot.find_keys(chosen.first, chosen.last)) < 2:
         return counts, len(np.unique(both % max(1, snapshot.pseudonyms)))
     for number, (first, last) in enumerate(zip(buckets, ends, strict=True)):
-        if len(snapshot.keys_of(max(first, chosen.first), last)) > 1:
+        if len(snapshot.find_keys(max(first, chosen.first), last)) > 1:
             counts[number] = None
     return counts, None
 

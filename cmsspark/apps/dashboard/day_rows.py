@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from cmsspark.apps.dashboard.segment import SUMS, TABLE, part_of
+from cmsspark.apps.dashboard.segment import SUMS, TABLE, derive_part
 from cmsspark.base.errors import DataError
 from cmsspark.base.schemas import stored_table
 from cmsspark.counting.packing import Codes
@@ -46,7 +46,8 @@ class Names:
         numbers.update(zip(new, range(len(numbers), len(numbers) + len(new)), strict=True))
         for name in _DERIVATIONS.get(column, ()):
             numbers_of = self._codes[name]
-            self._derived_codes[name] += [numbers_of.setdefault(part_of(name, text), len(numbers_of)) for text in new]
+            parts = [derive_part(name, text) for text in new]
+            self._derived_codes[name] += [numbers_of.setdefault(part, len(numbers_of)) for part in parts]
         return np.fromiter(map(numbers.__getitem__, texts), np.int32, len(texts))
 
     def derived_codes(self, column: str) -> Codes:

@@ -34,7 +34,7 @@ def answer(content: Content, name: str, fmt: str, stem: str = "cmsspark") -> Res
     tables = {item.name: item for item in downloadable(content)}
     if name not in tables:
         raise InputMissing("there is no such table on this page", found=", ".join(tables) or "none")
-    rows = rows_of(tables[name])
+    rows = load_rows(tables[name])
     body = as_csv(rows) if fmt == "csv" else as_parquet(rows)
     headers = {"Content-Disposition": f'attachment; filename="{stem}-{name}.{fmt}"'}
     return Response(body, headers=headers, content_type=FORMATS[fmt])
@@ -55,7 +55,7 @@ def _downloadable(items: Sequence[Any]) -> Iterator[Table | HeatMap]:
             yield from _downloadable(table.items)
 
 
-def rows_of(table: Table | HeatMap) -> pa.Table:
+def load_rows(table: Table | HeatMap) -> pa.Table:
     """Return all rows of a table."""
     import pyarrow as pa
 
@@ -66,22 +66,15 @@ def rows_of(table: Table | HeatMap) -> pa.Table:
         return pa.table(
             {"row": [k[0] for k in keys], "column": [k[1] for k in keys], "value": [table.values[k] for k in keys]}
         )
-    return arrow_of(table)
+    return to_arrow(table)
 
 
-def arrow_of(table: Table) -> pa.Table:
+def to_arrow(table: Table) -> pa.Table:
     """Return the shown rows of a table as Arrow, with the names and types of its columns."""
     import pyarrow as pa
 
-    kinds: dict[str, Any] = {
-        "text": pa.string(),
-        "dataset": pa.string(),
-        "insert": pa.string(),
-        "share": pa.float64(),
-        "change": pa.float64(),
-        "day": pa.string(),
-        "yes": pa.bool_(),
-    }
+    kinds: dict[str, Any] = dict.fromkeys(("text", "dataset", "insert", "day"), pa.string())
+    kinds |= {"share": pa.float64(), "change": pa.float64(), "yes": pa.bool_()}
     columns = []
     for number, column in enumerate(table.columns):
         values = [_value(row[number]) for row in table.rows]
@@ -111,7 +104,8 @@ def as_csv(rows: pa.Table) -> bytes:
                 safe = [f"'{text}" if text and _FORMULA.match(text) else text for text in texts]
                 rows = rows.set_column(number, column.name, pa.array(safe, pa.string()))
     sink = io.BytesIO()
-    csv.write_csv(rows.rename_columns([_safe_name(name) for name in rows.column_names]), sink)
+    names = [f"'{name}" if _FORMULA.match(name) else name for name in rows.column_names]
+    csv.write_csv(rows.rename_columns(names), sink)
     return sink.getvalue()
 
 
@@ -144,9 +138,7 @@ def _is_in_parquet(column: pa.Table) -> bool:
 
 
 def _is_written_as_it_is(kind: Any) -> bool:
-    """Return whether Arrow's CSV writer writes values of a type as readers expect, days that Python cannot hold among
-    them.
-    """
+    """Return whether Arrow's CSV writer writes a type as readers expect, also days beyond Python's."""
     import pyarrow as pa
 
     types = pa.types
@@ -162,7 +154,3 @@ def _as_texts(rows: pa.Table, number: int) -> pa.Table:
 
     values = [None if value is None else to_text(value) for value in to_values(rows.column(number))]
     return rows.set_column(number, rows.column_names[number], pa.array(values, pa.string()))
-
-
-def _safe_name(name: str) -> str:
-    return f"'{name}" if _FORMULA.match(name) else name

@@ -32,6 +32,11 @@ def si(value: float | None, unit: str = "", digits: int = 3) -> str:
     return f"{text} {_PREFIXES[power]}{unit}".strip()
 
 
+def ratio(part: float | None, total: float | None) -> float | None:
+    """Return the share of a part; None where either is not known, or the total is nothing."""
+    return part / total if part is not None and total else None
+
+
 def shown(text: object) -> str:
     """Return a name as it is shown: control characters escaped, ``(none)`` for an empty one."""
     return readable(str(text), lines=False) if text not in (None, "") else "(none)"

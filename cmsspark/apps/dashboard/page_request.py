@@ -8,19 +8,20 @@ from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeVar
 from urllib.parse import quote, quote_plus, urlencode
 
-from cmsspark.apps.dashboard import selection, widgets
+from cmsspark.apps.dashboard import selection
 from cmsspark.apps.dashboard.query_process import QueryPool
 from cmsspark.apps.dashboard.selection import FILTERS, NO_PART, STEPS, Selection
 from cmsspark.apps.dashboard.snapshot import Snapshot
 from cmsspark.apps.dashboard.table_html import is_text
 from cmsspark.apps.dashboard.widgets import Column, Content, Control, Note, Table, shown
+from cmsspark.base.errors import CmssparkError
 from cmsspark.base.periods import spans
 from cmsspark.store.query.database import Database
 
+T = TypeVar("T")
 #: Parameters that other pages leave in an address. A page that does not use them shows the same numbers.
 _WITHOUT_HARM: Final = frozenset(
     ("from", "to", "step", "measure", "q", "name", "site", "weeks", "kind", "download", "format", "sort", "page")
@@ -59,24 +60,17 @@ class Parameters(Mapping[str, Any]):
         return [name for name, value in self._values.items() if value and name not in self._read]
 
 
-class Page(Protocol):
-    """A page: a title for the navigation, a sentence, and ``view``, which makes its content."""
-
-    title: str
-    about: str
-
-    def view(self, request: PageRequest) -> Content: ...
-
-
 @dataclass(frozen=True)
 class PageDefinition:
-    """A page as its module defines it. ``needs_use``: it shows nothing without a stored day of accesses. ``is_quick``:
-    a few such pages are made at a time and the others wait, as they all need the same processors.
+    """A page: its title in the navigation, a sentence, and ``view``, which makes its content.
+
+    ``needs_use``: it shows nothing without a stored day of accesses. ``is_quick``: a few such pages are made at a time
+    and the others wait, as they all need the same processors.
     """
 
     title: str
     about: str
-    view: Any
+    view: Callable[[PageRequest], Content]
     needs_use: bool = True
     is_quick: bool = True
 
@@ -109,19 +103,10 @@ class PageRequest:
         """The rollups, the same for the whole request. Raises NotReady (75) while the first ones are being built."""
         return self.take_snapshot()
 
-    @property
-    def widgets(self) -> ModuleType:
-        """The parts of pages, for rooms that do not import this one."""
-        return widgets
-
     @cached_property
     def chosen(self) -> Selection:
         """The period and filters. Raises UsageError (2) for wrong ones."""
         return selection.parse_selection(self.parameters, self.snapshot.days)
-
-    def selection(self) -> Selection:
-        """Return the period and filters. Raises UsageError (2) for wrong ones."""
-        return self.chosen
 
     def link(self, page: str, /, **parameters: Any) -> str:
         """Return the address of a page. Parameters that are None or empty are left out."""
@@ -171,9 +156,7 @@ class PageRequest:
         ]
 
     def sorted_by(self, table: Table, column: Column) -> str:
-        """Return the address that sorts a table by a column: numbers begin with the largest, a second time turns it
-        round.
-        """
+        """Return the address that sorts by a column: numbers from the largest, a second time the other way."""
         is_down = not is_text(column)
         if table.order.column == column.name:
             is_down = not table.order.is_descending
@@ -218,9 +201,7 @@ class PageRequest:
         return controls
 
     def unread_notes(self, content: Content) -> list[Note]:
-        """Return a note that names the parameters that the page does not use, such as a filter that its form does not
-        have.
-        """
+        """Return a note on parameters that the page does not use, such as a filter that its form lacks."""
         fields = {control.name for control in content.controls}
         unread = set(self.parameters.unread) if isinstance(self.parameters, Parameters) else set()
         # Every page with a period reads all filters, and some use only a few of them.
@@ -233,8 +214,7 @@ class PageRequest:
         return [Note(f"This page has no such choice, and the address is shown without it: {text}", "warn")]
 
     def use_notes(self, chosen: Selection) -> list[Note]:
-        """Return what a reader must know of the days of a selection: missing, partial, damaged ones, unknown filters.
-        """
+        """Return notes on a selection: days that are missing, partial or damaged, and filters without any access."""
         stored = set(self.snapshot.days)
         state = self.snapshot.state
         days = [date.fromordinal(n) for n in range(chosen.first.toordinal(), chosen.last.toordinal() + 1)]
@@ -260,3 +240,12 @@ class PageRequest:
                 text = f"No stored access has the {FILTERS[name].lower()} {shown(value)}."
                 notes.append(Note(text, "warn"))
         return notes
+
+
+def optional(notes: list[Note], subject: str, make: Callable[[], T]) -> T | None:
+    """Return a part of a page; where what it is made from cannot be read, None, and a note says so."""
+    try:
+        return make()
+    except CmssparkError as error:
+        notes.append(Note(f"{subject} cannot be read: {' '.join(error.text().split())}", "bad"))
+        return None

@@ -49,9 +49,9 @@ class QueryPool:
     """Runs people's queries over the store ``fout``. Its processes start when they are first needed."""
 
     def __init__(self, fout: str, *, memory: int = MEMORY) -> None:
-        self._start = partial(_QueryProcess, fout, memory)
-        self._idle: list[_QueryProcess] = []
-        self._busy: set[_QueryProcess] = set()
+        self._start = partial(Child, _serve, fout, memory)
+        self._idle: list[Child] = []
+        self._busy: set[Child] = set()
         self._lock = threading.Lock()
         self._turns = threading.Semaphore(AT_ONCE)
         self._waiting = threading.Semaphore(AT_ONCE + WAITING)
@@ -65,7 +65,10 @@ class QueryPool:
         if not self._waiting.acquire(blocking=False):
             raise _busy()
         try:
-            self._take_turn(is_gone)
+            end = time.monotonic() + WAIT_S
+            while not self._turns.acquire(timeout=LOOK_S):
+                if time.monotonic() > end or is_gone():
+                    raise _busy()
             try:
                 return self._run(query, is_gone)
             finally:
@@ -81,12 +84,6 @@ class QueryPool:
         for process in processes:
             process.kill()
 
-    def _take_turn(self, is_gone: Callable[[], bool]) -> None:
-        end = time.monotonic() + WAIT_S
-        while not self._turns.acquire(timeout=LOOK_S):
-            if time.monotonic() > end or is_gone():
-                raise _busy()
-
     def _run(self, query: Query, is_gone: Callable[[], bool]) -> QueryResult:
         with self._lock:
             process = self._idle.pop() if self._idle else None
@@ -95,11 +92,11 @@ class QueryPool:
         except _IdleEnded:
             return self._run_in(self._start(), query, is_gone)
 
-    def _run_in(self, process: _QueryProcess, query: Query, is_gone: Callable[[], bool]) -> QueryResult:
+    def _run_in(self, process: Child, query: Query, is_gone: Callable[[], bool]) -> QueryResult:
         with self._lock:
             self._busy.add(process)
         try:
-            return process.run(query, is_gone)
+            return _ask(process, query, is_gone)
         finally:
             with self._lock:
                 self._busy.discard(process)
@@ -117,45 +114,29 @@ class _IdleEnded(Exception):
     """The process ended because nothing was asked, just before it was asked."""
 
 
-class _QueryProcess:
-    """A process that answers one query at a time."""
-
-    def __init__(self, fout: str, memory: int) -> None:
-        self._child = Child(_serve, fout, memory)
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether it can answer a query."""
-        return self._child.is_alive
-
-    def run(self, query: Query, is_gone: Callable[[], bool]) -> QueryResult:
-        """Return the rows; ends the process where it does not answer in time or nobody waits."""
-        child = self._child
-        try:
-            child.receive(is_gone=is_gone)
-            child.pipe.send(query)
-            is_truncated, seconds, content = child.receive(time.monotonic() + query.max_seconds + _GRACE_S, is_gone)
-            return QueryResult(_table_of(content), is_truncated, seconds)
-        except TimeoutError:
-            self.kill()
-            raise NotReady(
-                f"the query took longer than {query.max_seconds:g} s",
-                next_step="ask for fewer days or columns, or for shorter texts",
-            ) from None
-        except (EOFError, BrokenPipeError, ConnectionResetError):
-            code = child.exit_code
-            if code == 0:
-                raise _IdleEnded from None
-            self.kill()
-            raise UsageError(
-                "the query needs more memory than it may use",
-                found=f"its process ended with code {code}",
-                next_step="ask for fewer rows or columns, or shorter texts",
-            ) from None
-
-    def kill(self) -> None:
-        """End the process at once."""
-        self._child.kill()
+def _ask(child: Child, query: Query, is_gone: Callable[[], bool]) -> QueryResult:
+    """Return the rows; ends the process where it does not answer in time or nobody waits."""
+    try:
+        child.receive(is_gone=is_gone)
+        child.pipe.send(query)
+        is_truncated, seconds, content = child.receive(time.monotonic() + query.max_seconds + _GRACE_S, is_gone)
+        return QueryResult(_to_table(content), is_truncated, seconds)
+    except TimeoutError:
+        child.kill()
+        raise NotReady(
+            f"the query took longer than {query.max_seconds:g} s",
+            next_step="ask for fewer days or columns, or for shorter texts",
+        ) from None
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        code = child.exit_code
+        if code == 0:
+            raise _IdleEnded from None
+        child.kill()
+        raise UsageError(
+            "the query needs more memory than it may use",
+            found=f"its process ended with code {code}",
+            next_step="ask for fewer rows or columns, or shorter texts",
+        ) from None
 
 
 def _serve(pipe: Connection, fout: str, memory: int) -> None:
@@ -212,7 +193,7 @@ def _to_bytes(table: pa.Table) -> bytes:
     return content
 
 
-def _table_of(content: bytes) -> Any:
+def _to_table(content: bytes) -> Any:
     import pyarrow as pa
 
     with pa.ipc.open_stream(content) as reader:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,7 +61,7 @@ class RollupRefresher:
         self._is_over = threading.Event()
         self._is_loaded = threading.Event()
         self._is_in_doubt = False
-        self._loads = _Loads()
+        self._next_load = 0.0
         self._thread = threading.Thread(target=self._run, name="rollups", daemon=True)
 
     def start(self) -> None:
@@ -128,7 +127,9 @@ class RollupRefresher:
         runs = {day: entry.run for day, entry in stored.items()}
         if current is not None:
             summed = {**current.state.runs, **{day: runs.get(day, "") for day in current.state.faults}}
-            if summed == runs and self._partial(stored) == dict(current.state.partial):
+            readable = (entry for entry in stored.values() if entry.fault is None)
+            partial = {entry.first_day: entry.partial_reason for entry in readable if entry.partial_reason}
+            if summed == runs and partial == dict(current.state.partial):
                 self._freshness = Freshness(clock.now_ms())
                 return
             changed = [day for day in runs.keys() | summed.keys() if runs.get(day) != summed.get(day)]
@@ -153,9 +154,11 @@ class RollupRefresher:
         progress = building.text(len(state.runs), len(state.pending))
         current = self._snapshot
         if current is None or current.state.pending:
-            if state.segments and self._loads.is_due():
-                with self._loads.timed():
-                    self._load(state)
+            if state.segments and (began := time.monotonic()) >= self._next_load:
+                self._load(state)
+                # So seldom that building goes on.
+                now = time.monotonic()
+                self._next_load = now + max(_LOAD_EVERY_S, 5 * (now - began))
             self._freshness = Freshness(clock.now_ms(), progress if self._snapshot else "", progress, is_building=True)
 
     def _load(self, state: RollupState) -> None:
@@ -170,11 +173,6 @@ class RollupRefresher:
             if exhausted := find_exhaustion(error):
                 raise exhausted from error
             raise NotReady("files of the rollups are gone", found=str(error)[:200]) from None
-
-    @staticmethod
-    def _partial(stored: dict) -> dict:  # type: ignore[type-arg]
-        readable = {day: entry for day, entry in stored.items() if entry.fault is None}
-        return {day: entry.partial_reason for day, entry in readable.items() if entry.partial_reason}
 
     def _run(self) -> None:
         while not self._is_over.is_set():
@@ -216,22 +214,3 @@ class _Building:
             duration = f"{seconds / 60:.0f} min" if seconds >= 90 else f"{max(1, seconds):.0f} s"
             remaining = f"; about {duration} left"
         return f"{done:,} of {done + pending:,} days are summed up for these pages{remaining}"
-
-
-class _Loads:
-    """Says when to load what is finished: at once, and then so seldom that building goes on."""
-
-    def __init__(self) -> None:
-        self._next = 0.0
-
-    def is_due(self) -> bool:
-        """Return whether to load now."""
-        return time.monotonic() >= self._next
-
-    @contextmanager
-    def timed(self) -> Iterator[None]:
-        """Measure a load: the next one is due after five times its time."""
-        began = time.monotonic()
-        yield
-        now = time.monotonic()
-        self._next = now + max(_LOAD_EVERY_S, 5 * (now - began))

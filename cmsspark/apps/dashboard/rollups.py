@@ -98,7 +98,7 @@ class Rollups:
         partial = {day: entry.partial_reason for day, entry in days.items() if entry.partial_reason}
         streams = {day: interval.streams for day, interval in days.items()}
         groups = {name: [days[day] for day in members] for name, members in plan_segments(sorted(days)).items()}
-        segments = {name: self._existing(self._folder_of(name, members), members) for name, members in groups.items()}
+        segments = {name: self._existing(self._name_folder(name, members), members) for name, members in groups.items()}
         missing = [name for name, segment in segments.items() if segment is None]
         while missing:
             pending = frozenset(entry.first_day for name in missing for entry in groups[name])
@@ -138,7 +138,7 @@ class Rollups:
         intervals = self._database.stored(TABLE)
         return {entry.interval: entry for entry in intervals if isinstance(entry.interval, date)}
 
-    def _folder_of(self, name: str, days: Sequence[StoredInterval]) -> Path:
+    def _name_folder(self, name: str, days: Sequence[StoredInterval]) -> Path:
         """Return the folder of a segment, whose name has a digest of its days and runs."""
         runs = json.dumps([[str(entry.interval), entry.run] for entry in days])
         return self.folder / f"{name}.{hashlib.sha256(runs.encode()).hexdigest()[:_DIGEST]}"
@@ -147,7 +147,7 @@ class Rollups:
         """Build a segment, or return it where it is there; without the days that cannot be read."""
         if not days:
             return None
-        folder = self._folder_of(name, days)
+        folder = self._name_folder(name, days)
         if segment := self._existing(folder, days):
             return segment
         self._log(f"rollups of {name}: {pluralize(len(days), 'day')}")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -22,8 +22,13 @@ from cmsspark.store.day_states import NO_RESULT, Cell, table
 from cmsspark.store.job_index import JOBS
 from cmsspark.store.run_history import Published, Run
 
-#: Manifests are kept, as a run never changes.
-_KEPT: Final = 4_000
+#: Runs that are kept, as they never change.
+_MOST_RUNS: Final = 4_000
+#: What pages show of a manifest.
+_SHOWN: Final[tuple[str, ...]] = (
+    *("reconciliation", "drift", "warnings", "missing_streams", "tables"),
+    *("dumps", "versions", "period", "damaged"),
+)
 
 
 @dataclass(frozen=True)
@@ -43,59 +48,29 @@ class RunIndex:
     skipped: Mapping[tuple[date, str], str] = field(default_factory=dict)
 
 
-class _Manifests:
-    """The current run of each day of each job, each manifest read once."""
-
-    def __init__(self) -> None:
-        self._runs: dict[tuple[str, str, str, str], Run | str] = {}
-        self._lock = threading.Lock()
-
-    def read(self, store: str, job: str, day: date) -> Run | str | None:
-        """Return the run, a text where it is damaged, None where there is none."""
-        folder = Path(local_path(join(store, job, day.isoformat())))
-        try:
-            name = str(json.loads((folder / "CURRENT").read_bytes())["run"])
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, KeyError, TypeError):
-            return f"{job} of {day}: CURRENT is damaged"
-        key = (store, job, day.isoformat(), name)
-        with self._lock:
-            if key in self._runs:
-                return self._runs[key]
-        run = _of_manifest(folder, name, store, f"{job} of {day}")
-        with self._lock:
-            if len(self._runs) >= _KEPT:
-                self._runs.clear()
-            if isinstance(run, Run):
-                self._runs[key] = run
-        return run
-
-
-_MANIFESTS: Final = _Manifests()
-
-
-def _of_manifest(folder: Path, name: str, store: str, label: str) -> Run | str:
-    if name in ("", ".", "..") or "/" in name:
-        return f"{label}: CURRENT names no run"
+def _read_current(store: str, job: str, day: date) -> Run | str | None:
+    """Return the current run of a day, a text where it is damaged, None where there is none."""
+    folder = Path(local_path(join(store, job, day.isoformat())))
     try:
-        manifest = Manifest.from_dict(json.loads((folder / "runs" / name / "manifest.json").read_bytes()))
-        run = from_manifest(manifest, store)
-        shown = (
-            "reconciliation",
-            "drift",
-            "warnings",
-            "missing_streams",
-            "tables",
-            "dumps",
-            "versions",
-            "period",
-            "damaged",
-        )
-        details = {key: manifest.document[key] for key in shown if key in manifest.document}
-        return replace(run, details=Manifest.from_dict(details), stored_run=name)
+        name = str(json.loads((folder / "CURRENT").read_bytes())["run"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError):
+        return f"{job} of {day}: CURRENT is damaged"
+    if name in ("", ".", "..") or "/" in name:
+        return f"{job} of {day}: CURRENT names no run"
+    try:
+        return _load_run(folder, name, store)
     except (OSError, ValueError, AttributeError) as error:
-        return f"{label}: the manifest of run {name} cannot be read ({type(error).__name__})"
+        return f"{job} of {day}: the manifest of run {name} cannot be read ({type(error).__name__})"
+
+
+@lru_cache(_MOST_RUNS)
+def _load_run(folder: Path, name: str, store: str) -> Run:
+    """Return a run by its manifest, which never changes."""
+    manifest = Manifest.from_dict(json.loads((folder / "runs" / name / "manifest.json").read_bytes()))
+    details = {key: manifest.document[key] for key in _SHOWN if key in manifest.document}
+    return replace(from_manifest(manifest, store), details=Manifest.from_dict(details), stored_run=name)
 
 
 def read_index(
@@ -108,7 +83,7 @@ def read_index(
     names = {run.stored_run for run in runs}
     for job in stored_jobs(store):
         for day in days:
-            run = _MANIFESTS.read(store, job, day)
+            run = _read_current(store, job, day)
             if isinstance(run, str):
                 notes.append(run)
             elif run is not None:

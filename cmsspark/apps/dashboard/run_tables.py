@@ -6,7 +6,7 @@ import re
 from datetime import date
 from typing import Any, Final
 
-from cmsspark.apps.dashboard.downloads import arrow_of
+from cmsspark.apps.dashboard.downloads import to_arrow
 from cmsspark.apps.dashboard.run_index import RunIndex
 from cmsspark.apps.dashboard.widgets import Column, Table
 from cmsspark.pages.day_report import BINS, counts
@@ -41,17 +41,11 @@ def reconciliation(index: RunIndex) -> Table:
                 details.append((day.isoformat(), stream, *bin_values(bins)))
 
     def every_bin() -> Any:
-        return arrow_of(Table("reconciliation", bin_columns(Column("day", "Day")), details, ""))
+        return to_arrow(Table("reconciliation", bin_columns(Column("day", "Day")), details, ""))
 
-    return Table(
-        "reconciliation",
-        columns,
-        rows,
-        "Records of each stream and day; the downloads have every bin",
-        every_bin,
-        limit=SHOWN,
-        empty="No run of this period has a reconciliation.",
-    )
+    caption = "Records of each stream and day; the downloads have every bin"
+    empty = "No run of this period has a reconciliation."
+    return Table("reconciliation", columns, rows, caption, every_bin, limit=SHOWN, empty=empty)
 
 
 def bin_columns(*first: Column) -> list[Column]:
@@ -83,25 +77,12 @@ def publishing(index: RunIndex) -> Table:
         Column("refused", "Refused", "count"), Column("at_ms", "At", "instant"), Column("run", "Run"),
     )  # fmt: skip
     rows = [
-        (
-            item.day.isoformat(),
-            item.table,
-            without_paths(item.destination),
-            item.confirmed,
-            item.waiting,
-            item.refused,
-            item.at_ms,
-            item.stored_run,
-        )
+        (item.day.isoformat(), item.table, without_paths(item.destination), item.confirmed, item.waiting,
+         item.refused, item.at_ms, item.stored_run)
         for item in sorted(index.published, key=lambda item: (item.day, item.at_ms), reverse=True)
-    ]
-    return Table(
-        "publishing",
-        columns,
-        rows,
-        "Documents by day and table",
-        empty="Nothing of this period was published: cmsspark publish --date DAY",
-    )
+    ]  # fmt: skip
+    empty = "Nothing of this period was published: cmsspark publish --date DAY"
+    return Table("publishing", columns, rows, "Documents by day and table", empty=empty)
 
 
 def drift(index: RunIndex) -> Table:

@@ -16,9 +16,7 @@ _SUGGESTIONS: Final = 15
 
 
 def matching(names: list[str], text: str) -> list[int]:
-    """Return the positions of names that contain every word of a text, whatever its case; ``*`` and ``?`` make a
-    pattern.
-    """
+    """Return the positions of names with every word of a text in any case; ``*`` and ``?`` match any."""
     words = text.lower().split()
     if not words:
         return list(range(len(names)))

@@ -11,7 +11,6 @@ import hashlib
 import hmac
 import ipaddress
 import re
-import secrets
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
@@ -90,11 +89,6 @@ class Guard:
     def is_cookie(self, text: str) -> bool:
         """Return whether a cookie's value is the right one; takes the same time for every wrong one."""
         return self.token is None or hmac.compare_digest(text.encode(), self.cookie_value.encode())
-
-
-def new_token() -> str:
-    """Return a token that nobody guesses."""
-    return secrets.token_urlsafe(24)
 
 
 def _host_name(header: str) -> str:

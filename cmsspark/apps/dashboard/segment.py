@@ -155,23 +155,8 @@ def reading_rollups() -> Iterator[None]:
         ) from error
 
 
-def bytes_of_sets(user_count: int) -> int:
-    """Return the bytes of a set of so many users."""
-    return max(1, -(-user_count // 64)) * 8
-
-
-def derived_sql(column: str) -> str:
-    """Return the SQL expression of a derived column; an empty text where the name has no such part."""
-    if column == "campaign":
-        return f"split_part({derived_sql('processing_name')}, '-', 1)"
-    rule = DERIVED[column]
-    return f"split_part({rule.source}, '{rule.separator}', {rule.part + 1})"
-
-
-def part_of(column: str, text: str) -> str:
+def derive_part(column: str, text: str) -> str:
     """Return a derived column of a name; an empty text where the name has no such part."""
-    if column == "campaign":
-        return part_of("processing_name", text).partition("-")[0]
     return DERIVED[column].derive(text) or ""
 
 

@@ -81,7 +81,8 @@ def _write_days(collected: Days, writer: SegmentWriter) -> None:
     lists = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(np.concatenate(users)))
     writer.write("cube_users", [{**_joined(keys), "users": lists}])
     names = collected.names.texts("user")
-    width = segment.bytes_of_sets(len(names))
+    # Sets are of 64-bit words.
+    width = max(1, -(-len(names) // 64)) * 8
     for name, of_days in collected.sets.items():
         bits = np.concatenate([np.pad(bits, ((0, 0), (0, width - bits.shape[1]))) for _, bits in of_days])
         sets = pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), len(bits), [None, pa.py_buffer(bits)])
@@ -123,7 +124,7 @@ class _Datasets:
         }
         batches = self._at_sites.batches(self._sites)
         writer.write("site_datasets", ({"site_name": self._sites[rows["place"]], **rows} for rows in batches))
-        writer.write_names()
+        writer.write(Path(segment.NAMES_FILE).stem, [{"name": writer.texts["dataset_name"]}])
         self._write_sums(groups)
         self._write_people()
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from cmsspark.apps.dashboard.day_rows import Names
-from cmsspark.apps.dashboard.segment import NAMES_FILE, NULL, SUMS, About, write_mapped
+from cmsspark.apps.dashboard.segment import NULL, SUMS, About, write_mapped
 from cmsspark.counting.packing import Codes
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _LOOKUP_COMPRESSION: Final = "lz4_raw"
 
 
 class SegmentWriter:
-    """Writes files of a folder. ``totals``: the sum of each additive column, whose types depend on it."""
+    """Writes files of a folder. ``totals``: sums of the additive columns, which decide their types."""
 
     def __init__(self, folder: Path, names: Names, totals: Mapping[str, int]) -> None:
         import pyarrow as pa
@@ -38,9 +38,9 @@ class SegmentWriter:
         self._folder = folder
         columns = ("stream", "site_name", "app", "site_tier", "data_tier", "campaign")
         self._names = names
-        self._texts = {name: pa.array(names.texts(name), pa.string()) for name in columns}
+        self.texts = {name: pa.array(names.texts(name), pa.string()) for name in columns}
         #: Of datasets rows have the place in the order of names.
-        self._texts["dataset_name"] = pa.array(sorted(names.texts("dataset_name")), pa.string())
+        self.texts["dataset_name"] = pa.array(sorted(names.texts("dataset_name")), pa.string())
         self._kinds = {
             # Files have no larger integers.
             name: pa.int64() if totals[name] < 1 << 63 else pa.decimal128(38, 0)
@@ -59,7 +59,7 @@ class SegmentWriter:
             for begin in range(0, max(1, count), group):
                 table = self._table({column: values[begin : begin + group] for column, values in rows.items()})
                 if writer is None:
-                    coded = [column for column in table.column_names if column in (*self._texts, *_CODED)]
+                    coded = [column for column in table.column_names if column in (*self.texts, *_CODED)]
                     path = self._folder / f"{name}.parquet"
                     writer = pq.ParquetWriter(
                         path, table.schema, compression=codec, use_dictionary=coded, store_schema=False
@@ -88,10 +88,6 @@ class SegmentWriter:
         streams, tiers = (sorted(self._names.texts(column)) for column in ("stream", "site_tier"))
         write_mapped(self._folder / name, columns, About(streams, tiers, **about))
 
-    def write_names(self) -> None:
-        """Write the names of datasets."""
-        self.write(Path(NAMES_FILE).stem, [{"name": self._texts["dataset_name"]}])
-
     def with_nulls(self, rows: Mapping[str, Any], name: str) -> Any:
         """Return an additive column with ``NULL`` where it is null, in 32 bits where these are enough."""
         values = np.where(rows["has"] >> SUMS.index(name) & 1, rows[name], NULL)
@@ -110,8 +106,8 @@ class SegmentWriter:
                 columns[name] = _numbers(values, is_null, self._kinds[name])
             elif name in ("day", "last_day"):
                 columns[name] = pa.array(values.astype(np.int32)).cast(pa.date32())
-            elif name in self._texts:
-                columns[name] = _coded(values, self._texts[name])
+            elif name in self.texts:
+                columns[name] = _coded(values, self.texts[name])
             elif name not in ("has", "place", "part"):
                 columns[name] = values
         return pa.table(columns)

@@ -60,9 +60,7 @@ class Selection:
 
     @property
     def streams_of_users(self) -> tuple[str, ...]:
-        """The streams whose users are counted: those of accesses that it has, or those of jobs where it has no other.
-        Users of jobs are others.
-        """
+        """The streams whose users are counted: those of accesses, or those of jobs where there are no others."""
         streams = self.values("stream")
         return (
             streams
@@ -85,21 +83,21 @@ class Selection:
         """Return the values that a column is filtered to; none for all."""
         return tuple(value for name, value in self.filters if name == column)
 
-    def bucket_of(self, day: date) -> date:
+    def find_bucket(self, day: date) -> date:
         """Return the first day of the day's step."""
         if self.step == "week":
             return day - timedelta(days=day.isoweekday() - 1)
         return day.replace(day=1) if self.step == "month" else day
 
-    def days_of(self, bucket: date) -> list[date]:
+    def list_days(self, bucket: date) -> list[date]:
         """Return all days of the step that begins on ``bucket``, also those outside of the period."""
         days = [bucket + timedelta(days=number) for number in range({"day": 1, "week": 7, "month": 31}[self.step])]
-        return [day for day in days if self.bucket_of(day) == bucket]
+        return [day for day in days if self.find_bucket(day) == bucket]
 
     def buckets(self) -> list[date]:
         """Return the first days of all steps of the period, in order."""
         count = (self.last - self.first).days + 1
-        return sorted({self.bucket_of(self.first + timedelta(days=number)) for number in range(count)})
+        return sorted({self.find_bucket(self.first + timedelta(days=number)) for number in range(count)})
 
 
 def text_parameter(parameters: Mapping[str, str], name: str, default: str = "") -> str:

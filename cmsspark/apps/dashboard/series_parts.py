@@ -7,14 +7,15 @@ from datetime import date
 from typing import TYPE_CHECKING, Final
 
 from cmsspark.apps.dashboard.selection import NO_PART, STEPS, Selection, choice_parameter
-from cmsspark.apps.dashboard.use import MEASURES, OF_JOBS, OTHER, Series
+from cmsspark.apps.dashboard.use import MEASURES, OF_JOBS, Series
 from cmsspark.apps.dashboard.widgets import Chart, Column, Control, Kind, Note, Table, shown
 
 if TYPE_CHECKING:
     from cmsspark.apps.dashboard.page_request import PageRequest
     from cmsspark.apps.dashboard.snapshot import Snapshot
 
-_KINDS: Final[Mapping[str, Kind]] = {
+#: Measure → how its values are shown.
+KINDS: Final[Mapping[str, Kind]] = {
     "nacc": "count", "users": "count", "job_count": "count", "read_bytes": "bytes", "job_read_bytes": "bytes",
     "cpu_ms": "ms",
 }  # fmt: skip
@@ -44,9 +45,9 @@ def make_chart(name: str, series: Series, measure: str, chosen: Selection, by: s
         note = f"{note} One person can be in several groups and steps: these numbers do not add up.".strip()
     columns = [Column(chosen.step, STEPS[chosen.step][1].capitalize(), "text"), _PARTIAL]
     columns += [
-        Column(measure, "All", _KINDS[measure])
+        Column(measure, "All", KINDS[measure])
         if by == "all"
-        else Column(f"{measure}_{group or NO_PART}", shown(group), _KINDS[measure])
+        else Column(f"{measure}_{group or NO_PART}", shown(group), KINDS[measure])
         for group in values
     ]
     rows = [
@@ -101,6 +102,3 @@ def measure_controls(request: PageRequest, measure: str, group: str, groups: Map
     measures = list_measures(request.snapshot)
     by = [*((name, label) for name, label in groups.items()), ("none", "nothing")]
     return [Control("measure", "Measure", measure, measures), Control("by", "Group by", group, by)]
-
-
-__all__ = ["OTHER", "choose_measure", "label_bucket", "list_measures", "make_chart", "measure_controls"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import socket
 import threading
 import time
@@ -91,8 +92,10 @@ def open_server(store: str, state_dir: Path, cache_dir: Path, options: Options, 
     token = options.token
     has_own_token = token is None and not security.is_loopback(options.host)
     if has_own_token:
-        token = security.new_token()
-    guard = Guard(token, frozenset({*options.names, options.host, *_own_names(token)}), port)
+        token = secrets.token_urlsafe(24)
+    # Those of this host are for a server that others reach.
+    own_names = () if token is None else (socket.gethostname(), socket.getfqdn())
+    guard = Guard(token, frozenset({*options.names, options.host, *own_names}), port)
     # Pages and people's queries see no table with a row for each person; the rollups read the days of partials.
     database = Database(store, is_private=False, memory="250MB", threads=2, max_age_s=2)
     # The store is there now: where it is gone later, pages say so, whichever was opened before.
@@ -141,11 +144,6 @@ def _end_soon(is_ended: threading.Lock, echo: Callable[[str], None]) -> None:
     if is_ended.acquire(blocking=False):
         echo("ended")
     os._exit(0)
-
-
-def _own_names(token: str | None) -> set[str]:
-    """Names of this host, for a server that others reach."""
-    return {socket.gethostname(), socket.getfqdn()} if token is not None else set()
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -7,6 +7,7 @@ from typing import Any, Final
 from cmsspark.apps.dashboard.page_request import PageRequest
 from cmsspark.apps.dashboard.selection import Selection
 from cmsspark.apps.dashboard.widgets import Cell, Column, HeatMap, Section, Table, shown
+from cmsspark.pages.charts import rank_names
 
 #: Sites of the matrix on each side, those with the most accesses.
 _SITES: Final = 15
@@ -21,7 +22,7 @@ def matrix_sections(request: PageRequest, chosen: Selection) -> list[Section]:
     if not rows:
         return []
     values = {(shown(reader), shown(source)): accesses for reader, source, accesses, _ in rows}
-    readers, sources = (_largest(values, side) for side in (0, 1))
+    readers, sources = (rank_names(values, side)[:_SITES] for side in (0, 1))
     values = {pair: count for pair, count in values.items() if pair[0] in readers and pair[1] in sources}
     links = {shown(site): request.site_link(site) for row in rows for site in row[:2]}
     caption = "Accesses by site of the reader (rows) and of the source (columns), the most used"
@@ -70,13 +71,6 @@ def _pairs(
 
 def _cell(request: PageRequest, site: str | None) -> Any:
     return "not named in the log" if site is None else Cell(shown(site), request.site_link(site))
-
-
-def _largest(values: dict[tuple[str, str], int], side: int) -> list[str]:
-    totals: dict[str, int] = {}
-    for pair, accesses in values.items():
-        totals[pair[side]] = totals.get(pair[side], 0) + accesses
-    return sorted(totals, key=lambda site: (-totals[site], site))[:_SITES]
 
 
 def _table(rows: list[tuple[Any, ...]]) -> Any:

@@ -60,9 +60,7 @@ def age_figures(site_ages: list[Age]) -> list[Figure]:
 
 
 def cache_figure(database: Database, site: str) -> Figure | None:
-    """Return the smallest compared cache that misses no more than ``TARGET`` of the bytes at a site; None where no
-    comparison of the site is stored.
-    """
+    """Return the smallest compared cache that misses at most ``TARGET``; None where none is stored."""
     rows = database.query(
         "SELECT period, policy, capacity_bytes, missed_bytes / requested_bytes AS missed FROM cache_comparison "
         "WHERE site_name = ? AND requested_bytes > 0 QUALIFY last_day = max(last_day) OVER () "

@@ -13,7 +13,7 @@ from cmsspark.apps.dashboard.dataset_ranking import datasets
 from cmsspark.apps.dashboard.segment import SUMS
 from cmsspark.apps.dashboard.selection import Selection
 from cmsspark.apps.dashboard.snapshot import Snapshot, day_number
-from cmsspark.apps.dashboard.use import codes_of_users
+from cmsspark.apps.dashboard.use import codes_of_users, integer
 from cmsspark.store.query.database import Database
 
 _SUMS: Final = ", ".join(f"sum({name}) AS {name}" for name in SUMS)
@@ -32,8 +32,8 @@ def all_sites(snapshot: Snapshot, chosen: Selection) -> list[tuple[Any, ...]]:
             f"SELECT site_name::VARCHAR, {_SUMS} FROM site_totals WHERE {where} GROUP BY 1 {_LARGEST}",
             parameters,
         )
-        users = _users(snapshot, chosen)
-        return [(row[0], *map(_integer, row[1:]), users.get(row[0], 0)) for row in rows]
+        users = count_users(snapshot, chosen)
+        return [(row[0], *map(integer, row[1:]), users.get(row[0], 0)) for row in rows]
 
     return snapshot.cached(("all_sites", chosen), make)
 
@@ -151,8 +151,7 @@ def window(snapshot: Snapshot, weeks: int) -> tuple[date, date]:
 def _read_lately(
     snapshot: Snapshot, site: str, weeks: int, names: Sequence[str]
 ) -> tuple[set[str], dict[str, tuple[int, int]]]:
-    """Return the datasets that were read at the site in the window; and the accesses and jobs of these names elsewhere.
-    """
+    """Return the datasets read at the site in the window, and the accesses and jobs of ``names`` elsewhere."""
 
     first, last = window(snapshot, weeks)
     read = {name for name, day in last_days(snapshot, site).items() if day >= first}
@@ -163,24 +162,17 @@ def _read_lately(
 
 def _uses(snapshot: Snapshot, first: date, last: date) -> dict[str, tuple[int, int]]:
     """Accesses and jobs of each dataset."""
-    uses: dict[str, tuple[int, int]] = {}
-    accesses, jobs = (datasets(snapshot, Selection(first, last), name) for name in ("nacc", "job_count"))
-    for name, count in zip(accesses.names(), accesses.counts, strict=True):
-        uses[name] = (count or 0, 0)
-    for name, count in zip(jobs.names(), jobs.counts, strict=True):
-        uses[name] = (uses.get(name, (0, 0))[0], count or 0)
-    return uses
+    rankings = (datasets(snapshot, Selection(first, last), name) for name in ("nacc", "job_count"))
+    accesses, jobs = (dict(zip(ranking.names(), ranking.counts, strict=True)) for ranking in rankings)
+    return {name: (accesses.get(name) or 0, jobs.get(name) or 0) for name in accesses | jobs}
 
 
-def users_of_site(snapshot: Snapshot, chosen: Selection, site: str) -> int | None:
-    """Return the distinct users of one site over the period; None where its days have two pseudonym keys."""
-    return _users(snapshot, chosen).get(site, 0)
+def count_users(snapshot: Snapshot, chosen: Selection) -> dict[str, int | None]:
+    """Return the distinct users of each site over the period; None where its days have two pseudonym keys."""
 
-
-def _users(snapshot: Snapshot, chosen: Selection) -> dict[str, int | None]:
     def make() -> dict[str, int | None]:
         names = snapshot.names["site_name"]
-        if len(snapshot.keys_of(chosen.first, chosen.last)) > 1:
+        if len(snapshot.find_keys(chosen.first, chosen.last)) > 1:
             return dict.fromkeys(names)
         counter = user_sets.DistinctCounter(max(1, len(names)), snapshot.pseudonyms)
         codes = {"stream": codes_of_users(snapshot, chosen)["stream"]}
@@ -190,7 +182,3 @@ def _users(snapshot: Snapshot, chosen: Selection) -> dict[str, int | None]:
         return {name: int(count) for name, count in zip(names, counter.counts(), strict=False)}
 
     return snapshot.cached(("users_of_sites", chosen), make)
-
-
-def _integer(value: Any) -> int | None:
-    return None if value is None else int(value)

@@ -41,7 +41,7 @@ def day_number(day: date) -> int:
     return (day - _EPOCH).days
 
 
-def day_of(number: int) -> date:
+def to_day(number: int) -> date:
     """Return the day of a number of days since 1970."""
     return _EPOCH + timedelta(days=int(number))
 
@@ -134,23 +134,23 @@ class Snapshot:
         return names.index(value) if value in names else -1
 
     def lists(self) -> list[UserTable]:
-        """Return the users of each day, stream, site tier, data tier and campaign, loaded when they are first needed.
-        """
+        """Return the users of each day, stream, tiers and campaign, loaded when first needed."""
+        import pyarrow.parquet as pq
+
         with self._lock, reading_rollups():
             if self._lists is None:
                 ids = [table.global_ids for table in self.user_tables["tier_users"]]
                 columns = ("day", "stream", "site_tier", "data_tier", "campaign")
+                files = [segment.file("cube_users") for segment in self.segments]
+                # One at a time: those of a year are large.
+                tables = (pq.read_table(file, columns=[*columns, "users"], partitioning=None) for file in files)
                 self._lists = [
-                    user_sets.of_lists(rows, _codes(rows, self.names), user_ids)
-                    for user_ids, rows in zip(
-                        ids,
-                        (_read(self.con, segment.file("cube_users"), (*columns, "users")) for segment in self.segments),
-                        strict=True,
-                    )
+                    user_sets.from_lists(rows, _codes(rows, self.names), user_ids)
+                    for user_ids, rows in zip(ids, tables, strict=True)
                 ]
             return self._lists
 
-    def keys_of(self, first: date, last: date) -> set[str]:
+    def find_keys(self, first: date, last: date) -> set[str]:
         """Return the ids of the pseudonym keys of the days of a period: users of two keys cannot be told apart."""
         return {key for key, days in self.days_of_keys.items() if any(first <= day <= last for day in days)}
 
@@ -232,6 +232,8 @@ def _sum_columns(con: duckdb.DuckDBPyConnection, segments: Sequence[Segment], na
 def _load_users(
     con: duckdb.DuckDBPyConnection, segments: Sequence[Segment], names: Mapping[str, list[str]]
 ) -> tuple[int, dict[str, list[UserTable]]]:
+    import pyarrow.parquet as pq
+
     numbers: dict[str, int] = {}
     tables: dict[str, list[UserTable]] = {name: [] for name in BIT_FILES}
     for segment in segments:
@@ -239,15 +241,9 @@ def _load_users(
         user_keys = con.execute(sql, [segment.file("users")]).fetchall()
         ids = np.fromiter((numbers.setdefault(row[0], len(numbers)) for row in user_keys), np.int64, len(user_keys))
         for name, keys in BIT_FILES.items():
-            rows = _read(con, segment.file(name), (*keys, "users"))
-            tables[name].append(user_sets.of_bits(rows, _codes(rows, names), ids))
+            rows = pq.read_table(segment.file(name), columns=[*keys, "users"], partitioning=None)
+            tables[name].append(user_sets.from_bits(rows, _codes(rows, names), ids))
     return len(numbers), tables
-
-
-def _read(con: duckdb.DuckDBPyConnection, path: str, columns: Sequence[str]) -> pa.Table:
-    import pyarrow.parquet as pq
-
-    return pq.read_table(path, columns=list(columns), partitioning=None)
 
 
 def _codes(rows: pa.Table, names: Mapping[str, list[str]]) -> dict[str, user_sets.Codes]:

@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 from cmsspark.apps.dashboard.run_measures import RunView, by_role
 from cmsspark.apps.dashboard.table_order import without_noughts
-from cmsspark.apps.dashboard.widgets import Chart, Column, Figure, Figures, Table, si
+from cmsspark.apps.dashboard.widgets import Chart, Column, Figure, Figures, Table, ratio, si
 from cmsspark.store.process_samples import ProcessSample
 from cmsspark.store.run_metrics import ExecutorEntry, RunMetrics, StageEntry
 
@@ -30,6 +30,11 @@ AREAS: Final[Mapping[str, str]] = {
     "ProcessTreeJVMRSSMemory": "resident: JVM", "ProcessTreePythonRSSMemory": "resident: Python",
     "ProcessTreeOtherRSSMemory": "resident: other",
 }  # fmt: skip
+#: What a sample has of memory.
+_MEMORY: Final = {
+    "JVM of the driver": "driver_jvm_rss", "Python of the driver": "driver_python_rss",
+    "Python workers": "workers_rss", "used heap": "heap_bytes",
+}  # fmt: skip
 _X: Final = "Seconds since the run began"
 #: Time of tasks → its label. The rest of a task's time is scheduling and waiting.
 _TIMES: Final[Mapping[str, str]] = {
@@ -41,12 +46,13 @@ _TIMES: Final[Mapping[str, str]] = {
 
 def figures(view: RunView) -> Figures:
     """Return the run in some numbers."""
-    shown = []
     run, watched = view.measured, view.watched
     began = run.began_ms if run else watched.start_ms if watched else 0
     ended = (run.ended_ms if run else None) or (watched.end_ms if watched else None)
-    shown.append(Figure("State", (run.state if run else watched.status if watched else "") or "?"))
-    shown.append(Figure("Seconds", "–" if ended is None else f"{(ended - began) / 1000:,.1f}"))
+    shown = [
+        Figure("State", (run.state if run else watched.status if watched else "") or "?"),
+        Figure("Seconds", "–" if ended is None else f"{(ended - began) / 1000:,.1f}"),
+    ]
     if run is not None:
         totals = run.totals
         unwell = {"failed": totals.failed_tasks, "killed": totals.killed_tasks}
@@ -85,34 +91,26 @@ def memory_areas(run: RunMetrics) -> Chart:
 def memory_over_time(run: RunMetrics) -> Chart:
     """Return the processes of this host over time, as the measurement saw them."""
     looks = _thinned(run.samples, lambda entry: (entry.driver_jvm_rss or 0) + (entry.driver_python_rss or 0))
-    labels = [f"{(entry.at_ms - run.began_ms) / 1000:.0f}" for entry in looks]
-    columns = {
-        "JVM of the driver": [entry.driver_jvm_rss for entry in looks],
-        "Python of the driver": [entry.driver_python_rss for entry in looks],
-        "Python workers": [entry.workers_rss for entry in looks],
-        "used heap": [entry.heap_bytes for entry in looks],
-    }
+    columns = {name: [getattr(entry, measure) for entry in looks] for name, measure in _MEMORY.items()}
     series = {name: values for name, values in columns.items() if any(value is not None for value in values)}
-    return _timed("memory_over_time", "Memory over time", labels, series, "line", "bytes", "B")
+    times = [entry.at_ms for entry in looks]
+    return _timed("memory_over_time", "Memory over time", _labels(times, run.began_ms), series, "line", "bytes", "B")
 
 
 def active_tasks(run: RunMetrics) -> Chart:
-    """Running tasks over time."""
-    looks = _thinned(
-        [entry for entry in run.samples if entry.active_tasks is not None], lambda entry: entry.active_tasks or 0
-    )
-    labels = [f"{(entry.at_ms - run.began_ms) / 1000:.0f}" for entry in looks]
-    return _timed(
-        "active_tasks", "Active tasks", labels, {"tasks": [entry.active_tasks for entry in looks]}, "line", "count"
-    )
+    """Return the running tasks over time."""
+    counted = [entry for entry in run.samples if entry.active_tasks is not None]
+    looks = _thinned(counted, lambda entry: entry.active_tasks or 0)
+    series = {"tasks": [entry.active_tasks for entry in looks]}
+    times = [entry.at_ms for entry in looks]
+    return _timed("active_tasks", "Active tasks", _labels(times, run.began_ms), series, "line", "count")
 
 
 def roles_over_time(view: RunView, measure: str) -> Chart:
-    """Resident memory, or CPU in percent of one core, by role."""
+    """Return resident memory, or CPU in percent of one core, by role."""
     times, sums = by_role(view.samples, measure)
     numbers = _find_largest(times, [sum(values) for values in zip(*sums.values(), strict=True)] if sums else [])
-    began = view.watched.start_ms if view.watched else 0
-    labels = [f"{(times[number] - began) / 1000:.0f}" for number in numbers]
+    labels = _labels([times[number] for number in numbers], view.watched.start_ms if view.watched else 0)
     series = {role: [round(values[number], 1) for number in numbers] for role, values in sorted(sums.items())}
     if measure == "rss_bytes":
         return _timed("roles", "Resident memory by role", labels, series, "stack", "bytes", "B")
@@ -127,8 +125,7 @@ def top_processes(view: RunView) -> Chart:
     names = sorted(result, key=lambda name: -max(result[name].values()))[:_LINES]
     times = sorted({time for name in names for time in result[name]})
     numbers = _find_largest(times, [max(result[name].get(time, 0) for name in names) for time in times])
-    began = view.watched.start_ms if view.watched else 0
-    labels = [f"{(times[number] - began) / 1000:.0f}" for number in numbers]
+    labels = _labels([times[number] for number in numbers], view.watched.start_ms if view.watched else 0)
     series = {name: [result[name].get(times[number]) for number in numbers] for name in names}
     return _timed("top_processes", "Resident memory of the largest processes", labels, series, "line", "bytes", "B")
 
@@ -146,7 +143,7 @@ def executors(run: RunMetrics) -> Table:
     rows = [
         (
             entry.executor, entry.host, entry.cores, entry.totals.tasks, entry.totals.failed_tasks,
-            entry.totals.gc_ms / entry.totals.run_ms if entry.totals.run_ms else None, entry.peaks.get("JVMHeapMemory"),
+            ratio(entry.totals.gc_ms, entry.totals.run_ms), entry.peaks.get("JVMHeapMemory"),
             entry.heap_max_bytes, entry.peaks.get("ProcessTreeJVMRSSMemory"),
             entry.peaks.get("ProcessTreePythonRSSMemory"), entry.totals.input_bytes,
             entry.totals.shuffle_write_bytes, entry.totals.disk_spilled_bytes, entry.reason or "",
@@ -160,20 +157,14 @@ def executors(run: RunMetrics) -> Table:
 def time_components(run: RunMetrics) -> Table:
     """Return what the time of tasks was spent on; CPU of tasks and of all processes apart."""
     total = run.totals.task_ms or run.totals.run_ms
-    rows: list[tuple[str, float, float | None]] = [("all tasks", total / 1000, 1.0 if total else None)]
-    for name, label in _TIMES.items():
-        if value := getattr(run.totals, name):
-            rows.append((label, value / 1000, value / total if total else None))
-    if run.cpu_ms is not None:
-        rows.append(("CPU of all processes of this host", run.cpu_ms / 1000, run.cpu_ms / total if total else None))
+    times = {"all tasks": total}
+    times |= {label: value for name, label in _TIMES.items() if (value := getattr(run.totals, name))}
+    times |= {} if run.cpu_ms is None else {"CPU of all processes of this host": run.cpu_ms}
+    rows = [(label, round(value / 1000, 1), ratio(value, total)) for label, value in times.items()]
     columns = (
-        Column("part", "Part"),
-        Column("seconds", "Seconds", "count"),
-        Column("share", "Of the time of tasks", "share"),
-    )
-    return Table(
-        "times", columns, [(name, round(seconds, 1), share) for name, seconds, share in rows], "Time components", bars=1
-    )
+        Column("part", "Part"), Column("seconds", "Seconds", "count"), Column("share", "Of the time of tasks", "share")
+    )  # fmt: skip
+    return Table("times", columns, rows, "Time components", bars=1)
 
 
 def stages(run: RunMetrics) -> Table:
@@ -198,7 +189,7 @@ def _stage_row(run: RunMetrics, entry: StageEntry) -> tuple[object, ...]:
     start = None if entry.submitted_ms is None else round((entry.submitted_ms - run.began_ms) / 1000, 1)
     return (
         f"{entry.stage}.{entry.attempt}", entry.name, start, None if duration is None else round(duration / 1000, 2),
-        totals.tasks or entry.task_count, totals.failed_tasks, totals.gc_ms / totals.run_ms if totals.run_ms else None,
+        totals.tasks or entry.task_count, totals.failed_tasks, ratio(totals.gc_ms, totals.run_ms),
         totals.input_bytes, round(totals.input_bytes * 1000 / duration) if duration else None,
         totals.shuffle_read_bytes, totals.shuffle_write_bytes, totals.disk_spilled_bytes,
         (entry.failure or "").partition("\n")[0],
@@ -251,7 +242,7 @@ def process_tree(view: RunView) -> Table:
                                             "write_bytes", "fds")),
             next((entry.long_command for entry in samples if entry.long_command), "")[:300],
         ))  # fmt: skip
-    bar = next(number for number, column in enumerate(columns) if column.name == "rss")
+    bar = [column.name for column in columns].index("rss")
     caption, empty = "Processes and their peaks", "No process was watched."
     return without_noughts(Table("processes", columns, rows, caption, limit=_SHOWN, bars=bar, empty=empty))
 
@@ -281,15 +272,14 @@ def _name(entry: ExecutorEntry) -> str:
     return entry.executor if entry.executor in ("driver", "workers") else f"executor {entry.executor}"
 
 
+def _labels(times_ms: Sequence[int], began_ms: int) -> list[str]:
+    return [f"{(time - began_ms) / 1000:.0f}" for time in times_ms]
+
+
 def _timed(
-    name: str,
-    title: str,
-    labels: Sequence[str],
-    series: Mapping[str, Sequence[float | int | None]],
-    kind: str,
-    column_kind: str,
-    unit: str = "",
-) -> Chart:
+    name: str, title: str, labels: Sequence[str], series: Mapping[str, Sequence[float | int | None]], kind: str,
+    column_kind: str, unit: str = "",
+) -> Chart:  # fmt: skip
     columns = [Column("seconds", _X), *(Column(entry, entry, column_kind) for entry in series)]  # type: ignore[arg-type]
     rows = [(label, *(values[number] for values in series.values())) for number, label in enumerate(labels)]
     table = Table(name, columns, rows, title, limit=_SHOWN)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from cmsspark.apps.dashboard.downloads import rows_of
+from cmsspark.apps.dashboard.downloads import load_rows
 from cmsspark.apps.dashboard.widgets import Chart, Content, Fold, Order, Table
 from cmsspark.base.errors import UsageError
 
@@ -51,13 +51,11 @@ def _table(table: Table, sort: str, page: str) -> Table:
 
 
 def without_noughts(table: Table, *, first: int = 1) -> Table:
-    """Return a table without the columns that have nothing but 0 or no value, from column ``first`` on. Its downloads
-    have all columns.
-    """
+    """Return a table without the columns, from ``first`` on, that are empty or 0; its downloads have all."""
 
     used = [n for n in range(len(table.columns)) if n < first or any(row[n] for row in table.rows)]
     bars = used.index(table.bars) if table.bars in used else None
     rows = [tuple(row[n] for n in used) for row in table.rows]
     return replace(
-        table, columns=[table.columns[n] for n in used], rows=rows, bars=bars, download=partial(rows_of, table)
+        table, columns=[table.columns[n] for n in used], rows=rows, bars=bars, download=partial(load_rows, table)
     )

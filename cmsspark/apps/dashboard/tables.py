@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from cmsspark.apps.dashboard.formats import Kind
 from cmsspark.base.text.plurals import pluralize
@@ -13,6 +13,7 @@ from cmsspark.base.text.plurals import pluralize
 if TYPE_CHECKING:
     import pyarrow as pa
 
+T = TypeVar("T")
 #: Rows that a page shows of a table whose page names no limit.
 PAGE_ROWS: Final = 50
 
@@ -99,12 +100,7 @@ class Table:
         number = next((n for n, column in enumerate(self.columns) if column.name == self.order.column), None)
         if number is None:
             return self.rows
-        keyed = [(_sort_key(row[number]), row) for row in self.rows]
-        filled = sorted(
-            (entry for entry in keyed if entry[0] is not None), key=lambda entry: entry[0],
-            reverse=self.order.is_descending,
-        )  # fmt: skip
-        return [row for _, row in (*filled, *(entry for entry in keyed if entry[0] is None))]
+        return sort_rows(self.rows, lambda row: _sort_key(row[number]), self.order.is_descending)
 
     @property
     def shown(self) -> str:
@@ -126,6 +122,14 @@ class Table:
         assert self.bars is not None
         values = (row[self.bars] for row in (*self.rows, *self.visible))
         return max((value for value in values if value is not None), default=0)
+
+
+def sort_rows(rows: Iterable[T], key: Callable[[T], Any], is_descending: bool) -> list[T]:
+    """Return rows in the order of a key; those whose key is None are last."""
+    keyed = [(key(row), row) for row in rows]
+    filled = [entry for entry in keyed if entry[0] is not None]
+    filled.sort(key=lambda entry: entry[0], reverse=is_descending)
+    return [row for _, row in filled] + [row for value, row in keyed if value is None]
 
 
 def _sort_key(value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Any, Final
@@ -12,7 +12,7 @@ import numpy as np
 from cmsspark.apps.dashboard import user_sets
 from cmsspark.apps.dashboard.segment import SUMS
 from cmsspark.apps.dashboard.selection import FILTERS, Selection
-from cmsspark.apps.dashboard.snapshot import Snapshot, day_number, day_of
+from cmsspark.apps.dashboard.snapshot import Snapshot, day_number, to_day
 from cmsspark.sources.registry import ACCESS_STREAMS, STREAMS_OF_JOBS
 
 #: Measure → (label, unit, factor from the stored value).
@@ -49,9 +49,7 @@ class Series:
 
 
 def totals(snapshot: Snapshot, chosen: Selection) -> dict[str, int | None]:
-    """Return the sums of a selection, as in ``SUMS``, and its distinct users: of accesses or, where its stream is of
-    jobs, of these.
-    """
+    """Return the sums of a selection, and its distinct users: of jobs for a stream of jobs."""
 
     def make() -> dict[str, int | None]:
         where, parameters = chosen.where(list(FILTERS))
@@ -67,9 +65,7 @@ def totals(snapshot: Snapshot, chosen: Selection) -> dict[str, int | None]:
 
 
 def series(snapshot: Snapshot, chosen: Selection, measure: str, group: str | None) -> Series:
-    """Return a measure over time, by one of the filters' columns or as a whole; the largest groups first, then the
-    others.
-    """
+    """Return a measure over time, as a whole or by a column of the filters, the largest groups first."""
 
     def make() -> Series:
         if measure == "users":
@@ -117,7 +113,7 @@ def counted_steps(snapshot: Snapshot, chosen: Selection, streams: Sequence[str])
     """Return for each step of the period whether one of its stored days counted one of ``streams``."""
     chosen_streams = {*streams} & {chosen.value("stream") or stream for stream in streams}
     steps = {
-        chosen.bucket_of(day)
+        chosen.find_bucket(day)
         for day in snapshot.days
         if chosen.first <= day <= chosen.last and chosen_streams.intersection(snapshot.state.streams.get(day, ()))
     }
@@ -131,11 +127,9 @@ def known_count(snapshot: Snapshot, chosen: Selection, count: int | None) -> int
 
 
 def partial_steps(snapshot: Snapshot, chosen: Selection) -> frozenset[date]:
-    """Return the steps of which only a part is counted: their other days are outside of the period or not stored, or a
-    day is partial itself.
-    """
+    """Return the steps of which days lie outside the period, are not stored, or are partial."""
     whole_days = {day for day in snapshot.days if chosen.first <= day <= chosen.last} - snapshot.state.partial.keys()
-    return frozenset(bucket for bucket in chosen.buckets() if not whole_days.issuperset(chosen.days_of(bucket)))
+    return frozenset(bucket for bucket in chosen.buckets() if not whole_days.issuperset(chosen.list_days(bucket)))
 
 
 def _with_others(by_group: dict[str, list[int | None]]) -> dict[str, list[int | None]]:
@@ -232,10 +226,10 @@ def _largest(snapshot: Snapshot, chosen: Selection, column: str) -> list[str]:
 
 
 def _mixed(snapshot: Snapshot, chosen: Selection, buckets: Sequence[date]) -> list[bool]:
-    if len(snapshot.keys_of(chosen.first, chosen.last)) < 2:
+    if len(snapshot.find_keys(chosen.first, chosen.last)) < 2:
         return [False] * len(buckets)
-    ends = [*(day_of(day_number(day) - 1) for day in buckets[1:]), chosen.last]
-    return [len(snapshot.keys_of(max(a, chosen.first), b)) > 1 for a, b in zip(buckets, ends, strict=True)]
+    ends = [*(to_day(day_number(day) - 1) for day in buckets[1:]), chosen.last]
+    return [len(snapshot.find_keys(max(a, chosen.first), b)) > 1 for a, b in zip(buckets, ends, strict=True)]
 
 
 def integer(value: Any) -> int | None:
@@ -248,7 +242,7 @@ def total(values: Sequence[int | None]) -> int:
     return sum(value for value in values if value is not None)
 
 
-def added(values: Sequence[int | None]) -> int | None:
+def added(values: Iterable[int | None]) -> int | None:
     """Return the sum of the values that are there; None where there is none."""
     numbers = [value for value in values if value is not None]
     return sum(numbers) if numbers else None

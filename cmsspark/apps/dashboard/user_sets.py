@@ -36,9 +36,7 @@ class UserTable:
     users: npt.NDArray[np.unsignedinteger[Any]] | None = None
 
     def union(self, rows: npt.NDArray[np.int64], groups: Codes) -> tuple[Codes, Mask]:
-        """Return the union of the sets of ``rows`` for each value of ``groups``: its values, and a row of flags for
-        each.
-        """
+        """Return the values of ``groups``, and for each the flags of the union of the sets of its ``rows``."""
         if self.bits is not None:
             order = np.argsort(groups, kind="stable")
             values, starts = np.unique(groups[order], return_index=True)
@@ -83,7 +81,7 @@ class DistinctCounter:
         return counts
 
 
-def of_bits(rows: pa.Table, keys: Mapping[str, Codes], global_ids: npt.NDArray[np.int64]) -> UserTable:
+def from_bits(rows: pa.Table, keys: Mapping[str, Codes], global_ids: npt.NDArray[np.int64]) -> UserTable:
     """Return the sets of a file whose column ``users`` has bits."""
     column = rows.column("users").combine_chunks()
     column = column.chunk(0) if hasattr(column, "chunk") else column
@@ -93,7 +91,7 @@ def of_bits(rows: pa.Table, keys: Mapping[str, Codes], global_ids: npt.NDArray[n
     return UserTable(keys, global_ids, bits=data.copy().view(np.uint64).reshape(len(column), width // 8))
 
 
-def of_lists(rows: pa.Table, keys: Mapping[str, Codes], global_ids: npt.NDArray[np.int64]) -> UserTable:
+def from_lists(rows: pa.Table, keys: Mapping[str, Codes], global_ids: npt.NDArray[np.int64]) -> UserTable:
     """Return the sets of a file whose column ``users`` has lists."""
     column = rows.column("users").combine_chunks()
     chunks = column.chunks if hasattr(column, "chunks") else [column]

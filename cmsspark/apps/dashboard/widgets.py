@@ -14,12 +14,14 @@ from cmsspark.apps.dashboard.formats import NOTHING as NOTHING
 from cmsspark.apps.dashboard.formats import Kind as Kind
 from cmsspark.apps.dashboard.formats import exact as exact
 from cmsspark.apps.dashboard.formats import formatted as formatted
+from cmsspark.apps.dashboard.formats import ratio as ratio
 from cmsspark.apps.dashboard.formats import shown as shown
 from cmsspark.apps.dashboard.formats import si as si
 from cmsspark.apps.dashboard.tables import Cell as Cell
 from cmsspark.apps.dashboard.tables import Column as Column
 from cmsspark.apps.dashboard.tables import Order as Order
 from cmsspark.apps.dashboard.tables import Table as Table
+from cmsspark.apps.dashboard.tables import sort_rows as sort_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -153,7 +153,7 @@ def test_sums_beyond_64_bits_are_exact(tmp_path: Path) -> None:
         assert ranking.values == sorted(wanted.values(), reverse=True)
         assert ranking.sums(ranking.names())[measure] == ranking.values
         name = ranking.names()[0]
-        assert dataset_use.use_of(loaded, chosen, name).totals[SUMS.index(measure)] == wanted[name]
+        assert dataset_use.load_use(loaded, chosen, name).totals[SUMS.index(measure)] == wanted[name]
 
 
 def test_counts_that_are_kept_in_32_bits_are_summed_in_64(tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_a_dataset_is_found_in_the_row_groups_that_have_it(tmp_path: Path, monke
     ]
     for name in sorted({row["dataset_name"] for row in every}):
         own = [row for row in every if row["dataset_name"] == name]
-        found = dataset_use.use_of(loaded, chosen, name)
+        found = dataset_use.load_use(loaded, chosen, name)
         accesses = [row for row in own if row["stream"] != "condor"]
         assert (found.totals[0] or 0) == sum(row["nacc"] for row in accesses)
         assert found.all_users == len({row["user"] for row in accesses} - {None})

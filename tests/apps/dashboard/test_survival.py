@@ -137,11 +137,11 @@ def test_the_process_of_queries_ends_after_a_time_and_starts_again(
     pool = QueryPool(str(store))
     assert pool.run(Query("SELECT 1", 1, 1_000, 60)).rows == [(1,)]
     (process,) = pool._idle
-    process._child.receive()  # it is ready
-    process._child.pipe.close()
+    process.receive()  # it is ready
+    process.pipe.close()
     monkeypatch.setattr(type(process), "is_alive", property(lambda self: True))
     # The pipe of a process that has ended: another one answers.
-    monkeypatch.setattr(type(process), "run", _fails_once(type(process).run))
+    monkeypatch.setattr(query_process, "_ask", _fails_once(query_process._ask))
     assert pool.run(Query("SELECT 2", 1, 1_000, 60)).rows == [(2,)]
     pool.close()
 
@@ -149,11 +149,11 @@ def test_the_process_of_queries_ends_after_a_time_and_starts_again(
 def _fails_once(run: object) -> object:
     calls: list[None] = []
 
-    def wrapped(self: object, *values: object) -> object:
+    def wrapped(*values: object) -> object:
         calls.append(None)
         if len(calls) == 1:
             raise query_process._IdleEnded
-        return run(self, *values)  # type: ignore[operator]
+        return run(*values)  # type: ignore[operator]
 
     return wrapped
 

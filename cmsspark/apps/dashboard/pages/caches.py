@@ -4,48 +4,36 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from cmsspark.apps.dashboard import widgets as ui
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.apps.dashboard.selection import choice_parameter
 from cmsspark.apps.dashboard.site_storage import TARGET
-from cmsspark.apps.dashboard.widgets import (
-    Chart,
-    Column,
-    Content,
-    Control,
-    Figure,
-    Figures,
-    Note,
-    Section,
-    Table,
-    shown,
-    si,
-)
 
 _COLUMNS: Final = (
-    Column("policy", "Policy"),
-    Column("capacity_share", "Cache, of all bytes", "share"),
-    Column("capacity_bytes", "Cache", "bytes"),
-    Column("missed", "Bytes missed", "share", "of all requested bytes"),
-    Column("against_lru", "Against LRU", "text", "missed bytes against those of LRU"),
-    Column("bound", "Bound", "share", "no policy misses fewer bytes; it knows the future; only with --bound"),
-    Column("missed_count", "Requests missed", "count"),
-    Column("request_count", "Requests", "count"),
-    Column("missed_bytes", "Missed", "bytes"),
+    ui.Column("policy", "Policy"),
+    ui.Column("capacity_share", "Cache, of all bytes", "share"),
+    ui.Column("capacity_bytes", "Cache", "bytes"),
+    ui.Column("missed", "Bytes missed", "share", "of all requested bytes"),
+    ui.Column("against_lru", "Against LRU", "text", "missed bytes against those of LRU"),
+    ui.Column("bound", "Bound", "share", "no policy misses fewer bytes; it knows the future; only with --bound"),
+    ui.Column("missed_count", "Requests missed", "count"),
+    ui.Column("request_count", "Requests", "count"),
+    ui.Column("missed_bytes", "Missed", "bytes"),
 )
 
 
 _ABOUT: Final = f"The dashed line is at {TARGET:.0%} of the bytes: a usual target for a cache."
 
 
-def view(request: PageRequest) -> Content:
+def view(request: PageRequest) -> ui.Content:
     """Return the page of a stored period and a site."""
     periods = [
         row[0]
         for row in _rows(request, "SELECT period FROM cache_comparison GROUP BY period ORDER BY max(last_day), period")
     ]
     if not periods:
-        note = Note("No comparison of caches is stored. Run: run_spark cache_comparison --month last")
-        return Content("Caches", [], notes=[note])
+        note = ui.Note("No comparison of caches is stored. Run: run_spark cache_comparison --month last")
+        return ui.Content("Caches", [], notes=[note])
     period = choice_parameter(request.parameters, "period", periods, periods[-1])
     sites = [
         row[0]
@@ -64,16 +52,19 @@ def view(request: PageRequest) -> Content:
         "WHERE period = ? AND site_name = ? ORDER BY capacity_share, missed, policy",
         [period, site],
     )
-    name = "all sites together, as if they shared one cache" if site == "all" else shown(site)
+    name = "all sites together, as if they shared one cache" if site == "all" else ui.shown(site)
     controls = [
-        Control("period", "Period", period, [(entry, entry) for entry in reversed(periods)]),
-        Control(
-            "site", "Site", site, [(entry, "all sites together" if entry == "all" else shown(entry)) for entry in sites]
+        ui.Control("period", "Period", period, [(entry, entry) for entry in reversed(periods)]),
+        ui.Control(
+            "site",
+            "Site",
+            site,
+            [(entry, "all sites together" if entry == "all" else ui.shown(entry)) for entry in sites],
         ),
     ]
-    sections = [Section(f"Misses by size: {name}", [_figures(result.rows), _chart(result)], _ABOUT)]
+    sections = [ui.Section(f"Misses by size: {name}", [_figures(result.rows), _chart(result)], _ABOUT)]
     about = "A request is a dataset that was read there on a day, with its whole size; caches are cold at the start."
-    return Content("Caches", sections, about, controls)
+    return ui.Content("Caches", sections, about, controls)
 
 
 def _rows(request: PageRequest, query: str, values: Any = ()) -> list[tuple[Any, ...]]:
@@ -81,16 +72,16 @@ def _rows(request: PageRequest, query: str, values: Any = ()) -> list[tuple[Any,
     return request.database.query(query, values).rows
 
 
-def _figures(rows: list[tuple[Any, ...]]) -> Figures:
+def _figures(rows: list[tuple[Any, ...]]) -> ui.Figures:
     requests, footprint, compulsory = rows[0][7], rows[0][9], rows[0][10]
-    return Figures([
-        Figure("Requests", f"{requests:,}"),
-        Figure("First requests", f"{compulsory / requests:.1%}", "any cache misses them"),
-        Figure("All bytes", si(footprint, "B"), f"{footprint:,} B"),
+    return ui.Figures([
+        ui.Figure("Requests", f"{requests:,}"),
+        ui.Figure("First requests", f"{compulsory / requests:.1%}", "any cache misses them"),
+        ui.Figure("All bytes", ui.si(footprint, "B"), f"{footprint:,} B"),
     ])  # fmt: skip
 
 
-def _chart(result: Any) -> Chart:
+def _chart(result: Any) -> ui.Chart:
     capacities = {row[1]: row[2] for row in result.rows}
     shares = sorted(capacities)
     sizes = [capacities[share] for share in shares]
@@ -101,9 +92,9 @@ def _chart(result: Any) -> Chart:
     if bound:
         series["bound"] = [bound.get(share) for share in shares]
     shown_rows = [(*row[:4], "–" if row[4] is None else f"{row[4]:+.1%}", *row[5:9]) for row in result.rows]
-    table = Table("caches", _COLUMNS, shown_rows, "Misses by size and policy", lambda: result.table)
-    return Chart(
-        "misses", "Bytes missed by the size of the cache", "line", [si(size, "B") for size in sizes],
+    table = ui.Table("caches", _COLUMNS, shown_rows, "Misses by size and policy", lambda: result.table)
+    return ui.Chart(
+        "misses", "Bytes missed by the size of the cache", "line", [ui.si(size, "B") for size in sizes],
         series, "%", "Size of the cache", "Bytes missed",
         is_log_x=True, table=table, x_values=sizes, target=100 * TARGET,
     )  # fmt: skip

@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from itertools import pairwise
 from typing import Any, Final
 
 from cmsspark.apps.dashboard import dataset_ranking, site_use
-from cmsspark.apps.dashboard.formats import Kind
+from cmsspark.apps.dashboard import widgets as ui
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.apps.dashboard.segment import SUMS
 from cmsspark.apps.dashboard.selection import FILTERS, Selection, choice_parameter, day_parameter
-from cmsspark.apps.dashboard.use import MEASURES, OF_JOBS, integer
-from cmsspark.apps.dashboard.widgets import (
-    Cell,
-    Column,
-    Content,
-    Control,
-    Figure,
-    Figures,
-    Note,
-    Section,
-    Table,
-    formatted,
-)
+from cmsspark.apps.dashboard.series_parts import KINDS
+from cmsspark.apps.dashboard.use import MEASURES, OF_JOBS, added, integer
 from cmsspark.base.errors import UsageError
 
 _GROUPS: Final = {"dataset_name": "Dataset", "site_name": "Site", **FILTERS}
-_KINDS: Final[Mapping[str, Kind]] = {
-    "nacc": "count", "job_count": "count", "read_bytes": "bytes", "job_read_bytes": "bytes", "cpu_ms": "ms",
-}  # fmt: skip
+_KINDS: Final = {name: kind for name, kind in KINDS.items() if name != "users"}
 #: What rows are shown: the parameter's value → its label.
 _SHOW: Final = {"all": "all", "new": "new: only in this period", "gone": "gone: only in the other", "both": "in both"}
 _PAGE: Final = 20
@@ -55,12 +41,12 @@ class _Row:
         return None if self.now is None or self.before is None else self.now - self.before
 
 
-def view(request: PageRequest) -> Content:
+def view(request: PageRequest) -> ui.Content:
     """Return the page for two periods, a measure and a grouping.
 
     Raises UsageError (2) for a period that ends too early.
     """
-    chosen = request.selection()
+    chosen = request.chosen
     if not request.parameters.get("from") and not request.parameters.get("to"):
         chosen = replace(chosen, first=chosen.last - timedelta(days=_DAYS - 1))
     baseline = _baseline(request, chosen)
@@ -77,12 +63,12 @@ def view(request: PageRequest) -> Content:
         presets,
         *_months(request, chosen, baseline),
         *period,
-        Control("from2", "Against: from", baseline.first.isoformat(), kind="date"),
-        Control("to2", "to (included)", baseline.last.isoformat(), kind="date"),
+        ui.Control("from2", "Against: from", baseline.first.isoformat(), kind="date"),
+        ui.Control("to2", "to (included)", baseline.last.isoformat(), kind="date"),
         *request.filter_controls(chosen),
-        Control("measure", "Measure", measure, list(measures.items())),
-        Control("by", "By", group, list(_GROUPS.items())),
-        Control("show", "Show", show, list(_SHOW.items())),
+        ui.Control("measure", "Measure", measure, list(measures.items())),
+        ui.Control("by", "By", group, list(_GROUPS.items())),
+        ui.Control("show", "Show", show, list(_SHOW.items())),
     ]
     rows = _rows(request, chosen, baseline, measure, group)
     about = f"{chosen.first} to {chosen.last} against {baseline.first} to {baseline.last}"
@@ -90,14 +76,19 @@ def view(request: PageRequest) -> Content:
     for entry in (chosen, baseline):
         if not _is_stored(request, entry):
             notes.append(
-                Note(f"No day from {entry.first} to {entry.last} is stored: nothing is known of that period.", "warn")
+                ui.Note(
+                    f"No day from {entry.first} to {entry.last} is stored: nothing is known of that period.", "warn"
+                )
             )
     if _length(chosen) != _length(baseline):
         text = f"The periods have {_length(chosen):,} and {_length(baseline):,} days: compare shares."
-        notes.append(Note(text, "warn"))
+        notes.append(ui.Note(text, "warn"))
     table = _table(request, [row for row in rows if show in ("all", row.kind)], rows, measure, group)
-    sections = [Section("In total", [_figures(rows, measure, group)]), Section(f"By {_GROUPS[group].lower()}", [table])]
-    return Content("Compare periods", sections, about, controls, list(dict.fromkeys(notes)))
+    sections = [
+        ui.Section("In total", [_figures(rows, measure, group)]),
+        ui.Section(f"By {_GROUPS[group].lower()}", [table]),
+    ]
+    return ui.Content("Compare periods", sections, about, controls, list(dict.fromkeys(notes)))
 
 
 def _baseline(request: PageRequest, chosen: Selection) -> Selection:
@@ -109,7 +100,7 @@ def _baseline(request: PageRequest, chosen: Selection) -> Selection:
     return replace(chosen, first=first, last=last)
 
 
-def _months(request: PageRequest, chosen: Selection, baseline: Selection) -> list[Control]:
+def _months(request: PageRequest, chosen: Selection, baseline: Selection) -> list[ui.Control]:
     """Return links that compare each of the newest calendar months with the one before; none for a single month."""
     newest = request.snapshot.days[-1]
     months = sorted({day.replace(day=1) for day in request.snapshot.days}, reverse=True)[:5]
@@ -121,7 +112,7 @@ def _months(request: PageRequest, chosen: Selection, baseline: Selection) -> lis
         links.append((request.link_here(**dict(names), page=None), label))
         if ends == [chosen.first, chosen.last, baseline.first, baseline.last]:
             current = label
-    return [Control("months", "Calendar months", current, links, "links")] if links else []
+    return [ui.Control("months", "Calendar months", current, links, "links")] if links else []
 
 
 def _month_end(first: date) -> date:
@@ -165,62 +156,54 @@ def _values(request: PageRequest, chosen: Selection, measure: str, group: str) -
     return {name: integer(value) for name, value in snapshot.query(sql, parameters) if value is not None}
 
 
-def _figures(rows: list[_Row], measure: str, group: str) -> Figures:
+def _figures(rows: list[_Row], measure: str, group: str) -> ui.Figures:
     label = MEASURES[measure][0]
-    now, before = _sum(row.now for row in rows), _sum(row.before for row in rows)
+    now, before = added(row.now for row in rows), added(row.before for row in rows)
     figures = [_figure(f"{label}, this period", now, measure), _figure(f"{label}, the other", before, measure)]
     if now is not None and before is not None:
-        change = formatted(now / before - 1, "change") if before else "–"
-        figures.append(Figure("Change", change, formatted(now - before, _KINDS[measure])))
+        change = ui.formatted(now / before - 1, "change") if before else "–"
+        figures.append(ui.Figure("Change", change, ui.formatted(now - before, _KINDS[measure])))
     noun = _GROUPS[group].lower()
     for kind in ("new", "gone") if any(row.kind for row in rows) else ():
         count = sum(row.kind == kind for row in rows)
-        figures.append(Figure(f"{kind.capitalize()} {noun}s", f"{count:,}", f"of {len(rows):,}"))
-    return Figures(figures)
+        figures.append(ui.Figure(f"{kind.capitalize()} {noun}s", f"{count:,}", f"of {len(rows):,}"))
+    return ui.Figures(figures)
 
 
-def _figure(label: str, value: int | None, measure: str) -> Figure:
+def _figure(label: str, value: int | None, measure: str) -> ui.Figure:
     kind = _KINDS[measure]
-    return Figure(label, formatted(value, kind), f"{value:,} B" if kind == "bytes" and value is not None else "")
+    return ui.Figure(label, ui.formatted(value, kind), f"{value:,} B" if kind == "bytes" and value is not None else "")
 
 
-def _table(request: PageRequest, shown_rows: list[_Row], rows: list[_Row], measure: str, group: str) -> Table:
+def _table(request: PageRequest, shown_rows: list[_Row], rows: list[_Row], measure: str, group: str) -> ui.Table:
     label, kind = MEASURES[measure][0], _KINDS[measure]
-    totals = [_sum(row.now for row in rows), _sum(row.before for row in rows)]
+    totals = [added(row.now for row in rows), added(row.before for row in rows)]
     columns = (
-        Column(group, _GROUPS[group]),
-        Column("difference", "Difference", kind),
-        Column("change", "Change", "change", "of the other period's value; – where that has none"),
-        Column("now", label, kind, "in this period"),
-        Column("before", "Other period", kind),
-        Column("share_now", "Share", "share", "of all of this period"),
-        Column("share_before", "Share before", "share", "of all of the other period"),
-        Column("is_in", "In", "text"),
+        ui.Column(group, _GROUPS[group]),
+        ui.Column("difference", "Difference", kind),
+        ui.Column("change", "Change", "change", "of the other period's value; – where that has none"),
+        ui.Column("now", label, kind, "in this period"),
+        ui.Column("before", "Other period", kind),
+        ui.Column("share_now", "Share", "share", "of all of this period"),
+        ui.Column("share_before", "Share before", "share", "of all of the other period"),
+        ui.Column("is_in", "In", "text"),
     )
     cells = [
         (
             _link(request, row.name, group), row.difference,
-            row.difference / row.before if row.difference is not None and row.before else None,
-            row.now, row.before,
-            row.now / totals[0] if row.now is not None and totals[0] else None,
-            row.before / totals[1] if row.before is not None and totals[1] else None,
-            row.kind or None,
+            ui.ratio(row.difference, row.before), row.now, row.before,
+            ui.ratio(row.now, totals[0]), ui.ratio(row.before, totals[1]), row.kind or None,
         )
         for row in shown_rows
     ]  # fmt: skip
     caption = "The largest difference first"
-    return Table("compare", columns, cells, caption, empty="Nothing of this kind.", bars=3, limit=_PAGE)
+    return ui.Table("compare", columns, cells, caption, empty="Nothing of this kind.", bars=3, limit=_PAGE)
 
 
 def _link(request: PageRequest, name: str, group: str) -> Any:
     if group == "dataset_name":
-        return Cell(name, request.dataset_link(name))
-    return Cell(name, request.site_link(name)) if group == "site_name" else name or None
-
-
-def _sum(values: Any) -> int | None:
-    numbers = [value for value in values if value is not None]
-    return sum(numbers) if numbers else None
+        return ui.Cell(name, request.dataset_link(name))
+    return ui.Cell(name, request.site_link(name)) if group == "site_name" else name or None
 
 
 PAGE = PageDefinition("Compare", "Two periods beside each other: what grew, what is new, what is gone.", view)

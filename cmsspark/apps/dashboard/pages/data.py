@@ -3,44 +3,32 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from datetime import date
 from typing import Any, Final
 
+from cmsspark.apps.dashboard import widgets as ui
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.apps.dashboard.selection import choice_parameter, day_parameter, text_parameter
-from cmsspark.apps.dashboard.widgets import (
-    Column,
-    Content,
-    Control,
-    Figure,
-    Figures,
-    HeatMap,
-    Note,
-    Section,
-    Table,
-    shown,
-    si,
-)
 from cmsspark.base.errors import InputMissing
 from cmsspark.base.names import KINDS
 from cmsspark.base.text.plurals import pluralize
+from cmsspark.pages.charts import rank_names
 
 _COLUMNS: Final = (
-    Column("site_tier", "Site tier"),
-    Column("kind", "Storage"),
-    Column("data_tier", "Data tier"),
-    Column("replica_bytes", "Bytes there", "bytes", "over all sites: a dataset at three sites counts three times"),
-    Column("replica_file_count", "Files", "count"),
-    Column("replica_events", "Events there", "count", "an estimate where replicas are partial"),
-    Column("events", "Events of the datasets", "count", "each dataset once and whole, as DBS has it"),
-    Column("dataset_count", "Datasets", "count"),
-    Column("site_count", "Sites", "count"),
+    ui.Column("site_tier", "Site tier"),
+    ui.Column("kind", "Storage"),
+    ui.Column("data_tier", "Data tier"),
+    ui.Column("replica_bytes", "Bytes there", "bytes", "over all sites: a dataset at three sites counts three times"),
+    ui.Column("replica_file_count", "Files", "count"),
+    ui.Column("replica_events", "Events there", "count", "an estimate where replicas are partial"),
+    ui.Column("events", "Events of the datasets", "count", "each dataset once and whole, as DBS has it"),
+    ui.Column("dataset_count", "Datasets", "count"),
+    ui.Column("site_count", "Sites", "count"),
 )
 _MAP_ROWS, _MAP_COLUMNS = 40, 12
 
 
-def view(request: PageRequest) -> Content:
+def view(request: PageRequest) -> ui.Content:
     """Return the page for a day, a tier of sites and a kind of storage.
 
     Raises InputMissing (66) for a day without data.
@@ -48,10 +36,10 @@ def view(request: PageRequest) -> Content:
     days = {table: request.database.days(table) for table in ("site_tier_usage", "dbs_phedex")}
     every = sorted({day for stored in days.values() for day in stored})
     if not every:
-        note = Note(
+        note = ui.Note(
             "No day of replicas is stored. Run: run_spark site_tier_usage --date DAY; run_spark dbs_phedex --date DAY"
         )
-        return Content("Data at sites", [], notes=[note])
+        return ui.Content("Data at sites", [], notes=[note])
     day = day_parameter(request.parameters, "day", every[-1])
     if day not in every:
         raise InputMissing(
@@ -62,19 +50,21 @@ def view(request: PageRequest) -> Content:
     usage = _usage(request, day, kind, tier) if day in days["site_tier_usage"] else None
     sections = []
     if usage is None:
-        sections.append(
-            Section("By tier", [Note(f"Not stored for this day: run_spark site_tier_usage --date {day}", "warn")])
-        )
+        note = ui.Note(f"Not stored for this day: run_spark site_tier_usage --date {day}", "warn")
+        sections.append(ui.Section("By tier", [note]))
     else:
-        sections.append(Section("By site tier, storage and data tier", [_figures(usage), _table(usage)]))
+        table = ui.Table("data_by_tier", _COLUMNS, usage, "Data at the sites of each tier", bars=3)
+        sections.append(ui.Section("By site tier, storage and data tier", [_figures(usage), table]))
     sections.append(_map(request, day, kind, tier, day in days["dbs_phedex"]))
     tiers = _tiers(request, every[-1], days)
     controls = [
-        Control("day", "Day", day.isoformat(), [(entry.isoformat(), entry.isoformat()) for entry in reversed(every)]),
-        Control("site_tier", "Site tier", tier, [("", "all"), *((entry, entry) for entry in tiers)]),
-        Control("kind", "Storage", kind, [("all", "all"), *((entry, entry) for entry in KINDS)]),
+        ui.Control(
+            "day", "Day", day.isoformat(), [(entry.isoformat(), entry.isoformat()) for entry in reversed(every)]
+        ),
+        ui.Control("site_tier", "Site tier", tier, [("", "all"), *((entry, entry) for entry in tiers)]),
+        ui.Control("kind", "Storage", kind, [("all", "all"), *((entry, entry) for entry in KINDS)]),
     ]
-    return Content(
+    return ui.Content(
         "Data at sites", sections, f"Replicas as of {day}: volume by site tier, storage and data tier.", controls
     )
 
@@ -88,24 +78,24 @@ def _usage(request: PageRequest, day: date, kind: str, tier: str) -> list[tuple[
     ).rows
 
 
-def _figures(rows: list[tuple[Any, ...]]) -> Figures:
+def _figures(rows: list[tuple[Any, ...]]) -> ui.Figures:
     sums = {kind: sum(row[3] for row in rows if row[1] == kind) for kind in KINDS}
-    figures = [Figure(f"On {kind}", si(size, "B"), f"{size:,} B") for kind, size in sums.items() if size]
+    figures = [ui.Figure(f"On {kind}", ui.si(size, "B"), f"{size:,} B") for kind, size in sums.items() if size]
     files = sum(row[4] for row in rows)
     events = sum(row[5] or 0 for row in rows)
-    return Figures(
-        [*figures, Figure("Files", si(files), f"{files:,}"), Figure("Events there", si(events), f"{events:,}")]
+    return ui.Figures(
+        [
+            *figures,
+            ui.Figure("Files", ui.si(files), f"{files:,}"),
+            ui.Figure("Events there", ui.si(events), f"{events:,}"),
+        ]
     )
 
 
-def _table(rows: list[tuple[Any, ...]]) -> Table:
-    return Table("data_by_tier", _COLUMNS, rows, "Data at the sites of each tier", bars=3)
-
-
-def _map(request: PageRequest, day: date, kind: str, tier: str, is_stored: bool) -> Section:
+def _map(request: PageRequest, day: date, kind: str, tier: str, is_stored: bool) -> ui.Section:
     title = "Site × data tier"
     if not is_stored:
-        return Section(title, [Note(f"Not stored for this day: run_spark dbs_phedex --date {day}", "warn")])
+        return ui.Section(title, [ui.Note(f"Not stored for this day: run_spark dbs_phedex --date {day}", "warn")])
     result = request.database.query(
         "SELECT site_name, data_tier, sum(present_bytes) AS bytes FROM dbs_phedex WHERE day = $day "
         "AND ($kind = 'all' OR kind = $kind) AND ($tier = '' OR site_tier = $tier) GROUP BY ALL HAVING bytes > 0",
@@ -113,31 +103,22 @@ def _map(request: PageRequest, day: date, kind: str, tier: str, is_stored: bool)
     )
     sizes: Counter[tuple[str, str]] = Counter()
     for site, name, size in result.rows:
-        sizes[shown(site), shown(name)] += int(size)
-    rows = _largest(sizes, 0)
-    columns = _largest(sizes, 1)
-    cells = {
-        key: value for key, value in sizes.items() if key[0] in rows[:_MAP_ROWS] and key[1] in columns[:_MAP_COLUMNS]
-    }
-    links = {shown(site): request.link("sites", site=site) for site, _, _ in result.rows}
-    part = len(rows) > _MAP_ROWS or len(columns) > _MAP_COLUMNS
+        sizes[ui.shown(site), ui.shown(name)] += int(size)
+    rows = rank_names(sizes, 0)
+    columns = rank_names(sizes, 1)
     sites, tiers = rows[:_MAP_ROWS], columns[:_MAP_COLUMNS]
+    cells = {key: value for key, value in sizes.items() if key[0] in sites and key[1] in tiers}
+    links = {ui.shown(site): request.link("sites", site=site) for site, _, _ in result.rows}
+    part = len(rows) > _MAP_ROWS or len(columns) > _MAP_COLUMNS
     about = (
         f"The {len(sites)} of {len(rows)} sites and the {len(tiers)} of {len(columns)} data tiers with the most bytes; "
         "the download has all."
     )
     caption = f"Bytes of replicas ({kind} storage)"
-    heat = HeatMap("site_by_data_tier", caption, sites, tiers, cells, "bytes", lambda: result.table, links)
+    heat = ui.HeatMap("site_by_data_tier", caption, sites, tiers, cells, "bytes", lambda: result.table, links)
     if not cells:
-        return Section(title, [Note("No replica has any bytes in this choice.")])
-    return Section(title, [heat], about if part else "")
-
-
-def _largest(cells: Mapping[tuple[str, str], int], part: int) -> list[str]:
-    sums: dict[str, int] = {}
-    for key, value in cells.items():
-        sums[key[part]] = sums.get(key[part], 0) + value
-    return sorted(sums, key=lambda name: (-sums[name], name))
+        return ui.Section(title, [ui.Note("No replica has any bytes in this choice.")])
+    return ui.Section(title, [heat], about if part else "")
 
 
 def _tiers(request: PageRequest, day: date, days: dict[str, list[date]]) -> list[str]:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from cmsspark.apps.dashboard import dataset_ranking
-from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
-from cmsspark.apps.dashboard.segment import part_of
+from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest, optional
+from cmsspark.apps.dashboard.segment import derive_part
 from cmsspark.apps.dashboard.selection import Selection, text_parameter
-from cmsspark.apps.dashboard.snapshot import day_of
-from cmsspark.apps.dashboard.widgets import Cell, Column, Content, Control, Note, Section, Table, shown
-from cmsspark.base.errors import CmssparkError, UsageError
+from cmsspark.apps.dashboard.snapshot import to_day
+from cmsspark.apps.dashboard.use_columns import use_columns
+from cmsspark.apps.dashboard.widgets import Cell, Column, Content, Control, Note, Section, Table, shown, sort_rows
+from cmsspark.base.errors import UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,12 +28,9 @@ COLUMNS: Final = (
     Column("dataset_name", "Dataset"),
     Column("data_tier", "Data tier"),
     Column("campaign", "Campaign"),
-    Column("nacc", "Accesses", "count"),
+    *use_columns("nacc"),
     Column("distinct_users", "Users", "count", "distinct people of the period, each once"),
-    Column("read_bytes", "Read", "bytes", "by accesses"),
-    Column("job_count", "Jobs", "count", "jobs are not accesses"),
-    Column("job_read_bytes", "Read by jobs", "bytes"),
-    Column("cpu_ms", "CPU hours", "ms", "of jobs"),
+    *use_columns("read_bytes", "job_count", "job_read_bytes", "cpu_ms"),
     Column("last_day", "Last access", "day", "or last job, on any stored day"),
     Column("dataset_bytes", "Size", "bytes", "in DBS"),
     Column("events", "Events", "count", "in DBS"),
@@ -44,6 +44,7 @@ _SHOWN: Final = (
     *("dataset_bytes", "disk_bytes", "tape_bytes"),
 )
 _BY_NAME: Final = {column.name: column for column in COLUMNS}
+_COMPARISONS: Final = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 _CONDITION: Final = re.compile(r"\s*(\w+)\s*(<=|>=|!=|<|>|=|~)\s*(.*?)\s*")
 _NUMBER: Final = re.compile(r"(-?\d+(?:\.\d+)?)\s*([kMGTPE]?)B?")
 _PREFIXES: Final = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
@@ -61,7 +62,7 @@ def view(request: PageRequest) -> Content:
 
     Raises UsageError (2) for a condition that cannot be read.
     """
-    chosen = request.selection()
+    chosen = request.chosen
     text = text_parameter(request.parameters, "where")
     names = _chosen_columns(request)
     notes = request.use_notes(chosen)
@@ -107,12 +108,12 @@ def _rows(request: PageRequest, chosen: Selection, notes: list[Note]) -> list[Ro
     rows: list[Row] = [{"dataset_name": name, **use, **facts.get(name, {})} for name, use in uses.items()]
     is_filtered = bool(chosen.values("stream") or chosen.values("site_tier"))
     for name in facts.keys() - uses.keys() if not is_filtered else ():
-        parts = {column: part_of(column, name) for column in ("data_tier", "campaign")}
+        parts = {column: derive_part(column, name) for column in ("data_tier", "campaign")}
         if (not tiers or parts["data_tier"] in tiers) and (not campaigns or parts["campaign"] in campaigns):
             last = snapshot.datasets.positions.get(name)
             day = None if last is None else snapshot.datasets.last_day(last)
             rows.append(
-                {"dataset_name": name, **parts, "last_day": None if day is None else day_of(day), **facts[name]}
+                {"dataset_name": name, **parts, "last_day": None if day is None else to_day(day), **facts[name]}
             )
     return rows
 
@@ -125,7 +126,7 @@ def _uses(request: PageRequest, chosen: Selection) -> dict[str, Row]:
     names = [snapshot.datasets.names[code] for code in codes]
     sums = dataset_ranking.sum_datasets(snapshot, chosen, codes)
     last = snapshot.datasets.last_days[codes].tolist()
-    days = {number: None if number < 0 else day_of(number) for number in set(last)}
+    days = {number: None if number < 0 else to_day(number) for number in set(last)}
     tiers, campaigns = (snapshot.datasets.parts(name)[codes] for name in ("data_tier", "campaign"))
     return {
         name: {
@@ -148,14 +149,15 @@ def _facts(request: PageRequest, notes: list[Note]) -> dict[str, dict[str, Any]]
         ),
     }
     for table, sql in queries.items():
-        try:
-            days = request.database.days(table)
-            for row in request.database.query(sql, [days[-1]]).dicts if days else ():
-                facts.setdefault(row.pop("dataset_name"), {}).update(row)
-        except CmssparkError as error:
-            notes.append(Note(f"{table} cannot be read: {' '.join(error.text().split())}", "bad"))
+        for row in optional(notes, table, partial(_newest, request, table, sql)) or ():
+            facts.setdefault(row.pop("dataset_name"), {}).update(row)
     facts.pop(None, None)  # type: ignore[call-overload]
     return facts
+
+
+def _newest(request: PageRequest, table: str, sql: str) -> list[dict[str, Any]]:
+    days = request.database.days(table)
+    return request.database.query(sql, [days[-1]]).dicts if days else []
 
 
 def _test(text: str) -> Callable[[Row], bool]:
@@ -167,23 +169,20 @@ def _test(text: str) -> Callable[[Row], bool]:
             found=shown(text[:80]),
             next_step=f"columns: {', '.join(_BY_NAME)}",
         )
-    column, operator, values = _BY_NAME[match[1]], match[2], [part.strip() for part in match[3].split("|")]
+    column, sign, values = _BY_NAME[match[1]], match[2], [part.strip() for part in match[3].split("|")]
     name = column.name
-    if operator == "~":
+    if sign == "~":
         words = [value.lower() for value in values]
         return lambda row: any(word in str(row.get(name) or "").lower() for word in words)
     limits = [_value(column, value) for value in values]
-    if operator in ("=", "!="):
-        return lambda row: (row.get(name) in limits) == (operator == "=")
+    if sign in ("=", "!="):
+        return lambda row: (row.get(name) in limits) == (sign == "=")
     limit = limits[0]
     if limit is None or len(limits) > 1:
-        raise UsageError(f"{operator} takes one value", found=shown(text[:80]))
-    compare: dict[str, Callable[[Any], bool]] = {
-        "<": lambda value: value < limit, "<=": lambda value: value <= limit,
-        ">": lambda value: value > limit, ">=": lambda value: value >= limit,
-    }  # fmt: skip
+        raise UsageError(f"{sign} takes one value", found=shown(text[:80]))
+    compare = _COMPARISONS[sign]
     # What is not known is neither below nor above anything.
-    return lambda row: row.get(name) is not None and compare[operator](row[name])
+    return lambda row: row.get(name) is not None and compare(row[name], limit)
 
 
 def _value(column: Column, text: str) -> Any:
@@ -224,16 +223,14 @@ def _table(request: PageRequest, chosen: Selection, rows: Sequence[Row], columns
     def load(name: str, is_descending: bool, first: int, count: int) -> list[tuple[Any, ...]]:
         ordered = list(rows)
         if name:
-            filled = [row for row in rows if row.get(name) not in (None, "")]
-            filled.sort(key=lambda row: row[name], reverse=is_descending)
-            ordered = [*filled, *(row for row in rows if row.get(name) in (None, ""))]
+            ordered = sort_rows(rows, lambda row: None if row.get(name) == "" else row.get(name), is_descending)
         return cells(ordered[first : first + count])
 
     def download() -> pa.Table:
-        from cmsspark.apps.dashboard.downloads import arrow_of
+        from cmsspark.apps.dashboard.downloads import to_arrow
 
         every = [tuple(row.get(column.name) for column in columns) for row in rows]
-        return arrow_of(Table("datasets", columns, every, ""))
+        return to_arrow(Table("datasets", columns, every, ""))
 
     caption = "Datasets that are used, in DBS or at a site"
     empty = "No dataset meets these conditions."

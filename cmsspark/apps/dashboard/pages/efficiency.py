@@ -5,21 +5,9 @@ from __future__ import annotations
 from datetime import date, timedelta
 from typing import Any, Final
 
+from cmsspark.apps.dashboard import widgets as ui
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.apps.dashboard.selection import choice_parameter, day_parameter, text_parameter
-from cmsspark.apps.dashboard.widgets import (
-    Cell,
-    Chart,
-    Column,
-    Content,
-    Control,
-    Figure,
-    Figures,
-    Note,
-    Section,
-    Table,
-    shown,
-)
 from cmsspark.base.errors import UsageError
 
 #: Days without a period in the address, and at most.
@@ -38,24 +26,26 @@ _SUMS: Final = """
   sum(committed_wall_ms) / nullif(sum(wall_ms), 0) AS schedule_efficiency
 """
 _COLUMNS: Final = (
-    Column("wasted", "Wasted", "count", "core hours that no CPU used, and all of failed and removed jobs"),
-    Column(
+    ui.Column("wasted", "Wasted", "count", "core hours that no CPU used, and all of failed and removed jobs"),
+    ui.Column(
         "efficiency", "CPU efficiency", "share", "CPU time of core time, of jobs that did not fail, without outliers"
     ),
-    Column("core_hours", "Core hours", "count", "requested cores × wall-clock hours"),
-    Column("lost", "Failed, removed", "count", "core hours of jobs that failed or were evicted for good"),
-    Column("jobs", "Jobs", "count"),
-    Column("committed_efficiency", "Without evictions", "share", "CPU time of the core time of starts that were kept"),
-    Column("schedule_efficiency", "Schedule", "share", "wall-clock time of starts that were kept"),
+    ui.Column("core_hours", "Core hours", "count", "requested cores × wall-clock hours"),
+    ui.Column("lost", "Failed, removed", "count", "core hours of jobs that failed or were evicted for good"),
+    ui.Column("jobs", "Jobs", "count"),
+    ui.Column(
+        "committed_efficiency", "Without evictions", "share", "CPU time of the core time of starts that were kept"
+    ),
+    ui.Column("schedule_efficiency", "Schedule", "share", "wall-clock time of starts that were kept"),
 )
 
 
-def view(request: PageRequest) -> Content:
+def view(request: PageRequest) -> ui.Content:
     """Return the page of a period; with a workflow in the address its sites."""
     days = request.database.days("job_efficiency")
     if not days:
-        note = Note("No day of HTCondor's jobs is stored. Run: run_spark job_efficiency --date DAY")
-        return Content("Efficiency", [], notes=[note])
+        note = ui.Note("No day of HTCondor's jobs is stored. Run: run_spark job_efficiency --date DAY")
+        return ui.Content("Efficiency", [], notes=[note])
     first, last = _period(request, days)
     values = {name: _choices(request, name, first, last) for name in _CONDITIONS}
     chosen = {name: choice_parameter(request.parameters, name, ["", *result], "") for name, result in values.items()}
@@ -63,23 +53,25 @@ def view(request: PageRequest) -> Content:
     workflow = text_parameter(request.parameters, "workflow")
     where, parameters = _where(first, last, chosen, text, workflow)
     controls = [
-        Control("from", "From", first.isoformat(), kind="date"),
-        Control("to", "To (included)", last.isoformat(), kind="date"),
-        *(Control(name, label, chosen[name], [("", "all"), *((entry, shown(entry)) for entry in values[name])])
+        ui.Control("from", "From", first.isoformat(), kind="date"),
+        ui.Control("to", "To (included)", last.isoformat(), kind="date"),
+        *(ui.Control(name, label, chosen[name], [("", "all"), *((entry, ui.shown(entry)) for entry in values[name])])
           for name, label in _CONDITIONS.items()),
-        Control("q", "Workflow contains", text, kind="text"),
+        ui.Control("q", "Workflow contains", text, kind="text"),
     ]  # fmt: skip
     total = request.database.query(f"SELECT {_SUMS} FROM job_efficiency WHERE {where}", parameters).rows[0]
-    sections = [Section("In total", [_figures(total), _by_day(request, where, parameters)])]
+    sections = [ui.Section("In total", [_figures(total), _by_day(request, where, parameters)])]
     if workflow:
-        sections.append(Section(f"Sites of {shown(workflow)}", [_ranking(request, "site", where, parameters)]))
+        sections.append(ui.Section(f"Sites of {ui.shown(workflow)}", [_ranking(request, "site", where, parameters)]))
     else:
-        sections.append(Section("Workflows by wasted core hours", [_ranking(request, "workflow", where, parameters)]))
-    sections.append(Section("Outliers", [_outliers(request, where, parameters)], _OUTLIERS))
+        sections.append(
+            ui.Section("Workflows by wasted core hours", [_ranking(request, "workflow", where, parameters)])
+        )
+    sections.append(ui.Section("Outliers", [_outliers(request, where, parameters)], _OUTLIERS))
     stored = sum(first <= day <= last for day in days)
     missing = (last - first).days + 1 - stored
-    notes = [Note(f"{missing:,} of the days from {first} to {last} are not stored.", "warn")] if missing else []
-    return Content("Efficiency", sections, f"Jobs of HTCondor that ended, {first} to {last}.", controls, notes)
+    notes = [ui.Note(f"{missing:,} of the days from {first} to {last} are not stored.", "warn")] if missing else []
+    return ui.Content("Efficiency", sections, f"Jobs of HTCondor that ended, {first} to {last}.", controls, notes)
 
 
 _OUTLIERS: Final = "Jobs with an efficiency of 100 % or more: the wall-clock time of short jobs is logged too small."
@@ -114,18 +106,18 @@ def _where(first: date, last: date, chosen: dict[str, str], text: str, workflow:
     return " AND ".join(conditions), values
 
 
-def _figures(total: tuple[Any, ...]) -> Figures:
+def _figures(total: tuple[Any, ...]) -> ui.Figures:
     wasted, efficiency, core_hours, lost, jobs, *_ = total
-    return Figures([
-        Figure("Jobs", f"{jobs or 0:,}"),
-        Figure("Core hours", f"{core_hours or 0:,.0f}"),
-        Figure("Wasted", f"{wasted or 0:,.0f}", "core hours"),
-        Figure("Of failed and removed jobs", f"{lost or 0:,.0f}", "core hours"),
-        Figure("CPU efficiency", "–" if efficiency is None else f"{efficiency:.1%}", "of jobs that did not fail"),
+    return ui.Figures([
+        ui.Figure("Jobs", f"{jobs or 0:,}"),
+        ui.Figure("Core hours", f"{core_hours or 0:,.0f}"),
+        ui.Figure("Wasted", f"{wasted or 0:,.0f}", "core hours"),
+        ui.Figure("Of failed and removed jobs", f"{lost or 0:,.0f}", "core hours"),
+        ui.Figure("CPU efficiency", "–" if efficiency is None else f"{efficiency:.1%}", "of jobs that did not fail"),
     ])  # fmt: skip
 
 
-def _by_day(request: PageRequest, where: str, parameters: list[Any]) -> Chart:
+def _by_day(request: PageRequest, where: str, parameters: list[Any]) -> ui.Chart:
     query = (
         "SELECT day, outcome, sum(core_ms) / 3600000 AS core_hours FROM job_efficiency"
         f" WHERE {where} GROUP BY ALL ORDER BY ALL"
@@ -135,36 +127,40 @@ def _by_day(request: PageRequest, where: str, parameters: list[Any]) -> Chart:
     hours = {(row[0], row[1]): round(row[2], 1) for row in result.rows}
     outcomes = [name for name in ("ok", "outlier", "failed", "removed") if any(key[1] == name for key in hours)]
     series = {name: [hours.get((day, name)) for day in days] for name in outcomes}
-    columns = (Column("day", "Day", "day"), Column("outcome", "Outcome"), Column("core_hours", "Core hours", "count"))
+    columns = (
+        ui.Column("day", "Day", "day"),
+        ui.Column("outcome", "Outcome"),
+        ui.Column("core_hours", "Core hours", "count"),
+    )
     rows = [(row[0], row[1], round(row[2])) for row in result.rows]
-    table = Table("outcomes", columns, rows, "Core hours by day and outcome", lambda: result.table)
+    table = ui.Table("outcomes", columns, rows, "Core hours by day and outcome", lambda: result.table)
     labels = [day.isoformat() for day in days]
-    return Chart("outcomes", "Core hours by outcome", "stack", labels, series, y_title="Core hours", table=table)
+    return ui.Chart("outcomes", "Core hours by outcome", "stack", labels, series, y_title="Core hours", table=table)
 
 
-def _ranking(request: PageRequest, key: str, where: str, parameters: list[Any]) -> Table:
+def _ranking(request: PageRequest, key: str, where: str, parameters: list[Any]) -> ui.Table:
     query = f"SELECT {key}, {_SUMS} FROM job_efficiency WHERE {where} GROUP BY 1 ORDER BY wasted DESC, 1"
     result = request.database.query(query, parameters)
     rows = [
         (_name(request, key, name), _rounded(wasted), efficiency, _rounded(core_hours), _rounded(lost), *measures)
         for name, wasted, efficiency, core_hours, lost, *measures in result.rows
     ]
-    heading = Column(key, "Workflow", "dataset") if key == "workflow" else Column(key, "Site")
+    heading = ui.Column(key, "Workflow", "dataset") if key == "workflow" else ui.Column(key, "Site")
     caption = "Workflows, the largest waste first" if key == "workflow" else "Sites, the largest waste first"
-    return Table(f"{key}s", (heading, *_COLUMNS), rows, caption, lambda: result.table, limit=_SHOWN, bars=1)
+    return ui.Table(f"{key}s", (heading, *_COLUMNS), rows, caption, lambda: result.table, limit=_SHOWN, bars=1)
 
 
 def _name(request: PageRequest, key: str, name: str | None) -> Any:
     if name is None:
         return "no workflow"
-    return Cell(shown(name), request.link_here(workflow=name)) if key == "workflow" else shown(name)
+    return ui.Cell(ui.shown(name), request.link_here(workflow=name)) if key == "workflow" else ui.shown(name)
 
 
 def _rounded(hours: float | None) -> int | None:
     return None if hours is None else round(hours)
 
 
-def _outliers(request: PageRequest, where: str, parameters: list[Any]) -> Table:
+def _outliers(request: PageRequest, where: str, parameters: list[Any]) -> ui.Table:
     query = (
         "SELECT workflow, site, sum(job_count) AS jobs, sum(core_ms) / 3600000 AS core_hours,"
         f" sum(cpu_ms) / nullif(sum(core_ms), 0) AS efficiency FROM job_efficiency WHERE {where}"
@@ -172,11 +168,11 @@ def _outliers(request: PageRequest, where: str, parameters: list[Any]) -> Table:
     )
     result = request.database.query(query, parameters)
     columns = (
-        Column("workflow", "Workflow", "dataset"), Column("site", "Site"), Column("jobs", "Jobs", "count"),
-        Column("core_hours", "Core hours", "count"), Column("efficiency", "CPU efficiency", "share"),
+        ui.Column("workflow", "Workflow", "dataset"), ui.Column("site", "Site"), ui.Column("jobs", "Jobs", "count"),
+        ui.Column("core_hours", "Core hours", "count"), ui.Column("efficiency", "CPU efficiency", "share"),
     )  # fmt: skip
-    rows = [(shown(row[0] or "no workflow"), shown(row[1]), row[2], round(row[3]), row[4]) for row in result.rows]
-    return Table("outliers", columns, rows, "Outliers, most jobs first", lambda: result.table, limit=_SHOWN)
+    rows = [(ui.shown(row[0] or "no workflow"), ui.shown(row[1]), row[2], round(row[3]), row[4]) for row in result.rows]
+    return ui.Table("outliers", columns, rows, "Outliers, most jobs first", lambda: result.table, limit=_SHOWN)
 
 
 PAGE = PageDefinition("Efficiency", "What jobs cost and wasted.", view, needs_use=False)

@@ -6,41 +6,29 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any, Final
 
+from cmsspark.apps.dashboard import widgets as ui
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.apps.dashboard.selection import choice_parameter, day_parameter
-from cmsspark.apps.dashboard.widgets import (
-    Cell,
-    Chart,
-    Column,
-    Content,
-    Control,
-    Figure,
-    Figures,
-    Note,
-    Section,
-    Table,
-    shown,
-)
 from cmsspark.base.errors import InputMissing
 from cmsspark.base.text.plurals import pluralize
 
 _SHOWN: Final = 25
 _STRATA: Final = ("all", "active", "dormant", "new")
 _DATASETS: Final = (
-    Column("rank", "Rank", "count"),
-    Column("dataset_name", "Dataset"),
-    Column("probability", "Popular", "share", "probability to be popular, as the figure above says what that is"),
-    Column("expected_nacc", "Expected accesses", "count", "in the predicted weeks"),
-    Column("nacc_p10", "10 %", "count", "one in ten has fewer accesses"),
-    Column("nacc_p90", "90 %", "count", "nine in ten have fewer"),
-    Column("expected_bytes", "Expected bytes read", "bytes"),
-    Column("last_week_nacc", "Accesses last week", "count"),
-    Column("basis", "Rests on", "text", "use, siblings, creation in DBS, or unknown: then there is no probability"),
-    Column("reasons", "Moved by", "text", "the columns that moved the probability most"),
-    Column("stratum", "Before", "text", "active: used in the seven days before; dormant: before that; new: never"),
-    Column("data_tier", "Data tier"),
+    ui.Column("rank", "Rank", "count"),
+    ui.Column("dataset_name", "Dataset"),
+    ui.Column("probability", "Popular", "share", "probability to be popular, as the figure above says what that is"),
+    ui.Column("expected_nacc", "Expected accesses", "count", "in the predicted weeks"),
+    ui.Column("nacc_p10", "10 %", "count", "one in ten has fewer accesses"),
+    ui.Column("nacc_p90", "90 %", "count", "nine in ten have fewer"),
+    ui.Column("expected_bytes", "Expected bytes read", "bytes"),
+    ui.Column("last_week_nacc", "Accesses last week", "count"),
+    ui.Column("basis", "Rests on", "text", "use, siblings, creation in DBS, or unknown: then there is no probability"),
+    ui.Column("reasons", "Moved by", "text", "the columns that moved the probability most"),
+    ui.Column("stratum", "Before", "text", "active: used in the seven days before; dormant: before that; new: never"),
+    ui.Column("data_tier", "Data tier"),
 )
-_SITE: Final = Column("site_name", "Site", "text", "where the data were read from")
+_SITE: Final = ui.Column("site_name", "Site", "text", "where the data were read from")
 _BASELINES: Final = ("persistence", "last-week", "decayed")
 #: Columns that are shown as whole numbers.
 _ROUNDED: Final = {
@@ -50,16 +38,16 @@ _ROUNDED: Final = {
 _JOBS: Final = ("popularity_forecast", "popularity_site_forecast")
 _OF: Final = {"dataset": "at all sites together", "site": "at each site"}
 _QUALITY: Final = (
-    Column("first_day", "Week from", "day"),
-    Column("model", "Model"),
-    Column("dataset_count", "Datasets", "count"),
-    Column("popular_share", "Were popular", "share"),
-    Column("average_precision", "Average precision", "share"),
-    Column("average_precision_low", "From", "share", "5 % of the resamplings of datasets are below"),
-    Column("average_precision_high", "To", "share"),
-    Column("brier", "Brier score", "share", "mean squared distance of probabilities from what happened; 0 is best"),
-    Column("tpr", "Found", "share", "share of the popular datasets with a probability of 50 % and more"),
-    Column("tnr", "Rightly not", "share", "share of the others with less"),
+    ui.Column("first_day", "Week from", "day"),
+    ui.Column("model", "Model"),
+    ui.Column("dataset_count", "Datasets", "count"),
+    ui.Column("popular_share", "Were popular", "share"),
+    ui.Column("average_precision", "Average precision", "share"),
+    ui.Column("average_precision_low", "From", "share", "5 % of the resamplings of datasets are below"),
+    ui.Column("average_precision_high", "To", "share"),
+    ui.Column("brier", "Brier score", "share", "mean squared distance of probabilities from what happened; 0 is best"),
+    ui.Column("tpr", "Found", "share", "share of the popular datasets with a probability of 50 % and more"),
+    ui.Column("tnr", "Rightly not", "share", "share of the others with less"),
 )
 
 
@@ -83,11 +71,11 @@ class _Chosen:
         return "popularity_site_quality" if self.by_site else "popularity_quality"
 
     @property
-    def columns(self) -> tuple[Column, ...]:
+    def columns(self) -> tuple[ui.Column, ...]:
         return (*_DATASETS[:2], _SITE, *_DATASETS[2:]) if self.by_site else _DATASETS
 
 
-def view(request: PageRequest) -> Content:
+def view(request: PageRequest) -> ui.Content:
     """Return the page of a stored forecast and a stratum; by site where the address says so.
 
     Raises InputMissing (66) for a day without one.
@@ -95,12 +83,12 @@ def view(request: PageRequest) -> Content:
     of = choice_parameter(request.parameters, "of", tuple(_OF), "dataset")
     by_site = of == "site"
     days = request.database.days(_JOBS[by_site])
-    kinds = Control("of", "Popular", of, list(_OF.items()))
+    kinds = ui.Control("of", "Popular", of, list(_OF.items()))
     if not days:
         forecast = "forecast by site" if by_site else "forecast"
-        note = Note(f"No {forecast} is stored. Run: run_spark {_JOBS[by_site]} --date DAY")
+        note = ui.Note(f"No {forecast} is stored. Run: run_spark {_JOBS[by_site]} --date DAY")
         has_other_kind = request.database.days(_JOBS[not by_site])
-        return Content("Forecasts", [], controls=[kinds] if has_other_kind else [], notes=[note])
+        return ui.Content("Forecasts", [], controls=[kinds] if has_other_kind else [], notes=[note])
     day = day_parameter(request.parameters, "day", days[-1])
     if day not in days:
         raise InputMissing(
@@ -116,25 +104,25 @@ def view(request: PageRequest) -> Content:
     sections = [_datasets(request, chosen), _quality(judged, by_site=by_site)]
     named = [(entry.isoformat(), entry.isoformat()) for entry in reversed(days)]
     controls = [
-        kinds, Control("day", "Forecast from", day.isoformat(), named),
+        kinds, ui.Control("day", "Forecast from", day.isoformat(), named),
         *([_sites(request, chosen)] if by_site else []),
-        Control("stratum", "Datasets", stratum, [(name, name) for name in _STRATA]),
+        ui.Control("stratum", "Datasets", stratum, [(name, name) for name in _STRATA]),
     ]  # fmt: skip
     where = ", and at which sites" if by_site else ""
     about = f"What is popular from {day} on{where}, predicted from the days before it."
-    return Content("Forecasts", sections, about, controls)
+    return ui.Content("Forecasts", sections, about, controls)
 
 
-def _sites(request: PageRequest, chosen: _Chosen) -> Control:
+def _sites(request: PageRequest, chosen: _Chosen) -> ui.Control:
     """Return the form's field for the site."""
     sql = f"SELECT DISTINCT site_name FROM {chosen.job} WHERE day = $day ORDER BY site_name"
     names = [row[0] for row in request.database.query(sql, {"day": chosen.day}).rows]
     if chosen.site and chosen.site not in names:
         names.insert(0, chosen.site)
-    return Control("site", "Site", chosen.site, [("", "all"), *((name, shown(name)) for name in names)])
+    return ui.Control("site", "Site", chosen.site, [("", "all"), *((name, ui.shown(name)) for name in names)])
 
 
-def _datasets(request: PageRequest, chosen: _Chosen) -> Section:
+def _datasets(request: PageRequest, chosen: _Chosen) -> ui.Section:
     where = "WHERE day = $day AND ($stratum = 'all' OR stratum = $stratum)"
     values = {"day": chosen.day, "stratum": chosen.stratum}
     if chosen.site:
@@ -148,35 +136,37 @@ def _datasets(request: PageRequest, chosen: _Chosen) -> Section:
         values,
     ).rows[0]
     if not count:
-        return Section("Most probable datasets", [Note("The forecast has no such dataset.")])
+        return ui.Section("Most probable datasets", [ui.Note("The forecast has no such dataset.")])
     means = "by bytes" if threshold is None else f"> {threshold:g}"
     of = "datasets at sites" if chosen.by_site and not chosen.site else "datasets"
-    figures = Figures([
-        Figure("Probably popular", f"{likely:,}", f"of the first {count:,} {of} by rank"),
-        Figure("Popular means", means, label or "accesses in the week"),
-        Figure("Model", shown(model)),
+    figures = ui.Figures([
+        ui.Figure("Probably popular", f"{likely:,}", f"of the first {count:,} {of} by rank"),
+        ui.Figure("Popular means", means, label or "accesses in the week"),
+        ui.Figure("Model", ui.shown(model)),
     ])  # fmt: skip
-    rows = [(row[0], Cell(row[1], request.dataset_link(row[1])), *row[2:]) for row in result.rows]
+    rows = [(row[0], ui.Cell(row[1], request.dataset_link(row[1])), *row[2:]) for row in result.rows]
 
     caption = "Datasets by the probability to be popular"
     bars = [column.name for column in chosen.columns].index("probability")
-    drawn = Table("forecast", chosen.columns, rows, caption, lambda: result.table, bars=bars, limit=_SHOWN)
-    return Section("Most probable datasets", [figures, drawn])
+    drawn = ui.Table("forecast", chosen.columns, rows, caption, lambda: result.table, bars=bars, limit=_SHOWN)
+    return ui.Section("Most probable datasets", [figures, drawn])
 
 
-def _quality(judged: Any, *, by_site: bool) -> Section:
+def _quality(judged: Any, *, by_site: bool) -> ui.Section:
     title = "How good such forecasts were"
     if not judged.rows:
-        return Section(title, [Note("No past week could be judged: the store had too few days before the forecast.")])
+        return ui.Section(
+            title, [ui.Note("No past week could be judged: the store had too few days before the forecast.")]
+        )
     weeks = sorted({row[0] for row in judged.rows})
     values = {(row[0], row[1]): row[4] for row in judged.rows}
     series = {
         model: [None if (value := values.get((week, model))) is None else round(100 * value, 1) for week in weeks]
         for model in dict.fromkeys(row[1] for row in judged.rows)
     }
-    table = Table("quality", _QUALITY, judged.rows, "Past weeks, each predicted from the days before it",
+    table = ui.Table("quality", _QUALITY, judged.rows, "Past weeks, each predicted from the days before it",
                   lambda: judged.table)  # fmt: skip
-    chart = Chart(
+    chart = ui.Chart(
         "precision", "Average precision by week", "line", [week.isoformat() for week in weeks], series, "%",
         "Week from", "Average precision", table=table,
     )  # fmt: skip
@@ -186,10 +176,10 @@ def _quality(judged: Any, *, by_site: bool) -> Section:
     )
     if by_site:
         about = f"Of all sites together. {about[0].upper()}{about[1:]} Datasets are counted once for each site."
-    return Section(title, [*_warnings(judged.rows), chart], about)
+    return ui.Section(title, [*_warnings(judged.rows), chart], about)
 
 
-def _warnings(rows: list[tuple[Any, ...]]) -> list[Note]:
+def _warnings(rows: list[tuple[Any, ...]]) -> list[ui.Note]:
     """Return a warning where a baseline had a higher average precision than the model in the mean of the weeks."""
     means = {}
     for model in dict.fromkeys(row[1] for row in rows):
@@ -198,7 +188,7 @@ def _warnings(rows: list[tuple[Any, ...]]) -> list[Note]:
             means[model] = sum(values) / len(values)
     models = [name for name in means if name not in _BASELINES]
     return [
-        Note(f"Warning: the baseline {name} was better than {model}: {means[name]:.1%} against {means[model]:.1%}.")
+        ui.Note(f"Warning: the baseline {name} was better than {model}: {means[name]:.1%} against {means[model]:.1%}.")
         for model in models for name in _BASELINES if means.get(name, 0) > means[model]
     ]  # fmt: skip
 

@@ -5,33 +5,21 @@ from __future__ import annotations
 from datetime import date
 from typing import Any, Final
 
+from cmsspark.apps.dashboard import widgets as ui
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.apps.dashboard.selection import choice_parameter, day_parameter
-from cmsspark.apps.dashboard.widgets import (
-    Chart,
-    Column,
-    Content,
-    Control,
-    Figure,
-    Figures,
-    Note,
-    Section,
-    Table,
-    shown,
-    si,
-)  # fmt: skip
 
 _HOURS: Final = tuple(f"{hour:02}" for hour in range(24))
 #: A series of what is at no HPC site is not shown; a name is the HPC's, or all other sites of the store.
 _ALL: Final = "hpc IS NOT NULL"
 
 
-def view(request: PageRequest) -> Content:
+def view(request: PageRequest) -> ui.Content:
     """Return the page of a day's cores, and of all stored months."""
     days = request.database.days("running_cores")
     if not days:
-        note = Note("No day of running cores is stored. Run: run_spark job_efficiency --date DAY")
-        return Content("HPC", [], notes=[note])
+        note = ui.Note("No day of running cores is stored. Run: run_spark job_efficiency --date DAY")
+        return ui.Content("HPC", [], notes=[note])
     day = day_parameter(request.parameters, "day", days[-1])
     names = [
         row[0] for row in request.database.query(f"SELECT DISTINCT hpc FROM core_hours WHERE {_ALL} ORDER BY 1").rows
@@ -39,28 +27,28 @@ def view(request: PageRequest) -> Content:
     hpc = choice_parameter(request.parameters, "hpc", ["", *names], "")
     limits = (days[0].isoformat(), days[-1].isoformat())
     controls = [
-        Control("day", "Day of the cores", day.isoformat(), kind="date", limits=limits),
-        Control("hpc", "HPC", hpc, [("", "all"), *((name, shown(name)) for name in names)]),
+        ui.Control("day", "Day of the cores", day.isoformat(), kind="date", limits=limits),
+        ui.Control("hpc", "HPC", hpc, [("", "all"), *((name, ui.shown(name)) for name in names)]),
     ]  # fmt: skip
     where, values = (f"{_ALL} AND hpc = ?", [hpc]) if hpc else (_ALL, [])
     windows = dict(
         request.database.query("SELECT hour, max(window_count) FROM running_cores WHERE day = ? GROUP BY 1", [day]).rows
     )
     silent = [hour for hour in range(24) if 0 < windows.get(hour, 5) < 5]
-    notes = [] if day in days else [Note(f"{day} is not stored.", "warn")]
+    notes = [] if day in days else [ui.Note(f"{day} is not stored.", "warn")]
     if silent:
         hours = ", ".join(f"{hour:02}" for hour in silent)
         text = f"HTCondor's collector was silent in a part of these hours, whose averages are too low: {hours}."
-        notes.append(Note(text, "warn"))
+        notes.append(ui.Note(text, "warn"))
     sections = [
-        Section("In total", [_figures(request, day, days, where, values)]),
-        Section(f"Cores by hour on {day}", [_cores(request, day, where, values)]),
-        Section("Core hours by month", [_months(request, where, values)]),
+        ui.Section("In total", [_figures(request, day, days, where, values)]),
+        ui.Section(f"Cores by hour on {day}", [_cores(request, day, where, values)]),
+        ui.Section("Core hours by month", [_months(request, where, values)]),
     ]
-    return Content("HPC", sections, "Jobs of HTCondor at HPC sites.", controls, notes)
+    return ui.Content("HPC", sections, "Jobs of HTCondor at HPC sites.", controls, notes)
 
 
-def _figures(request: PageRequest, day: date, days: list[date], where: str, values: list[Any]) -> Figures:
+def _figures(request: PageRequest, day: date, days: list[date], where: str, values: list[Any]) -> ui.Figures:
     """Return the mean cores of the day, the core hours of its month and of all days, and the largest HPC."""
     ((cores,),) = request.database.query(
         f"SELECT sum(core_windows_milli) / 120000 FROM running_cores WHERE {where} AND day = ?", [*values, day]
@@ -72,17 +60,17 @@ def _figures(request: PageRequest, day: date, days: list[date], where: str, valu
     ).rows
     in_all, in_month = sum(row[1] or 0 for row in by_hpc), sum(row[2] or 0 for row in by_hpc)
     figures = [
-        Figure("Cores", si(round(cores or 0)), f"on {day}, mean of 24 hours"),
-        Figure(f"Core hours in {day:%Y-%m}", si(round(in_month)), f"{in_month:,.0f}"),
-        Figure("Core hours of all days", si(round(in_all)), f"{in_all:,.0f}", f"{days[0]} to {days[-1]}"),
+        ui.Figure("Cores", ui.si(round(cores or 0)), f"on {day}, mean of 24 hours"),
+        ui.Figure(f"Core hours in {day:%Y-%m}", ui.si(round(in_month)), f"{in_month:,.0f}"),
+        ui.Figure("Core hours of all days", ui.si(round(in_all)), f"{in_all:,.0f}", f"{days[0]} to {days[-1]}"),
     ]
     if by_hpc and in_all:
         name, hours, _ = by_hpc[0]
-        figures.append(Figure("Largest HPC", shown(name), f"{hours / in_all:.0%} of all core hours"))
-    return Figures(figures)
+        figures.append(ui.Figure("Largest HPC", ui.shown(name), f"{hours / in_all:.0%} of all core hours"))
+    return ui.Figures(figures)
 
 
-def _cores(request: PageRequest, day: Any, where: str, values: list[Any]) -> Chart:
+def _cores(request: PageRequest, day: Any, where: str, values: list[Any]) -> ui.Chart:
     result = request.database.query(
         "SELECT hpc, hour, sum(core_windows_milli) / 5000 AS cores,"
         " sum(core_windows_milli) / 1000 / max(window_count) AS cores_of_windows, max(window_count) AS window_count"
@@ -92,17 +80,17 @@ def _cores(request: PageRequest, day: Any, where: str, values: list[Any]) -> Cha
     cores = {(row[0], row[1]): round(row[2], 1) for row in result.rows}
     series = {name: [cores.get((name, hour)) for hour in range(24)] for name in sorted({key[0] for key in cores})}
     columns = (
-        Column("hpc", "HPC"), Column("hour", "Hour (UTC)", "count"),
-        Column("cores", "Cores", "count", "of the whole hour"),
-        Column("cores_of_windows", "Cores where records were written", "count", "of the windows with any record"),
-        Column("window_count", "Windows of 5", "count", "of 12 minutes, with a record of any job"),
+        ui.Column("hpc", "HPC"), ui.Column("hour", "Hour (UTC)", "count"),
+        ui.Column("cores", "Cores", "count", "of the whole hour"),
+        ui.Column("cores_of_windows", "Cores where records were written", "count", "of the windows with any record"),
+        ui.Column("window_count", "Windows of 5", "count", "of 12 minutes, with a record of any job"),
     )  # fmt: skip
-    rows = [(shown(row[0]), row[1], round(row[2]), round(row[3]), row[4]) for row in result.rows]
-    table = Table("hpc_cores", columns, rows, f"Cores by HPC and hour on {day}", lambda: result.table)
-    return Chart("hpc_cores", "Cores that ran", "stack", _HOURS, series, "", "Hour (UTC)", "Cores", table=table)
+    rows = [(ui.shown(row[0]), row[1], round(row[2]), round(row[3]), row[4]) for row in result.rows]
+    table = ui.Table("hpc_cores", columns, rows, f"Cores by HPC and hour on {day}", lambda: result.table)
+    return ui.Chart("hpc_cores", "Cores that ran", "stack", _HOURS, series, "", "Hour (UTC)", "Cores", table=table)
 
 
-def _months(request: PageRequest, where: str, values: list[Any]) -> Chart:
+def _months(request: PageRequest, where: str, values: list[Any]) -> ui.Chart:
     result = request.database.query(
         "SELECT strftime(day, '%Y-%m') AS month, hpc, site, sum(core_ms) / 3600000 AS core_hours,"
         f" sum(job_count) AS jobs FROM core_hours WHERE {where} GROUP BY ALL ORDER BY ALL",
@@ -114,12 +102,13 @@ def _months(request: PageRequest, where: str, values: list[Any]) -> Chart:
         hours[name, month] = round(hours.get((name, month), 0) + core_hours, 1)
     series = {name: [hours.get((name, month)) for month in months] for name in sorted({key[0] for key in hours})}
     columns = (
-        Column("month", "Month"), Column("hpc", "HPC"), Column("site", "Site"),
-        Column("core_hours", "Core hours", "count", "of jobs that were completed"), Column("jobs", "Jobs", "count"),
+        ui.Column("month", "Month"), ui.Column("hpc", "HPC"), ui.Column("site", "Site"),
+        ui.Column("core_hours", "Core hours", "count", "of jobs that were completed"),
+        ui.Column("jobs", "Jobs", "count"),
     )  # fmt: skip
-    rows = [(row[0], shown(row[1]), shown(row[2]), round(row[3]), row[4]) for row in result.rows]
-    table = Table("hpc_months", columns, rows, "Core hours by month, HPC and site", lambda: result.table)
-    return Chart("hpc_months", "Core hours", "columns", months, series, "", "Month", "Core hours", table=table)
+    rows = [(row[0], ui.shown(row[1]), ui.shown(row[2]), round(row[3]), row[4]) for row in result.rows]
+    table = ui.Table("hpc_months", columns, rows, "Core hours by month, HPC and site", lambda: result.table)
+    return ui.Chart("hpc_months", "Core hours", "columns", months, series, "", "Month", "Core hours", table=table)
 
 
 PAGE = PageDefinition("HPC", "Cores and core hours at HPC sites.", view, needs_use=False)

@@ -7,43 +7,23 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark.apps.dashboard import dataset_ranking, search, use
+from cmsspark.apps.dashboard import widgets as ui
 from cmsspark.apps.dashboard.dataset_ranking import DatasetRanking
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.apps.dashboard.selection import FILTERS, Selection, choice_parameter, text_parameter
 from cmsspark.apps.dashboard.series_parts import choose_measure, make_chart, measure_controls
 from cmsspark.apps.dashboard.use import MEASURES, OF_JOBS
-from cmsspark.apps.dashboard.widgets import (
-    Cell,
-    Chart,
-    Column,
-    Content,
-    Control,
-    Figures,
-    Note,
-    Search,
-    Section,
-    Table,
-    bytes_figure,
-    count_figure,
-    cpu_figure,
-    jobs_figure,
-    shown,
-)
+from cmsspark.apps.dashboard.use_columns import stored_columns, use_columns, with_remote_share
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_GROUPS: Final = {name: label for name, label in FILTERS.items()}
 _COLUMNS: Final = (
-    Column("dataset_name", "Dataset"),
-    Column("nacc", "Accesses", "count"),
-    Column("share", "Share", "share", "of all accesses of this selection; of its jobs where it is about these"),
-    Column("distinct_users", "Users", "count", "distinct people of the whole period, each counted once"),
-    Column("read_bytes", "Read", "bytes", "by accesses"),
-    Column("remote_share", "Remote", "share", "remote accesses among those whose log records it"),
-    Column("job_count", "Jobs", "count", "jobs are not accesses"),
-    Column("job_read_bytes", "Read by jobs", "bytes"),
-    Column("cpu_ms", "CPU hours", "ms", "of jobs"),
+    ui.Column("dataset_name", "Dataset"),
+    *use_columns("nacc"),
+    ui.Column("share", "Share", "share", "of all accesses of this selection; of its jobs where it is about these"),
+    ui.Column("distinct_users", "Users", "count", "distinct people of the whole period, each counted once"),
+    *use_columns("read_bytes", "remote_share", "job_count", "job_read_bytes", "cpu_ms"),
 )
 #: Datasets of a page of the table.
 _PAGE: Final = 20
@@ -55,12 +35,12 @@ _JOBS_NOTE: Final = "Jobs and their users are not accesses and are never added t
 MODES: Final[Mapping[str, str]] = {"sum": "sums", "line": "lines", "share": "shares"}
 
 
-def view(request: PageRequest) -> Content:
+def view(request: PageRequest) -> ui.Content:
     """Return the page for the address's period, filters, measure and grouping."""
-    chosen = request.selection()
+    chosen = request.chosen
     notes = request.use_notes(chosen)
     measure = choose_measure(request, chosen, notes)
-    group = choice_parameter(request.parameters, "by", [*_GROUPS, "none"], "stream")
+    group = choice_parameter(request.parameters, "by", [*FILTERS, "none"], "stream")
     by = None if group == "none" else group
     # A read can have a record in two streams: their sums say nothing, so they are lines beside each other.
     is_overlapping = by == "stream" and not chosen.values("stream")
@@ -69,32 +49,35 @@ def view(request: PageRequest) -> Content:
     controls = [
         *request.period_controls(chosen),
         *request.filter_controls(chosen),
-        *measure_controls(request, measure, group, _GROUPS),
-        Control("mode", "Draw", mode, list(MODES.items())),
+        *measure_controls(request, measure, group, FILTERS),
+        ui.Control("mode", "Draw", mode, list(MODES.items())),
     ]
     about = f"{chosen.first} to {chosen.last}: which datasets are used, and how much."
     ranking = dataset_ranking.datasets(request.snapshot, chosen, measure)
     if not len(ranking) and not request.parameters.get("download"):
-        nothing = Note("Nothing was read in this period with these filters. Choose another period or fewer filters.")
-        return Content("Popularity", [Section("Nothing was read", [nothing])], about, controls, notes)
+        nothing = ui.Note("Nothing was read in this period with these filters. Choose another period or fewer filters.")
+        return ui.Content("Popularity", [ui.Section("Nothing was read", [nothing])], about, controls, notes)
+    about_streams = f"{_STREAMS_NOTE} {_JOBS_NOTE}" if request.snapshot.has_jobs else _STREAMS_NOTE
+    about_top = f"Ordered by {MEASURES[measure][0].lower()}."
+    about_top += f" Names that contain: {ui.shown(text)}" if text else ""
     series = use.series(request.snapshot, chosen, measure, by)
     chart = in_mode(make_chart("over_time", series, measure, chosen, by or "all"), mode)
-    search_field = Search("q", "Find datasets in this table", text, "datasets.json", "parts of a name, * for any")
-    return Content(
+    search_field = ui.Search("q", "Find datasets in this table", text, "datasets.json", "parts of a name, * for any")
+    return ui.Content(
         "Popularity",
         [
-            Section("In total", [_figures(request, chosen, ranking)]),
-            Section(
-                f"{MEASURES[measure][0]} over time" + (f" by {_GROUPS[by].lower()}" if by else ""),
+            ui.Section("In total", [_figures(request, chosen, ranking)]),
+            ui.Section(
+                f"{MEASURES[measure][0]} over time" + (f" by {FILTERS[by].lower()}" if by else ""),
                 [chart],
-                _about_streams(request) if not chosen.values("stream") else "",
+                about_streams if not chosen.values("stream") else "",
             ),
-            Section(
+            ui.Section(
                 "Most used datasets",
                 [search_field, _top(request, chosen, ranking, measure, text)],
-                _about_top(measure, text),
+                about_top,
             ),
-            *([Section("How concentrated use is", _concentration(ranking, measure))] if measure != "users" else []),
+            *([ui.Section("How concentrated use is", _concentration(ranking, measure))] if measure != "users" else []),
         ],
         about,
         controls,
@@ -102,22 +85,18 @@ def view(request: PageRequest) -> Content:
     )
 
 
-def _figures(request: PageRequest, chosen: Selection, ranking: DatasetRanking) -> Figures:
+def _figures(request: PageRequest, chosen: Selection, ranking: DatasetRanking) -> ui.Figures:
     sums = use.totals(request.snapshot, chosen)
     users = sums["users"]
     figures = [
-        count_figure("Accesses", sums["nacc"]),
-        count_figure("Distinct users", users, _people(chosen, users)),
-        count_figure("Datasets", ranking.used),
-        bytes_figure("Bytes read", sums["read_bytes"]),
+        ui.count_figure("Accesses", sums["nacc"]),
+        ui.count_figure("Distinct users", users, _people(chosen, users)),
+        ui.count_figure("Datasets", ranking.used),
+        ui.bytes_figure("Bytes read", sums["read_bytes"]),
     ]
     if request.snapshot.has_jobs:
-        figures.append(jobs_figure(sums["job_count"], sums["job_read_bytes"]))
-    return Figures([*figures, cpu_figure(sums["cpu_ms"])])
-
-
-def _about_streams(request: PageRequest) -> str:
-    return f"{_STREAMS_NOTE} {_JOBS_NOTE}" if request.snapshot.has_jobs else _STREAMS_NOTE
+        figures.append(ui.jobs_figure(sums["job_count"], sums["job_read_bytes"]))
+    return ui.Figures([*figures, ui.cpu_figure(sums["cpu_ms"])])
 
 
 def _people(chosen: Selection, users: int | None) -> str:
@@ -126,38 +105,34 @@ def _people(chosen: Selection, users: int | None) -> str:
     return "of jobs, each person once" if chosen.is_of_jobs else "each person once"
 
 
-def _about_top(measure: str, text: str) -> str:
-    about = f"Ordered by {MEASURES[measure][0].lower()}."
-    return f"{about} Names that contain: {shown(text)}" if text else about
-
-
-def _top(request: PageRequest, chosen: Selection, ranking: DatasetRanking, measure: str, text: str) -> Table:
+def _top(request: PageRequest, chosen: Selection, ranking: DatasetRanking, measure: str, text: str) -> ui.Table:
     positions = search.matching(ranking.names(), text) if text.strip() else list(range(len(ranking)))
-    columns = _COLUMNS if request.snapshot.has_jobs else [entry for entry in _COLUMNS if entry.name not in OF_JOBS]
+    columns = stored_columns(request.snapshot, _COLUMNS)
     counted = "job_count" if chosen.is_of_jobs or measure in OF_JOBS else "nacc"
 
-    def values_of(chosen_positions: Sequence[int]) -> list[tuple[Any, ...]]:
+    def make_rows(chosen_positions: Sequence[int]) -> list[tuple[Any, ...]]:
         names = ranking.names(chosen_positions)
         users = dataset_ranking.users_of_datasets(request.snapshot, chosen, names)
         sums = ranking.sums(names)
         rows = []
         for number, (name, count) in enumerate(zip(names, users, strict=True)):
-            cells = _values({column: values[number] for column, values in sums.items()}, count, counted, ranking.total)
-            rows.append((Cell(name, request.dataset_link(name)), *(cells[column.name] for column in columns[1:])))
+            cells = with_remote_share({column: values[number] for column, values in sums.items()})
+            cells |= {"share": ui.ratio(cells[counted], ranking.total), "distinct_users": count}
+            rows.append((ui.Cell(name, request.dataset_link(name)), *(cells[column.name] for column in columns[1:])))
         return rows
 
     def load(column: str, is_descending: bool, first: int, count: int) -> list[tuple[Any, ...]]:
         ordered = _ordered(request, chosen, ranking, positions, (column, is_descending))
-        return values_of(ordered[first : first + count])
+        return make_rows(ordered[first : first + count])
 
-    return Table(
+    return ui.Table(
         "datasets",
         columns,
-        values_of(positions[:_PAGE]),
+        make_rows(positions[:_PAGE]),
         "Datasets with their use in the chosen period",
         lambda: _download(request, chosen, ranking, positions),
         len(positions),
-        f"No dataset of this selection has {shown(text)!r} in its name.",
+        f"No dataset of this selection has {ui.shown(text)!r} in its name.",
         bars=[column.name for column in columns].index({"users": "distinct_users"}.get(measure, measure)),
         limit=_PAGE,
         load=load,
@@ -177,28 +152,12 @@ def _ordered(
     values: list[Any]
     if measure == "remote_share":
         sums = ranking.sums(ranking.names())
-        values = [
-            None if remote is None or not known_nacc else remote / known_nacc
-            for remote, known_nacc in zip(sums["remote_nacc"], sums["remote_known_nacc"], strict=True)
-        ]
+        values = list(map(ui.ratio, sums["remote_nacc"], sums["remote_known_nacc"]))
     else:
         by_measure = dataset_ranking.datasets(request.snapshot, chosen, measure)
         by_code = dict(zip(by_measure.codes.tolist(), by_measure.values, strict=True))
         values = [by_code.get(code) for code in ranking.codes.tolist()]
-    filled = [position for position in positions if values[position] is not None]
-    empty = [position for position in positions if values[position] is None]
-    return [*sorted(filled, key=lambda position: values[position], reverse=is_descending), *empty]
-
-
-def _values(sums: dict[str, int | None], users: int | None, counted: str, total: int) -> dict[str, Any]:
-    """Column → value. ``counted``: the column of ``total``."""
-    remote, known_nacc, count = sums["remote_nacc"], sums["remote_known_nacc"], sums[counted]
-    return {
-        **sums,
-        "share": count / total if total and count is not None else None,
-        "distinct_users": users,
-        "remote_share": remote / known_nacc if remote is not None and known_nacc else None,
-    }
+    return ui.sort_rows(positions, values.__getitem__, is_descending)
 
 
 def _download(request: PageRequest, chosen: Selection, ranking: DatasetRanking, positions: list[int]) -> pa.Table:
@@ -219,19 +178,19 @@ def _concentration(ranking: DatasetRanking, measure: str) -> list[Any]:
     rows = dataset_ranking.concentration(ranking)
     label, unit, _ = MEASURES[measure]
     kind = {"B": "bytes", "h": "ms"}.get(unit, "count")
-    table = Table(
+    table = ui.Table(
         "concentration",
         (
-            Column("datasets", "Largest datasets", "count"),
-            Column(measure, label, kind),  # type: ignore[arg-type]
-            Column("share", "Share of all", "share"),
+            ui.Column("datasets", "Largest datasets", "count"),
+            ui.Column(measure, label, kind),  # type: ignore[arg-type]
+            ui.Column("share", "Share of all", "share"),
         ),
         rows,
         f"The share of {label.lower()} that the largest N datasets hold",
     )
     if not rows:
         return [table]
-    chart = Chart(
+    chart = ui.Chart(
         "concentration",
         f"Share of {label.lower()} in the N most used datasets",
         "line",
@@ -245,7 +204,7 @@ def _concentration(ranking: DatasetRanking, measure: str) -> list[Any]:
     return [chart]
 
 
-def in_mode(chart: Chart, mode: str) -> Chart:
+def in_mode(chart: ui.Chart, mode: str) -> ui.Chart:
     """Return the chart in a mode. What does not add up, such as users, has no sums and no shares."""
     if chart.kind != "stack" or mode == "sum":
         return chart

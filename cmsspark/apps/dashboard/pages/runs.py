@@ -9,22 +9,10 @@ from typing import Any, Final
 from flask import Response, abort
 
 from cmsspark.apps.dashboard import run_index, run_tables, security
+from cmsspark.apps.dashboard import widgets as ui
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.apps.dashboard.run_index import RunIndex
 from cmsspark.apps.dashboard.selection import choice_parameter, day_parameter
-from cmsspark.apps.dashboard.widgets import (
-    Calendar,
-    Cell,
-    Column,
-    Content,
-    Control,
-    Figure,
-    Figures,
-    Note,
-    Section,
-    Table,
-    shown,
-)
 from cmsspark.base.errors import NotReady, UsageError
 from cmsspark.store.day_states import WORDS
 from cmsspark.store.query.database import Database
@@ -44,18 +32,20 @@ _FIXED: Final = 4
 _CLASSES: Final = {"green": "good", "yellow": "warn", "blue": "info", "red": "bad", "white": "none"}
 
 
-def view(request: PageRequest) -> Content:
+def view(request: PageRequest) -> ui.Content:
     """Return the calendar of a period, the jobs of one day, or one day of one job."""
     store = request.database.fout
     stored = run_index.stored_job_days(store)
     if not stored:
-        return Content(
-            "Runs", [], notes=[Note("No run is stored. Run: cmsspark daily, or run_spark data_aggregation --date DAY")]
+        return ui.Content(
+            "Runs",
+            [],
+            notes=[ui.Note("No run is stored. Run: cmsspark daily, or run_spark data_aggregation --date DAY")],
         )
-    notes: list[Note] = []
+    notes: list[ui.Note] = []
     days = _days(request, stored, notes)
     index = run_index.read_index(store, request.state_dir, days, request.skipped)
-    notes += [Note(shown(text), "warn") for text in index.notes]
+    notes += [ui.Note(ui.shown(text), "warn") for text in index.notes]
     job, day = request.parameters.get("job", ""), request.parameters.get("day", "")
     if job and day:
         name = choice_parameter(request.parameters, "job", index.jobs, "")
@@ -66,22 +56,22 @@ def view(request: PageRequest) -> Content:
     jobs = [name] if name else index.jobs
     options = [("", "all: the worst of each day"), *((item, item) for item in index.jobs)]
     controls = [
-        Control("from", "From", days[0].isoformat(), kind="date"),
-        Control("to", "To (included)", days[-1].isoformat(), kind="date"),
-        Control("job", "Job", name, options),
+        ui.Control("from", "From", days[0].isoformat(), kind="date"),
+        ui.Control("to", "To (included)", days[-1].isoformat(), kind="date"),
+        ui.Control("job", "Job", name, options),
     ]
-    return Content(
+    return ui.Content(
         "Runs",
         [
-            Section("Each day", [_figures(index, jobs), _calendar(request, index, days, jobs)]),
+            ui.Section("Each day", [_figures(index, jobs), _calendar(request, index, days, jobs)]),
             *_attention(request, index, jobs),
-            Section(
+            ui.Section(
                 "Where every record went",
                 [run_tables.reconciliation(index)],
                 "Each record of data_aggregation is in one bin: docs/counting.md.",
             ),
-            Section("Publishing", [run_tables.publishing(index)], "As the run history of this account knows it."),
-            Section(
+            ui.Section("Publishing", [run_tables.publishing(index)], "As the run history of this account knows it."),
+            ui.Section(
                 "Drift",
                 [run_tables.drift(index)],
                 "Fields of logs that differ from their schema, in a sample of each file.",
@@ -93,7 +83,7 @@ def view(request: PageRequest) -> Content:
     )
 
 
-def _days(request: PageRequest, stored: list[date], notes: list[Note]) -> list[date]:
+def _days(request: PageRequest, stored: list[date], notes: list[ui.Note]) -> list[date]:
     """Return the days of the address, the last ones of a longer period."""
     last = day_parameter(request.parameters, "to", stored[-1])
     default = date.fromordinal(max(1, last.toordinal() - _DAYS + 1))
@@ -102,7 +92,7 @@ def _days(request: PageRequest, stored: list[date], notes: list[Note]) -> list[d
         raise UsageError(f"the period begins on {first} and ends before it, on {last}", next_step="exchange them")
     if (last - first).days >= _MOST:
         first = last - timedelta(days=_MOST - 1)
-        notes.append(Note(f"This page shows {_MOST} days at most: those up to {last}.", "warn"))
+        notes.append(ui.Note(f"This page shows {_MOST} days at most: those up to {last}.", "warn"))
     text = request.parameters.get("day", "")
     if text:
         day = day_parameter(request.parameters, "day", last)
@@ -110,13 +100,13 @@ def _days(request: PageRequest, stored: list[date], notes: list[Note]) -> list[d
     return [first + timedelta(days=number) for number in range((last - first).days + 1)]
 
 
-def _figures(index: RunIndex, jobs: list[str]) -> Figures:
+def _figures(index: RunIndex, jobs: list[str]) -> ui.Figures:
     words = Counter(cell.word for (_, job), cell in index.cells.items() if cell.word != "-" and job in jobs)
-    figures = [Figure(word.capitalize(), f"{count:,}", WORDS[word][1]) for word, count in words.most_common(5)]
-    return Figures(figures or [Figure("Runs", "0", "in this period")])
+    figures = [ui.Figure(word.capitalize(), f"{count:,}", WORDS[word][1]) for word, count in words.most_common(5)]
+    return ui.Figures(figures or [ui.Figure("Runs", "0", "in this period")])
 
 
-def _calendar(request: PageRequest, index: RunIndex, days: list[date], jobs: list[str]) -> Calendar:
+def _calendar(request: PageRequest, index: RunIndex, days: list[date], jobs: list[str]) -> ui.Calendar:
     cells = {}
     for day in days:
         states = [(job, index.cells[day, job]) for job in jobs if (day, job) in index.cells]
@@ -132,75 +122,75 @@ def _calendar(request: PageRequest, index: RunIndex, days: list[date], jobs: lis
         )
         href = request.link_here(day=day, job=jobs[0] if len(jobs) == 1 else None)
         kind = "bad" if any(cell.refused for _, cell in states) else _CLASSES[WORDS[worst.word][0]]
-        cells[day] = (worst.word, kind, f"{day}: {shown(about)}", href)
+        cells[day] = (worst.word, kind, f"{day}: {ui.shown(about)}", href)
     used = {cell[0] for cell in cells.values()}
     legend = [(word, _CLASSES[colour], about) for word, (colour, about) in WORDS.items() if word in used]
-    return Calendar(cells, "The state of each day", legend)
+    return ui.Calendar(cells, "The state of each day", legend)
 
 
-def _attention(request: PageRequest, index: RunIndex, jobs: list[str]) -> list[Section]:
+def _attention(request: PageRequest, index: RunIndex, jobs: list[str]) -> list[ui.Section]:
     """Days and jobs that are not simply stored, the newest first."""
     rows = []
     for (day, job), cell in sorted(index.cells.items(), reverse=True):
         if (job in jobs and cell.word not in ("-", "done", "published")) or cell.refused:
             about = index.skipped.get((day, job), WORDS[cell.word][1])
-            link = Cell(day.isoformat(), request.link_here(job=job, day=day))
-            rows.append((link, cell.word, job, shown(about), cell.refused or None))
+            link = ui.Cell(day.isoformat(), request.link_here(job=job, day=day))
+            rows.append((link, cell.word, job, ui.shown(about), cell.refused or None))
     columns = (
-        Column("day", "Day", "day"), Column("state", "State"), Column("job", "Job"), Column("about", "Why"),
-        Column("refused", "Refused documents", "count"),
+        ui.Column("day", "Day", "day"), ui.Column("state", "State"), ui.Column("job", "Job"), ui.Column("about", "Why"),
+        ui.Column("refused", "Refused documents", "count"),
     )  # fmt: skip
-    table = Table("attention", columns, rows, "Days that are not complete", limit=_SHOWN)
-    return [Section("What needs a look", [table])] if rows else []
+    table = ui.Table("attention", columns, rows, "Days that are not complete", limit=_SHOWN)
+    return [ui.Section("What needs a look", [table])] if rows else []
 
 
-def _of_day(request: PageRequest, index: RunIndex, day: date) -> Content:
+def _of_day(request: PageRequest, index: RunIndex, day: date) -> ui.Content:
     """Return all jobs of one day."""
     rows = []
     for job in index.jobs:
         cell, run = index.cells[day, job], index.current.get((day, job))
         about = index.skipped.get((day, job), WORDS[cell.word][1])
-        link = Cell(job, request.link_here(job=job, day=day)) if cell.word != "-" else job
+        link = ui.Cell(job, request.link_here(job=job, day=day)) if cell.word != "-" else job
         rows.append(
-            (link, cell.word, shown(about), None if run is None else run.rows, None if run is None else run.run)
+            (link, cell.word, ui.shown(about), None if run is None else run.rows, None if run is None else run.run)
         )
     columns = (
-        Column("job", "Job"), Column("state", "State"), Column("about", "Meaning"), Column("rows", "Rows", "count"),
-        Column("run", "Current run"),
+        ui.Column("job", "Job"), ui.Column("state", "State"), ui.Column("about", "Meaning"),
+        ui.Column("rows", "Rows", "count"), ui.Column("run", "Current run"),
     )  # fmt: skip
-    sections = [Section("Jobs", [Table("jobs", columns, rows, f"The jobs of {day}")])]
-    notes = [Note(shown(text), "warn") for text in index.notes]
-    return Content(f"Runs of {day}", sections, "One day", _back(request), notes, "Back to the calendar")
+    sections = [ui.Section("Jobs", [ui.Table("jobs", columns, rows, f"The jobs of {day}")])]
+    notes = [ui.Note(ui.shown(text), "warn") for text in index.notes]
+    return ui.Content(f"Runs of {day}", sections, "One day", _back(request), notes, "Back to the calendar")
 
 
-def _back(request: PageRequest) -> list[Control]:
-    return [Control(name, name, request.parameters.get(name, ""), kind="hidden") for name in ("from", "to")]
+def _back(request: PageRequest) -> list[ui.Control]:
+    return [ui.Control(name, name, request.parameters.get(name, ""), kind="hidden") for name in ("from", "to")]
 
 
-def _run_view(request: PageRequest, index: RunIndex, job: str, day: date) -> Content:
+def _run_view(request: PageRequest, index: RunIndex, job: str, day: date) -> ui.Content:
     runs = [run for run in index.runs if run.job == job and run.day == day]
     current = index.current.get((day, job))
     columns = (
-        Column("run", "Run"), Column("state", "State"), Column("began_ms", "Started", "instant"),
-        Column("seconds", "Seconds", "count"), Column("rows", "Rows", "count"), Column("report", "Report"),
-        Column("error", "Error"),
+        ui.Column("run", "Run"), ui.Column("state", "State"), ui.Column("began_ms", "Started", "instant"),
+        ui.Column("seconds", "Seconds", "count"), ui.Column("rows", "Rows", "count"), ui.Column("report", "Report"),
+        ui.Column("error", "Error"),
     )  # fmt: skip
     rows = [_run_row(request, run, current) for run in runs]
     if (day, job) in index.skipped:
         index.notes.append(f"{job} of {day} is {index.skipped[day, job]}")
     sections = [
-        Section(
-            "Runs", [Table("runs", columns, rows, f"Runs of {job} for {day}", empty="There is no run of this day.")]
+        ui.Section(
+            "Runs", [ui.Table("runs", columns, rows, f"Runs of {job} for {day}", empty="There is no run of this day.")]
         )
     ]
     if current is not None:
         sections += _details(current)
-    return Content(
+    return ui.Content(
         f"{job} of {day}",
         sections,
         "One day of one job",
         _back(request),
-        [Note(shown(text), "warn") for text in index.notes],
+        [ui.Note(ui.shown(text), "warn") for text in index.notes],
         "Back to the calendar",
     )
 
@@ -213,27 +203,27 @@ def _run_row(request: PageRequest, run: Run, current: Run | None) -> tuple[Any, 
     state += ", partial" if run.is_partial else ""
     seconds = None if run.seconds is None else round(run.seconds)
     error = run_tables.without_paths((run.error or "").partition("\n")[0])
-    return run.run, state, run.began_ms, seconds, run.rows, Cell("open", href) if page else None, error
+    return run.run, state, run.began_ms, seconds, run.rows, ui.Cell("open", href) if page else None, error
 
 
-def _details(run: Run) -> list[Section]:
+def _details(run: Run) -> list[ui.Section]:
     sections = []
-    warnings = [Note(shown(run_tables.without_paths(text)), "warn") for text in run.details.warnings]
+    warnings = [ui.Note(ui.shown(run_tables.without_paths(text)), "warn") for text in run.details.warnings]
     if warnings:
-        sections.append(Section("Warnings", warnings))
+        sections.append(ui.Section("Warnings", warnings))
     tables = [(name, entry.rows, entry.bytes) for name, entry in run.details.tables.items()]
-    columns = (Column("table", "Table"), Column("rows", "Rows", "count"), Column("bytes", "Size", "bytes"))
-    sections.append(Section("Tables", [Table("tables", columns, tables, "What the current run stored")]))
+    columns = (ui.Column("table", "Table"), ui.Column("rows", "Rows", "count"), ui.Column("bytes", "Size", "bytes"))
+    sections.append(ui.Section("Tables", [ui.Table("tables", columns, tables, "What the current run stored")]))
     bins = run.details.reconciliation
     if bins:
         rows = [(stream, *run_tables.bin_values(counts)) for stream, counts in bins.items()]
         # Bins that no stream of the day has say nothing.
         used = [n for n, column in enumerate(run_tables.bin_columns()) if n < _FIXED or any(row[n] for row in rows)]
         heads = [run_tables.bin_columns()[n] for n in used]
-        table = Table(
+        table = ui.Table(
             "bins", heads, [tuple(row[n] for n in used) for row in rows], "Records by bin; empty bins are left out"
         )
-        sections.append(Section("Where every record went", [table]))
+        sections.append(ui.Section("Where every record went", [table]))
     return sections
 
 

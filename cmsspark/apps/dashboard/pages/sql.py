@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from cmsspark.apps.dashboard import error_forms
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.apps.dashboard.query_process import Query
 from cmsspark.apps.dashboard.widgets import Column, Content, Control, Fold, Kind, Note, Section, Table, shown
@@ -54,8 +55,8 @@ def view(request: PageRequest) -> Content:
 
 def _error_notes(error: CmssparkError) -> list[Note]:
     """Return the lines of an error as notes, so that the form with the query stays."""
-    facts = (("where", error.where), ("found", error.found), ("next", error.next_step))
-    lines = [(label, line) for label, value in facts for line in str(value or "").splitlines() if line.strip()]
+    facts = error_forms.facts(error).items()
+    lines = [(label, line) for label, value in facts for line in value.splitlines() if line.strip()]
     return [Note(shown(error.problem), "bad"), *(Note(f"{label}: {shown(line)}") for label, line in lines)]
 
 

@@ -5,20 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from cmsspark.apps.dashboard import use
+from cmsspark.apps.dashboard import widgets as ui
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.apps.dashboard.selection import FILTERS, STEPS, Selection, choice_parameter
 from cmsspark.apps.dashboard.series_parts import make_chart
-from cmsspark.apps.dashboard.widgets import (
-    Column,
-    Content,
-    Control,
-    Figures,
-    Section,
-    Table,
-    count_figure,
-    cpu_figure,
-    shown,
-)
 from cmsspark.sources.registry import STREAMS_BY_NAME
 
 _WITH_TIMES: Final = " and ".join(stream.name for stream in STREAMS_BY_NAME.values() if stream.has_times)
@@ -26,9 +16,9 @@ _GROUPS: Final = {"none": "nothing", **FILTERS}
 _CPU: Final = {"data_tier": "Data tier", "site_tier": "Site tier", "campaign": "Campaign"}
 
 
-def view(request: PageRequest) -> Content:
+def view(request: PageRequest) -> ui.Content:
     """Return the page for the address's period, filters and grouping."""
-    chosen = request.selection()
+    chosen = request.chosen
     group = choice_parameter(request.parameters, "by", list(_GROUPS), "none")
     tier = choice_parameter(request.parameters, "cpu_by", list(_CPU), "data_tier")
     by = None if group == "none" else group
@@ -39,19 +29,21 @@ def view(request: PageRequest) -> Content:
     nobody = (
         "A person is a pseudonym: one name in two certificates counts once. Records without a user are not counted."
     )
-    figures = [count_figure("Distinct users", sums["users"], "over the whole period, each person once")]
+    figures = [ui.count_figure("Distinct users", sums["users"], "over the whole period, each person once")]
     if not chosen.is_of_jobs:
-        figures.append(count_figure("Accesses", sums["nacc"]))
+        figures.append(ui.count_figure("Accesses", sums["nacc"]))
     if request.snapshot.has_jobs:
-        figures.append(count_figure("Jobs", sums["job_count"]))
+        figures.append(ui.count_figure("Jobs", sums["job_count"]))
         nobody += " Users of jobs are counted apart: choose a stream of jobs."
-    figures.append(cpu_figure(sums["cpu_ms"]))
-    return Content(
+    figures.append(ui.cpu_figure(sums["cpu_ms"]))
+    return ui.Content(
         "Users over time",
         [
-            Section("In total", [Figures(figures)]),
-            Section(f"Distinct users per {step}", [make_chart("users", users, "users", chosen, by or "all")], nobody),
-            Section(
+            ui.Section("In total", [ui.Figures(figures)]),
+            ui.Section(
+                f"Distinct users per {step}", [make_chart("users", users, "users", chosen, by or "all")], nobody
+            ),
+            ui.Section(
                 f"CPU time per {step} by {_CPU[tier].lower()}",
                 [make_chart("cpu", cpu, "cpu_ms", chosen, tier), _cpu_in_total(request, chosen, tier)],
                 f"CPU time is in the logs of jobs only (the streams {_WITH_TIMES}).",
@@ -61,14 +53,14 @@ def view(request: PageRequest) -> Content:
         [
             *request.period_controls(chosen),
             *request.filter_controls(chosen),
-            Control("by", "Users by", group, list(_GROUPS.items())),
-            Control("cpu_by", "CPU by", tier, list(_CPU.items())),
+            ui.Control("by", "Users by", group, list(_GROUPS.items())),
+            ui.Control("cpu_by", "CPU by", tier, list(_CPU.items())),
         ],
         request.use_notes(chosen),
     )
 
 
-def _cpu_in_total(request: PageRequest, chosen: Selection, tier: str) -> Table:
+def _cpu_in_total(request: PageRequest, chosen: Selection, tier: str) -> ui.Table:
     """CPU time of the whole period by tier, the largest first."""
     where, parameters = chosen.where(list(FILTERS))
     rows = request.snapshot.query(
@@ -77,9 +69,13 @@ def _cpu_in_total(request: PageRequest, chosen: Selection, tier: str) -> Table:
         parameters,
     )
     total = sum(int(row[1]) for row in rows)
-    columns = (Column(tier, _CPU[tier]), Column("cpu_ms", "CPU hours", "ms"), Column("share", "Share", "share"))
-    cells = [(shown(name), int(cpu), int(cpu) / total if total else None) for name, cpu in rows]
-    return Table("cpu_in_total", columns, cells, f"CPU time of the period by {_CPU[tier].lower()}", bars=1, limit=20)
+    columns = (
+        ui.Column(tier, _CPU[tier]),
+        ui.Column("cpu_ms", "CPU hours", "ms"),
+        ui.Column("share", "Share", "share"),
+    )
+    cells = [(ui.shown(name), int(cpu), int(cpu) / total if total else None) for name, cpu in rows]
+    return ui.Table("cpu_in_total", columns, cells, f"CPU time of the period by {_CPU[tier].lower()}", bars=1, limit=20)
 
 
 PAGE = PageDefinition("Users over time", "How many people read data, and the CPU time by tier.", view)
