@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from tests.oracle.count import Access
+
+T = TypeVar("T")
 
 MALFORMED, WRITE_ONLY, NO_LFN = "malformed", "write_only", "no_lfn"
 USER_FILE, TEMPORARY, NOT_IN_DBS = "user_file", "temporary", "not_in_dbs"
@@ -77,3 +80,17 @@ class Cases:
     def hit(self, **changes: object) -> Access:
         """The usual access with changes."""
         return replace(self.usual, **changes)  # type: ignore[arg-type]
+
+
+def failures(cases: Iterable[tuple[str, T]], check: Callable[[T], None]) -> list[str]:
+    """Check each of the cases, and return the names of those that fail, with what is wrong.
+
+    One test of many small cases: pytest spends more on a test than such a case takes.
+    """
+    failed = []
+    for name, case in cases:
+        try:
+            check(case)
+        except Exception as error:
+            failed.append(f"{name}: {type(error).__name__}: {error}")
+    return failed
