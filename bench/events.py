@@ -23,7 +23,7 @@ from cmsspark.apps.events.definition import default_definition
 from cmsspark.apps.events.demo_files import MODELS, make_events, write_tree
 from cmsspark.apps.events.parts import sample_parts, to_matrix
 from cmsspark.apps.events.prepare_task import PrepareTask, RangeResult, run_tasks
-from cmsspark.apps.events.root_files import EntryRange, bytes_of
+from cmsspark.apps.events.root_files import EntryRange, estimate_bytes
 from cmsspark.apps.events.topology import TOPOLOGY
 
 CORES = 2
@@ -54,7 +54,8 @@ def fused(spark: Any, ranges: list[EntryRange], folder: Path, *, low_level: bool
         path.unlink()
     layout = TOPOLOGY if low_level else TOPOLOGY.without_matrix()
     task = PrepareTask(tuple(ranges), default_definition(), layout, str(folder))
-    return [RangeResult.of(text) for text in run_tasks(spark, task, len(ranges), bytes_of(ranges), "preparing")]
+    texts = run_tasks(spark, task, len(ranges), estimate_bytes(ranges), "preparing")
+    return [RangeResult.from_json(text) for text in texts]
 
 
 def higher_order(spark: Any, folder: Path, copies: int, *, low_level: bool) -> None:

@@ -75,7 +75,7 @@ def pieces(stream: Stream | Literal["condor"], day: date, records: int, per_part
         yield Piece(stream, day, number, min(size, records - first), number * parts)
 
 
-def folder_of(root: Path, stream: Stream | Literal["condor"], day: date, layout: LogLayout) -> Path:
+def find_log_folder(root: Path, stream: Stream | Literal["condor"], day: date, layout: LogLayout) -> Path:
     """Return where the logs of a stream's day lie; of both forms of AAA, the enriched one's place."""
     archive = root / "project/monitoring/archive"
     match stream:
@@ -106,10 +106,10 @@ def write_piece(
         lines, counts = condor_lines(
             world, rng, piece.day, piece.number, piece.records, is_first=is_first, fields=fields
         )
-        return piece, counts, _write_lines(folder_of(root, CONDOR, piece.day, layout), lines, piece, layout)
+        return piece, counts, _write_lines(find_log_folder(root, CONDOR, piece.day, layout), lines, piece, layout)
     is_dated = piece.stream == "aaa" or piece.stream == "eos" or (piece.stream == "cmssw" and layout.cmssw == "json")
     activity = draw(world, rng, piece.stream, piece.day, piece.records, is_dated=is_dated)
-    folder = folder_of(root, piece.stream, piece.day, layout)
+    folder = find_log_folder(root, piece.stream, piece.day, layout)
     match piece.stream:
         case "aaa":
             size = _write_aaa(root, activity, rng, piece, layout)
@@ -131,7 +131,7 @@ def _write_aaa(root: Path, activity: Activity, rng: np.random.Generator, piece: 
     if layout.aaa == "aaa-ng":
         # Of the two forms in which the records may lie, some parts have the one, some the other.
         lines = close_lines(activity, rng, is_flat=piece.number % 2 == 0)
-        return _write_lines(folder_of(root, "aaa", piece.day, layout), lines, piece, layout)
+        return _write_lines(find_log_folder(root, "aaa", piece.day, layout), lines, piece, layout)
     for variant in ("raw", "enr"):
         if layout.aaa in (variant, "both"):
             folder = root / f"project/monitoring/archive/xrootd/{variant}/gled" / _slashed(piece.day)

@@ -19,7 +19,7 @@ from isal import isal_zlib
 
 from cmsspark.apps.demo.activity import STREAMS, Stream
 from cmsspark.apps.demo.cost_records import write_reports
-from cmsspark.apps.demo.logs import CONDOR, Counts, LogLayout, folder_of, pieces, write_piece
+from cmsspark.apps.demo.logs import CONDOR, Counts, LogLayout, find_log_folder, pieces, write_piece
 from cmsspark.apps.demo.world import World, make_world
 from cmsspark.apps.demo.write_dumps import TABLES, dbs_folder, write_dbs_table, write_phedex
 from cmsspark.apps.demo.write_rucio import TABLES as RUCIO_TABLES
@@ -139,7 +139,8 @@ def make(
             bins[piece.day][piece.stream] = {name: count + before.get(name, 0) for name, count in counts.items()}
             log_bytes += size
     _set_times(root, after)
-    folders = {stream: folder_of(root, _find_stream(stream), day, layout) for stream in streams or served_streams(day)}
+    logs = map(_find_stream, streams or served_streams(day))
+    folders: dict[str, Path] = {stream: find_log_folder(root, stream, day, layout) for stream in logs}
     folders |= {"dbs": dbs_folder(root, after, layout.dbs), **dumps}
     return Made(root, bins, folders, len(world.names), len(world.block_names), len(world.lfns), log_bytes)
 

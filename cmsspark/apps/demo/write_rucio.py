@@ -70,7 +70,7 @@ def write_rucio_table(world: World, root: Path, day: date, *, codec: str, name: 
         number += 1
 
 
-def rse_of(node: str) -> str | None:
+def find_rse(node: str) -> str | None:
     """Return the RSE of a node of PhEDEx; None for a buffer, which Rucio does not have."""
     if node.endswith(("_Buffer", "_Export")):
         return None
@@ -83,7 +83,7 @@ def _id(name: str) -> bytes:
 
 
 def _nodes(world: World) -> list[str]:
-    return sorted({rse for replica in world.replicas if (rse := rse_of(replica.node))})
+    return sorted({rse for replica in world.replicas if (rse := find_rse(replica.node))})
 
 
 def _rses(world: World, now: int) -> Iterator[Row]:
@@ -105,7 +105,7 @@ def _file_starts(world: World) -> list[int]:
 def _replicas(world: World, now: int) -> Iterator[Row]:
     starts, sizes = _file_starts(world), world.file_bytes.tolist()
     for i, replica in enumerate(world.replicas):
-        rse = rse_of(replica.node)
+        rse = find_rse(replica.node)
         if rse is None:
             continue
         first, count = starts[replica.block], int(world.block_files[replica.block])
@@ -209,7 +209,7 @@ def _dids(world: World, now: int) -> Iterator[Row]:
 def _locks(world: World, now: int) -> Iterator[Row]:
     del now
     for i, replica in enumerate(world.replicas):
-        rse = rse_of(replica.node)
+        rse = find_rse(replica.node)
         if rse is not None:
             yield {
                 "RULE_ID": _id(f"rule {i}"), "RSE_ID": _id(rse), "SCOPE": "cms", "STATE": "O",

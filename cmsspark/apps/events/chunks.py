@@ -11,7 +11,7 @@ import numpy as np
 from cmsspark.apps.events.branches import BranchPlan
 from cmsspark.apps.events.definition import Definition, to_branch_spec, to_feature_spec
 from cmsspark.apps.events.expressions import Expression
-from cmsspark.apps.events.features import Collection, EventFeatures, columns_of, features_of, flattened
+from cmsspark.apps.events.features import Collection, EventFeatures, compute_features, flatten_collections, flattened
 from cmsspark.apps.events.kernels import KERNEL_COLUMNS
 from cmsspark.apps.events.layout import BATCH_ROWS, HLF_BATCH_ROWS
 from cmsspark.base.errors import DataError
@@ -45,13 +45,13 @@ class Chunk:
             for column, key in plan.event.items()
         }
         is_kernel = definition.spec.kernel is not None
-        kernel = columns_of(
+        kernel = flatten_collections(
             {name: {column: columns[name][column] for column in names} for name, names in KERNEL_COLUMNS.items()}
             if is_kernel
             else {}
         )
         collections = {name: array for name, array in columns.items() if not (is_kernel and name in KERNEL_COLUMNS)}
-        for name, collection in columns_of(collections).items():
+        for name, collection in flatten_collections(collections).items():
             _check_size(name, len(collection.offsets) - 1, size)
         for name, collection in kernel.items():
             _check_size(name, len(collection.offsets) - 1, size)
@@ -134,7 +134,7 @@ class _Computation:
         kernel: EventFeatures | None = None
         outcome = np.full(self.size, selected, np.int64)
         if spec.kernel:
-            kernel = features_of(self.chunk.kernel, low_level=low_level, limits=definition.limits)
+            kernel = compute_features(self.chunk.kernel, low_level=low_level, limits=definition.limits)
             outcome = kernel.outcome.copy()
             outcome[kernel.entries] = selected
         outcome[~self._is_finite()] = 0

@@ -110,7 +110,7 @@ def _names(node: ast.expr) -> Iterator[str]:
 
 
 def _value(node: ast.expr, values: Mapping[str, Any], functions: Functions) -> Any:
-    def of(child: ast.expr) -> Any:
+    def evaluate(child: ast.expr) -> Any:
         return _value(child, values, functions)
 
     if isinstance(node, ast.Constant):
@@ -118,21 +118,21 @@ def _value(node: ast.expr, values: Mapping[str, Any], functions: Functions) -> A
     if isinstance(node, ast.Name):
         return values[node.id]
     if isinstance(node, ast.Attribute):
-        return _column(of(node.value), node)
+        return _column(evaluate(node.value), node)
     if isinstance(node, ast.Subscript):
-        return of(node.value)[_mask(of(node.slice), node)]
+        return evaluate(node.value)[_mask(evaluate(node.slice), node)]
     if isinstance(node, ast.Call):
-        return functions[node.func.id](*map(of, node.args))  # type: ignore[attr-defined]
+        return functions[node.func.id](*map(evaluate, node.args))  # type: ignore[attr-defined]
     if isinstance(node, ast.BinOp):
-        return _BINARY[type(node.op)](of(node.left), of(node.right))
+        return _BINARY[type(node.op)](evaluate(node.left), evaluate(node.right))
     if isinstance(node, ast.UnaryOp):
-        operand = of(node.operand)
+        operand = evaluate(node.operand)
         if isinstance(node.op, ast.Invert | ast.Not):
             return functions["not"](operand)
         return -operand if isinstance(node.op, ast.USub) else operand
     if isinstance(node, ast.IfExp):
-        return functions["where"](of(node.test), of(node.body), of(node.orelse))
-    return _comparison(node, of) if isinstance(node, ast.Compare) else _logic(node, of)
+        return functions["where"](evaluate(node.test), evaluate(node.body), evaluate(node.orelse))
+    return _comparison(node, evaluate) if isinstance(node, ast.Compare) else _logic(node, evaluate)
 
 
 def _column(record: Any, node: ast.Attribute) -> Any:
@@ -154,19 +154,19 @@ def _mask(mask: Any, node: ast.Subscript) -> Any:
     return mask
 
 
-def _comparison(node: ast.Compare, of: Callable[[ast.expr], Any]) -> Any:
-    value, result = of(node.left), None
+def _comparison(node: ast.Compare, evaluate: Callable[[ast.expr], Any]) -> Any:
+    value, result = evaluate(node.left), None
     for comparison, child in zip(node.ops, node.comparators, strict=True):
-        right = of(child)
+        right = evaluate(child)
         step = _COMPARE[type(comparison)](value, right)
         result = step if result is None else result & step
         value = right
     return result
 
 
-def _logic(node: ast.expr, of: Callable[[ast.expr], Any]) -> Any:
+def _logic(node: ast.expr, evaluate: Callable[[ast.expr], Any]) -> Any:
     assert isinstance(node, ast.BoolOp)
-    result = of(node.values[0])
+    result = evaluate(node.values[0])
     for child in node.values[1:]:
-        result = result & of(child) if isinstance(node.op, ast.And) else result | of(child)
+        result = result & evaluate(child) if isinstance(node.op, ast.And) else result | evaluate(child)
     return result

@@ -58,7 +58,7 @@ class EventFeatures:
         return np.fromiter((xxhash.xxh64_intdigest(row.tobytes()) for row in rows), np.uint64, len(rows))
 
 
-def columns_of(arrays: Mapping[str, Mapping[str, Any]]) -> dict[str, Collection]:
+def flatten_collections(arrays: Mapping[str, Mapping[str, Any]]) -> dict[str, Collection]:
     """Return the collections of a chunk; ``arrays``: by collection, its columns as awkward or numpy arrays.
 
     Raises DataError (65) where the columns of a collection have different numbers of particles, or no numbers.
@@ -89,7 +89,7 @@ def flattened(column: Any, branch: str) -> tuple[Array, Array]:
     return ak.to_numpy(ak.num(array)), ak.to_numpy(ak.flatten(array))
 
 
-def features_of(
+def compute_features(
     collections: Mapping[str, Collection], *, low_level: bool, limits: Mapping[str, float] = LIMITS
 ) -> EventFeatures:
     """Compute what the kernel ``lepton_topology`` does: the collections are those of its columns, by name."""

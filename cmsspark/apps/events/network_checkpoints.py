@@ -40,7 +40,7 @@ class Progress:
         return {"weights": self.weights, "optimizer": self.optimizer, "best": self.best, "numbers": numbers}
 
     @classmethod
-    def of(cls, tree: dict[str, Any]) -> Progress:
+    def from_tree(cls, tree: dict[str, Any]) -> Progress:
         """Return what :meth:`tree` made."""
         (round_number, waited), best_loss = tree["numbers"]
         return cls(tree["weights"], tree["optimizer"], tree["best"], int(round_number), float(best_loss), int(waited))
@@ -85,7 +85,7 @@ class Checkpoints:
                     described = json.loads(stored["description"].tobytes())
                     leaves = [stored[f"leaf{i:04d}"] for i in range(len(stored.files) - 1)]
                 if described == json.loads(json.dumps(self.description)):
-                    return Progress.of(jax.tree.unflatten(shape, leaves))
+                    return Progress.from_tree(jax.tree.unflatten(shape, leaves))
                 differing = sorted(name for name in self.description if described.get(name) != self.description[name])
                 raise UsageError(
                     "the checkpoints are those of another training",

@@ -52,7 +52,7 @@ class World:
     coordinator: str | None = None
 
     @classmethod
-    def of(cls, environ: Mapping[str, str] = os.environ) -> World:
+    def from_environ(cls, environ: Mapping[str, str] = os.environ) -> World:
         """Return the world that the launcher's variables describe (``JAX_COORDINATOR_ADDRESS`` …); without them one
         worker.
         """
@@ -339,7 +339,7 @@ class _Loop:
             return progress
         from jax.experimental import multihost_utils
 
-        return Progress.of(multihost_utils.broadcast_one_to_all(progress.tree()))
+        return Progress.from_tree(multihost_utils.broadcast_one_to_all(progress.tree()))
 
 
 def _columns(batches: list[Rows]) -> list[list[Array]]:

@@ -14,7 +14,7 @@ from cmsspark.apps.events.prepare_task import PrepareTask, RangeResult, inspect_
 from cmsspark.apps.events.root_files import (
     RANGE_EVENTS,
     InspectedFile,
-    bytes_of,
+    estimate_bytes,
     files_of_inputs,
     split_input,
     split_ranges,
@@ -100,9 +100,8 @@ def run(request: EventRequest, options: PrepareOptions) -> CurrentTable:
         target = staged.table_path(FOLDER)
         store.make_dirs(target)
         task = PrepareTask(tuple(ranges), definition, layout, target)
-        results = [
-            RangeResult.of(text) for text in run_tasks(spark, task, len(ranges), bytes_of(ranges), "preparing events")
-        ]
+        texts = run_tasks(spark, task, len(ranges), estimate_bytes(ranges), "preparing events")
+        results = [RangeResult.from_json(text) for text in texts]
         paths = [ranges[result.number].path for result in results]
         counts = sum_counts(looked_at, paths, results, definition.cuts, layout.class_names)
         left_out = [count for count in counts if count.reason]

@@ -14,7 +14,7 @@ from cmsspark.apps.events.chunks import Chunk
 from cmsspark.apps.events.definition import Definition
 from cmsspark.apps.events.layout import EventLayout
 from cmsspark.apps.events.parts import PartWriter
-from cmsspark.apps.events.root_files import EntryRange, EventFile, InspectedFile, inspect, read_range, reason_of
+from cmsspark.apps.events.root_files import EntryRange, EventFile, InspectedFile, explain_error, inspect, read_range
 from cmsspark.apps.events.task_counts import task_count
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class RangeResult:
     memory: int = 0
 
     @classmethod
-    def of(cls, text: str) -> Self:
+    def from_json(cls, text: str) -> Self:
         """Return the result of a row."""
         document = json.loads(text)
         return cls(**{**document, "cuts": tuple(document["cuts"])})
@@ -54,8 +54,8 @@ class InspectTask:
     definition: Definition
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return rows_of(
-            json.dumps([n, *asdict(inspect(self.files[n], self.definition)).values()]) for n in numbers_of(batches)
+        return make_rows(
+            json.dumps([n, *asdict(inspect(self.files[n], self.definition)).values()]) for n in read_numbers(batches)
         )
 
 
@@ -69,7 +69,7 @@ class PrepareTask:
     folder: str
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return rows_of(json.dumps(asdict(self._prepare(number))) for number in numbers_of(batches))
+        return make_rows(json.dumps(asdict(self._prepare(number))) for number in read_numbers(batches))
 
     def _prepare(self, number: int) -> RangeResult:
         part = self.ranges[number]
@@ -109,7 +109,7 @@ def read_or_reason(part: EntryRange, definition: Definition) -> Chunk | str:
     except MemoryError:
         raise
     except Exception as error:
-        return reason_of(error)
+        return explain_error(error)
 
 
 def peak_memory() -> int:
@@ -117,13 +117,13 @@ def peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def numbers_of(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
+def read_numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
     """Yield the values of the column ``id``."""
     for batch in batches:
         yield from batch.column("id").to_pylist()
 
 
-def rows_of(texts: Iterable[str]) -> Iterator[pa.RecordBatch]:
+def make_rows(texts: Iterable[str]) -> Iterator[pa.RecordBatch]:
     """Yield a row with one text for each of them."""
     import pyarrow as pa
 

@@ -173,7 +173,7 @@ def _remote_paths(scheme: str, url: str) -> list[str]:
             # A glob is silent where a server is away or a folder is not there; a listing is not.
             system.ls(path.partition("*")[0].partition("[")[0].rpartition("/")[0] or "/", detail=False)
     except Exception as error:  # clients of servers have errors of their own, such as botocore's without credentials
-        problem = reason_of(error)
+        problem = explain_error(error)
     if not paths:
         raise InputMissing(
             "no files of events", where=url, found=problem,
@@ -194,7 +194,7 @@ def inspect(file: EventFile, definition: Definition) -> InspectedFile:
             if size is None:
                 size = tree.file.source.num_bytes
     except Exception as error:
-        return InspectedFile(file.path, file.label, 0, size, reason_of(error))
+        return InspectedFile(file.path, file.label, 0, size, explain_error(error))
     reason = f"branches are missing: {', '.join(plan.missing)}" if plan.missing else ""
     if size is not None and size < end:
         reason = f"truncated: {size:,} of {end:,} bytes"
@@ -213,7 +213,7 @@ def split_ranges(files: Iterable[InspectedFile], events: int) -> list[EntryRange
     return ranges
 
 
-def bytes_of(ranges: Iterable[EntryRange]) -> int:
+def estimate_bytes(ranges: Iterable[EntryRange]) -> int:
     """About so many bytes of branches are read for some ranges."""
     return EVENT_BYTES * sum(part.stop - part.start for part in ranges)
 
@@ -234,7 +234,7 @@ def read_range(part: EntryRange, definition: Definition) -> Chunk:
     return Chunk.from_arrays(definition, plan, arrays, size)
 
 
-def reason_of(error: BaseException) -> str:
+def explain_error(error: BaseException) -> str:
     """Return why a file cannot be read, in one line."""
     if isinstance(error, CmssparkError):
         text = error.problem if error.found is None else f"{error.problem} ({error.found})"

@@ -98,7 +98,7 @@ def latest_run(files: Files, fout: str, job: str, table: str, until: date) -> Cu
     )
 
 
-def folder_of(table: CurrentTable) -> str:
+def find_run_folder(table: CurrentTable) -> str:
     """Return the folder of a run, from one of its tables."""
     return table.path.rstrip("/").rpartition("/")[0]
 

@@ -17,7 +17,7 @@ from cmsspark.apps.events import prepare
 from cmsspark.apps.events.layout import EventLayout
 from cmsspark.apps.events.parts import keep_only
 from cmsspark.apps.events.prepare_task import RESULT
-from cmsspark.apps.events.runs import EventRequest, event_run, finish, folder_of, latest_run
+from cmsspark.apps.events.runs import EventRequest, event_run, find_run_folder, finish, latest_run
 from cmsspark.apps.events.sample_tasks import (
     KEY_BITS,
     KEYS_SCHEMA,
@@ -92,8 +92,8 @@ def run(request: EventRequest, options: SampleOptions) -> CurrentTable:
     """
     with event_run(request, NAME) as (run_context, store, spark), run_context.staged(store) as staged:
         source = latest_run(store, request.fout, prepare.NAME, prepare.TABLE, request.day)
-        folder = join(folder_of(source), prepare.FOLDER)
-        layout = read_layout(store, folder_of(source))
+        folder = join(find_run_folder(source), prepare.FOLDER)
+        layout = read_layout(store, find_run_folder(source))
         entries = list_parts(store, folder)
         parts = tuple(part.path for part in entries)
         choice = _choose(spark, parts, source.manifest.document["folders"][prepare.FOLDER]["rows"], options, layout)
@@ -275,7 +275,7 @@ def _scalers(written: Sequence[Mapping[str, Any]], layout: EventLayout) -> Scale
     moments = Moments.empty(layout)
     for row in written:
         if row["moments"] is not None:
-            moments.merge(Moments.of(row["moments"]))
+            moments.merge(Moments.from_dict(row["moments"]))
     scalers = moments.scalers(low_level=layout.has_matrix)
     rows = [row for row in written if row["moments"] is not None]
     sums, counts = (np.sum([row[name] for row in rows], axis=0) for name in ("weights", "labels"))

@@ -14,7 +14,7 @@ import numpy as np
 
 from cmsspark.apps.events.layout import EventLayout
 from cmsspark.apps.events.parts import PartWriter, file_system, read_weights, to_matrix
-from cmsspark.apps.events.prepare_task import numbers_of, rows_of
+from cmsspark.apps.events.prepare_task import make_rows, read_numbers
 from cmsspark.apps.events.scalers import Moments
 from cmsspark.base.errors import DataError
 
@@ -45,7 +45,7 @@ def mixed(hashes: Array, seed: int) -> Array:
         return values ^ (values >> np.uint64(31))
 
 
-def keys_of(hashes: Array, seed: int) -> Array:
+def make_keys(hashes: Array, seed: int) -> Array:
     """Return the keys of events, whose order is that of the sample."""
     return (mixed(hashes, seed) >> np.uint64(64 - KEY_BITS)).astype(np.int64)
 
@@ -66,12 +66,12 @@ class KeysTask:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        for number in numbers_of(batches):
+        for number in read_numbers(batches):
             for columns in row_groups(self.parts[number], ["label", "event_hash"]):
                 hashes = columns.column("event_hash").to_numpy()
                 yield pa.RecordBatch.from_arrays(
                     [
-                        pa.array(keys_of(hashes, self.seed)),
+                        pa.array(make_keys(hashes, self.seed)),
                         columns.column("label").combine_chunks(),
                         pa.array(is_test(hashes, self.test_fraction)),
                     ],
@@ -95,7 +95,7 @@ class ChosenTask:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         names = ["hlf", "label", "event_hash", *(["low_level"] if self.layout.has_matrix else [])]
-        for number in numbers_of(batches):
+        for number in read_numbers(batches):
             for columns in row_groups(self.parts[number], names, optional=("weight",)):
                 yield self._rows(columns)
 
@@ -103,12 +103,13 @@ class ChosenTask:
         import pyarrow as pa
 
         hashes, labels = columns.column("event_hash").to_numpy(), columns.column("label").to_numpy()
-        keys, of_test = keys_of(hashes, self.seed), is_test(hashes, self.test_fraction)
+        keys, of_test = make_keys(hashes, self.seed), is_test(hashes, self.test_fraction)
         last = np.full(len(keys), -1, np.int64)
         for (test, label), key in self.last_keys.items():
             last[(of_test == test) & (labels == label)] = key
         positions = np.flatnonzero(keys <= last)
-        part = np.where(of_test, self.counts[0] + part_of(keys, self.counts[1]), part_of(keys, self.counts[0]))
+        of_train, test_count = assign_parts(keys, self.counts[0]), self.counts[1]
+        part = np.where(of_test, self.counts[0] + assign_parts(keys, test_count), of_train)
         features = columns.take(pa.array(positions))
         return pa.RecordBatch.from_arrays(
             [
@@ -138,7 +139,7 @@ class WriteTask:
     layout: EventLayout
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return rows_of(self._results(batches))
+        return make_rows(self._results(batches))
 
     def _results(self, batches: Iterable[pa.RecordBatch]) -> Iterator[str]:
         open_part: _OpenPart | None = None
@@ -204,7 +205,7 @@ class _OpenPart:
         )
 
 
-def part_of(keys: Array, count: int) -> Array:
+def assign_parts(keys: Array, count: int) -> Array:
     """Return the part of each key: parts are ranges of keys, so that all parts together are in the order of keys."""
     return (keys.astype(np.float64) / 2.0**KEY_BITS * count).astype(np.int64).clip(0, count - 1)
 

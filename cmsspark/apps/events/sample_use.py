@@ -12,7 +12,7 @@ from typing import Any
 
 from cmsspark.apps.events import sample
 from cmsspark.apps.events.layout_files import SCHEMA_FILE
-from cmsspark.apps.events.runs import folder_of, latest_run
+from cmsspark.apps.events.runs import find_run_folder, latest_run
 from cmsspark.apps.events.sample_tasks import TEST, TRAIN
 from cmsspark.apps.events.scalers import SCALERS_FILE
 from cmsspark.filesystems.storage import Entry, Files, is_local, join, local_path
@@ -52,7 +52,7 @@ def find_sample(files: Files, fout: str, until: date) -> StoredSample:
     document = run.manifest.document
     counts = {name: int(document["folders"][name]["rows"]) for name in (TRAIN, TEST)}
     about = document["sample"]
-    return StoredSample(folder_of(run), run.manifest.run, about["low_level"], about["seed"], counts)
+    return StoredSample(find_run_folder(run), run.manifest.run, about["low_level"], about["seed"], counts)
 
 
 @contextmanager

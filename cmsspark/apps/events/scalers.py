@@ -71,7 +71,7 @@ class Scalers:
         return {"format_version": 1, "hlf": hlf, "low_level": low_level, "mean_weights": means}
 
     @classmethod
-    def of(cls, document: dict[str, Any], where: object = None) -> Self:
+    def from_dict(cls, document: dict[str, Any], where: object = None) -> Self:
         """Return the scalers of a ``scalers.json``. Raises DataError (65) where it is none."""
         try:
             hlf, low_level = document["hlf"], document["low_level"]
@@ -101,7 +101,7 @@ class Scalers:
             raise InputMissing("no scalers", where=path, next_step="name the folder of a sample") from None
         except ValueError as error:
             raise DataError("these are no scalers", where=path, found=str(error)) from None
-        scalers, layout = cls.of(document, path), layout_in(Path(folder))
+        scalers, layout = cls.from_dict(document, path), layout_in(Path(folder))
         sizes = (len(scalers.minimum), 0 if scalers.mean is None else len(scalers.mean))
         if sizes[0] != layout.hlf_count or sizes[1] not in (0, len(layout.columns)):
             expected = f"{layout.hlf_count} features and {len(layout.columns)} columns"
@@ -165,7 +165,7 @@ class Moments:
         }  # fmt: skip
 
     @classmethod
-    def of(cls, document: dict[str, Any]) -> Self:
+    def from_dict(cls, document: dict[str, Any]) -> Self:
         """Return the sums of :meth:`as_dict`."""
         arrays = {name: np.asarray(document[name], np.float64) for name in ("minimum", "maximum", "mean", "squares")}
         return cls(count=document["count"], **arrays)

@@ -20,7 +20,7 @@ from cmsspark.apps.events.root_files import (
     RANGE_EVENTS,
     EventFile,
     InspectedFile,
-    bytes_of,
+    estimate_bytes,
     find_inputs,
     split_ranges,
 )
@@ -127,8 +127,8 @@ def _score(
     store.make_dirs(aside)
     try:
         task = ScoreFilesTask(ranges, request.definition, ship(spark, request.model), aside)
-        texts = run_tasks(spark, task, len(ranges), bytes_of(ranges), "scoring events")
-        results = [RangeResult.of(text) for text in texts]
+        texts = run_tasks(spark, task, len(ranges), estimate_bytes(ranges), "scoring events")
+        results = [RangeResult.from_json(text) for text in texts]
         failed = {ranges[result.number].path: result.reason for result in results if result.reason}
         bad = [replace(file, reason=file.reason or failed.get(file.path, "")) for file in seen]
         bad = [file for file in bad if file.reason]

@@ -17,7 +17,7 @@ from cmsspark.apps.events.layout import BATCH_ROWS, EventLayout
 from cmsspark.apps.events.layout_files import layout_in
 from cmsspark.apps.events.models import Model, load
 from cmsspark.apps.events.parts import PartWriter, read_weights, to_matrix
-from cmsspark.apps.events.prepare_task import RangeResult, numbers_of, peak_memory, read_or_reason, rows_of
+from cmsspark.apps.events.prepare_task import RangeResult, make_rows, peak_memory, read_numbers, read_or_reason
 from cmsspark.apps.events.root_files import EntryRange
 from cmsspark.apps.events.sample_tasks import row_groups
 from cmsspark.apps.events.scalers import Scalers
@@ -53,7 +53,7 @@ class ScorePartsTask:
         import pyarrow as pa
 
         model = load_shipped(self.model)
-        for number in numbers_of(batches):
+        for number in read_numbers(batches):
             for labels, weights, scores in scored_part(model, self.parts[number]):
                 ends = pa.array(np.arange(len(scores) + 1, dtype=np.int32) * scores.shape[1])
                 flat = pa.array(np.ascontiguousarray(scores, np.float32).reshape(-1))
@@ -85,7 +85,7 @@ class ScoreFilesTask:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         model = load_shipped(self.model)
-        return rows_of(json.dumps(asdict(self._score(model, number))) for number in numbers_of(batches))
+        return make_rows(json.dumps(asdict(self._score(model, number))) for number in read_numbers(batches))
 
     def _score(self, model: Model, number: int) -> RangeResult:
         part = self.ranges[number]

@@ -21,7 +21,7 @@ import numpy as np
 
 from cmsspark.apps.events.evaluation import evaluate
 from cmsspark.apps.events.models import write_model
-from cmsspark.apps.events.prepare_task import RESULT, numbers_of, rows_of
+from cmsspark.apps.events.prepare_task import RESULT, make_rows, read_numbers
 from cmsspark.apps.events.result_files import write_history, write_result
 from cmsspark.apps.events.runs import EventRequest, event_run, finish
 from cmsspark.apps.events.sample_tasks import TEST, TRAIN
@@ -89,11 +89,11 @@ class TrialResult:
     seconds: float
 
     @classmethod
-    def of(cls, text: str | bytes) -> Self:
-        """Return the result of :meth:`text`."""
+    def from_json(cls, text: str | bytes) -> Self:
+        """Return the result of :meth:`to_json`."""
         return cls(**json.loads(text))
 
-    def text(self) -> str:
+    def to_json(self) -> str:
         """Return the result as JSON."""
         return json.dumps(asdict(self))
 
@@ -107,7 +107,7 @@ class TrialTask:
     events: Any
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return rows_of(self._result() for _ in numbers_of(batches))
+        return make_rows(self._result() for _ in read_numbers(batches))
 
     def _result(self) -> str:
         import time
@@ -121,7 +121,7 @@ class TrialTask:
         judged = evaluate(events.labels[start:], model.predict(events.hlf[start:]), events.layout.classes, weights)
         seconds = round(time.monotonic() - began, 2)
         result = TrialResult(self.parameters, judged.auc, judged.accuracy, judged.log_loss, model.rounds, seconds)
-        return result.text() if history else ""
+        return result.to_json() if history else ""
 
 
 def draw_trials(options: SearchOptions) -> list[dict[str, float]]:
@@ -230,14 +230,14 @@ class _Trials:
         row = spark.range(0, 1, 1, 1).mapInArrow(task, RESULT).collect()[0]
         with self._lock:
             self.files.write_bytes(self._path(parameters), row["result"].encode())
-        return TrialResult.of(row["result"])
+        return TrialResult.from_json(row["result"])
 
     def _finished(self, parameters: dict[str, float]) -> TrialResult | None:
         path = self._path(parameters)
         if self.files.stat(path) is None:
             return None
         try:
-            return TrialResult.of(self.files.read_bytes(path))
+            return TrialResult.from_json(self.files.read_bytes(path))
         except (ValueError, TypeError):
             return None  # written in part only: done again
 

@@ -44,7 +44,7 @@ def command(sample: Path, output: Path | None, dry_run: bool, tensorboard: bool,
         raise InputMissing("no sample of events", where=sample / "train", next_step="run events_sample.py")
     if dry_run:
         return
-    world = World.of()
+    world = World.from_environ()
     world.join()
     target = output or Path(os.environ.get("CMSSPARK_TRAIN_OUTPUT", "output"))
     metrics = None if not tensorboard or world.rank else TensorBoardMetrics(target / "tensorboard")

@@ -73,7 +73,7 @@ class Backend(Protocol):
         """
 
 
-def reason_of(code: int) -> str:
+def describe_exit(code: int) -> str:
     """Return what an exit code of a script says; a negative one is a signal."""
     if code >= 0:
         return f"ended with exit code {code}"

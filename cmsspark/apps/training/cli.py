@@ -100,8 +100,8 @@ def run_command(
     from cmsspark.apps.training.launch import brought_back, check, described_files, launch
     from cmsspark.apps.training.run_folder import RunFolder
 
-    state_dir = load_settings(settings_file).state_dir
-    run = _run_of(script, arguments, state_dir, options)
+    state_dir = settings_of(settings_file).state_dir
+    run = _make_run(script, arguments, state_dir, options)
     backend = _build_backend(run, options)
     source = check(run, backend)
     if dry_run:
@@ -128,7 +128,7 @@ def _note_memory(run: TrainingRun) -> None:
         click.echo(f"{run.name}: --memory is not enforced on this host (--on local)", err=True)
 
 
-def _run_of(script: Path, arguments: tuple[str, ...], state_dir: Path, options: dict[str, Any]) -> TrainingRun:
+def _make_run(script: Path, arguments: tuple[str, ...], state_dir: Path, options: dict[str, Any]) -> TrainingRun:
     from cmsspark.apps.training.spec import TrainingRun, parse_memory, parse_secret, run_name
     from cmsspark.settings.redaction import redacted_words
 

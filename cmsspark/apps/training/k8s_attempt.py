@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any, Final, Protocol
 
 from cmsspark.apps.training import k8s_manifests as manifests
-from cmsspark.apps.training.backend import Attempt, WorkerFailure, reason_of
+from cmsspark.apps.training.backend import Attempt, WorkerFailure, describe_exit
 from cmsspark.apps.training.k8s_errors import ApiAway, api_errors, read_message, translated
 from cmsspark.apps.training.k8s_output import PodOutput
 from cmsspark.apps.training.k8s_pods import find_failure, is_ready, read_rank, waits_for_config, why_pending
@@ -195,7 +195,7 @@ class JobAttempt:
             finally:
                 self._output.release(pod.metadata.name)
         if code != 0:
-            return self._failed(rank, reason_of(code))
+            return self._failed(rank, describe_exit(code))
         self._join_log(rank)
         self._attempt.on_state(rank, "done")
         self._done.add(rank)

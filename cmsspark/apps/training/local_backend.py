@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import IO, Any, Final
 
 from cmsspark.apps.training import worker
-from cmsspark.apps.training.backend import Attempt, WorkerFailure, reason_of
+from cmsspark.apps.training.backend import Attempt, WorkerFailure, describe_exit
 from cmsspark.apps.training.ports import free_addresses
 from cmsspark.apps.training.spec import TrainingRun
 from cmsspark.base.errors import DataError
@@ -67,9 +67,9 @@ class LocalBackend:
                 if not is_open:
                     selector.unregister(process.stdout)
                 if process.code not in (None, 0):
-                    return attempt.failure(process.rank, reason_of(process.code or 0))
+                    return attempt.failure(process.rank, describe_exit(process.code or 0))
                 if not is_open and process.code is None:
-                    return attempt.failure(process.rank, f"is gone: its process {reason_of(process.wait())}")
+                    return attempt.failure(process.rank, f"is gone: its process {describe_exit(process.wait())}")
         return None
 
     def _end(self, attempt: Attempt, processes: list[_Process], selector: selectors.BaseSelector) -> None:

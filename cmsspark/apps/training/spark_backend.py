@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark.apps.training import barrier_task, ports, worker
-from cmsspark.apps.training.backend import Attempt, WorkerFailure, reason_of
+from cmsspark.apps.training.backend import Attempt, WorkerFailure, describe_exit
 from cmsspark.apps.training.shipped_files import SPARK_BYTES, pack_files
 from cmsspark.apps.training.spec import TrainingRun
 from cmsspark.base.errors import CmssparkError, NotReady, UsageError
@@ -184,7 +184,7 @@ class _Drive:
                 if rank not in remaining:
                     continue
                 if frame.get("code") != 0:
-                    reason = reason_of(frame["code"]) if "code" in frame else "is gone: its executor or task ended"
+                    reason = describe_exit(frame["code"]) if "code" in frame else "is gone: its executor or task ended"
                     return attempt.failure(rank, reason)
                 attempt.on_state(rank, "done")
                 remaining.discard(rank)

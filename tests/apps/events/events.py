@@ -9,7 +9,7 @@ import awkward as ak
 import numpy as np
 
 from cmsspark.apps.events.definition import default_definition
-from cmsspark.apps.events.features import Collection, EventFeatures, columns_of, features_of
+from cmsspark.apps.events.features import Collection, EventFeatures, compute_features, flatten_collections
 from cmsspark.apps.events.kernels import KERNEL_COLUMNS
 from cmsspark.apps.events.topology import TOPOLOGY
 
@@ -39,12 +39,12 @@ def collections_of(events: Sequence[Mapping[str, Sequence[tuple[float, ...]]]]) 
         counts = [len(of_event) for of_event in rows]
         flat = np.array([row for of_event in rows for row in of_event], np.float32).reshape(-1, len(columns))
         arrays[name] = {column: ak.unflatten(flat[:, place], counts) for place, column in enumerate(columns)}
-    return columns_of(arrays)
+    return flatten_collections(arrays)
 
 
 def features(*events: Mapping[str, Sequence[tuple[float, ...]]], low_level: bool = True) -> EventFeatures:
     """The features of some events."""
-    return features_of(collections_of(events), low_level=low_level)
+    return compute_features(collections_of(events), low_level=low_level)
 
 
 def event_schema(*, low_level: bool, origin: bool = True) -> Any:

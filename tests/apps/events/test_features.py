@@ -13,7 +13,7 @@ import pytest
 from bench.peers import events_higher_order
 from cmsspark.apps.events import kernels
 from cmsspark.apps.events.demo_files import MODELS, make_events, write_tree
-from cmsspark.apps.events.features import columns_of, features_of
+from cmsspark.apps.events.features import compute_features, flatten_collections
 from cmsspark.apps.events.root_files import EntryRange, read_range
 from cmsspark.apps.events.sequences import by_falling_delta_r
 from cmsspark.base.errors import DataError
@@ -133,7 +133,7 @@ def test_equal_events_have_equal_hashes_and_others_do_not() -> None:
 def test_branches_that_do_not_fit_each_other_are_an_error() -> None:
     one = {"PT": [[1.0], [2.0]], "Eta": [[1.0], [2.0, 3.0]], "BTag": [[1], [0]]}
     with pytest.raises(DataError, match="branches of Jet"):
-        columns_of({"Jet": one})
+        flatten_collections({"Jet": one})
 
 
 def test_the_sequence_is_by_falling_distance_with_padding_last() -> None:
@@ -145,12 +145,12 @@ def test_the_sequence_is_by_falling_distance_with_padding_last() -> None:
 def test_the_compiled_pass_is_what_the_functions_say_uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """On events of the demo, each function of the kernel as plain Python."""
     made = make_events(MODELS["ttbar"], 6, np.random.default_rng(3))
-    compiled = features_of(_collections(made), low_level=True)
+    compiled = compute_features(_collections(made), low_level=True)
     for name, value in list(vars(kernels).items()):
         if hasattr(value, "py_func"):
             monkeypatch.setattr(kernels, name, value.py_func)
     monkeypatch.setattr("cmsspark.apps.events.features.fill", kernels.fill)
-    plain = features_of(_collections(made), low_level=True)
+    plain = compute_features(_collections(made), low_level=True)
     assert plain.outcome.tolist() == compiled.outcome.tolist()
     assert np.allclose(plain.hlf, compiled.hlf, rtol=1e-6) and np.allclose(
         plain.low_level, compiled.low_level, rtol=1e-6
@@ -175,7 +175,7 @@ def test_the_features_are_those_of_higher_order_functions(spark: Any, tmp_path: 
 
 
 def _collections(made: dict[str, Any]) -> Any:
-    return columns_of(
+    return flatten_collections(
         {
             name: {column: rows[column] for column in ak.fields(rows) if (name, column) != ("Jet", "Phi")}
             for name, rows in made.items()

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from cmsspark.apps.events import networks
 from cmsspark.apps.events.demo_files import MODELS, make_events
 from cmsspark.apps.events.evaluation import evaluate
-from cmsspark.apps.events.features import columns_of, features_of
+from cmsspark.apps.events.features import compute_features, flatten_collections
 from cmsspark.apps.events.layout import BATCH_ROWS
 from cmsspark.apps.events.parts import PartWriter
 from cmsspark.apps.events.scalers import Moments
@@ -32,8 +32,8 @@ def made_events() -> dict[str, Any]:
     columns: dict[str, list[Any]] = {"hlf": [], "low_level": [], "label": [], "event_hash": [], "weight": []}
     for label, model in enumerate(MODELS.values()):
         made = make_events(model, EVENTS, np.random.default_rng([7, label]))
-        found = features_of(
-            columns_of(
+        found = compute_features(
+            flatten_collections(
                 {
                     name: {key: rows[key] for key in ak.fields(rows) if (name, key) != ("Jet", "Phi")}
                     for name, rows in made.items()

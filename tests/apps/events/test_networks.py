@@ -215,8 +215,8 @@ def test_a_number_that_cannot_be_is_refused(name: str, value: float) -> None:
 
 def test_the_launchers_variables_describe_the_world() -> None:
     environ = {"JAX_NUM_PROCESSES": "3", "JAX_PROCESS_ID": "2", "JAX_COORDINATOR_ADDRESS": "h:1"}
-    assert World.of(environ) == World(2, 3, "h:1")
-    assert World.of({}) == World()
+    assert World.from_environ(environ) == World(2, 3, "h:1")
+    assert World.from_environ({}) == World()
 
 
 def test_old_checkpoints_go_and_half_written_ones_are_none(tmp_path: Path) -> None:

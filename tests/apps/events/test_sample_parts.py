@@ -11,7 +11,7 @@ import pytest
 
 from cmsspark.apps.events.parts import PartWriter, keep_only
 from cmsspark.apps.events.sample import SampleOptions, chosen_counts, last_bin
-from cmsspark.apps.events.sample_tasks import _as_bytes, _from_bytes, is_test, keys_of, part_of
+from cmsspark.apps.events.sample_tasks import _as_bytes, _from_bytes, assign_parts, is_test, make_keys
 from cmsspark.apps.events.scalers import Moments, Scalers
 from cmsspark.apps.events.small_sample import read_events, write_small
 from cmsspark.apps.events.topology import TOPOLOGY
@@ -43,17 +43,17 @@ def test_the_split_has_its_share_and_depends_on_no_seed() -> None:
     # An event of a small test part is in every larger one.
     assert not (is_test(HASHES, 0.1) & ~split).any()
     for seed in (0, 1):
-        keys = keys_of(HASHES, seed)
+        keys = make_keys(HASHES, seed)
         assert keys.min() >= 0 and len(np.unique(keys)) == len(keys)
         # The order says nothing of the split, or of the hash.
         assert split[np.argsort(keys)[:10_000]].mean() == pytest.approx(0.2, abs=0.02)
         assert abs(np.corrcoef(keys, HASHES.astype(float))[0, 1]) < 0.02
-    assert (np.argsort(keys_of(HASHES, 0))[:100] != np.argsort(keys_of(HASHES, 1))[:100]).any()
+    assert (np.argsort(make_keys(HASHES, 0))[:100] != np.argsort(make_keys(HASHES, 1))[:100]).any()
 
 
 def test_parts_are_ranges_of_keys_of_equal_size() -> None:
-    keys = np.sort(keys_of(HASHES, 0))
-    parts = part_of(keys, 7)
+    keys = np.sort(make_keys(HASHES, 0))
+    parts = assign_parts(keys, 7)
     assert (np.diff(parts) >= 0).all() and np.bincount(parts) == pytest.approx(len(keys) / 7, rel=0.05)
 
 
@@ -89,7 +89,7 @@ def test_scalers_of_parts_are_those_of_all_and_padding_stays_zero() -> None:
     for part in (slice(0, 10), slice(10, 11), slice(11, 50)):
         other = Moments.empty(TOPOLOGY)
         other.add(hlf[part], low_level[part])
-        whole.merge(Moments.of(json.loads(json.dumps(other.as_dict()))))
+        whole.merge(Moments.from_dict(json.loads(json.dumps(other.as_dict()))))
     scalers = whole.scalers(low_level=True)
     particles = low_level[:, :20].reshape(-1, FEATURES).astype(float)
     assert scalers.mean == pytest.approx(particles.mean(axis=0)) and scalers.std == pytest.approx(particles.std(axis=0))
