@@ -134,9 +134,9 @@ def _other_jobs() -> Iterator[Job]:
         ("events_train", "Classifiers of events, trained and judged on a sample", "event_models"),
         ("events_search", "The best parameters of a classifier of events, one task a trial", "event_search"),
     ):
-        yield Job(name, about, (table,), is_day_optional=True, location=f"events.{name.removeprefix('events_')}_job")
+        yield Job(name, about, (table,), is_day_optional=True, location="events.jobs")
     about = "Makes events in ROOT files, and a trained classifier of them"
-    yield Job("events_demo", about, (), is_day_optional=True, location="events.demo_job")
+    yield Job("events_demo", about, (), is_day_optional=True, location="events.jobs")
     about = "Publish a stored day to MONIT"
     aliases = ("cern_monit3",)
     yield Job("cern_monit", about, (), aliases=aliases, needs_spark=False, location="results.cern_monit")

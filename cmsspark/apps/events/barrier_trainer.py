@@ -1,4 +1,4 @@
-"""``events_train``: train and judge classifiers on a sample of events (``docs/events.md``)."""
+"""The training of networks in barrier tasks of the job's own Spark session, through the launcher."""
 
 from __future__ import annotations
 
@@ -9,14 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import click
-
-from cmsspark.apps.events.runs import EventRequest, event_options
-from cmsspark.base.errors import NotReady, UsageError
+from cmsspark.base.errors import NotReady
 from cmsspark.base.resources import resource
 from cmsspark.base.text import progress_line
-from cmsspark.cli.job_output import print_outcome
-from cmsspark.store.job_index import JOBS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,52 +19,7 @@ if TYPE_CHECKING:
     from cmsspark.apps.training.run_folder import RunFolder
     from cmsspark.apps.training.spec import TrainingRun
 
-NAME: Final = "events_train"
-#: As in cmsspark.apps.events.models, which loads numpy.
-KINDS: Final = ("forest", "boosting", "xgboost", "hlf", "sequence", "inclusive")
 _SCRIPT: Final = "etc/training/train_events.py"
-
-
-@click.command(NAME, help=f"{JOBS[NAME].about}. Needs cmsspark[events]. Exit codes: cmsspark help exit-codes.")
-@click.option(
-    "--model",
-    "kinds",
-    type=click.Choice(KINDS),
-    multiple=True,
-    default=("xgboost",),
-    show_default=True,
-    help="What to train; may be repeated. Networks (hlf, sequence, inclusive) need cmsspark[training].",
-)
-@click.option("--set", "parameters", multiple=True, metavar="NAME=VALUE", help="A parameter of trees, such as depth=6.")
-@click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Networks: workers at once.")
-@click.option(
-    "--steps", type=click.IntRange(1), show_default="6 epochs; at least 2,000 of hlf, 400 of the others",
-    help="Networks: most steps; training stops early where the validation does not improve.",
-)  # fmt: skip
-@click.option(
-    "--epochs", type=click.IntRange(1), show_default="by --steps", help="Networks: most passes over the sample."
-)
-@click.option("--batch", type=click.IntRange(1), default=64, show_default=True, help="Networks: events of a step.")
-@click.option(
-    "--learning-rate", type=click.FloatRange(0, min_open=True), default=3e-3, show_default=True,
-    help="Networks: that of one worker.",
-)  # fmt: skip
-@click.option("--retries", type=click.IntRange(0), default=1, show_default=True, help="Networks: after a lost worker.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the training.")
-@event_options
-def command(
-    request: EventRequest, as_json: bool, kinds: tuple[str, ...], parameters: tuple[str, ...], seed: int, workers: int,
-    steps: int | None, epochs: int | None, batch: int, learning_rate: float, retries: int,
-) -> None:  # fmt: skip
-    from cmsspark.apps.events import train
-
-    if steps and epochs:
-        raise UsageError("--steps and --epochs are both the budget", next_step="give one of them")
-    values = {"--steps": steps, "--epochs": epochs, "--batch": batch, "--learning-rate": learning_rate}
-    arguments = tuple(word for name, value in values.items() if value for word in (name, str(value)))
-    networks = BarrierTrainer(request.settings.state_dir / "training", workers, arguments, retries)
-    options = train.TrainOptions(kinds, parameters, seed, networks)
-    print_outcome(NAME, request.day, as_json, lambda: train.run(request, options), train.FOLDER)
 
 
 @dataclass(frozen=True)
