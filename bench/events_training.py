@@ -53,6 +53,7 @@ def make_sample(folder: Path, events: int, particles: int) -> None:
                 writer.write(columns)
     scalers = moments.scalers(low_level=bool(particles)).as_dict()
     (folder / "scalers.json").write_text(json.dumps(scalers), encoding="utf-8")
+    (folder / "schema.json").write_text(json.dumps(layout.document(origin=False)), encoding="utf-8")
 
 
 def throughput(run: TrainingRun, base: Path) -> float:

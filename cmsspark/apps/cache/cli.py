@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from cmsspark.base import extras
 from cmsspark.base.errors import InputMissing, UsageError
 from cmsspark.base.periods import Period
 from cmsspark.base.text.terminal import echo_list, echo_table, percent, volume
@@ -74,10 +75,9 @@ def _trace(
     settings_file: str | None,
 ) -> Trace:  # fmt: skip
     """Return the trace of a file or of stored days, with what was left out on stderr."""
-    from cmsspark.apps.cache.jit import require_compiler
     from cmsspark.apps.cache.trace import read_trace
 
-    require_compiler()
+    extras.require("replays need", "numba", extra="cache")
     if file is not None:
         if site or period or fout:
             raise UsageError("a file excludes --site, a period and --fout", next_step="give only one of them")

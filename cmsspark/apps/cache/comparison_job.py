@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from cmsspark.base import extras
 from cmsspark.base.errors import InputMissing
 from cmsspark.base.periods import Period, start_ms
 from cmsspark.base.schemas import stored_table
@@ -77,11 +78,10 @@ def run(
     Raises InputMissing (66) where no day, no ``dbs_events`` or a site is not stored, DataError (65), NotReady (75),
     OutputError (73).
     """
-    from cmsspark.apps.cache.jit import require_compiler
     from cmsspark.apps.cache.replay import check_policies
 
     check_policies(policies)
-    require_compiler()
+    extras.require("replays need", "numba", extra="cache")
     with running(settings, fout, NAME, period, log) as run_context:
         files = open_store(fout, f"cmsspark {NAME}")
         run_context.lock(files)

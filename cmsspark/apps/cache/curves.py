@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from cmsspark.apps.cache.jit import jit
 from cmsspark.apps.cache.policies import lru
 from cmsspark.apps.cache.trace import Trace
 from cmsspark.base.arrays import Ints, Longs
+from cmsspark.base.jit import jit
 
 #: No distance: the object's first request.
 FIRST = -1

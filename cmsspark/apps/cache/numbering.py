@@ -7,8 +7,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from cmsspark.apps.cache.jit import jit
 from cmsspark.base.arrays import Array
+from cmsspark.base.jit import jit
 
 #: Slots of a new table of numbers; a table grows when half of it is full.
 _FIRST_SLOTS: Final = 1 << 16

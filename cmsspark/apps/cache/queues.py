@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from cmsspark.apps.cache.jit import jit
 from cmsspark.base.arrays import Flags, Ints, Longs
+from cmsspark.base.jit import jit
 
 
 @jit

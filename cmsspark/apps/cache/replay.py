@@ -11,10 +11,10 @@ from typing import Any, Final
 import numpy as np
 
 from cmsspark.apps.cache import adaptive, bounds, forecast, policies, scored
-from cmsspark.apps.cache.jit import jit
 from cmsspark.apps.cache.trace import Trace
 from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError, UsageError
+from cmsspark.base.jit import jit
 
 #: Policies that need the trace and the size only.
 PLAIN: Final[dict[str, Callable[..., Array]]] = {

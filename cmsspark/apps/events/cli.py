@@ -57,7 +57,7 @@ def score_command(
     """
     if bool(files) == bool(stream):
         raise UsageError("name files to score, or --stream DIR", next_step="give one of both")
-    from cmsspark.apps.events.jit import require_events
+    from cmsspark.apps.events import require_events
     from cmsspark.apps.events.models import load
     from cmsspark.apps.events.score_files import (
         ScoreRequest,
@@ -149,8 +149,8 @@ def histograms_command(
 
     FOLDER has parts of events: train of a sample, or events of a run of events_prepare.
     """
+    from cmsspark.apps.events import require_events
     from cmsspark.apps.events.histograms import fill_histograms, write_histograms
-    from cmsspark.apps.events.jit import require_events
     from cmsspark.apps.events.parts import sample_parts
     from cmsspark.base.errors import InputMissing
 

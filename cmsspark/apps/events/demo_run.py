@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from cmsspark.apps.events import prepare, sample, search, train
-from cmsspark.apps.events.definition import default_definition
+from cmsspark.apps.events import prepare, require_events, sample, sample_choice, search, train
+from cmsspark.apps.events.definition_files import default_definition
 from cmsspark.apps.events.demo_files import CLASSES, write_files
-from cmsspark.apps.events.jit import require_events
 from cmsspark.apps.events.models import NETWORKS, require_xgboost
 from cmsspark.apps.events.runs import EventRequest
 from cmsspark.apps.events.score_files import ScoreRequest, score_files
@@ -73,7 +72,7 @@ def run(request: EventRequest, options: DemoOptions) -> list[DemoStep]:
     inputs = [f"{name}={files}/{name}_*.root" for name in CLASSES]
     prepared = prepare.PrepareOptions(inputs, low_level=True)
     step("prepare", lambda: prepare.run(request, prepared), _prepared)
-    step("sample", lambda: sample.run(request, sample.SampleOptions(options.seed)), lambda table: table.path)
+    step("sample", lambda: sample.run(request, sample_choice.SampleOptions(options.seed)), lambda table: table.path)
     learn = train.TrainOptions(options.kinds, seed=options.seed, networks=options.networks)
     trained = step("train", lambda: train.run(request, learn), lambda table: table.path)
     search_options = search.SearchOptions(trials=options.trials, events=5_000, seed=options.seed)

@@ -9,10 +9,8 @@ from typing import Any, Final
 import numpy as np
 
 from cmsspark.apps.events.drawings import histogram
-from cmsspark.apps.events.layout import EventLayout
-from cmsspark.apps.events.layout_files import layout_in
-from cmsspark.apps.events.parts import read_weights, sample_parts, to_matrix
-from cmsspark.apps.events.sample_tasks import row_groups
+from cmsspark.apps.events.layout import EventLayout, layout_in
+from cmsspark.apps.events.parts import event_groups, sample_parts
 from cmsspark.base.errors import OutputError, UsageError
 from cmsspark.pages.png import png
 from cmsspark.pages.svg import standalone
@@ -52,11 +50,10 @@ def fill_histograms(
         for name in names
     }
     for part in sample_parts(folder):
-        for rows in row_groups(part, ["hlf", "label"], optional=("weight",)):
-            hlf, weights = to_matrix(rows.column("hlf"), layout.hlf_count), read_weights(rows)
-            classes = np.array(layout.class_names)[rows.column("label").to_numpy()]
+        for events in event_groups(part, layout, low_level=False):
+            classes = np.array(layout.class_names)[events.labels]
             for name, column in zip(names, columns, strict=True):
-                histograms[name].fill(classes, hlf[:, column], weight=weights)
+                histograms[name].fill(classes, events.hlf[:, column], weight=events.weights)
     return histograms
 
 
@@ -68,9 +65,8 @@ def _limits(
     low, high = np.full(layout.hlf_count, np.inf), np.full(layout.hlf_count, -np.inf)
     if set(names) - set(ranges):
         for part in sample_parts(folder):
-            for rows in row_groups(part, ["hlf"]):
-                hlf = to_matrix(rows.column("hlf"), layout.hlf_count)
-                low, high = np.minimum(low, hlf.min(axis=0)), np.maximum(high, hlf.max(axis=0))
+            for events in event_groups(part, layout, low_level=False):
+                low, high = np.minimum(low, events.hlf.min(axis=0)), np.maximum(high, events.hlf.max(axis=0))
     limits = {}
     for name, column in zip(names, columns, strict=True):
         least, most = float(low[column]), float(high[column])

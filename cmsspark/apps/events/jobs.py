@@ -96,9 +96,9 @@ def prepare_command(
 def sample_command(
     request: EventRequest, as_json: bool, seed: int, test_fraction: float, per_class: int | None, small: int
 ) -> None:
-    from cmsspark.apps.events import sample
+    from cmsspark.apps.events import sample, sample_choice
 
-    options = sample.SampleOptions(seed, test_fraction, per_class, small)
+    options = sample_choice.SampleOptions(seed, test_fraction, per_class, small)
     print_outcome(sample.NAME, request.day, as_json, lambda: sample.run(request, options), "")
 
 

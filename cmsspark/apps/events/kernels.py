@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from cmsspark.apps.events.jit import jit
 from cmsspark.apps.events.topology import CHARGED_ROWS, NEUTRAL_ROWS, PHOTON_ROWS
+from cmsspark.base.jit import jit
 
 Array = np.ndarray[Any, Any]
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from cmsspark.base.errors import DataError
+from cmsspark.base.errors import DataError, InputMissing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,6 +25,8 @@ RESERVED: Final = frozenset({"file", "entry", "event_hash", "weight", "label", "
 #: The order of particles for recurrent networks: by falling ΔR from the first row, or as the matrix has them.
 DELTA_R: Final = "delta_r"
 ROWS: Final = "rows"
+#: The file that describes the events of a folder: of a sample, of prepared events, or that a model learned from.
+SCHEMA_FILE: Final = "schema.json"
 
 
 @dataclass(frozen=True)
@@ -126,21 +130,22 @@ class EventLayout:
         return {"format": "cmsspark-events", "format_version": 1, "columns": columns, "definition": self.definition}
 
     @classmethod
-    def from_document(cls, document: Mapping[str, Any], where: object = None) -> Self:
+    def from_json(cls, text: bytes, where: object = None) -> Self:
         """Return the layout of a ``schema.json``. Raises DataError (65) where it is none."""
         try:
+            document = json.loads(text)
             columns = document["columns"]
             label, hlf, matrix = columns["label"], columns["hlf"], columns.get("low_level")
             layout = cls(
-                pairs(label["classes"], label.get("titles", label["classes"])),
+                pairs(label["classes"], label["titles"]),
                 pairs(hlf["features"], hlf["units"]),
-                definition=document.get("definition"),
+                definition=document["definition"],
             )
             if matrix is None:
                 return layout
             groups = tuple((str(name), int(stop) - int(start)) for name, (start, stop) in matrix["rows"].items())
             columns = tuple(map(str, matrix["features"]))
-            return replace(layout, groups=groups, columns=columns, sequence=matrix.get("sequence", DELTA_R))
+            return replace(layout, groups=groups, columns=columns, sequence=matrix["sequence"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataError("the description of events is damaged", where=where, found=repr(error)) from None
 
@@ -148,3 +153,15 @@ class EventLayout:
 def pairs(names: Sequence[Any], values: Sequence[Any]) -> tuple[tuple[str, str], ...]:
     """Return pairs of texts. Raises ValueError for sequences of different lengths."""
     return tuple((str(name), str(value)) for name, value in zip(names, values, strict=True))
+
+
+def layout_in(folder: Path) -> EventLayout:
+    """Return the layout that ``schema.json`` of a folder describes.
+
+    Raises InputMissing (66) without it, DataError (65) where it is damaged.
+    """
+    path = folder / SCHEMA_FILE
+    try:
+        return EventLayout.from_json(path.read_bytes(), path)
+    except FileNotFoundError:
+        raise InputMissing("no description of events", where=path, next_step="name the folder of a sample") from None

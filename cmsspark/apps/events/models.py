@@ -11,11 +11,11 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from cmsspark.apps.events.layout import EventLayout
-from cmsspark.apps.events.layout_files import SCHEMA_FILE, layout_in
+from cmsspark.apps.events.layout import SCHEMA_FILE, EventLayout, layout_in
 from cmsspark.apps.events.scalers import SCALERS_FILE
 from cmsspark.apps.events.trees import TREES_FILE, Trees
-from cmsspark.base.errors import DataError, InputMissing, UsageError
+from cmsspark.base import extras
+from cmsspark.base.errors import DataError, InputMissing
 
 Array = np.ndarray[Any, Any]
 
@@ -117,7 +117,9 @@ def load(folder: str | Path) -> Model:
         return networks.load(folder)
     if kind != "xgboost":
         return ForestModel(kind, Trees.load(Path(folder, TREES_FILE)), layout_in(Path(folder)))
-    xgboost = require_xgboost()
+    require_xgboost()
+    import xgboost
+
     path = Path(folder, BOOSTER_FILE)
     booster = xgboost.Booster()
     try:
@@ -127,15 +129,9 @@ def load(folder: str | Path) -> Model:
     return XgboostModel(booster, int(document["parameters"]["rounds_used"]), layout_in(Path(folder)))
 
 
-def require_xgboost() -> Any:
-    """Return the module. Raises UsageError (2) that names the extra where it is not installed."""
-    try:
-        import xgboost
-    except ImportError:
-        raise UsageError(
-            "boosted trees of XGBoost need xgboost", found="not installed", next_step="pip install 'cmsspark[events]'"
-        ) from None
-    return xgboost
+def require_xgboost() -> None:
+    """Raise UsageError (2) that names the extra where XGBoost is not installed."""
+    extras.require("boosted trees of XGBoost need", "xgboost", extra="events")
 
 
 def write_model(
@@ -158,11 +154,5 @@ def write_model(
         model.booster.save_model(folder / BOOSTER_FILE)
     else:
         model.trees.save(folder / TREES_FILE)
-    copy_layout(sample, folder)
-    shutil.copyfile(sample / SCALERS_FILE, folder / SCALERS_FILE)
-
-
-def copy_layout(sample: Path, folder: Path) -> None:
-    """Copy the description of a sample's events into the folder of a model; those of old versions have none."""
-    if (sample / SCHEMA_FILE).is_file():
-        shutil.copyfile(sample / SCHEMA_FILE, folder / SCHEMA_FILE)
+    for name in (SCHEMA_FILE, SCALERS_FILE):
+        shutil.copyfile(sample / name, folder / name)

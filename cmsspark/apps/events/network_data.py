@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from cmsspark.apps.events.layout_files import layout_in
+from cmsspark.apps.events.layout import layout_in
 from cmsspark.apps.events.networks import make_sequences, needs_low_level, sequence_length
 from cmsspark.apps.events.scalers import Scalers
 from cmsspark.base.errors import DataError, InputMissing
@@ -85,6 +85,11 @@ class Share:
         self._every = 1 if len(groups) >= 4 * self.workers else self.workers
         self._groups = groups if self._every > 1 else groups[self.rank :: self.workers]
         self._hashes = [self._column(file, i, "event_hash") for file, i in self._groups]
+
+    @property
+    def group_count(self) -> int:
+        """Row groups that this worker reads."""
+        return len(self._groups)
 
     @property
     def train_count(self) -> int:

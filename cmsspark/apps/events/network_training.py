@@ -2,7 +2,7 @@
 
 A step takes the mean of the gradients of all workers' batches, so all keep equal weights. The learning rate is that of
 one worker times their number, approached over the first steps and then lowered by a cosine. A round is an epoch, or as
-many of a small sample as make :data:`ROUND_STEPS` steps. It ends with a validation, a line in ``training_log.jsonl``
+many of a small sample as make 100 steps. It ends with a validation, a line in ``training_log.jsonl``
 and a checkpoint, from which a killed training continues. Training stops early where the validation does not improve for
 some rounds; the weights of the best round are the model.
 """
@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final
@@ -23,110 +22,16 @@ import numpy as np
 
 from cmsspark.apps.events.network_checkpoints import Checkpoints, Progress
 from cmsspark.apps.events.network_data import COLUMNS, Rows, Share
-from cmsspark.apps.events.networks import KINDS, Network, initial_weights, logits, needs_low_level, require_jax
-from cmsspark.base.errors import DataError, UsageError
+from cmsspark.apps.events.networks import Network, initial_weights, logits, needs_low_level, require_jax
+from cmsspark.apps.events.training_plan import Training, World
+from cmsspark.base.errors import DataError
 
 Array = Any
 LOG_FILE: Final = "training_log.jsonl"
 #: Steps that are compiled into one call: small networks would spend their time between calls.
 STEPS_AT_ONCE: Final = {"hlf": 50, "sequence": 1, "inclusive": 1}
-#: Steps that a round has at least, where the budget is in steps: validation after fewer is mostly noise.
-ROUND_STEPS: Final = 100
-#: The budget without --steps and --epochs: so many passes over the sample, and at least so many steps.
-DEFAULT_EPOCHS: Final = 6
-DEFAULT_STEPS: Final = {"hlf": 2_000, "sequence": 400, "inclusive": 400}
 #: Gradients of a larger norm are scaled down to it: single batches would throw recurrent networks back.
 MAX_GRADIENT: Final = 1.0
-#: The share of all steps in which the learning rate rises to that of all workers.
-WARM_UP: Final = 0.05
-#: The share of the learning rate that is left at the end.
-LAST_RATE: Final = 0.02
-
-
-@dataclass(frozen=True)
-class World:
-    """This worker's number, how many there are, and where they meet (``host:port``; None for one worker)."""
-
-    rank: int = 0
-    workers: int = 1
-    coordinator: str | None = None
-
-    @classmethod
-    def from_environ(cls, environ: Mapping[str, str] = os.environ) -> World:
-        """Return the world that the launcher's variables describe (``JAX_COORDINATOR_ADDRESS`` …); without them one
-        worker.
-        """
-        workers = int(environ.get("JAX_NUM_PROCESSES", "1"))
-        if workers == 1:
-            return cls()
-        return cls(int(environ["JAX_PROCESS_ID"]), workers, environ["JAX_COORDINATOR_ADDRESS"])
-
-    def join(self) -> None:
-        """Meet the other workers; gradients travel by gloo, between GPUs by NCCL. Call it before all else of JAX."""
-        import jax
-
-        if self.workers > 1:
-            # Of gradients on processors; GPUs have their own.
-            jax.config.update("jax_cpu_collectives_implementation", "gloo")
-            jax.distributed.initialize(self.coordinator, self.workers, self.rank, heartbeat_timeout_seconds=60)
-
-
-@dataclass(frozen=True)
-class Training:
-    """How a network is trained. ``batch``: events a step and worker. ``learning_rate``: that of one worker.
-
-    ``steps`` or ``epochs`` is the budget; 0 and 0: six epochs, and at least
-    :data:`DEFAULT_STEPS`. ``patience``: rounds without a
-    better validation before it stops.
-    """
-
-    model: str
-    steps: int = 0
-    epochs: int = 0
-    batch: int = 64
-    learning_rate: float = 3e-3
-    patience: int = 5
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.model not in KINDS:
-            raise UsageError(f"the model is one of {', '.join(KINDS)}", found=repr(self.model))
-        for name in ("batch", "learning_rate", "patience"):
-            if not getattr(self, name) > 0:
-                raise UsageError(f"--{name.replace('_', '-')} must be above 0", found=str(getattr(self, name)))
-        for name in ("steps", "epochs"):
-            if not getattr(self, name) >= 0:
-                raise UsageError(f"--{name} must not be negative", found=str(getattr(self, name)))
-        if self.steps and self.epochs:
-            raise UsageError("--steps and --epochs are both the budget: give one of them")
-
-    def rounds(self, steps_of_epoch: int) -> tuple[int, int, int]:
-        """Return the number of rounds, the epochs of a round, and the steps of a round.
-
-        Example:
-            >>> Training("hlf").rounds(steps_of_epoch=36)
-            (19, 3, 105)
-            >>> Training("hlf", epochs=5).rounds(steps_of_epoch=36)
-            (5, 1, 36)
-        """
-        if self.epochs:
-            return self.epochs, 1, steps_of_epoch
-        budget = self.steps or max(DEFAULT_EPOCHS * steps_of_epoch, DEFAULT_STEPS[self.model])
-        epochs = -(-min(ROUND_STEPS, budget) // steps_of_epoch)
-        # Rounds of equal size within the budget; each begins with another epoch.
-        rounds = -(-budget // (epochs * steps_of_epoch))
-        return rounds, epochs, budget // rounds
-
-    def rate(self, workers: int, steps: int) -> Any:
-        """Return the learning rate by step, as optax takes it."""
-        import optax
-
-        top = self.learning_rate * workers
-        warm_up = math.ceil(WARM_UP * steps) if workers > 1 else 0
-        falling = optax.cosine_decay_schedule(top, max(1, steps - warm_up), LAST_RATE)
-        if not warm_up:
-            return falling
-        return optax.join_schedules([optax.linear_schedule(self.learning_rate, top, warm_up), falling], [warm_up])
 
 
 def train(
@@ -171,7 +76,9 @@ class _Loop:
         calls = max(1, steps // STEPS_AT_ONCE[training.model])
         self._steps_at_once = steps // calls
         self._steps = calls * self._steps_at_once
-        self._validation_steps = -(-int(counts[:, 1].max()) // training.batch) + self._group_slack(counts)
+        # With particles, validation is read by row groups, each of which may end with a smaller batch.
+        slack = self._gathered([self._share.group_count]).max() if needs_low_level(training.model) else 0
+        self._validation_steps = -(-int(counts[:, 1].max()) // training.batch) + int(slack)
         self._share.length = int(counts[:, 2].max())
         self.events = counts.sum(axis=0)[:2]
         if not self._steps or not self.events[1]:
@@ -181,10 +88,6 @@ class _Loop:
                 next_step="take a larger sample, a smaller --batch, or fewer workers",
             )  # fmt: skip
         self._compile()
-
-    def _group_slack(self, counts: Array) -> int:
-        # With particles, validation is read by row groups, each of which may end with a smaller batch.
-        return int(self._gathered([len(self._share._groups)]).max()) if needs_low_level(self._training.model) else 0
 
     def run(self) -> Network:
         """Run the remaining rounds, and return the model."""
@@ -229,7 +132,7 @@ class _Loop:
         batches = islice(chain.from_iterable(every), self._steps)
         done = (number - 1) * self._steps
         while chunk := list(islice(batches, self._steps_at_once)):
-            arrays = [self._global(np.stack(column)) for column in _columns(chunk)]
+            arrays = [self._global(np.stack([getattr(rows, name) for rows in chunk])) for name in COLUMNS]
             weights, state, loss = self._train_steps(weights, state, self._everywhere(np.int32(done)), *arrays)
             losses.append((float(loss), len(chunk)))
             done += len(chunk)
@@ -340,10 +243,6 @@ class _Loop:
         from jax.experimental import multihost_utils
 
         return Progress.from_tree(multihost_utils.broadcast_one_to_all(progress.tree()))
-
-
-def _columns(batches: list[Rows]) -> list[list[Array]]:
-    return [[getattr(rows, name) for rows in batches] for name in COLUMNS]
 
 
 def _filled(share: Share, count: int, size: int) -> Iterator[tuple[Array, ...]]:

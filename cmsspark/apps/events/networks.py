@@ -17,12 +17,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from cmsspark.apps.events.layout import DELTA_R, EventLayout
-from cmsspark.apps.events.layout_files import SCHEMA_FILE, layout_in
+from cmsspark.apps.events.layout import DELTA_R, SCHEMA_FILE, EventLayout, layout_in
 from cmsspark.apps.events.scalers import Scalers
-from cmsspark.apps.events.sequences import by_falling_delta_r, padding_last
 from cmsspark.apps.events.topology import TOPOLOGY
-from cmsspark.base.errors import DataError, InputMissing, UsageError
+from cmsspark.base import extras
+from cmsspark.base.errors import DataError, InputMissing
 
 #: Each kind with what it reads.
 KINDS: Final = {"hlf": ("hlf",), "sequence": ("low_level",), "inclusive": ("hlf", "low_level")}
@@ -42,17 +41,8 @@ Weights = dict[str, Any]
 
 
 def require_jax() -> None:
-    """Raises UsageError (2) where JAX or optax is not installed."""
-    try:
-        import jax
-        import optax
-    except ImportError as error:
-        raise UsageError(
-            "the networks need JAX and optax",
-            found=f"no module {error.name}",
-            next_step="pip install 'cmsspark[training]'",
-        ) from None
-    del jax, optax
+    """Raise UsageError (2) that names the extra where JAX or optax is not installed."""
+    extras.require("the networks need", "jax", "optax", extra="training")
 
 
 def needs_low_level(kind: str) -> bool:
@@ -135,6 +125,32 @@ def _gru(weights: Weights, sequence: Array) -> Array:
     start = inputs[:, 0, :GRU_WIDTH] * 0.0
     state, _ = jax.lax.scan(step, start, (jnp.swapaxes(inputs, 0, 1), is_particle.T))
     return state
+
+
+def by_falling_delta_r(low_level: Array, layout: EventLayout = TOPOLOGY) -> Array:
+    """Return the rows of each matrix by falling ΔR from its first row, the lepton; padding stands last, as zeros.
+
+    ``low_level``: unscaled, ``(n, rows, columns)``. Returns an array of the same shape and type. Particles of equal ΔR
+    keep their order. The lepton itself, at ΔR = 0, is the last particle. The order is that of the unscaled matrix:
+    scale afterwards.
+    """
+    return np.take_along_axis(low_level, falling_delta_r_order(low_level, layout)[:, :, None], axis=1)
+
+
+def falling_delta_r_order(low_level: Array, layout: EventLayout = TOPOLOGY) -> Array:
+    """Return the numbers of the rows by falling ΔR from the first row, ``(n, rows)``; padding last."""
+    eta, phi = (low_level[:, :, layout.columns.index(name)].astype(np.float64) for name in ("eta", "phi"))
+    delta_phi = phi - phi[:, :1]
+    delta_phi -= 2 * np.pi * np.round(delta_phi / (2 * np.pi))
+    distance = (eta - eta[:, :1]) ** 2 + delta_phi**2
+    distance[~low_level.any(axis=-1)] = -1.0
+    return np.argsort(-distance, axis=1, kind="stable")
+
+
+def padding_last(low_level: Array, layout: EventLayout = TOPOLOGY) -> Array:
+    """Return the rows of each matrix in their order, padding behind them."""
+    order = np.argsort(~low_level.any(axis=-1), axis=1, kind="stable")
+    return np.take_along_axis(low_level, order[:, :, None], axis=1)
 
 
 def make_sequences(scalers: Scalers, low_level: Array, layout: EventLayout, length: int | None = None) -> Array:

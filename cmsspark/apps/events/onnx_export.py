@@ -15,6 +15,7 @@ import numpy as np
 
 from cmsspark.apps.events.models import NETWORKS, read_description
 from cmsspark.apps.events.networks import GRU_WIDTH, HIDDEN, Network, load
+from cmsspark.base import extras
 from cmsspark.base.errors import OutputError, UsageError
 
 Array = np.ndarray[Any, Any]
@@ -34,12 +35,9 @@ def export_onnx(folder: Path, output: Path) -> None:
             f"networks can be written as ONNX, not {kind}", where=folder,
             next_step="read xgboost.ubj with XGBoost itself, and trees.npz with cmsspark.apps.events.models.load",
         )  # fmt: skip
-    try:
-        import onnx
-    except ImportError:
-        raise UsageError(
-            "models as ONNX need onnx", found="not installed", next_step="pip install 'cmsspark[onnx]'"
-        ) from None
+    extras.require("models as ONNX need", "onnx", extra="onnx")
+    import onnx
+
     model = _Graph(load(folder)).model()
     try:
         output.parent.mkdir(parents=True, exist_ok=True)

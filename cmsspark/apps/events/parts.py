@@ -9,14 +9,17 @@ import os
 import shutil
 import subprocess
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
-from cmsspark.base.errors import OutputError
+from cmsspark.apps.events.layout import EventLayout, layout_in
+from cmsspark.base.errors import DataError, InputMissing, OutputError
 from cmsspark.filesystems.storage import Files, is_local, join, local_path
 
 if TYPE_CHECKING:
@@ -163,14 +166,71 @@ def keep_only(files: Files, folder: str, names: Iterable[str]) -> int:
     return size
 
 
-def read_weights(columns: pa.Table) -> Array:
-    """Return the weights of events; those of older versions have none, and count once."""
-    if "weight" in columns.column_names:
-        weights: Array = columns.column("weight").to_numpy()
-        return weights
-    return np.ones(columns.num_rows)
-
-
 def sample_parts(folder: str | Path) -> list[str]:
     """Return the parts of a folder on this host, in the order of their names."""
     return sorted(str(path) for path in Path(local_path(str(folder))).glob("part-*.parquet"))
+
+
+def row_groups(part: str, columns: list[str]) -> Iterator[pa.Table]:
+    """Yield the row groups of a part, one after another. Raises DataError (65) where it lacks a column."""
+    import pyarrow.parquet as pq
+
+    system, path = file_system(part)
+    with system.open_input_file(path) as stream:
+        file = pq.ParquetFile(stream)
+        if missing := sorted(set(columns) - set(file.schema_arrow.names)):
+            raise DataError(
+                "these events lack a column",
+                where=part,
+                found=f"no {', '.join(missing)}",
+                next_step="run_spark events_prepare --low-level, then events_sample",
+            )
+        for number in range(file.num_row_groups):
+            yield file.read_row_group(number, columns=columns)
+
+
+@dataclass(frozen=True)
+class Events:
+    """Events in memory: ``hlf`` ``(n, features)``, ``low_level`` ``(n, rows, columns)`` or None, labels and weights."""
+
+    layout: EventLayout
+    hlf: Array
+    low_level: Array | None
+    labels: Array
+    weights: Array
+
+    def take(self, rows: Array | slice) -> Events:
+        """Return the chosen events."""
+        low_level = None if self.low_level is None else self.low_level[rows]
+        return Events(self.layout, self.hlf[rows], low_level, self.labels[rows], self.weights[rows])
+
+
+def event_groups(part: str, layout: EventLayout, *, low_level: bool) -> Iterator[Events]:
+    """Yield the events of a part by row groups. Raises DataError (65) where it lacks a column."""
+    for rows in row_groups(part, ["hlf", "label", "weight", *(["low_level"] if low_level else [])]):
+        hlf, matrices = to_matrix(rows.column("hlf"), layout.hlf_count), None
+        if low_level:
+            matrices = to_matrix(rows.column("low_level"), layout.matrix).reshape(-1, *layout.shape)
+        yield Events(layout, hlf, matrices, rows.column("label").to_numpy(), rows.column("weight").to_numpy())
+
+
+def read_events(folder: str | Path, *, low_level: bool = False, limit: int | None = None) -> Events:
+    """Return the events of a folder of parts on this host, a part of a sample.
+
+    ``limit``: at most so many, the first ones: a random choice, as samples are shuffled. Raises InputMissing (66)
+    without parts, DataError (65) where they have no matrices, but ``low_level`` asks for them.
+    """
+    if not (parts := sample_parts(folder)):
+        raise InputMissing("no parts of events", where=folder, next_step="run_spark events_sample")
+    layout = layout_in(Path(folder).parent)
+    groups, count = [], 0
+    for events in chain.from_iterable(event_groups(part, layout, low_level=low_level) for part in parts):
+        groups.append(events if limit is None else events.take(slice(limit - count)))
+        count += len(groups[-1].labels)
+        if count == limit:
+            break
+    columns = (
+        None if name == "low_level" and not low_level else np.concatenate([getattr(group, name) for group in groups])
+        for name in ("hlf", "low_level", "labels", "weights")
+    )
+    return Events(layout, *columns)  # type: ignore[arg-type]  # only particles may be None

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
-from cmsspark.apps.events.definition import NOT_FINITE, SELECTED, Definition, chosen_classes, load_definition
-from cmsspark.apps.events.layout import EventLayout
+from cmsspark.apps.events.definition import NOT_FINITE, SELECTED, Definition
+from cmsspark.apps.events.definition_files import chosen_classes, load_definition
+from cmsspark.apps.events.layout import SCHEMA_FILE, EventLayout
 from cmsspark.apps.events.parts import keep_only
 from cmsspark.apps.events.prepare_task import PrepareTask, RangeResult, inspect_files, run_tasks
 from cmsspark.apps.events.root_files import (
@@ -33,9 +34,8 @@ if TYPE_CHECKING:
 
 NAME: Final = "events_prepare"
 TABLE: Final = "event_cutflow"
-#: The folder of the features in a run, and the file that describes its columns.
+#: The folder of the features in a run.
 FOLDER: Final = "events"
-SCHEMA_FILE: Final = "schema.json"
 #: As a name for --accept-damaged: every damaged file.
 ALL: Final = "all"
 

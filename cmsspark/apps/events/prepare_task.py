@@ -15,7 +15,7 @@ from cmsspark.apps.events.definition import Definition
 from cmsspark.apps.events.layout import EventLayout
 from cmsspark.apps.events.parts import PartWriter
 from cmsspark.apps.events.root_files import EntryRange, EventFile, InspectedFile, explain_error, inspect, read_range
-from cmsspark.apps.events.task_counts import task_count
+from cmsspark.engines.cores import count_cores
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 #: A task gives one row, a JSON object.
 RESULT: Final = "result string"
+#: Bytes that a task reads at least, where all cores have work.
+TASK_BYTES: Final = 128 * 1024 * 1024
+#: What opening a file costs, in bytes that are read meanwhile.
+OPEN_BYTES: Final = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -129,6 +133,18 @@ def make_rows(texts: Iterable[str]) -> Iterator[pa.RecordBatch]:
 
     for text in texts:
         yield pa.RecordBatch.from_pydict({"result": pa.array([text], pa.string())})
+
+
+def task_count(spark: SparkSession, items: int, size: int) -> int:
+    """Return the number of tasks for ``items`` of ``size`` bytes in all: one for each :data:`TASK_BYTES`, and for each
+    core.
+
+    No task is without an item, so there are at most ``items``. A task takes its items one after another.
+    """
+    weight, cores = size + items * OPEN_BYTES, count_cores(spark)
+    # Whole rounds: with three tasks on two cores one core would wait for half of the time.
+    rounds = max(1, -(-weight // (TASK_BYTES * cores)))
+    return max(1, min(items, rounds * cores))
 
 
 def run_tasks(spark: SparkSession, task: Any, count: int, size: int, label: str) -> list[str]:

@@ -14,10 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from cmsspark.apps.events.layout import EventLayout
-from cmsspark.apps.events.layout_files import layout_in
-from cmsspark.apps.events.parts import read_weights, sample_parts, to_matrix
-from cmsspark.apps.events.sample_tasks import row_groups
+from cmsspark.apps.events.layout import EventLayout, layout_in
+from cmsspark.apps.events.parts import event_groups, sample_parts
 from cmsspark.apps.events.scalers import Scalers
 from cmsspark.base.errors import DataError, InputMissing, UsageError
 
@@ -92,18 +90,16 @@ class SampleReader:
             yield _joined(remaining)
 
     def _groups(self, part: str, scalers: Scalers, draw: np.random.Generator, seen: _Seen) -> Iterator[Batch]:
-        layout = self.layout
-        names = ["hlf", "label", *(["low_level"] if self.low_level else [])]
-        for rows in row_groups(part, names, optional=("weight",)):
+        for events in event_groups(part, self.layout, low_level=self.low_level):
             # Of all events of the epoch each n-th, so that shares differ by one at most.
-            order = draw.permutation(rows.num_rows)[(self.place - seen.events) % self.count :: self.count]
-            seen.events += rows.num_rows
-            label = rows.column("label").to_numpy()[order].astype(np.int64)
-            batch = {"hlf": scalers.hlf(to_matrix(rows.column("hlf"), layout.hlf_count)[order]), "label": label}
-            if self.low_level:
-                matrix = to_matrix(rows.column("low_level"), layout.matrix)[order].reshape(-1, *layout.shape)
-                batch["low_level"] = scalers.low_level(matrix)
-            batch["weight"] = scalers.weights(label, read_weights(rows)[order]).astype(np.float32)
+            count = len(events.labels)
+            chosen = events.take(draw.permutation(count)[(self.place - seen.events) % self.count :: self.count])
+            seen.events += count
+            label = chosen.labels.astype(np.int64)
+            batch = {"hlf": scalers.hlf(chosen.hlf), "label": label}
+            if chosen.low_level is not None:
+                batch["low_level"] = scalers.low_level(chosen.low_level)
+            batch["weight"] = scalers.weights(label, chosen.weights).astype(np.float32)
             yield batch
 
 

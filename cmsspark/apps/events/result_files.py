@@ -12,7 +12,7 @@ from markupsafe import Markup
 from cmsspark import __version__
 from cmsspark.apps.events import drawings
 from cmsspark.apps.events.evaluation import Evaluation
-from cmsspark.apps.events.layout_files import layout_in
+from cmsspark.apps.events.layout import layout_in
 from cmsspark.apps.events.models import ABOUT, read_description
 from cmsspark.base import clock
 from cmsspark.base.errors import OutputError

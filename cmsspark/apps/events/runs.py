@@ -59,7 +59,7 @@ def event_run(request: EventRequest, job: str) -> Iterator[tuple[RunContext, Fil
 
     Raises SettingsError (78) where none does, UsageError (2) without the extra, NotReady (75) for a lease.
     """
-    from cmsspark.apps.events.jit import require_events
+    from cmsspark.apps.events import require_events
     from cmsspark.engines.session import has_session, session
 
     require_events()

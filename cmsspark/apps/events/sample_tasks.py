@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from cmsspark.apps.events.layout import EventLayout
-from cmsspark.apps.events.parts import PartWriter, file_system, read_weights, to_matrix
+from cmsspark.apps.events.parts import PartWriter, row_groups, to_matrix
 from cmsspark.apps.events.prepare_task import make_rows, read_numbers
 from cmsspark.apps.events.scalers import Moments
-from cmsspark.base.errors import DataError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -94,9 +93,9 @@ class ChosenTask:
     layout: EventLayout
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        names = ["hlf", "label", "event_hash", *(["low_level"] if self.layout.has_matrix else [])]
+        names = ["hlf", "label", "weight", "event_hash", *(["low_level"] if self.layout.has_matrix else [])]
         for number in read_numbers(batches):
-            for columns in row_groups(self.parts[number], names, optional=("weight",)):
+            for columns in row_groups(self.parts[number], names):
                 yield self._rows(columns)
 
     def _rows(self, columns: pa.Table) -> pa.RecordBatch:
@@ -117,7 +116,7 @@ class ChosenTask:
                 pa.array(keys[positions]),
                 pa.array(labels[positions]),
                 pa.array(hashes[positions].view(np.int64)),
-                pa.array(read_weights(features)),
+                features.column("weight").combine_chunks(),
                 _as_bytes(to_matrix(features.column("hlf"), self.layout.hlf_count)),
                 _as_bytes(to_matrix(features.column("low_level"), self.layout.matrix))
                 if self.layout.has_matrix
@@ -208,28 +207,6 @@ class _OpenPart:
 def assign_parts(keys: Array, count: int) -> Array:
     """Return the part of each key: parts are ranges of keys, so that all parts together are in the order of keys."""
     return (keys.astype(np.float64) / 2.0**KEY_BITS * count).astype(np.int64).clip(0, count - 1)
-
-
-def row_groups(part: str, columns: list[str], optional: tuple[str, ...] = ()) -> Iterator[pa.Table]:
-    """Return the row groups of a part, one after another. Raises DataError (65) where it lacks a column.
-
-    ``optional``: columns that are read where there are such.
-    """
-    import pyarrow.parquet as pq
-
-    system, path = file_system(part)
-    with system.open_input_file(path) as stream:
-        file = pq.ParquetFile(stream)
-        if missing := sorted(set(columns) - set(file.schema_arrow.names)):
-            raise DataError(
-                "these events lack a column",
-                where=part,
-                found=f"no {', '.join(missing)}",
-                next_step="run_spark events_prepare --low-level, then events_sample",
-            )
-        names = [*columns, *(name for name in optional if name in file.schema_arrow.names)]
-        for number in range(file.num_row_groups):
-            yield file.read_row_group(number, columns=names)
 
 
 def _as_bytes(rows: Array) -> pa.Array:

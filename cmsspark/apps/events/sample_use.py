@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cmsspark.apps.events import sample
-from cmsspark.apps.events.layout_files import SCHEMA_FILE
+from cmsspark.apps.events.layout import SCHEMA_FILE
 from cmsspark.apps.events.runs import find_run_folder, latest_run
 from cmsspark.apps.events.sample_tasks import TEST, TRAIN
 from cmsspark.apps.events.scalers import SCALERS_FILE

@@ -7,14 +7,13 @@ changes.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
 import numpy as np
 
-from cmsspark.apps.events.layout import EventLayout
-from cmsspark.apps.events.layout_files import layout_in
+from cmsspark.apps.events.layout import EventLayout, layout_in
 from cmsspark.base.errors import DataError, InputMissing
 
 Array = np.ndarray[Any, Any]
@@ -82,11 +81,12 @@ class Scalers:
                 sizes += [parts[2].size, parts[2].size]
             if [part.shape for part in parts] != [(size,) for size in sizes]:
                 raise ValueError(f"the lists have not {sizes} numbers")
-            means = document.get("mean_weights")
+            means = document["mean_weights"]
             mean_weights = None if means is None else np.asarray(means, np.float64)
         except (KeyError, TypeError, ValueError) as error:
             raise DataError("these are no scalers", where=where, found=str(error)) from None
-        return cls(*parts) if mean_weights is None else replace(cls(*parts), mean_weights=mean_weights)
+        mean, std = parts[2:] or (None, None)
+        return cls(parts[0], parts[1], mean, std, mean_weights)
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:

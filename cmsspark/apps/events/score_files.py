@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
-from cmsspark.apps.events.definition import Definition, load_definition
-from cmsspark.apps.events.layout_files import layout_in
+from cmsspark.apps.events.definition import Definition
+from cmsspark.apps.events.definition_files import load_definition
+from cmsspark.apps.events.layout import layout_in
 from cmsspark.apps.events.parts import file_system, keep_only
 from cmsspark.apps.events.prepare import check_damaged, with_tree
 from cmsspark.apps.events.prepare_task import RangeResult, inspect_files, run_tasks

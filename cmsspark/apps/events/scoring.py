@@ -13,15 +13,19 @@ import numpy as np
 from cmsspark.apps.events.definition import Definition
 from cmsspark.apps.events.evaluation import Evaluation, evaluate
 from cmsspark.apps.events.features import EventFeatures
-from cmsspark.apps.events.layout import BATCH_ROWS, EventLayout
-from cmsspark.apps.events.layout_files import layout_in
+from cmsspark.apps.events.layout import BATCH_ROWS, EventLayout, layout_in
 from cmsspark.apps.events.models import Model, load
-from cmsspark.apps.events.parts import PartWriter, read_weights, to_matrix
-from cmsspark.apps.events.prepare_task import RangeResult, make_rows, peak_memory, read_numbers, read_or_reason
+from cmsspark.apps.events.parts import PartWriter, event_groups
+from cmsspark.apps.events.prepare_task import (
+    RangeResult,
+    make_rows,
+    peak_memory,
+    read_numbers,
+    read_or_reason,
+    task_count,
+)
 from cmsspark.apps.events.root_files import EntryRange
-from cmsspark.apps.events.sample_tasks import row_groups
 from cmsspark.apps.events.scalers import Scalers
-from cmsspark.apps.events.task_counts import task_count
 from cmsspark.base.errors import DataError
 from cmsspark.filesystems.storage import Entry
 
@@ -163,13 +167,7 @@ def local_predictions(model: Model, parts: Sequence[str]) -> Judged:
 
 def scored_part(model: Model, part: str) -> Iterator[tuple[Array, Array, Array]]:
     """Return labels, weights and probabilities of the events of a part, in batches of at most 500."""
-    layout = model.layout
-    names = ["label", "hlf", *(["low_level"] if model.needs_low_level else [])]
-    for rows in row_groups(part, names, optional=("weight",)):
-        for start in range(0, rows.num_rows, BATCH_ROWS):
-            batch = rows.slice(start, BATCH_ROWS)
-            low_level = None
-            if model.needs_low_level:
-                low_level = to_matrix(batch.column("low_level"), layout.matrix).reshape(-1, *layout.shape)
-            scores = model.predict(to_matrix(batch.column("hlf"), layout.hlf_count), low_level)
-            yield batch.column("label").to_numpy(), read_weights(batch), scores
+    for events in event_groups(part, model.layout, low_level=model.needs_low_level):
+        for start in range(0, len(events.labels), BATCH_ROWS):
+            batch = events.take(slice(start, start + BATCH_ROWS))
+            yield batch.labels, batch.weights, model.predict(batch.hlf, batch.low_level)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, Final, NoReturn
 
 import click
 
-from cmsspark.apps.events.network_training import Training, World, train
+from cmsspark.apps.events.network_training import train
 from cmsspark.apps.events.networks import KINDS, require_jax
-from cmsspark.apps.events.tensorboard import TensorBoardMetrics, require_tensorboard
-from cmsspark.base import errors
+from cmsspark.apps.events.training_plan import Training, World
+from cmsspark.base import errors, extras
 from cmsspark.base.errors import InputMissing
+
+_FLUSH_SECONDS: Final = 5
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
@@ -39,7 +42,7 @@ def command(sample: Path, output: Path | None, dry_run: bool, tensorboard: bool,
     training = Training(**values)  # type: ignore[arg-type]  # click converted them
     require_jax()
     if tensorboard:
-        require_tensorboard()
+        extras.require("metrics for TensorBoard need", "tensorboardX", extra="tensorboard")
     if not (sample / "train").is_dir():
         raise InputMissing("no sample of events", where=sample / "train", next_step="run events_sample.py")
     if dry_run:
@@ -59,3 +62,22 @@ def main() -> NoReturn:
     """Run it, and end with its exit code."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     errors.run_and_exit(lambda: errors.run_click(command, sys.argv[0]))
+
+
+class TensorBoardMetrics:
+    """Writes the numbers of each round of a training into event files in ``folder``."""
+
+    def __init__(self, folder: Path) -> None:
+        from tensorboardX import SummaryWriter
+
+        self._writer = SummaryWriter(str(folder), flush_secs=_FLUSH_SECONDS)
+
+    def __call__(self, line: Mapping[str, Any]) -> None:
+        """Write the numbers of a round at its step; they are on disk some seconds later."""
+        for name, value in line.items():
+            if isinstance(value, float):
+                self._writer.add_scalar(name, value, int(line["step"]))
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._writer.close()

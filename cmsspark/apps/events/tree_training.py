@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from cmsspark.apps.events.models import XgboostModel, require_xgboost
+from cmsspark.apps.events.parts import Events
 from cmsspark.apps.events.scalers import Scalers
-from cmsspark.apps.events.small_sample import Events
 from cmsspark.apps.events.trees import Trees, from_spark, read_nodes
 from cmsspark.base.errors import DataError, UsageError
 
@@ -109,7 +109,9 @@ def fit_xgboost(
     Boosting stops when the loss of the validation part, the last events, no longer falls. ``threads``: 0 for
     all cores, or one where events are few.
     """
-    xgboost = require_xgboost()
+    require_xgboost()
+    import xgboost
+
     labels, weights = events.labels, scalers.weights(events.labels, events.weights)
     if not threads and len(labels) < _SMALL_EVENTS:
         # Threads that wait for each other cost more than they save.

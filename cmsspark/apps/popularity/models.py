@@ -10,6 +10,7 @@ import numpy as np
 
 from cmsspark.apps.popularity.baselines import Persistence, select_measure
 from cmsspark.apps.popularity.training import Label, Training
+from cmsspark.base import extras
 from cmsspark.base.arrays import Array
 from cmsspark.base.errors import UsageError
 
@@ -263,12 +264,7 @@ def make_model(name: str, label: Label, options: Mapping[str, Any] | None = None
 
 def load_xgboost() -> Any:
     """Return the module. Raises UsageError (2) where it is missing."""
-    try:
-        import xgboost
-    except ImportError:
-        raise UsageError(
-            "trees need xgboost",
-            found="xgboost is missing",
-            next_step="pip install 'cmsspark[popularity]', or --model logistic",
-        ) from None
+    extras.require("trees need", "xgboost", extra="popularity", alternative=", or --model logistic")
+    import xgboost
+
     return xgboost

@@ -15,9 +15,10 @@ from cmsspark.apps.training import k8s_manifests as manifests
 from cmsspark.apps.training import pod_worker
 from cmsspark.apps.training.backend import Attempt, WorkerFailure
 from cmsspark.apps.training.k8s_attempt import JobAttempt
-from cmsspark.apps.training.k8s_errors import api_errors, require_client
+from cmsspark.apps.training.k8s_errors import api_errors
 from cmsspark.apps.training.shipped_files import K8S_BYTES, pack_files
 from cmsspark.apps.training.spec import TrainingRun, is_object_name
+from cmsspark.base import extras
 from cmsspark.base.errors import InputMissing, SettingsError, UsageError
 
 #: Seconds between two looks at the pods, and until all pods have to run.
@@ -49,7 +50,7 @@ class K8sBackend:
 
         The cluster is not asked.
         """
-        require_client()
+        extras.require("--on k8s needs", "kubernetes", extra="k8s")
         if not self.image or any(letter.isspace() for letter in self.image):
             raise UsageError("--on k8s needs --image", found=repr(self.image), next_step="--image registry/image:tag")
         if run.files is not None:
@@ -88,7 +89,7 @@ class K8sBackend:
 
     def connect(self) -> None:
         """Read the kubeconfig: afterwards ``namespace`` is known. The cluster is not asked."""
-        require_client()
+        extras.require("--on k8s needs", "kubernetes", extra="k8s")
         self.api = self._connected()
 
     def remove(self, names: list[str]) -> None:

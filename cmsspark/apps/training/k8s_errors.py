@@ -20,17 +20,6 @@ class ApiAway(NotReady):
     """The API server does not answer, or not now (75)."""
 
 
-def require_client() -> None:
-    """Raises UsageError (2) where the Kubernetes client is not installed."""
-    try:
-        import kubernetes
-    except ImportError as error:
-        raise UsageError(
-            "Kubernetes needs its client", found=f"no module {error.name}", next_step="pip install 'cmsspark[k8s]'"
-        ) from None
-    del kubernetes
-
-
 @contextmanager
 def api_errors(action: str, where: str) -> Iterator[None]:
     """Errors of the client inside become errors of ours; ``what`` was wanted of the API server ``where``."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import awkward as ak
 import numpy as np
 
-from cmsspark.apps.events.definition import default_definition
+from cmsspark.apps.events.definition_files import default_definition
 from cmsspark.apps.events.features import Collection, EventFeatures, compute_features, flatten_collections
 from cmsspark.apps.events.kernels import KERNEL_COLUMNS
 from cmsspark.apps.events.topology import TOPOLOGY
@@ -45,6 +47,12 @@ def collections_of(events: Sequence[Mapping[str, Sequence[tuple[float, ...]]]]) 
 def features(*events: Mapping[str, Sequence[tuple[float, ...]]], low_level: bool = True) -> EventFeatures:
     """The features of some events."""
     return compute_features(collections_of(events), low_level=low_level)
+
+
+def write_schema(folder: Path, *, low_level: bool) -> None:
+    """Write the ``schema.json`` of events of Delphes."""
+    layout = DELPHES.layout(DELPHES.spec.classes or {}, low_level=low_level)
+    (folder / "schema.json").write_text(json.dumps(layout.document(origin=False)), encoding="utf-8")
 
 
 def event_schema(*, low_level: bool, origin: bool = True) -> Any:

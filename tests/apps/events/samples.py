@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from cmsspark.apps.events.scalers import Moments
 from cmsspark.apps.events.topology import TOPOLOGY
-from tests.apps.events.events import FEATURES, HLF_COUNT, LOW_LEVEL, PARTICLES, event_schema
+from tests.apps.events.events import FEATURES, HLF_COUNT, LOW_LEVEL, PARTICLES, event_schema, write_schema
 
 Array = np.ndarray[Any, Any]
 
@@ -61,4 +61,5 @@ def write_sample(
             pq.write_table(table, folder / name / f"part-{part:05d}.parquet", row_group_size=size)
     document = moments.scalers(low_level=bool(particles)).as_dict()
     (folder / "scalers.json").write_text(json.dumps(document), encoding="utf-8")
+    write_schema(folder, low_level=bool(particles))
     return folder

@@ -10,8 +10,8 @@ import pytest
 
 from cmsspark.apps.events import prepare, sample, score_files, task_counts, train
 from cmsspark.apps.events.demo_files import write_files
+from cmsspark.apps.events.prepare_task import OPEN_BYTES, TASK_BYTES, task_count
 from cmsspark.apps.events.runs import EventRequest
-from cmsspark.apps.events.task_counts import OPEN_BYTES, TASK_BYTES, task_count
 from tests.apps.events.events import CLASSES, DELPHES
 from tests.apps.events.test_jobs import request_in
 from tests.apps.usage.test_spark_costs import Jobs, jobs_of

@@ -10,7 +10,8 @@ import awkward as ak
 import numpy as np
 import pytest
 
-from cmsspark.apps.events.definition import Definition, chosen_classes, load_definition
+from cmsspark.apps.events.definition import Definition
+from cmsspark.apps.events.definition_files import chosen_classes, load_definition
 from cmsspark.apps.events.demo_files import MODELS, make_events, write_tree
 from cmsspark.apps.events.expressions import Expression, ExpressionError
 from cmsspark.apps.events.features import EventFeatures

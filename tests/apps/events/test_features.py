@@ -14,8 +14,8 @@ from bench.peers import events_higher_order
 from cmsspark.apps.events import kernels
 from cmsspark.apps.events.demo_files import MODELS, make_events, write_tree
 from cmsspark.apps.events.features import compute_features, flatten_collections
+from cmsspark.apps.events.networks import by_falling_delta_r
 from cmsspark.apps.events.root_files import EntryRange, read_range
-from cmsspark.apps.events.sequences import by_falling_delta_r
 from cmsspark.base.errors import DataError
 from tests.apps.events.events import CUTS, DELPHES, HLF, LOW_LEVEL, MUON, event, features
 

@@ -19,7 +19,7 @@ from cmsspark.apps.events.parts import PartWriter
 from cmsspark.apps.events.scalers import Moments
 from cmsspark.apps.events.topology import TOPOLOGY
 from cmsspark.apps.events.train_script import command
-from tests.apps.events.events import HLF_COUNT, MATRIX, event_schema
+from tests.apps.events.events import HLF_COUNT, MATRIX, event_schema, write_schema
 
 #: Of each class, before the selection.
 EVENTS = 1_500
@@ -56,6 +56,7 @@ def write_part(folder: Path, events: dict[str, Any]) -> None:
     moments.add(events["hlf"][:TO_LEARN], events["low_level"][:TO_LEARN])
     (folder / "train").mkdir(parents=True)
     (folder / "scalers.json").write_text(json.dumps(moments.scalers(low_level=True).as_dict()), encoding="utf-8")
+    write_schema(folder, low_level=True)
     with PartWriter(str(folder / "train"), 0, event_schema(low_level=True, origin=False)) as writer:
         for start in range(0, TO_LEARN, BATCH_ROWS):
             batch = {name: rows[start : min(TO_LEARN, start + BATCH_ROWS)] for name, rows in events.items()}

@@ -17,11 +17,10 @@ import pytest
 from cmsspark.apps.events import demo_run, prepare, sample, score_files, search, train, tree_training
 from cmsspark.apps.events.demo_files import MODELS, make_events, write_files, write_tree
 from cmsspark.apps.events.models import load
-from cmsspark.apps.events.parts import to_matrix
+from cmsspark.apps.events.parts import read_events, to_matrix
 from cmsspark.apps.events.root_files import EntryRange, read_range
 from cmsspark.apps.events.runs import EventRequest
 from cmsspark.apps.events.scalers import Scalers
-from cmsspark.apps.events.small_sample import read_events
 from cmsspark.base.errors import DataError, InputMissing, OutputError, UsageError
 from cmsspark.base.manifests import Manifest
 from cmsspark.settings.settings import Settings

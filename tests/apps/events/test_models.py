@@ -10,21 +10,20 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from cmsspark.apps.events import jit, search
+from cmsspark.apps.events import require_events, search
 from cmsspark.apps.events.cli import command
 from cmsspark.apps.events.evaluation import evaluate, roc_curve
 from cmsspark.apps.events.jobs import KINDS
 from cmsspark.apps.events.models import ABOUT, ForestModel, load, read_description, write_model
-from cmsspark.apps.events.parts import PartWriter
+from cmsspark.apps.events.parts import Events, PartWriter
 from cmsspark.apps.events.runs import EventRequest, event_run
 from cmsspark.apps.events.scalers import Scalers
-from cmsspark.apps.events.small_sample import Events
 from cmsspark.apps.events.topology import TOPOLOGY
 from cmsspark.apps.events.tree_training import fit_xgboost, parse_parameters, train_with_spark, vectors
 from cmsspark.base.errors import DataError, InputMissing, SettingsError, UsageError
 from cmsspark.engines import session
 from cmsspark.settings.settings import Settings
-from tests.apps.events.events import HLF_COUNT, event_schema
+from tests.apps.events.events import HLF_COUNT, event_schema, write_schema
 
 RNG = np.random.default_rng(5)
 LABELS = np.arange(600) % 3
@@ -45,6 +44,7 @@ def sample(tmp_path: Path) -> Path:
             )
     scalers = Scalers(HLF.min(axis=0).astype(float), HLF.max(axis=0).astype(float))
     (folder / "scalers.json").write_text(json.dumps(scalers.as_dict()))
+    write_schema(folder, low_level=False)
     return folder
 
 
@@ -148,10 +148,9 @@ def test_score_wants_files_or_a_folder_to_watch(tmp_path: Path) -> None:
         assert isinstance(ended.exception, UsageError)
 
 
-def test_a_package_that_lacks_is_named_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jit, "PACKAGES", ("uproot", "no_such_package"))
+def test_a_package_that_lacks_is_named_with_the_extra() -> None:
     with pytest.raises(UsageError, match="events need no_such_package") as raised:
-        jit.require_events()
+        require_events("no_such_package")
     assert "cmsspark[events]" in str(raised.value)
 
 

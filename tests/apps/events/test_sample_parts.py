@@ -9,15 +9,15 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from cmsspark.apps.events.parts import PartWriter, keep_only
-from cmsspark.apps.events.sample import SampleOptions, chosen_counts, last_bin
+from cmsspark.apps.events.parts import PartWriter, keep_only, read_events
+from cmsspark.apps.events.sample import write_small
+from cmsspark.apps.events.sample_choice import SampleOptions, chosen_counts, last_bin
 from cmsspark.apps.events.sample_tasks import _as_bytes, _from_bytes, assign_parts, is_test, make_keys
 from cmsspark.apps.events.scalers import Moments, Scalers
-from cmsspark.apps.events.small_sample import read_events, write_small
 from cmsspark.apps.events.topology import TOPOLOGY
 from cmsspark.base.errors import DataError, InputMissing, OutputError
 from cmsspark.filesystems.storage import LocalFiles
-from tests.apps.events.events import CLASSES, FEATURES, HLF_COUNT, MATRIX, PARTICLES, event_schema
+from tests.apps.events.events import CLASSES, FEATURES, HLF_COUNT, MATRIX, PARTICLES, event_schema, write_schema
 
 RNG = np.random.default_rng(0)
 HASHES = RNG.integers(0, 2**64, 100_000, dtype=np.uint64)
@@ -103,8 +103,10 @@ def test_scalers_of_parts_are_those_of_all_and_padding_stays_zero() -> None:
 def test_scalers_are_stored_and_damaged_ones_are_named(tmp_path: Path) -> None:
     scalers = Scalers(np.arange(14.0), np.arange(14.0) + 2)
     (tmp_path / "scalers.json").write_text(json.dumps(scalers.as_dict()))
+    write_schema(tmp_path, low_level=True)
     assert Scalers.load(tmp_path).maximum.tolist() == scalers.maximum.tolist()
-    (tmp_path / "scalers.json").write_text('{"hlf": {"minimum": [1], "maximum": [2]}, "low_level": null}')
+    few = {"hlf": {"minimum": [1], "maximum": [2]}, "low_level": None, "mean_weights": None}
+    (tmp_path / "scalers.json").write_text(json.dumps(few))
     with pytest.raises(DataError, match="these are no scalers"):
         Scalers.load(tmp_path)
     with pytest.raises(InputMissing):
@@ -151,6 +153,7 @@ def test_parts_of_failed_tasks_are_removed(tmp_path: Path) -> None:
 def test_small_samples_are_the_first_of_each_class(tmp_path: Path) -> None:
     for number in range(2):
         write(tmp_path / "train", number, 30, low_level=True)
+    write_schema(tmp_path, low_level=True)
     entry = write_small(LocalFiles(), str(tmp_path / "train"), 12, TOPOLOGY)
     assert entry["rows"] == 36
     small = read_events(tmp_path / "small_train", low_level=True)
