@@ -1,7 +1,7 @@
 """A worker in a barrier task of Spark: what runs on executors, which need not have this package.
 
-It imports the standard library, pyspark and ``ports`` only, and is pickled by value with the latter. It chooses a port,
-sends it to all workers by the barrier, and runs the worker program, whose frames it sends to the driver over a
+It imports the standard library and pyspark only, and is pickled by value. It chooses a port that any framework can
+bind, sends it to all workers by the barrier, and runs the worker program, whose frames it sends to the driver over a
 connection. When that connection ends, because the driver stopped the run or is gone, the worker ends, too.
 """
 
@@ -11,6 +11,7 @@ import base64
 import io
 import json
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -19,13 +20,14 @@ import tarfile
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
-
-from cmsspark.apps.training.ports import free_addresses
 
 #: Bytes of an archive in one frame.
 CHUNK = 3 * 2**16
+#: The lowest port that is chosen; well-known services are below.
+LOWEST = 15_000
+_TRIES = 200
 
 
 def run_worker(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -133,3 +135,36 @@ def unpack(content: bytes, folder: str) -> None:
     if content:
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as archive:
             archive.extractall(folder, filter="data")
+
+
+def free_addresses(count: int, host: str = "127.0.0.1") -> list[str]:
+    """Return ``host:port`` of ports that are free now.
+
+    The kernel gives none of them to a connection, or to a server that asks for any port, so they stay free until the
+    framework binds them. Nothing holds them, as a server without SO_REUSEADDR could not bind them then.
+    """
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(_bound(host)) for _ in range(count)]
+        return [f"{host}:{bound.getsockname()[1]}" for bound in sockets]
+
+
+def _bound(host: str) -> socket.socket:
+    ports = range(LOWEST, _first_of_kernel())
+    for _ in range(_TRIES if ports else 0):
+        bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        with suppress(OSError):
+            bound.bind((host, random.choice(ports)))  # noqa: S311  # no secret
+            return bound
+        bound.close()
+    bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    bound.bind((host, 0))
+    return bound
+
+
+def _first_of_kernel() -> int:
+    """Return the first port that the kernel gives to connections."""
+    try:
+        with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as stream:
+            return int(stream.read().split()[0])
+    except (OSError, ValueError):
+        return 32_768

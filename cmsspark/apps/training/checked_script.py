@@ -1,4 +1,4 @@
-"""The checks of a script before a run: each problem is reported before a worker, a pod or a JVM exists."""
+"""The checks of a script and its files: each problem is reported before a worker, a pod or a JVM exists."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from cmsspark.apps.training.script_check import missing_imports
+from cmsspark.apps.training.shipped_files import files_in
 from cmsspark.apps.training.worker import files_environment
 from cmsspark.base.errors import DataError, InputMissing, NotAllowed, UsageError
 
@@ -28,25 +29,55 @@ def check_script(script: Path, arguments: tuple[str, ...], *, checks_imports: bo
     UsageError (2) for missing modules and refused arguments.
     """
     source = _read(script)
-    try:
-        compile(source, str(script), "exec", dont_inherit=True)
-    except (SyntaxError, ValueError) as error:
-        line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
-        reason = error.msg if isinstance(error, SyntaxError) else str(error)
-        raise DataError("the script does not compile", where=f"{script}{line}", found=reason) from None
+    _compile(source, script, "the script")
     if checks_imports:
         folders = [str(script.absolute().parent), *([str(files.absolute())] if files else [])]
-        missing = missing_imports(source, *folders)
-        if missing:
-            names = ", ".join(f"{name} (line {line})" for name, line in missing)
-            first = missing[0][0].partition(".")[0]
-            raise UsageError(
-                "the script imports modules that are not installed", where=script, found=names,
-                next_step=f"install them for {sys.executable}, for example: {sys.executable} -m pip install {first}",
-            )  # fmt: skip
+        install = f"install them for {sys.executable}, for example: {sys.executable} -m pip install {{}}"
+        _check_imports(source, script, "the script", folders, install)
         if knows_dry_run(source):
             _dry_run(script, arguments, files)
     return source
+
+
+def check_files(folder: Path, *, checks_imports: bool) -> None:
+    """Check that a folder can travel: its Python files compile, and what they import is installed or in it.
+
+    Raises InputMissing (66), NotAllowed (77), DataError (65), UsageError (2) for missing modules.
+    """
+    if not folder.is_dir():
+        raise InputMissing("--files is no folder", where=folder, next_step="name a folder with what the script needs")
+    for path in files_in(folder):
+        if path.suffix != ".py":
+            continue
+        try:
+            source = path.read_text(encoding="utf-8-sig")
+        except PermissionError as error:
+            raise NotAllowed("a file of --files cannot be read", where=path, found=error.strerror) from None
+        except UnicodeDecodeError as error:
+            raise DataError("a file of --files does not compile", where=path, found=str(error)) from None
+        _compile(source, path, "a file of --files")
+        if checks_imports:
+            install = "put them into the folder, or install them"
+            _check_imports(source, path, "a file of --files", [str(folder), str(path.parent)], install)
+
+
+def _compile(source: str, path: Path, subject: str) -> None:
+    try:
+        compile(source, str(path), "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        reason = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise DataError(f"{subject} does not compile", where=f"{path}{line}", found=reason) from None
+
+
+def _check_imports(source: str, path: Path, subject: str, folders: list[str], next_step: str) -> None:
+    """Raise UsageError (2) for modules that are not installed; ``next_step`` may name the first of them."""
+    if missing := missing_imports(source, *folders):
+        raise UsageError(
+            f"{subject} imports modules that are not installed", where=path,
+            found=", ".join(f"{name} (line {line})" for name, line in missing),
+            next_step=next_step.format(missing[0][0].partition(".")[0]),
+        )  # fmt: skip
 
 
 def knows_dry_run(source: str) -> bool:

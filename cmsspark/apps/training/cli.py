@@ -190,9 +190,9 @@ def _build_backend(run: TrainingRun, options: dict[str, Any]) -> Backend:
     return K8sBackend(
         options["image"] or "",
         options["namespace"],
-        options["kube_context"],
         options["claim"],
         int(options["max_hours"] * 3600),
+        context=options["kube_context"],
         volumes=tuple(map(parse_volume, options["volumes"])),
         node_selector=_pairs(options["selectors"], "--node-selector"),
         pull_secrets=options["pull_secrets"],
@@ -309,7 +309,7 @@ def _remove_lost(folder: RunFolder) -> None:
 
     record, state = folder.record, folder.state()
     names = [record.name, *(f"{record.name}-r{number}" for number in range(2, state.attempt + 1))]
-    K8sBackend("", record.namespace, record.context).remove(names)
+    K8sBackend("", record.namespace, context=record.context).remove(names)
     state.state, state.reason = "stopped", "its launcher was gone"
     folder.write_state(state)
     click.echo(f"{record.name}: stopped; removed from {record.namespace}: {', '.join(names)}")

@@ -7,14 +7,13 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from cmsspark.apps.training import k8s_manifests as manifests
 from cmsspark.apps.training.backend import Attempt, WorkerFailure, describe_exit
 from cmsspark.apps.training.k8s_errors import ApiAway, api_errors, read_message, translated
 from cmsspark.apps.training.k8s_output import PodOutput
 from cmsspark.apps.training.k8s_pods import find_failure, is_ready, read_rank, waits_for_config, why_pending
-from cmsspark.apps.training.spec import TrainingRun
 from cmsspark.base.errors import CmssparkError, NotReady
 
 #: Seconds that the API server may be away while workers run, and that a pod may lack a Secret.
@@ -23,30 +22,16 @@ _CONFIG_SECONDS: Final = 60.0
 _TIMEOUT: Final = (10, 60)
 
 
-class Site(Protocol):
-    """What an attempt has to know of its back end."""
-
-    namespace: str | None
-    start_seconds: float
-    poll_seconds: float
-
-    def cluster(self) -> manifests.Cluster:
-        """Return the site's part of the manifests."""
-
-    def owned(self, run: TrainingRun, number: int, source: str, token: str, owners: list[Any]) -> list[Any]:
-        """Return the objects of an attempt beside its Job."""
-
-
 class JobAttempt:
     """The objects of one attempt in the cluster: made at the begin, watched, removed at the end."""
 
-    def __init__(self, backend: Site, attempt: Attempt, api: Any) -> None:
+    def __init__(self, cluster: manifests.Cluster, attempt: Attempt, api: Any) -> None:
         from kubernetes import client
 
-        self._backend, self._attempt, self._run = backend, attempt, attempt.run
+        self._cluster, self._attempt, self._run = cluster, attempt, attempt.run
         self._core, self._batch = client.CoreV1Api(api), client.BatchV1Api(api)
         self._where = str(api.configuration.host)
-        self._namespace = str(backend.namespace)
+        self._namespace = str(cluster.namespace)
         self._name = manifests.object_name(self._run, attempt.number)
         self._token = secrets.token_hex(32)
         self._output = PodOutput(self._core, self._namespace, self._token)
@@ -71,21 +56,21 @@ class JobAttempt:
 
     def _create(self, *, dry_run: bool) -> None:
         """Make all objects, or have the API server check all of them first."""
-        backend, run, number = self._backend, self._run, self._attempt.number
+        cluster, run, number = self._cluster, self._run, self._attempt.number
         source = run.script.read_text(encoding="utf-8-sig")
         if dry_run:
             self._check_admission()
         # The Job comes first, so that it owns all others: its pods wait for them, or end at its deadline.
-        job = self._put(manifests.job(run, backend.cluster(), number), dry_run=dry_run)
+        job = self._put(manifests.job(run, cluster, number), dry_run=dry_run)
         owners = [] if dry_run else [manifests.owner(self._name, job.metadata.uid)]
-        for manifest in backend.owned(run, number, source, self._token, owners):
+        for manifest in manifests.owned(run, cluster, number, source, self._token, owners):
             self._put(manifest, dry_run=dry_run)
 
     def _check_admission(self) -> None:
         """Have the API server admit a pod: a Job is taken whose pods are refused, which only events tell later."""
         from kubernetes.client.exceptions import ApiException
 
-        template = manifests.pod_template(self._run, self._backend.cluster(), self._attempt.number)
+        template = manifests.pod_template(self._run, self._cluster, self._attempt.number)
         metadata = {**template["metadata"], "name": f"{self._name}-check"}
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
         with api_errors(f"admitting the pods of {self._name} in {self._namespace}", self._where):
@@ -137,7 +122,7 @@ class JobAttempt:
                 return failure
             if len(self._done) == self._run.workers:
                 return None
-            time.sleep(self._backend.poll_seconds)
+            time.sleep(self._cluster.poll_seconds)
 
     def _look(self) -> WorkerFailure | None:
         with api_errors(f"listing the pods of {self._name}", self._where):
@@ -172,13 +157,13 @@ class JobAttempt:
             self._attempt.on_state(rank, "running")
             return None
         late = time.monotonic() - self._began
-        if (missing := waits_for_config(pod)) is not None and late > min(_CONFIG_SECONDS, self._backend.start_seconds):
+        if (missing := waits_for_config(pod)) is not None and late > min(_CONFIG_SECONDS, self._cluster.start_seconds):
             return self._failed(rank, missing)
         if (pending := why_pending(pod)) is not None:
             self._report_once(f"worker {rank} waits for a node: {pending}")
-        if late > self._backend.start_seconds:
+        if late > self._cluster.start_seconds:
             raise NotReady(
-                f"the pods of {self._run.name} did not start in {self._backend.start_seconds:.0f} s",
+                f"the pods of {self._run.name} did not start in {self._cluster.start_seconds:.0f} s",
                 where=self._namespace, found=pending or pod.status.phase,
                 next_step="take fewer or smaller workers, or wait until the cluster has room",
             )  # fmt: skip

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,27 +20,14 @@ from cmsspark.apps.training.spec import TrainingRun, is_object_name
 from cmsspark.base import extras
 from cmsspark.base.errors import InputMissing, SettingsError, UsageError
 
-#: Seconds between two looks at the pods, and until all pods have to run.
-_POLL_SECONDS: Final = 1.0
-_START_SECONDS: Final = 900.0
 _TIMEOUT: Final = (10, 60)
 
 
 @dataclass
-class K8sBackend:
+class K8sBackend(manifests.Cluster):
     """A namespace of a cluster. ``api``: a client of it; without it that of the kubeconfig, or of this pod."""
 
-    image: str
-    namespace: str | None = None
     context: str | None = None
-    claim: str | None = None
-    max_seconds: int = 86_400
-    volumes: tuple[manifests.Volume, ...] = ()
-    node_selector: Mapping[str, str] = field(default_factory=dict)
-    pull_secrets: tuple[str, ...] = ()
-    template: Mapping[str, Any] = field(default_factory=dict)
-    start_seconds: float = _START_SECONDS
-    poll_seconds: float = _POLL_SECONDS
     api: Any = None
     has_this_python: bool = False
 
@@ -58,8 +44,9 @@ class K8sBackend:
 
     def yaml(self, run: TrainingRun, source: str) -> str:
         """Return the manifests of a run as YAML; values of secrets are ``***``."""
+        self.namespace = self.namespace or "default"
         owners = [manifests.owner(run.name, "UID-OF-THE-JOB")]
-        objects = [manifests.job(run, self.cluster(), 1), *self.owned(run, 1, source, "***", owners)]
+        objects = [manifests.job(run, self, 1), *manifests.owned(run, self, 1, source, "***", owners)]
         documents = [_plain(entry) for entry in objects]
         for document in documents:
             if document["kind"] == "Secret":
@@ -70,22 +57,6 @@ class K8sBackend:
         """As :meth:`Backend.attempt`."""
         with JobAttempt(self, attempt, self._connected()) as pods:
             return pods.wait()
-
-    def cluster(self) -> manifests.Cluster:
-        """Return the site's part of the manifests."""
-        return manifests.Cluster(
-            self.image, self.namespace or "default", self.claim, self.max_seconds, self.volumes, self.node_selector,
-            self.pull_secrets, self.template,
-        )  # fmt: skip
-
-    def owned(self, run: TrainingRun, number: int, source: str, token: str, owners: list[Any]) -> list[Any]:
-        """Return the objects of an attempt beside its Job."""
-        cluster = self.cluster()
-        return [
-            *manifests.secrets(run, cluster, number, token, owners),
-            manifests.config_map(run, cluster, number, source, owners),
-            manifests.service(run, cluster, number, owners),
-        ]
 
     def connect(self) -> None:
         """Read the kubeconfig: afterwards ``namespace`` is known. The cluster is not asked."""

@@ -42,21 +42,24 @@ class Volume:
     read_only: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass
 class Cluster:
     """What a site sets: the image of the workers, the namespace, a claim for the output, and a limit of time.
 
-    ``volumes``: claims with the folder of each in pods; ``template``: a Pod to which ours is added.
+    ``volumes``: claims with the folder of each in pods; ``template``: a Pod to which ours is added. ``start_seconds``:
+    until all pods have to run; ``poll_seconds``: between two looks at them.
     """
 
     image: str
-    namespace: str
+    namespace: str | None = None
     claim: str | None = None
     max_seconds: int = 86_400
     volumes: tuple[Volume, ...] = ()
     node_selector: Mapping[str, str] = field(default_factory=dict)
     pull_secrets: tuple[str, ...] = ()
     template: Mapping[str, Any] = field(default_factory=dict)
+    start_seconds: float = 900.0
+    poll_seconds: float = 1.0
 
 
 def labels(run: TrainingRun) -> dict[str, str]:
@@ -78,6 +81,21 @@ def owner(name: str, uid: str) -> Any:
     return client.V1OwnerReference(api_version="batch/v1", kind="Job", name=name, uid=uid, block_owner_deletion=False)
 
 
+def owned(run: TrainingRun, cluster: Cluster, attempt: int, source: str, token: str, owners: list[Any]) -> list[Any]:
+    """Return the objects of an attempt beside its Job."""
+    return [
+        *secrets(run, cluster, attempt, token, owners),
+        config_map(run, cluster, attempt, source, owners),
+        service(run, cluster, attempt, owners),
+    ]
+
+
+def _metadata(run: TrainingRun, cluster: Cluster, name: str, owners: list[Any] | None = None) -> Any:
+    from kubernetes import client
+
+    return client.V1ObjectMeta(name=name, namespace=cluster.namespace, labels=labels(run), owner_references=owners)
+
+
 def job(run: TrainingRun, cluster: Cluster, attempt: int) -> Any:
     """Return the Job: all workers at once, none started again, removed some time after its end."""
     from kubernetes import client
@@ -94,8 +112,7 @@ def job(run: TrainingRun, cluster: Cluster, attempt: int) -> Any:
         ttl_seconds_after_finished=TTL_SECONDS,
         template=template,
     )
-    metadata = client.V1ObjectMeta(name=name, namespace=cluster.namespace, labels=labels(run))
-    return client.V1Job(api_version="batch/v1", kind="Job", metadata=metadata, spec=spec)
+    return client.V1Job(api_version="batch/v1", kind="Job", metadata=_metadata(run, cluster, name), spec=spec)
 
 
 def pod_template(run: TrainingRun, cluster: Cluster, attempt: int) -> dict[str, Any]:
@@ -112,7 +129,7 @@ def pod_template(run: TrainingRun, cluster: Cluster, attempt: int) -> dict[str, 
 
 
 def merged(template: Any, overrides: Any) -> Any:
-    """Return ``own`` added to a template: mappings by key, lists of named things by name; else ours stands."""
+    """Return ``overrides`` added to a template: mappings by key, lists of named things by name; else ours stands."""
     if isinstance(template, Mapping) and isinstance(overrides, Mapping):
         both = {name: merged(template[name], overrides[name]) for name in overrides if name in template}
         return {**template, **overrides, **both}
@@ -147,10 +164,8 @@ def _pod(run: TrainingRun, cluster: Cluster, name: str) -> Any:
     for number, volume in enumerate(cluster.volumes):
         claim = client.V1PersistentVolumeClaimVolumeSource(claim_name=volume.claim, read_only=volume.read_only)
         volumes.append(client.V1Volume(name=f"volume-{number}", persistent_volume_claim=claim))
-        mount = client.V1VolumeMount(
-            name=f"volume-{number}", mount_path=volume.path, read_only=volume.read_only or None
-        )
-        mounts.append(mount)
+        is_read_only = volume.read_only or None
+        mounts.append(client.V1VolumeMount(name=f"volume-{number}", mount_path=volume.path, read_only=is_read_only))
     for number, secret in enumerate(run.secrets):
         source = client.V1SecretVolumeSource(
             secret_name=secret.name if secret.values is None else secret_name(name, number), default_mode=0o440
@@ -226,20 +241,18 @@ def secrets(run: TrainingRun, cluster: Cluster, attempt: int, token: str, owners
 
     name = object_name(run, attempt)
 
-    def make(of: str, values: dict[str, str]) -> Any:
-        metadata = client.V1ObjectMeta(
-            name=of, namespace=cluster.namespace, labels=labels(run), owner_references=owners
-        )
+    def make_secret(secret: str, values: dict[str, str]) -> Any:
+        metadata = _metadata(run, cluster, secret, owners)
         return client.V1Secret(
             api_version="v1", kind="Secret", metadata=metadata, type="Opaque", string_data=values, immutable=True
         )
 
     manifests = [
-        make(secret_name(name, number), dict(secret.values))
+        make_secret(secret_name(name, number), dict(secret.values))
         for number, secret in enumerate(run.secrets)
         if secret.values is not None
     ]
-    return [make(name, {"token": token}), *manifests]
+    return [make_secret(name, {"token": token}), *manifests]
 
 
 def config_map(run: TrainingRun, cluster: Cluster, attempt: int, source: str, owners: list[Any]) -> Any:
@@ -259,7 +272,7 @@ def config_map(run: TrainingRun, cluster: Cluster, attempt: int, source: str, ow
     if run.files is not None:
         content = pack_files(run.files, K8S_BYTES)
         binary = {pod_worker.FILES: base64.b64encode(content).decode()}
-    metadata = client.V1ObjectMeta(name=name, namespace=cluster.namespace, labels=labels(run), owner_references=owners)
+    metadata = _metadata(run, cluster, name, owners)
     return client.V1ConfigMap(
         api_version="v1", kind="ConfigMap", metadata=metadata, data=data, binary_data=binary, immutable=True
     )
@@ -276,7 +289,5 @@ def service(run: TrainingRun, cluster: Cluster, attempt: int, owners: list[Any])
         selector={"batch.kubernetes.io/job-name": object_name(run, attempt)},
         ports=[client.V1ServicePort(name="worker", port=WORKER_PORT)],
     )
-    metadata = client.V1ObjectMeta(
-        name=object_name(run, attempt), namespace=cluster.namespace, labels=labels(run), owner_references=owners
-    )
+    metadata = _metadata(run, cluster, object_name(run, attempt), owners)
     return client.V1Service(api_version="v1", kind="Service", metadata=metadata, spec=spec)

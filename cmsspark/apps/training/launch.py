@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from cmsspark.apps.training.backend import Attempt, Backend, WorkerFailure
-from cmsspark.apps.training.checked_script import check_script
+from cmsspark.apps.training.checked_script import check_files, check_script
 from cmsspark.apps.training.run_folder import RunFolder, RunState
-from cmsspark.apps.training.shipped_files import check_files
 from cmsspark.apps.training.spec import TrainingRun
 from cmsspark.base import clock, signals
 from cmsspark.base.errors import CmssparkError, DataError

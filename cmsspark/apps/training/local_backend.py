@@ -14,7 +14,7 @@ from typing import IO, Any, Final
 
 from cmsspark.apps.training import worker
 from cmsspark.apps.training.backend import Attempt, WorkerFailure, describe_exit
-from cmsspark.apps.training.ports import free_addresses
+from cmsspark.apps.training.barrier_task import free_addresses
 from cmsspark.apps.training.spec import TrainingRun
 from cmsspark.base.errors import DataError
 

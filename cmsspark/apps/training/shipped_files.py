@@ -1,4 +1,4 @@
-"""``--files DIR``: the folder that travels with a script, checked here and packed into one archive."""
+"""``--files DIR``: the folder that travels with a script, packed into one archive."""
 
 from __future__ import annotations
 
@@ -10,39 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from cmsspark.apps.training.script_check import missing_imports
-from cmsspark.base.errors import DataError, InputMissing, NotAllowed, UsageError
+from cmsspark.base.errors import DataError, NotAllowed
 
 #: Bytes of the archive: in a ConfigMap, which holds 1 MiB as base64 with all else, and in tasks of Spark.
 K8S_BYTES: Final = 500_000
 SPARK_BYTES: Final = 64 * 2**20
 _LEFT_OUT: Final = ("__pycache__", ".git")
-
-
-def check_files(folder: Path, *, checks_imports: bool) -> None:
-    """Check that a folder can travel: its Python files compile, and what they import is installed or in it.
-
-    Raises InputMissing (66), NotAllowed (77), DataError (65), UsageError (2) for missing modules.
-    """
-    if not folder.is_dir():
-        raise InputMissing("--files is not a folder", where=folder, next_step="name the folder that the script needs")
-    for path in files_in(folder):
-        if path.suffix != ".py":
-            continue
-        try:
-            source = path.read_text(encoding="utf-8-sig")
-            compile(source, str(path), "exec", dont_inherit=True)
-        except PermissionError as error:
-            raise NotAllowed("a file of --files cannot be read", where=path, found=error.strerror) from None
-        except (SyntaxError, ValueError) as error:
-            line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
-            raise DataError("a file of --files does not compile", where=f"{path}{line}", found=str(error)) from None
-        if checks_imports and (missing := missing_imports(source, str(folder), str(path.parent))):
-            names = ", ".join(f"{name} (line {number})" for name, number in missing)
-            raise UsageError(
-                "a file of --files imports modules that are not installed", where=path, found=names,
-                next_step="put them into the folder, or install them",
-            )  # fmt: skip
 
 
 def files_in(folder: Path) -> Iterator[Path]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from cmsspark.apps.training import barrier_task, ports, worker
+from cmsspark.apps.training import barrier_task, worker
 from cmsspark.apps.training.backend import Attempt, WorkerFailure, describe_exit
 from cmsspark.apps.training.shipped_files import SPARK_BYTES, pack_files
 from cmsspark.apps.training.spec import TrainingRun
@@ -84,7 +84,6 @@ class SparkBackend:
         from cmsspark.engines.session import session
 
         master = self.master or f"local[{run.workers * run.cpus}]"
-        megabytes = run.memory // 2**20
         options = {
             "spark.master": master,
             "spark.task.cpus": str(run.cpus),
@@ -99,17 +98,15 @@ class SparkBackend:
         if not master.startswith("local"):
             executor = {"instances": str(run.workers), "cores": str(run.cpus), "memory": "1g"}
             # Workers are processes beside the JVM.
-            executor["memoryOverhead"] = f"{megabytes}m"
+            executor["memoryOverhead"] = f"{run.memory // 2**20}m"
             if run.gpus:
                 executor["resource.gpu.amount"] = str(run.gpus)
                 options["spark.task.resource.gpu.amount"] = str(run.gpus)
             options |= {f"spark.executor.{name}": value for name, value in executor.items()}
-        # A cluster's executors have to reach this host.
-        every = "0.0.0.0"  # noqa: S104  # executors on other hosts connect to it
-        address = (
-            {} if master.startswith("local") else {"spark.driver.bindAddress": every, "spark.driver.host": _host()}
-        )
-        return session(f"cmsspark lab train {run.name}", **{**options, **address, **self.confs})
+            # A cluster's executors have to reach this host.
+            every = "0.0.0.0"  # noqa: S104  # executors on other hosts connect to it
+            options |= {"spark.driver.bindAddress": every, "spark.driver.host": _host()}
+        return session(f"cmsspark lab train {run.name}", **{**options, **self.confs})
 
 
 class _Drive:
@@ -156,11 +153,14 @@ class _Drive:
     def _drain(self) -> None:
         with suppress(queue.Empty):
             while True:
-                rank, frame = self._events.get_nowait()
-                if "line" in frame:
-                    self._attempt.line(rank, frame["line"])
-                elif "archive" in frame:
-                    self._archives.setdefault(rank, bytearray()).extend(base64.b64decode(frame["archive"]))
+                self._take(*self._events.get_nowait())
+
+    def _take(self, rank: int, frame: Frame) -> None:
+        """Take a line of a script, or a part of its output; other frames are about the worker."""
+        if "line" in frame:
+            self._attempt.line(rank, frame["line"])
+        elif "archive" in frame:
+            self._archives.setdefault(rank, bytearray()).extend(base64.b64decode(frame["archive"]))
 
     def wait(self) -> WorkerFailure | None:
         """Take frames until all scripts ended; the first failure."""
@@ -174,12 +174,9 @@ class _Drive:
             except queue.Empty:
                 self._check_started(deadline)
                 continue
-            if "line" in frame:
-                attempt.line(rank, frame["line"])
-            elif "started" in frame:
+            self._take(rank, frame)
+            if "started" in frame:
                 attempt.on_state(rank, "running")
-            elif "archive" in frame:
-                self._archives.setdefault(rank, bytearray()).extend(base64.b64decode(frame["archive"]))
             elif "code" in frame or "lost" in frame:
                 if rank not in remaining:
                     continue
@@ -201,8 +198,7 @@ class _Drive:
             )  # fmt: skip
 
     def _job_failed(self, rank: int) -> WorkerFailure:
-        """Return the Spark job failed: before the workers began an error of ours, afterwards the failure of a worker.
-        """
+        """Return the failure of a worker; raise an error where the Spark job failed before the workers began."""
         from cmsspark.engines.session import unwrap_cause
 
         assert self._error is not None
@@ -224,15 +220,13 @@ class _Drive:
         from pyspark import cloudpickle
 
         run = self._attempt.run
-        for module in (barrier_task, ports):
-            cloudpickle.register_pickle_by_value(module)
+        cloudpickle.register_pickle_by_value(barrier_task)
+        stem = "".join(letter if letter.isalnum() else "_" for letter in run.script.stem)
         plan = {
             "job": run.job(0, [""] * run.workers, "", self._attempt.number),
             "worker": Path(worker.__file__).read_text(encoding="utf-8"),
             "script_text": run.script.read_text(encoding="utf-8-sig"),
-            "script_name": "script_"
-            + "".join(character if character.isalnum() else "_" for character in run.script.stem)[:60]
-            + ".py",
+            "script_name": f"script_{stem[:60]}.py",
             "driver": self._address,
             "token": self._token,
             "restore": self._restored(),

@@ -13,7 +13,6 @@ from cmsspark.base.errors import InputMissing, NotAllowed, SettingsError, UsageE
 from cmsspark.settings.secrets import read_private
 
 BackendName = Literal["local", "spark", "k8s"]
-BACKENDS: Final = ("local", "spark", "k8s")
 #: Names of runs are names of Kubernetes objects, whose pods are named `NAME-WORKER` and whose hosts have 63 letters.
 _NAME: Final = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
 #: What Kubernetes allows as a name of a Secret, and as a key of one.
@@ -22,17 +21,10 @@ _KEY: Final = re.compile(r"[A-Za-z0-9._-]{1,253}")
 _MEMORY: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(Ki|Mi|Gi|Ti|k|M|G|T)?")
 _UNITS: Final = {
     "": 1,
-    "k": 10**3,
-    "M": 10**6,
-    "G": 10**9,
-    "T": 10**12,
-    "Ki": 2**10,
-    "Mi": 2**20,
-    "Gi": 2**30,
-    "Ti": 2**40,
+    **{unit: 1000**power for power, unit in enumerate("kMGT", 1)},
+    **{f"{unit}i": 1024**power for power, unit in enumerate("KMGT", 1)},
 }
 _MIN_MEMORY: Final = 64 * 2**20
-MAX_WORKERS: Final = 1000
 
 
 @dataclass(frozen=True)

@@ -165,8 +165,9 @@ def test_small_samples_are_the_first_of_each_class(tmp_path: Path) -> None:
 
 
 def test_events_without_the_matrix_say_so(tmp_path: Path) -> None:
-    write(tmp_path, 0, 3)
+    write(tmp_path / "train", 0, 3)
+    write_schema(tmp_path, low_level=False)
     with pytest.raises(DataError, match="lack a column"):
-        read_events(tmp_path, low_level=True)
+        read_events(tmp_path / "train", low_level=True)
     with pytest.raises(InputMissing):
         read_events(tmp_path / "none")

@@ -156,7 +156,8 @@ def test_keys_that_are_no_names_and_empty_folders_are_refused(tmp_path: Path) ->
 
 
 def test_files_that_cannot_travel_are_refused_before_anything_starts(tmp_path: Path) -> None:
-    from cmsspark.apps.training.shipped_files import check_files, files_in, pack_files
+    from cmsspark.apps.training.checked_script import check_files
+    from cmsspark.apps.training.shipped_files import files_in, pack_files
 
     folder = with_files(tmp_path / "files")
     check_files(folder, checks_imports=True)

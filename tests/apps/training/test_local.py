@@ -205,7 +205,7 @@ def test_what_is_no_text_and_lines_without_end_are_passed_on(tmp_path: Path) -> 
 def test_a_framework_can_bind_its_port_with_any_options_and_the_kernel_gives_it_to_nobody_else() -> None:
     import socket
 
-    from cmsspark.apps.training.ports import free_addresses
+    from cmsspark.apps.training.barrier_task import free_addresses
 
     addresses = free_addresses(20)
     assert len(set(addresses)) == 20
