@@ -271,7 +271,7 @@ def test_a_job_stores_its_table(with_toy: Copy) -> None:
 
 def test_the_demo_goes_on_without_it(with_toy: Copy) -> None:
     code = "import datetime, pathlib; from cmsspark.apps.demo import cli as demo; folder = pathlib.Path('demo');"
-    code += "print(demo._jobs(demo.DemoPaths(folder), datetime.date(2026, 1, 15))[0])"
+    code += "print(demo._jobs(demo.DemoPaths.below(folder), datetime.date(2026, 1, 15))[0])"
     assert "'--streams', 'aaa,eos,cmssw,condor'" in with_toy.run("-c", code)
 
 

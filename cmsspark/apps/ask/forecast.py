@@ -175,7 +175,8 @@ def replicate(
 
     from cmsspark.apps.placement.demand import Outlook
     from cmsspark.apps.placement.recommend import recommend
-    from cmsspark.apps.placement.replicas import parse_bytes, read_space
+    from cmsspark.apps.placement.replicas import read_space
+    from cmsspark.base.text.sizes import parse_bytes
     from cmsspark.counting.rollup import matches
 
     forecast = newest_forecast(files, fout, day)

@@ -21,18 +21,6 @@ def next_requests(objects: Ints, object_count: int) -> Longs:
 
 
 @jit
-def first_requests(objects: Ints, object_count: int) -> Flags:
-    """Return 1 where an object is requested for the first time: even an infinite cache misses it."""
-    seen = np.zeros(object_count, np.uint8)
-    out = np.zeros(len(objects), np.uint8)
-    for i in range(len(objects)):
-        if not seen[objects[i]]:
-            seen[objects[i]] = 1
-            out[i] = 1
-    return out
-
-
-@jit
 def belady_min(objects: Ints, object_count: int, capacity: int) -> Flags:
     """Flags of Belady's MIN, the optimum for ``capacity`` objects of one size: evicts what is needed last.
 

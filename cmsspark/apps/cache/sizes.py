@@ -13,11 +13,9 @@ from cmsspark.apps.cache import curves
 from cmsspark.apps.cache.replay import Simulation, check_policies
 from cmsspark.apps.cache.trace import MOST_BYTES, Trace
 from cmsspark.base.errors import UsageError
+from cmsspark.base.text.sizes import parse_bytes
 
-_UNITS: Final = "KMGTP"
-_SIZE: Final = re.compile(
-    r"(?P<number>\d+(\.\d+)?) ?((?P<percent>%)|(?P<unit>[KMGTP]?)(?P<binary>i?)B?)", re.IGNORECASE
-)
+_SHARE: Final = re.compile(r"\d+(\.\d+)? ?%")
 #: Sizes of a curve, as shares of the footprint.
 SHARES: Final = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 #: How close a size found by replays is to the least one: a hundredth.
@@ -28,17 +26,13 @@ _MOST_STEPS: Final = 20_000_000
 
 def parse_size(text: str, footprint: int) -> int:
     """Return bytes of ``500GB``, ``1.5TB``, ``2TiB``, ``1000`` or ``20%`` of the footprint. Raises UsageError (2)."""
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
-        raise UsageError(f"{text!r} is not a size", next_step="such as 500GB, 1.5TB or 20% of the bytes of all objects")
-    number = float(match["number"])
-    if match["percent"]:
+    stripped = text.strip()
+    if stripped.endswith("%") and _SHARE.fullmatch(stripped):
+        number = float(stripped.rstrip("% "))
         # A small share of a few bytes is a byte.
         size = max(number / 100 * footprint, float(number > 0))
     else:
-        base = 1024 if match["binary"] else 1000
-        unit = match["unit"].upper()
-        size = number * base ** (_UNITS.index(unit) + 1) if unit else number
+        size = parse_bytes(text, "such as 500GB, 1.5TB or 20% of the bytes of all objects")
     if size < 1:
         raise UsageError(f"a cache of {text} holds nothing", next_step="give at least one byte")
     if size > MOST_BYTES:

@@ -7,7 +7,7 @@ times on a day is one request.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date
 
 import numpy as np
 import pyarrow as pa
@@ -78,7 +78,7 @@ def site_traces(files: Files, fout: str, stored: StoredDays) -> SiteTraces:
             different = rows.filter(is_access).group_by(["dataset_name", "site_name"]).aggregate([])
             datasets.append(np.asarray(different["dataset_name"].to_numpy(zero_copy_only=False), str))
             sites.append(np.asarray(different["site_name"].to_numpy(zero_copy_only=False), str))
-            days.append(np.full(len(different), _day_number(day)))
+            days.append(np.full(len(different), day.toordinal()))
     return SiteTraces(
         np.concatenate(days),
         np.concatenate(datasets),
@@ -86,7 +86,3 @@ def site_traces(files: Files, fout: str, stored: StoredDays) -> SiteTraces:
         {name: size for name, size in zip(names, sizes, strict=True) if size},
         sizes_day,
     )
-
-
-def _day_number(day: date | datetime) -> int:
-    return day.toordinal()

@@ -13,7 +13,7 @@ from typing import Final, Literal, get_args
 import numpy as np
 
 from cmsspark.apps.demo.users import T2, T3, Person
-from cmsspark.apps.demo.world import Floats, Ints, World, guids
+from cmsspark.apps.demo.world import Ints, World, guids
 from cmsspark.apps.demo.write_dumps import orphan_lfns
 from cmsspark.base.dates import start_ms
 
@@ -255,6 +255,3 @@ def _some_unknown(rng: np.random.Generator, sites: list[str], share: float) -> l
     for n, i in enumerate(np.flatnonzero(rng.random(len(sites)) < share).tolist()):
         logged[i] = (None, "", "unknown")[n % 3]
     return logged
-
-
-__all__ = ["BINS", "Activity", "Floats", "Stream", "draw"]

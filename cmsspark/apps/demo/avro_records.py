@@ -9,19 +9,7 @@ import numpy as np
 from cmsspark.apps.demo.activity import MALFORMED, Activity
 from cmsspark.apps.demo.json_records import POOL, cmssw_statistics
 from cmsspark.apps.demo.users import Person, domain
-
-_CRAB_TEXTS: Final = (
-    "JobId", "FileName", "IsParentFile", "ProtocolUsed", "SuccessFlag", "FileType", "LumiRanges", "StrippedFiles",
-    "BlockId", "StrippedBlocks", "BlockName", "InputCollection", "Application", "ApplicationVersion", "Type",
-    "GenericType", "NewGenericType", "NewType", "SubmissionTool", "InputSE", "TargetCE", "SiteName", "SchedulerName",
-    "JobMonitorId", "TaskJobId", "SchedulerJobIdV2", "TaskId", "TaskMonitorId", "NEventsPerJob", "NTaskSteps",
-    "JobExecExitCode",
-)  # fmt: skip
-_CRAB_LONGS: Final = ("JobExecExitTimeStamp", "StartedRunningTimeStamp", "FinishedTimeStamp")
-_CRAB_TEXTS_2: Final = (
-    "WrapWC", "WrapCPU", "ExeCPU", "NCores", "NEvProc", "NEvReq", "WNHostName", "JobType", "UserId", "GridName",
-)  # fmt: skip
-
+from cmsspark.base.schemas import input_table
 
 _CMSSW_TEXTS: Final = (
     "UNIQUE_ID", "FILE_LFN", "CLIENT_DOMAIN", "CLIENT_HOST", "SERVER_DOMAIN", "SERVER_HOST", "SITE_NAME", "USER_DN",
@@ -44,9 +32,7 @@ def _field(name: str, kind: str) -> dict[str, Any]:
 CRAB_SCHEMA: Final[dict[str, Any]] = {
     "type": "record",
     "name": "jm",
-    "fields": [_field(name, "string") for name in _CRAB_TEXTS]
-    + [_field(name, "long") for name in _CRAB_LONGS]
-    + [_field(name, "string") for name in _CRAB_TEXTS_2],
+    "fields": [_field(column.name, column.type) for column in input_table("crab/avro").columns],
 }
 
 CMSSW_SCHEMA: Final[dict[str, Any]] = {

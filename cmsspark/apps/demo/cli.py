@@ -29,25 +29,18 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class DemoPaths:
-    """The folders of one demo, below ``out`` as given on the command line."""
+    """The folders of one demo, below ``out`` as given on the command line, and its settings file."""
 
     out: Path
+    cms: Path
+    store: Path
+    documents: Path
+    settings: Path
 
-    @property
-    def cms(self) -> Path:
-        return self.out / "cms"
-
-    @property
-    def store(self) -> Path:
-        return self.out / "store"
-
-    @property
-    def documents(self) -> Path:
-        return self.out / "documents"
-
-    @property
-    def settings(self) -> Path:
-        return self.out / "cmsspark.yaml"
+    @classmethod
+    def below(cls, out: Path) -> DemoPaths:
+        """Return the paths of a demo in a folder."""
+        return cls(out, *(out / name for name in ("cms", "store", "documents", "cmsspark.yaml")))
 
 
 @click.command("demo")
@@ -85,7 +78,7 @@ def command(out: Path, day: date, records: int, days: int, seed: int, keep: bool
     from cmsspark.apps.demo.narration import STORY_DAYS
     from cmsspark.apps.demo.steps import Steps
 
-    paths = DemoPaths(out)
+    paths = DemoPaths.below(out)
     steps = Steps(total=4 if days == 1 else 8 if days <= STORY_DAYS else 7)
     options = {"version": VERSION, "day": day.isoformat(), "records": records, "seed": seed}
     _claim(paths)
@@ -152,11 +145,9 @@ def _claim(paths: DemoPaths) -> None:
         paths.out.mkdir(parents=True, exist_ok=True)
         if any(paths.out.iterdir()) and not (paths.out / MARKER).exists():
             raise OutputError(
-                "the demo needs a folder of its own",
-                where=paths.out,
-                found="other files",
+                "the demo needs a folder of its own", where=paths.out, found="other files",
                 next_step="give a new folder with --out",
-            )
+            )  # fmt: skip
         (paths.out / MARKER).touch()
         paths.settings.write_text(_settings(paths), encoding="utf-8")
     except OSError as error:
@@ -182,9 +173,7 @@ def _make(
 
     marker = paths.out / MARKER
     marker.write_text("{}", encoding="utf-8")
-    counts = make(
-        paths.cms, day, records=records, seed=seed, progress=steps.progress
-    )
+    counts = make(paths.cms, day, records=records, seed=seed, progress=steps.progress)
     steps.summarize(_size(counts))
     expected = counts.reconciliation(day)
     cached_world.save(marker, options, paths.cms, expected)

@@ -125,8 +125,7 @@ def make(
     for today in (day + timedelta(days=offset) for offset in range(days)):
         tasks += _logs(root, today, records, seed, streams or served_streams(today), layout, is_first=today == day)
         if streams is None and _has_caches(today):
-            tasks.append(_caches(root, today, round(records * CACHE_SHARE), seed, layout))
-            tasks.append(_reports(root, today, round(records * REPORT_SHARE), seed, layout))
+            tasks += _feeds(root, today, records, seed, layout)
     bins: dict[date, dict[str, Counts]] = {day + timedelta(days=offset): {} for offset in range(days)}
     dumps: dict[str, Path] = {}
     log_bytes = 0
@@ -208,18 +207,16 @@ def _has_caches(day: date) -> bool:
     return Epochs.load().source(REPLICAS_ROLE, day) == "rucio"
 
 
-def _caches(root: Path, day: date, records: int, seed: int, layout: LogLayout) -> tuple[str, Task]:
-    """Return the records of caches of a day."""
-    write = partial(write_cache_records, root=root, seed=seed, day=day, records=records, per_part=layout.per_part,
-                    compression=layout.gzip)  # fmt: skip
-    return f"caches: {records:,} records of {day}", write
-
-
-def _reports(root: Path, day: date, records: int, seed: int, layout: LogLayout) -> tuple[str, Task]:
-    """Return the reports of WMArchive of a day."""
-    write = partial(write_reports, root=root, seed=seed, day=day, records=records, per_part=layout.per_part,
-                    compression=layout.gzip)  # fmt: skip
-    return f"WMArchive: {records:,} reports of {day}", write
+def _feeds(root: Path, day: date, records: int, seed: int, layout: LogLayout) -> Iterator[tuple[str, Task]]:
+    """Yield the small feeds of a day: records of caches, and reports of WMArchive."""
+    for title, share, write in (
+        ("caches: {:,} records of {}", CACHE_SHARE, write_cache_records),
+        ("WMArchive: {:,} reports of {}", REPORT_SHARE, write_reports),
+    ):
+        count = round(records * share)
+        yield title.format(count, day), partial(
+            write, root=root, seed=seed, day=day, records=count, per_part=layout.per_part, compression=layout.gzip
+        )
 
 
 def _written(world: World, tasks: list[tuple[str, Task]], processes: int, report: Progress) -> Iterator[Any]:
@@ -276,6 +273,3 @@ def _set_times(root: Path, day: date) -> None:
         if path.is_file():
             seconds = night + _crc(path) % 3_600
             os.utime(path, (seconds, seconds))
-
-
-__all__ = ["LogLayout", "Made", "Stream", "make"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from datetime import UTC, date, datetime, timedelta
+from collections.abc import Callable, Iterable
+from datetime import UTC, date, datetime
 from itertools import islice
 from pathlib import Path
 from typing import Final, Literal
@@ -47,20 +47,17 @@ def write_dbs_table(
     # The dated dumps are packed as a rule; a mixed one keeps a plain part.
     packed: Compression = "all" if compression == "mixed" else compression
     folder = dbs_folder(root, day, layout) / name
-    count = _LENGTHS[name](world) if name in _LENGTHS else None
-    if count is None:
-        rows, count = _counted(rows)
+    if name in _LENGTHS:
+        count = _LENGTHS[name](world)
+    else:
+        all_rows = list(rows)
+        rows, count = iter(all_rows), len(all_rows)
     parts = _parts(count)
     for number in range(parts):
         size = (number + 1) * count // parts - number * count // parts
         lines = [csv_line(row) for row in islice(rows, size)]
         content = ("\n".join(lines) + "\n").encode()
         write_part(folder, number, content, packed if number == 0 else compression)
-
-
-def _counted(rows: Iterable[tuple[object, ...]]) -> tuple[Iterator[tuple[object, ...]], int]:
-    row_list = list(rows)
-    return iter(row_list), len(row_list)
 
 
 def _parts(lines: int) -> int:
@@ -198,8 +195,3 @@ def _forgotten(now: int) -> Iterable[tuple[object, ...]]:
         block = (f"{name}#0000000{i}-0000-0000-0000-000000000000", 600_000 + i, 9, size)
         yield (now, name, 80_000 + i, "n", added, added, *block, "n", added, added, "T1_IT_CNAF_MSS", 1, "y", 9, size,
                9, size, 9, size, 0, 0, "y", None, added, added)  # fmt: skip
-
-
-def dump_day(day: date) -> date:
-    """Return the date of the dumps that belong to a log day: the one after it."""
-    return day + timedelta(days=1)

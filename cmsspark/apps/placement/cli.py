@@ -13,6 +13,7 @@ from cmsspark.apps.placement import stored_inputs
 from cmsspark.apps.placement.stored_inputs import PlacementInputs
 from cmsspark.base.errors import UsageError
 from cmsspark.base.periods import Period
+from cmsspark.base.text.sizes import parse_bytes
 from cmsspark.base.text.terminal import echo_list, echo_table, percent, volume
 from cmsspark.cli.groups import CommandGroup
 from cmsspark.cli.options import FiniteRange, store_options
@@ -90,7 +91,7 @@ def _inputs(
     from dataclasses import replace
 
     from cmsspark.apps.placement.locks import read_locks
-    from cmsspark.apps.placement.replicas import parse_bytes, read_space
+    from cmsspark.apps.placement.replicas import read_space
 
     stored_inputs.require_one_source(accesses, replicas, period, fout)
     room_of = read_space(space) if space else {}
@@ -201,7 +202,6 @@ def replay_command(
     Each plan knows the days before its week only. All rules have the same copies at first, space and budgets.
     """
     from cmsspark.apps.placement import replay
-    from cmsspark.apps.placement.replicas import parse_bytes
 
     if synthetic is None:
         inputs = _inputs(**source, all_weeks=True)
@@ -210,9 +210,8 @@ def replay_command(
             raise UsageError(
                 "--synthetic excludes files, --locked, --locks, a period and --fout", next_step="give only one"
             )
-        inputs = stored_inputs.synthetic_inputs(
-            synthetic, float(parse_bytes(source["budget"])) if source["budget"] else None
-        )
+        budget = float(parse_bytes(source["budget"])) if source["budget"] else None
+        inputs = stored_inputs.synthetic_inputs(synthetic, budget)
     last_day = inputs.reads.days[-1]
     space = inputs.space(inputs.replicas_before(last_day))
     replayed = replay.Replay(

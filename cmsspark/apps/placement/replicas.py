@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
@@ -11,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from cmsspark.base.errors import InputMissing, UsageError
+from cmsspark.base.errors import InputMissing
 from cmsspark.base.names import site_and_kind
+from cmsspark.base.text.sizes import parse_bytes
 from cmsspark.counting.rollup import matches
 from cmsspark.store.table_files import read_table
 
@@ -33,8 +33,6 @@ COLUMNS: Final = {
     "custodial": ("is_custodial",),
     "since": (),
 }
-_UNITS: Final = "KMGTP"
-_SIZE: Final = re.compile(r"(?P<number>\d+(\.\d+)?) ?(?P<unit>[KMGTP]?)(?P<binary>i?)B?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -219,13 +217,3 @@ def read_space(path: Path) -> dict[str, tuple[float | None, float | None]]:
         capacity, budget = (None if text in (None, "") else float(parse_bytes(text)) for text in texts)
         rows[row["site"]] = (capacity, budget)
     return rows
-
-
-def parse_bytes(text: str) -> int:
-    """Bytes of ``500GB``, ``1.5TB``, ``2TiB`` or ``1000``. Raises UsageError (2)."""
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
-        raise UsageError(f"{text!r} is not a size", next_step="write it as 500GB, 1.5TB or 3PB")
-    base = 1024 if match["binary"] else 1000
-    unit = match["unit"].upper()
-    return int(float(match["number"]) * (base ** (_UNITS.index(unit) + 1) if unit else 1))

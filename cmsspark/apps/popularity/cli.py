@@ -156,14 +156,7 @@ def predict_command(
     """
     check_table_path(output)
     series = _load_series(**source)
-    number = len(series.days) if day is None else (day - series.days[0]).days
-    if not 0 < number <= len(series.days):
-        raise UsageError(
-            f"{day} is not within the series, or the day after it",
-            found=f"{series.days[0]} to {series.days[-1]}",
-            next_step="choose another --date",
-        )
-    frame = forecast_rows(series, number, model, label, seed)
+    frame = forecast_rows(series, _number_day(series, day), model, label, seed)
     if output is not None:
         write_table(frame, output)
         click.echo(output)
@@ -171,6 +164,17 @@ def predict_command(
         click.echo(json.dumps(frame.to_dicts(), indent=1))
     else:
         echo_forecast(frame.head(top), by_site=series.by_site)
+
+
+def _number_day(series: Series, day: date | None) -> int:
+    """Return the number of a day of the series, or of the one after it, which it is by default."""
+    number = len(series.days) if day is None else (day - series.days[0]).days
+    if not 0 < number <= len(series.days):
+        raise UsageError(
+            f"{day} has no days before it in the series, or is later than the day after it",
+            found=f"{series.days[0]} to {series.days[-1]}", next_step="choose another --date",
+        )  # fmt: skip
+    return number
 
 
 @command.command("train")
@@ -217,10 +221,7 @@ def features_command(label: Label, day: date | None, last: int, output: Path, **
 
     check_table_path(output)
     series = _load_series(**source)
-    number = len(series.days) if day is None else (day - series.days[0]).days
-    if not 0 < number <= len(series.days):
-        raise UsageError(f"{day} has no days before it in the series", next_step="choose another --date")
-    write_table(file_rows(series, number, label, last), output)
+    write_table(file_rows(series, _number_day(series, day), label, last), output)
     click.echo(output)
 
 

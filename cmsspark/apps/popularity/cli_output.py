@@ -49,13 +49,7 @@ def echo_forecast(rows: pl.DataFrame, *, by_site: bool) -> None:
     """Print the rows, and how many share a probability as it is shown."""
     names = ("dataset", "site")[: 2 if by_site else 1]
     shown = [
-        (
-            row["rank"],
-            _probability(row),
-            _range(row),
-            row["reasons"],
-            *(row[name] for name in names),
-        )
+        (row["rank"], _probability(row), _range(row), row["reasons"], *(row[name] for name in names))
         for row in rows.to_dicts()
     ]
     headings = ("rank", "probability", "accesses: 10, 50, 90 %", "moved by", *names)

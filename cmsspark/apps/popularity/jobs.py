@@ -35,10 +35,11 @@ def run(
     """
     # Not at import: `--help` must answer at once.
     from cmsspark.apps.popularity import stored_run
+    from cmsspark.apps.popularity.series import stored_series
     from cmsspark.apps.popularity.training import Label
 
     with stored_run.stored_run(name, day, fout, settings, log) as stored:
-        series = stored.series(by_site="_site_" in name)
+        series = stored_series(stored.days, by_site="_site_" in name)
         return stored_run.STORE[_kind(name)](stored, series, label or Label(), **options)
 
 

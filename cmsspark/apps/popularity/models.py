@@ -197,18 +197,10 @@ GRIDS: Final[Mapping[str, Mapping[str, Sequence[Any]]]] = {
 }
 
 
-def _logistic(options: Mapping[str, Any]) -> Model:
-    return Logistic(**options)
-
-
 def _boosting(options: Mapping[str, Any]) -> Model:
     tree_options = dict(options)
     rounds, half_life = tree_options.pop("rounds", _BOOSTING_ROUNDS), tree_options.pop("half_life", _HALF_LIFE)
     return Trees({**_BOOSTING, **tree_options}, rounds, half_life)
-
-
-def _forest(options: Mapping[str, Any]) -> Model:
-    return Trees({**_FOREST, **options}, 1)
 
 
 def _on_spark(kind: str) -> Callable[[Label, Mapping[str, Any]], Model]:
@@ -225,10 +217,10 @@ MODELS: Final[dict[str, Callable[[Label, Mapping[str, Any]], Model]]] = {
     "last-week": lambda label, options: Logistic([f"log_{select_measure(label)}_7d"]),
     "decayed": lambda label, options: Logistic([f"log_{select_measure(label)}_decayed"]),
     "average": lambda label, options: Logistic(_AVERAGE),
-    "logistic": lambda label, options: _logistic(options),
-    "forest": lambda label, options: _forest(options),
+    "logistic": lambda label, options: Logistic(**options),
+    "forest": lambda label, options: Trees({**_FOREST, **options}, 1),
     "boosting": lambda label, options: _boosting(options),
-    "blend": lambda label, options: Blend([_forest({}), _boosting({})]),
+    "blend": lambda label, options: Blend([Trees(_FOREST, 1), _boosting({})]),
     "spark-logistic": _on_spark("logistic"),
     "spark-forest": _on_spark("forest"),
     "spark-boosting": _on_spark("boosting"),

@@ -49,12 +49,12 @@ class Saved:
     @property
     def by_site(self) -> bool:
         """Whether it predicts datasets at sites."""
-        return bool(self.card.get("by_site", False))
+        return bool(self.card["by_site"])
 
     @property
     def label(self) -> Label:
         """What it predicts."""
-        return _label(self.card)
+        return Label(**self.card["label"])
 
     def predict(self, weeks: Weeks, day: int) -> tuple[Array, Array]:
         """Return (calibrated, raw) probabilities of the datasets of ``weeks`` on that day, float64 [datasets]; NaN for
@@ -104,7 +104,7 @@ def columns_digest(columns: Sequence[str]) -> str:
 
 
 def aligned(rows: Array, columns: Sequence[str], model_columns: Sequence[str]) -> Array:
-    """Return the rows with the columns ``wanted``: flags of tiers and campaigns that the series has not are 0, its own
+    """Return the rows with the columns of a model: flags of tiers and campaigns that the series has not are 0, its own
     others are left out. Raises DataError (65) where another column is missing: features have changed, or the model
     learned from tables of a store that the series has not.
     """
@@ -219,16 +219,11 @@ def find(location: str) -> Saved | None:
     return load(location)
 
 
-def _label(card: Mapping[str, Any]) -> Label:
-    of = card["label"]
-    return Label(of["threshold"], of["users"], of["weeks"], of.get("top_bytes"))
-
-
 def _fitted(saved: Mapping[str, Any], card: Mapping[str, Any]) -> Fitted:
     if saved["version"] != _VERSION:
         raise ValueError(f"format {saved['version']}, this version of cmsspark reads {_VERSION}")
     try:
-        model = make_model(saved["name"], _label(card))
+        model = make_model(saved["name"], Label(**card["label"]))
     except UsageError as error:
         raise ValueError(error.problem) from None
     model.load(saved["model"])

@@ -19,7 +19,7 @@ from cmsspark.apps.popularity.feature_tables import week_rows
 from cmsspark.apps.popularity.forecast import model_row, predictions, quality, quality_rows, table_name
 from cmsspark.apps.popularity.label_options import EVALUATED, FOLDER
 from cmsspark.apps.popularity.report import evaluation_page
-from cmsspark.apps.popularity.series import Series, stored_series
+from cmsspark.apps.popularity.series import Series
 from cmsspark.apps.popularity.training import Label, Weeks
 from cmsspark.base.errors import InputMissing
 from cmsspark.base.periods import between
@@ -50,13 +50,6 @@ class StoredRun:
     days: StoredDays
     files: Files
     run_context: RunContext
-
-    def series(self, *, by_site: bool = False) -> Series:
-        """Return the daily use of the datasets, or of the datasets at sites, in these days.
-
-        Raises DataError (65), InputMissing (66).
-        """
-        return stored_series(self.days, by_site=by_site)
 
     @property
     def name(self) -> str:

@@ -47,12 +47,7 @@ class Label:
         """The threshold of accesses; None where the label is by bytes."""
         return None if self.top_bytes is not None else float(self.threshold)
 
-    @property
-    def text(self) -> str:
-        """What it is, in a few words."""
-        return self.describe(by_site=False)
-
-    def describe(self, *, by_site: bool) -> str:
+    def describe(self, *, by_site: bool = False) -> str:
         """Return what it is, in a few words; ``by_site``: for datasets at sites."""
         during = pluralize(self.weeks, "week")
         if self.top_bytes is not None:
@@ -71,7 +66,7 @@ class Label:
         if lacking:
             name = lacking[0]
             raise DataError(
-                f"popular is {self.text}, and the series has no {name}",
+                f"popular is {self.describe()}, and the series has no {name}",
                 found=f"no column {name}, or 0 in all rows",
                 next_step=f"give a series with {name}, or another label",
             )
@@ -120,7 +115,6 @@ class Shared:
     """What the weeks of one series share: the weeks as known on days, features of days, and raw forecasts."""
 
     until: dict[int, Weeks] = field(default_factory=dict)
-
     rows: dict[tuple[int, tuple[str, ...]], tuple[list[str], Array]] = field(default_factory=dict)
     raw: dict[tuple[Any, ...], Array] = field(default_factory=dict)
 
@@ -203,13 +197,9 @@ class Weeks:
             return entered, np.ones(len(entered))
         is_active = (self.series.accesses[max(day - _INACTIVE_DAYS, 0) : day, entered] > 0).any(0)
         allowed = int(share * len(entered))
-        parts = []
-        active = entered[is_active]
-        parts.append(_thinned(active, max(allowed * 3 // 4, 1), generator))
-        inactive = entered[~is_active]
-        parts.append(_thinned(inactive, max(allowed - len(parts[0][0]), 1), generator))
-        numbers, weights = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-        return numbers, weights
+        active, of_active = _thinned(entered[is_active], max(allowed * 3 // 4, 1), generator)
+        inactive, of_inactive = _thinned(entered[~is_active], max(allowed - len(active), 1), generator)
+        return np.concatenate([active, inactive]), np.concatenate([of_active, of_inactive])
 
 
 def _thinned(numbers: Array, count: int, generator: np.random.Generator) -> tuple[Array, Array]:

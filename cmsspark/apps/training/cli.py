@@ -6,14 +6,13 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
-from click.core import ParameterSource
 
+from cmsspark.apps.training.run_command import run_command, settings_option
 from cmsspark.base import clock
 from cmsspark.base.errors import InputMissing, NotReady, OutputError, UsageError
 from cmsspark.base.text.plurals import pluralize
@@ -22,19 +21,10 @@ from cmsspark.cli.groups import CommandGroup
 from cmsspark.settings.settings import load_settings
 
 if TYPE_CHECKING:
-    from cmsspark.apps.training.backend import Backend
     from cmsspark.apps.training.run_folder import RunFolder
-    from cmsspark.apps.training.spec import TrainingRun
 
-_BACKENDS: Final = ("local", "spark", "k8s")
 #: Seconds that `train stop` waits for the launcher.
 _STOP_SECONDS: Final = 60
-#: Options whose values have other names.
-_FLAGS: Final = {
-    "confs": "conf", "kube_context": "context", "volumes": "volume", "selectors": "node-selector",
-    "pull_secrets": "pull-secret",
-}  # fmt: skip
-_settings = click.option("--settings", "settings_file", metavar="FILE", help="Settings file.")
 
 
 @click.group("train", cls=CommandGroup)
@@ -46,193 +36,26 @@ def command() -> None:
     """
 
 
-@command.command("run", context_settings={"ignore_unknown_options": False})
-@click.argument("script", type=click.Path(path_type=Path))
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS...]")
-@click.option("--workers", type=click.IntRange(1, 1000), default=1, show_default=True, help="Number of workers.")
-@click.option("--on", "backend", type=click.Choice(_BACKENDS), default="local", show_default=True, help="Back end.")
-@click.option("--secret", "secrets", multiple=True, metavar="NAME[=FOLDER]", help="Credentials; repeatable.")
-@click.option("--env", "variables", multiple=True, metavar="NAME=VALUE", help="Variable of the workers; repeatable.")
-@click.option("--cpus", type=click.IntRange(1, 512), default=1, show_default=True, help="Cores of a worker.")
-@click.option(
-    "--memory",
-    default="2Gi",
-    show_default=True,
-    help="Memory of a worker (Spark, Kubernetes; not enforced on this host).",
-)
-@click.option(
-    "--retries", type=click.IntRange(0, 20), default=0, show_default=True, help="Attempts after a failed one."
-)
-@click.option("--name", help="Name of the run. [default: the script's, with a random end]")
-@click.option("--master", help="Spark: master. [default: local, with as many cores as the workers need]")
-@click.option("--conf", "confs", multiple=True, metavar="NAME=VALUE", help="Spark: option; repeatable.")
-@click.option("--image", help="Kubernetes: image of the workers, with Python and what the script imports.")
-@click.option("--namespace", help="Kubernetes: namespace. [default: that of the context]")
-@click.option("--context", "kube_context", help="Kubernetes: context of the kubeconfig. [default: the current one]")
-@click.option("--claim", help="Kubernetes: PersistentVolumeClaim for the output, so that retries go on.")
-@click.option(
-    "--files", type=click.Path(path_type=Path), help="Folder that travels with the script: modules and small files."
-)
-@click.option("--gpus", type=click.IntRange(0, 64), default=0, show_default=True, help="GPUs of a worker.")
-@click.option("--volume", "volumes", multiple=True, metavar="CLAIM:/FOLDER[:ro]", help="Kubernetes: a claim to mount.")
-@click.option("--node-selector", "selectors", multiple=True, metavar="KEY=VALUE", help="Kubernetes: nodes to run on.")
-@click.option(
-    "--pull-secret", "pull_secrets", multiple=True, metavar="NAME", help="Kubernetes: Secret of the registry."
-)
-@click.option(
-    "--pod-template", type=click.Path(path_type=Path), help="Kubernetes: a Pod that workers' pods begin with."
-)
-@click.option(
-    "--max-hours", type=click.FloatRange(0.01, 720), default=24.0, show_default=True, help="Kubernetes: limit."
-)
-@click.option(
-    "--dry-run", is_flag=True, help="Check the script, print what would start (Kubernetes: YAML), start nothing."
-)
-@_settings
-def run_command(
-    script: Path, arguments: tuple[str, ...], dry_run: bool, settings_file: str | None, **options: Any
-) -> None:
-    """Run SCRIPT on workers. Its own arguments stand behind --: cmsspark lab train run fit.py --workers 4 -- --epochs 3
+command.add_command(run_command)
 
-    Ctrl-C stops all workers and removes what was made. Ends with 65 and the last lines of a worker that failed.
-    """
-    from cmsspark.apps.training.k8s_backend import K8sBackend
-    from cmsspark.apps.training.launch import brought_back, check, described_files, launch
+
+def _find(name: str, settings_file: str | None) -> RunFolder:
+    """Return the folder of a run. Raises InputMissing (66) where there is none of that name."""
     from cmsspark.apps.training.run_folder import RunFolder
 
-    state_dir = settings_of(settings_file).state_dir
-    run = _make_run(script, arguments, state_dir, options)
-    backend = _build_backend(run, options)
-    source = check(run, backend)
-    if dry_run:
-        _show_plan(run, backend, source)
-        return
-    location: tuple[str | None, ...] = ()
-    if isinstance(backend, K8sBackend):
-        backend.connect()
-        location = (backend.namespace, backend.context)
-    folder = RunFolder.create(state_dir / "training", run, *location)
-    click.echo(f"{run.name}: {run.workers} workers on {run.backend}; logs in {folder.path / 'logs'}", err=True)
-    _note_memory(run)
-    launch(run, backend, folder, click.echo)
-    click.echo(f"{run.name}: done; in {folder.output}: {described_files(folder)}", err=True)
-    if brought_back(folder):
-        click.echo(f"  next: cmsspark lab train fetch {run.name} --to FOLDER", err=True)
-
-
-def _note_memory(run: TrainingRun) -> None:
-    """Say that --memory limits nothing here, to those who typed it."""
-    source = click.get_current_context().get_parameter_source("memory")
-    if run.backend == "local" and source is not ParameterSource.DEFAULT:
-        # Frameworks reserve far more addresses than memory, so limits of a process would stop them at once.
-        click.echo(f"{run.name}: --memory is not enforced on this host (--on local)", err=True)
-
-
-def _make_run(script: Path, arguments: tuple[str, ...], state_dir: Path, options: dict[str, Any]) -> TrainingRun:
-    from cmsspark.apps.training.spec import TrainingRun, parse_memory, parse_secret, run_name
-    from cmsspark.settings.redaction import redacted_words
-
-    backend = options["backend"]
-    of_backends = {
-        "spark": ("master", "confs"),
-        "k8s": (
-            "image", "namespace", "kube_context", "claim", "volumes", "selectors", "pull_secrets", "pod_template"
-        ),
-    }  # fmt: skip
-    for owner, names in of_backends.items():
-        used = [name for name in names if options[name]]
-        if used and owner != backend:
-            flag = _FLAGS.get(used[0], used[0]).replace("_", "-")
-            raise UsageError(f"--{flag} is for --on {owner}", found=f"--on {backend}")
-    secrets = tuple(parse_secret(text, state_dir / "secrets", backend) for text in options["secrets"])
-    if len({secret.name for secret in secrets}) < len(secrets):
-        raise UsageError("each secret must be named once", found=", ".join(secret.name for secret in secrets))
-    return TrainingRun(
-        name=run_name(script, options["name"]),
-        script=script,
-        arguments=arguments,
-        shown_arguments=tuple(redacted_words(arguments)),
-        workers=options["workers"],
-        backend=backend,
-        secrets=secrets,
-        cpus=options["cpus"],
-        memory=parse_memory(options["memory"]),
-        retries=options["retries"],
-        environment=_pairs(options["variables"], "--env"),
-        files=options["files"],
-        gpus=options["gpus"],
-    )
-
-
-def _pairs(texts: Iterable[str], option: str) -> dict[str, str]:
-    pairs = {}
-    for text in texts:
-        name, separator, value = text.partition("=")
-        if not separator or not name or "\0" in text:
-            raise UsageError(f"{option} has the form NAME=VALUE", found=repr(text))
-        if name.startswith("CMSSPARK_TRAIN_"):
-            raise UsageError(f"{option}: names that begin with CMSSPARK_TRAIN_ are the launcher's", found=repr(name))
-        pairs[name] = value
-    return pairs
-
-
-def _build_backend(run: TrainingRun, options: dict[str, Any]) -> Backend:
-    if run.backend == "local":
-        from cmsspark.apps.training.local_backend import LocalBackend
-
-        return LocalBackend()
-    if run.backend == "spark":
-        from cmsspark.apps.training.spark_backend import SparkBackend
-
-        return SparkBackend(options["master"], _pairs(options["confs"], "--conf"))
-    from cmsspark.apps.training.k8s_backend import K8sBackend, parse_volume, read_template
-
-    return K8sBackend(
-        options["image"] or "",
-        options["namespace"],
-        options["claim"],
-        int(options["max_hours"] * 3600),
-        context=options["kube_context"],
-        volumes=tuple(map(parse_volume, options["volumes"])),
-        node_selector=_pairs(options["selectors"], "--node-selector"),
-        pull_secrets=options["pull_secrets"],
-        template=read_template(options["pod_template"]) if options["pod_template"] else {},
-    )
-
-
-def _show_plan(run: TrainingRun, backend: Backend, source: str) -> None:
-    """Print what would start: for Kubernetes the manifests, else a worker's command and variables without secrets."""
-    if hasattr(backend, "yaml"):
-        click.echo(backend.yaml(run, source), nl=False)
-        return
-    from cmsspark.apps.training.worker import worker_environment
-    from cmsspark.settings.redaction import redacted
-
-    addresses = [f"HOST{rank}:PORT{rank}" for rank in range(run.workers)]
-    environment = worker_environment(run.job(0, addresses, "OUTPUT", 1)) | dict(run.environment)
-    if run.files is not None:
-        environment["CMSSPARK_TRAIN_FILES"] = str(run.files)
-    click.echo(f"{run.name}: {run.workers} workers on {run.backend}, each with {run.cpus} cores")
-    _note_memory(run)
-    click.echo(f"  python {run.script} {' '.join(run.shown_arguments)}".rstrip())
-    click.echo("  variables of worker 0:")
-    for name, value in sorted(environment.items()):
-        click.echo(f"    {redacted([f'{name}={value}'])}")
-    for secret in run.secrets:
-        click.echo(f"  secret {secret.name}: {', '.join(secret.values or ())}")
+    return RunFolder.find(load_settings(settings_file).state_dir / "training", name)
 
 
 @command.command("status")
 @click.argument("name", required=False)
-@_settings
+@settings_option
 def status_command(name: str | None, settings_file: str | None) -> None:
     """List runs, or show one with its workers."""
-    from cmsspark.apps.training.run_folder import RunFolder, runs
+    from cmsspark.apps.training.run_folder import runs
 
-    base = load_settings(settings_file).state_dir / "training"
     if name is None:
         rows = []
-        for folder in runs(base):
+        for folder in runs(load_settings(settings_file).state_dir / "training"):
             record, state = folder.record, folder.state()
             began = clock.to_second(record.began_ms)
             rows.append((record.name, state.state, record.backend, record.workers, state.attempt, began, state.reason))
@@ -243,7 +66,7 @@ def status_command(name: str | None, settings_file: str | None) -> None:
             optional=(6, 5, 4),
         )
         return
-    folder = RunFolder.find(base, name)
+    folder = _find(name, settings_file)
     record, state = folder.record, folder.state()
     click.echo(f"{name}: {state.state}" + (f": {state.reason}" if state.reason else ""))
     click.echo(f"  script: {record.script}\n  on: {record.backend}, attempt {state.attempt}\n  folder: {folder.path}")
@@ -256,12 +79,12 @@ def status_command(name: str | None, settings_file: str | None) -> None:
 @click.argument("name")
 @click.option("--worker", type=click.IntRange(0), help="Only this worker's lines.")
 @click.option("--follow", "-f", is_flag=True, help="Go on until the run ends.")
-@_settings
+@settings_option
 def logs_command(name: str, worker: int | None, follow: bool, settings_file: str | None) -> None:
     """Print the lines of all workers, each with the worker's name."""
-    from cmsspark.apps.training.run_folder import ENDED, RunFolder
+    from cmsspark.apps.training.run_folder import ENDED
 
-    folder = RunFolder.find(load_settings(settings_file).state_dir / "training", name)
+    folder = _find(name, settings_file)
     if worker is not None and worker >= folder.record.workers:
         raise UsageError(f"workers of {name} are 0 to {folder.record.workers - 1}", found=str(worker))
     path = folder.merged_log if worker is None else folder.worker_log(worker)
@@ -280,12 +103,10 @@ def logs_command(name: str, worker: int | None, follow: bool, settings_file: str
 
 @command.command("stop")
 @click.argument("name")
-@_settings
+@settings_option
 def stop_command(name: str, settings_file: str | None) -> None:
     """Stop a run: its workers end, and what was made for it is removed."""
-    from cmsspark.apps.training.run_folder import RunFolder
-
-    folder = RunFolder.find(load_settings(settings_file).state_dir / "training", name)
+    folder = _find(name, settings_file)
     state = folder.state()
     if state.state == "lost" and folder.record.backend == "k8s":
         _remove_lost(folder)
@@ -318,27 +139,21 @@ def _remove_lost(folder: RunFolder) -> None:
 @command.command("fetch")
 @click.argument("name")
 @click.option("--to", "target", type=click.Path(path_type=Path), required=True, help="Folder to copy into; it is made.")
-@_settings
+@settings_option
 def fetch_command(name: str, target: Path, settings_file: str | None) -> None:
     """Copy what the workers left: worker 0's files into the folder, those of others into worker-N below it."""
     from cmsspark.apps.training.launch import brought_back
-    from cmsspark.apps.training.run_folder import RunFolder
-
-    folder = RunFolder.find(load_settings(settings_file).state_dir / "training", name)
+    folder = _find(name, settings_file)
     files = brought_back(folder)
     if not files:
         raise InputMissing(
             f"{name} left no files", where=folder.output, found=f"it is {folder.state().state}",
             next_step="a script writes into the folder CMSSPARK_TRAIN_OUTPUT",
         )  # fmt: skip
-    for file in files:
-        worker, *parts = file.parts
-        to = target.joinpath(*parts) if worker == "worker-0" else target / file
-        if to.exists():
-            raise OutputError("a file is there already", where=to, next_step="give --to another folder")
-    for file in files:
-        worker, *parts = file.parts
-        to = target.joinpath(*parts) if worker == "worker-0" else target / file
+    copies = {file: target / (Path(*file.parts[1:]) if file.parts[0] == "worker-0" else file) for file in files}
+    if existing := [to for to in copies.values() if to.exists()]:
+        raise OutputError("a file is there already", where=existing[0], next_step="give --to another folder")
+    for file, to in copies.items():
         to.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(folder.output / file, to)
     click.echo(f"{pluralize(len(files), 'file')} in {target}")
@@ -346,12 +161,10 @@ def fetch_command(name: str, target: Path, settings_file: str | None) -> None:
 
 @command.command("forget")
 @click.argument("name")
-@_settings
+@settings_option
 def forget_command(name: str, settings_file: str | None) -> None:
     """Remove the folder of a run that has ended: its logs and what its workers left."""
-    from cmsspark.apps.training.run_folder import RunFolder
-
-    folder: RunFolder = RunFolder.find(load_settings(settings_file).state_dir / "training", name)
+    folder = _find(name, settings_file)
     if folder.state().state == "running":
         raise NotReady(f"{name} is running", next_step=f"cmsspark lab train stop {name}")
     folder.remove()

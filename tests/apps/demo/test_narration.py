@@ -112,7 +112,7 @@ def test_what_to_try_next_has_something_to_show(
 def test_the_replicas_that_ask_unused_reads_are_made_for_a_past_of_any_length(count: int, tmp_path: Path) -> None:
     first = DAY - timedelta(days=count - 1)
     offered = " ".join(next_lines(first, DAY, Story()))
-    commands = past_commands(DemoPaths(tmp_path), first, DAY)
+    commands = past_commands(DemoPaths.below(tmp_path), first, DAY)
     assert "ask unused" in offered and any("dbs_phedex.py" in command for command in commands)
     stored = [command for command in commands if "period" in command and "--view" not in command]
     assert bool(stored) == (count <= STORY_DAYS)

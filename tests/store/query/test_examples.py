@@ -43,7 +43,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def demo_table(out: Path, day: date) -> list[tuple[int, int | None, str]]:
     """Accesses, jobs and the shortened name of the datasets in the table that the demo shows."""
-    (_, *lines), _ = cli._most_used(cli.DemoPaths(out), day)
+    (_, *lines), _ = cli._most_used(cli.DemoPaths.below(out), day)
     rows = []
     for line in lines:
         accesses, jobs, name = re.fullmatch(r"\s*([\d,]+) .* ([\d,]+|–)\s+[\d,–]+\s+(/\S+)\s*", line).groups()  # type: ignore[union-attr]
