@@ -52,7 +52,7 @@ def test_what_cannot_be_read_is_refused(train: Path, tmp_path: Path) -> None:
         SampleReader(tmp_path)
     with pytest.raises(UsageError):
         SampleReader(train, rank=2, workers=2)
-    with pytest.raises(DataError, match="lack a column"):
+    with pytest.raises(DataError, match="no matrix of particles"):
         next(SampleReader(train, low_level=True).epoch())
 
 
