@@ -6,6 +6,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import cached_property, partial
@@ -191,11 +192,8 @@ def _page(services: Services, page: str) -> Any:
     page_request = _page_request(services, page)
     if definition.needs_use and not page_request.snapshot.days:
         return render_template("empty.html", **_common(services, page), store=services.database.fout)
-    if definition.is_quick:
-        # Pages that are made side by side finish late together.
-        with _AT_ONCE:
-            content = definition.view(page_request)
-    else:
+    # Pages that are made side by side finish late together.
+    with _AT_ONCE if definition.is_quick else nullcontext():
         content = definition.view(page_request)
     content = table_order.arranged(content, page_request.parameters)
     download = page_request.parameters.get("download")

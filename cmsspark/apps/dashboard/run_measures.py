@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -91,18 +91,17 @@ def read_run_view(state_dir: Path, choice: RunChoice) -> RunView:
             measured = msgspec.json.decode(_content(file), type=RunMetrics)
         except (OSError, msgspec.DecodeError, msgspec.ValidationError) as error:
             notes.append(f"{file} cannot be read: {error}")
+    view = RunView(choice, measured, notes=notes)
     if choice.watched is None:
-        return RunView(choice, measured, notes=notes)
+        return view
     try:
         with read_processes(state_dir) as database:
-            if database is None:
-                return RunView(choice, measured, notes=notes)
-            watched = database.find(choice.watched)
-            samples, log = database.samples(choice.watched), database.log(choice.watched)
-            return RunView(choice, measured, watched, samples, log, notes)
+            if database is not None:
+                samples, log = database.samples(choice.watched), database.log(choice.watched)
+                view = replace(view, watched=database.find(choice.watched), samples=samples, log=log)
     except CmssparkError as error:
         notes.append(str(error))
-        return RunView(choice, measured, notes=notes)
+    return view
 
 
 def _watched(state_dir: Path, notes: list[str]) -> list[WatchedRun]:

@@ -58,17 +58,10 @@ def advise(runs: Sequence[RunMetrics]) -> list[Advice]:
 
 def _why_nothing(runs: Sequence[RunMetrics]) -> str:
     if runs and all(run.engine == "processes" for run in runs):
-        return (
-            "not known: the job runs by processes of this host, without a JVM; run it with --engine spark to measure it"
-        )
+        text = "not known: the job runs by processes of this host, without a JVM"
+        return f"{text}; run it with --engine spark to measure it"
     reasons = {note for run in runs for note in run.notes}
     return f"not known: no run has figures of executors{f' ({sorted(reasons)[0]})' if reasons else ''}"
-
-
-def needed_heap(worst: Worst, fraction: float) -> tuple[int, int]:
-    """(heap, of that by execution and storage): the larger of unified / fraction + 300 MB and 1.2 × the heap's peak."""
-    unified = int(worst.unified / (fraction or sizes.FRACTION)) + sizes.RESERVED if worst.unified else 0
-    return max(unified, int(_HEADROOM * worst.heap)), unified
 
 
 def _heap(worst: Worst, run: RunMetrics, role: str, confidence: str, cure: SpillCure | None = None) -> Advice:
@@ -76,7 +69,8 @@ def _heap(worst: Worst, run: RunMetrics, role: str, confidence: str, cure: Spill
     if not worst.heap and not worst.heap_space:
         return Advice(subject, "not known: no peak of the heap was measured (runs too short, or processes too young)")
     fraction = sizes.share(run.options.get("spark.memory.fraction"), sizes.FRACTION)
-    need, unified = needed_heap(worst, fraction)
+    unified = int(worst.unified / (fraction or sizes.FRACTION)) + sizes.RESERVED if worst.unified else 0
+    need = max(unified, int(_HEADROOM * worst.heap))
     share = worst.heap / now
     inputs = (
         f"heap peak {volume(worst.heap)} = {share:.0%} of {volume(now)}, unified peak {volume(worst.unified)}, "
@@ -301,9 +295,6 @@ def lines(advice: Sequence[Advice]) -> Iterator[str]:
         yield f"{entry.subject}: {entry.text}"
         if entry.conf:
             yield f"  --conf {entry.conf}"
-        if entry.inputs:
-            yield f"  inputs      {entry.inputs}"
-        if entry.formula:
-            yield f"  formula     {entry.formula}"
-        if entry.confidence != "none":
-            yield f"  confidence  {entry.confidence}"
+        for name in ("inputs", "formula", "confidence"):
+            if (value := getattr(entry, name)) not in ("", "none"):
+                yield f"  {name:<12}{value}"

@@ -91,7 +91,7 @@ def _echo_result(result: SuiteResult) -> None:
     click.echo(f"{run.run}  {run.suite}, release {run.release}{size}: {run.status}")
     rows: list[tuple[object, ...]] = [
         (step, role, top.processes, f"{top.cpu_percent:,.0f}", volume(top.virtual_bytes), volume(top.rss_bytes),
-         None if top.pss_bytes is None else volume(top.pss_bytes), result.seconds(step) if role == "all" else None)
+         volume(top.pss_bytes), result.seconds(step) if role == "all" else None)
         for (step, role), top in result.maxima.items()
     ]  # fmt: skip
     # A step that is shorter than the interval has no sample.
@@ -172,7 +172,7 @@ def _echo_differences(rows: list[Difference], as_json: bool, tolerance: float | 
     def shown(measure: str, value: float | None) -> str:
         if value is None:
             return NOTHING
-        return (volume(int(value)) or NOTHING) if measure.endswith("_bytes") else f"{value:,.1f}"
+        return volume(value) if measure.endswith("_bytes") else f"{value:,.1f}"
 
     def ratio(row: Difference) -> object:
         if row.ratio is None:

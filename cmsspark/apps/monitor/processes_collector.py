@@ -24,7 +24,7 @@ import msgspec
 from cmsspark.apps.monitor.node_identity import BOOT, SENT_MS, SenderHeaders, SenderNotes, check_rows, check_token
 from cmsspark.base import clock
 from cmsspark.base.errors import CmssparkError, OutputError, UsageError
-from cmsspark.store.process_samples import RUNNING, LogEntry, ProcessSample, WatchedRun, open_processes
+from cmsspark.store.process_samples import LogEntry, ProcessSample, WatchedRun, open_processes
 
 #: Bytes of a request at most.
 MOST_BYTES: Final = 8_000_000
@@ -272,8 +272,3 @@ def _check(batch: Batch) -> None:
     if not re.fullmatch(_RUN_ID, batch.run.run, re.ASCII):
         raise UsageError("the id of a run has letters, digits and _.-, at most 100", found=repr(batch.run.run[:100]))
     check_rows((batch.run, *batch.samples, *batch.log))
-
-
-def is_over(status: str) -> bool:
-    """Return whether the state is that of an ended run."""
-    return status != RUNNING

@@ -22,7 +22,7 @@ import msgspec
 import psutil
 
 from cmsspark.apps.monitor.node_identity import BOOT, SENT_MS, boot_id, check_token
-from cmsspark.apps.monitor.processes_collector import BATCHES, Batch, Stored, is_over
+from cmsspark.apps.monitor.processes_collector import BATCHES, Batch, Stored
 from cmsspark.apps.monitor.processes_roles import YARN_NODE_MANAGER, find_role
 from cmsspark.apps.monitor.processes_sampler import TreeSampler
 from cmsspark.base import clock
@@ -30,7 +30,7 @@ from cmsspark.base.errors import InputMissing, NotAllowed, NotReady, UsageError
 from cmsspark.base.sockets import ConnectionLost
 from cmsspark.settings.http_client import HttpAddress, HttpClient, HttpTimeouts
 from cmsspark.settings.secrets import safe_text
-from cmsspark.store.process_samples import DONE, LogEntry, ProcessSample, WatchedRun
+from cmsspark.store.process_samples import DONE, RUNNING, LogEntry, ProcessSample, WatchedRun
 
 #: Bytes that wait on disk at most; of more, the oldest are deleted, and counted.
 MOST_BUFFERED: Final = 200_000_000
@@ -201,7 +201,7 @@ class NodeMonitor:
 
     def _wait(self, handle: int, wake: int, seconds: float, end: float) -> str:
         """Wait for the next sample; why there is none, or an empty text."""
-        if self.run and self.sender.status and is_over(self.sender.status):
+        if self.run and self.sender.status not in ("", RUNNING):
             return f"its run has ended ({self.sender.status})"
         silent = time.monotonic() - self.sender.answered
         if self.run and silent > self.patience:

@@ -33,11 +33,11 @@ def results_page(result: SuiteResult, samples: Sequence[ProcessSample], other_si
     run, bands = result.run, _bands(result)
     cpu = _by_role(samples, "cpu_percent", run.start_ms)
     memory = _by_role(samples, "rss_bytes", run.start_ms)
-    top = _lines(_top(samples, run.start_ms), "Resident memory", _volume, bands=bands)
+    top = _lines(_top(samples, run.start_ms), "Resident memory", volume, bands=bands)
     parts = [
         section("Steps", _steps(result)),
         section("Maximum by step and role", _maxima(result), about="Sums over processes at one time on one host."),
-        section("Resident memory by role", _lines(memory, "Resident memory by role", _volume, bands=bands)),
+        section("Resident memory by role", _lines(memory, "Resident memory by role", volume, bands=bands)),
         section("CPU by role", _lines(cpu, "CPU by role", _percent, bands=bands), about="Percent of one core."),
         section("Largest processes", top, about="The processes with the most resident memory."),
     ]
@@ -62,11 +62,11 @@ def trend_page(suite: str, results: Sequence[SuiteResult]) -> str:
         took = None if run.end_ms is None else f"{(run.end_ms - run.start_ms) / 1000:,.1f}"
         size = None if run.input_size is None else size_text(run.input_size)
         rows.append((index, run.run, run.release, size, clock.to_second(run.start_ms), took,
-                     _volume(worst) if worst is not None else None, run.status))  # fmt: skip
+                     volume(worst), run.status))  # fmt: skip
     heads = ("", "run", "release", "size", "started (UTC)", "seconds", "resident", "status")
     marks = [(float(index), f"run {index}") for index in range(1, len(results) + 1)]
     parts = [
-        section("Resident memory at most", _lines(memory, "Resident memory at most", _volume, marks=marks)),
+        section("Resident memory at most", _lines(memory, "Resident memory at most", volume, marks=marks)),
         section("Seconds", _lines(seconds, "Seconds", _seconds, marks=marks)),
         section("Runs", table(heads, rows, (1, 2, 4, 7))),
     ]
@@ -123,8 +123,8 @@ def _lines(
 def _sums(members: Sequence[ProcessSample]) -> tuple[str, str, str, str]:
     return (
         f"{sum(process.cpu_percent or 0 for process in members):,.0f}",
-        _volume(sum(process.rss_bytes or 0 for process in members)),
-        _volume(sum(process.virtual_bytes or 0 for process in members)),
+        volume(sum(process.rss_bytes or 0 for process in members)),
+        volume(sum(process.virtual_bytes or 0 for process in members)),
         f"{sum(process.fds or 0 for process in members):,}",
     )
 
@@ -134,7 +134,7 @@ def scaling_rows(results: Sequence[SuiteResult]) -> list[tuple[str, str, str, st
     largest = max((result.run.input_size or 0 for result in results), default=0)
     rows = []
     for entry in scaling(results):
-        show: Callable[[float], str] = _volume if entry.measure == "resident" else _seconds
+        show: Callable[[float], str] = volume if entry.measure == "resident" else _seconds
         points = ", ".join(f"{size_text(size)}: {show(value)}" for size, value in entry.points)
         law = str(entry.law) if entry.law else f"needs {LEAST_SIZES} sizes"
         at = show(entry.law.at(10 * largest)) if entry.law and entry.law.is_clear else _NOTHING
@@ -159,16 +159,12 @@ def _scaling(results: Sequence[SuiteResult]) -> Markup:
     sizes = [x for points in series.values() for x, _ in points] or [1]
     marks = [(size, size_text(size)) for size in sorted(set(sizes))]
     x = Axis(min(sizes), max(sizes), "input size", size_text, is_log=True, marks=marks)
-    chart = _lines(series, "Resident memory by size", _volume, x)
+    chart = _lines(series, "Resident memory by size", volume, x)
     return section("By input size", table(SCALING_HEADINGS, scaling_rows(results), (0, 1, 2, 3, 4)), chart)
 
 
 def _percent(value: float) -> str:
     return f"{value:.0f} %"
-
-
-def _volume(size: float) -> str:
-    return volume(size) or _NOTHING
 
 
 def _about(run: WatchedRun) -> str:
@@ -193,8 +189,8 @@ def _steps(result: SuiteResult) -> Markup:
 
 def _maxima(result: SuiteResult) -> Markup:
     rows = [
-        (step, role, maxima.processes, f"{maxima.cpu_percent:,.0f}", _volume(maxima.virtual_bytes),
-         _volume(maxima.rss_bytes), None if maxima.pss_bytes is None else _volume(maxima.pss_bytes))
+        (step, role, maxima.processes, f"{maxima.cpu_percent:,.0f}", volume(maxima.virtual_bytes),
+         volume(maxima.rss_bytes), volume(maxima.pss_bytes))
         for (step, role), maxima in result.maxima.items()
     ]  # fmt: skip
     return table(("step", "role", "processes", "CPU %", "virtual", "resident", "proportional"), rows, (0, 1))
