@@ -269,4 +269,4 @@ def test_seconds_are_finite(tmp_path: Path, words: tuple[str, str]) -> None:
     node = ["monitor", "node", "--collector", "http://127.0.0.1:1", "--token-file", str(file), "--pid", "1"]
     for command_line in ([*node, *words], ["monitor", "watch", "1", "--interval", "nan"]):
         done = CliRunner().invoke(command, command_line, standalone_mode=False)
-        assert getattr(done.exception, "exit_code", None) == 2 and "is no number" in str(done.exception)
+        assert getattr(done.exception, "exit_code", None) == 2 and "is not a number" in str(done.exception)

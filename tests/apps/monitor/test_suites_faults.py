@@ -220,7 +220,7 @@ def test_comparisons_that_say_nothing_are_refused(tmp_path: Path) -> None:
         for release in ("1.0", "2.0"):
             database.put_run(WatchedRun(f"r{release}", 1, "h", suite="train", release=release, status="DONE"))
     assert "two releases" in perf(tmp_path, "compare", "train", "1.0", "1.0", check=2).stderr
-    assert "no number" in perf(tmp_path, "compare", "train", "1.0", "2.0", "--tolerance", "nan", check=2).stderr
+    assert "not a number" in perf(tmp_path, "compare", "train", "1.0", "2.0", "--tolerance", "nan", check=2).stderr
     for page in ("compare", "results", "trend"):
         assert "did you mean train?" in perf(tmp_path, page, "trian", check=66).stderr
     assert "complete runs of releases: " in perf(tmp_path, "compare", "train", "3.0", check=66).stderr
