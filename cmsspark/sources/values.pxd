@@ -25,6 +25,50 @@ cdef extern from *:
     const double CMSSPARK_TENS[10]
     const double CMSSPARK_PAST_LONG
 
+cdef extern from *:
+    """
+    #include <stdint.h>
+    #include <string.h>
+    #if defined(__GNUC__) && defined(__SSE2__)
+    #include <emmintrin.h>
+    #define CMSSPARK_WIDE 1
+    #endif
+
+    /* The end of the digits that begin at ``at``: eight bytes at once, without a branch for each. */
+    static inline const uint8_t* cmsspark_past_digits(const uint8_t* at, const uint8_t* end) {
+    #ifdef CMSSPARK_WIDE
+        while (end - at >= 8) {
+            uint64_t eight;
+            memcpy(&eight, at, 8);
+            eight ^= 0x3030303030303030ULL;  /* digits are 0 to 9 now; the rest sets the high bit of others */
+            eight = ((eight + 0x7676767676767676ULL) | eight) & 0x8080808080808080ULL;
+            if (eight)
+                return at + (__builtin_ctzll(eight) >> 3);
+            at += 8;
+        }
+    #endif
+        while (at < end && *at >= '0' && *at <= '9')
+            at++;
+        return at;
+    }
+
+    /* The next quote, NULL where there is none; most texts are short. */
+    static inline const uint8_t* cmsspark_next_quote(const uint8_t* at, const uint8_t* end) {
+    #ifdef CMSSPARK_WIDE
+        if (end - at >= 16) {
+            const __m128i here = _mm_loadu_si128((const __m128i*)at);
+            const int quotes = _mm_movemask_epi8(_mm_cmpeq_epi8(here, _mm_set1_epi8('"')));
+            if (quotes)
+                return at + __builtin_ctz(quotes);
+            at += 16;
+        }
+    #endif
+        return (const uint8_t*)memchr(at, '"', end - at);
+    }
+    """
+    Bytes past_digits "cmsspark_past_digits"(Bytes at, Bytes end) noexcept nogil
+    Bytes next_quote "cmsspark_next_quote"(Bytes at, Bytes end) noexcept nogil
+
 cdef enum:
     DIGITS = 18  # of a number that fits 64 bits
     DOUBLE_DIGITS = 15  # of a number that a double represents exactly
@@ -35,13 +79,6 @@ cdef enum:
 cdef struct Text:
     Bytes at
     Py_ssize_t size  # -1: null
-
-
-cdef inline Bytes past_digits(Bytes at, Bytes end) noexcept nogil:
-    """The end of the digits that begin at ``at``."""
-    while at < end and 48 <= at[0] <= 57:
-        at += 1
-    return at
 
 
 cdef inline Bytes past_exponent(Bytes at, Bytes end) noexcept nogil:

@@ -17,7 +17,7 @@ from cmsspark.counting.catalogue import name_hash
 from cmsspark.sources.formats import fast_json
 from cmsspark.sources.formats.line_template import LineTemplate, learn
 from tests.sources import json_records
-from tests.sources.both_ways import SHORT, Both, damaged, decoder_of, examples, needs_compiled, rekeyed, revalued
+from tests.sources.both_ways import SHORT, VALUE, Both, damaged, decoder_of, examples, needs_compiled, rekeyed, revalued
 from tests.sources.test_decoders import DECODERS
 
 pytestmark = needs_compiled
@@ -64,6 +64,23 @@ def test_every_damage_to_every_byte_is_judged_alike(form: str) -> None:
 def test_every_odd_value_in_every_place_is_judged_alike(form: str) -> None:
     taken, _ = _check(form, list(revalued(SHORT[form])))
     assert taken > 200
+
+
+@every_form
+def test_values_of_every_length_are_judged_alike(form: str) -> None:
+    """Compiled code passes eight digits, and sixteen bytes of a text, at once."""
+    lengths = range(1, 36)
+    digits = [b"9876543210" * 4, b"1.0" + b"5" * 40, b"-" + b"8" * 40]
+    values = [text[:length] for text in digits for length in lengths]
+    values += [number[:-1] + end for number in values[7:20] for end in (b":", b"/", b"\xc2\xb2", b"\xff", b"\x00")]
+    values += [b'"' + b"t" * length + end for length in lengths for end in (b'"', b'\\""', b"")]
+    line = SHORT[form]
+    lines = [line[: value.start()] + new + line[value.end() :] for value in VALUE.finditer(line) for new in values]
+    lines += [line[: value.start()] + new for value in VALUE.finditer(line) for new in values]
+    both = Both(decoder_of(form), [line])
+    both.learn_no_more()
+    both.each(lines)
+    assert both.taken >= 20
 
 
 @every_form

@@ -6,10 +6,10 @@ passed ``is_plain``: a quote ends a text.
 """
 
 from cmsspark.sources.formats.packed cimport is_utf8
-from cmsspark.sources.values cimport past_digits, past_exponent, past_long
+from cmsspark.sources.values cimport next_quote, past_digits, past_exponent, past_long
 from cmsspark.base.xxh64 cimport Bytes
 from libc.stdint cimport int64_t, uint8_t, uint64_t
-from libc.string cimport memchr, memcmp
+from libc.string cimport memcmp
 
 cdef enum:
     DEEPEST = 60  # open containers of a value that nobody needs
@@ -72,7 +72,7 @@ cdef inline Bytes past_key(Bytes at, Bytes end, Member* member) noexcept nogil:
     if at == end or at[0] != b'"':
         return NULL
     member.key = at + 1
-    at = <Bytes>memchr(member.key, b'"', end - member.key)
+    at = next_quote(member.key, end)
     if at == NULL:
         return NULL
     member.size = at - member.key
@@ -86,7 +86,7 @@ cdef inline Bytes past_key(Bytes at, Bytes end, Member* member) noexcept nogil:
 cdef inline Bytes past_plain(Bytes at, Bytes end) noexcept nogil:
     """The end of a text, number or literal; NULL where there is none."""
     if at[0] == b'"':
-        at = <Bytes>memchr(at + 1, b'"', end - at - 1)
+        at = next_quote(at + 1, end)
         return at + 1 if at != NULL else NULL
     return past_scalar(at, end)
 

@@ -9,7 +9,7 @@ twice, plain values of the right types. Other lines are returned to the caller. 
 
 from cmsspark.sources.formats.json_values cimport (Member, is_plain, past_hours, past_key, past_metadata, past_spaces, past_value, past_whole_number)
 from cmsspark.sources.formats.packed cimport Columns, Keys, day_of, is_same, more
-from cmsspark.sources.values cimport Text, past_long
+from cmsspark.sources.values cimport Text, next_quote, past_long
 from cmsspark.base.xxh64 cimport Bytes, hash64
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
@@ -311,7 +311,7 @@ cdef class KeyLines(LineReader):
             if at[0] != b'"':
                 return NULL
             begin = at + 1
-            at = <Bytes>memchr(begin, b'"', end - begin)
+            at = next_quote(begin, end)
             if at == NULL:
                 return NULL
             found.texts[key.slot].at, found.texts[key.slot].size = begin, at - begin

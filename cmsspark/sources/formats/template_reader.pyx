@@ -8,7 +8,7 @@ about them. This module is optional: without it results are the same, only slowe
 
 from cmsspark.sources.formats.json_values cimport is_plain, past_scalar
 from cmsspark.sources.formats.packed cimport TEXTS, Columns, Keys, day_of, is_same, more
-from cmsspark.sources.values cimport Text, is_long_text, past_long
+from cmsspark.sources.values cimport Text, is_long_text, next_quote, past_long
 from cmsspark.base.xxh64 cimport Bytes
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t
@@ -223,7 +223,7 @@ cdef class Lines(LineReader):
                     texts[slot].at, texts[slot].size = begin, at - begin
             elif at[0] == b'"':
                 begin = at + 1
-                at = <Bytes>memchr(begin, b'"', end - begin)
+                at = next_quote(begin, end)
                 if at == NULL:
                     return place
                 if slot < 0:
