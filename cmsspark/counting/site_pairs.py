@@ -101,7 +101,8 @@ class SitePairs:
         missing = int(datasets.max()) + 1 - len(self._tier_of_dataset)
         if missing > 0:
             self._tier_of_dataset = np.append(self._tier_of_dataset, np.full(missing, -1, np.int64))
-        new = np.unique(datasets[self._tier_of_dataset[datasets] < 0])
+        # np.unique would import numpy.ma in each worker.
+        new = np.flatnonzero(np.bincount(datasets[self._tier_of_dataset[datasets] < 0]))
         for number, name in zip(new.tolist(), catalogue.dataset_names(new.astype(np.int32)), strict=True):
             self._tier_of_dataset[number] = self._tiers.setdefault(DERIVED["data_tier"].derive(name), len(self._tiers))
         return self._tier_of_dataset[datasets]
