@@ -6,6 +6,7 @@ of its tasks, and returns the aggregated rows once, when no task is left.
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -256,6 +257,7 @@ def _serve(pipe: Connection, parent_ends: Sequence[Connection]) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _BLOCKED_SIGNALS)
     for end in parent_ends:
         end.close()
+    gc.freeze()  # what the parent imported stays: no search for garbage walks over it
     try:
         while isinstance(message := pipe.recv(), _Call):
             pipe.send(message.function(message.item))

@@ -5,9 +5,13 @@ It stands alone on purpose: on a cluster it is copied out of the package, and th
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
-from typing import NoReturn
+from typing import Final, NoReturn
+
+#: Objects between two searches for garbage: imports and readers make many objects that stay and hardly any cycle.
+OBJECTS_A_COLLECTION: Final = 50_000
 
 
 def find_stderr() -> None:
@@ -24,6 +28,8 @@ def find_stderr() -> None:
 
 
 def main() -> None:
+    # Inherited by the workers that are forked.
+    gc.set_threshold(OBJECTS_A_COLLECTION)
     find_stderr()
     from cmsspark.base import errors, memory, self_metrics
 
