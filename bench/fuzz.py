@@ -70,10 +70,10 @@ def inside(arguments: list[str]) -> None:
 
     with atheris.instrument_imports(include=["cmsspark.sources"]):
         pass  # modules are imported already: their functions are instrumented one by one
-    from cmsspark.sources import aaa, cmssw, eos, fields, values
+    from cmsspark.sources import access_decoder, eos, fields, record_schema, values
     from cmsspark.sources.formats import json_lines, strict_json
 
-    for module in (aaa, cmssw, json_lines, eos, fields, strict_json, values):
+    for module in (access_decoder, record_schema, json_lines, eos, fields, strict_json, values):
         for thing in vars(module).values():
             if callable(thing) and getattr(thing, "__module__", "") == module.__name__ and hasattr(thing, "__code__"):
                 atheris.instrument_func(thing)

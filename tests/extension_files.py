@@ -2,83 +2,19 @@
 
 from __future__ import annotations
 
-#: The four files of a new log stream. Its records are those of CMSSW, so its numbers are known.
-DECODER = '''"""Toy accesses: JSON lines."""
-
-from __future__ import annotations
-
-from datetime import date
-from typing import Any
-
-import msgspec
-
-from cmsspark.base.access import AccessBatch, Remote
-from cmsspark.sources.fields import UNKNOWN, Apps, MemoDict
-from cmsspark.sources.formats.json_lines import JsonDecoder, Metadata, add_bytes, add_lfns
-from cmsspark.sources.formats.line_template import RequiredFields
-from cmsspark.sources.values import Long
-
-
-class Data(msgspec.Struct, gc=False):
-    """Needed fields; sizes in bytes."""
-
-    file_lfn: str | None = None
-    read_bytes: Long | None = None
-    read_bytes_at_close: Long | None = None
-    site_name: str | None = None
-    user_dn: str | None = None
-    app_info: str | None = None
-
-
-class Record(msgspec.Struct, gc=False):
-    """A line."""
-
-    data: Data
-    metadata: Metadata | None = None
-
-
-_REQUIRED = RequiredFields("file_lfn", ("user_dn", "app_info", "site_name"), ("read_bytes_at_close", "read_bytes"))
-
-
-class ToyDecoder(JsonDecoder):
-    """Decodes toy lines."""
-
-    stream = "toy"
-    record_type = Record
-
-    def __init__(self, day: date, apps: Apps, format_name: str = "json") -> None:
-        super().__init__(day, apps, format_name)
-        self._groups = MemoDict(self._group)
-        self.use_fast_lines(_REQUIRED, lambda data: _REQUIRED, self._group)
-
-    def take(self, records: list[Any], batch: AccessBatch) -> None:
-        """Bins: out_of_day and no_lfn; all else are accesses."""
-        of_the_day = self.of_the_day(records, batch)
-        accesses = add_lfns(of_the_day, [data.file_lfn for data in of_the_day], batch)
-        add_bytes([data.read_bytes_at_close or data.read_bytes or 0 for data in accesses], batch)
-        for data in accesses:
-            key = (self.user_names[data.user_dn], self.apps.of[data.app_info], data.site_name)
-            batch.groups.append(self._groups[key])
-
-    def _group(self, key: tuple[Any, ...]) -> int:
-        user, app, site = key
-        remote = Remote.BY_REPLICA if site and site != UNKNOWN else Remote.UNKNOWN
-        return self.coder.number(site or UNKNOWN, app, user, remote)
-'''
+#: The three files of a new log stream. Its records are those of CMSSW, so its numbers are known.
 SCHEMA = """table: toy json
 about: "One toy access a line, JSON {data, metadata}."
 columns:
-  - {name: "data.file_lfn", required: lfn, type: string, about: "needed: the file"}
-  - {name: "data.read_bytes_at_close", required: bytes, type: long, about: "needed: bytes read"}
-  - {name: "data.read_bytes", required: bytes, type: long, about: "needed: bytes read"}
-  - {name: "data.site_name", required: site, type: string, about: "needed: the site"}
-  - {name: "data.user_dn", required: user, type: string, about: "needed: the person"}
-  - {name: "data.app_info", required: app, type: string, about: "needed: the program"}
-  - {name: "metadata.timestamp", type: long, about: "needed: seconds, ms or µs by its size"}
+  - {name: "data.file_lfn", feeds: lfn, required: true, type: string, about: "the file"}
+  - {name: "data.read_bytes", feeds: read_bytes, required: true, type: long, about: "bytes read"}
+  - {name: "data.read_bytes_at_close", feeds: read_bytes, required: true, type: long, about: "bytes read"}
+  - {name: "data.site_name", feeds: site, required: true, type: string, about: "the site"}
+  - {name: "data.user_dn", feeds: user, required: true, type: string, about: "the person"}
+  - {name: "data.app_info", feeds: app, required: true, type: string, about: "the program"}
+  - {name: "metadata.timestamp", feeds: timestamp, type: long, about: "seconds, ms or µs by its size"}
 """
-ENTRY = (
-    '    Stream("toy", "toy accesses", (Format("json", "cmsspark.sources.toy:ToyDecoder"),), needs_replicas=True),\n'
-)
+ENTRY = '    Stream("toy", "toy accesses", (Format("json"),), needs_replicas=True),\n'
 FOLDERS = "\ntoy:\n  json: {form: json, folder: /project/monitoring/archive/toy, days: YYYY/MM/DD}\n"
 #: The command that generates the schemas of documents; without its last word it names those that are stale.
 WRITE_SCHEMAS = ("-m", "cmsspark.publish.document_schemas", "--write")

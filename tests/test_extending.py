@@ -24,7 +24,6 @@ import pytest
 from cmsspark.apps.demo.make import make
 from tests.extension_files import (
     COLUMN,
-    DECODER,
     DERIVED,
     ENTRY,
     FOLDERS,
@@ -156,7 +155,6 @@ def extend(copy: Copy) -> None:
         copy.put("schemas/tables/toy_tiers.yaml", JOB_TABLE)
         copy.run(*WRITE_SCHEMAS)
     with copy.extension("a log stream"):
-        copy.put("cmsspark/sources/toy.py", DECODER)
         copy.put("cmsspark/sources/registry.py", ENTRY, before='    Stream(\n        "aaa",')
         copy.put("schemas/inputs/toy/json.yaml", SCHEMA)
         copy.put("etc/sources.yaml", (copy.tree / "etc/sources.yaml").read_text() + FOLDERS)

@@ -1,7 +1,8 @@
 """Schemas of every input and stored table, read from ``schemas/``.
 
 A table's file is YAML: ``table``, ``about`` and ``columns``, each ``{name, type, nullable, about}`` with type one of
-``string, long, int, double, date, boolean``. ``keys`` names the columns that identify a document of the table;
+``string, long, int, double, date, boolean``; of logs also ``signed`` (a negative number, too), ``flag`` (0 or 1) and
+``any`` (not read). ``keys`` names the columns that identify a document of the table;
 ``private: true`` marks a table that is never published.
 
 With ``extends: OTHER`` a table inherits the columns and keys of OTHER unless it defines its own. In its own ``columns``
@@ -44,8 +45,8 @@ _STREAM_REPORT_NAME: Final = re.compile(r"dbs_([a-z][a-z0-9_]*)")
 class Column:
     """One column: its name, its type, whether nulls are allowed, and a description with the unit.
 
-    ``required``: for a field of a log, the attribute that counting takes from it (lfn, bytes, site, user, app). A
-    stream in which no record has any field for an attribute has another schema.
+    ``feeds``: for a field of a log that is read, the attribute of an access or of a job that it feeds. ``is_required``:
+    a stream in which no record has any required field for an attribute has another schema.
 
     Example:
         >>> Column("read_bytes", "long", about="bytes read").nullable
@@ -56,7 +57,8 @@ class Column:
     type: str
     nullable: bool = True
     about: str = ""
-    required: str = ""
+    feeds: str = ""
+    is_required: bool = False
 
     @property
     def unit(self) -> str | None:
@@ -70,11 +72,6 @@ class Column:
             return None
         endings = (unit for name, unit in _UNITS.items() if name.startswith("_") and self.name.endswith(name))
         return _UNITS.get(self.name) or next(endings, None)
-
-    @property
-    def is_needed(self) -> bool:
-        """Whether a decoder reads this field of a log."""
-        return self.about.startswith("needed")
 
 
 @dataclass(frozen=True)
@@ -204,7 +201,8 @@ class _ColumnDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     type: str | None = None
     nullable: bool | None = None
     about: str | None = None
-    required: str | None = None
+    feeds: str | None = None
+    is_required: bool | None = msgspec.field(default=None, name="required")
 
 
 class _TableDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -26,9 +26,9 @@ _NAMED: Final = 8
 
 #: Types that a sample finds → the types of a schema that they fit.
 _FITS: Final = {
-    "null": ("string", "long", "double"),
+    "null": ("string", "long", "double", "signed", "flag"),
     "text": ("string",),
-    "whole number": ("long", "double"),
+    "whole number": ("long", "double", "signed", "flag"),
     "fraction": ("double",),
     "string": ("string",),
     "enum": ("string",),
@@ -80,7 +80,8 @@ class FieldChange:
         return f"{self.column.name}: {_WANTED[self.column.type]} wanted, found {self.observed}"
 
 
-_WANTED: Final = {"string": "text", "long": "a whole number", "double": "a number"}
+_WHOLE: Final = dict.fromkeys(("long", "signed", "flag"), "a whole number")
+_WANTED: Final = {**_WHOLE, "string": "text", "double": "a number"}
 
 
 def changes(stream: str, seen: Seen, needed_of: NeededOf) -> list[FieldChange]:
@@ -92,7 +93,7 @@ def changes(stream: str, seen: Seen, needed_of: NeededOf) -> list[FieldChange]:
             types = seen.types.get((fmt, column.name))
             if types is None:
                 continue
-            together = frozenset(entry.name for entry in columns if entry.required == column.required)
+            together = frozenset(entry.name for entry in columns if entry.feeds == column.feeds)
             if set(types) == {""}:
                 if "may be absent" in column.about:
                     continue
@@ -159,11 +160,11 @@ def _other_schema(
     """Return the changes that the counts of all records confirm."""
     if bins.malformed == bins.read and bins.read > MALFORMED_RECORDS:
         return [change for change in changed if not change.is_gone]
-    missing = [change for change in changed if change.is_gone and change.column.required]
+    missing = [change for change in changed if change.is_gone and change.column.is_required]
     bad = []
-    for required in dict.fromkeys(change.column.required for change in missing):
-        of_field = [change for change in missing if change.column.required == required]
-        if _in_no_format(seen, of_field) and _is_confirmed(stream, bins, required, seen, is_known):
+    for attribute in dict.fromkeys(change.column.feeds for change in missing):
+        of_field = [change for change in missing if change.column.feeds == attribute]
+        if _in_no_format(seen, of_field) and _is_confirmed(stream, bins, attribute, seen, is_known):
             bad += of_field
     return bad
 
@@ -177,9 +178,10 @@ def _in_no_format(seen: Seen, missing: list[FieldChange]) -> bool:
 
 
 def _is_confirmed(
-    stream: str, bins: StreamBins, required: str, seen: Seen, is_known: Callable[[str, str], bool]
+    stream: str, bins: StreamBins, attribute: str, seen: Seen, is_known: Callable[[str, str], bool]
 ) -> bool:
-    if required == "lfn":
+    if attribute == "lfn":
         counted = bins.read - bins.malformed - bins.out_of_day.total() - bins.write_only
         return counted >= ENOUGH_FOR_LFN and bins.unmatched.get("no_lfn") == counted
-    return seen.records.total() >= ENOUGH and bins.matched > 0 and not is_known(stream, required)
+    known_as = "bytes" if attribute == "read_bytes" else attribute
+    return seen.records.total() >= ENOUGH and bins.matched > 0 and not is_known(stream, known_as)

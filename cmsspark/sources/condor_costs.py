@@ -12,11 +12,10 @@ from math import floor
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from msgspec.structs import astuple
 
 from cmsspark.base import dates
 from cmsspark.base.access import AccessBatch
-from cmsspark.sources.condor import FIELDS, FINAL, JobDecoder, JobFields, job_app, record_time
+from cmsspark.sources.condor import FINAL, JobDecoder, job_app, record_time
 from cmsspark.sources.fields import UNKNOWN, Apps
 from cmsspark.sources.formats.fast_keys import FastKeyReader, JobKeys, fast_cost_lines
 from cmsspark.sources.values import HOUR_MS, MAX_LONG
@@ -31,34 +30,6 @@ OK, OUTLIER, FAILED, REMOVED = "ok", "outlier", "failed", "removed"
 TOO_LARGE: Final = MAX_LONG + 1
 #: Tiers as logged, in any case.
 _TIER_OF: Final = {name: name.upper() for number in range(4) for name in (f"T{number}", f"t{number}")}
-
-_FIRST_TEXTS: Final = ("job_id", "status", "type", "site")
-_FIELDS: Final = JobFields(
-    texts={
-        **{name: FIELDS.texts[name] for name in _FIRST_TEXTS},
-        "subsite": "MachineAttrCMSSubSiteName0",
-        **{name: key for name, key in FIELDS.texts.items() if name not in _FIRST_TEXTS},
-        "job_type": "CMS_JobType",
-        "campaign": "Workflow",
-        "request": "WMAgent_RequestName",
-        "schedd": "ScheddName",
-        "tier": "Tier",
-    },
-    hours={
-        **FIELDS.hours,
-        "cpus": "RequestCpus",
-        "core_hours": "CoreHr",
-        "committed_core": "CommittedCoreHr",
-        "committed_wall": "CommittedWallClockHr",
-        "max_wall_minutes": "MaxWallTimeMins",
-        "chirp_read_ms": "ChirpCMSSWReadTimeMsecs",
-        "chirp_elapsed": "ChirpCMSSWElapsed",
-        "hs06": "HS06CpuTimeHr",
-    },
-    wholes=FIELDS.wholes,
-    flags={"is_outlier": "CpuEffOutlier", "has_failed": "JobFailed"},
-    longs=FIELDS.longs,
-)
 
 
 class CoreGroup(NamedTuple):
@@ -121,8 +92,6 @@ class CostDecoder(JobDecoder):
     """Decodes HTCondor's lines. Batches have jobs that ended, presences of running jobs, and windows with records."""
 
     stream = "condor_costs"
-    fields = _FIELDS
-    record_type, data_type = _FIELDS.record_type("Cost")
 
     def __init__(self, day: date, apps: Apps, format_name: str = "json") -> None:
         self._start_ms = dates.start_ms(day)
@@ -152,7 +121,7 @@ class CostDecoder(JobDecoder):
                 if data.status == RUNNING:
                     self._add_presence(data, window, batch)
             if data.status in FINAL:
-                self._add_ended(astuple(data), time_ms, batch)
+                self._add_ended(data, time_ms, batch)
             else:
                 batch.count_job("not_final")
 
@@ -175,45 +144,42 @@ class CostDecoder(JobDecoder):
         site, subsite, type_, cpus = texts
         return self._group(site, subsite, type_, None if cpus is None else float(cpus))
 
-    def _job(self, values: tuple[Any, ...], time_ms: int) -> JobCost:
-        (job_id, status, type_, site, subsite, data_block, desired_dataset, user, task, tool, agent,
-         job_type, campaign, request, schedd, tier,
-         cpu, wall, cpus, core_hours, committed_core, committed_wall, max_wall_minutes, chirp_read_ms, chirp_elapsed,
-         hs06, exit_code, is_outlier, has_failed, _, read_bytes) = values  # fmt: skip
-        is_completed = status == FINAL[0]
-        has_chirp = chirp_read_ms is not None and chirp_elapsed is not None
-        has_both_walls = max_wall_minutes is not None and committed_wall is not None
+    def _job(self, data: Any, time_ms: int) -> JobCost:
+        wall, cpus = data.wall, data.cpus
+        is_completed = data.status == FINAL[0]
+        has_chirp = data.chirp_read_ms is not None and data.chirp_elapsed is not None
+        has_both_walls = data.max_wall_minutes is not None and data.committed_wall is not None
         return JobCost(
-            job_id,
+            data.job_id,
             is_completed,
             time_ms,
             floor(wall * HOUR_MS + 0.5),
-            _ms(cpu),
-            None if read_bytes is None else int(read_bytes),
-            exit_code,
-            data_block,
-            desired_dataset,
-            self._sites[site],
-            self._users[user],
-            job_app(self.apps.of[tool or agent], task),
-            task,
-            type_.lower() if type_ else UNKNOWN,
-            job_type or UNKNOWN,
-            campaign or None,
-            request or None,
-            subsite or None,
-            _TIER_OF.get(tier, UNKNOWN),
-            outcome(is_completed, has_failed, exit_code, is_outlier),
-            schedd or None,
+            _ms(data.cpu),
+            None if data.read_bytes is None else int(data.read_bytes),
+            data.exit_code,
+            data.data_block,
+            data.desired_dataset,
+            self._sites[data.site],
+            self._users[data.user],
+            job_app(self.apps.of[data.tool or data.agent], data.workflow),
+            data.workflow,
+            data.type.lower() if data.type else UNKNOWN,
+            data.job_type or UNKNOWN,
+            data.campaign or None,
+            data.request or None,
+            data.subsite or None,
+            _TIER_OF.get(data.tier, UNKNOWN),
+            outcome(is_completed, data.has_failed, data.exit_code, data.is_outlier),
+            data.schedd or None,
             cores(cpus),
             min(floor(wall * (1 if cpus is None else cpus) * HOUR_MS + 0.5), TOO_LARGE),
-            _ms(core_hours),
-            _ms(committed_core),
-            _ms(committed_wall),
-            floor(max_wall_minutes * 60_000 + 0.5) if has_both_walls else None,
-            floor(chirp_read_ms + 0.5) if has_chirp else None,
-            floor(chirp_elapsed * 1000 + 0.5) if has_chirp else None,
-            _ms(hs06),
+            _ms(data.core_hours),
+            _ms(data.committed_core),
+            _ms(data.committed_wall),
+            floor(data.max_wall_minutes * 60_000 + 0.5) if has_both_walls else None,
+            floor(data.chirp_read_ms + 0.5) if has_chirp else None,
+            floor(data.chirp_elapsed * 1000 + 0.5) if has_chirp else None,
+            _ms(data.hs06),
         )
 
 

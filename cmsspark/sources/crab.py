@@ -5,70 +5,55 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import date
 from itertools import compress
-from typing import Any, NamedTuple
+from typing import Any, Final
 
 from cmsspark.base.access import AccessBatch, Group, Remote
 from cmsspark.sources.fields import UNKNOWN, Apps, MemoDict, as_is
 from cmsspark.sources.formats.fast_avro import AvroFields, FastAvroReader
 from cmsspark.sources.formats.json_lines import Coder, add_lfns
+from cmsspark.sources.record_schema import load_schema
 from cmsspark.sources.values import avro_text, milliseconds, milliseconds_of_all
 
-_REQUIRED = AvroFields("FileName", ("SiteName", "GridName", "SubmissionTool"), times=("WrapCPU", "WrapWC"))
-
-
-class JobRecord(NamedTuple):
-    """Needed fields of a job's file access; times in seconds as text."""
-
-    lfn: str | None
-    site: str | None
-    user: str | None
-    tool: str | None
-    cpu_ms: int | None
-    wall_ms: int | None
+#: The attributes of a job's access to a file, in the order of its values; times are in seconds as text.
+_ATTRIBUTES: Final = ("lfn", "site", "user", "app", "cpu_ms", "wall_ms")
 
 
 class CrabDecoder:
     """Decodes CRAB records. The catalogue decides whether an access is remote."""
 
     stream = "crab"
-    avro_fields = ("FileName", "SiteName", "GridName", "SubmissionTool", "WrapCPU", "WrapWC")
-    avro_required = "FileName"
 
     def __init__(self, day: date, apps: Apps, format_name: str = "avro") -> None:
-        del day, format_name  # CRAB records have no delivery time; they belong to the folder's day (rule 6).
+        del day  # CRAB records have no delivery time; they belong to the folder's day (rule 6).
         self.apps = apps
         self.coder = Coder()
         self._codes = MemoDict(self._number)
-        meanings = (as_is, as_is, self.apps.of.__getitem__)
-        self.fast_avro = FastAvroReader(_REQUIRED, meanings, self._number)
+        self.avro_fields = load_schema(f"crab/{format_name}").keys(*_ATTRIBUTES)
+        self.avro_required, *shared = self.avro_fields[:4]
+        needs = AvroFields(self.avro_required, tuple(shared), times=self.avro_fields[4:])
+        self.fast_avro = FastAvroReader(needs, (as_is, as_is, self.apps.of.__getitem__), self._number)
 
     @property
     def groups(self) -> list[Group]:
         """The groups that batches refer to."""
         return self.coder.groups
 
-    def avro_record(self, row: Mapping[str, Any]) -> JobRecord:
-        """Return an Avro record's needed fields. Raises Malformed."""
-        return JobRecord(
-            avro_text(row, "FileName"),
-            avro_text(row, "SiteName"),
-            avro_text(row, "GridName"),
-            avro_text(row, "SubmissionTool"),
-            milliseconds(avro_text(row, "WrapCPU"), "WrapCPU"),
-            milliseconds(avro_text(row, "WrapWC"), "WrapWC"),
-        )
+    def avro_record(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return the values of an Avro record by ``_ATTRIBUTES``. Raises Malformed."""
+        times = (milliseconds(avro_text(row, name), name) for name in self.avro_fields[4:])
+        return *(avro_text(row, name) for name in self.avro_fields[:4]), *times
 
-    def take(self, records: list[JobRecord], batch: AccessBatch) -> None:
+    def take(self, records: list[tuple[Any, ...]], batch: AccessBatch) -> None:
         """Bin records as no_lfn; all others are accesses."""
-        self._take(*map(list, zip(*records, strict=True)) if records else [[] for _ in JobRecord._fields], batch=batch)
+        self._take(*map(list, zip(*records, strict=True)) if records else [[] for _ in _ATTRIBUTES], batch=batch)
 
     def take_columns(self, columns: Mapping[str, list[str | None]], batch: AccessBatch) -> dict[int, str]:
         """As ``take``, for columns of text or null. Skips malformed rows and returns the reason of each, in order."""
         reasons: dict[int, str] = {}
-        wall = milliseconds_of_all(columns["WrapWC"], "WrapWC", reasons)
-        cpu = milliseconds_of_all(
-            columns["WrapCPU"], "WrapCPU", reasons
-        )  # where both are malformed, the reason of the CPU time counts
+        cpu_field, wall_field = self.avro_fields[4:]
+        wall = milliseconds_of_all(columns[wall_field], wall_field, reasons)
+        # Where both are malformed, the reason of the CPU time counts.
+        cpu = milliseconds_of_all(columns[cpu_field], cpu_field, reasons)
         arguments: list[list[Any]] = [*(columns[name] for name in self.avro_fields[:4]), cpu, wall]
         if reasons:
             is_accepted = bytearray(b"\1") * len(cpu)

@@ -30,9 +30,8 @@ class Reader:
     def __init__(
         self, stream: str, format_name: str, day: date, line_limit: int = lines.LINE_LIMIT, above: int | None = None
     ) -> None:
-        entry = find_stream(stream)
-        format_ = entry.format(format_name)
-        self.decoder: Any = load_decoder(format_)(day, Apps.load(), format_.name)
+        format_ = find_stream(stream).format(format_name)
+        self.decoder: Any = load_decoder(stream, format_name)(day, Apps.load(), format_.name)
         self._oversized = None if above is None else Oversized(above)
         self._lines: Any = self.decoder
         if self._oversized is not None and not format_.is_avro:

@@ -19,12 +19,13 @@ class Format:
     """A format of a stream's records.
 
     ``name``: the value of ``form`` in ``etc/sources.yaml``, and in ``schemas/inputs/<stream>/<name>.yaml``.
-    ``decoder``: the class that reads it, as ``module:class``, called with (day, apps, format name). ``is_avro``: files
-    are Avro containers, otherwise JSON lines. ``aliases``: other names that settings may use for it.
+    ``decoder``: the class that reads it, as ``module:class``, called with (day, apps, format name); by default the one
+    that needs the description alone. ``is_avro``: files are Avro containers, otherwise JSON lines. ``aliases``: other
+    names that settings may use for it.
     """
 
     name: str
-    decoder: str
+    decoder: str = "cmsspark.sources.access_decoder:AccessDecoder"
     is_avro: bool = False
     aliases: tuple[str, ...] = ()
 
@@ -108,8 +109,8 @@ _STREAMS: Final = (
         "aaa",
         "AAA (XRootD) accesses",
         (
-            Format("enr", "cmsspark.sources.aaa:AaaDecoder"),
-            Format("raw", "cmsspark.sources.aaa:AaaDecoder"),
+            Format("enr"),
+            Format("raw"),
             Format("aaa-ng", "cmsspark.sources.aaa_ng:AaaNgDecoder"),
         ),
         role="aaa",
@@ -119,10 +120,7 @@ _STREAMS: Final = (
     Stream(
         "cmssw",
         "CMSSW reports",
-        (
-            Format("json", "cmsspark.sources.cmssw:CmsswDecoder"),
-            Format("avro", "cmsspark.sources.cmssw:CmsswDecoder", is_avro=True),
-        ),
+        (Format("json"), Format("avro", is_avro=True)),
         needs_replicas=True,
     ),
     Stream(

@@ -15,9 +15,9 @@ from typing import Any, Final
 
 import msgspec
 
-from cmsspark.base.schemas import Column, input_table
+from cmsspark.base.schemas import Column
 from cmsspark.sources.decoders import load_decoder
-from cmsspark.sources.record_schema import FormatVersions, Note, RecordSchema
+from cmsspark.sources.record_schema import FormatVersions, Note, RecordSchema, load_schema
 from cmsspark.sources.registry import find_stream
 
 #: Sampled records at most of one file, of all files of a task, and one more for each so many records read.
@@ -33,16 +33,12 @@ _SHOWN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]{0,63}")
 
 @cache
 def versions_of(stream: str, format_name: str) -> FormatVersions:
-    """Return the versions of a stream's format: those of its decoder (``format_versions``), else the one of its schema.
-    """
-    format_ = find_stream(stream).format(format_name)
-    load_versions = getattr(load_decoder(format_), "format_versions", None)
+    """Return the versions of a stream's format: those of its decoder, else the one of its schema."""
+    load_versions = getattr(load_decoder(stream, format_name), "format_versions", None)
     if load_versions is not None:
         versions: FormatVersions = load_versions()
         return versions
-    name = format_.name
-    schema = RecordSchema.of(name, input_table(f"{stream}/{name}").columns)
-    return FormatVersions({name: schema}, lambda data: (name, data) if isinstance(data, dict) else None)
+    return FormatVersions.from_schema(load_schema(f"{stream}/{find_stream(stream).format(format_name).name}"))
 
 
 def needed_of(stream: str, version: str) -> tuple[Column, ...]:

@@ -7,18 +7,18 @@ day must know its id.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 
 from cmsspark.base.access import AccessBatch
-from cmsspark.base.schemas import input_table
 from cmsspark.sources.fields import UNKNOWN
 from cmsspark.sources.formats import strict_json
 from cmsspark.sources.formats.chunk import Chunk
-from cmsspark.sources.formats.json_lines import BLANK_LINE, REJECTED, JsonDecoder, parts_of
+from cmsspark.sources.formats.json_lines import BLANK_LINE, REJECTED, JsonDecoder, split
 from cmsspark.sources.formats.strict_json import Fields
-from cmsspark.sources.record_schema import FormatVersions, RecordSchema
+from cmsspark.sources.record_schema import FormatVersions, load_schema
 from cmsspark.sources.values import Malformed
 from cmsspark.sources.wmarchive_records import (
     NO_NUMBER,
@@ -101,13 +101,15 @@ class ReportDecoder(JsonDecoder):
     """Decodes WMArchive's lines. Batches have a :class:`JobReport` for each well-formed record."""
 
     stream = "wmarchive"
-    record_type = ArchivedRecord
+
+    def line_types(self) -> Sequence[Any]:
+        """Return the type of a line."""
+        return (ArchivedRecord,)
 
     @classmethod
     def format_versions(cls) -> FormatVersions:
         """Return the one version; its reports have more fields, of which the schema has those that are needed."""
-        schema = RecordSchema.of("json", input_table("wmarchive/json").columns, is_open=True)
-        return FormatVersions({"json": schema}, lambda data: ("json", data) if isinstance(data, dict) else None)
+        return FormatVersions.from_schema(load_schema("wmarchive/json", is_open=True))
 
     def take(self, records: list[Any], batch: AccessBatch) -> None:
         """Add reports: pairs of a record and its line."""
@@ -167,7 +169,7 @@ class ReportDecoder(JsonDecoder):
 
     def strict(self, fields: Fields) -> Any:
         """Return the record of a strictly parsed line. Raises Malformed."""
-        values, _ = parts_of({**fields, "metadata": [_without_fields(value) for value in fields.get("metadata", ())]})
+        values, _ = split({**fields, "metadata": [_without_fields(value) for value in fields.get("metadata", ())]})
         data: ReportData | None = None
         for value in values:
             data = parse_data(value)

@@ -35,7 +35,7 @@ def test_an_input_has_columns_of_their_own_names(name: str) -> None:
     table = schemas.input_table(name)
     assert table.about
     assert len(set(table.names)) == len(table.names) > 0
-    assert {column.type for column in table.columns} <= TYPES | {"any"}
+    assert {column.type for column in table.columns} <= TYPES | {"any", "signed", "flag"}
 
 
 def test_every_table_of_a_job_has_a_schema() -> None:

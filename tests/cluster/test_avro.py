@@ -11,7 +11,7 @@ import fastavro
 import polars as pl
 import pytest
 
-from cmsspark.sources.crab import CrabDecoder
+from cmsspark.sources.record_schema import load_schema
 from tests.cluster.artifacts import cache
 from tests.cluster.conftest import World
 from tests.cluster.daemons import zipped
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.cluster
 SCRIPT = Path(__file__).with_name("scripts") / "own_avro.py"
 #: The newest Spark 4 whose spark-avro Maven has.
 SPARK = "4.1.1"
-FIELDS = list(CrabDecoder.avro_fields)
+FIELDS = list(load_schema("crab/avro").keys("lfn", "site", "user", "app", "cpu_ms", "wall_ms"))
 
 
 @pytest.fixture(scope="module")

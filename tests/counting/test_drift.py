@@ -14,12 +14,12 @@ from cmsspark.counting.drift import Seen
 from cmsspark.counting.reconciliation import StreamBins
 
 FIELDS = (
-    Column("lfn", "string", about="needed", required="lfn"),
-    Column("close", "long", about="needed", required="bytes"),
-    Column("far", "long", about="needed", required="bytes"),
-    Column("user", "string", about="needed", required="user"),
-    Column("wrote", "long", about="needed"),
-    Column("info", "string", about="needed: may be absent"),
+    Column("lfn", "string", feeds="lfn", is_required=True),
+    Column("close", "long", feeds="read_bytes", is_required=True),
+    Column("far", "long", feeds="read_bytes", is_required=True),
+    Column("user", "string", feeds="user", is_required=True),
+    Column("wrote", "long", feeds="write_bytes"),
+    Column("info", "string", feeds="info", about="may be absent"),
 )
 
 

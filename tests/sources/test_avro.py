@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cmsspark.base.errors import DataError
-from cmsspark.sources.cmssw import CmsswDecoder
 from cmsspark.sources.crab import CrabDecoder
+from cmsspark.sources.decoders import load_decoder
 from cmsspark.sources.formats import avro, avro_blocks, fast_avro
 from cmsspark.sources.values import Malformed, milliseconds
 from tests.sources.avro_rows import (
@@ -320,7 +320,7 @@ def test_legacy_reports_have_numbers_of_any_kind(kind: str) -> None:
         {"FILE_LFN": "/store/a", "READ_BYTES": number(-1)},
         {"FILE_LFN": None},
     ]
-    found = Counted(container(schema_of(fields), rows), CmsswDecoder(DAY, APPS))
+    found = Counted(container(schema_of(fields), rows), load_decoder("cmssw", "avro")(DAY, APPS, "avro"))
     assert [(lfn, group.site, read) for lfn, group, read in found.accesses] == [
         ("/store/a", "T2_X", 7),
         ("/store/a", "unknown", 0),
@@ -332,6 +332,7 @@ def test_legacy_reports_have_numbers_of_any_kind(kind: str) -> None:
 def test_legacy_numbers_that_are_no_bytes_are_malformed(value: float) -> None:
     fields = {"FILE_LFN": "string", "READ_BYTES": "double"}
     found = Counted(
-        container(schema_of(fields), [{"FILE_LFN": "/store/a", "READ_BYTES": value}]), CmsswDecoder(DAY, APPS)
+        container(schema_of(fields), [{"FILE_LFN": "/store/a", "READ_BYTES": value}]),
+        load_decoder("cmssw", "avro")(DAY, APPS, "avro"),
     )
     assert len(found.malformed) == 1

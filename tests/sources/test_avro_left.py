@@ -9,8 +9,8 @@ import pytest
 
 from cmsspark.base.access import AccessBatch
 from cmsspark.base.errors import DataError
-from cmsspark.sources.cmssw import CmsswDecoder
 from cmsspark.sources.crab import CrabDecoder
+from cmsspark.sources.decoders import load_decoder
 from cmsspark.sources.formats import avro, fast_avro
 from cmsspark.sources.values import milliseconds
 from tests.sources.avro_rows import APPS, CODECS, DAY, Counted, container, crab_schema, job, same, schema_of
@@ -139,5 +139,5 @@ def test_whole_numbers_as_floats_are_read_by_compiled_code(kind: str, monkeypatc
     fields = {"FILE_LFN": "string", "READ_BYTES": kind, "READ_BYTES_AT_CLOSE": ["null", kind]}
     sizes = [0.0, -0.0, 1.0, 2.0**24, 2.0**62, 2.0**63 - 2.0**39]
     rows = [{"FILE_LFN": "/store/a", "READ_BYTES": size, "READ_BYTES_AT_CLOSE": None} for size in sizes]
-    found = Counted(container(schema_of(fields), rows), CmsswDecoder(DAY, APPS))
+    found = Counted(container(schema_of(fields), rows), load_decoder("cmssw", "avro")(DAY, APPS, "avro"))
     assert sorted(read for _, _, read in found.accesses) == [0, 0, 1, 2**24, 2**62, 2**63 - 2**39]

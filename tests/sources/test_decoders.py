@@ -12,8 +12,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from cmsspark.base.access import AccessBatch, Quarantined
-from cmsspark.sources.aaa import AaaDecoder
-from cmsspark.sources.cmssw import CmsswDecoder
+from cmsspark.sources.decoders import load_decoder
 from cmsspark.sources.eos import EosDecoder
 from cmsspark.sources.fields import Apps
 from cmsspark.sources.formats import strict_json
@@ -24,9 +23,9 @@ from tests.sources import json_records
 DAY = date(2019, 6, 15)
 APPS = Apps.load()
 DECODERS = {
-    "aaa enr": ("aaa", lambda: AaaDecoder(DAY, APPS, "enr")),
-    "aaa raw": ("aaa", lambda: AaaDecoder(DAY, APPS, "raw")),
-    "cmssw": ("cmssw", lambda: CmsswDecoder(DAY, APPS)),
+    "aaa enr": ("aaa", lambda: load_decoder("aaa", "enr")(DAY, APPS, "enr")),
+    "aaa raw": ("aaa", lambda: load_decoder("aaa", "raw")(DAY, APPS, "raw")),
+    "cmssw": ("cmssw", lambda: load_decoder("cmssw", "json")(DAY, APPS)),
     "eos": ("eos", lambda: EosDecoder(DAY, APPS)),
 }
 #: A mark of EOS's first G2 form that no such record has without one of the needed fields beside it: the fast way does

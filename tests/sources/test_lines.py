@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cmsspark.base.access import RAW_LIMIT
 from cmsspark.base.errors import DataError
-from cmsspark.sources.aaa import AaaDecoder
+from cmsspark.sources.decoders import load_decoder
 from cmsspark.sources.fields import Apps
 from cmsspark.sources.formats import lines
 
@@ -72,7 +72,7 @@ def test_where_a_file_is_cut_never_shows(mark: bool, text: bytes, size: int, mos
 
 @pytest.mark.parametrize("most", [2, 3, 7, 50, 61, 10_000])
 def test_records_keep_their_line_numbers_whatever_the_chunks(most: int) -> None:
-    decoder = AaaDecoder(date(2019, 6, 15), Apps.load(), "raw")
+    decoder = load_decoder("aaa", "raw")(date(2019, 6, 15), Apps.load(), "raw")
     found = lines.decode_file(decoder, Dripping(SOME, most), "f")  # type: ignore[arg-type]
     batches = [batch.unpack() for batch in found]
     assert sum(batch.read for batch in batches) == 4
@@ -81,7 +81,7 @@ def test_records_keep_their_line_numbers_whatever_the_chunks(most: int) -> None:
 
 
 def decoded(content: bytes, name: str = "part-0") -> list[Any]:
-    decoder = AaaDecoder(date(2019, 6, 15), Apps.load(), "raw")
+    decoder = load_decoder("aaa", "raw")(date(2019, 6, 15), Apps.load(), "raw")
     return [batch.unpack() for batch in lines.decode_file(decoder, io.BytesIO(content), name)]
 
 
@@ -209,7 +209,7 @@ class Endless(io.RawIOBase):
 
 def test_a_line_beyond_the_limit_is_one_malformed_record_in_bounded_memory() -> None:
     size, limit = 1 << 30, 4 << 20
-    decoder = AaaDecoder(date(2019, 6, 15), Apps.load(), "raw")
+    decoder = load_decoder("aaa", "raw")(date(2019, 6, 15), Apps.load(), "raw")
     tracemalloc.start()
     try:
         batches = list(lines.decode_file(decoder, Endless(size), "f", line_limit=limit))  # type: ignore[arg-type]

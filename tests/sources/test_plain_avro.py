@@ -14,8 +14,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cmsspark.base.access import AccessBatch
-from cmsspark.sources.cmssw import CmsswDecoder
 from cmsspark.sources.crab import CrabDecoder
+from cmsspark.sources.decoders import load_decoder
 from cmsspark.sources.fields import Apps
 from cmsspark.sources.formats import avro, fast_avro
 from cmsspark.sources.formats.packed import Columns
@@ -66,7 +66,7 @@ NEEDED: dict[str, dict[str, Any]] = {
 
 
 def decoder_of(stream: str) -> Any:
-    return CrabDecoder(DAY, APPS) if stream == "crab" else CmsswDecoder(DAY, APPS)
+    return CrabDecoder(DAY, APPS) if stream == "crab" else load_decoder("cmssw", "avro")(DAY, APPS, "avro")
 
 
 def usual(field: str) -> str:

@@ -53,10 +53,12 @@ def test_the_places_of_a_stream_hold_its_formats_in_order_of_preference() -> Non
 def test_every_format_has_a_decoder_and_a_schema_that_names_the_file() -> None:
     for stream in STREAMS_BY_NAME.values():
         for format_ in stream.formats:
-            assert load_decoder(format_).stream == stream.name
+            assert load_decoder(stream.name, format_.name).stream == stream.name
             versions = versions_of(stream.name, format_.name).by_name
             wanted = "site" if stream.counts_jobs else "lfn"
-            assert wanted in {column.required for schema in versions.values() for column in schema.needed}
+            assert wanted in {
+                column.feeds for schema in versions.values() for column in schema.needed if column.is_required
+            }
             for version, schema in versions.items():
                 assert schema.needed == needed_of(stream.name, version) != ()
 

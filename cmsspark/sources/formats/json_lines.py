@@ -10,34 +10,22 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from datetime import date
-from functools import cache
 from itertools import pairwise
-from typing import Any, Final, get_type_hints
+from typing import Any, ClassVar
 
 import msgspec
 
 from cmsspark.base import dates
 from cmsspark.base.access import AccessBatch, Group
-from cmsspark.sources.fields import Apps, MemoDict, as_is, user_name
+from cmsspark.sources.fields import Apps, MemoDict, user_name
 from cmsspark.sources.formats import strict_json
 from cmsspark.sources.formats.chunk import Chunk, Content
-from cmsspark.sources.formats.fast_json import COMPILED, FastLineReader
+from cmsspark.sources.formats.fast_json import FastLineReader
 from cmsspark.sources.formats.fast_keys import FastKeyReader
-from cmsspark.sources.formats.line_template import RequiredFields, RequiredFieldsOf
-from cmsspark.sources.formats.strict_json import Fields, last
-from cmsspark.sources.values import (
-    Long,
-    Malformed,
-    PlainText,
-    kind_of,
-    long,
-    long_text,
-    normalised_lfns,
-    text,
-    whole,
-)
+from cmsspark.sources.formats.strict_json import Fields
+from cmsspark.sources.values import Long, Malformed, kind_of, normalised_lfns, whole
 
 BLANK_LINE = re.compile(rb"[ \t]*")
 
@@ -51,6 +39,14 @@ class Metadata(msgspec.Struct, gc=False):
     """The part of a record that the transport adds; ``timestamp`` in seconds, ms or µs, by its size."""
 
     timestamp: Long | None = None
+
+
+class CheckedRecord(msgspec.Struct, gc=False):
+    """A record that was checked strictly."""
+
+    data: Any
+    metadata: Metadata | None = None
+    format_version: str = ""
 
 
 class Coder:
@@ -70,30 +66,10 @@ class Coder:
         return number
 
 
-#: The strict check of values of a type in a record.
-_CHECKS: Final = (
-    (str | None, text), (str | msgspec.UnsetType | None, text), (Long | None, long), (PlainText | None, long_text),
-)  # fmt: skip
-
-
-@cache
-def struct_fields(struct: type[msgspec.Struct]) -> tuple[tuple[str, str, Any], ...]:
-    """Return the name, the key in JSON and the strict check of each field of a record that has one."""
-    fields = msgspec.structs.fields(struct)
-    return tuple(
-        (field.name, field.encode_name, check) for field in fields for kind, check in _CHECKS if field.type == kind
-    )
-
-
-@cache
-def _data_type(record_type: Any) -> Any:
-    """Return the type of ``data`` in a record."""
-    return get_type_hints(record_type)["data"]
-
-
-def check_fields(struct: type[msgspec.Struct], fields: Fields, where: str = "data.") -> dict[str, Any]:
-    """Return the fields of a strictly parsed object by their names in ``struct``. Raises Malformed."""
-    return {name: last(fields, key, check, where) for name, key, check in struct_fields(struct)}
+def line_type(name: str, data: Any, **attributes: Any) -> Any:
+    """Return the type of a line with such ``data``; ``attributes``: of the class."""
+    fields: list[Any] = [("data", data), ("metadata", Metadata | None, None)]
+    return msgspec.defstruct(name, fields, gc=False, namespace=attributes)
 
 
 class JsonDecoder(ABC):
@@ -102,8 +78,7 @@ class JsonDecoder(ABC):
     ``groups`` of the batches index ``coder.groups``.
     """
 
-    stream: str
-    record_type: Any
+    stream: ClassVar[str] = ""
 
     def __init__(self, day: date, apps: Apps, format_name: str = "json") -> None:
         self.format_name = format_name
@@ -112,22 +87,9 @@ class JsonDecoder(ABC):
         self.apps = apps
         self.coder = Coder()
         self.user_names = MemoDict(user_name, Apps.CACHE_SIZE)
-        self._decoder = msgspec.json.Decoder(self.record_type)
+        #: The decoder that last succeeded comes first.
+        self._decoders = [msgspec.json.Decoder(kind) for kind in self.line_types()]
         self._fast_lines: FastLineReader | FastKeyReader | None = None
-
-    def use_fast_lines(
-        self, required: RequiredFields, required_of: RequiredFieldsOf, code: Callable[[tuple[Any, ...]], int]
-    ) -> None:
-        """Read lines that fit a template by compiled code, where it is available.
-
-        The first two shared texts of ``required`` are a user's and an application's.
-
-        ``code`` returns the group of (user, application, other shared texts).
-        """
-        meanings = (self.user_names.__getitem__, self.apps.of.__getitem__, *[as_is] * (len(required.shared) - 2))
-        if not COMPILED:
-            return
-        self._fast_lines = FastLineReader(self.day_number, required, required_of, meanings, code)
 
     @property
     def groups(self) -> list[Group]:
@@ -138,23 +100,35 @@ class JsonDecoder(ABC):
     def take(self, records: list[Any], batch: AccessBatch) -> None:
         """Bin each record and append accesses to ``batch``."""
 
-    def strict(self, fields: Fields) -> Any:
-        """Return the record of a strictly parsed line: ``data`` by the types of the record's. Raises Malformed."""
-        values, metadata = parts_of(fields)
-        data_type = _data_type(self.record_type)
-        checked: dict[str, Any] = {}
-        for data in objects(values):
-            checked = check_fields(data_type, data)
-        return self.record_type(data_type(**checked), metadata)
+    @abstractmethod
+    def line_types(self) -> Sequence[Any]:
+        """Return the types of a line, in the order in which they are tried."""
 
-    def decode_lines(self, lines: Content) -> list[Any]:
-        """Return the records of whole lines, typed. Raises msgspec's errors."""
-        records: list[Any] = self._decoder.decode_lines(lines)
+    @abstractmethod
+    def strict(self, fields: Fields) -> Any:
+        """Return the record of a strictly parsed line. Raises Malformed."""
+
+    def checked(self, records: list[Any]) -> list[Any]:
+        """Return records of one type, converted where the type alone does not do it. Raises msgspec's errors."""
         return records
 
+    def decode_lines(self, lines: Content) -> list[Any]:
+        """Return the records of whole lines, of the type that last succeeded. Raises msgspec's errors."""
+        return self.checked(self._decoders[0].decode_lines(lines))
+
     def decode_line(self, line: bytes) -> Any:
-        """Return the record of one line, typed. Raises msgspec's errors."""
-        return self._decoder.decode(line)
+        """Return the record of one line of any type. Raises msgspec's errors."""
+        refused: Exception = msgspec.ValidationError("there is no type of line")
+        for position, decoder in enumerate(self._decoders):
+            try:
+                (record,) = self.checked([decoder.decode(line)])
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                refused = error
+                continue
+            if position:
+                self._decoders.insert(0, self._decoders.pop(position))
+            return record
+        raise refused
 
     def decode(self, content: Content, file: str, first_line: int = 1) -> AccessBatch:
         """Return the accesses of ``content``, whole lines of ``file`` that end in ``\\n``."""
@@ -266,7 +240,7 @@ def add_bytes(sizes: list[Any], batch: AccessBatch) -> None:
     batch.read_bytes += sizes
 
 
-def parts_of(fields: Fields) -> tuple[Any, Metadata | None]:
+def split(fields: Fields) -> tuple[Any, Metadata | None]:
     """``data`` and ``metadata`` of a strictly parsed record (rule 5). Raises Malformed.
 
     ``data`` is required; each value under ``metadata`` must be an object with a well-typed timestamp, or null.
@@ -282,6 +256,13 @@ def parts_of(fields: Fields) -> tuple[Any, Metadata | None]:
         else:
             raise Malformed(f"metadata: expected an object, found {kind_of(value)}")
     return fields["data"], metadata
+
+
+def split_flat(fields: Fields, key: str) -> tuple[Any, Metadata | None]:
+    """As :func:`split`, where the record itself may be the ``data``: it has then ``key`` and no ``data``."""
+    if "data" not in fields and key not in fields:
+        raise Malformed(f"neither data nor {key} is there")
+    return split(fields if "data" in fields else {**fields, "data": [fields]})
 
 
 def objects(values: list[Any], field: str = "data") -> Iterator[Fields]:

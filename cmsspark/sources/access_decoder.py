@@ -1,0 +1,153 @@
+"""Decodes records of accesses by their description in ``schemas/inputs`` (see :mod:`cmsspark.sources.record_schema`).
+
+A stream whose records say what most do needs no decoder of its own. Columns feed these attributes: ``lfn``, ``user``,
+``app``, ``site`` (of the data), ``reader`` (the site that reads), ``read_bytes`` and ``write_bytes``; of several sizes
+the last one that is not 0 counts. A record that only wrote is no access.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date
+from operator import attrgetter
+from typing import Any, ClassVar
+
+from cmsspark.base.access import AccessBatch, Remote
+from cmsspark.sources.fields import UNKNOWN, Apps, MemoDict, as_is
+from cmsspark.sources.formats.fast_avro import AvroFields, FastAvroReader
+from cmsspark.sources.formats.fast_json import COMPILED, FastLineReader
+from cmsspark.sources.formats.json_lines import (
+    CheckedRecord,
+    JsonDecoder,
+    add_bytes,
+    add_lfns,
+    line_type,
+    objects,
+    split,
+)
+from cmsspark.sources.formats.line_template import RequiredFields, RequiredFieldsOf
+from cmsspark.sources.formats.strict_json import Fields
+from cmsspark.sources.record_schema import RecordSchema, load_schema
+from cmsspark.sources.registry import STREAMS_BY_NAME
+from cmsspark.sources.values import avro_long, avro_text
+
+#: The check of a value of Avro, by the type of its column.
+_AVRO_CHECKS = {"string": avro_text, "long": avro_long}
+
+
+def line_fields(schema: RecordSchema, shared: Sequence[str], **options: Any) -> RequiredFields:
+    """Return what the compiled line reader looks for; ``shared``: the attributes that make an access's group."""
+    (name,) = schema.keys("lfn")
+    read = schema.keys("read_bytes")[::-1]
+    return RequiredFields(name, schema.keys(*shared), read, schema.keys("write_bytes"), **options)
+
+
+class AccessDecoder(JsonDecoder):
+    """Decodes JSON lines, or rows of Avro. A subclass has the rules of its stream."""
+
+    #: Attributes that make an access's group.
+    shared: ClassVar[tuple[str, ...]] = ("user", "app", "site", "reader")
+    #: Values of ``lfn`` that stand for no name.
+    no_names: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, day: date, apps: Apps, format_name: str = "json") -> None:
+        self.schema = self.load_schema(format_name)
+        self.data_type = self.schema.struct("Data")
+        super().__init__(day, apps, format_name)
+        self._codes = MemoDict(self._number)
+        fields = self.schema.fed(*self.shared)
+        self._shared = [field.attribute for field in fields]
+        self._texts = [attrgetter(name) for name in self._shared]
+        self._meanings = [self.meaning(name) for name in self._shared]
+        self._read = [attrgetter(field.attribute) for field in self.schema.fed("read_bytes")]
+        self._written = [attrgetter(field.attribute) for field in self.schema.fed("write_bytes")]
+        self._use_compiled()
+
+    def load_schema(self, format_name: str) -> RecordSchema:
+        """Return the description of the records."""
+        return load_schema(f"{self.stream}/{format_name}")
+
+    def line_types(self) -> Sequence[Any]:
+        """Return the type of a line."""
+        return (line_type("Line", self.data_type),)
+
+    def meaning(self, attribute: str) -> Callable[[str | None], Any]:
+        """Return what maps the texts of an attribute to those of a group."""
+        return {"user": self.user_names.__getitem__, "app": self.apps.of.__getitem__}.get(attribute, as_is)
+
+    def _use_compiled(self) -> None:
+        """Have compiled code read what is plain, where it is available."""
+        if STREAMS_BY_NAME[self.stream].format(self.format_name).is_avro:
+            (self.avro_required,) = self.schema.keys("lfn")
+            self.avro_fields = tuple(field.key for field in self.schema.fields)
+            sizes = self.schema.keys("read_bytes")[::-1]
+            needs = AvroFields(self.avro_required, self.schema.keys(*self.shared), sizes)
+            self.fast_avro = FastAvroReader(needs, self._meanings, self._number)
+        elif COMPILED:
+            fields = line_fields(self.schema, self.shared)
+            self._use_templates(fields, lambda data: fields)
+
+    def _use_templates(self, required: RequiredFields, required_of: RequiredFieldsOf) -> None:
+        self._fast_lines = FastLineReader(self.day_number, required, required_of, self._meanings, self._number)
+
+    def take(self, records: list[Any], batch: AccessBatch) -> None:
+        """Bin records as out_of_day, write_only or no_lfn; all others are accesses."""
+        of_the_day = read = self.of_the_day(records, batch)
+        sizes = _sizes(self._read, read)
+        if self._written:
+            rows = zip(of_the_day, sizes, _sizes(self._written, of_the_day), strict=True)
+            read = [data for data, read_bytes, written_bytes in rows if read_bytes or not written_bytes]
+            batch.write_only += len(of_the_day) - len(read)
+        lfns = [data.lfn for data in read]
+        if self.no_names:
+            lfns = [None if lfn in self.no_names else lfn for lfn in lfns]
+        accesses = add_lfns(read, lfns, batch)
+        add_bytes(sizes if len(accesses) == len(of_the_day) else _sizes(self._read, accesses), batch)
+        texts = [map(get, accesses) for get in self._texts]
+        meanings = [
+            column if meaning is as_is else map(meaning, column)
+            for meaning, column in zip(self._meanings, texts, strict=True)
+        ]
+        batch.groups += map(self._codes.__getitem__, zip(*meanings, strict=True))
+
+    def _number(self, key: tuple[Any, ...]) -> int:
+        """Return the number of a group. An access is remote where its reader is at another site, or, of streams that
+        need replicas, by these.
+        """
+        group = dict(zip(self._shared, key, strict=True))
+        site, reader = group.get("site") or UNKNOWN, group.get("reader") or UNKNOWN
+        if site == UNKNOWN:
+            remote = Remote.UNKNOWN
+        elif STREAMS_BY_NAME[self.stream].needs_replicas:
+            remote = Remote.BY_REPLICA
+        else:
+            remote = Remote.NO if reader in (UNKNOWN, site) else Remote.YES
+        return self.coder.number(site, group["app"], group["user"], remote, None if reader == UNKNOWN else reader)
+
+    def strict(self, fields: Fields) -> Any:
+        """Return the record of a strictly parsed line. Raises Malformed."""
+        values, metadata = split(fields)
+        return CheckedRecord(self.check_data(values), metadata)
+
+    def check_data(self, values: list[Any], where: str = "data.") -> Any:
+        """Return the last of the values under ``data``, each of which must be well-typed. Raises Malformed."""
+        checked: dict[str, Any] = {}
+        for fields in objects(values):
+            checked = self.schema.check(fields, where)
+        return self.data_type(**checked)
+
+    def avro_record(self, row: Mapping[str, Any]) -> Any:
+        """Return the record of a row of Avro. Raises Malformed."""
+        fields = self.schema.fields
+        values = {field.attribute: _AVRO_CHECKS[field.column.type](row, field.key) for field in fields}
+        return CheckedRecord(self.data_type(**values))
+
+
+def _sizes(attributes: Sequence[attrgetter[Any]], data: Sequence[Any]) -> list[Any]:
+    """Return for each record the last of these sizes that is not 0; 0 where there is none."""
+    if len(attributes) == 1:
+        return [size or 0 for size in map(attributes[0], data)]
+    sizes: list[Any] = [0] * len(data)
+    for get in attributes:
+        sizes = [size or before for size, before in zip(map(get, data), sizes, strict=True)]
+    return sizes
