@@ -53,10 +53,10 @@ def _interrupt(number: int, frame: object) -> None:
 def _report(error: BaseException, program: str) -> None:
     """Print one line for what could not be imported, as :mod:`cmsspark.base.errors` does where that can be loaded."""
     try:
-        from cmsspark.base import errors
+        from cmsspark.base import reporting
 
-        errors.set_program(program)
-        code = int(errors.report(error))
+        reporting.set_program(program)
+        code = int(reporting.report(error))
     except BaseException:
         _end(program, _NO_MEMORY, 77)
     os._exit(code)

@@ -10,7 +10,7 @@ from typing import Final, NoReturn
 import click
 
 from cmsspark import __version__
-from cmsspark.base import errors
+from cmsspark.base import reporting
 from cmsspark.base.signals import interruptible
 from cmsspark.base.text.spelling import suggestion
 
@@ -155,4 +155,4 @@ def command() -> None:
 
 def main() -> NoReturn:
     """Run the ``cmsspark`` script."""
-    errors.run_and_exit(lambda: errors.run_click(command, "cmsspark"))
+    reporting.run_and_exit(lambda: reporting.run_click(command, "cmsspark"))

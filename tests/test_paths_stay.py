@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cmsspark.base import errors
+from cmsspark.base import errors, reporting
 from cmsspark.main import command
 
 OUT = ["../../outside", "..", "/etc", "a/b", "data_aggregation/../../outside", "%2e%2e", ""]
@@ -27,7 +27,7 @@ def test_a_name_that_leads_elsewhere_is_no_name(tmp_path: Path, call: str, name:
         "to": ["outbox", "discard", "--yes", "--to", name, *settings],
     }[call]
     try:
-        code = errors.run_click(command, "cmsspark", arguments)
+        code = reporting.run_click(command, "cmsspark", arguments)
     except errors.CmssparkError as error:
         code = int(error.exit_code)
     assert code in (2, 66), code
@@ -36,4 +36,4 @@ def test_a_name_that_leads_elsewhere_is_no_name(tmp_path: Path, call: str, name:
 
 @pytest.mark.parametrize("day", ["../../outside", "2026-01-15/..", "20260115/../..", "..", "2026-01-15\n"])
 def test_a_day_that_leads_elsewhere_is_no_day(tmp_path: Path, day: str) -> None:
-    assert errors.run_click(command, "cmsspark", ["publish", "--date", day, "--fout", str(tmp_path)]) == 2
+    assert reporting.run_click(command, "cmsspark", ["publish", "--date", day, "--fout", str(tmp_path)]) == 2

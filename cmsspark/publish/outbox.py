@@ -26,6 +26,7 @@ from cmsspark.publish.documents import DocumentSpec
 from cmsspark.publish.spool import Spool, disk_errors, sync_folder
 from cmsspark.publish.spooling import SpoolResult, spool_day
 from cmsspark.settings.secrets import safe_text
+from cmsspark.store.state_database import set_aside, sqlite_files
 
 
 @dataclass(frozen=True)
@@ -124,12 +125,10 @@ class Outbox:
         self._batch_log = self._rebuilt(self.folder / FILE_NAME, "a new batch log was requested")
 
     def _rebuilt(self, path: Path, reason: str) -> BatchLog:
-        stamp = clock.stamp()
-        for old in _sqlite_files(path):
-            old.rename(old.with_name(f"{old.name}.damaged-{stamp}"))
+        set_aside(path, BatchLog.label)
         # Written aside: what an incomplete log does not list would count as never sent.
         aside = path.with_suffix(".new")
-        for old in _sqlite_files(aside):
+        for old in sqlite_files(aside):
             old.unlink()
         with closing(BatchLog(aside)) as log:
             finish_compaction(self.spool, log)
@@ -138,7 +137,7 @@ class Outbox:
                 confirmed = (self.spool.folder(snapshot_no) / CONFIRMED).exists()
                 state = BatchState.ACKED if confirmed else BatchState.IN_DOUBT
                 log.add(snapshot_no, (_with_state(batch, state) for batch in self.spool.batches(snapshot_no)))
-        for new in reversed(_sqlite_files(aside)):  # the database last: its name is what counts
+        for new in reversed(sqlite_files(aside)):  # the database last: its name is what counts
             new.rename(path.with_name(new.name.replace(aside.name, path.name)))
         if missing:
             self.notes.append(f"{reason}; it was rebuilt from the spool, and what may have been sent is sent again")
@@ -200,12 +199,6 @@ class Outbox:
         with disk_errors(mark):
             mark.write_text(json.dumps({"confirmed_at": clock.iso()}))
             sync_folder(mark.parent)
-
-
-def _sqlite_files(path: Path) -> list[Path]:
-    """Return the files of a SQLite database that exist: the database, its log, its index."""
-    names = (path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm"))
-    return [name for name in names if name.exists()]
 
 
 def _with_state(batch: Batch, state: BatchState) -> Batch:

@@ -52,20 +52,24 @@ def _for_each(command: Callable[[str, Outbox], None]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def for_each(state_dir: Path, day: date | None, table: str | None, to: str | None) -> None:
-        chosen = list(locations(state_dir, day, table, to))
-        if not chosen:
-            existing = sorted({f"{location.table} {location.period}" for location in locations(state_dir)})
-            raise InputMissing(
-                "no outbox matches the options",
-                where=state_dir / "outbox",
-                found=", ".join(existing) or "none at all",
-                next_step="cmsspark outbox list prints all outboxes",
-            )
-        for location in chosen:
+        for location in _choose(state_dir, day, table, to):
             with _open_outbox(location).held() as outbox:
                 command(f"{location.table} {location.period}", outbox)
 
     return _filter_options(for_each)
+
+
+def _choose(state_dir: Path, day: date | None, table: str | None, to: str | None) -> list[OutboxLocation]:
+    """Return the outboxes that the options choose. Raises InputMissing (66) where they choose none."""
+    if chosen := list(locations(state_dir, day, table, to)):
+        return chosen
+    existing = sorted({f"{location.table} {location.period}" for location in locations(state_dir)})
+    raise InputMissing(
+        "no outbox matches the options",
+        where=state_dir / "outbox",
+        found=", ".join(existing) or "none at all",
+        next_step="cmsspark outbox list prints all outboxes",
+    )
 
 
 @click.group("outbox", cls=CommandGroup)
@@ -159,14 +163,7 @@ def move_command(source: str, target: str, table: str | None, day: date | None, 
     old, new = (_one_destination(state_dir, name) for name in (source, target))
     if old == new:
         raise UsageError("--from and --to must name different destinations", found=old)
-    chosen = list(locations(state_dir, day, table, old))
-    if not chosen:
-        raise InputMissing(
-            "no outbox matches the options",
-            where=state_dir / "outbox" / old,
-            next_step="cmsspark outbox list prints all outboxes",
-        )
-    for location in chosen:
+    for location in _choose(state_dir, day, table, old):
         _open_outbox(location).move_to(Outbox(state_dir, new, location.table, location.period))
         click.echo(f"{location.table} {location.period}: moved to {new}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated, Any, Protocol
 
 import msgspec
 
@@ -41,16 +41,8 @@ class RejectedError(SendError):
 class ForbiddenError(NotAllowed):
     """The destination does not let us publish (77): no retry cures that. ``in_doubt`` as in SendError."""
 
-    def __init__(
-        self,
-        problem: str,
-        *,
-        where: object = None,
-        found: object = None,
-        next_step: str | None = None,
-        in_doubt: bool = False,
-    ) -> None:
-        super().__init__(problem, where=where, found=found, next_step=next_step)
+    def __init__(self, problem: str, *, in_doubt: bool = False, **details: Any) -> None:
+        super().__init__(problem, **details)
         self.in_doubt = in_doubt
 
 

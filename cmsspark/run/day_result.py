@@ -25,7 +25,7 @@ from cmsspark.run.request import DayRequest, Inputs, JobRequest
 from cmsspark.run.run_context import RunContext
 from cmsspark.run.scan_summary import ScanResult, ScanSummary
 from cmsspark.sources.folders import DayInput
-from cmsspark.store import results
+from cmsspark.store import results, staged_runs
 
 
 @dataclass
@@ -81,8 +81,8 @@ def store_day(
     request: DayRequest,
     inputs: Inputs,
     outcome: DayOutcome,
-    write: Callable[[results.StagedRun, str], int],
-    staged: results.StagedRun,
+    write: Callable[[staged_runs.StagedRun, str], int],
+    staged: staged_runs.StagedRun,
     run_context: RunContext,
 ) -> results.CurrentTable:
     """Check the bins, write the tables (``write`` returns a table's rows) and make the run current.
@@ -169,7 +169,7 @@ def quarantine_records(
 
 
 def _manifest(
-    request: DayRequest, inputs: Inputs, outcome: DayOutcome, staged: results.StagedRun, seconds: float
+    request: DayRequest, inputs: Inputs, outcome: DayOutcome, staged: staged_runs.StagedRun, seconds: float
 ) -> dict[str, Any]:
     bins = outcome.bins
     read = sum(stream_bins.read for stream_bins in bins.values())

@@ -33,7 +33,7 @@ from cmsspark.sources import folders
 from cmsspark.sources.epochs import REPLICAS_ROLE
 from cmsspark.sources.folders import Dump, Layout
 from cmsspark.sources.registry import DUMPS
-from cmsspark.store import results
+from cmsspark.store import results, staged_runs
 from cmsspark.store.job_index import JOBS, Job
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class DumpDayRun:
     run_context: RunContext
 
     def store(
-        self, files: Files, dumps: list[Dump], engine_name: str, write: Callable[[results.StagedRun], Written]
+        self, files: Files, dumps: list[Dump], engine_name: str, write: Callable[[staged_runs.StagedRun], Written]
     ) -> results.CurrentTable:
         """Write the table into a new run with ``write``, and make the run current."""
         from cmsspark.dumps.rucio_scan import future_accesses
@@ -191,7 +191,7 @@ def _run_by_processes(day_run: DumpDayRun, dumps: list[Dump]) -> results.Current
     files = LocalFiles()
     with local.worker_pool() as workers:
 
-        def write(staged: results.StagedRun) -> Written:
+        def write(staged: staged_runs.StagedRun) -> Written:
             more = day_run.job.more(files, day_run.request) if day_run.job.more else {}
             with spill_folder(day_run.request.settings.cache_dir) as folder:
                 transport = ProcessTransport(folder, workers.map)
@@ -213,7 +213,7 @@ def _run_in_spark(day_run: DumpDayRun, dumps: list[Dump]) -> results.CurrentTabl
     day_run.run_context.lock(files)
     chosen = dumps or day_run.job.choose(files, day_run.layout, day_run.request.day)
 
-    def write(staged: results.StagedRun) -> Written:
+    def write(staged: staged_runs.StagedRun) -> Written:
         more = day_run.job.more(files, day_run.request) if day_run.job.more else {}
         with spark_progress(spark, "reading dumps in Spark"):
             table, manifest = make_table(day_run.job, day_run.request, SparkTransport(spark), files, chosen, more)

@@ -17,7 +17,7 @@ from cmsspark.engines.names import PROCESSES
 from cmsspark.engines.tasks import StreamFiles, TaskContext, pack_tasks
 from cmsspark.engines.worker_pool import TASK_BYTES, WorkerPool, cores
 from cmsspark.sources.registry import JOB_TABLES, SITE_PAIRS
-from cmsspark.store.results import StagedRun
+from cmsspark.store.staged_runs import StagedRun
 
 
 @contextmanager

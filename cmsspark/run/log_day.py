@@ -35,6 +35,7 @@ from cmsspark.run.spark import SparkRunner
 from cmsspark.settings import pseudonyms
 from cmsspark.sources.rses import Rses
 from cmsspark.store import results
+from cmsspark.store.staged_runs import StagedRun
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -132,7 +133,7 @@ class LogDayRun:
     def count(self, runner: Runner) -> results.CurrentTable:
         """Count, check and store."""
 
-        def count_and_store(run_now: results.StagedRun) -> results.CurrentTable:
+        def count_and_store(run_now: StagedRun) -> results.CurrentTable:
             context = self.context()
             counted = runner.run(stream_files(self.inputs), context)
             report = self.opened.report.__dict__ if self.opened and self.opened.report else None
@@ -140,7 +141,7 @@ class LogDayRun:
             # Of the key that was used: the file may have changed since.
             outcome.manifest["pseudonym_key_id"] = context.pseudonyms.key_id
 
-            def write(run: results.StagedRun, table: str) -> int:
+            def write(run: StagedRun, table: str) -> int:
                 rows = counted.write(run, table, self.request.fmt)
                 # Tasks may write tables, so what befell them is known after the last one.
                 if events := counted.cluster_events():
@@ -162,11 +163,11 @@ class LogDayRun:
         )
 
     def _stored(
-        self, run_now: results.StagedRun, outcome: day_result.DayOutcome, write: Callable[[results.StagedRun, str], int]
+        self, run_now: StagedRun, outcome: day_result.DayOutcome, write: Callable[[StagedRun, str], int]
     ) -> results.CurrentTable:
         return day_result.store_day(self.request, self.inputs, outcome, write, run_now, self.run_context)
 
-    def _staged(self, store: Callable[[results.StagedRun], results.CurrentTable]) -> results.CurrentTable:
+    def _staged(self, store: Callable[[StagedRun], results.CurrentTable]) -> results.CurrentTable:
         """Store within a staged run; a failure leaves the store unchanged."""
         try:
             # Before anything is read, so that an unwritable store is an error at once.

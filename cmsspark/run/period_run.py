@@ -12,7 +12,8 @@ from cmsspark.base.text.plurals import pluralize
 from cmsspark.filesystems.storage import Files
 from cmsspark.run.provenance import versions
 from cmsspark.run.run_context import RunContext
-from cmsspark.store.results import CurrentTable, StagedRun
+from cmsspark.store.results import CurrentTable
+from cmsspark.store.staged_runs import StagedRun
 from cmsspark.store.stored_days import StoredDays
 
 if TYPE_CHECKING:

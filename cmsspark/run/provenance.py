@@ -12,7 +12,7 @@ from cmsspark.base.errors import DataError
 from cmsspark.filesystems.storage import Files, is_local
 from cmsspark.sources import folders
 from cmsspark.sources.folders import DayInput, Dump, Layout
-from cmsspark.store.results import STORE_VERSION
+from cmsspark.store.staged_runs import STORE_VERSION
 
 
 def is_all_local(layout: Layout, sources: Iterable[str], fout: str) -> bool:

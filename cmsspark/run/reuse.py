@@ -19,7 +19,7 @@ from cmsspark.filesystems.storage import join
 from cmsspark.run.provenance import dumps_summary, input_summary, versions
 from cmsspark.run.request import DayRequest, Inputs
 from cmsspark.sources.registry import JOB_TABLES, STREAMS_OF_JOBS
-from cmsspark.store import results
+from cmsspark.store import results, staged_runs
 from cmsspark.store.stored_columns import table_rows
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def restore_outcome(source: results.CurrentTable, streams: tuple[str, ...]) -> D
     return DayOutcome(bins, entries, warnings, source=f"the run {manifest.run} of {SOURCE}")
 
 
-def write(source: results.CurrentTable, streams: tuple[str, ...], run: results.StagedRun, table: str) -> int:
+def write(source: results.CurrentTable, streams: tuple[str, ...], run: staged_runs.StagedRun, table: str) -> int:
     """Write the rows of ``streams`` as ``table`` and return their number."""
     import pyarrow.compute as pc
 

@@ -21,7 +21,7 @@ from cmsspark.base.periods import Interval, Period, first_day
 from cmsspark.base.text import progress_line
 from cmsspark.filesystems.storage import Files, absolute
 from cmsspark.run import failure_report
-from cmsspark.store import lease, process_identity, results, run_history
+from cmsspark.store import lease, process_identity, run_history, staged_runs
 from cmsspark.store.lease import Lease
 from cmsspark.store.run_history import Published, Run, State
 
@@ -60,7 +60,7 @@ class RunContext:
             return
         folder = lease.lease_folder(self.fout, self.job, self.interval)
         self.lease = self.stack.enter_context(lease.hold(files, folder, f"{self.job} of {self.interval}"))
-        for path in results.remove_leftovers(files, self.fout, self.job, self.interval):
+        for path in staged_runs.remove_leftovers(files, self.fout, self.job, self.interval):
             self.log(f"removed leftovers of a killed run: {path}")
 
     def check(self) -> None:
@@ -69,13 +69,13 @@ class RunContext:
             self.lease.check()
 
     @contextmanager
-    def staged(self, files: Files) -> Iterator[results.StagedRun]:
+    def staged(self, files: Files) -> Iterator[staged_runs.StagedRun]:
         """Yield a new run in the store, which the block writes and commits; its files are removed where the block
         raises.
 
         The commit checks the lease. Raises OutputError (73) where the store cannot be written.
         """
-        run = results.stage(files, self.fout, self.job, self.interval, self.check)
+        run = staged_runs.stage(files, self.fout, self.job, self.interval, self.check)
         try:
             yield run
         except BaseException:

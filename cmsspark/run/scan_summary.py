@@ -18,7 +18,7 @@ from cmsspark.run.inputs import spellings
 from cmsspark.sources.file_counts import FILE
 from cmsspark.sources.registry import FEEDS, STREAMS_OF_JOBS
 from cmsspark.sources.sample import needed_of
-from cmsspark.store.results import StagedRun
+from cmsspark.store.staged_runs import StagedRun
 
 #: Prefixes of unmatched files that a manifest names of each stream.
 PREFIXES_NAMED: Final = 20

@@ -38,7 +38,7 @@ from cmsspark.engines.tasks import StreamFiles, TaskContext, spark_schema, total
 from cmsspark.sources.dumps import Dump
 from cmsspark.sources.registry import JOB_TABLES, REPLICAS, STREAMS_OF_JOBS
 from cmsspark.sources.rses import Rses
-from cmsspark.store.results import StagedRun, file_count
+from cmsspark.store.staged_runs import StagedRun, file_count
 
 if TYPE_CHECKING:
     import pyarrow as pa

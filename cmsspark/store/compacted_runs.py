@@ -1,7 +1,7 @@
 """Compaction: a stored day or period as a new run with the same rows in few files. The old run stays until pruned.
 
 Days that were stored by earlier versions may have hundreds of small files for each table. The rows of the new run are
-those of the old one, sorted by the keys of the table, in files of at most ``results.FILE_ROWS`` rows.
+those of the old one, sorted by the keys of the table, in files of at most ``staged_runs.FILE_ROWS`` rows.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from cmsspark.base.errors import CmssparkError, DataError, InputMissing
 from cmsspark.base.manifests import Manifest
 from cmsspark.base.periods import Interval
 from cmsspark.filesystems.storage import Files, join
-from cmsspark.store import lease, results
-from cmsspark.store.contents import stored_intervals
+from cmsspark.store import lease, staged_runs
+from cmsspark.store.contents import folder_names, stored_intervals
 from cmsspark.store.part_checks import open_stored, stored_parts
 from cmsspark.store.part_files import list_parts, read_parts
-from cmsspark.store.results import ROWS_OF, CurrentTable, StagedRun, file_count
+from cmsspark.store.results import ROWS_OF, CurrentTable
+from cmsspark.store.staged_runs import StagedRun, file_count
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,7 +52,7 @@ class ManyFiles:
 
 def stored_results(files: Files, fout: str, jobs: tuple[str, ...] = ()) -> Iterator[tuple[str, Interval]]:
     """Yield jobs and their days and periods that have a result, job by job, oldest first; ``jobs``: of these only."""
-    for job in jobs or _folders(files, fout):
+    for job in jobs or folder_names(files, fout):
         for interval in stored_intervals(files, fout, job):
             yield job, interval
 
@@ -82,12 +83,12 @@ def compact(files: Files, fout: str, job: str, interval: Interval) -> ManyFiles 
     run stays current.
     """
     with lease.hold(files, lease.lease_folder(fout, job, interval), f"{job} of {interval}") as held_lease:
-        results.remove_leftovers(files, fout, job, interval)
+        staged_runs.remove_leftovers(files, fout, job, interval)
         many = many_files(files, fout, job, interval)
         if many is None:
             return None
         manifest, folder = current_run(files, fout, job, interval)
-        staged = results.stage(files, fout, job, interval, held_lease.check)
+        staged = staged_runs.stage(files, fout, job, interval, held_lease.check)
         try:
             for table in manifest.tables:
                 rows = _rows(files, join(folder, table), table, manifest)
@@ -154,9 +155,3 @@ def current_run(files: Files, fout: str, job: str, interval: Interval) -> tuple[
             next_step=f"run {job} again for {interval}",
         ) from None
     return manifest, path
-
-
-def _folders(files: Files, path: str) -> list[str]:
-    if files.stat(path) is None:
-        return []
-    return [entry.name for entry in files.list_dir(path) if entry.is_dir and not entry.name.startswith(".")]

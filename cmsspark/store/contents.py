@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from cmsspark.base.errors import CmssparkError
+from cmsspark.base.errors import CmssparkError, InputMissing
 from cmsspark.base.periods import Interval, named
 from cmsspark.filesystems.storage import Files, join
 
@@ -16,14 +16,12 @@ def manifests(files: Files, fout: str) -> Iterator[dict[str, Any]]:
 
     Skips unreadable manifests and folders that hold no results.
     """
-    if files.stat(fout) is None:
-        return
-    for job in _folders(files, fout):
-        for day in _folders(files, job):
-            runs = join(day, "runs")
-            for run in _folders(files, runs) if files.stat(runs) is not None else ():
+    for job in folder_names(files, fout):
+        for day in folder_names(files, join(fout, job)):
+            runs = join(fout, job, day, "runs")
+            for run in folder_names(files, runs):
                 try:
-                    manifest = json.loads(files.read_bytes(join(run, "manifest.json")))
+                    manifest = json.loads(files.read_bytes(join(runs, run, "manifest.json")))
                 except (CmssparkError, ValueError):
                     continue
                 if isinstance(manifest, dict):
@@ -44,5 +42,9 @@ def stored_intervals(files: Files, fout: str, job: str) -> list[Interval]:
     return intervals
 
 
-def _folders(files: Files, path: str) -> list[str]:
-    return [entry.path for entry in files.list_dir(path) if entry.is_dir and not entry.name.startswith(".")]
+def folder_names(files: Files, path: str) -> list[str]:
+    """Return the names of the folders in a folder, without hidden ones; none where it does not exist."""
+    try:
+        return [entry.name for entry in files.list_dir(path) if entry.is_dir and not entry.name.startswith(".")]
+    except InputMissing:
+        return []

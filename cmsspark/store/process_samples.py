@@ -6,16 +6,15 @@ private: command lines stand in it, with their secrets removed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from cmsspark.base import clock
 from cmsspark.base.errors import DataError, OutputError, UsageError
-from cmsspark.store.state_database import StateDatabase, make_private
+from cmsspark.store.state_database import StateDatabase
 
 FILE: Final = "processes.sqlite"
 #: States of a run: while it is watched; its exit code was 0; it was another; its watch ended without a code.
@@ -124,10 +123,6 @@ class ProcessDatabase(StateDatabase):
     damaged = ProcessesDamaged
     other_version = OutputError
 
-    def __init__(self, path: Path) -> None:
-        make_private(path, self.label)
-        super().__init__(path)
-
     def _prepare(self) -> None:
         super()._prepare()
         # A sample each second is not worth waiting for the disk; a crash of the host loses the last ones.
@@ -172,7 +167,7 @@ class ProcessDatabase(StateDatabase):
         """Return runs, the latest first; with ``suite`` only its."""
         return [
             WatchedRun(*row)
-            for row in self._rows(
+            for row in self.rows(
                 f"SELECT {', '.join(WatchedRun.__struct_fields__)} FROM Runs "  # noqa: S608 -- names of ours
                 "WHERE ? IS NULL OR suite = ? ORDER BY start_ms DESC, run DESC LIMIT ?",
                 (suite, suite, limit),
@@ -196,7 +191,7 @@ class ProcessDatabase(StateDatabase):
         """Return all samples of a run, in the order of their times."""
         names = ", ".join(ProcessSample.__struct_fields__)
         query = f"SELECT {names} FROM ProcessMonitor WHERE run = ? ORDER BY time_ms, host, pid"  # noqa: S608 -- names of ours
-        return [ProcessSample(*row) for row in self._rows(query, (run,))]
+        return [ProcessSample(*row) for row in self.rows(query, (run,))]
 
     def latest_samples(self) -> list[ProcessSample]:
         """Return the last sample of each host: of all its processes."""
@@ -205,54 +200,28 @@ class ProcessDatabase(StateDatabase):
             f"SELECT {names} FROM ProcessMonitor p JOIN (SELECT host, max(time_ms) AS last FROM ProcessMonitor "  # noqa: S608 -- names of ours
             "GROUP BY host) l ON p.host = l.host AND p.time_ms = l.last ORDER BY p.host, p.pid"
         )
-        return [ProcessSample(*row) for row in self._rows(query, ())]
+        return [ProcessSample(*row) for row in self.rows(query, ())]
 
     def log(self, run: str) -> list[LogEntry]:
         """Return the log of a run, in the order of its times."""
         names = ", ".join(LogEntry.__struct_fields__)
         query = f"SELECT {names} FROM Log WHERE run = ? ORDER BY time_ms, rowid"  # noqa: S608 -- names of ours
-        return [LogEntry(*row) for row in self._rows(query, (run,))]
+        return [LogEntry(*row) for row in self.rows(query, (run,))]
 
     def rows(self, query: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Return the rows of a query of ours."""
-        return self._rows(query, parameters)
-
-    def _rows(self, query: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
         with self._guard():
             return self._db.execute(query, tuple(parameters)).fetchall()
 
 
-@contextmanager
-def open_processes(state_dir: Path) -> Iterator[ProcessDatabase]:
+def open_processes(state_dir: Path) -> AbstractContextManager[ProcessDatabase]:
     """Yield the database of a state directory, made where there is none; a damaged one is set aside.
 
     Raises OutputError (73) where it cannot be written.
     """
-    path = state_dir / FILE
-    try:
-        database = ProcessDatabase(path)
-    except ProcessesDamaged:
-        aside = f".damaged-{clock.stamp()}"
-        for suffix in ("", "-wal", "-shm"):
-            file = path.with_name(path.name + suffix)
-            if file.exists():
-                file.rename(path.with_name(path.name + aside + suffix))
-        database = ProcessDatabase(path)
-    try:
-        yield database
-    finally:
-        database.close()
+    return ProcessDatabase.opened(state_dir / FILE)
 
 
-@contextmanager
-def read_processes(state_dir: Path) -> Iterator[ProcessDatabase | None]:
+def read_processes(state_dir: Path) -> AbstractContextManager[ProcessDatabase | None]:
     """Yield the database to read only; None where there is none yet. Raises ProcessesDamaged (65)."""
-    try:
-        database = ProcessDatabase.to_read(state_dir / FILE)
-    except FileNotFoundError:
-        yield None
-        return
-    try:
-        yield database
-    finally:
-        database.close()
+    return ProcessDatabase.to_read(state_dir / FILE)

@@ -14,6 +14,7 @@ from cmsspark.base.errors import CmssparkError, InputMissing
 from cmsspark.base.periods import Interval, named
 from cmsspark.filesystems.storage import Files, join
 from cmsspark.store import lease
+from cmsspark.store.contents import folder_names
 from cmsspark.store.run_history import FILE
 
 
@@ -33,8 +34,8 @@ def old_runs(files: Files, fout: str, before_ms: int) -> Iterator[OldRun]:
 
     Skips days whose current run is unknown, or has lost its manifest or a table: an older run may be the only copy.
     """
-    for job in _folders(files, fout):
-        for name in _folders(files, join(fout, job)):
+    for job in folder_names(files, fout):
+        for name in folder_names(files, join(fout, job)):
             try:
                 interval = named(name)
             except ValueError:
@@ -59,12 +60,6 @@ def current_run(files: Files, folder: str) -> str | None:
     except (CmssparkError, ValueError, KeyError, TypeError):
         return None
     return str(run) if is_whole else None
-
-
-def _folders(files: Files, path: str) -> list[str]:
-    if files.stat(path) is None:
-        return []
-    return [entry.name for entry in files.list_dir(path) if entry.is_dir and not entry.name.startswith(".")]
 
 
 def _size(files: Files, path: str) -> int:

@@ -7,9 +7,9 @@ rebuilt from the manifests there. The file is private: it contains the messages 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, fields, replace
 from datetime import date
 from enum import StrEnum
 from pathlib import Path
@@ -20,7 +20,7 @@ from cmsspark.base.errors import DataError, Exit, OutputError, UsageError
 from cmsspark.base.manifests import Manifest
 from cmsspark.filesystems.storage import is_same_place
 from cmsspark.store import process_identity
-from cmsspark.store.state_database import StateDatabase, make_private
+from cmsspark.store.state_database import StateDatabase
 
 FILE: Final = "runs.sqlite"
 #: A run on another host is taken for ended after this time.
@@ -99,10 +99,7 @@ CREATE TABLE IF NOT EXISTS published (
 );
 CREATE TABLE IF NOT EXISTS stores (store TEXT PRIMARY KEY, read_ms INTEGER NOT NULL);
 """
-_COLUMNS: Final = (
-    "run, job, day, state, store, began_ms, stored_run, ended_ms, seconds, rows, is_partial, fingerprint, exit_code, "
-    "error, process, details"
-)
+_COLUMNS: Final = ", ".join(field.name for field in fields(Run))
 
 
 class RunHistoryDamaged(DataError):
@@ -118,20 +115,17 @@ class RunHistory(StateDatabase):
     damaged = RunHistoryDamaged
     other_version = OutputError
 
-    def __init__(self, path: Path) -> None:
-        make_private(path, self.label)
-        super().__init__(path)
+    def _prepare(self) -> None:
+        super()._prepare()
+        self.check()
 
     def put(self, run: Run) -> None:
         """Insert the run, or replace its earlier state."""
-        values = (
-            *(run.run, run.job, run.day.isoformat(), run.state, run.store, run.began_ms, run.stored_run, run.ended_ms),
-            *(run.seconds, run.rows, run.is_partial, run.fingerprint, run.exit_code, run.error),
-            *(json.dumps(dict(run.process)), json.dumps(run.details.document)),
-        )
+        values = run.as_dict()
+        values |= {name: json.dumps(values[name]) for name in ("process", "details")}
         with self._guard():
             marks = ", ".join("?" * len(values))
-            self._db.execute(f"INSERT OR REPLACE INTO runs ({_COLUMNS}) VALUES ({marks})", values)  # noqa: S608 -- only placeholders
+            self._db.execute(f"INSERT OR REPLACE INTO runs ({_COLUMNS}) VALUES ({marks})", tuple(values.values()))  # noqa: S608 -- only placeholders
 
     def sweep(self, now_ms: int | None = None) -> int:
         """Mark runs whose process has ended as INTERRUPTED. Returns their number."""
@@ -234,18 +228,9 @@ class RunHistory(StateDatabase):
         return added
 
 
-@contextmanager
-def read_history(state_dir: Path) -> Iterator[RunHistory | None]:
+def read_history(state_dir: Path) -> AbstractContextManager[RunHistory | None]:
     """Yield the run history to read only; None where there is none yet. Raises RunHistoryDamaged (65)."""
-    try:
-        history = RunHistory.to_read(state_dir / FILE)
-    except FileNotFoundError:
-        yield None
-        return
-    try:
-        yield history
-    finally:
-        history.close()
+    return RunHistory.to_read(state_dir / FILE)
 
 
 def as_of_now(run: Run, now_ms: int) -> Run:
@@ -254,41 +239,12 @@ def as_of_now(run: Run, now_ms: int) -> Run:
     return replace(run, state=State.INTERRUPTED, exit_code=int(Exit.NOT_READY)) if is_over else run
 
 
-@contextmanager
-def open_history(state_dir: Path, notes: list[str] | None = None) -> Iterator[RunHistory]:
+def open_history(state_dir: Path, notes: list[str] | None = None) -> AbstractContextManager[RunHistory]:
     """Yield the run history of a state directory, created where there is none; a damaged one is set aside, with a note.
 
     Raises OutputError (73) where it cannot be written.
     """
-    history = _open(state_dir / FILE, notes if notes is not None else [])
-    try:
-        yield history
-    finally:
-        history.close()
-
-
-def _open(path: Path, notes: list[str]) -> RunHistory:
-    try:
-        history = RunHistory(path)
-        try:
-            history.check()
-        except BaseException:
-            history.close()
-            raise
-        return history
-    except RunHistoryDamaged as error:
-        aside = f".damaged-{clock.stamp()}"
-        for suffix in ("", "-wal", "-shm"):
-            old = path.with_name(path.name + suffix)
-            try:
-                old.rename(old.with_name(old.name + aside))
-            except FileNotFoundError:
-                continue
-            except OSError as failed:
-                raise OutputError("the run history cannot be set aside", where=old, found=failed.strerror) from None
-        copy = f"{path.name}{aside}"
-        notes.append(f"the run history was damaged ({error.found}) and is kept as {copy}; a new one was created")
-        return RunHistory(path)
+    return RunHistory.opened(state_dir / FILE, notes)
 
 
 def _is_over(run: Run, now_ms: int) -> bool:
@@ -301,15 +257,13 @@ def _is_over(run: Run, now_ms: int) -> bool:
 
 
 def _run(row: tuple[Any, ...]) -> Run:
-    run, job, day, state, *fields = row
-    store, began_ms, stored_run, ended_ms, seconds, rows, is_partial, fingerprint, exit_code, error, *documents = fields
+    values = dict(zip(_COLUMNS.split(", "), row, strict=True))
     try:
-        process, details = json.loads(documents[0]), Manifest.from_dict(json.loads(documents[1]))
+        process, details = json.loads(values["process"]), Manifest.from_dict(json.loads(values["details"]))
     except (ValueError, AttributeError) as wrong:
         raise RunHistoryDamaged(
-            f"run {run} of the run history is damaged", found=str(wrong), next_step=RunHistory.repair
+            f"run {values['run']} of the run history is damaged", found=str(wrong), next_step=RunHistory.repair
         ) from None
-    return Run(
-        run, job, date.fromisoformat(day), State(state), store, began_ms, stored_run, ended_ms, seconds, rows,
-        bool(is_partial), fingerprint, exit_code, error, process, details,
-    )  # fmt: skip
+    typed = {"day": date.fromisoformat(values["day"]), "state": State(values["state"])}
+    typed |= {"is_partial": bool(values["is_partial"]), "process": process, "details": details}
+    return Run(**{**values, **typed})

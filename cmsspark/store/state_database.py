@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar, Self
 
+from cmsspark.base import clock
 from cmsspark.base.errors import CmssparkError, DataError, OutputError
 
 
@@ -24,6 +25,23 @@ def make_private(path: Path, label: str) -> None:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     except OSError as error:
         raise OutputError(f"{label} cannot be written", where=path, found=str(error)) from None
+
+
+def sqlite_files(path: Path) -> list[Path]:
+    """Return the files of a SQLite database that exist: the database, its log, its index."""
+    names = (path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm"))
+    return [name for name in names if name.exists()]
+
+
+def set_aside(path: Path, label: str) -> str:
+    """Rename the files of a damaged database; return its new name. Raises OutputError (73)."""
+    ending = f".damaged-{clock.stamp()}"
+    for file in sqlite_files(path):
+        try:
+            file.rename(file.with_name(file.name + ending))
+        except OSError as error:
+            raise OutputError(f"{label} cannot be set aside", where=file, found=error.strerror) from None
+    return path.name + ending
 
 
 class StateDatabase:
@@ -43,6 +61,7 @@ class StateDatabase:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        make_private(path, self.label)
         with self._guard():
             self._db = sqlite3.connect(path, isolation_level=None, timeout=10)
             try:
@@ -52,18 +71,35 @@ class StateDatabase:
                 raise
 
     @classmethod
-    def to_read(cls, path: Path) -> Self:
-        """Return the file, opened so that nothing can be written to it.
+    @contextmanager
+    def opened(cls, path: Path, notes: list[str] | None = None) -> Iterator[Self]:
+        """Yield the database, made where there is none; a damaged one is set aside, with a note.
 
-        Raises FileNotFoundError where there is none.
+        Raises OutputError (73) where it cannot be written.
         """
+        try:
+            database = cls(path)
+        except cls.damaged as error:
+            copy = set_aside(path, cls.label)
+            if notes is not None:
+                notes.append(f"{cls.label} was damaged ({error.found}) and is kept as {copy}; a new one was created")
+            database = cls(path)
+        with closing(database):
+            yield database
+
+    @classmethod
+    @contextmanager
+    def to_read(cls, path: Path) -> Iterator[Self | None]:
+        """Yield the database, to which nothing can be written; None where there is none. Raises ``damaged`` (65)."""
         if not path.is_file():
-            raise FileNotFoundError(path)
+            yield None
+            return
         database = cls.__new__(cls)
         database.path = path
         with database._guard():
             database._db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5)
-        return database
+        with closing(database):
+            yield database
 
     def _prepare(self) -> None:
         self._db.execute("PRAGMA journal_mode=WAL")

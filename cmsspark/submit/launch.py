@@ -31,9 +31,9 @@ def main() -> None:
     # Inherited by the workers that are forked.
     gc.set_threshold(OBJECTS_A_COLLECTION)
     find_stderr()
-    from cmsspark.base import errors, memory, self_metrics
+    from cmsspark.base import memory, reporting, self_metrics
 
-    errors.set_program("run_spark")
+    reporting.set_program("run_spark")
     memory.check_room()
     from cmsspark.store.job_index import find_job
     from cmsspark.submit.job_commands import load_command
@@ -41,7 +41,7 @@ def main() -> None:
     job = find_job(sys.argv[1])
 
     def run() -> NoReturn:
-        errors.run_and_exit(lambda: errors.run_click(load_command(job), f"run_spark {job.name}", sys.argv[2:]))
+        reporting.run_and_exit(lambda: reporting.run_click(load_command(job), f"run_spark {job.name}", sys.argv[2:]))
 
     if self_metrics.measured_run() is None:
         run()

@@ -14,15 +14,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from types import FrameType
 from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
 from cmsspark.apps.monitor import spark_watch
 from cmsspark.base.errors import Exit
 from cmsspark.submit.command import Command, with_env
+from cmsspark.submit.forwarded_signals import descendants, forwarding, with_signal
 from cmsspark.submit.yarn import MARK, Application, active_nodes, fetch_logs, kill, last_error
 
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ def run(
         environ = {name: value for name, value in environ.items() if name != "PYTHONPATH"}
     sys.stdout.flush()
     with (
-        _forwarding() as forward,
+        forwarding() as forward,
         subprocess.Popen(command.argv, env={**environ, **command.env}, stderr=writer) as child,
     ):
         forward.to(child)
@@ -275,60 +274,3 @@ class Watch(threading.Thread):
                 text = text[os.write(self.target, text) :]
             except OSError:
                 return  # stderr is closed; the job continues
-
-
-class _Forward:
-    """Hands SIGTERM and SIGHUP on to a child and all below it; Ctrl-C reaches them by itself."""
-
-    def __init__(self) -> None:
-        self.received: list[int] = []
-        self._child: subprocess.Popen[bytes] | None = None
-
-    def note(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal."""
-        self.received.append(number)
-        self._send(number)
-
-    def to(self, child: subprocess.Popen[bytes]) -> None:
-        """Name the child; it gets what came while it started."""
-        self._child = child
-        for number in self.received:
-            self._send(number)
-
-    def _send(self, number: int) -> None:
-        if self._child is not None and number != signal.SIGINT:
-            for pid in [*descendants(self._child.pid), self._child.pid]:
-                with_signal(pid, number)
-
-
-@contextmanager
-def _forwarding() -> Iterator[_Forward]:
-    """Handle signals from before a child starts to its end: one that came between would end this process alone."""
-    forward = _Forward()
-    # What is ignored stays so: `nohup run_spark` outlives its terminal.
-    numbers = [
-        number
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        if signal.getsignal(number) != signal.SIG_IGN
-    ]
-    before = [signal.signal(number, forward.note) for number in numbers]
-    try:
-        yield forward
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
-
-
-def with_signal(pid: int, number: int) -> None:
-    """Send a signal to a process that may be gone already."""
-    with suppress(ProcessLookupError):
-        os.kill(pid, number)
-
-
-def descendants(pid: int) -> list[int]:
-    """Return the processes below ``pid``: the driver's Python and its workers."""
-    import psutil  # only runs that are ended need it
-
-    with suppress(psutil.NoSuchProcess):
-        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
-    return []

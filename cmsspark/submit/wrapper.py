@@ -13,19 +13,18 @@ from typing import Any, NoReturn
 import click
 
 from cmsspark import __version__
-from cmsspark.base import errors
-from cmsspark.base.compiled import OFF, STALE, unavailable_reason
-from cmsspark.base.errors import SettingsError, UsageError
+from cmsspark.base import reporting
+from cmsspark.base.compiled import unavailable_reason
+from cmsspark.base.errors import UsageError
 from cmsspark.base.resources import resource
 from cmsspark.cli.options import require_store
-from cmsspark.settings import kerberos, pseudonyms
+from cmsspark.settings import pseudonyms
 from cmsspark.settings.settings import Settings, load_settings
 from cmsspark.store.job_index import Job, find_job
 from cmsspark.submit import (
     cmsspark_lines,
     cost_lines,
     latest_date,
-    memory_rationale,
     script_lines,
     several_days,
     watching,
@@ -33,12 +32,13 @@ from cmsspark.submit import (
 )
 from cmsspark.submit.arguments import Request, Signature, split
 from cmsspark.submit.command import Command, InstallPaths, build
+from cmsspark.submit.explanation import counted_by_spark, explanation, uncompiled
 from cmsspark.submit.host import Host, check_java, declares_avro, find_java, find_spark, this_host
 from cmsspark.submit.job_commands import load_command
 from cmsspark.submit.job_help import help_text, job_help, job_list
 from cmsspark.submit.package import ship
+from cmsspark.submit.preflight import check_kerberos, check_kubernetes, check_root, check_yarn
 from cmsspark.submit.run_command import run
-from cmsspark.submit.spark_options import cluster_defaults
 
 USAGE = "Usage: run_spark JOB [wrapper options] [job options]"
 
@@ -49,8 +49,8 @@ def main() -> NoReturn:
         from cmsspark.submit.completion import complete_if_asked
 
         complete_if_asked()
-    errors.set_program("run_spark")
-    errors.run_and_exit(lambda: run_spark(sys.argv[1:], os.environ))
+    reporting.set_program("run_spark")
+    reporting.run_and_exit(lambda: run_spark(sys.argv[1:], os.environ))
 
 
 def run_spark(argv: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -240,114 +240,6 @@ def private_key(settings: Settings) -> str:
     path = settings.state_dir / pseudonyms.KEY_FILE
     pseudonyms.load_or_make(path)
     return str(path)
-
-
-def check_root(options: Mapping[str, Any], settings: Settings, job: Job | None) -> None:
-    """Raise UsageError (2) where a job without Java would read the production folders, which are on HDFS."""
-    if job is None or "root" not in options or options["root"] or options["source"]:
-        return
-    if settings.root or settings.sources:
-        return
-    raise UsageError(
-        "name the root of the inputs",
-        where=f"run_spark {job.name}",
-        found="no --root: then the inputs are the production folders on HDFS, which needs Java, and there is none",
-        next_step="give --root DIR with the inputs on this host, or install Java (cmsspark doctor)",
-    )
-
-
-def check_yarn(command: Command, host: Host) -> None:
-    """Raise SettingsError (78) where nothing names the YARN cluster."""
-    if command.options.get("spark.master") != "yarn":
-        return
-    environ = host.environ
-    folder = environ.get("SPARK_CONF_DIR") or str(host.spark.home / "conf")
-    if environ.get("HADOOP_CONF_DIR") or environ.get("YARN_CONF_DIR") or Path(folder, "spark-env.sh").is_file():
-        return
-    raise SettingsError(
-        "nothing names the YARN cluster",
-        found="neither HADOOP_CONF_DIR nor YARN_CONF_DIR",
-        next_step="set HADOOP_CONF_DIR to the folder with the cluster's core-site.xml and yarn-site.xml",
-    )
-
-
-def check_kerberos(command: Command, host: Host) -> None:
-    """Raise NotAllowed (77) at once where YARN wants Kerberos and there is neither a ticket nor a keytab."""
-    if command.options.get("spark.master") == "yarn":
-        defaults = cluster_defaults(host.spark.home, host.environ)
-        names = ("spark.kerberos.principal", "spark.kerberos.keytab")
-        principal, keytab = (command.options.get(name) or defaults.get(name) for name in names)
-        kerberos.check(host.environ, principal, keytab)
-
-
-def check_kubernetes(command: Command, host: Host) -> None:
-    """Raise SettingsError (78) where nothing names the image of the driver or the executors."""
-    if not (command.options.get("spark.master") or "").startswith("k8s:"):
-        return
-    defaults = cluster_defaults(host.spark.home, host.environ)
-    needed = ["executor"] if command.mode == "client" else ["driver", "executor"]
-    for role in needed:
-        names = ["spark.kubernetes.container.image", f"spark.kubernetes.{role}.container.image"]
-        if not any(command.options.get(name) or defaults.get(name) for name in names):
-            raise SettingsError(
-                f"no image for the {role} on Kubernetes",
-                where=f"profile {command.profile}",
-                found=f"no {names[0]}",
-                next_step=f"add --conf {names[0]}=REGISTRY/IMAGE:TAG, or the option to `spark` in the settings",
-            )
-
-
-def uncompiled(job: Job | None, package: Path, lack: str) -> list[str]:
-    """Return lines about compiled code (``lack``: there is none), for a job that reads logs or dumps."""
-    if not lack or job is None or not (job.streams or job.runs_in_processes):
-        return []
-    inputs = "Logs" if job.streams else "Dumps"
-    lines = [f"{inputs} are read without compiled code, which takes up to three times as long:"]
-    if lack == OFF:
-        return [*lines, "CMSSPARK_COMPILED=0 is set in the environment.", ""]
-    lines.append(
-        "it was made of other sources than these." if lack == STALE else "there is none that this Python loads."
-    )
-    # Without --no-cache-dir pip may take a wheel that it made when there was no compiler.
-    is_checkout = (package / "base" / "hashed.pyx").exists()
-    again = f"-e {package.parent}" if is_checkout else "--force-reinstall --no-cache-dir ."
-    lines.append("next: have a C compiler with Python's headers (gcc, python3-dev), then the package again:")
-    return [*lines, f"  pip install --no-deps {again}", ""]
-
-
-def counted_by_spark(job: Job | None, reason: str) -> list[str]:
-    """Return lines that say why Spark counts a day of logs; none for other jobs and where processes count."""
-    return [f"Counted by Spark: {reason}.", ""] if job is not None and job.streams and reason else []
-
-
-def explanation(command: Command, spark: Command, settings: Settings, first: Sequence[str], job_name: str) -> str:
-    """Return each option, its value, where it comes from, what it was laid over and why it is so; ``first``: lines
-    before.
-    """
-    if spark.mode == "python":
-        return "This job needs no Spark here: it runs in plain Python. --yarn runs it through Spark."
-    lines = list(first)
-    if command is not spark:
-        lines += [
-            "Counted by processes of this host, without a JVM: nothing requests Spark here. --engine spark, a path",
-            "that is not on this host's disks, a DBS dump too large for an index, or any Spark option does; it would",
-            "get these:",
-            "",
-        ]
-    command = spark
-    lines += [
-        f"profile {command.profile}, {command.mode} mode, settings: {settings.origin or 'none, built-in values'}",
-        "",
-    ]
-    for name, chosen in sorted(command.options.chosen.items()):
-        lines.append(f"{name} = {chosen.value}")
-        over = "".join(f"; over {value} from {origin}" for value, origin in chosen.overridden)
-        lines.append(f"    from {chosen.origin}{over}")
-        if chosen.reason:
-            lines.append(f"    why  {chosen.reason}")
-    lines += ["", *memory_rationale.lines(command.options, settings.state_dir, job_name)]
-    lines += [f"note: {note}" for note in command.notes]
-    return "\n".join(lines)
 
 
 def _echo(text: str) -> int:

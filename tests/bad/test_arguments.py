@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cmsspark.base import dates, errors
+from cmsspark.base import dates, errors, reporting
 from cmsspark.base.errors import UsageError
 from cmsspark.store.job_index import JOBS, find_job
 from cmsspark.submit.job_commands import load_command
@@ -80,6 +80,6 @@ def test_what_shells_read_in_a_folders_name_is_a_name(tmp_path: Path, value: str
     own.write_text(f"state_dir: {tmp_path}/state\ncache_dir: {tmp_path}/cache\n")
     arguments = ["--date", "20190615", "--root", str(root), "--fout", str(tmp_path / "out"), "--settings", str(own)]
     with pytest.raises(errors.InputMissing) as error:
-        errors.run_click(load_command(find_job("dbs_aaa")), "dbs_aaa", arguments)
+        reporting.run_click(load_command(find_job("dbs_aaa")), "dbs_aaa", arguments)
     assert str(root) in str(error.value)
     assert {path.name for path in tmp_path.iterdir()} <= {"cmsspark.yaml", "out", "state"}

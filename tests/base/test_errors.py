@@ -9,7 +9,7 @@ import pickle
 import click
 import pytest
 
-from cmsspark.base import errors
+from cmsspark.base import errors, reporting
 from cmsspark.base.errors import CmssparkError, Exit
 
 KINDS = {
@@ -45,7 +45,7 @@ def test_an_error_crosses_processes_whole(kind: type[CmssparkError]) -> None:
 
 
 def test_our_errors_are_reported_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
-    assert errors.report(errors.InputMissing("a day is wanted", where="/x")) == 66
+    assert reporting.report(errors.InputMissing("a day is wanted", where="/x")) == 66
     told = capsys.readouterr()
     usual = "check the name; if the input has not arrived yet, run it again when it has"
     assert told.err == f"cmsspark: a day is wanted\n  where: /x\n  next: {usual}\n"
@@ -56,20 +56,20 @@ def test_our_errors_are_reported_without_a_traceback(capsys: pytest.CaptureFixtu
 def test_an_error_without_a_next_step_is_printed_with_the_usual_one(
     kind: type[CmssparkError], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    errors.report(kind("wanted", next_step="do this"))
+    reporting.report(kind("wanted", next_step="do this"))
     assert capsys.readouterr().err == "cmsspark: wanted\n  next: do this\n"
-    errors.report(kind("wanted"))
+    reporting.report(kind("wanted"))
     steps = [line for line in capsys.readouterr().err.splitlines() if line.startswith("  next: ")]
     assert len(steps) == (kind is not errors.DocumentsQuarantined)
 
 
 def test_a_bug_is_reported_in_one_line_and_an_interrupt_is_not_ready(capsys: pytest.CaptureFixture[str]) -> None:
-    assert errors.report(ZeroDivisionError("a\nb" + "x" * 1000)) == 70
+    assert reporting.report(ZeroDivisionError("a\nb" + "x" * 1000)) == 70
     told = capsys.readouterr().err
     assert "a bug in cmsspark: ZeroDivisionError: a bxx" in told
     assert "--debug" in told
     assert len(told) < 600
-    assert errors.report(KeyboardInterrupt()) == 75
+    assert reporting.report(KeyboardInterrupt()) == 75
 
 
 def test_a_traceback_is_shown_when_debugging(
@@ -77,7 +77,7 @@ def test_a_traceback_is_shown_when_debugging(
 ) -> None:
     for value, shown in (("1", True), ("0", False), ("", False)):
         monkeypatch.setenv("CMSSPARK_DEBUG", value)
-        errors.report(errors.DataError("x"))
+        reporting.report(errors.DataError("x"))
         assert ("DataError" in capsys.readouterr().err) is shown
 
 
@@ -105,7 +105,7 @@ def command(how: str) -> int | None:
 )  # fmt: skip
 def test_a_commands_end_is_the_process_exit_code(arguments: list[str], code: int) -> None:
     with pytest.raises(SystemExit) as ended:
-        errors.run_and_exit(lambda: errors.run_click(command, "try", arguments))
+        reporting.run_and_exit(lambda: reporting.run_click(command, "try", arguments))
     assert ended.value.code == code
 
 
@@ -117,7 +117,7 @@ def test_a_commands_end_is_the_process_exit_code(arguments: list[str], code: int
 def test_a_full_disk_or_a_missing_permission_is_no_bug_of_ours(
     number: int, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert errors.report(OSError(number, os.strerror(number), "/full/x")) == code
+    assert reporting.report(OSError(number, os.strerror(number), "/full/x")) == code
     said = capsys.readouterr().err
     assert os.strerror(number) in said
     assert ("a bug in cmsspark" in said) == (code == 70)
@@ -126,8 +126,8 @@ def test_a_full_disk_or_a_missing_permission_is_no_bug_of_ours(
 def test_errors_begin_with_the_program_that_people_started(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(errors, "_program", "cmsspark")
-    errors.set_program("run_spark")
+    monkeypatch.setattr(reporting, "_program", "cmsspark")
+    reporting.set_program("run_spark")
     for error in (errors.UsageError("no day"), KeyboardInterrupt(), ZeroDivisionError("x")):
-        errors.report(error)
+        reporting.report(error)
         assert capsys.readouterr().err.startswith("run_spark: ")

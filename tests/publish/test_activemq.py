@@ -279,7 +279,7 @@ def _wait_for_acks(state: Path, documents: int) -> None:
 
 def test_published_documents_are_those_of_the_store_through_the_command(activemq: ActiveMQ, tmp_path: Path) -> None:
     from cmsspark.apps.results.cern_monit import command
-    from cmsspark.base.errors import run_click
+    from cmsspark.base.reporting import run_click
 
     settings = tmp_path / "cmsspark.yaml"
     settings.write_text(f"state_dir: {tmp_path}/state\nstore: {store_day(tmp_path / 'store', rows(700))}\n")

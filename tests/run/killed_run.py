@@ -16,7 +16,7 @@ from typing import Any
 from cmsspark.filesystems.storage import Files, LocalFiles, join
 from cmsspark.run.run_context import running
 from cmsspark.settings.settings import load_settings
-from cmsspark.store import results
+from cmsspark.store import results, staged_runs
 
 DAY = date(2026, 1, 15)
 JOB = "data_aggregation"
@@ -66,7 +66,7 @@ def work(folder: Path, files: Files, text: str) -> results.CurrentTable:
     fout = str(folder / "store")
     with running(settings(folder), fout, JOB, DAY, lambda text: None) as run_context:
         run_context.lock(files)
-        staged = results.stage(files, fout, JOB, DAY, run_context.check)
+        staged = staged_runs.stage(files, fout, JOB, DAY, run_context.check)
         files.write_bytes(join(staged.table_path(JOB), "part-0.txt"), text.encode())
         staged.tables[JOB] = {"rows": 1}
         done = staged.commit({"versions": {"cmsspark": "1"}, "seconds": 0.1})

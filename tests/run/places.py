@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from cmsspark.base import errors
+from cmsspark.base import reporting
 from cmsspark.base.errors import CmssparkError
 from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.run.request import DayRequest
@@ -48,7 +48,7 @@ class Place:
         """The job by its command; returns its exit code. Raises errors of ours."""
         arguments = ["--date", day, "--root", f"{self.folder}/root", "--fout", fout or self.fout]
         arguments += ["--settings", str(self.settings), *options]
-        ended = errors.run_click(load_command(find_job(job)), job, arguments)
+        ended = reporting.run_click(load_command(find_job(job)), job, arguments)
         return ended if isinstance(ended, int) else 0
 
     def fails(self, kind: type[CmssparkError], job: str, *options: str, **more: str) -> CmssparkError:

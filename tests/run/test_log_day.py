@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from cmsspark import main
-from cmsspark.base import errors
+from cmsspark.base import errors, reporting
 from cmsspark.run.log_day import run
 from cmsspark.run.scan_summary import ScanSummary
 from cmsspark.store.job_index import find_job
@@ -386,7 +386,7 @@ def test_a_tolerance_that_is_none_ends_in_2(place: Place, value: str) -> None:
 def test_a_job_without_a_store_ends_in_2(place: Place) -> None:
     arguments = ["--date", "20190615", "--settings", str(place.settings)]
     with pytest.raises(errors.UsageError, match="name the result folder"):
-        errors.run_click(load_command(find_job("dbs_aaa")), "dbs_aaa", arguments)
+        reporting.run_click(load_command(find_job("dbs_aaa")), "dbs_aaa", arguments)
 
 
 def test_malformed_records_that_are_not_kept_are_reported() -> None:

@@ -11,7 +11,7 @@ import pytest
 from cmsspark.base.errors import NotReady
 from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.run.run_context import running
-from cmsspark.store import lease, results
+from cmsspark.store import lease, results, staged_runs
 from cmsspark.store.lease import Lease
 from tests.run.killed_run import DAY, JOB, settings, work
 from tests.run.places import Place
@@ -102,7 +102,7 @@ def test_a_run_that_was_overtaken_changes_nothing(tmp_path: Path) -> None:
     fout = str(tmp_path / "store")
     with running(settings(tmp_path), fout, JOB, DAY, lambda text: None) as run_context:
         run_context.lock(LocalFiles())
-        staged = results.stage(LocalFiles(), fout, JOB, DAY, run_context.check)
+        staged = staged_runs.stage(LocalFiles(), fout, JOB, DAY, run_context.check)
         folder = Path(lease.lease_folder(fout, JOB, DAY))
         (folder / "00000099.json").write_bytes(b"another's")
         with pytest.raises(NotReady, match="took over"):

@@ -22,7 +22,7 @@ from cmsspark.base.schemas import stored_table
 from cmsspark.filesystems.hadoop import HadoopFiles
 from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.main import command as cmsspark
-from cmsspark.store import results
+from cmsspark.store import results, staged_runs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,9 +34,9 @@ FILES = LocalFiles()
 
 def write(
     folder: Path, run_id: str, tables: tuple[str, ...] = ("data_aggregation", "partials"), day: date = DAY
-) -> results.StagedRun:
+) -> staged_runs.StagedRun:
     """A run with tables of one file each, as far as the layout goes; needs no JVM."""
-    run = results.StagedRun(FILES, f"{folder}/{JOB}/{day}", run_id, JOB, day)
+    run = staged_runs.StagedRun(FILES, f"{folder}/{JOB}/{day}", run_id, JOB, day)
     for table in tables:
         FILES.write_bytes(f"{run.table_path(table)}/part-0.parquet", run_id.encode())
         run.tables[table] = {"rows": 1, "format": "parquet", "files": 1, "bytes": 5}
@@ -47,7 +47,7 @@ def write_run(
     folder: Path, day: date, rows: DataFrame, manifest: dict[str, Any] | None = None, fmt: str = "parquet"
 ) -> results.CurrentTable:
     """A run of the table ``partials``, written by Spark."""
-    run = results.stage(FILES, str(folder), JOB, day)
+    run = staged_runs.stage(FILES, str(folder), JOB, day)
     try:
         run.write(rows, "partials", fmt)
         return run.commit(manifest or {})
@@ -141,7 +141,7 @@ def test_a_damaged_store_is_reported_as_such(tmp_path: Path, harm: Any) -> None:
 def test_a_store_that_cannot_be_written_is_reported_before_anything_is(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(OutputError):
-        results.stage(FILES, str(tmp_path / "file" / "store"), JOB, DAY)
+        staged_runs.stage(FILES, str(tmp_path / "file" / "store"), JOB, DAY)
 
 
 @pytest.mark.parametrize("name", ["plain", "sp ace", "per%20cent", "ünï"])
@@ -151,7 +151,7 @@ def test_a_store_may_be_named_by_path_or_uri(tmp_path: Path, name: str) -> None:
     for fout in (str(folder), f"{folder}/", folder.as_uri()):
         found = results.current(FILES, fout, JOB, "partials", DAY)
         assert FILES.read_bytes(f"{found.path}/part-0.parquet") == b"run-1"
-        staged = results.stage(FILES, fout, JOB, DAY)
+        staged = staged_runs.stage(FILES, fout, JOB, DAY)
         assert Path(staged.folder).is_dir()
         assert folder in Path(staged.folder).parents
 
@@ -327,7 +327,7 @@ def test_tables_with_rows_of_people_are_private_whatever_the_umask(
     rows = partials_of(spark, ROWS)
     before = os.umask(0)
     try:
-        run = results.stage(FILES, str(tmp_path), JOB, DAY)
+        run = staged_runs.stage(FILES, str(tmp_path), JOB, DAY)
         if engine == "spark":
             run.write(rows, "partials")
         else:

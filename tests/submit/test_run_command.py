@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from cmsspark.submit.command import Command
-from cmsspark.submit.run_command import Watch, _forwarding, descendants, run
+from cmsspark.submit.forwarded_signals import descendants, forwarding
+from cmsspark.submit.run_command import Watch, run
 
 pytestmark = pytest.mark.smoke
 
@@ -96,7 +97,7 @@ def test_a_signal_reaches_all_below_and_the_run_may_be_tried_again(number: int, 
 
 
 def test_a_signal_that_comes_while_the_child_starts_reaches_it() -> None:
-    with _forwarding() as forward:
+    with forwarding() as forward:
         os.kill(os.getpid(), signal.SIGTERM)
         with subprocess.Popen(["sleep", "600"]) as child:
             forward.to(child)

@@ -15,7 +15,9 @@ from cmsspark.base.errors import UsageError
 from cmsspark.settings.settings import load_settings
 from cmsspark.store.job_index import JOBS
 from cmsspark.submit.arguments import _BY_NAME, SHARED
-from cmsspark.submit.wrapper import built_in, check_root, load_signature, uncompiled
+from cmsspark.submit.explanation import uncompiled
+from cmsspark.submit.preflight import check_root
+from cmsspark.submit.wrapper import built_in, load_signature
 from tests.commands import LIGHT_JVM, RUN_SPARK, run_command
 
 REPO = Path(__file__).resolve().parent.parent.parent

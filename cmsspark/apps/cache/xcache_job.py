@@ -22,7 +22,7 @@ from cmsspark.run.run_context import running
 from cmsspark.settings.settings import load_settings
 from cmsspark.sources.folders import DayInput, resolve_day
 from cmsspark.sources.layout import Layout
-from cmsspark.store import results
+from cmsspark.store import results, staged_runs
 from cmsspark.store.job_index import JOBS
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def run(
             "warnings": list(source.warnings),
         }
 
-        def check(staged: results.StagedRun) -> dict[str, Any]:
+        def check(staged: staged_runs.StagedRun) -> dict[str, Any]:
             check_unchanged(files, [source])
             return {}
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from cmsspark.base import clock, dates, errors
+from cmsspark.base import clock, dates, reporting
 from cmsspark.base.errors import CmssparkError, UsageError, as_ours
 from cmsspark.cli.groups import CommandGroup
 from cmsspark.cli.options import DaysType, DayType, quiet_option, require_store, store_options
@@ -134,7 +134,7 @@ def _run(prepare: Callable[[Settings], tuple[Daily, date, date]], fout: str | No
         daily.heartbeat = heartbeat
         outcomes = worked(daily, since, until)
     except (Exception, KeyboardInterrupt) as error:
-        code = errors.report(error)
+        code = reporting.report(error)
         failure = "it was interrupted" if isinstance(error, KeyboardInterrupt) else " ".join(str(error).split())[:300]
         ours = as_ours(error) or CmssparkError(failure)
         ours.exit_code = code

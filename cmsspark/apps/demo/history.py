@@ -13,7 +13,7 @@ from cmsspark.base.schemas import stored_table
 from cmsspark.filesystems.storage import LocalFiles, join
 from cmsspark.run.provenance import versions
 from cmsspark.sources.epochs import Epochs
-from cmsspark.store import results
+from cmsspark.store import results, staged_runs
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -87,7 +87,7 @@ def store_day(
     ``began_ms``: when its run began, by default now. ``manifest``: what differs in it.
     """
     partials = history.partials(day, stored_table("partials")) if partials is None else partials
-    run = results.stage(LocalFiles(), fout, JOB, day, began_ms=began_ms)
+    run = staged_runs.stage(LocalFiles(), fout, JOB, day, began_ms=began_ms)
     try:
         run.write_arrow(report(partials, day), JOB)
         run.write_arrow(partials, "partials")

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from cmsspark.settings.settings import Settings
-    from cmsspark.store.results import CurrentTable, StagedRun
+    from cmsspark.store.results import CurrentTable
+    from cmsspark.store.staged_runs import StagedRun
 
 
 @dataclass(frozen=True)

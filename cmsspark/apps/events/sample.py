@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from cmsspark.store.results import CurrentTable, StagedRun
+    from cmsspark.store.results import CurrentTable
+    from cmsspark.store.staged_runs import StagedRun
 
 NAME: Final = "events_sample"
 TABLE: Final = "event_sample"

@@ -29,7 +29,8 @@ from cmsspark.filesystems.storage import Files, is_local, join, local_path
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from cmsspark.store.results import CurrentTable, StagedRun
+    from cmsspark.store.results import CurrentTable
+    from cmsspark.store.staged_runs import StagedRun
 
 NAME: Final = "events_train"
 TABLE: Final = "event_models"

@@ -13,7 +13,7 @@ import click
 from cmsspark.apps.events.network_training import train
 from cmsspark.apps.events.networks import KINDS, require_jax
 from cmsspark.apps.events.training_plan import Training, World
-from cmsspark.base import errors, extras
+from cmsspark.base import extras, reporting
 from cmsspark.base.errors import InputMissing
 
 _FLUSH_SECONDS: Final = 5
@@ -61,7 +61,7 @@ def command(sample: Path, output: Path | None, dry_run: bool, tensorboard: bool,
 def main() -> NoReturn:
     """Run it, and end with its exit code."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    errors.run_and_exit(lambda: errors.run_click(command, sys.argv[0]))
+    reporting.run_and_exit(lambda: reporting.run_click(command, sys.argv[0]))
 
 
 class TensorBoardMetrics:

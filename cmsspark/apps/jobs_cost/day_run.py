@@ -34,7 +34,7 @@ from cmsspark.settings import pseudonyms
 from cmsspark.sources.folders import DayInput, resolve_day
 from cmsspark.sources.layout import Layout
 from cmsspark.sources.reader import Reader
-from cmsspark.store import results
+from cmsspark.store import results, staged_runs
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -177,7 +177,7 @@ class FeedDayRun:
             self.request.day, None, None, key, reader, accepted=self.inputs.accepted, feed_aggregator=make
         )
 
-    def _write(self, staged: results.StagedRun, tables: dict[str, pa.Table]) -> None:
+    def _write(self, staged: staged_runs.StagedRun, tables: dict[str, pa.Table]) -> None:
         for name, table in tables.items():
             self.run_context.log(f"{name}: {pluralize(staged.write_arrow(table, name), 'row')}")
 

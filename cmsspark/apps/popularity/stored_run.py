@@ -29,7 +29,8 @@ from cmsspark.run.period_run import describe_days, store_tables
 from cmsspark.run.run_context import RunContext, running
 from cmsspark.settings.settings import Settings
 from cmsspark.store import stored_days
-from cmsspark.store.results import CurrentTable, StagedRun
+from cmsspark.store.results import CurrentTable
+from cmsspark.store.staged_runs import StagedRun
 from cmsspark.store.stored_columns import open_store
 from cmsspark.store.stored_days import StoredDays
 

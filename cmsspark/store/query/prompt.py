@@ -11,7 +11,7 @@ from typing import Final
 
 import click
 
-from cmsspark.base import errors
+from cmsspark.base import reporting
 from cmsspark.base.errors import CmssparkError
 from cmsspark.base.text.plurals import pluralize
 from cmsspark.store.query import output
@@ -105,7 +105,7 @@ class Prompt:
             output.echo_result(result)
             click.echo(output.summary(result), err=True)
         except CmssparkError as error:
-            errors.report(error)
+            reporting.report(error)
         except KeyboardInterrupt:
             click.echo(f"interrupted after {time.monotonic() - began:.1f} s", err=True)
 

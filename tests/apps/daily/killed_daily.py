@@ -26,7 +26,7 @@ from cmsspark.run.run_context import note_published, running
 from cmsspark.settings.settings import load_settings
 from cmsspark.sources import folders
 from cmsspark.sources.folders import Layout
-from cmsspark.store import results
+from cmsspark.store import results, staged_runs
 from cmsspark.store.job_index import find_job
 from tests.corpus.tree import Tree, write_table
 
@@ -122,7 +122,7 @@ class Mornings:
         read = folders.resolve_day(files, Layout.load({}, str(self.root)), "eos", day, allow_tmp=allow_tmp)
         with running(settings, self.fout, JOB, day, self.told.append) as run_of_day:
             run_of_day.lock(files)
-            staged = results.stage(files, self.fout, JOB, day, run_of_day.check)
+            staged = staged_runs.stage(files, self.fout, JOB, day, run_of_day.check)
             files.write_bytes(join(staged.table_path(JOB), "part-0.parquet"), b"")
             self.step()
             staged.tables[JOB] = {"rows": 1, "schema": stored_table(JOB).fingerprint()}

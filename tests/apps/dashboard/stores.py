@@ -13,7 +13,7 @@ import pyarrow as pa
 from cmsspark.base.names import DERIVED
 from cmsspark.base.schemas import stored_table
 from cmsspark.filesystems.storage import LocalFiles
-from cmsspark.store import results
+from cmsspark.store import staged_runs
 
 LAST = date(2026, 1, 15)
 #: Names that would do harm where they are taken for HTML, SQL, a path, a formula or a pattern.
@@ -89,7 +89,7 @@ def store_day(store: Path, day: date, rows: Sequence[dict[str, Any]], **manifest
     from cmsspark.apps.demo.history import report
 
     partials = pa.Table.from_pylist(list(rows), stored_table("partials").arrow())
-    run = results.stage(LocalFiles(), str(store), "data_aggregation", day)
+    run = staged_runs.stage(LocalFiles(), str(store), "data_aggregation", day)
     run.write_arrow(report(partials, day), "data_aggregation")
     run.write_arrow(partials, "partials")
     run.write_arrow(pa.Table.from_pylist(pair_rows(rows), stored_table("site_pairs").arrow()), "site_pairs")
@@ -100,7 +100,7 @@ def store_day(store: Path, day: date, rows: Sequence[dict[str, Any]], **manifest
 def store_table(store: Path, name: str, day: date, rows: Sequence[dict[str, Any]]) -> None:
     """Store a table of a job on dumps; derived columns are added."""
     full = [_derived(stored_table(name).names, {"day": day, "timestamp": 0, **row}) for row in rows]
-    run = results.stage(LocalFiles(), str(store), name, day)
+    run = staged_runs.stage(LocalFiles(), str(store), name, day)
     run.write_arrow(pa.Table.from_pylist(full, stored_table(name).arrow()), name)
     run.commit({"warnings": []})
 

@@ -15,7 +15,8 @@ from click.testing import CliRunner
 from cmsspark.apps.demo import cached_world
 from cmsspark.apps.demo.cli import command
 from cmsspark.apps.demo.show import WIDTH
-from cmsspark.base.errors import OutputError, run_click
+from cmsspark.base.errors import OutputError
+from cmsspark.base.reporting import run_click
 from cmsspark.main import command as cmsspark
 
 

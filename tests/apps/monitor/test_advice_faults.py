@@ -15,7 +15,7 @@ from cmsspark.apps.monitor.advice import advise
 from cmsspark.main import command
 from cmsspark.store import process_identity, run_metrics
 from cmsspark.store.run_metrics import Finding, RunMetrics, TaskTotals
-from cmsspark.submit import memory_rationale
+from cmsspark.submit.explanation import memory_lines
 from cmsspark.submit.spark_options import Options
 from tests.apps.monitor.test_advice import GIB, MIB, measured, of
 
@@ -204,7 +204,7 @@ def test_an_id_of_several_runs_names_them(state: Path) -> None:
 
 def test_explain_shows_only_what_was_measured(state: Path) -> None:
     def last() -> str:
-        return list(memory_rationale.lines(Options(), state, "job"))[-1]
+        return list(memory_lines(Options(), state, "job"))[-1]
 
     assert "nothing yet" in last()
     put(state, measured(heap=GIB))

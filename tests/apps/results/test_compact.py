@@ -19,7 +19,7 @@ from cmsspark.apps.results.prune import prune
 from cmsspark.base.errors import DataError, OutputError
 from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.main import command
-from cmsspark.store import lease, results
+from cmsspark.store import lease, results, staged_runs
 from cmsspark.store.stored_days import CurrentRuns
 from tests.publish.days import DAY, SPEC, row, rows, store_day
 
@@ -79,7 +79,7 @@ def test_a_compacted_day_has_the_rows_of_the_old_run_in_one_sorted_file(store: P
 
 
 def test_files_are_as_large_as_those_of_a_new_run(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(results, "FILE_ROWS", 4)
+    monkeypatch.setattr(staged_runs, "FILE_ROWS", 4)
     output_of(store)
     parts = sorted(Path(current(store).path).iterdir())
     assert [pq.read_metadata(part).num_rows for part in parts] == [4, 4, 1]
@@ -160,7 +160,7 @@ def test_an_interrupted_compaction_leaves_the_old_day(
     def fail(*_: Any, **__: Any) -> None:
         raise error
 
-    monkeypatch.setattr(results.StagedRun, "commit", fail)
+    monkeypatch.setattr(staged_runs.StagedRun, "commit", fail)
     with pytest.raises(type(error)):
         compact(LocalFiles(), str(store))
     assert current(store) == before

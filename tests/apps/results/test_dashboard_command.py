@@ -15,7 +15,7 @@ import pytest
 
 from cmsspark import apps
 from cmsspark.apps.dashboard.server import Options, open_server
-from cmsspark.base import errors
+from cmsspark.base import errors, reporting
 from cmsspark.main import command
 from tests.apps.dashboard import stores
 from tests.apps.dashboard.stores import LAST
@@ -24,7 +24,7 @@ from tests.apps.dashboard.stores import LAST
 def run(*arguments: str) -> tuple[int, str]:
     """The exit code and the message of a call that fails."""
     try:
-        code = errors.run_click(command, "cmsspark", ["dashboard", *arguments])
+        code = reporting.run_click(command, "cmsspark", ["dashboard", *arguments])
         return int(code) if isinstance(code, int) else 0, ""
     except errors.CmssparkError as error:
         return int(error.exit_code), error.text()

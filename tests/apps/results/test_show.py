@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from cmsspark.base import errors
+from cmsspark.base import reporting
 from cmsspark.base.errors import InputMissing, UsageError
 from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.main import command
-from cmsspark.store.results import StagedRun
+from cmsspark.store.staged_runs import StagedRun
 
 DAY = date(2019, 6, 15)
 
@@ -31,7 +31,7 @@ def stored(tmp_path: Path) -> Path:
 
 
 def run(*arguments: str) -> None:
-    errors.run_click(command, "cmsspark", list(arguments))
+    reporting.run_click(command, "cmsspark", list(arguments))
 
 
 def test_path_prints_the_uri_and_nothing_else(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:

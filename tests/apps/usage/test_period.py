@@ -25,7 +25,7 @@ from cmsspark.main import command
 from cmsspark.publish.document_schemas import document_schema
 from cmsspark.publish.documents import DocumentSpec, document
 from cmsspark.publish.validate import validator_for
-from cmsspark.store import lease, results
+from cmsspark.store import lease, results, staged_runs
 from cmsspark.store import stored_days as stored
 from tests.apps.usage.periods import OF_WEEK, WEEK, output_of, rows_of, run, whole_week
 from tests.run.partial_days import KEY, Row, counted, partial, store_partials, user
@@ -83,7 +83,7 @@ def test_a_period_is_stored_as_days_are_and_says_which_runs_it_was_made_of(tmp_p
 
 def _store_pairs(store: Path, day: date, rows: list[Row]) -> None:
     """A day with partials and pairs of sites, as ``data_aggregation`` stores it."""
-    day_run = results.stage(LocalFiles(), str(store), "data_aggregation", day)
+    day_run = staged_runs.stage(LocalFiles(), str(store), "data_aggregation", day)
     day_run.write_arrow(pa.Table.from_pylist([], stored_table("partials").arrow()), "partials")
     full = [{"day": day, "stream": "aaa", "timestamp": 0, **row} for row in rows]
     day_run.write_arrow(pa.Table.from_pylist(full, stored_table("site_pairs").arrow()), "site_pairs")

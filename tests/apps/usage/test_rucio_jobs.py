@@ -35,7 +35,7 @@ from cmsspark.run import dump_day
 from cmsspark.run.dump_day import DumpJob
 from cmsspark.run.request import JobRequest
 from cmsspark.settings.settings import Settings, load_settings
-from cmsspark.store import results
+from cmsspark.store import staged_runs
 from tests.corpus import rucio as corpus
 from tests.corpus import tables
 from tests.corpus.tree import AWG
@@ -222,7 +222,7 @@ def test_the_last_stored_day_of_logs_counts_not_after_the_day(world: Path, setti
     schema = stored_table("data_aggregation")
     for day, count in ((date(2025, 12, 30), 3), (date(2026, 1, 2), 0), (date(2026, 1, 16), 5)):
         row = {"day": day, "stream": "aaa", "dataset_name": NAMES[0], "site_name": "T2_X", "app": "crab", "nacc": count}
-        run = results.stage(LocalFiles(), str(tmp_path), "data_aggregation", day)
+        run = staged_runs.stage(LocalFiles(), str(tmp_path), "data_aggregation", day)
         run.write_arrow(pa.Table.from_pylist([row], schema.arrow()), "data_aggregation")
         run.commit({"streams": ["aaa"]})
     rows = stored(dataset_last_access.JOB, world, settings, tmp_path)

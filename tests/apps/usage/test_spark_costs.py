@@ -33,7 +33,7 @@ from cmsspark.run import spark as spark_runner
 from cmsspark.run.dump_day import DumpJob
 from cmsspark.run.request import DayRequest, JobRequest
 from cmsspark.settings.settings import load_settings
-from cmsspark.store import results
+from cmsspark.store import results, staged_runs
 from tests.corpus.json_lines import aaa
 from tests.run.places import Place, write_streams
 
@@ -122,13 +122,12 @@ def test_a_large_table_is_some_files_in_order_with_the_same_cells(
 ) -> None:
     import pyarrow.parquet as pq
 
-    from cmsspark.store import results
 
     count_day(place)
     wanted = {table: place.rows(table) for table in ("data_aggregation", "partials")}
     monkeypatch.setattr(spark_runner, "DRIVER_ROWS", driver_rows)
     monkeypatch.setattr(spark_runner, "MERGE_BYTES", 500)
-    monkeypatch.setattr(results, "FILE_ROWS", 6)
+    monkeypatch.setattr(staged_runs, "FILE_ROWS", 6)
     count_day(place)
     for table, rows in wanted.items():
         assert place.rows(table) == rows

@@ -24,7 +24,7 @@ from cmsspark.base.schemas import stored_table
 from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.main import command
 from cmsspark.store import query
-from cmsspark.store.results import stage
+from cmsspark.store.staged_runs import stage
 from tests.store.query.stores import HISTORY, KEY
 
 TOP = Path(__file__).resolve().parents[3]

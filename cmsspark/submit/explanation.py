@@ -1,17 +1,74 @@
-"""How the options of Spark divide memory, as ``run_spark --explain`` shows it, with what the job last used."""
+"""What ``run_spark --explain`` prints: Spark's options and why they are so, and how they divide memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from cmsspark.apps.monitor import memory_sizes as sizes
+from cmsspark.base.compiled import OFF, STALE
 from cmsspark.base.errors import CmssparkError
 from cmsspark.base.text.terminal import volume
+from cmsspark.settings.settings import Settings
+from cmsspark.store.job_index import Job
+from cmsspark.submit.command import Command
 from cmsspark.submit.spark_options import Options
 
 
-def lines(options: Options, state_dir: Path, job: str) -> Iterator[str]:
+def uncompiled(job: Job | None, package: Path, lack: str) -> list[str]:
+    """Return lines about compiled code (``lack``: there is none), for a job that reads logs or dumps."""
+    if not lack or job is None or not (job.streams or job.runs_in_processes):
+        return []
+    inputs = "Logs" if job.streams else "Dumps"
+    lines = [f"{inputs} are read without compiled code, which takes up to three times as long:"]
+    if lack == OFF:
+        return [*lines, "CMSSPARK_COMPILED=0 is set in the environment.", ""]
+    lines.append(
+        "it was made of other sources than these." if lack == STALE else "there is none that this Python loads."
+    )
+    # Without --no-cache-dir pip may take a wheel that it made when there was no compiler.
+    is_checkout = (package / "base" / "hashed.pyx").exists()
+    again = f"-e {package.parent}" if is_checkout else "--force-reinstall --no-cache-dir ."
+    lines.append("next: have a C compiler with Python's headers (gcc, python3-dev), then the package again:")
+    return [*lines, f"  pip install --no-deps {again}", ""]
+
+
+def counted_by_spark(job: Job | None, reason: str) -> list[str]:
+    """Return lines that say why Spark counts a day of logs; none for other jobs and where processes count."""
+    return [f"Counted by Spark: {reason}.", ""] if job is not None and job.streams and reason else []
+
+
+def explanation(command: Command, spark: Command, settings: Settings, first: Sequence[str], job_name: str) -> str:
+    """Return each option, its value, where it comes from, what it was laid over and why it is so; ``first``: lines
+    before.
+    """
+    if spark.mode == "python":
+        return "This job needs no Spark here: it runs in plain Python. --yarn runs it through Spark."
+    lines = list(first)
+    if command is not spark:
+        lines += [
+            "Counted by processes of this host, without a JVM: nothing requests Spark here. --engine spark, a path",
+            "that is not on this host's disks, a DBS dump too large for an index, or any Spark option does; it would",
+            "get these:",
+            "",
+        ]
+    command = spark
+    lines += [
+        f"profile {command.profile}, {command.mode} mode, settings: {settings.origin or 'none, built-in values'}",
+        "",
+    ]
+    for name, chosen in sorted(command.options.chosen.items()):
+        lines.append(f"{name} = {chosen.value}")
+        over = "".join(f"; over {value} from {origin}" for value, origin in chosen.overridden)
+        lines.append(f"    from {chosen.origin}{over}")
+        if chosen.reason:
+            lines.append(f"    why  {chosen.reason}")
+    lines += ["", *memory_lines(command.options, settings.state_dir, job_name)]
+    lines += [f"note: {note}" for note in command.notes]
+    return "\n".join(lines)
+
+
+def memory_lines(options: Options, state_dir: Path, job: str) -> Iterator[str]:
     """Yield lines on the memory of the driver and of an executor, and on the last measured runs of ``job``."""
     values = {name: chosen.value for name, chosen in options.chosen.items()}
     yield "memory:"
