@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import fcntl
 import hashlib
 import shutil
 import subprocess
@@ -38,8 +39,16 @@ def packed() -> Path:
     words = [*dependencies(), CONSTRAINTS.read_text(encoding="utf-8"), sys.version, VENV_PACK, *LEFT_OUT]
     name = hashlib.sha256("\n".join(words).encode()).hexdigest()[:12]
     target = cache().parent / f"environment-{name}.tar.gz"
-    if target.is_file():
-        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.with_suffix(".lock").open("w") as lock:
+        # Two runs of the tests at once make it once.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.is_file():
+            _pack(target, name)
+    return target
+
+
+def _pack(target: Path, name: str) -> None:
     aside = target.with_name(f"environment-{name}")
     shutil.rmtree(aside, ignore_errors=True)
     python = aside / "bin" / "python"
@@ -54,7 +63,6 @@ def packed() -> Path:
         subprocess.run(command, check=True)
     shutil.rmtree(aside)
     part.replace(target)
-    return target
 
 
 if __name__ == "__main__":
