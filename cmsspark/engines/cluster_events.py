@@ -15,6 +15,8 @@ _LET_GO: Final = re.compile(
 )
 #: Why Spark ends a task of which a copy was faster.
 _OTHER_ATTEMPT: Final = "another attempt succeeded"
+#: What a task says, far below, of a disk without room.
+_FULL: Final = re.compile(r"[\w.]*: No space left on device")
 _REASON_CHARACTERS: Final = 300
 
 
@@ -22,14 +24,15 @@ def cluster_events(spark: SparkSession) -> list[dict[str, Any]]:
     """Return what befell executors and tasks until now, from Spark's own status; empty in a local session.
 
     Each entry has ``event``: ``executor_lost`` (``executor``, ``host``, and ``reason``, such as a preemption or a lost
-    node), ``stage_repeated`` (``stage``, ``attempts``, ``reason`` of a failure), ``tasks_repeated`` (``stage``, and
-    ``tasks`` that failed) or ``speculative_copies`` (``stage``, and ``tasks`` of which a copy was faster).
+    node), ``stage_repeated`` (``stage``, ``attempts``, ``reason`` of a failure), ``tasks_repeated`` (``stage``,
+    ``tasks`` that failed, ``reason`` of one) or ``speculative_copies`` (``stage``, ``tasks`` of which a copy was
+    faster).
     """
     if spark.sparkContext.master.startswith("local"):
         return []
     try:
         store: Any = spark.sparkContext._jsc.sc().statusStore()
-        return [*_lost(store), *_repeated(store)]
+        return [*_lost(store), *_repeated(store, spark.sparkContext._jvm)]
     except Exception:  # as for locality: a finished run does not fail for lack of its status
         return []
 
@@ -47,7 +50,7 @@ def _lost(store: Any) -> Iterator[dict[str, Any]]:
         }
 
 
-def _repeated(store: Any) -> Iterator[dict[str, Any]]:
+def _repeated(store: Any, jvm: Any) -> Iterator[dict[str, Any]]:
     attempts: dict[int, list[Any]] = {}
     for stage in _elements(_stages(store)):
         attempts.setdefault(stage.stageId(), []).append(stage)
@@ -57,9 +60,24 @@ def _repeated(store: Any) -> Iterator[dict[str, Any]]:
             reason = {"reason": _line(reasons[0])} if reasons else {}
             yield {"event": "stage_repeated", "stage": number, "attempts": len(stages), **reason}
         if failed := sum(stage.numFailedTasks() for stage in stages):
-            yield {"event": "tasks_repeated", "stage": number, "tasks": failed}
+            reasons = [text for stage in stages for text in _failures(store, stage, jvm)]
+            reason = {"reason": reasons[0]} if reasons else {}
+            yield {"event": "tasks_repeated", "stage": number, "tasks": failed, **reason}
         if copies := sum(_faster_copies(stage) for stage in stages):
             yield {"event": "speculative_copies", "stage": number, "tasks": copies}
+
+
+def _failures(store: Any, stage: Any, jvm: Any) -> Iterator[str]:
+    """Yield why a task of a stage failed, if one did."""
+    status = jvm.org.apache.spark.status.api.v1
+    tasks = store.taskList(
+        stage.stageId(), stage.attemptId(), 0, 1, status.TaskSorting.ID, [status.TaskStatus.FAILED]
+    )
+    for task in _elements(tasks):
+        if task.errorMessage().isDefined():
+            text = task.errorMessage().get()
+            full = _FULL.search(text)
+            yield full[0] if full else _line(text)
 
 
 def _faster_copies(stage: Any) -> int:

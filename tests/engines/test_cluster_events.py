@@ -7,6 +7,9 @@ from typing import Any
 
 from cmsspark.engines.cluster_events import cluster_events
 
+#: What a task says that found no room on its node.
+FULL = "No space left on device"
+
 
 class Sequence:
     """A sequence of Scala."""
@@ -37,7 +40,8 @@ def executor(name: str, reason: str | None, *, active: bool = False) -> Any:
 def stage(number: int, failed: int = 0, killed: dict[str, int] | None = None, reason: str | None = None) -> Any:
     pairs = [SimpleNamespace(_1=lambda k=k: k, _2=lambda v=v: v) for k, v in (killed or {}).items()]
     return SimpleNamespace(
-        stageId=lambda: number, numFailedTasks=lambda: failed, failureReason=lambda: option(reason),
+        stageId=lambda: number, attemptId=lambda: 0,
+        numFailedTasks=lambda: failed, failureReason=lambda: option(reason),
         killedTasksSummary=lambda: Sequence(*pairs),
     )  # fmt: skip
 
@@ -56,15 +60,22 @@ class Store:
         assert arguments == (None, False, False, "default 4", "default 5")
         return self.stages
 
+    def taskList(self, stage_id: int, attempt: int, *page: Any) -> Sequence:
+        assert (attempt, page) == (0, (0, 1, "ID", ["FAILED"]))
+        text = f"org.apache.spark.SparkException: of {stage_id}\nCaused by: java.io.IOException: {FULL}\n\tat …"
+        return Sequence(SimpleNamespace(errorMessage=lambda: option(text)))
+
     def __getattr__(self, name: str) -> Any:
         assert name.startswith("stageList$default$")
         return lambda: f"default {name[-1]}"
 
 
 def session(store: Any, master: str = "yarn") -> Any:
-    context = SimpleNamespace(
-        master=master, _jsc=SimpleNamespace(sc=lambda: SimpleNamespace(statusStore=lambda: store))
-    )
+    names = SimpleNamespace(TaskSorting=SimpleNamespace(ID="ID"), TaskStatus=SimpleNamespace(FAILED="FAILED"))
+    spark = SimpleNamespace(status=SimpleNamespace(api=SimpleNamespace(v1=names)))
+    jvm = SimpleNamespace(org=SimpleNamespace(apache=SimpleNamespace(spark=spark)))
+    java_context = SimpleNamespace(sc=lambda: SimpleNamespace(statusStore=lambda: store))
+    context = SimpleNamespace(master=master, _jsc=java_context, _jvm=jvm)
     return SimpleNamespace(sparkContext=context)
 
 
@@ -101,7 +112,7 @@ def test_lost_executors_repeated_stages_and_copies_are_named_and_executors_let_g
             "attempts": 2,
             "reason": "FetchFailed(BlockManagerId(1, node-1), shuffleId=0)",
         },
-        {"event": "tasks_repeated", "stage": 0, "tasks": 3},
+        {"event": "tasks_repeated", "stage": 0, "tasks": 3, "reason": f"java.io.IOException: {FULL}"},
         {"event": "speculative_copies", "stage": 1, "tasks": 2},
     ]
 
