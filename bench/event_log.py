@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -15,6 +16,8 @@ class Application:
     #: Tasks of each stage, in the order of their ends.
     stage_tasks: list[int] = field(default_factory=list)
     tasks: int = 0
+    #: Tasks of the first stage by Spark's level of locality.
+    first_localities: Counter[str] = field(default_factory=Counter)
     failed_tasks: int = 0
     shuffle_bytes: int = 0
     spilled_bytes: int = 0
@@ -77,6 +80,8 @@ def _task(event: dict[str, object], found: Application) -> tuple[int, int]:
     peaks = event.get("Task Executor Metrics") or {}
     assert isinstance(info, dict) and isinstance(metrics, dict) and isinstance(peaks, dict)
     found.tasks += 1
+    if not found.stage_tasks:
+        found.first_localities[str(info["Locality"])] += 1
     found.failed_tasks += bool(info["Failed"])
     found.shuffle_bytes += int((metrics.get("Shuffle Write Metrics") or {}).get("Shuffle Bytes Written", 0))
     found.spilled_bytes += int(metrics.get("Disk Bytes Spilled", 0))

@@ -17,6 +17,7 @@ from cmsspark.dumps.forward_stream import ForwardStream
 from cmsspark.dumps.rucio_scan import WEIGHT, OpenRange, RucioScan, open_local
 from cmsspark.engines.explicit_files import read_explicit_files
 from cmsspark.engines.hdfs_scan import SCHEME
+from cmsspark.engines.located_tasks import numbered_tasks
 from cmsspark.filesystems.hdfs import RemoteFiles, choose_client, open_whole
 from cmsspark.filesystems.storage import is_local
 from cmsspark.sources.formats.avro_ranges import open_container
@@ -50,9 +51,14 @@ def range_sources(
     client = (remote or choose_client(spark)) if is_hdfs and files else None
     is_local_dump = all(is_local(file.path) for _, file in files)
     if not files or (feed != "spark" and (feed == "direct" or is_local_dump or client is not None)):
-        ranges = [(table, file.path, first) for table, file in files for first in range(0, file.size, range_bytes)]
-        numbers = spark.range(0, len(ranges), 1, max(1, len(ranges)))
-        return [RangeSource(numbers.toDF("number"), _ReadRanges(ranges, range_bytes, client), scan.weight)], 0
+        starts = [(table, file, first) for table, file in files for first in range(0, file.size, range_bytes)]
+        ranges = [(table, file.path, first) for table, file, first in starts]
+        if client is None:
+            numbers = spark.range(0, len(ranges), 1, max(1, len(ranges))).toDF("number")
+        else:
+            middles = [(file.path, (first + min(first + range_bytes, file.size)) // 2) for _, file, first in starts]
+            numbers = numbered_tasks(spark, middles)
+        return [RangeSource(numbers, _ReadRanges(ranges, range_bytes, client), scan.weight)], 0
     sources = []
     for table in sorted({table for table, _ in files}):
         listed = [file for of_table, file in files if of_table == table]

@@ -192,6 +192,13 @@ class HadoopFiles:
         with _hadoop_errors(path, writing=True):
             system.copyFromLocalFile(False, True, self._jvm.org.apache.hadoop.fs.Path(str(source)), hadoop_path)
 
+    def hosts_at(self, path: str, position: int) -> tuple[str, ...]:
+        """Return the hosts that store a byte of a file."""
+        system, hadoop_path = self._open(path)
+        with _hadoop_errors(path):
+            blocks = system.getFileBlockLocations(hadoop_path, position, 1)
+            return tuple(str(host) for block in blocks for host in block.getHosts())
+
     def uri(self, path: str) -> str:
         system, hadoop_path = self._open(path)
         return str(system.makeQualified(hadoop_path).toString())

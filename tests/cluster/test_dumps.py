@@ -61,6 +61,8 @@ def test_executors_read_ranges_of_a_large_file_and_count_the_cells_of_here(world
         on_yarn = world.run(*words, "--root", f"hdfs://{ROOT}", "--fout", f"hdfs://{fout}", "--yarn", *READABLE)
     assert on_yarn.code == 0
     assert (found[0].stage_tasks[0], found[0].input_bytes) == (ranges, 0)
+    # The only node stores all blocks, and Spark knows it of each range.
+    assert found[0].first_localities == {"NODE_LOCAL": ranges}
     run, manifest = current(world.fetched(fout), JOB)
     # The counts of rows that are read, ignored and damaged.
     assert manifest["rucio"] == wanted["rucio"]
