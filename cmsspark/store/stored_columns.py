@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import date
 from typing import TYPE_CHECKING
@@ -58,6 +58,20 @@ def list_stored_parts(files: Files, current: CurrentTable, table: str) -> list[S
 
 def part_rows(files: Files, part: StoredPart | CurrentTable, schema: Table, columns: Sequence[str]) -> pa.Table:
     """Return the columns of one part, or of a table in CSV. Raises DataError (65) where it cannot be read."""
+    (rows,) = _read_part(files, part, schema, columns, at_once=True)
+    return rows
+
+
+def row_groups(
+    files: Files, part: StoredPart | CurrentTable, schema: Table, columns: Sequence[str]
+) -> Iterator[pa.Table]:
+    """Yield the rows of :func:`part_rows`, a row group of Parquet at a time."""
+    return _read_part(files, part, schema, columns, at_once=False)
+
+
+def _read_part(
+    files: Files, part: StoredPart | CurrentTable, schema: Table, columns: Sequence[str], *, at_once: bool
+) -> Iterator[pa.Table]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -65,14 +79,19 @@ def part_rows(files: Files, part: StoredPart | CurrentTable, schema: Table, colu
 
     if isinstance(part, CurrentTable):
         expected = pa.schema([field for field in schema.arrow() if field.name in columns])
-        return pa.Table.from_pylist(list(stored_rows(part, schema)), expected)
+        yield pa.Table.from_pylist(list(stored_rows(part, schema)), expected)
+        return
     texts = [column.name for column in schema.columns if column.type == "string" and column.name in columns]
     try:
         with (
             part_checks.open_stored(files, part) as source,
             pq.ParquetFile(source, read_dictionary=texts, page_checksum_verification=True) as file,
         ):
-            return file.read(columns=list(columns)).select(list(columns))
+            if at_once:
+                yield file.read(columns=list(columns)).select(list(columns))
+                return
+            for number in range(file.num_row_groups):
+                yield file.read_row_group(number, columns=list(columns)).select(list(columns))
     except CmssparkError:
         raise
     except (pa.ArrowException, OSError, KeyError) as error:

@@ -20,7 +20,7 @@ from cmsspark.filesystems.storage import Files, is_local, join
 from cmsspark.sources.registry import STREAMS_BY_NAME
 from cmsspark.store import contents, results
 from cmsspark.store.results import CurrentTable
-from cmsspark.store.stored_columns import list_stored_parts, part_rows
+from cmsspark.store.stored_columns import list_stored_parts, part_rows, row_groups
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 #: The job and the table of the partials.
 JOB: Final = "data_aggregation"
 TABLE: Final = "partials"
-#: Rows of a batch: a hundred bytes each.
-BATCH_ROWS: Final = 8_000_000
+#: Rows that are read together: a hundred bytes each.
+BATCH_ROWS: Final = 2_000_000
 #: A day or a period.
 When = TypeVar("When")
 
@@ -118,6 +118,28 @@ class StoredDays:
                 yield self._read(batch, columns)
                 line.add(len(batch))
 
+    def pieces(self, columns: Sequence[str]) -> Iterator[list[tuple[date, pa.Table]]]:
+        """Yield the partials' rows as :meth:`batches`; of a day of more than :data:`BATCH_ROWS` a row group at a time.
+
+        Raises DataError (65) where a day's are damaged or not all there.
+        """
+        with ProgressLine(f"reading {self.period}", len(self.partials), "days") as line:
+            for batch in self._batched():
+                (day, table), *others = batch
+                if not others and table.manifest.tables[TABLE].rows > BATCH_ROWS:
+                    yield from ([(day, rows)] for rows in self._read_groups(day, table, columns))
+                else:
+                    yield self._read(batch, columns)
+                line.add(len(batch))
+
+    def _read_groups(self, day: date, table: CurrentTable, columns: Sequence[str]) -> Iterator[pa.Table]:
+        count = 0
+        for part in list_stored_parts(self.files, table, TABLE):
+            for rows in row_groups(self.files, part, stored_table(TABLE), columns):
+                count += rows.num_rows
+                yield rows
+        _check_count(day, table, count)
+
     def _batched(self) -> Iterator[list[tuple[date, CurrentTable]]]:
         batch: list[tuple[date, CurrentTable]] = []
         rows = 0
@@ -142,16 +164,20 @@ class StoredDays:
                 read = [part_rows(self.files, part, schema, columns) for _, part in parts]
         by_day = [(day, rows) for (day, _), rows in zip(parts, read, strict=True)]
         for day, table in batch:
-            expected = table.manifest.tables[TABLE].rows
-            row_count = sum(rows.num_rows for part_day, rows in by_day if part_day == day)
-            if row_count != expected:
-                raise DataError(
-                    f"the {TABLE} of {day} have another number of rows than their manifest says",
-                    where=table.path,
-                    found=f"{pluralize(row_count, 'row')} where {expected:,} were written",
-                    next_step=f"run {JOB} again for {day}",
-                )
+            _check_count(day, table, sum(rows.num_rows for part_day, rows in by_day if part_day == day))
         return by_day
+
+
+def _check_count(day: date, table: CurrentTable, count: int) -> None:
+    """Raises DataError (65) where a day has not as many rows as its manifest says."""
+    expected = table.manifest.tables[TABLE].rows
+    if count != expected:
+        raise DataError(
+            f"the {TABLE} of {day} have another number of rows than their manifest says",
+            where=table.path,
+            found=f"{pluralize(count, 'row')} where {expected:,} were written",
+            next_step=f"run {JOB} again for {day}",
+        )
 
 
 def find_days(files: Files, fout: str, period: Period) -> StoredDays:

@@ -177,7 +177,7 @@ def _read(days: StoredDays) -> pl.DataFrame:
 
     rollup = Rollup(("dataset_name", "site_name", "stream"), ("nacc",))
     is_job = pl.col("stream").is_in(STREAMS_OF_JOBS)
-    rows = roll_up(rollup, days.batches(rollup.columns))[0]
+    rows = roll_up(rollup, days.pieces(rollup.columns))[0]
     return rows.group_by("dataset_name", "site_name").agg(
         pl.col("nacc").filter(~is_job).sum(), pl.col("nacc").filter(is_job).sum().alias("job_count")
     )

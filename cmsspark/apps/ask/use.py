@@ -144,7 +144,7 @@ def _rolled(days: StoredDays, filters: Mapping[str, tuple[str, ...]], keys: Sequ
     rollups += [Rollup((key,), _MEASURES, of_accesses) for key in keys]
     rollups += [Rollup((), _OF_JOBS, of_jobs), *(Rollup((key,), ("nacc",), of_jobs) for key in keys)]
     columns = sorted({name for rollup in rollups for name in rollup.columns})
-    results = roll_all_up(rollups, days.batches(columns))
+    results = roll_all_up(rollups, days.pieces(columns))
     count = len(keys) + 1
     days.check_users([*results[0].users, *results[count].users])
     frames = [result.rows() for result in results]
@@ -219,7 +219,7 @@ def _check_known(days: StoredDays, column: str, name: str) -> None:
 def known_names(days: StoredDays, column: str) -> set[str]:
     """Return the datasets or sites of the accesses of these days, and those of the replicas if they are stored."""
     names: set[Any] = set()
-    for batch in days.batches([column]):
+    for batch in days.pieces([column]):
         for _, rows in batch:
             for chunk in rows.column(column).chunks:
                 names.update(chunk.to_pylist() if not hasattr(chunk, "dictionary") else chunk.dictionary.to_pylist())

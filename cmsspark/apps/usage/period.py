@@ -106,7 +106,7 @@ def build(days: StoredDays) -> PeriodResult:
     key_id = days.key_id()
     names = stored_table(TABLE).names
     rollup = Rollup((*KEYS, *(name for name in DERIVED if name in names)), _MEASURES)
-    rows, totals = roll_up(rollup, days.batches(rollup.columns))
+    rows, totals = roll_up(rollup, days.pieces(rollup.columns))
     days.check_users(totals.users)
     return PeriodResult(with_period(rows, days.period).select(names), days, key_id)
 

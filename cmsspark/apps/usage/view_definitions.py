@@ -52,7 +52,7 @@ class View:
         has_users = "distinct_users" in self.rollup.measures
         if has_users:
             stored.key_id()
-        rows, aggregated = roll_up(self.rollup, stored.batches(self.rollup.columns))
+        rows, aggregated = roll_up(self.rollup, stored.pieces(self.rollup.columns))
         if has_users:
             stored.check_users(aggregated.users)
         is_key = self.sort in self.rollup.keys

@@ -228,6 +228,24 @@ def test_many_rows_are_taken_in_some_days_at_a_time(tmp_path: Path, monkeypatch:
     assert job.build(days).rows.equals(at_once)
 
 
+def test_a_day_with_more_rows_than_are_read_together_comes_in_row_groups_and_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole_week(tmp_path, [partial(day, site_name=site) for day in WEEK.days for site in "ABC"])
+    days = stored.find_days(LocalFiles(), str(tmp_path), WEEK)
+    at_once = job.build(days).rows
+    monkeypatch.setattr(stored, "BATCH_ROWS", 2)
+    parts = sorted(Path(days.partials[WEEK.first].path).parent.glob("partials/*.parquet"))
+    for part in parts:
+        pq.write_table(pq.read_table(part), part, row_group_size=1)
+    pieces = [[(day, rows.num_rows) for day, rows in piece] for piece in days.pieces(["nacc"])]
+    assert pieces[:3] == [[(WEEK.first, 1)]] * 3
+    assert job.build(days).rows.equals(at_once)
+    pq.write_table(pq.read_table(parts[0]).slice(1), parts[0])
+    with pytest.raises(DataError, match="another number of rows"):
+        job.build(days)
+
+
 def test_documents_of_a_period_are_the_same_bytes_and_have_ids_of_their_own(tmp_path: Path) -> None:
     whole_week(tmp_path, [partial(day, user=user(day.day)) for day in WEEK.days])
     first, second = rows_of(run(tmp_path)), rows_of(run(tmp_path))
