@@ -142,22 +142,32 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--durations-to", metavar="FILE", help="write the seconds of each test to FILE, slowest first")
+    parser.addoption("--durations-to", metavar="FILE", help="write seconds and CPU seconds of tests to FILE")
 
 
 _seconds: Counter[str] = Counter()
+_cpu_seconds: Counter[str] = Counter()
+#: CPU seconds of this process until the last report, by it and by its children that ended: not by servers that go on.
+_spent = [0.0]
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Add the set-up, call and end of a test; where workers run tests, their head gets these reports."""
     _seconds[report.nodeid] += report.duration  # type: ignore[assignment]
+    _cpu_seconds[report.nodeid] += getattr(report, "cpu_seconds", 0)
+
+
+def pytest_runtest_logstart() -> None:
+    _spent[0] = sum(os.times()[:4])
 
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    """In CI a skipped test is a failed one: nothing may be skipped for lack of a server."""
+    """Add CPU seconds to a report. In CI a skipped test is a failed one: nothing is skipped for lack of a server."""
     outcome = yield
     report = outcome.get_result()  # type: ignore[attr-defined]
+    report.cpu_seconds = (now := sum(os.times()[:4])) - _spent[0]
+    _spent[0] = now
     if report.skipped and os.environ.get("CI") == "true" and not hasattr(report, "wasxfail"):
         report.outcome = "failed"
         report.longrepr = f"skipped in CI: {report.longrepr}"
@@ -182,4 +192,5 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if target and not hasattr(session.config, "workerinput"):
         file = Path(session.config.rootpath, target)
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("".join(f"{seconds:.2f}\t{name}\n" for name, seconds in _seconds.most_common()))
+        slowest = ((seconds, _cpu_seconds[name], name) for name, seconds in _seconds.most_common())
+        file.write_text("".join(f"{seconds:.2f}\t{cpu:.2f}\t{name}\n" for seconds, cpu, name in slowest))

@@ -121,21 +121,34 @@ def test_processes_and_spark_make_the_same_rows(
     assert len(rows["spark"]) > 3
 
 
-@pytest.mark.parametrize(("feed", "keys"), [("direct", 1), ("spark", 1), ("spark", 16), ("direct", 64)])
-@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)
-def test_rows_do_not_depend_on_who_reads_and_how_many_keys_divide_them(
-    spark: Any, root: Path, job: DumpJob, feed: str, keys: int, tmp_path: Path
-) -> None:
+def built(job: DumpJob, root: Path, transport: Transport, keys: int) -> list[str]:
+    """Return the rows that a job makes of dumps which a transport reads, in a certain order."""
     dumps = job.choose(LocalFiles(), Layout.load({}, str(root)), DAY)
-    # Processes have another number of keys than Spark.
-    transports: dict[str, tuple[Transport, int]] = {
-        "processes": (ProcessTransport(tmp_path), 4), "spark": (SparkTransport(spark, feed), keys),
-    }  # fmt: skip
-    frames = {
-        engine: read_dumps(transport, dump_sources(job, transport, dumps), keys=count).frames
-        for engine, (transport, count) in transports.items()
-    }
-    schema = stored_table(job.name).arrow()
-    rows = {engine: dump_frames.to_arrow(job.build(made, DAY), schema).to_pylist() for engine, made in frames.items()}
-    assert sorted(map(repr, rows["spark"])) == sorted(map(repr, rows["processes"]))
-    assert len(rows["spark"]) > 3
+    frames = read_dumps(transport, dump_sources(job, transport, dumps), keys=keys).frames
+    rows = dump_frames.to_arrow(job.build(frames, DAY), stored_table(job.name).arrow()).to_pylist()
+    return sorted(map(repr, rows))
+
+
+@pytest.fixture(scope="module")
+def by_processes(root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """The rows of each job by processes, which have another number of keys than Spark."""
+    transport = ProcessTransport(tmp_path_factory.mktemp("spill"))
+    return {job.name: built(job, root, transport, 4) for job in JOBS}
+
+
+#: Each job with both feeds, with one key and with many; --all adds the other pairs of them.
+_ONE_AND_MANY: Final = ([("direct", 1), ("spark", 16)], [("spark", 1), ("direct", 64)])
+READS: Final = [
+    pytest.param(job, feed, keys, marks=[pytest.mark.long] * (number % 2 != half), id=f"{job.name}-{feed}-{keys}")
+    for number, job in enumerate(JOBS)
+    for half, pairs in enumerate(_ONE_AND_MANY)
+    for feed, keys in pairs
+]
+
+
+@pytest.mark.parametrize(("job", "feed", "keys"), READS)
+def test_rows_do_not_depend_on_who_reads_and_how_many_keys_divide_them(
+    spark: Any, root: Path, by_processes: dict[str, list[str]], job: DumpJob, feed: str, keys: int
+) -> None:
+    rows = built(job, root, SparkTransport(spark, feed), keys)
+    assert rows == by_processes[job.name] and len(rows) > 3
