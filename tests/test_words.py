@@ -34,19 +34,7 @@ AT_MOST = {
     "submit": 2,
 }
 
-#: Functions named ``of`` or ``x_of`` instead of a verb or ``from_y``, by room.
-X_OF_AT_MOST = {
-    "apps/ask": 2,
-    "apps/dashboard": 16,
-    "apps/demo": 2,
-    "apps/events": 16,
-    "apps/monitor": 2,
-    "apps/training": 2,
-    "apps/usage": 3,
-    "counting": 7,
-    "pages": 1,
-    "sources": 21,
-}
+#: A function named ``of`` or ``x_of`` instead of a verb or ``from_y``.
 _X_OF = re.compile(r"^ *(?:cp)?def (?:\w+_)?of\(", re.MULTILINE)
 
 
@@ -72,8 +60,5 @@ def test_a_docstring_of_a_function_begins_with_a_verb(files: list[Source]) -> No
     assert [f"{source.path}: {name}" for source in files for name in without_verb(source.tree)] == []
 
 
-def test_no_room_gets_more_functions_that_are_named_of(files: list[Source]) -> None:
-    counts = Counter[str]()
-    for source in files:
-        counts[room(source)] += len(_X_OF.findall(source.text))
-    assert {name: count for name, count in counts.items() if count > X_OF_AT_MOST.get(name, 0)} == {}
+def test_no_function_is_named_of(files: list[Source]) -> None:
+    assert [str(source.path) for source in files if _X_OF.search(source.text)] == []

@@ -139,14 +139,14 @@ class Catalogue:
         count = len(hashes)
         if not count or not len(self.hashes):
             return np.full(count, NOT_THERE, np.int32)
-        pairs = self._pairs_of(hashes)
+        pairs = self._find_pairs(hashes)
         if self.colliding:
             for position in np.flatnonzero(np.isin(hashes, np.array(list(self.colliding), np.uint64))):
                 of_hash = self.colliding[int(hashes[position])]
                 pairs[position] = of_hash.get(check_hash(name(int(position))), NOT_THERE)
         return pairs
 
-    def _pairs_of(self, hashes: Hashes) -> Numbers:
+    def _find_pairs(self, hashes: Hashes) -> Numbers:
         """Return the pair of each hash, without a check for other names with that hash."""
         if _hashed is not None:
             bits = choose_bits(len(self.hashes))
@@ -182,7 +182,7 @@ def choose_bits(count: int) -> int:
     return max(1, min(32, (count // 8).bit_length()))
 
 
-def starts_of(pieces: Iterable[Hashes], count: int) -> npt.NDArray[np.uint32]:
+def find_starts(pieces: Iterable[Hashes], count: int) -> npt.NDArray[np.uint32]:
     """Return where, in ``count`` ascending hashes, those with each beginning of :func:`choose_bits` bits begin; and how
     many there are. The hashes come in pieces.
 

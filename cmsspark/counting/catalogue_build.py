@@ -23,10 +23,10 @@ from cmsspark.counting.catalogue import (
     Numbers,
     Report,
     check_hash,
+    find_starts,
     hashes_in,
     name_hash,
     replica_keys,
-    starts_of,
 )
 from cmsspark.counting.file_runs import ROWS, FileRows, RunColumn, Slice, SortedRun, slices
 
@@ -53,7 +53,7 @@ class _Pairs:
     datasets: Numbers
 
     @classmethod
-    def of(cls, blocks: Longs, datasets: Numbers) -> tuple[Numbers, _Pairs]:
+    def number_rows(cls, blocks: Longs, datasets: Numbers) -> tuple[Numbers, _Pairs]:
         """Return the pair number of each row, and the pairs."""
         block_codes, block_values = _distinct(blocks)
         width = int(datasets.max()) + 1 if len(datasets) else 1
@@ -101,7 +101,7 @@ def build_catalogue(
     hashes.close()
     pairs_column.close()
     shutil.rmtree(spool)
-    np.save(folder / "starts.npy", starts_of(_pieces(folder / "hashes.npy", rows), hashes.rows))
+    np.save(folder / "starts.npy", find_starts(_pieces(folder / "hashes.npy", rows), hashes.rows))
     np.save(folder / "pair_blocks.npy", all_pairs.blocks)
     np.save(folder / "pair_datasets.npy", all_pairs.datasets)
     meta: Mapping[str, object] = {"report": report.__dict__, "colliding": colliding}
@@ -169,10 +169,10 @@ def _file_runs(
             pieces.append(_that_can_match(known_ids, numbers, hash_name, table.slice(start, rows), report, shape))
             pending += len(pieces[-1][0])
             if pending >= rows:
-                runs.append(_run_of(pieces, spool))
+                runs.append(_sort_run(pieces, spool))
                 pieces, pending = [], 0
     if pending:
-        runs.append(_run_of(pieces, spool))
+        runs.append(_sort_run(pieces, spool))
     report.suspects = shape.suspects()
     return runs, report
 
@@ -231,9 +231,9 @@ def _begin_with_a_slash(names: pa.ChunkedArray) -> Any:
     return to_numpy(pc.starts_with(names, "/").cast("int8"), np.int8, 0).astype(np.bool_)
 
 
-def _run_of(pieces: list[tuple[Any, ...]], spool: Path) -> tuple[SortedRun, _Pairs]:
+def _sort_run(pieces: list[tuple[Any, ...]], spool: Path) -> tuple[SortedRun, _Pairs]:
     hashes, checks, file_ids, blocks, datasets = (np.concatenate(column) for column in zip(*pieces, strict=True))
-    rows_pairs, pairs = _Pairs.of(blocks, datasets)
+    rows_pairs, pairs = _Pairs.number_rows(blocks, datasets)
     return SortedRun.write(spool, FileRows(hashes, checks, rows_pairs, file_ids)), pairs
 
 
@@ -245,7 +245,7 @@ def _same_pairs(find_pairs: Sequence[_Pairs]) -> tuple[_Pairs, list[Numbers]]:
     """Return the distinct pairs of all runs, and for each run the number of each of its own pairs among them."""
     blocks = np.concatenate([np.zeros(0, np.int64), *(pairs.blocks for pairs in find_pairs)])
     datasets = np.concatenate([np.zeros(0, np.int32), *(pairs.datasets for pairs in find_pairs)])
-    numbers, all_pairs = _Pairs.of(blocks, datasets)
+    numbers, all_pairs = _Pairs.number_rows(blocks, datasets)
     ends = np.cumsum([len(pairs.blocks) for pairs in find_pairs])[:-1]
     return all_pairs, np.split(numbers, ends) if find_pairs else []
 

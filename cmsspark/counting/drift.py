@@ -84,11 +84,11 @@ _WHOLE: Final = dict.fromkeys(("long", "signed", "flag"), "a whole number")
 _WANTED: Final = {**_WHOLE, "string": "text", "double": "a number"}
 
 
-def changes(stream: str, seen: Seen, needed_of: NeededOf) -> list[FieldChange]:
+def changes(stream: str, seen: Seen, load_needed: NeededOf) -> list[FieldChange]:
     """Return the changes of a stream's needed fields in its sample."""
     changed = []
     for fmt, records in seen.records.items():
-        columns = needed_of(stream, fmt)
+        columns = load_needed(stream, fmt)
         for column in columns:
             types = seen.types.get((fmt, column.name))
             if types is None:
@@ -115,7 +115,7 @@ def _fits(observed: str, expected: str) -> bool:
 def check(
     bins: Mapping[str, StreamBins],
     sampled: Mapping[str, Seen],
-    needed_of: NeededOf,
+    load_needed: NeededOf,
     is_known: Callable[[str, str], bool],
 ) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
     """Return the drift for the manifest, by stream, and warnings. Raises DataError (65) for a stream of another schema.
@@ -125,7 +125,7 @@ def check(
     drift: dict[str, list[dict[str, Any]]] = {}
     warnings = []
     for stream, seen in sampled.items():
-        changed = changes(stream, seen, needed_of)
+        changed = changes(stream, seen, load_needed)
         if bad := _other_schema(stream, bins[stream], seen, changed, is_known):
             raise DataError(
                 f"{stream} is of another schema: a needed field is gone or of another type in all records",

@@ -123,7 +123,7 @@ class _KeyedRows:
     def merged(self) -> Rows:
         """Return the rows with each key once, and forget them."""
         batches, self._batches = self._batches, []
-        return _rows_of(batches, self.keys).merged(self.keys, is_capped=self.is_capped)
+        return _gather_rows(batches, self.keys).merged(self.keys, is_capped=self.is_capped)
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ class Aggregated:
                         yield HAS, of_number, name, rows, None
 
 
-def _rows_of(batches: Sequence[pa.RecordBatch], key_names: Sequence[str]) -> Rows:
+def _gather_rows(batches: Sequence[pa.RecordBatch], key_names: Sequence[str]) -> Rows:
     """Return the rows of all batches, with numbers for texts."""
     import pyarrow as pa
 

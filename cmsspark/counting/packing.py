@@ -47,11 +47,11 @@ def pack(columns: Sequence[Codes], count: int) -> tuple[Codes, Unpack]:
 def distinct(numbers: Codes) -> Codes:
     """Return the distinct numbers, sorted."""
     in_order = np.sort(numbers)
-    values: Codes = in_order[starts_of(in_order)]
+    values: Codes = in_order[find_starts(in_order)]
     return values
 
 
-def starts_of(in_order: Codes) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def find_starts(in_order: Codes) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Return whether each of some sorted numbers differs from the one before."""
     starts = np.ones(len(in_order), np.bool_)
     np.not_equal(in_order[1:], in_order[:-1], out=starts[1:])

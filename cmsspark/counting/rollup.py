@@ -18,7 +18,7 @@ import polars as pl
 import pyarrow as pa
 
 from cmsspark.base.names import DERIVED
-from cmsspark.counting.packing import Codes, Unpack, distinct, joined, pack, rank_values, starts_of
+from cmsspark.counting.packing import Codes, Unpack, distinct, find_starts, joined, pack, rank_values
 from cmsspark.counting.sums import Nullable, find_runs, in_seconds, sum_by_key
 
 #: Keys that partials have. The keys in ``DERIVED`` are computed from one of them.
@@ -347,7 +347,7 @@ def _counted(name: str, parts: Sequence[_DistinctPairs]) -> pl.DataFrame:
     if len(parts) > 1:
         both, split = pack([groups, joined([part.values for part in parts])], len(groups))
         groups, _ = split(distinct(both))
-    starts = np.flatnonzero(starts_of(groups))
+    starts = np.flatnonzero(find_starts(groups))
     counts = np.diff(np.append(starts, len(groups)))
     return pl.DataFrame({"key": groups[starts], name: counts}, schema=dict.fromkeys(("key", name), pl.Int64))
 

@@ -46,7 +46,7 @@ class SitePairs:
     def add(self, groups: list[Group], datasets: Longs, catalogue: Catalogue, accesses: Mapping[str, Any]) -> None:
         """Add accesses: the ``group`` of each, its dataset's number in the catalogue, and its measures."""
         tiers = self._find_tiers(datasets, catalogue)
-        pairs = self._pairs_of(groups, accesses["group"])
+        pairs = self._number_pairs(groups, accesses["group"])
         self._parts.append(self._summed({**accesses, "tier": tiers, "pair": pairs}))
 
     def rows(self, stream: str) -> dict[str, Any]:
@@ -88,7 +88,7 @@ class SitePairs:
             sums[name] = None if values is None else capped_sums(keys, values, size)[present]
         return sums
 
-    def _pairs_of(self, groups: list[Group], numbers: Longs) -> Longs:
+    def _number_pairs(self, groups: list[Group], numbers: Longs) -> Longs:
         """Return the pairs of accesses whose groups have these numbers. A decoder only appends groups."""
         new = [
             self._pairs.setdefault((group.reader, None if group.site == UNKNOWN else group.site), len(self._pairs))

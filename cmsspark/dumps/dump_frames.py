@@ -173,8 +173,8 @@ def releases(frames: Frames) -> pl.DataFrame:
         .join(versions, "release_version_id")
     )
     texts = pl.col("release_version").drop_nulls().unique().sort().str.join(",").alias("release_versions")
-    versions_of = by_release.group_by("dataset_name").agg(texts)
-    return versions_of.with_columns(pl.when(pl.col("release_versions") != "").then("release_versions"))
+    load_versions = by_release.group_by("dataset_name").agg(texts)
+    return load_versions.with_columns(pl.when(pl.col("release_versions") != "").then("release_versions"))
 
 
 #: Of each table that DATASETS points to: the key, the value, and the value's name in :func:`attributes`.

@@ -162,7 +162,7 @@ def read_rses(dump: Dump, rses_file: str | None, opened: Any) -> tuple[Rses, Tab
         with opened(file.path) as stream:
             rows += reader.rse_rows(reader.pieces(stream, file.path))
     reader.counts.check("RSES")
-    return Rses.of(rows, load_sites(rses_file)), reader.counts
+    return Rses.from_rows(rows, load_sites(rses_file)), reader.counts
 
 
 @contextmanager

@@ -27,7 +27,7 @@ def scan_accesses(spark: SparkSession, request: DayRequest) -> DataFrame:
 
     settings = request.settings
     files = files_for("hdfs://", spark)
-    inputs = resolve(request, Layout.of(settings, request.root), files)
+    inputs = resolve(request, Layout.from_settings(settings, request.root), files)
     cache = settings.cache_dir / "catalogue"
     opened = open_snapshots(files, inputs.dbs, inputs.replicas, cache, rses_file=settings.rses)
     assert opened.catalogue is not None

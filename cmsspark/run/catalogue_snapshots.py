@@ -22,7 +22,7 @@ from cmsspark.dumps.rucio_scan import RucioScan, read_rses
 from cmsspark.filesystems.storage import Files, unreadable
 from cmsspark.sources.dbs import read_table_arrow
 from cmsspark.sources.dumps import Dump
-from cmsspark.sources.phedex import disk_replicas_of
+from cmsspark.sources.phedex import read_disk_replicas
 from cmsspark.sources.registry import REPLICAS
 from cmsspark.sources.rses import load_sites
 from cmsspark.store.part_files import open_part
@@ -182,7 +182,7 @@ def _read_rows(files: Files, table: str, columns: tuple[str, ...], path: str) ->
 def _read_replicas(files: Files, path: str) -> Iterator[Any]:
     """Yield Arrow tables of the disk replicas in one part of a PhEDEx snapshot."""
     with _named(path), open_part(files, path) as stream:
-        yield from disk_replicas_of(stream, path)
+        yield from read_disk_replicas(stream, path)
 
 
 @contextmanager

@@ -240,7 +240,7 @@ def _manifest(dumps: list[Dump], day: date, engine_name: str, seconds: float) ->
     return {
         "dumps": dumps_summary(dumps),
         "inputs": [
-            {"table": name, "folder": dump.folder_of(name), "files": [[f.path, f.size, f.mtime_ms] for f in listed]}
+            {"table": name, "folder": dump.table_folder(name), "files": [[f.path, f.size, f.mtime_ms] for f in listed]}
             for dump in dumps
             for name, listed in dump.tables.items()
         ],

@@ -31,7 +31,7 @@ def begin(request: JobRequest, log: Callable[[str], None] | None = None) -> Iter
     Raises UsageError (2) and SettingsError (78) where the engine is not available, NotReady (75) where another process
     works on the day.
     """
-    layout = Layout.of(request.settings, request.root)
+    layout = Layout.from_settings(request.settings, request.root)
     is_local = is_all_local(layout, request.sources, request.fout)
     choice = engine_choice.choose(request, layout)
     engine_choice.check_session(choice)

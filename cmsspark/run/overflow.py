@@ -20,7 +20,7 @@ from cmsspark.filesystems.storage import Files, is_local, local_path
 from cmsspark.run.catalogue_snapshots import open_snapshots
 from cmsspark.run.request import DayRequest, Inputs
 from cmsspark.sources.folders import DayInput
-from cmsspark.sources.oversized import BYTES, largest, values_of
+from cmsspark.sources.oversized import BYTES, largest, select_values
 from cmsspark.sources.reader import Reader
 from cmsspark.sources.registry import STREAMS_OF_JOBS
 
@@ -184,7 +184,7 @@ def _position(
 def _matched(batch: Any, column: str, catalogue: Catalogue | None) -> list[int]:
     """Return the values of jobs, or of accesses whose file is in the catalogue."""
     if catalogue is None or not largest(batch, column):
-        return values_of(batch, column)
+        return select_values(batch, column)
     unpacked = batch.unpack()
     is_there = catalogue.lookup([lfn.encode() for lfn in unpacked.lfns]) != NOT_THERE
     values = getattr(unpacked, column) or [None] * len(unpacked.lfns)

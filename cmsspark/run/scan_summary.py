@@ -17,7 +17,7 @@ from cmsspark.run.file_records import FileNotes
 from cmsspark.run.inputs import spellings
 from cmsspark.sources.file_counts import FILE
 from cmsspark.sources.registry import FEEDS, STREAMS_OF_JOBS
-from cmsspark.sources.sample import needed_of
+from cmsspark.sources.sample import load_needed
 from cmsspark.store.staged_runs import StagedRun
 
 #: Prefixes of unmatched files that a manifest names of each stream.
@@ -78,7 +78,7 @@ class ScanSummary:
 
     def drift(self) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
         """Return the drift for the manifest, and warnings. Raises DataError (65) for a stream of another schema."""
-        return drift.check(self.bins, self.sampled, needed_of, lambda stream, name: name in self.has.get(stream, ()))
+        return drift.check(self.bins, self.sampled, load_needed, lambda stream, name: name in self.has.get(stream, ()))
 
     def unmatched_prefixes(self) -> dict[str, list[list[Any]]]:
         """Return for the manifest, by stream, the most frequent [prefix, records], and the rest as ``other``."""

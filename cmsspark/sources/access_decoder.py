@@ -87,8 +87,8 @@ class AccessDecoder(JsonDecoder):
             fields = line_fields(self.schema, self.shared)
             self._use_templates(fields, lambda data: fields)
 
-    def _use_templates(self, required: RequiredFields, required_of: RequiredFieldsOf) -> None:
-        self._fast_lines = FastLineReader(self.day_number, required, required_of, self._meanings, self._number)
+    def _use_templates(self, required: RequiredFields, pick_required: RequiredFieldsOf) -> None:
+        self._fast_lines = FastLineReader(self.day_number, required, pick_required, self._meanings, self._number)
 
     def take(self, records: list[Any], batch: AccessBatch) -> None:
         """Bin records as out_of_day, write_only or no_lfn; all others are accesses."""

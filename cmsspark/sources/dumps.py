@@ -37,9 +37,10 @@ class Dump:
         """Bytes of all files."""
         return sum(file.size for files in self.tables.values() for file in files)
 
-    def folder_of(self, table: str) -> str:
+    def table_folder(self, table: str) -> str:
         """Return the folder with the table's files."""
-        return self.folder if DUMPS[self.kind].is_one_folder else join(self.folder, DUMPS[self.kind].folder_of(table))
+        kind = DUMPS[self.kind]
+        return self.folder if kind.is_one_folder else join(self.folder, kind.table_folder(table))
 
     def fingerprint(self, tables: Iterable[str] | None = None) -> str:
         """Return a digest over path, size and mtime of each file of ``tables`` (default: all tables)."""
@@ -86,7 +87,7 @@ def choose_rucio_dump(files: Files, layout: Layout, day: date, tables: Iterable[
     """
     location = layout.dump_location("rucio", "dated")
     required = sorted(set(tables) or DUMPS["rucio"].for_streams)
-    folders = {table: DUMPS["rucio"].folder_of(table) for table in required}
+    folders = {table: DUMPS["rucio"].table_folder(table) for table in required}
     dated = [
         (dump_day, "", {"": entry.path, **{table: join(entry.path, name) for table, name in folders.items()}})
         for entry in _folders(files, location.folder)
@@ -124,7 +125,7 @@ def dump_at(files: Files, kind: str, folder: str, day: date, when: date | None, 
     if DUMPS[kind].is_one_folder:
         names = dict.fromkeys(DUMPS[kind].tables, folder)
     else:
-        names = {table: join(folder, DUMPS[kind].folder_of(table)) for table in sorted(set(tables))}
+        names = {table: join(folder, DUMPS[kind].table_folder(table)) for table in sorted(set(tables))}
     listed, incomplete = _tables(files, names)
     if incomplete:
         return None

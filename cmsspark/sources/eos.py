@@ -23,7 +23,7 @@ from cmsspark.sources.formats.json_lines import CheckedRecord, Metadata, line_ty
 from cmsspark.sources.formats.line_template import RequiredFields
 from cmsspark.sources.formats.strict_json import Fields
 from cmsspark.sources.record_schema import FormatVersions, Never, RecordSchema, load_schema
-from cmsspark.sources.values import Malformed, Number, kind_of, long_text, text
+from cmsspark.sources.values import Malformed, Number, long_text, name_type, text
 
 SITE: Final = "T2_CH_CERN"
 #: The layouts: the text of G1, both structs of G2, and G3.
@@ -83,12 +83,12 @@ class EosDecoder(AccessDecoder):
                 for layout, schema in layouts().items()
             }  # fmt: skip
 
-            def required_of(data: Mapping[str, Any] | str) -> RequiredFields | None:
+            def pick_required(data: Mapping[str, Any] | str) -> RequiredFields | None:
                 """Return the fields of a record; None where the keys do not identify its layout."""
                 layout = TEXT if isinstance(data, str) else _find_layout(data)
                 return required[layout] if layout != PREFIXED or "eos.path" in data else None
 
-            self._use_templates(required[TYPED], required_of)
+            self._use_templates(required[TYPED], pick_required)
 
     @classmethod
     def format_versions(cls) -> FormatVersions:
@@ -149,7 +149,7 @@ class EosDecoder(AccessDecoder):
             elif isinstance(value, str) and not isinstance(value, Number):
                 result = text(value, "data") or ""
             else:
-                raise Malformed(f"data: expected an object or text, found {kind_of(value)}")
+                raise Malformed(f"data: expected an object or text, found {name_type(value)}")
         # Of repeated texts the last one counts, as in msgspec.
         return self._strict_text(result, metadata) if isinstance(result, str) else result
 
@@ -176,7 +176,7 @@ def _text_fields() -> tuple[list[tuple[str, bool, str]], Any]:
 
 def _absent(keys: Sequence[str]) -> list[tuple[str, Any, Any]]:
     """Return fields that reject a record with one of these keys."""
-    return [(f"no_{key}".replace(".", "_"), Never, msgspec.field(default=msgspec.UNSET, name=key)) for key in keys]
+    return [(f"no_{key}".replace(".", "__"), Never, msgspec.field(default=msgspec.UNSET, name=key)) for key in keys]
 
 
 def _find_version(data: Any) -> tuple[str, Mapping[str, Any]] | None:

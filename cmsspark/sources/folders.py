@@ -172,7 +172,7 @@ def changed(files: Files, inputs: Iterable[DayInput | Dump]) -> list[str]:
                 changes.append(f"{source.folder} was read, and is final now")
             continue
         for table, listed in source.tables.items():
-            changes += _changed_folder(files, source.folder_of(table), listed)
+            changes += _changed_folder(files, source.table_folder(table), listed)
     return changes
 
 

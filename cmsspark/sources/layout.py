@@ -92,7 +92,7 @@ class Layout:
     epochs: Epochs = field(default_factory=Epochs)
 
     @classmethod
-    def of(cls, settings: Settings, root: str | None = None) -> Layout:
+    def from_settings(cls, settings: Settings, root: str | None = None) -> Layout:
         """Return the locations that settings name, under ``root`` or the settings' root. Raises as :meth:`load`."""
         return cls.load(settings.sources, root or settings.root, settings.where)
 

@@ -25,7 +25,7 @@ BYTES: Final = "read_bytes"
 TIMES: Final = ("cpu_ms", "wall_ms")
 
 
-def values_of(batch: AccessBatch, column: str) -> list[int]:
+def select_values(batch: AccessBatch, column: str) -> list[int]:
     """Return the values of a column of all accesses or jobs of the batch that have one."""
     values = [getattr(job, column) for job in batch.jobs] + (getattr(batch, column) or [])
     packed = batch.packed

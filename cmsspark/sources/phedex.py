@@ -14,7 +14,7 @@ from cmsspark.sources.formats.sqoop_csv import read_table
 COLUMNS: Final = ("block_name", "node_name", "br_node_files")
 
 
-def disk_replicas_of(source: IO[bytes], name: str) -> Iterator[Any]:
+def read_disk_replicas(source: IO[bytes], name: str) -> Iterator[Any]:
     """``pyarrow.Table`` pieces of (``block_name``, ``site``): the replicas in one part of a snapshot that are on disk
     and hold at least one file. A block appears twice for a site with two disk nodes. Raises DataError (65).
     """

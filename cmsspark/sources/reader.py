@@ -64,12 +64,12 @@ class Reader:
             if self._oversized is not None:
                 decoder = limited_avro(decoder, self._oversized, content, file)
             if accept_damaged:
-                batches = damaged.avro_of(decoder, content, damage, self._sampler.sample_schema)
+                batches = damaged.read_avro(decoder, content, damage, self._sampler.sample_schema)
             else:
                 batches = avro.decode(decoder, content, file, self._sampler.sample_schema)
             self._file_counts.add(file, AccessBatch(content_bytes=len(content)))
         elif accept_damaged:
-            batches = damaged.lines_of(self._lines, stream, damage, self._sampler.sample_lines, self._line_limit)
+            batches = damaged.read_lines(self._lines, stream, damage, self._sampler.sample_lines, self._line_limit)
         else:
             batches = lines.decode_file(self._lines, stream, file, self._sampler.sample_lines, self._line_limit)
         for batch in batches:

@@ -98,7 +98,7 @@ class DumpKind:
     role: str = ""
     is_lower_case: bool = False
 
-    def folder_of(self, table: str) -> str:
+    def table_folder(self, table: str) -> str:
         """Return the name of a table's folder."""
         return table.lower() if self.is_lower_case else table
 

@@ -49,7 +49,7 @@ class Rses:
     numbers: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(
+    def from_rows(
         cls, rows: Iterable[tuple[str | None, str | None, str | None, int | None]], sites: Mapping[str, str]
     ) -> Rses:
         """From rows of RSES: id (hex), RSE, RSE_TYPE, DELETED_AT. Of two that are in use and share an id the larger
@@ -65,7 +65,7 @@ class Rses:
         rses: list[Rse] = []
         position_of: dict[str, int] = {}
         for name in sorted(set(names.values())):
-            rse = rse_of(name, types[name], sites)
+            rse = make_rse(name, types[name], sites)
             position_of[name] = TEST_RSE if rse is None else len(rses)
             rses += [] if rse is None else [rse]
         return cls(tuple(rses), {rse_id: position_of[name] for rse_id, name in names.items()})
@@ -75,13 +75,13 @@ class Rses:
         return {rse.name: (rse.site, rse.kind) for rse in self.rses}
 
 
-def rse_of(name: str, rse_type: str | None, sites: Mapping[str, str]) -> Rse | None:
+def make_rse(name: str, rse_type: str | None, sites: Mapping[str, str]) -> Rse | None:
     """Return the site and kind of an RSE; None where its replicas are ignored, as they are no data for users.
 
     Example:
-        >>> rse_of("T1_US_FNAL_Tape", None, {})
+        >>> make_rse("T1_US_FNAL_Tape", None, {})
         Rse(name='T1_US_FNAL_Tape', site='T1_US_FNAL', kind='tape')
-        >>> rse_of("T2_UK_London_IC_Test", "DISK", {}) is None
+        >>> make_rse("T2_UK_London_IC_Test", "DISK", {}) is None
         True
     """
     kind = "tape" if (rse_type or "").upper() == "TAPE" else "disk"

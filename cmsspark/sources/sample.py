@@ -32,7 +32,7 @@ _SHOWN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]{0,63}")
 
 
 @cache
-def versions_of(stream: str, format_name: str) -> FormatVersions:
+def load_versions(stream: str, format_name: str) -> FormatVersions:
     """Return the versions of a stream's format: those of its decoder, else the one of its schema."""
     load_versions = getattr(load_decoder(stream, format_name), "format_versions", None)
     if load_versions is not None:
@@ -41,10 +41,10 @@ def versions_of(stream: str, format_name: str) -> FormatVersions:
     return FormatVersions.from_schema(load_schema(f"{stream}/{find_stream(stream).format(format_name).name}"))
 
 
-def needed_of(stream: str, version: str) -> tuple[Column, ...]:
+def load_needed(stream: str, version: str) -> tuple[Column, ...]:
     """Return the needed columns of a format version, by the name that notes have."""
     for format_ in find_stream(stream).formats:
-        by_name = versions_of(stream, format_.name).by_name
+        by_name = load_versions(stream, format_.name).by_name
         if version in by_name:
             return by_name[version].needed
     raise KeyError(f"{stream} has no format version {version}")
@@ -54,7 +54,7 @@ class Sampler:
     """Samples the first records of the files that a task reads."""
 
     def __init__(self, stream: str, format_name: str) -> None:
-        self._versions = versions_of(stream, format_name)
+        self._versions = load_versions(stream, format_name)
         self._left = OF_TASK
         self._read = 0
         self._decode = msgspec.json.Decoder().decode

@@ -61,7 +61,7 @@ class Nested:
         self.kind = kind
 
 
-def kind_of(value: Any) -> str:
+def name_type(value: Any) -> str:
     """Return the JSON type of a value, for error messages."""
     if value is None:
         return "null"
@@ -81,7 +81,7 @@ def text(value: Any, field: str) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str) or isinstance(value, Number):
-        raise Malformed(f"{field}: expected text, found {kind_of(value)}")
+        raise Malformed(f"{field}: expected text, found {name_type(value)}")
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -94,7 +94,7 @@ def whole(value: Any, field: str) -> int | None:
     if value is None:
         return None
     if not isinstance(value, Number):
-        raise Malformed(f"{field}: expected a number, found {kind_of(value)}")
+        raise Malformed(f"{field}: expected a number, found {name_type(value)}")
     return _whole(value, field)
 
 
@@ -126,7 +126,7 @@ def hours(value: Any, field: str) -> float | None:
     if value is None:
         return None
     if not isinstance(value, Number):
-        raise Malformed(f"{field}: expected a number, found {kind_of(value)}")
+        raise Malformed(f"{field}: expected a number, found {name_type(value)}")
     number = float(value)
     if not math.isfinite(number) or number < 0:
         raise Malformed(f"{field}: the hours are negative or not finite")
@@ -148,7 +148,7 @@ def signed(value: Any, field: str) -> int | None:
     if value is None:
         return None
     if not isinstance(value, Number):
-        raise Malformed(f"{field}: expected a whole number, found {kind_of(value)}")
+        raise Malformed(f"{field}: expected a whole number, found {name_type(value)}")
     size = _whole(value.removeprefix("-"), field)
     return max(-MAX_LONG - 1, min(-size if value.startswith("-") else size, MAX_LONG))
 

@@ -13,7 +13,18 @@ import msgspec
 
 from cmsspark.sources.formats import strict_json
 from cmsspark.sources.formats.strict_json import Fields
-from cmsspark.sources.values import Hours, Long, Malformed, Number, WholeNumber, kind_of, long, signed, text, whole
+from cmsspark.sources.values import (
+    Hours,
+    Long,
+    Malformed,
+    Number,
+    WholeNumber,
+    long,
+    name_type,
+    signed,
+    text,
+    whole,
+)
 
 #: What the agents write for a number that is not there, beside NaN.
 NO_NUMBER: Final = -2
@@ -125,7 +136,7 @@ def _meta(value: Any, field: str) -> MetaData | None:
 
 def _listed(value: Any, field: str) -> list[Any] | None:
     if value is not None and not isinstance(value, list):
-        raise Malformed(f"{field}: a list is expected, found {kind_of(value)}")
+        raise Malformed(f"{field}: a list is expected, found {name_type(value)}")
     return value
 
 
@@ -194,7 +205,7 @@ class _NeededFields:
 
     def __init__(self, value: Any, field: str) -> None:
         if not isinstance(value, dict):
-            raise Malformed(f"{field}: an object is expected, found {kind_of(value)}")
+            raise Malformed(f"{field}: an object is expected, found {name_type(value)}")
         self._fields: Fields = value
         self._where = f"{field}."
 
@@ -217,7 +228,7 @@ def _amount(value: Any, field: str) -> float | None:
     if value is None:
         return None
     if not isinstance(value, Number):
-        raise Malformed(f"{field}: a number is expected, found {kind_of(value)}")
+        raise Malformed(f"{field}: a number is expected, found {name_type(value)}")
     if _is_absent(value):
         return None
     number = float(value)

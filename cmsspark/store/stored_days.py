@@ -125,8 +125,8 @@ class StoredDays:
         """
         with ProgressLine(f"reading {self.period}", len(self.partials), "days") as line:
             for batch in self._batched():
-                (day, table), *others = batch
-                if not others and table.manifest.tables[TABLE].rows > BATCH_ROWS:
+                day, table = batch[0]
+                if len(batch) == 1 and table.manifest.tables[TABLE].rows > BATCH_ROWS:
                     yield from ([(day, rows)] for rows in self._read_groups(day, table, columns))
                 else:
                     yield self._read(batch, columns)

@@ -46,7 +46,7 @@ def choose(
     fout = options["fout"] or settings.store or ""
     make_request = day_request if job.streams else dump_request
     request = make_request(job, {**options, "engine": engine}, settings, fout)
-    layout = Layout.of(request.settings, request.root)
+    layout = Layout.from_settings(request.settings, request.root)
     return choose_for_job(request, layout, _spark_reason(command, settings))
 
 

@@ -100,7 +100,7 @@ def _newest_dump_day(dump_job: DumpJob, options: Mapping[str, Any], settings: Se
     from cmsspark.run.provenance import is_all_local
     from cmsspark.sources.layout import Layout
 
-    layout = Layout.of(with_sources(settings, options["source"]), options["root"])
+    layout = Layout.from_settings(with_sources(settings, options["source"]), options["root"])
     if not is_all_local(layout, DUMPS, ""):
         return None
     dumps = dump_job.choose(LocalFiles(), layout, dates.today())

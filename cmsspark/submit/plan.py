@@ -47,7 +47,7 @@ def plan(job: Job | None, options: Mapping[str, Any], settings: Settings, comman
 def _listed(job: Job, options: Mapping[str, Any], settings: Settings) -> list[DayInput]:
     """Return the files of the day. Those on a cluster take a JVM to list."""
     request = day_request(job, options, settings, options["fout"] or settings.store or "")
-    layout = Layout.of(request.settings, request.root)
+    layout = Layout.from_settings(request.settings, request.root)
     files: Files = LocalFiles()
     if not is_all_local(layout, request.sources, request.fout):
         from cmsspark.engines.session import small_session

@@ -11,7 +11,7 @@ from bench.event_log import read
 def task(first: int, last: int, written: int, *, failed: bool = False) -> dict[str, Any]:
     return {
         "Event": "SparkListenerTaskEnd",
-        "Task Info": {"Launch Time": first, "Finish Time": last, "Failed": failed},
+        "Task Info": {"Launch Time": first, "Finish Time": last, "Failed": failed, "Locality": "ANY"},
         "Task Metrics": {"Shuffle Write Metrics": {"Shuffle Bytes Written": written}, "Disk Bytes Spilled": 3}
         | {"Input Metrics": {"Bytes Read": 7}},
         "Task Executor Metrics": {"JVMHeapMemory": last, "ProcessTreePythonRSSMemory": 2 * last},

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cmsspark.base.hashed import find_pairs, hashes_of_texts
 from cmsspark.counting import catalogue
-from cmsspark.counting.catalogue import NOT_THERE, check_hash, choose_bits, hashes_in, name_hash, starts_of
+from cmsspark.counting.catalogue import NOT_THERE, check_hash, choose_bits, find_starts, hashes_in, name_hash
 from tests.counting.catalogues import found, opened
 
 _TEXTS = st.lists(st.text(max_size=100), max_size=20)
@@ -50,7 +50,7 @@ def test_look_ups_find_what_is_there_and_nothing_else(there: list[int], asked: l
     hashes = np.sort(np.array(there, np.uint64))
     pairs = np.arange(len(hashes), dtype=np.int32) * 3
     wanted = np.array(there + asked, np.uint64)
-    got = find_pairs(wanted, hashes, pairs, starts_of([hashes], len(hashes)), choose_bits(len(hashes)), NOT_THERE)
+    got = find_pairs(wanted, hashes, pairs, find_starts([hashes], len(hashes)), choose_bits(len(hashes)), NOT_THERE)
     known = dict(zip(hashes.tolist(), pairs.tolist(), strict=True))
     assert got.tolist() == [known.get(one, NOT_THERE) for one in wanted.tolist()]
 
@@ -58,7 +58,7 @@ def test_look_ups_find_what_is_there_and_nothing_else(there: list[int], asked: l
 def test_many_hashes_are_found_in_short_runs() -> None:
     rng = np.random.default_rng(5)
     hashes = np.unique(rng.integers(0, 2**64, 100_000, np.uint64))
-    starts = starts_of([hashes], len(hashes))
+    starts = find_starts([hashes], len(hashes))
     assert np.diff(starts).max() < 60
     pairs = rng.integers(0, 1000, len(hashes)).astype(np.int32)
     rows = rng.permutation(len(hashes))
@@ -70,7 +70,7 @@ def test_many_hashes_are_found_in_short_runs() -> None:
 
 def test_arrays_that_do_not_fit_are_refused() -> None:
     hashes, pairs = np.arange(20, dtype=np.uint64), np.zeros(20, np.int32)
-    starts = starts_of([hashes], len(hashes))
+    starts = find_starts([hashes], len(hashes))
     for wrong in (
         (hashes, pairs[:-1], starts, choose_bits(20)),
         (hashes[:-1], pairs[:-1], starts, choose_bits(20)),
@@ -83,7 +83,7 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
 
 def test_damaged_starts_are_refused_where_a_look_up_meets_them() -> None:
     hashes = np.unique(np.random.default_rng(5).integers(0, 2**64, 10_000, np.uint64))
-    pairs, right, bits = np.zeros(len(hashes), np.int32), starts_of([hashes], len(hashes)), choose_bits(len(hashes))
+    pairs, right, bits = np.zeros(len(hashes), np.int32), find_starts([hashes], len(hashes)), choose_bits(len(hashes))
     for place in (0, 1, len(right) // 2, len(right) - 1):
         for bit in (31, 20):
             starts = right.copy()

@@ -98,7 +98,7 @@ def read_catalogue(root: Path, day: date) -> Catalogue:
         iter(()) if is_rucio else _table(files.phedex_folder(root, day), _REPLICAS),
     )
     if is_rucio:
-        found.disk = rucio.read(rucio.folder_of(root, day)).on_disk()
+        found.disk = rucio.read(rucio.table_folder(root, day)).on_disk()
     return found
 
 

@@ -164,7 +164,7 @@ def read_job_catalogue(root: Path, day: date) -> JobCatalogue:
         if block is not None and dataset is not None and number > newest.get(block, -2):
             newest[block], found.blocks[block] = number, dataset
     if day >= RUCIO_SINCE:
-        found.disk = rucio.read(rucio.folder_of(root, day)).on_disk()
+        found.disk = rucio.read(rucio.table_folder(root, day)).on_disk()
         return found
     for row in _rows(files.phedex_folder(root, day)):
         site, kind = site_and_kind(row[13] or "")

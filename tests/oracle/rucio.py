@@ -164,7 +164,7 @@ class Rucio:
         return {(block, self.places[rse][0]) for rse, block in self.block_replicas if self.places[rse][1] == "disk"}
 
 
-def folder_of(root: Path, day: date, tables: tuple[str, ...] = _TABLES) -> Path:
+def table_folder(root: Path, day: date, tables: tuple[str, ...] = _TABLES) -> Path:
     """Rule 17: the first complete dump after the day, else its own, else the newest before."""
     dumps = {}
     for folder in (root / "project/awg/cms/rucio").iterdir():

@@ -42,7 +42,7 @@ def far(tmp_path: Path) -> tuple[DayRequest, Inputs, FarFiles]:
     place.tree.write("aaa enr", "part-0.json", b"\n".join([aaa(), unknown]) + b"\n")
     place.tree.write("aaa enr", "part-1.json", b"\n".join([aaa(), aaa(), largest]) + b"\n")
     request = place.request()
-    inputs = resolve(request, Layout.of(request.settings, request.root), LocalFiles())
+    inputs = resolve(request, Layout.from_settings(request.settings, request.root), LocalFiles())
     (source,) = inputs.streams
     files = tuple(dataclasses.replace(file, path=f"hdfs://far{file.path}") for file in source.files)
     elsewhere = FarFiles()

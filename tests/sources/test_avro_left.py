@@ -135,7 +135,7 @@ def test_records_that_are_all_alike_are_no_damage(codec: str) -> None:
 @needs_compiled
 @pytest.mark.parametrize("kind", ["double", "float"])
 def test_whole_numbers_as_floats_are_read_by_compiled_code(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fast_avro, "rows_of", None)
+    monkeypatch.setattr(fast_avro, "decode_rows", None)
     fields = {"FILE_LFN": "string", "READ_BYTES": kind, "READ_BYTES_AT_CLOSE": ["null", kind]}
     sizes = [0.0, -0.0, 1.0, 2.0**24, 2.0**62, 2.0**63 - 2.0**39]
     rows = [{"FILE_LFN": "/store/a", "READ_BYTES": size, "READ_BYTES_AT_CLOSE": None} for size in sizes]

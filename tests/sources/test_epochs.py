@@ -52,7 +52,7 @@ def test_wrong_settings_are_named_with_file_and_line(tmp_path: Path, text: str, 
     file = tmp_path / "cmsspark.yaml"
     file.write_text(text)
     with pytest.raises(SettingsError, match=wanted) as told:
-        Layout.of(load_settings(str(file)))
+        Layout.from_settings(load_settings(str(file)))
     assert told.value.where == f"{file}, line {line}"
 
 

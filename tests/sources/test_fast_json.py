@@ -171,9 +171,9 @@ def _counting(both: Both, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """The lines that the decoder will try to learn from."""
     tried: list[bytes] = []
 
-    def learn(line: bytes, required_of: RequiredFieldsOf) -> LineTemplate | None:
+    def learn(line: bytes, pick_required: RequiredFieldsOf) -> LineTemplate | None:
         tried.append(line)
-        return line_template.learn(line, required_of)
+        return line_template.learn(line, pick_required)
 
     monkeypatch.setattr(fast_json, "learn", learn)
     return tried

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cmsspark.sources.formats import json_lines as decoders
+from cmsspark.sources import access_decoder
 from cmsspark.sources.oversized import REASON
 from cmsspark.sources.reader import Reader
 from tests.corpus.avro_files import CRAB_FIELDS, container
@@ -29,7 +29,7 @@ def sums(reader: Reader, batches: Any) -> tuple[int, int, int, list[tuple[int, s
 
 @pytest.mark.parametrize("compiled", [True, False])
 def test_lines_beyond_the_limit_are_malformed_and_others_count(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoders, "COMPILED", compiled and decoders.COMPILED)
+    monkeypatch.setattr(access_decoder, "COMPILED", compiled and access_decoder.COMPILED)
     sizes = [7, 10, 11, BIG, 9] * 900
     lines = [aaa({"read_bytes_at_close": size, "read_bytes": 0}) for size in sizes]
     content = b"\n".join([*lines[:7], b"broken", b"", *lines[7:]]) + b"\n"

@@ -10,7 +10,7 @@ import pytest
 from cmsspark.base.names import DERIVED, block_dataset, site_and_kind
 from cmsspark.sources.dumps import Dump
 from cmsspark.sources.listing import InputFile
-from cmsspark.sources.phedex import disk_replicas_of
+from cmsspark.sources.phedex import read_disk_replicas
 from cmsspark.sources.registry import REPLICAS
 
 NODES = {
@@ -59,7 +59,7 @@ def test_disk_replicas_hold_files_on_disk_and_have_a_block_and_a_site(snapshot: 
     for part in snapshot.tables[REPLICAS]:
         with open(part.path, "rb") as stream:
             pairs += [
-                tuple(pair.values()) for piece in disk_replicas_of(stream, part.path) for pair in piece.to_pylist()
+                tuple(pair.values()) for piece in read_disk_replicas(stream, part.path) for pair in piece.to_pylist()
             ]
     expected = [("/a/b/RAW#1", site) for site, kind in NODES.values() if kind == "disk"]
     assert sorted(pairs) == sorted([*expected, ("/a/b/RAW#1", "T2_DE_DESY")])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cmsspark.base.errors import DataError
 from cmsspark.base.schemas import Column, Table
 from cmsspark.sources.formats import sqoop_csv
-from cmsspark.sources.formats.plain_csv import columns_of
+from cmsspark.sources.formats.plain_csv import split_columns
 from cmsspark.sources.formats.sqoop_csv import read_table
 
 TABLE = Table("T", "", tuple(Column(name, kind) for name, kind in (("a", "long"), ("b", "string"), ("c", "long"))))
@@ -67,7 +67,7 @@ def test_what_is_not_plain_is_refused_wherever_it_stands(bad: bytes) -> None:
     for place in range(4):
         lines = [b"1,x,2"] * 3
         lines.insert(place, bad)
-        assert columns_of(b"\n".join(lines) + b"\n", 3, WANTED) is None
+        assert split_columns(b"\n".join(lines) + b"\n", 3, WANTED) is None
 
 
 def test_refusal_in_a_later_piece_repeats_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +81,7 @@ def test_refusal_in_a_later_piece_repeats_no_row(monkeypatch: pytest.MonkeyPatch
 
 
 def test_columns_come_as_arrow_has_them() -> None:
-    rows, (texts, numbers) = columns_of(b"1,x,2\n\n3,null,null\n4,,18\n", 3, WANTED)
+    rows, (texts, numbers) = split_columns(b"1,x,2\n\n3,null,null\n4,,18\n", 3, WANTED)
     assert rows == 3
     assert (texts[0], texts[1], np.frombuffer(texts[2], np.int32).tolist(), texts[3]) == (
         b"\1\0\1",
@@ -128,16 +128,16 @@ def test_with_compiled_code_and_without_it_a_double_is_the_same(numbers: list[st
     ("text", "number"), [(b"1", 1.0), (b"1.69519079E9", 1695190790.0), (b"0.1", 0.1), (b"5e-1", 0.5)]
 )
 def test_plain_doubles_are_read_by_compiled_code(text: bytes, number: float) -> None:
-    rows, ((flags, nulls, numbers),) = columns_of(text + b"\nnull\n", 1, [(0, 2)])
+    rows, ((flags, nulls, numbers),) = split_columns(text + b"\nnull\n", 1, [(0, 2)])
     assert (rows, flags, nulls, np.frombuffer(numbers, np.float64).tolist()) == (2, b"\1\0", 1, [number, 0.0])
 
 
 @pytest.mark.parametrize("text", [b"-1", b"1.", b".5", b"1e", b"1e23", b"1e100", b"1234567890123456", b"nan", b"x"])
 def test_doubles_that_need_care_are_left_to_other_ways(text: bytes) -> None:
-    assert columns_of(text + b"\n1\n", 1, [(0, 2)]) is None
+    assert split_columns(text + b"\n1\n", 1, [(0, 2)]) is None
 
 
 @pytest.mark.parametrize("text", [b"", b"1,x,2", b"\n" * 3])
 def test_texts_without_a_whole_line(text: bytes) -> None:
-    found = columns_of(text, 3, WANTED)
+    found = split_columns(text, 3, WANTED)
     assert found is None if not text.endswith(b"\n") else found[0] == 0

@@ -27,7 +27,7 @@ from cmsspark.sources.registry import (
     find_stream,
     streams_of_day,
 )
-from cmsspark.sources.sample import needed_of, versions_of
+from cmsspark.sources.sample import load_needed, load_versions
 from cmsspark.store.job_index import JOBS
 
 DAY = date(2026, 1, 15)
@@ -54,13 +54,13 @@ def test_every_format_has_a_decoder_and_a_schema_that_names_the_file() -> None:
     for stream in STREAMS_BY_NAME.values():
         for format_ in stream.formats:
             assert load_decoder(stream.name, format_.name).stream == stream.name
-            versions = versions_of(stream.name, format_.name).by_name
+            versions = load_versions(stream.name, format_.name).by_name
             wanted = "site" if stream.counts_jobs else "lfn"
             assert wanted in {
                 column.feeds for schema in versions.values() for column in schema.needed if column.is_required
             }
             for version, schema in versions.items():
-                assert schema.needed == needed_of(stream.name, version) != ()
+                assert schema.needed == load_needed(stream.name, version) != ()
 
 
 def test_accesses_have_bytes_or_times_as_the_registry_says(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cmsspark.base.errors import SettingsError
-from cmsspark.sources.rses import Rse, Rses, load_sites, rse_of
+from cmsspark.sources.rses import Rse, Rses, load_sites, make_rse
 
 
 @pytest.mark.parametrize(
@@ -30,17 +30,17 @@ from cmsspark.sources.rses import Rse, Rses, load_sites, rse_of
     ],
 )
 def test_one_purpose_and_one_storage_are_cut(name: str, rse_type: str | None, site: str, kind: str) -> None:
-    assert rse_of(name, rse_type, {}) == Rse(name, site, kind)
+    assert make_rse(name, rse_type, {}) == Rse(name, site, kind)
 
 
 @pytest.mark.parametrize("name", ["T2_X_Test", "T2_X_test", "T1_Y_Disk_Temp", "T1_Y_Tape_MOCK"])
 def test_elements_for_tests_are_ignored(name: str) -> None:
-    assert rse_of(name, "DISK", {}) is None
-    assert rse_of(name, "DISK", {name: "T2_X"}) == Rse(name, "T2_X", "disk"), "an exception comes first"
+    assert make_rse(name, "DISK", {}) is None
+    assert make_rse(name, "DISK", {name: "T2_X"}) == Rse(name, "T2_X", "disk"), "an exception comes first"
 
 
 def test_deleted_elements_are_unknown_and_those_of_one_name_are_one() -> None:
-    found = Rses.of(
+    found = Rses.from_rows(
         [
             ("a", "T2_X", "DISK", None),
             ("b", "T2_X", "TAPE", None),

@@ -38,10 +38,10 @@ def _check(form: str, lines: list[bytes]) -> tuple[int, int]:
 
 def _check_learned(name: str, lines: list[bytes]) -> int:
     """Lines are read alike after their own shape was learned, too."""
-    required_of = Both(name).known._required_of
+    pick_required = Both(name).known._pick_required
     shapes: dict[LineTemplate, bytes] = {}
     for line in lines:
-        shape = learn(line, required_of)
+        shape = learn(line, pick_required)
         if shape is not None:
             shapes.setdefault(shape, line)
     learned = list(shapes.values())
@@ -186,7 +186,7 @@ def test_lines_that_are_left_are_handed_back_with_their_numbers() -> None:
 
 def test_a_shape_of_other_needs_is_refused() -> None:
     both = Both("cmssw", [SHORT["cmssw"]])
-    shape = learn(SHORT["cmssw"], both.known._required_of)
+    shape = learn(SHORT["cmssw"], both.known._pick_required)
     assert shape is not None
     for wrong in (
         shape._replace(required=shape.required._replace(shared=())),

@@ -66,7 +66,7 @@ def run(
     import polars as pl
 
     with running(settings, fout, NAME, day, log) as run_context:
-        layout = Layout.of(settings, root)
+        layout = Layout.from_settings(settings, root)
         locations = [location.folder for location in layout.locations[NAME]]
         files: Files = LocalFiles()
         if not all(is_local(location) for location in (*locations, fout)):

@@ -212,7 +212,7 @@ def _files(settings: Settings, root: str | None, fout: str) -> Files:
     from cmsspark.run.provenance import is_all_local
     from cmsspark.sources.folders import Layout
 
-    layout = Layout.of(settings, root)
+    layout = Layout.from_settings(settings, root)
     if is_all_local(layout, layout.locations, fout):
         return LocalFiles()
     from cmsspark.engines.session import small_session

@@ -95,7 +95,7 @@ class Daily:
             published = []
             with suppress(CmssparkError), run_history.open_history(self.settings.state_dir) as history:
                 published = history.published(first, last)
-        layout = Layout.of(self.settings, self.root)
+        layout = Layout.from_settings(self.settings, self.root)
         rules, policies = self.config.rules, self.config.policies
         return Planner(self.files, layout, self.fout, rules, policies, published, int(self.now() * 1000))
 

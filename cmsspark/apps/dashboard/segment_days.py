@@ -12,7 +12,7 @@ import numpy.typing as npt
 from cmsspark.apps.dashboard.day_rows import Names, Rows, read_day
 from cmsspark.apps.dashboard.segment import BIT_FILES, SUM_FILES, SUMS
 from cmsspark.apps.dashboard.sorted_parts import SortedParts
-from cmsspark.counting.packing import Codes, distinct, pack, starts_of
+from cmsspark.counting.packing import Codes, distinct, find_starts, pack
 from cmsspark.store.query.stored_parts import StoredInterval
 
 _CUBE: Final = SUM_FILES["cube"][1:]
@@ -41,7 +41,7 @@ class Groups:
     def __init__(self, keys: Sequence[Codes]) -> None:
         packed, _ = pack(keys, len(keys[0]))
         self._order, in_order = _sorted(packed)
-        self._starts = np.flatnonzero(starts_of(in_order)[: len(packed)])
+        self._starts = np.flatnonzero(find_starts(in_order)[: len(packed)])
         first = self._order[self._starts]
         self.keys = [column[first] for column in keys]
 
@@ -111,7 +111,7 @@ class Days:
             self._add_sets(name, rows)
         keys = self._distinct(rows, (*_CUBE, "user"))
         user = keys.pop("user").astype(np.uint32)
-        starts = np.flatnonzero(starts_of(pack(list(keys.values()), len(user))[0])[: len(user)])
+        starts = np.flatnonzero(find_starts(pack(list(keys.values()), len(user))[0])[: len(user)])
         sets = {name: column[starts] for name, column in {"day": self._day(keys), **keys}.items()}
         self.cube_users.append((sets, np.diff(starts, append=len(user)), user))
 

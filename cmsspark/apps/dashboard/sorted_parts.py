@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 import numpy.typing as npt
 
-from cmsspark.counting.packing import Codes, starts_of
+from cmsspark.counting.packing import Codes, find_starts
 
 #: Rows of a batch, about.
 _BATCH: Final = 250_000
@@ -45,7 +45,7 @@ class SortedParts:
 
     def add(self, keys: Codes, columns: Mapping[str, npt.NDArray[Any]]) -> None:
         """Add a part; its rows are in the order of the names of its keys."""
-        starts = np.flatnonzero(starts_of(keys)) if len(keys) else np.zeros(0, np.int64)
+        starts = np.flatnonzero(find_starts(keys)) if len(keys) else np.zeros(0, np.int64)
         with open(self._path, "ab") as file:
             stored = {name: _store(file, column) for name, column in columns.items()}
         self._parts.append(_Part(keys[starts], np.append(starts, len(keys)), stored))
@@ -67,7 +67,7 @@ class SortedParts:
         for part in self._parts:
             counts[part.keys] += np.diff(part.starts)
         batch = np.cumsum(counts[order]) // _BATCH
-        firsts = np.flatnonzero(starts_of(batch)).tolist()
+        firsts = np.flatnonzero(find_starts(batch)).tolist()
         for first, end in zip(firsts, [*firsts[1:], len(order)], strict=True):
             yield self._batch(ranks, first, end)
 

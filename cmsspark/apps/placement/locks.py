@@ -13,7 +13,7 @@ from cmsspark.apps.placement.replicas import Replicas
 from cmsspark.base.errors import DataError, InputMissing
 from cmsspark.base.names import site_and_kind
 from cmsspark.sources.formats.avro_table import CODE, ID, TablePiece, TableReader
-from cmsspark.sources.rses import Rses, load_sites, rse_of
+from cmsspark.sources.rses import Rses, load_sites, make_rse
 from cmsspark.sources.rucio import SCOPE, RucioReader, TableCounts
 from cmsspark.store.table_files import read_table
 
@@ -46,7 +46,7 @@ def read_locks(path: Path, rses_file: str | None = None) -> frozenset[Lock]:
         dataset = name.partition("#")[0]
         if site is None:
             locks.add((dataset, None))
-        elif (rse := rse_of(site, None, exceptions)) is not None and rse.kind == "disk":
+        elif (rse := make_rse(site, None, exceptions)) is not None and rse.kind == "disk":
             # The name of a site, a node or an RSE.
             locks.add((dataset, site_and_kind(rse.site)[0]))
     return frozenset(locks)
@@ -64,7 +64,7 @@ def _of_dump(folder: Path, rses_file: str | None) -> Iterator[Lock]:
     of_rses = RucioReader("RSES")
     elements = [row for path in _files(folder, "RSES") for row in of_rses.rse_rows(_pieces(of_rses.pieces, path))]
     of_rses.counts.check("RSES")
-    rses = Rses.of(elements, load_sites(rses_file))
+    rses = Rses.from_rows(elements, load_sites(rses_file))
     reader, counts = TableReader(_COLUMNS), TableCounts()
     for path in _files(folder, "DATASET_LOCKS"):
         for piece in _pieces(reader.read, path):

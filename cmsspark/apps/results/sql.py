@@ -100,7 +100,7 @@ def _dump_tables(text: str, root: str | None, settings: Settings) -> list[DumpVi
     from cmsspark.store.stored_columns import open_store
 
     day = DayType().convert(text or "today", None, None)
-    layout = Layout.of(settings, root)
+    layout = Layout.from_settings(settings, root)
     tables, notes = find_tables(open_store(layout.locations["dbs"][0].folder, "cmsspark sql", settings), layout, day)
     for note in notes:
         progress_line.log(note)

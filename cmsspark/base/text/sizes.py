@@ -23,4 +23,7 @@ def parse_bytes(text: str, next_step: str = "write it as 500GB, 1.5TB or 3PB") -
         raise UsageError(f"{text!r} is not a size", next_step=next_step)
     base = 1024 if match["binary"] else 1000
     power = _UNITS.index(match["unit"].upper()) + 1 if match["unit"] else 0
-    return int(float(match["number"]) * base**power)
+    size = float(match["number"]) * base**power
+    if size >= 2**63:
+        raise UsageError(f"{text!r} is beyond 64 bits", next_step=next_step)
+    return int(size)

@@ -117,7 +117,7 @@ class Intact:
             except (EOFError, OSError, LZMAError) as error:
                 if isinstance(error, OSError) and error.errno is not None:
                     raise
-                self._end(lines.reason_of(error))
+                self._end(lines.state_reason(error))
                 break
             if not piece:
                 self._end(None)
@@ -160,7 +160,7 @@ def _bytewise(member: Any, piece: bytes) -> bytes:
     return bytes(content)
 
 
-def lines_of(
+def read_lines(
     decoder: JsonDecoder,
     stream: IO[bytes],
     damage: Damage,
@@ -174,9 +174,9 @@ def lines_of(
     verified_records = 0
     chunks = lines.chunks(source, damage.file, line_limit=line_limit)
     for chunk in chunks:
-        if line == 1 and (name := packings.name_of(lines.take_head(chunk))):
+        if line == 1 and (name := packings.name_packing(lines.take_head(chunk))):
             damage.reason = f"{name} data"
-            damage.left_out = lines.size_of(chunk) + sum(map(lines.size_of, chunks))
+            damage.left_out = lines.count_bytes(chunk) + sum(map(lines.count_bytes, chunks))
             return
         is_half = source.is_spent and damage.reason and not source.ends_line
         batch, cut = AccessBatch(), 0
@@ -216,7 +216,7 @@ def _is_object(line: bytes) -> bool:
     return True
 
 
-def avro_of(
+def read_avro(
     decoder: Any, content: bytes, damage: Damage, on_schema: Callable[[Any, int], None]
 ) -> Iterator[AccessBatch]:
     """Batches of the accesses in the blocks before the damage. Raises DataError (65) for a file of another schema."""

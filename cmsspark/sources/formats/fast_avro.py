@@ -104,7 +104,7 @@ class FastAvroReader:
         return self._readers[key]
 
 
-def rows_of(remaining: Left, schema: Any) -> list[Mapping[str, Any]]:
+def decode_rows(remaining: Left, schema: Any) -> list[Mapping[str, Any]]:
     """Return the records that were left, by name. Raises fastavro's errors."""
     import fastavro
 

@@ -72,11 +72,11 @@ class FastLineReader:
         self,
         day: int,
         required: RequiredFields,
-        required_of: RequiredFieldsOf,
+        pick_required: RequiredFieldsOf,
         shared: Sequence[Callable[[str | None], Any]],
         group: Callable[[tuple[Any, ...]], int],
     ) -> None:
-        self._required_of = required_of
+        self._pick_required = pick_required
         self._lines_for_tries = _MOST_TRIES * _LINES_A_TRY
         # A line with unusual values does not fit its own template. The template must not be added repeatedly.
         self._templates: set[LineTemplate] = set()
@@ -118,7 +118,7 @@ class FastLineReader:
             if not line or self._lines.knows(line):
                 continue
             self._lines_for_tries -= _LINES_A_TRY
-            template = learn(line, self._required_of)
+            template = learn(line, self._pick_required)
             if template is not None and template not in self._templates:
                 self._templates.add(template)
                 self._lines.add(template)

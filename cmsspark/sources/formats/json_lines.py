@@ -25,7 +25,7 @@ from cmsspark.sources.formats.chunk import Chunk, Content
 from cmsspark.sources.formats.fast_json import FastLineReader
 from cmsspark.sources.formats.fast_keys import FastKeyReader
 from cmsspark.sources.formats.strict_json import Fields
-from cmsspark.sources.values import Long, Malformed, kind_of, normalised_lfns, whole
+from cmsspark.sources.values import Long, Malformed, name_type, normalised_lfns, whole
 
 BLANK_LINE = re.compile(rb"[ \t]*")
 
@@ -254,7 +254,7 @@ def split(fields: Fields) -> tuple[Any, Metadata | None]:
         elif isinstance(value, dict):
             metadata = Metadata(strict_json.last(value, "timestamp", whole, "metadata."))
         else:
-            raise Malformed(f"metadata: expected an object, found {kind_of(value)}")
+            raise Malformed(f"metadata: expected an object, found {name_type(value)}")
     return fields["data"], metadata
 
 
@@ -269,5 +269,5 @@ def objects(values: list[Any], field: str = "data") -> Iterator[Fields]:
     """Yield the values, each of which must be an object. Raises Malformed."""
     for value in values:
         if not isinstance(value, dict):
-            raise Malformed(f"{field}: expected an object, found {kind_of(value)}")
+            raise Malformed(f"{field}: expected an object, found {name_type(value)}")
         yield value

@@ -59,7 +59,7 @@ class _DuplicateKey(Exception):
     """An object has a duplicate key."""
 
 
-def learn(line: bytes, required_of: RequiredFieldsOf) -> LineTemplate | None:
+def learn(line: bytes, pick_required: RequiredFieldsOf) -> LineTemplate | None:
     """Return the template of a line (without its newline); None where it has none that other lines could fit.
 
     It must be one JSON object, its ``data`` and ``metadata`` objects, without escapes, tabs and duplicate keys. Its
@@ -77,7 +77,7 @@ def learn(line: bytes, required_of: RequiredFieldsOf) -> LineTemplate | None:
         return None
     if not isinstance(record.get("metadata", {}), dict):
         return None
-    required = required_of(record["data"])
+    required = pick_required(record["data"])
     data = _parts(record["data"]) if isinstance(record["data"], str) else record["data"]
     if required is None or required.data_is_text != isinstance(record["data"], str) or required.name not in data:
         return None

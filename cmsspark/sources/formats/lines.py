@@ -75,7 +75,7 @@ def decode_file(
         yield batch
 
 
-def size_of(chunk: memoryview | LongLine) -> int:
+def count_bytes(chunk: memoryview | LongLine) -> int:
     """Return the bytes of a chunk."""
     return chunk.size + 1 if isinstance(chunk, LongLine) else len(chunk)
 
@@ -188,13 +188,13 @@ def _read(stream: Any, into: memoryview, file: str) -> int:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise DataError(
-            f"a {packings.kind_of(stream)} file is damaged",
+            f"a {packings.name_stream_packing(stream)} file is damaged",
             where=file,
-            found=reason_of(error),
+            found=state_reason(error),
             next_step=packings.AGAIN,
         ) from None
 
 
-def reason_of(error: BaseException) -> str:
+def state_reason(error: BaseException) -> str:
     """Return what an error of a decompressor says, in one line."""
     return " ".join(str(error).split()) or type(error).__name__

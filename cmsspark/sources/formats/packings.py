@@ -87,7 +87,7 @@ def is_packed_name(path: str) -> bool:
     return path.endswith(_ENDINGS)
 
 
-def name_of(head: bytes) -> str | None:
+def name_packing(head: bytes) -> str | None:
     """Return the name of the packing or binary format that begins with these bytes; None where it may be text."""
     if not _NO_TEXT.search(head):
         return None
@@ -124,7 +124,7 @@ def unpacked(stream: IO[bytes], file: str) -> Any:
     return stream if unpack is None else unpack(stream)
 
 
-def kind_of(stream: Any) -> str:
+def name_stream_packing(stream: Any) -> str:
     """Return the packing of what :func:`unpacked` returns, as far as its type tells."""
     return {"IGzipFile": "gzip", "LZMAFile": "xz"}.get(type(stream).__name__, "packed")
 
@@ -133,13 +133,13 @@ def not_as_named(file: str, head: bytes) -> tuple[str, str] | None:
     """Return the packing that a file's name promises, and what its first bytes are, where these differ."""
     for name, ending, magic, _ in _READ:
         if head and file.endswith(ending) and not magic.match(head):
-            return name, f"{actual} data" if (actual := name_of(head)) else f"first bytes {head[:4].hex()}"
+            return name, f"{actual} data" if (actual := name_packing(head)) else f"first bytes {head[:4].hex()}"
     return None
 
 
 def check_text(head: bytes, file: str) -> None:
     """Raise DataError (65), which names the packing, where a text begins as no text does."""
-    if (name := name_of(head)) is not None:
+    if (name := name_packing(head)) is not None:
         raise DataError(
             "a log file of JSON lines, plain or packed once, is expected",
             where=file,
@@ -151,7 +151,7 @@ def check_text(head: bytes, file: str) -> None:
 def describe(head: bytes) -> str:
     """Describe what a malformed first line looks like."""
     start = head.removeprefix(b"\xef\xbb\xbf").lstrip()
-    if name := name_of(head):
+    if name := name_packing(head):
         return f"{name} data"
     if b"\0" in head:
         return "binary data, or text that is not UTF-8"

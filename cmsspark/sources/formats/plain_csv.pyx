@@ -83,7 +83,7 @@ cdef void* _room(Py_ssize_t size) except NULL:
     return new
 
 
-def columns_of(content, int width, wanted):
+def split_columns(content, int width, wanted):
     """The ``wanted`` columns, (place, kind: 0 whole number, 1 text, 2 double) each, of whole lines of ``width`` fields.
 
     Returns (rows, [(flags of one byte, nulls, numbers of 8 bytes) or (flags, nulls, ends as int32, texts)]), all as bytes;

@@ -28,8 +28,8 @@ from cmsspark.sources.formats.csv_records import (
     records,
     value,
 )
-from cmsspark.sources.formats.lines import BOM, reason_of
-from cmsspark.sources.formats.packings import kind_of, unpacked
+from cmsspark.sources.formats.lines import BOM, state_reason
+from cmsspark.sources.formats.packings import name_stream_packing, unpacked
 
 _plain_csv: Final[Any] = compiled("sources.formats.plain_csv")
 #: Bytes parsed at once.
@@ -118,9 +118,9 @@ def _plain(watched: _Watched, table: Table, columns: Sequence[str], width: int) 
         if len(remaining) > RECORD_LIMIT:
             raise _Doubtful
         if text:
-            yield _table(_plain_csv.columns_of(text, width, kinds), text, schema)
+            yield _table(_plain_csv.split_columns(text, width, kinds), text, schema)
     if remaining:
-        yield _table(_plain_csv.columns_of(remaining + b"\n", width, kinds), remaining, schema)
+        yield _table(_plain_csv.split_columns(remaining + b"\n", width, kinds), remaining, schema)
 
 
 def _table(result: Any, text: bytes, schema: Any) -> Any:
@@ -268,9 +268,9 @@ class _Watched(io.RawIOBase):
             if isinstance(error, OSError) and error.errno is not None:
                 raise
             raise DataError(
-                f"a {kind_of(self._stream)} file is damaged",
+                f"a {name_stream_packing(self._stream)} file is damaged",
                 where=self._file,
-                found=reason_of(error),
+                found=state_reason(error),
                 next_step="fetch the dump again",
             ) from None
 

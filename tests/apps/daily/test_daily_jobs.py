@@ -74,7 +74,7 @@ def test_each_job_of_a_day_can_be_planned(tmp_path: Path, job: Job) -> None:
             daily_config(settings)
         return
     (planned,) = daily_config(settings).jobs
-    layout = Layout.of(settings, str(tmp_path))
+    layout = Layout.from_settings(settings, str(tmp_path))
     task = Planner(LocalFiles(), layout, str(tmp_path / "store"), Rules(), {}, None, 0).task(planned, DAY)
     # Without inputs it waits, and a job on stored results is run.
     assert task is not None and task.reason == "missing" and task.error is None

@@ -89,7 +89,8 @@ def _touch_dumps(root: Path, day: date) -> None:
     """Complete dumps of one day, whose parts nobody reads."""
     dbs, rucio = (root / Layout.load(None).dump_location(kind, "dated").folder.removeprefix("hdfs:").lstrip("/")
                   for kind in ("dbs", "rucio"))  # fmt: skip
-    for folder, tables in ((dbs, DUMPS["dbs"].tables), (rucio, map(DUMPS["rucio"].folder_of, DUMPS["rucio"].tables))):
+    folders = map(DUMPS["rucio"].table_folder, DUMPS["rucio"].tables)
+    for folder, tables in ((dbs, DUMPS["dbs"].tables), (rucio, folders)):
         for table in tables:
             (folder / day.isoformat() / table).mkdir(parents=True)
             (folder / day.isoformat() / table / "part-m-00000").write_text("x")

@@ -190,7 +190,8 @@ def test_what_is_no_sample_is_refused_with_its_reason(sample: Path, with_particl
     with pytest.raises(DataError, match="needs a batch"):
         train(sample, tmp_path, replace(HLF, batch=10**6))
     (tmp_path / "train").mkdir()
-    (tmp_path / "scalers.json").write_bytes((sample / "scalers.json").read_bytes())
+    for name in ("scalers.json", "schema.json"):
+        (tmp_path / name).write_bytes((sample / name).read_bytes())
     part = next((sample / "train").iterdir())
     (tmp_path / "train/part-00000.parquet").write_bytes(part.read_bytes()[:2000])
     with pytest.raises(DataError, match="damaged"):

@@ -120,7 +120,7 @@ def test_a_forecast_of_another_label_says_what_popular_means(store: Path) -> Non
     assert "the 2 weeks from 2026-03-02 on" in shown and "the forecast of the 2 weeks from 2026-02-16 on" in shown
     assert "are likely to have more than 30 accesses and more than 3 users in 2 weeks" in shown.replace("\n", " ")
     told = json.loads(ask(store, "will-be-popular", "--json").stdout)
-    assert (told["label"], told["weeks"]) == (label.text, 2)
+    assert (told["label"], told["weeks"]) == (label.describe(), 2)
 
 
 def test_a_forecast_by_bytes_has_no_threshold_and_needs_bytes(store: Path) -> None:

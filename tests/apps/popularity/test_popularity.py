@@ -114,7 +114,7 @@ def test_top_by_bytes_and_longer_horizons_have_their_labels_and_persistence() ->
     values[2] = values[0] * generator.lognormal(20, 1, len(series.datasets))
     sized = replace(series, values=values)
     label = Label(top_bytes=8)
-    assert label.mark(sized, 35).sum() == 8 and label.text.startswith("among the 8 datasets")
+    assert label.mark(sized, 35).sum() == 8 and label.describe().startswith("among the 8 datasets")
     chosen = np.argsort(-sized.values[2, 35:42].sum(0))[:8]
     assert set(np.nonzero(label.mark(sized, 35))[0]) == set(chosen)
     before = predict(Weeks(sized, label), 35, "persistence")

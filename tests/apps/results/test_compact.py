@@ -175,8 +175,8 @@ def test_what_a_killed_compaction_leaves_is_removed_by_the_next(store: Path) -> 
 
 
 def test_another_row_read_back_keeps_the_old_day(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = results.write_part
-    monkeypatch.setattr(results, "write_part", lambda rows, part: write(rows.slice(1), part))
+    write = staged_runs.write_part
+    monkeypatch.setattr(staged_runs, "write_part", lambda rows, part: write(rows.slice(1), part))
     with pytest.raises(OutputError, match="9 rows of data_aggregation were written"):
         compact(LocalFiles(), str(store))
     assert current(store).manifest.run == "r1"
