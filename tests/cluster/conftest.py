@@ -271,9 +271,9 @@ def assert_cheap(cost: Application, manifest: dict[str, Any], *, may_build_index
     """A change that adds a job, a stage, tasks or files to a day fails here.
 
     The replicas of Rucio are read for the index, if it is not there. The logs are read once, and the small tables come
-    in one job. HTCondor's jobs are merged by their id before they are counted.
+    in the same job. HTCondor's jobs are merged by their id before they are counted.
     """
-    assert (cost.jobs, cost.stages, cost.failed_tasks) in ((2, 4, 0), *([(3, 6, 0)] if may_build_index else []))
+    assert (cost.jobs, cost.stages, cost.failed_tasks) in ((1, 3, 0), *([(2, 5, 0)] if may_build_index else []))
     assert cost.tasks <= 16
     tables = ("data_aggregation", "partials", "site_pairs", "crab_partials", "condor_ids")
     assert {name: entry["files"] for name, entry in manifest["tables"].items()} == dict.fromkeys(tables, 1)
