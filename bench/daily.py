@@ -20,6 +20,7 @@ from pathlib import Path
 from bench import compare, inputs, report
 from bench.inputs import DAY, Day, Inputs
 from bench.meter import Cost, measure
+from cmsspark.base import compiled
 from cmsspark.settings import pseudonyms
 
 PEERS = ("duckdb", "polars")
@@ -150,7 +151,8 @@ def main() -> None:
     repeats = [int(text) for text in chosen.repeats.split(",")] * len(sizes)
     packed = {"no": [False], "yes": [True], "both": [False, True]}[chosen.gzip]
     bench = Bench(chosen.cache / "work", chosen.cpus)
-    bench.run("warm-up", [*run_spark(), "--warm-up"])
+    if reason := compiled.unavailable_reason():
+        print(f"Compiled code is {reason}: logs take up to three times as long. bin/setup makes it.", flush=True)
     rows = []
     shares = [0.0, chosen.favourite] if chosen.favourite else [0.0]
     for is_packed, share in product(packed, shares):

@@ -142,7 +142,6 @@ def main() -> None:
     records = round(chosen.records * 1e6)
     bench = Bench(chosen.cache / "work", 2)
     made = inputs.provide(Day(records, chosen.files or inputs.files_for(records)), chosen.cache, 2)
-    bench.run("warm-up", [*run_spark(), "--warm-up"])
     bench.clear()
     if not chosen.cold:
         bench.ours(made, "warm")
