@@ -89,7 +89,7 @@ _BY_NAME: Final = {name: option for option in OPTIONS for name in (option.name, 
 #: Options that a built-in job hears as well as the wrapper.
 SHARED: Final = ("--settings", "--debug", "--verbose")
 #: After the name of one's own script these are the script's alone.
-OF_A_SCRIPT: Final = ("--debug", "--verbose", "--version", "--list", "--warm-up", "--no-log4j", "--yes-log4j")
+OF_A_SCRIPT: Final = ("--debug", "--verbose", "--version", "--list", "--no-log4j", "--yes-log4j")
 
 #: A job's options: each spelling and whether it takes a value.
 Signature = Mapping[str, bool]
