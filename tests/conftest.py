@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import resource
@@ -139,6 +140,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if hasattr(config, "workerinput"):
         scopes = Scopes(config.rootpath)
         items.sort(key=lambda item: -SLOW.get(scopes.of(item.nodeid), 0))
+
+
+def pytest_collection_finish() -> None:
+    """Leave modules and tests out of all further searches for garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

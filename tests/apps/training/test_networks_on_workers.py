@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,7 @@ def test_barrier_tasks_of_spark_train_the_model_of_processes(
 def test_training_goes_on_from_the_checkpoint_of_a_killed_worker(sample: Path, tmp_path: Path) -> None:
     script = tmp_path / "killed.py"
     script.write_text(KILLED_ONCE)
-    run = TrainingRun("hlf", script, (str(sample), "--epochs", "30", "--patience", "30"), 2, retries=1)
+    run = replace(run_on(sample, 2, retries=1), script=script)
     folder, lines = launched(tmp_path, run)
     assert any("was killed by SIGKILL" in line and line.endswith("attempt 2 of 2") for line in lines)
     assert any("goes on after round" in line for line in lines)
