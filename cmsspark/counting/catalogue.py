@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from cmsspark.base import clock
 from cmsspark.base.buffers import to_texts
 from cmsspark.base.compiled import compiled
 from cmsspark.base.errors import DataError, OutputError, os_error_number
@@ -44,6 +45,8 @@ _hashed: Final[Any] = compiled("base.hashed")
 FORMAT: Final = 4
 #: Snapshots kept in the cache folder; a running task keeps the files that it has mapped.
 KEPT: Final = 4
+#: Seconds after which no process still writes its temporary folder.
+ABANDONED_S: Final = 2 * 86_400
 #: Seed of the second hash.
 CHECK_SEED: Final = 0x43_4D_53
 #: In ``lookup``: the file is not in the catalogue.
@@ -270,8 +273,8 @@ def open_or_build(
     """Return the snapshot's folder in ``cache``, built if it is not there; True beside it when it was.
 
     ``check`` opens it: one that is damaged is removed and built anew. Two builders at once each work in a folder of
-    their own; the first to finish is used by both. Old snapshots of the same kind go, the newest ``KEPT`` stay. Raises
-    OutputError (73) where the cache cannot be written.
+    their own; the first to finish is used by both. Old snapshots of the same kind go, but the newest ``KEPT``, and
+    what killed builders left. Raises OutputError (73) where the cache cannot be written.
     """
     name = f"{kind}-v{FORMAT}-{hashlib.sha256(fingerprint.encode()).hexdigest()[:24]}"
     folder = cache / name
@@ -348,3 +351,12 @@ def _prune(cache: Path, prefix: str) -> None:
             ages.append((snapshot.stat().st_mtime, snapshot))
     for _, old in sorted(ages, reverse=True)[KEPT:]:
         shutil.rmtree(old, ignore_errors=True)
+    remove_abandoned(cache, f".{prefix}*")
+
+
+def remove_abandoned(folder: Path, pattern: str) -> None:
+    """Remove the folders in ``folder`` that were made long ago to be removed by their process, which was killed."""
+    for abandoned in folder.glob(pattern):
+        with contextlib.suppress(FileNotFoundError):
+            if clock.now_ms() / 1000 - abandoned.stat().st_mtime > ABANDONED_S:
+                shutil.rmtree(abandoned, ignore_errors=True)

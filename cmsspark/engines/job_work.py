@@ -18,7 +18,7 @@ from cmsspark.base import buffers
 from cmsspark.base.errors import OutputError
 from cmsspark.base.exact_integers import Longs
 from cmsspark.base.schemas import stored_table
-from cmsspark.counting.catalogue import Catalogue, Replicas
+from cmsspark.counting.catalogue import Catalogue, Replicas, remove_abandoned
 from cmsspark.counting.crab_sums import CrabSums
 from cmsspark.counting.htcondor_jobs import EARLIER, JOB, HtcondorMerge, MergedJobs
 from cmsspark.counting.pre_aggregate import COLUMNS
@@ -34,6 +34,7 @@ PARTITIONS: Final = 64
 #: Bytes of records that are held before they go to disk.
 HELD_BYTES: Final = 64 * 1024 * 1024
 _SIZE: Final = struct.Struct("<I")
+_PREFIX: Final = "jobs-"
 
 
 @dataclass(frozen=True)
@@ -91,8 +92,8 @@ class JobTables:
 class JobSpool:
     """Records of jobs in partitions by the hash of their id, so that all records of a job are in one.
 
-    The files lie in a private folder that is removed in the end: records have the names of users. Raises OutputError
-    (73) where they cannot be written.
+    The files lie in a private folder that is removed in the end, after a kill by a later run: records have the names of
+    users. Raises OutputError (73) where they cannot be written.
     """
 
     def __init__(self, folder: str, held_bytes: int = HELD_BYTES) -> None:
@@ -124,7 +125,8 @@ class JobSpool:
         try:
             if self._folder is None:
                 self._parent.mkdir(parents=True, exist_ok=True)
-                self._folder = tempfile.TemporaryDirectory(prefix="jobs-", dir=self._parent)
+                remove_abandoned(self._parent, f"{_PREFIX}*")
+                self._folder = tempfile.TemporaryDirectory(prefix=_PREFIX, dir=self._parent)
             for number, records in self._records.items():
                 with Path(self._folder.name, str(number)).open("ab") as sink:
                     sink.write(b"".join(_SIZE.pack(len(record)) + record for record in records))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from cmsspark import __version__
 from cmsspark.base import clock
-from cmsspark.base.errors import OutputError
+from cmsspark.base.errors import InputMissing, OutputError
 from cmsspark.base.manifests import Manifest
 from cmsspark.base.periods import Interval
 from cmsspark.base.schemas import Table, stored_table
@@ -198,8 +198,17 @@ class StagedRun:
         return done
 
     def abandon(self) -> None:
-        """Remove the run's files; the previous result stays."""
-        self.files.delete(self.folder)
+        """Remove the run's files; the previous result stays. A run that is current already stays, too."""
+        if not self._is_current():
+            self.files.delete(self.folder)
+
+    def _is_current(self) -> bool:
+        """Return whether CURRENT names this run: a run may fail, or be ended, after it was switched to."""
+        try:
+            content = self.files.read_bytes(join(self.interval_folder, "CURRENT"))
+        except InputMissing:
+            return False
+        return self.run_id.encode() in content
 
 
 def stage(

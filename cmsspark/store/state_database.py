@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -36,7 +37,8 @@ def sqlite_files(path: Path) -> list[Path]:
 def set_aside(path: Path, label: str) -> str:
     """Rename the files of a damaged database; return its new name. Raises OutputError (73)."""
     ending = f".damaged-{clock.stamp()}"
-    for file in sqlite_files(path):
+    # The database last: until then other processes find it damaged.
+    for file in reversed(sqlite_files(path)):
         try:
             file.rename(file.with_name(file.name + ending))
         except OSError as error:
@@ -79,13 +81,27 @@ class StateDatabase:
         """
         try:
             database = cls(path)
-        except cls.damaged as error:
-            copy = set_aside(path, cls.label)
-            if notes is not None:
-                notes.append(f"{cls.label} was damaged ({error.found}) and is kept as {copy}; a new one was created")
-            database = cls(path)
+        except cls.damaged:
+            database = cls._replaced(path, notes)
         with closing(database):
             yield database
+
+    @classmethod
+    def _replaced(cls, path: Path, notes: list[str] | None) -> Self:
+        """Set a damaged database aside and return a new one; the one of a process that has done so meanwhile."""
+        lock_file = path.with_name(f"{path.name}.lock")
+        make_private(lock_file, cls.label)
+        with lock_file.open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            try:
+                return cls(path)
+            except cls.damaged as error:
+                copy = set_aside(path, cls.label)
+                if notes is not None:
+                    notes.append(
+                        f"{cls.label} was damaged ({error.found}) and is kept as {copy}; a new one was created"
+                    )
+                return cls(path)
 
     @classmethod
     @contextmanager

@@ -22,6 +22,7 @@ from cmsspark.base.compiled import unavailable_reason
 from cmsspark.base.errors import DataError, OutputError
 from cmsspark.counting import catalogue
 from cmsspark.counting.catalogue import (
+    FORMAT,
     Catalogue,
     DamagedSnapshot,
     Hash,
@@ -280,6 +281,16 @@ def test_old_snapshots_go_and_the_newest_stay_for_each_kind(tmp_path: Path) -> N
     again, _ = open_or_build(tmp_path, "catalogue", f"dump {len(made) - 1}", _fail)
     newest, _ = open_or_build(tmp_path, "catalogue", "the newest", _write)
     assert set(tmp_path.iterdir()) == {replicas, newest, again, *made[-catalogue.KEPT + 1 :]}
+
+
+def test_what_a_killed_builder_left_goes_when_another_one_is_built(tmp_path: Path) -> None:
+    left, recent = (tmp_path / f".catalogue-v{FORMAT}-{name}" for name in ("killed", "still-built"))
+    for folder in (left, recent):
+        folder.mkdir()
+        (folder / "hashes.npy").write_bytes(b"half")
+    os.utime(left, (0, 0))
+    made, _ = open_or_build(tmp_path, "catalogue", "dump", _write)
+    assert set(tmp_path.iterdir()) == {made, recent}
 
 
 def test_a_snapshot_in_use_counts_as_new(tmp_path: Path) -> None:

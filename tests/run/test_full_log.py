@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from cmsspark.store.run_history import State, open_history
 from tests.run.places import Place, write_streams
@@ -34,6 +37,25 @@ def test_a_run_whose_log_is_full_ends_in_73_and_leaves_the_result_before(tmp_pat
         latest, first = book.runs()
     assert (latest.state, latest.exit_code, first.state) == (State.FAILED, 73, State.DONE)
     assert main(place, "cmsspark.submit", *words) == 0
+
+
+@pytest.mark.parametrize("last_line", ["catalogue of", "dbs_eos: "], ids=["before the commit", "behind it"])
+def test_a_run_whose_log_nobody_reads_any_more_ends_in_73_and_leaves_a_result(tmp_path: Path, last_line: str) -> None:
+    place = Place(tmp_path)
+    write_streams(place.tree)
+    words = ["dbs_eos", "--date", "20190615", "--root", f"{tmp_path}/root", "--fout", place.fout]
+    assert main(place, "cmsspark.submit", *words) == 0
+    shutil.rmtree(tmp_path / "cache")
+    command = [sys.executable, "-c", "from cmsspark.submit import main; main()", *words]
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    with subprocess.Popen(
+        [*command, "--settings", str(place.settings)], stderr=subprocess.PIPE, text=True, env=environ, cwd=place.folder
+    ) as process:
+        assert process.stderr is not None
+        assert any(line.startswith(last_line) for line in process.stderr)
+        process.stderr.close()
+    assert process.returncode == 73
+    assert place.rows("dbs_eos")
 
 
 def test_an_error_that_cannot_be_reported_keeps_its_code(tmp_path: Path) -> None:

@@ -75,6 +75,14 @@ def test_a_run_that_is_abandoned_leaves_the_previous_result(tmp_path: Path) -> N
     assert [run.name for run in (tmp_path / JOB / "2019-06-15" / "runs").iterdir()] == ["run-1"]
 
 
+def test_a_run_that_is_current_stays_whatever_fails_after_its_commit(tmp_path: Path) -> None:
+    write(tmp_path, "run-1").commit({})
+    second = write(tmp_path, "run-2")
+    second.commit({})
+    second.abandon()
+    assert results.current(FILES, str(tmp_path), JOB, "partials", DAY).manifest.document["run"] == "run-2"
+
+
 def test_the_manifest_says_what_it_is_of(tmp_path: Path) -> None:
     write(tmp_path, "run-1").commit({"reconciliation": {"aaa": {"read": 1}}})
     manifest = results.current(FILES, str(tmp_path), JOB, "partials", DAY).manifest.document

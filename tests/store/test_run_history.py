@@ -13,7 +13,7 @@ import pytest
 from cmsspark.base.errors import DataError, OutputError, UsageError
 from cmsspark.base.manifests import Manifest
 from cmsspark.store import process_identity, run_history
-from cmsspark.store.run_history import FILE, SILENT_MS, Published, Run, State
+from cmsspark.store.run_history import FILE, SILENT_MS, Published, Run, RunHistory, State
 
 DAY = date(2026, 1, 15)
 ELSEWHERE = {"host": "other.example.org", "pid": 7, "kernel": "another boot", "started": 1}
@@ -112,6 +112,27 @@ def test_a_damaged_run_history_is_set_aside_and_a_new_one_begun(tmp_path: Path, 
         assert [found.run for found in history.runs()] == ["new"]
     assert len(notes) == (0 if harm == "empty" else 1)
     assert len(list(tmp_path.glob("*.damaged-*"))) == len(notes)
+
+
+def test_a_run_history_that_another_process_has_replaced_is_not_set_aside(tmp_path: Path) -> None:
+    path = tmp_path / FILE
+    path.write_bytes(b"x" * 5_000)
+
+    class Slow(RunHistory):
+        """A process that finds the damage, and another one that replaces the file before this one can."""
+
+        def _prepare(self) -> None:
+            try:
+                super()._prepare()
+            except sqlite3.DatabaseError:
+                with run_history.open_history(tmp_path) as other:
+                    other.put(run("other"))
+                raise
+
+    notes: list[str] = []
+    with Slow.opened(path, notes) as history:
+        assert [found.run for found in history.runs()] == ["other"]
+    assert not notes and len(list(tmp_path.glob("*.damaged-*"))) == 1
 
 
 def test_a_run_history_that_cannot_be_written_is_73(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self, TextIO, TypeVar
 
+from cmsspark.base.errors import OutputError
+
 #: The first character of a line for a parent, which is no line of a log.
 MARK: Final = "\x1e"
 QUIET: Final = "CMSSPARK_QUIET"
@@ -36,14 +38,18 @@ def is_quiet() -> bool:
 def log(text: str) -> None:
     """Write a line of a running job to stderr. With ``--quiet`` only warnings are written.
 
-    Raises OSError where stderr takes no more: a run whose log is full ends before its result is current.
+    Raises OSError where stderr takes no more: a run whose log is full ends before its result is current. Raises
+    OutputError (73) where the reader of a pipe has gone, for which click would end the process with 1.
     """
     if is_quiet() and not text.startswith("warning"):
         return
     if _Open.line is not None:
         _Open.line.clear()
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+    try:
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+    except BrokenPipeError as error:
+        raise OutputError("the log cannot be written", where="stderr", found=error.strerror) from None
 
 
 class _Open:
