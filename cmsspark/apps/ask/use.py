@@ -40,6 +40,11 @@ _TEXTS: Final = (
     *("dataset_name", "site_name", "app", "data_tier", "site_tier"),
     *("kind", "newest_replica", "last_access_day", "state", "stratum"),
 )
+#: What may stand in place of a name.
+_PATTERN_HINTS: Final = {
+    "dataset_name": ", or a pattern in quotes: '/ZMM*/*/AOD'",
+    "site_name": ", or a pattern in quotes: 'T2_US_*'",
+}
 _BYTES: Final = ("read_bytes", "replica_bytes", "present_bytes", "disk_bytes", "tape_bytes")
 
 
@@ -242,13 +247,13 @@ def matching_names(value: str, names: Iterable[str | None], column: str, where: 
     if matching := [name for name in every if matches(name, [value])]:
         return matching
     near = nearest(value, sorted(every))
-    some = ", ".join(near or sorted(every)[:10])
+    listed = ", ".join(near or sorted(every)[:10])
     more = f" and {len(every) - 10:,} more" if not near and len(every) > 10 else ""
     raise InputMissing(
         f"there is no {column.removesuffix('_name').replace('_', ' ')} {value!r}",
         where=where,
-        found=f"nearest: {some}" if near else some + more or "none",
-        next_step="name one of these, or a pattern in quotes: '/ZMM*/*/AOD', 'T2_US_*'",
+        found=f"nearest: {listed}" if near else listed + more or "none",
+        next_step=f"name one of these{_PATTERN_HINTS.get(column, '')}",
     )
 
 

@@ -34,7 +34,7 @@ _scores = click.option(
     "--scores", type=click.Choice(["trace", "forecast"]), default="trace", show_default=True,
     help="Scores of learned and protected: of the trace's past days, or the weekly forecast of cmsspark popularity.",
 )  # fmt: skip
-_bound = click.option("--bound", is_flag=True, help="Compute the bound, too: it takes a sort of all requests.")
+_bound = click.option("--bound", is_flag=True, help="Compute the bound, too, which sorts all requests.")
 _policy = click.option("--policy", default="lru", show_default=True, help="Policy; cmsspark cache policies lists them.")
 _policies = click.option(
     "--policy", "policies", multiple=True, help=f"Policy; repeatable. [default: {', '.join(_POLICIES)}]"

@@ -90,7 +90,10 @@ def _load_series(
 @command.command("evaluate")
 @_series_options
 @click.option(
-    "--model", "models", multiple=True, help=f"Beside baselines; repeatable. [default: {', '.join(EVALUATED)}]"
+    "--model",
+    "models",
+    multiple=True,
+    help=f"Model to judge beside the baselines; repeatable. [default: {', '.join(EVALUATED)}]",
 )
 @click.option("--last", type=click.IntRange(1), help="Only the last so many weeks.")
 @seed_option

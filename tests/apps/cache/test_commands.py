@@ -159,8 +159,8 @@ def trace_of(folder: Path, text: str | bytes, name: str = "t.csv") -> Path:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("time,object,size\n1767571200000,a,3\n", "no seconds since 1970"),
-        ("time,object,size\ninf,a,3\n", "no seconds since 1970"),
+        ("time,object,size\n1767571200000,a,3\n", "not seconds since 1970"),
+        ("time,object,size\ninf,a,3\n", "not seconds since 1970"),
         ("time,object,size\n1,a,9223372036854775807\n2,b,9223372036854775807\n", "do not fit into 64 bits"),
         ("time,object,size\n1,a,99999999999999999999\n", "not numbers"),
         ("time,object,size\n1,a,3.5\n", "not numbers"),
