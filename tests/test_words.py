@@ -29,7 +29,7 @@ AT_MOST = {
     "publish": 18,
     "run": 2,
     "settings": 1,
-    "sources": 18,
+    "sources": 4,
     "store": 5,
     "submit": 2,
 }
