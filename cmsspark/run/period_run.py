@@ -61,7 +61,7 @@ def store_period(
         **entries,
     }
     counts = ", ".join(f"{pluralize(rows.height, 'row')} of {name}" for name, rows in tables.items())
-    summary = f"{counts}, from {pluralize(len(days.partials), 'day')}"
+    summary = f"{counts} from {pluralize(len(days.partials), 'day')}"
     return store_tables(run_context, days.files, tables, manifest, summary)
 
 

@@ -85,7 +85,8 @@ def _trace(
     else:
         if sample < 1:
             raise UsageError("--sample is for files", next_step="leave it out: stored days fit into memory")
-        trace = _stored_trace(site, seed, needed(period), require_store(fout, load_settings(settings_file)))
+        chosen = needed(period, "the FILE of a trace")
+        trace = _stored_trace(site, seed, chosen, require_store(fout, load_settings(settings_file)))
     dropped = ", ".join(f"{count:,} ({reason})" for reason, count in trace.dropped.items())
     echo = f"{len(trace.objects):,} requests of {len(trace.sizes):,} objects, {volume(trace.footprint)}"
     click.echo(echo + (f"; left out: {dropped}" if dropped else ""), err=True)
