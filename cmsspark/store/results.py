@@ -33,8 +33,8 @@ class CurrentTable:
 def _next_step(job: str, interval: Interval, fout: str) -> str:
     """Return the command that makes the result of a job, or which results it has."""
     if job in JOBS and JOBS[job].of_periods != isinstance(interval, Period):
-        given = "give --week, --month or --from" if JOBS[job].of_periods else "give --date"
-        return f"results of {job} are of {'periods' if JOBS[job].of_periods else 'days'}: {given}"
+        kind = "periods: give --week, --month or --from" if JOBS[job].of_periods else "days: give --date"
+        return f"results of {job} are of {kind}"
     return f"run_spark {job} {options(interval)} --fout {fout}"
 
 
