@@ -126,6 +126,13 @@ def test_the_report_is_one_page_without_scripts(file: Path, tmp_path: Path) -> N
     page = (tmp_path / "r.html").read_text()
     assert result.stdout.strip() == str(tmp_path / "r.html")
     assert page.count("<polyline") == 4 and "<script" not in page and "http://" not in page
+    assert "gap closed" in page and "PFOO-L" in page
+
+
+def test_without_a_bound_the_report_says_nothing_of_one(file: Path, tmp_path: Path) -> None:
+    ask("report", file, "--policy", "lru", "-o", tmp_path / "r.html")
+    page = (tmp_path / "r.html").read_text()
+    assert "gap closed" not in page and "PFOO-L" not in page and "against LRU" in page
 
 
 @pytest.mark.parametrize(
