@@ -34,7 +34,8 @@ _HEADINGS: Final = {
     "site_tier": "tier", "kind": "kind", "events": "events",
     "replica_count": "replicas", "unread_everywhere": "not read at any site",
     "last_access_day": "last access", "state": "use",
-    "probability": "popular", "last_week_nacc": "last week", "expected_nacc": "expected reads there",
+    "probability": "popular", "last_week_nacc": "last week", "expected_nacc": "expected reads",
+    "nacc_p10": "10 % quantile", "nacc_p90": "90 % quantile",
 }  # fmt: skip
 _TEXTS: Final = (
     *("dataset_name", "site_name", "app", "data_tier", "site_tier"),
