@@ -31,7 +31,7 @@ DIGESTS = COMPILED["digests"](lambda inside: (HERE / "cmsspark" / inside).read_b
 
 
 class BuildWithResources(build_py):
-    """Copies the resource folders into the built package; an editable install finds them beside it."""
+    """Copy the resource folders into the built package; an editable install finds them beside it."""
 
     def run(self) -> None:
         super().run()
@@ -44,53 +44,53 @@ class BuildWithResources(build_py):
 
 
 class BuildWhatChanged(build_ext):
-    """Compiles modules that are not made of these sources: where that fails, an old one does not stay."""
+    """Compile modules that are not made of these sources: where that fails, an old one does not stay."""
 
     def finalize_options(self) -> None:
         super().finalize_options()
         self.parallel = self.parallel or True
 
     def run(self) -> None:
-        for one in self.extensions:
-            forget_old(Path(self.build_lib, self.get_ext_filename(one.name)), one.name)
+        for extension in self.extensions:
+            forget_old(Path(self.build_lib, self.get_ext_filename(extension.name)), extension.name)
             if self.inplace:
-                forget_old(Path(self.get_ext_fullpath(one.name)), one.name)
+                forget_old(Path(self.get_ext_fullpath(extension.name)), extension.name)
         super().run()
 
 
 def forget_old(file: Path, module: str) -> None:
-    """Delete what was made of other sources of this module. Times do not tell: files come from archives, too."""
+    """Delete what was compiled from other sources of this module. Times do not tell: files come from archives, too."""
     if file.exists() and DIGESTS[module.removeprefix("cmsspark.")].encode() not in file.read_bytes():
         file.unlink()
 
 
 def extensions() -> list[Extension]:
-    """What is compiled. Where it cannot be, the package is built without it and reads logs more slowly."""
+    """Return what is compiled. Where it cannot be, the package is built without it and reads logs more slowly."""
     # No fused multiply-add: milliseconds are rounded as Python rounds them. No debug information: it is four fifths.
     options = ["-O3", "-ffp-contract=off", "-g0"]
-    found = []
+    modules = []
     for name, digest in DIGESTS.items():
         source = Path("cmsspark", *name.split(".")).with_suffix(".pyx")
         forget_old(HERE / "build" / source.with_suffix(".c"), name)
         macros = [("CMSSPARK_SOURCES", f'"{digest}"')]
-        found.append(Extension(f"cmsspark.{name}", [str(source)], define_macros=macros, extra_compile_args=options))
-    made = cythonize(found, build_dir="build", quiet=True) if cythonize else []
-    for one in made:
-        # Of what goes in, not all comes out of cythonize: this would be lost.
-        one.optional = True
-    return made
+        modules.append(Extension(f"cmsspark.{name}", [str(source)], define_macros=macros, extra_compile_args=options))
+    translated = cythonize(modules, build_dir="build", quiet=True) if cythonize else []
+    for extension in translated:
+        # cythonize would drop this from what it is given.
+        extension.optional = True
+    return translated
 
 
 def version() -> str:
-    """The version as the package says it; importing the package here would need its dependencies."""
+    """Return the version as the package says it; importing the package here would need its dependencies."""
     text = (HERE / "cmsspark" / "__init__.py").read_text(encoding="utf-8")
-    found = re.search(r'^__version__ = "([^"]+)"$', text, re.MULTILINE)
-    assert found is not None, "cmsspark/__init__.py has no __version__"
-    return found.group(1)
+    match = re.search(r'^__version__ = "([^"]+)"$', text, re.MULTILINE)
+    assert match is not None, "cmsspark/__init__.py has no __version__"
+    return match.group(1)
 
 
 def readme() -> str:
-    """The README, once there is one."""
+    """Return the README, once there is one."""
     file = HERE / "README.md"
     return file.read_text(encoding="utf-8") if file.exists() else ""
 

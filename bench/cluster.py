@@ -81,9 +81,11 @@ class Bench:
 
     def environ(self, settings: str, cache: str) -> dict[str, str]:
         """What ``run_spark`` finds in its environment."""
-        kept = {name: os.environ[name] for name in ("HOME", "JAVA_HOME", "PATH", "USER", "LANG") if name in os.environ}
+        inherited = {
+            name: os.environ[name] for name in ("HOME", "JAVA_HOME", "PATH", "USER", "LANG") if name in os.environ
+        }
         return {
-            **kept,
+            **inherited,
             **self.cluster.env,
             "PYTHONPATH": str(_TOP),
             "CMSSPARK_STATE_DIR": str(self.place / "state"),
@@ -147,10 +149,12 @@ class Bench:
     def differences(self, job: str) -> list[str]:
         """Tables that the cluster and this host have counted differently."""
         problems = []
-        (here, manifest), (there, _) = (self._current(self.place / where, job) for where in ("store", "fetched"))
+        (stored_here, manifest), (stored_on_yarn, _) = (
+            self._current(self.place / where, job) for where in ("store", "fetched")
+        )
         for name in manifest["tables"]:
-            rows = [pl.read_parquet(sorted((run / name).glob("part-*"))) for run in (here, there)]
-            rows = [one.sort(one.columns, nulls_last=True) for one in rows]
+            rows = [pl.read_parquet(sorted((run / name).glob("part-*"))) for run in (stored_here, stored_on_yarn)]
+            rows = [table.sort(table.columns, nulls_last=True) for table in rows]
             if not rows[0].height or not rows[0].equals(rows[1]):
                 problems.append(f"{job}: {name} differs: {rows[0].height:,} rows here, {rows[1].height:,} on YARN")
         return problems

@@ -90,9 +90,9 @@ def medians(results: Sequence[Result]) -> list[str]:
         if result.application is not None:
             runs.setdefault(result.name, []).append(result.application)
     return [
-        f"{name}: {statistics.median(one.running_s for one in applications):.1f} s from RUNNING to the end, "
-        f"{statistics.median(one.driver_s for one in applications):.1f} s of them the driver's own "
-        f"(of {len(applications)})"
+        f"{name}: {statistics.median(application.running_s for application in applications):.1f} s from RUNNING to the"
+        f" end, {statistics.median(application.driver_s for application in applications):.1f} s of them the driver's"
+        f" own (of {len(applications)})"
         for name, applications in runs.items()
     ]
 
@@ -114,13 +114,18 @@ def ratios(results: Sequence[Result]) -> list[str]:
     empty = [result.cpu_s for result in results if not result.records]
     lines = []
     for records, job in dict.fromkeys((result.records, result.job) for result in results if result.records):
-        warm = [one for one in results if (one.records, one.job) == (records, job) and one.way.endswith("warm")]
-        here = statistics.median(one.cpu_s for one in warm if one.uses is None)
-        there = statistics.median(one.cpu_s for one in warm if one.way == "YARN, warm")
-        beyond = there - statistics.median(empty)
+        warm = [
+            result
+            for result in results
+            if (result.records, result.job) == (records, job) and result.way.endswith("warm")
+        ]
+        by_processes = statistics.median(result.cpu_s for result in warm if result.uses is None)
+        on_yarn = statistics.median(result.cpu_s for result in warm if result.way == "YARN, warm")
+        beyond = on_yarn - statistics.median(empty)
         lines.append(
-            f"{records:,} records, {job}: {there:.1f} CPU s on YARN, {there / here:.2f} times the {here:.1f} of "
-            f"processes; {beyond:.1f} beyond an empty application, {beyond / here:.2f} times"
+            f"{records:,} records, {job}: {on_yarn:.1f} CPU s on YARN, {on_yarn / by_processes:.2f} times the "
+            f"{by_processes:.1f} of processes; {beyond:.1f} beyond an empty application, "
+            f"{beyond / by_processes:.2f} times"
         )
     return lines
 

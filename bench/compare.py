@@ -37,17 +37,19 @@ def differences(ours: Mapping[str, str], theirs: Path, key: Pseudonyms) -> list[
     con.execute("CREATE VIEW known_data_aggregation AS SELECT * FROM theirs_data_aggregation")
     for table, columns in COLUMNS.items():
         sides = (f"SELECT {columns} FROM ours_{table}", f"SELECT {columns} FROM known_{table}")
-        for what, (one, other) in (("ours alone", sides), ("theirs alone", sides[::-1])):
-            rows = con.execute(f"{one} EXCEPT ALL {other}").fetchall()
+        for side, (rows_here, rows_there) in (("ours alone", sides), ("theirs alone", sides[::-1])):
+            rows = con.execute(f"{rows_here} EXCEPT ALL {rows_there}").fetchall()
             if rows:
-                problems.append(f"{table}: {len(rows)} rows are {what}, the first {rows[0]}")
+                problems.append(f"{table}: {len(rows)} rows are {side}, the first {rows[0]}")
         if not con.execute(f"SELECT count(*) FROM ours_{table}").fetchall()[0][0]:
             problems.append(f"{table}: no rows")
     return problems
 
 
-def bins(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+def bins(stored: Mapping[str, Any], generated: Mapping[str, Any]) -> list[str]:
     """Streams whose bins in the manifest are not those that the generator made."""
     return [
-        f"{name}: bins {found.get(name)}, made were {bins}" for name, bins in wanted.items() if found.get(name) != bins
+        f"{name}: bins {stored.get(name)}, made were {bins}"
+        for name, bins in generated.items()
+        if stored.get(name) != bins
     ]

@@ -102,8 +102,8 @@ class Bench:
 
 def run_spark() -> list[str]:
     """The command of the installed package, or the same without an install."""
-    found = Path(sys.executable).with_name("run_spark")
-    return [str(found)] if found.exists() else [sys.executable, "-c", "from cmsspark.submit import main; main()"]
+    script = Path(sys.executable).with_name("run_spark")
+    return [str(script)] if script.exists() else [sys.executable, "-c", "from cmsspark.submit import main; main()"]
 
 
 def arguments(day: Inputs, store: Path, job: str = "data_aggregation.py") -> list[str]:

@@ -88,15 +88,15 @@ class Server:
 
     def watch(self) -> None:
         """Sample the memory until the end."""
-        own = psutil.Process(self.process.pid)
+        server = psutil.Process(self.process.pid)
         ended = 0.0
         while not self.is_over.wait(0.1):
             with suppress(psutil.Error):
-                processes = [own, *own.children(recursive=True)]
+                processes = [server, *server.children(recursive=True)]
                 sizes = [process.memory_info() for process in processes]
                 self.peak = max(self.peak, sum(size.rss for size in sizes))
                 self.own_peak = max(self.own_peak, sum(size.rss - size.shared for size in sizes))
-                times = own.cpu_times()
+                times = server.cpu_times()
                 ended = times.user + times.system + times.children_user + times.children_system
                 running = sum(sum(process.cpu_times()[:2]) for process in processes[1:])
                 if not self.is_built:
@@ -151,11 +151,11 @@ async def new_page(browser: Any) -> Any:
 
 async def at_rest(running: Server) -> None:
     """Wait until the browser has started its windows: what they take is no part of a page."""
-    taken, before = 1.0, running.cpu_s[1]
-    while taken > 0.02:
+    spent, before = 1.0, running.cpu_s[1]
+    while spent > 0.02:
         await asyncio.sleep(0.5)
         now = running.cpu_s[1]
-        taken, before = now - before, now
+        spent, before = now - before, now
 
 
 async def first_view(page: Any, address: str) -> float:
@@ -189,9 +189,9 @@ class Visits:
     streams: Sequence[str]
     sites: Sequence[str]
 
-    def popularity(self, **more: str) -> str:
+    def popularity(self, **choices: str) -> str:
         """The page that people begin with."""
-        return f"{self.address}/popularity?{urlencode({**self.year, **more})}"
+        return f"{self.address}/popularity?{urlencode({**self.year, **choices})}"
 
     def first(self, number: int) -> str:
         """The same to another day, so that it was not asked before."""
@@ -219,9 +219,15 @@ class Visits:
     def choices(self, visitor: int) -> tuple[str, list[tuple[str, str]]]:
         """Where a visitor begins, and what is chosen then: two streams of a data tier, which no other visitor has."""
         turn, tier = divmod(visitor, len(self.tiers))
-        one, other = self.streams[2 * turn : 2 * turn + 2]
-        own = [("site_tier", "T2"), ("measure", "users"), ("stream", other), ("site_tier", "T1"), ("step", "month")]
-        return self.popularity(data_tier=self.tiers[tier]), [("stream", one), *own]
+        first, second = self.streams[2 * turn : 2 * turn + 2]
+        following = [
+            ("site_tier", "T2"),
+            ("measure", "users"),
+            ("stream", second),
+            ("site_tier", "T1"),
+            ("step", "month"),
+        ]
+        return self.popularity(data_tier=self.tiers[tier]), [("stream", first), *following]
 
     def filtered(self, visitor: int) -> list[str]:
         """The addresses of the same choices, one after the other."""
@@ -266,7 +272,7 @@ class Table:
         for error in gave_up:
             print(f"  one of {visitors} gave up: {' '.join(str(error).split())[:160]}")
 
-    def ask(self, name: str, asked: Sequence[Sequence[str]]) -> None:
+    def ask(self, name: str, addresses_of_people: Sequence[Sequence[str]]) -> None:
         """Add the line of people at once who ask for some addresses each, without a browser: until the last byte."""
 
         def answer(address: str) -> float:
@@ -276,10 +282,12 @@ class Table:
             return 1000 * (time.perf_counter() - began)
 
         before = self._running.cpu_s
-        with ThreadPoolExecutor(len(asked)) as people:
-            answers = list(people.map(lambda addresses: [answer(address) for address in addresses], asked))
+        with ThreadPoolExecutor(len(addresses_of_people)) as people:
+            answers = list(
+                people.map(lambda addresses: [answer(address) for address in addresses], addresses_of_people)
+            )
         times = sorted(one for own in answers for one in own)
-        self._line(name, len(asked), times, before, self._running.cpu_s)
+        self._line(name, len(addresses_of_people), times, before, self._running.cpu_s)
 
     def _line(
         self, name: str, visitors: int, times: Sequence[float], before: Sequence[float], after: Sequence[float]

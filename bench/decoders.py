@@ -143,17 +143,17 @@ def _without(content: bytes, lines: set[int]) -> Iterator[bytes]:
 def _write_avro(parts: list[str], bad: Path, clean: Path) -> None:
     import fastavro
 
-    every, good = [], []
+    rows_with_bad, well_formed = [], []
     for part in parts:
         malformed = set(_malformed("crab", part))
         with open(part, "rb") as file:
-            found = fastavro.reader(file)
-            schema, rows = found.writer_schema, list(found)
-        every += rows
-        good += [row for number, row in enumerate(rows) if number not in malformed]
-    for path, some in ((bad, every), (clean, good)):
+            reader = fastavro.reader(file)
+            schema, rows = reader.writer_schema, list(reader)
+        rows_with_bad += rows
+        well_formed += [row for number, row in enumerate(rows) if number not in malformed]
+    for path, content in ((bad, rows_with_bad), (clean, well_formed)):
         with path.open("wb") as file:
-            fastavro.writer(file, schema, some, codec="snappy")
+            fastavro.writer(file, schema, content, codec="snappy")
 
 
 def measure(tree: Path, stream: str, files: list[Path], dbs: Path, rounds: int) -> dict[str, float]:
@@ -162,17 +162,17 @@ def measure(tree: Path, stream: str, files: list[Path], dbs: Path, rounds: int) 
     command = [sys.executable, "-c", MEASURE, stream, FORMS[stream], DAY.isoformat(), str(dbs), str(cache), str(rounds)]
     command += map(str, files)
     done = subprocess.run(command, cwd=tree, check=True, capture_output=True, text=True, env={"PYTHONPATH": str(tree)})
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
+    microseconds: dict[str, float] = json.loads(done.stdout)
+    return microseconds
 
 
 def row(name: str, kind: str, here: list[dict[str, float]], before: list[dict[str, float]], floor: float) -> str:
     """A line of the table: medians, what the kernel costs beside the floor, and beside the other revision."""
-    medians = {stage: statistics.median(one[stage] for one in here) for stage in STAGES if stage in here[0]}
+    medians = {stage: statistics.median(costs[stage] for costs in here) for stage in STAGES if stage in here[0]}
     cells = [f"{medians[stage]:.2f}" if stage in medians else "" for stage in STAGES]
     cells.append(f"{medians['kernel'] / floor:.2f}")
     if before:
-        cells.append(f"{statistics.median(one['kernel'] for one in before):.2f}")
+        cells.append(f"{statistics.median(costs['kernel'] for costs in before):.2f}")
         pairs = zip(here, before, strict=True)
         cells.append(f"{statistics.median(now['kernel'] / then['kernel'] for now, then in pairs):.2f}")
     return f"| {name:6} | {kind:10} | " + " | ".join(f"{text:>7}" for text in cells) + " |"

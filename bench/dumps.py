@@ -40,21 +40,21 @@ class Row:
     job: str
     costs: dict[str, list[Cost]]
 
-    def median(self, engine: str, what: Callable[[Cost], float]) -> float:
+    def median(self, engine: str, figure: Callable[[Cost], float]) -> float:
         """The median of one figure over the runs of an engine."""
-        return statistics.median(what(cost) for cost in self.costs[engine])
+        return statistics.median(figure(cost) for cost in self.costs[engine])
 
     def cells(self, engine: str) -> tuple[str, ...]:
         """A line of the table."""
-        wall, cpu = (self.median(engine, what) for what in (lambda one: one.wall_s, lambda one: one.cpu_s))
+        wall, cpu = (self.median(engine, figure) for figure in (lambda run: run.wall_s, lambda run: run.cpu_s))
         ratios = ["", ""]
         if PEER in self.costs and engine != PEER:
             ratios = [
-                f"{wall / self.median(PEER, lambda one: one.wall_s):.2f}",
-                f"{cpu / self.median(PEER, lambda one: one.cpu_s):.2f}",
+                f"{wall / self.median(PEER, lambda run: run.wall_s):.2f}",
+                f"{cpu / self.median(PEER, lambda run: run.cpu_s):.2f}",
             ]
-        peak = self.median(engine, lambda one: one.peak_bytes) / 1e9
-        load = max(one.load for one in self.costs[engine])
+        peak = self.median(engine, lambda run: run.peak_bytes) / 1e9
+        load = max(run.load for run in self.costs[engine])
         cells = (f"{self.files / 1e6:g} M", self.job, engine, str(len(self.costs[engine])))
         return (*cells, f"{wall:.2f}", f"{cpu:.1f}", f"{peak:.2f}", *ratios, f"{load:.1f}")
 
@@ -81,11 +81,11 @@ def differences(bench: Bench, job: str, engine: str) -> list[str]:
     tables = {engine: f"'{run}/*.parquet'", PEER: f"'{bench.place / PEER / job}.parquet'"}
     con = duckdb.connect()
     problems = []
-    for one, other in ((engine, PEER), (PEER, engine)):
+    for holder, lacking in ((engine, PEER), (PEER, engine)):
         rows = con.execute(
-            f"SELECT {columns} FROM {tables[one]} EXCEPT ALL SELECT {columns} FROM {tables[other]}"
+            f"SELECT {columns} FROM {tables[holder]} EXCEPT ALL SELECT {columns} FROM {tables[lacking]}"
         ).fetchall()
-        problems += [f"{job}: {len(rows)} rows that only {one} has, as {rows[0]}"] if rows else []
+        problems += [f"{job}: {len(rows)} rows that only {holder} has, as {rows[0]}"] if rows else []
     return problems
 
 

@@ -35,14 +35,14 @@ def make(folder: Path, events: int) -> list[EntryRange]:
     """The same events as a ROOT file and as Parquet for each class; the entry ranges of the ROOT files."""
     ranges = []
     for label, (name, model) in enumerate(MODELS.items()):
-        made = make_events(model, events, np.random.default_rng(label))
+        events_of_class = make_events(model, events, np.random.default_rng(label))
         path = folder / f"{name}.root"
-        write_tree(path, made)
+        write_tree(path, events_of_class)
         # As many files as tasks: neither way waits for the last one of the other's.
         for number in range(CORES):
             edges = (events * number // CORES, events * (number + 1) // CORES)
             ranges.append(EntryRange(str(path), label, *edges))
-            part = {column: rows[edges[0] : edges[1]] for column, rows in made.items()}
+            part = {column: rows[edges[0] : edges[1]] for column, rows in events_of_class.items()}
             events_higher_order.write_parquet(part, str(folder / f"{name}_{number}.parquet"))
     return ranges
 

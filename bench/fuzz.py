@@ -34,8 +34,11 @@ def check(name: str, chunk: bytes) -> None:
     if UNSEEN.search(chunk):
         return  # a known gap: a mark of a form without any field that is needed
     fast, strict = DECODERS[name][1](), DECODERS[name][1]()
-    found, wanted = result_of(fast, fast.decode(chunk, "f")), result_of(strict, by_the_letter(strict, chunk))
-    assert found == wanted, f"{name}: {chunk!r}\nfast:   {found}\nstrict: {wanted}"
+    fast_result, strict_result = (
+        result_of(fast, fast.decode(chunk, "f")),
+        result_of(strict, by_the_letter(strict, chunk)),
+    )
+    assert fast_result == strict_result, f"{name}: {chunk!r}\nfast:   {fast_result}\nstrict: {strict_result}"
 
 
 def seeds() -> list[tuple[str, bytes]]:
@@ -87,10 +90,10 @@ def with_mutations(seconds: int, seed: int) -> int:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         name, _ = rng.choice(records)
-        some = [record for other, record in rng.choices(records, k=12) if other == name][:4]
-        if not some:
+        chosen = [record for other, record in rng.choices(records, k=12) if other == name][:4]
+        if not chosen:
             continue
-        chunk = b"\n".join(hostile.mutated(some, rng.randrange(2**32))) + b"\n"
+        chunk = b"\n".join(hostile.mutated(chosen, rng.randrange(2**32))) + b"\n"
         try:
             check(name, chunk)
         except AssertionError as error:
@@ -108,21 +111,21 @@ def with_known(seconds: int, seed: int) -> int:
     for form, line in SHORT.items():
         short[decoder_of(form)].append(line)
     cases: dict[str, list[bytes]] = {name: [record for other, record in seeds() if other == name] for name in NAMES}
-    lines = taken = 0
+    lines = compiled = 0
     while time.monotonic() < end:
         name = rng.choice(NAMES)
         learned = [*short[name], *rng.choices(cases[name], k=4)]
-        both = Both(name, learned)
+        readers = Both(name, learned)
         for _ in range(50):
-            some = [_changed(rng.choice(learned), rng) for _ in range(rng.randint(1, 40))]
+            changed = [_changed(rng.choice(learned), rng) for _ in range(rng.randint(1, 40))]
             try:
-                both.same(b"\n".join(some) + b"\n", rng.randrange(1, 2**40))
+                readers.same(b"\n".join(changed) + b"\n", rng.randrange(1, 2**40))
             except AssertionError as error:
                 print(f"{name}, known: {learned}\n{error}")
                 return 1
-            lines += len(some)
-        taken += both.taken
-    print(f"{lines:,} lines, {taken:,} of them read by compiled code, no difference")
+            lines += len(changed)
+        compiled += readers.taken
+    print(f"{lines:,} lines, {compiled:,} of them read by compiled code, no difference")
     return 0
 
 
@@ -134,8 +137,8 @@ def _changed(line: bytes, rng: random.Random) -> bytes:
         for _ in range(way):
             values = list(VALUE.finditer(line))
             if values:
-                found = rng.choice(values)
-                line = line[: found.start()] + _value(found[0], rng) + line[found.end() :]
+                value = rng.choice(values)
+                line = line[: value.start()] + _value(value[0], rng) + line[value.end() :]
         return line
     (line,) = hostile.mutated([line], rng.randrange(2**32))
     return line

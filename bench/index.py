@@ -87,9 +87,9 @@ def look_up(catalogue: Catalogue, numbers: list[int] | range, is_there: bool) ->
     spent = 0.0
     for start in range(0, len(names), BATCH):
         before = time.process_time()
-        found = catalogue.lookup(names[start : start + BATCH])
+        positions = catalogue.lookup(names[start : start + BATCH])
         spent += time.process_time() - before if start else 0.0
-        assert ((found != NOT_THERE) == is_there).all()
+        assert ((positions != NOT_THERE) == is_there).all()
     return spent / (len(names) - BATCH) * 1e6
 
 

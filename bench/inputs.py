@@ -79,9 +79,9 @@ def provide(day: Day, cache: Path, processes: int) -> Inputs:
 
 def load(day: Day, root: Path) -> Inputs:
     """Inputs that are there."""
-    made = json.loads((root / "made.json").read_text())
-    folders = {name: root / path for name, path in made["folders"].items()}
-    return Inputs(day, root, folders, made["reconciliation"], made["log_bytes"])
+    description = json.loads((root / "made.json").read_text())
+    folders = {name: root / path for name, path in description["folders"].items()}
+    return Inputs(day, root, folders, description["reconciliation"], description["log_bytes"])
 
 
 def warm(inputs: Inputs) -> None:

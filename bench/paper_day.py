@@ -50,7 +50,7 @@ def differences(whole: str, once: str, quarter: str) -> list[str]:
     sums = ("nacc", "remote_nacc", "read_bytes", "cpu_time", "wc_time")
     keys = ("stream", "dataset_name", "site_name", "app")
     added = ", ".join(f"sum({name} * times) AS {name}" for name in sums)
-    same = " AND ".join(
+    is_equal = " AND ".join(
         f"(w.{name} IS NOT DISTINCT FROM o.{name} OR abs(w.{name} - o.{name}) <= 1e-6 * abs(o.{name}))"
         for name in (*sums, "distinct_users")
     )
@@ -62,9 +62,9 @@ def differences(whole: str, once: str, quarter: str) -> list[str]:
             GROUP BY ALL)
         SELECT coalesce(w.dataset_name, o.dataset_name), w.nacc, o.nacc
         FROM '{whole}/*.parquet' w FULL JOIN o USING ({", ".join(keys)})
-        WHERE w.nacc IS NULL OR o.nacc IS NULL OR NOT ({same})
+        WHERE w.nacc IS NULL OR o.nacc IS NULL OR NOT ({is_equal})
         LIMIT 10"""
-    return [f"{name}: {found}, wanted {wanted}" for name, found, wanted in duckdb.sql(query).fetchall()]
+    return [f"{name}: {day_sum}, wanted {expected}" for name, day_sum, expected in duckdb.sql(query).fetchall()]
 
 
 def run(bench: Bench, day: Inputs, name: str) -> tuple[Cost, str, int]:
@@ -72,10 +72,10 @@ def run(bench: Bench, day: Inputs, name: str) -> tuple[Cost, str, int]:
     store = bench.place / f"store-{name}"
     shutil.rmtree(store, ignore_errors=True)
     cost = bench.run(name, [*run_spark(), *arguments(day, store)])
-    found = current(LocalFiles(), str(store), "data_aggregation", "data_aggregation", DAY)
-    records = sum(bins["read"] for bins in found.manifest.document["reconciliation"].values())
+    result = current(LocalFiles(), str(store), "data_aggregation", "data_aggregation", DAY)
+    records = sum(bins["read"] for bins in result.manifest.document["reconciliation"].values())
     print(f"{name}: {records:,} records  {report.cost(cost)}", flush=True)
-    return cost, found.path, records
+    return cost, result.path, records
 
 
 def main() -> None:
@@ -91,8 +91,8 @@ def main() -> None:
     inputs.warm(day)
     tables = {}
     for name, copies, quarter in (("quarter", 0, True), ("once", 1, False), ("whole", COPIES, True)):
-        made = linked(day, chosen.cache / "paper" / name, copies, quarter)
-        cost, tables[name], records = run(bench, made, f"paper-{name}")
+        copies_of_day = linked(day, chosen.cache / "paper" / name, copies, quarter)
+        cost, tables[name], records = run(bench, copies_of_day, f"paper-{name}")
     problems = differences(tables["whole"], tables["once"], tables["quarter"])
     if problems:
         sys.exit("\n".join(["the paper's day does not add up", *problems]))

@@ -46,10 +46,10 @@ class Bench:
     def run(self, name: str, argv: list[str]) -> Cost:
         """Run a command; one that fails ends the bench."""
         log = self.cache / f"{name}.log"
-        found = measure(argv, self.environ, log, self.cpus)
-        if found.code:
-            sys.exit(f"{' '.join(argv)} ended with {found.code}:\n{log.read_text()[-2000:]}")
-        return found
+        cost = measure(argv, self.environ, log, self.cpus)
+        if cost.code:
+            sys.exit(f"{' '.join(argv)} ended with {cost.code}:\n{log.read_text()[-2000:]}")
+        return cost
 
 
 def python(module: str, *words: str) -> list[str]:
@@ -88,16 +88,16 @@ def year(bench: Bench, days: int, rows: int) -> Path:
 
 def raw_cost(bench: Bench) -> float:
     """CPU seconds for each million more records of raw logs, catalogue known: from two small days."""
-    found = []
+    seconds = []
     for records in RAW:
         # The same dumps beside both: what differs is the logs.
         day = provide(Day(int(records * 1e6), 400_000), bench.cache / "raw", 1)
         words = ("data_aggregation", "--date", DAY.isoformat(), "--root", str(day.root))
         argv = python("cmsspark.submit", *words, "--fout", str(bench.cache / f"raw-store-{records}"))
         bench.run("raw", argv)  # makes the catalogue's snapshot
-        found.append(min(bench.run("raw", argv).cpu_s for _ in range(3)))
-        print(f"raw day of {records} million records: {found[-1]:.1f} CPU s", flush=True)
-    return (found[1] - found[0]) / (RAW[1] - RAW[0])
+        seconds.append(min(bench.run("raw", argv).cpu_s for _ in range(3)))
+        print(f"raw day of {records} million records: {seconds[-1]:.1f} CPU s", flush=True)
+    return (seconds[1] - seconds[0]) / (RAW[1] - RAW[0])
 
 
 def table_text(costs: Mapping[str, list[Cost]], per_million: float, head: str) -> str:
@@ -105,10 +105,10 @@ def table_text(costs: Mapping[str, list[Cost]], per_million: float, head: str) -
     lines = [head, "", "| command | wall s | CPU s | peak GB | load |", "| --- | --- | --- | --- | --- |"]
     for name, runs in costs.items():
         wall, cpu, peak = (
-            statistics.median(getattr(one, what) for one in runs) for what in ("wall_s", "cpu_s", "peak_bytes")
+            statistics.median(getattr(run, figure) for run in runs) for figure in ("wall_s", "cpu_s", "peak_bytes")
         )
-        lines.append(f"| {name} | {wall:.2f} | {cpu:.2f} | {peak / 1e9:.2f} | {max(one.load for one in runs):.1f} |")
-    month = statistics.median(one.cpu_s for one in costs["month"])
+        lines.append(f"| {name} | {wall:.2f} | {cpu:.2f} | {peak / 1e9:.2f} | {max(run.load for run in runs):.1f} |")
+    month = statistics.median(run.cpu_s for run in costs["month"])
     raw = 31 * RECORDS_A_DAY / 1e6 * per_million
     lines += [
         "",
@@ -118,13 +118,13 @@ def table_text(costs: Mapping[str, list[Cost]], per_million: float, head: str) -
     return "\n".join(lines)
 
 
-def write(path: Path, found: str) -> None:
+def write(path: Path, text: str) -> None:
     """Put what was measured between the marks of ``path``; the text around them stays."""
-    before, mark, rest = path.read_text().partition(BEGIN)
+    before, mark, following = path.read_text().partition(BEGIN)
     if not mark:
         sys.exit(f"{path} has no line {BEGIN}")
-    _, _, after = rest.partition(END)
-    path.write_text(f"{before}{BEGIN}\n\n{found}\n\n{END}{after}")
+    _, _, after = following.partition(END)
+    path.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
 
 
 def main() -> None:

@@ -56,17 +56,17 @@ def chain(days: stored_days.StoredDays, model: str) -> Series:
     partials = sum(table.manifest.tables["partials"].rows for table in days.partials.values())
     print(f"{'partials (dataset, site, app, user, day)':42} {partials:>13,}")
     series: Series = timed(
-        "dataset-days with an access", lambda found: int((found.accesses > 0).sum()), lambda: stored_series(days)
+        "dataset-days with an access", lambda result: int((result.accesses > 0).sum()), lambda: stored_series(days)
     )
     print(f"{'accesses':42} {int(series.accesses.sum()):>13,}")
     weeks = Weeks(series, Label(10))
     day = len(series.days)
-    whole = day // 7 * len(series.datasets)
-    print(f"{'dataset-weeks':42} {whole:>13,}")
-    training = timed("samples with features and labels", lambda found: len(found.rows), lambda: weeks.training(day))
+    dataset_weeks = day // 7 * len(series.datasets)
+    print(f"{'dataset-weeks':42} {dataset_weeks:>13,}")
+    training = timed("samples with features and labels", lambda result: len(result.rows), lambda: weeks.training(day))
     shape = f"{training.rows.shape[1]} columns, {training.rows.nbytes / 1e9:.2f} GB, of {training.total:,} dataset-days"
     print(f"{'':42} {shape}")
-    fitted = timed(f"model ({model}), with its calibration", lambda found: len(found.training.rows),
+    fitted = timed(f"model ({model}), with its calibration", lambda result: len(result.training.rows),
                    lambda: fit(weeks, day, model))  # fmt: skip
     timed("predictions", len, lambda: fitted.predict(weeks.rows(day)))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6

@@ -41,23 +41,25 @@ def forget(sink: StompSink, documents: Sequence[bytes]) -> None:
     """What the predecessor does: write, and believe."""
     connection = sink._connection
     assert connection is not None
-    for made in documents:
+    for body in documents:
         connection.protocol.send(
-            sink._broker.destination, made, content_type="application/json", headers=dict(sink._headers)
+            sink._broker.destination, body, content_type="application/json", headers=dict(sink._headers)
         )
         if connection.pending > 262_144:
             connection.flush(60)
     connection.flush(60)
 
 
-def rates(broker: ActiveMQ, folder: Path, count: int, name: str, **more: Any) -> list[tuple[float, float]]:
+def rates(broker: ActiveMQ, folder: Path, count: int, name: str, **broker_options: Any) -> list[tuple[float, float]]:
     """Documents a second in pairs, one after the other: (guaranteed through outbox, ledger and receipts; fire and
     forget). The first pair warms the broker up and is left out.
     """
     documents = [canonical(document(SPEC, made)) for made in some_rows(count)]
     pairs = []
     for turn in range(PAIRS + 1):
-        sink = StompSink(read_broker(broker.credentials(folder / "c.json", f"f.{name}.{turn}", **more)), "t", "p")
+        sink = StompSink(
+            read_broker(broker.credentials(folder / "c.json", f"f.{name}.{turn}", **broker_options)), "t", "p"
+        )
         sink.open()
         started = time.monotonic()
         for start in range(0, count, 500):
@@ -66,7 +68,9 @@ def rates(broker: ActiveMQ, folder: Path, count: int, name: str, **more: Any) ->
         sink.send(Batch(0, 1, "", 0, 0, 1, ""), documents[:1])
         loose = count / (time.monotonic() - started)
         sink.close()
-        sink = StompSink(read_broker(broker.credentials(folder / "c.json", f"g.{name}.{turn}", **more)), "t", "p")
+        sink = StompSink(
+            read_broker(broker.credentials(folder / "c.json", f"g.{name}.{turn}", **broker_options)), "t", "p"
+        )
         with outbox_in(folder / f"{name}-{turn}").held() as outbox:
             outbox.fill(SPEC, some_rows(count), MANIFEST, source="r1")
             started = time.monotonic()
@@ -97,16 +101,16 @@ def child(count: int) -> None:
 
 def recovery(broker: ActiveMQ, folder: Path, down: float) -> float:
     """Seconds from the broker's return to the next confirmed batch, after ``down`` seconds without it."""
-    back = found = 0.0
+    back = recovered_s = 0.0
     ended = False
 
     def watch(documents: int) -> None:
-        nonlocal found, ended
+        nonlocal recovered_s, ended
         if not ended:
             broker.kill()
             ended = True
-        elif back and not found:
-            found = time.monotonic() - back
+        elif back and not recovered_s:
+            recovered_s = time.monotonic() - back
 
     class Clock:
         """Lets the broker return once it was away for long enough."""
@@ -125,7 +129,7 @@ def recovery(broker: ActiveMQ, folder: Path, down: float) -> float:
     with outbox_in(folder / "recovery").held() as outbox:
         outbox.fill(SPEC, some_rows(3_000), MANIFEST, source="r1")
         Publisher(outbox, sink, clock=Clock(), progress=watch).run()
-    return found
+    return recovered_s
 
 
 def main() -> None:
@@ -142,8 +146,8 @@ def main() -> None:
         tls = {"host_and_ports": f"localhost:{broker.tls}", "ca": broker.certificates["ca.pem"]}
         print(f"medians of {PAIRS} pairs, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start")
         print(f"{'way':8}  {'guaranteed/s':>12}  {'forgotten/s':>12}  {'ratio of pairs':>14}")
-        for name, more in (("plain", {}), ("tls", tls)):
-            pairs = rates(broker, folder, chosen.documents, name, **more)
+        for name, broker_options in (("plain", {}), ("tls", tls)):
+            pairs = rates(broker, folder, chosen.documents, name, **broker_options)
             sure, loose = (median(pair[n] for pair in pairs) for n in (0, 1))
             ratio = median(pair[0] / pair[1] for pair in pairs)
             print(f"{name:8}  {sure:12,.0f}  {loose:12,.0f}  {ratio:14.2f}", flush=True)

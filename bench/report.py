@@ -47,14 +47,14 @@ class Row:
     log_bytes: int
     costs: dict[str, list[Cost]]
 
-    def median(self, engine: str, what: Callable[[Cost], float]) -> float:
+    def median(self, engine: str, figure: Callable[[Cost], float]) -> float:
         """The median of one figure over the runs of an engine."""
-        return statistics.median(what(cost) for cost in self.costs[engine])
+        return statistics.median(figure(cost) for cost in self.costs[engine])
 
 
-def cost(one: Cost) -> str:
+def cost(run: Cost) -> str:
     """One run in a line."""
-    return f"{one.wall_s:6.2f} s wall  {one.cpu_s:6.2f} s CPU  {one.peak_bytes / 1e9:5.2f} GB  (load {one.load:.1f})"
+    return f"{run.wall_s:6.2f} s wall  {run.cpu_s:6.2f} s CPU  {run.peak_bytes / 1e9:5.2f} GB  (load {run.load:.1f})"
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -67,11 +67,11 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def _cells(row: Row, engine: str) -> tuple[str, ...]:
-    wall = row.median(engine, lambda one: one.wall_s)
-    cpu = row.median(engine, lambda one: one.cpu_s)
-    ratios = [f"{wall / row.median(peer, lambda one: one.wall_s):.2f}" if peer in row.costs else "" for peer in _RIVALS]
-    peak = row.median(engine, lambda one: one.peak_bytes) / 1e9
-    load = max(one.load for one in row.costs[engine])
+    wall = row.median(engine, lambda run: run.wall_s)
+    cpu = row.median(engine, lambda run: run.cpu_s)
+    ratios = [f"{wall / row.median(peer, lambda run: run.wall_s):.2f}" if peer in row.costs else "" for peer in _RIVALS]
+    peak = row.median(engine, lambda run: run.peak_bytes) / 1e9
+    load = max(run.load for run in row.costs[engine])
     cells = (row.day.name, f"{row.log_bytes / 1e9:.2f}", _NAMES[engine], str(len(row.costs[engine])))
     return (
         *cells, f"{wall:.2f}", f"{cpu:.1f}", f"{peak:.2f}", f"{cpu / row.day.records * 1e6:.2f}", *ratios, f"{load:.1f}"
@@ -85,15 +85,15 @@ def _slopes(rows: Sequence[Row]) -> list[str]:
     """CPU seconds for each million records more, from the smallest to the largest day of a form."""
     lines = []
     for is_packed in (False, True):
-        some = sorted((row for row in rows if row.day.gzip == is_packed), key=lambda row: row.day.records)
-        if len(some) < 2 or some[0].day.records == some[-1].day.records:
+        days = sorted((row for row in rows if row.day.gzip == is_packed), key=lambda row: row.day.records)
+        if len(days) < 2 or days[0].day.records == days[-1].day.records:
             continue
-        first, last = some[0], some[-1]
-        more = (last.day.records - first.day.records) / 1e6
+        first, last = days[0], days[-1]
+        millions = (last.day.records - first.day.records) / 1e6
         for engine in first.costs:
-            per = (last.median(engine, lambda one: one.cpu_s) - first.median(engine, lambda one: one.cpu_s)) / more
+            per = (last.median(engine, lambda run: run.cpu_s) - first.median(engine, lambda run: run.cpu_s)) / millions
             packed = "gzip" if is_packed else "plain"
-            peaks = [row.median(engine, lambda one: one.peak_bytes) for row in (first, last)]
+            peaks = [row.median(engine, lambda run: run.peak_bytes) for row in (first, last)]
             lines.append(
                 f"- {_NAMES[engine]}, {packed}: {per:.2f} CPU s for each million records more; "
                 f"{peaks[1] / peaks[0]:.2f} × the memory of the smallest day"
@@ -124,15 +124,15 @@ def _java() -> str:
 def write(path: Path, rows: Sequence[Row], cpus: int) -> None:
     """Put the tables between the marks of ``path``; the text around them stays."""
     when = clock.to_minute(clock.now_ms())
-    found = f"Measured {when}, medians of runs in turns. {machine(cpus)}\n\n{table(rows)}"
-    between(path, BEGIN, END, found)
+    text = f"Measured {when}, medians of runs in turns. {machine(cpus)}\n\n{table(rows)}"
+    between(path, BEGIN, END, text)
 
 
-def between(path: Path, begin: str, end: str, found: str) -> None:
-    """Put ``found`` between two marks of ``path``; the text around them stays. Without the marks it comes last."""
+def between(path: Path, begin: str, end: str, content: str) -> None:
+    """Put ``content`` between two marks of ``path``; the text around them stays. Without the marks it comes last."""
     text = path.read_text() if path.exists() else "# Performance\n"
     if begin not in text:
         text = f"{text.rstrip()}\n\n{begin}\n{end}\n"
-    before, _, rest = text.partition(begin)
-    _, _, after = rest.partition(end)
-    path.write_text(f"{before}{begin}\n\n{found}\n\n{end}{after}")
+    before, _, following = text.partition(begin)
+    _, _, after = following.partition(end)
+    path.write_text(f"{before}{begin}\n\n{content}\n\n{end}{after}")

@@ -69,16 +69,16 @@ def difference(bench: Bench) -> str:
     """What differs, or nothing."""
     day = bench.store("processes") / "rucio_daily" / DAY.isoformat()
     run = day / "runs" / json.loads((day / "CURRENT").read_text())["run"] / "rucio_daily"
-    made, other = (
+    ours, theirs = (
         pl.read_parquet(source).select(_COLUMNS).sort(_COLUMNS[:4])
         for source in (f"{run}/*.parquet", bench.place / "polars.parquet")
     )
-    return "" if made.equals(other) else f"{made.height} rows of ours, {other.height} of Polars, and they differ"
+    return "" if ours.equals(theirs) else f"{ours.height} rows of ours, {theirs.height} of Polars, and they differ"
 
 
 def line(name: str, costs: Sequence[Cost]) -> str:
     """Medians of an engine."""
-    wall, cpu = (statistics.median(getattr(cost, what) for cost in costs) for what in ("wall_s", "cpu_s"))
+    wall, cpu = (statistics.median(getattr(cost, figure) for cost in costs) for figure in ("wall_s", "cpu_s"))
     peak = max(cost.peak_bytes for cost in costs) / 1e9
     return f"{name:10} wall {wall:7.2f} s   CPU {cpu:7.2f} s   peak {peak:5.2f} GB"
 
@@ -104,9 +104,9 @@ def main() -> None:
             sys.exit(f"the tables differ: {problem}")
     for name, of_name in costs.items():
         print(line(name, of_name))
-    for what, title in (("wall_s", "wall"), ("cpu_s", "CPU")):
-        one, other = (statistics.median(getattr(cost, what) for cost in costs[name]) for name in costs)
-        print(f"{title} processes / polars: {one / other:.2f}")
+    for figure, title in (("wall_s", "wall"), ("cpu_s", "CPU")):
+        processes, polars = (statistics.median(getattr(cost, figure) for cost in costs[name]) for name in costs)
+        print(f"{title} processes / polars: {processes / polars:.2f}")
     shutil.rmtree(bench.store("processes"), ignore_errors=True)
 
 

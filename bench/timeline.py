@@ -70,25 +70,25 @@ def _note(process: psutil.Process, seen: dict[int, Seen]) -> None:
             words = process.cmdline()
             if words:
                 role = _role(words)
-                one = seen.setdefault(process.pid, Seen(role, process.create_time(), 0.0, 0.0))
-                one.role, one.cpu_s, one.last = role, times.user + times.system, time.time()
-                one.grown.append((one.last, one.cpu_s))
+                entry = seen.setdefault(process.pid, Seen(role, process.create_time(), 0.0, 0.0))
+                entry.role, entry.cpu_s, entry.last = role, times.user + times.system, time.time()
+                entry.grown.append((entry.last, entry.cpu_s))
                 if role == "JVM":
-                    one.threads.update(_threads(process.pid))
+                    entry.threads.update(_threads(process.pid))
     except (psutil.NoSuchProcess, psutil.ZombieProcess):
         pass
 
 
 def _threads(pid: int) -> dict[int, tuple[str, float]]:
-    found = {}
+    times = {}
     for path in Path(f"/proc/{pid}/task").iterdir():
         try:
             text = (path / "stat").read_text()
         except OSError:
             continue
-        name, rest = text[text.index("(") + 1 : text.rindex(")")], text[text.rindex(")") + 2 :].split()
-        found[int(path.name)] = (name, (int(rest[11]) + int(rest[12])) / os.sysconf("SC_CLK_TCK"))
-    return found
+        name, fields = text[text.index("(") + 1 : text.rindex(")")], text[text.rindex(")") + 2 :].split()
+        times[int(path.name)] = (name, (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"))
+    return times
 
 
 def _role(words: list[str]) -> str:
@@ -112,23 +112,23 @@ def events(folder: Path) -> Iterator[dict[str, Any]]:
 
 def steps(folder: Path) -> list[tuple[float, str]]:
     """What happened when (unix time): the application, each job and each stage with its tasks."""
-    found: list[tuple[float, str]] = []
+    moments: list[tuple[float, str]] = []
     for event in events(folder):
         match event["Event"]:
             case "SparkListenerApplicationStart":
-                found.append((event["Timestamp"] / 1e3, "context started"))
+                moments.append((event["Timestamp"] / 1e3, "context started"))
             case "SparkListenerApplicationEnd":
-                found.append((event["Timestamp"] / 1e3, "context stopping"))
+                moments.append((event["Timestamp"] / 1e3, "context stopping"))
             case "SparkListenerJobStart":
-                found.append((event["Submission Time"] / 1e3, f"job {event['Job ID']} starts"))
+                moments.append((event["Submission Time"] / 1e3, f"job {event['Job ID']} starts"))
             case "SparkListenerJobEnd":
-                found.append((event["Completion Time"] / 1e3, f"job {event['Job ID']} ends"))
+                moments.append((event["Completion Time"] / 1e3, f"job {event['Job ID']} ends"))
             case "SparkListenerStageCompleted":
                 stage = event["Stage Info"]
                 text = f"stage {stage['Stage ID']}: {stage['Number of Tasks']} tasks, {stage['Stage Name']}"
-                found.append((stage["Submission Time"] / 1e3, f"  > {text}"))
-                found.append((stage["Completion Time"] / 1e3, f"  < stage {stage['Stage ID']}"))
-    return sorted(found)
+                moments.append((stage["Submission Time"] / 1e3, f"  > {text}"))
+                moments.append((stage["Completion Time"] / 1e3, f"  < stage {stage['Stage ID']}"))
+    return sorted(moments)
 
 
 def main() -> None:
@@ -141,17 +141,17 @@ def main() -> None:
     chosen = parser.parse_args()
     records = round(chosen.records * 1e6)
     bench = Bench(chosen.cache / "work", 2)
-    made = inputs.provide(Day(records, chosen.files or inputs.files_for(records)), chosen.cache, 2)
+    day = inputs.provide(Day(records, chosen.files or inputs.files_for(records)), chosen.cache, 2)
     bench.clear()
     if not chosen.cold:
-        bench.ours(made, "warm")
+        bench.ours(day, "warm")
         bench.clear()
     else:
         shutil.rmtree(bench.place / "cache/catalogue", ignore_errors=True)
     logs = bench.place / "events"
     shutil.rmtree(logs, ignore_errors=True)
     logs.mkdir()
-    command = [*run_spark(), *arguments(made, bench.store("warm")), *chosen.rest]
+    command = [*run_spark(), *arguments(day, bench.store("warm")), *chosen.rest]
     command += ["--conf", "spark.eventLog.enabled=true"]
     command += ["--conf", f"spark.eventLog.dir=file://{logs}", "--conf", "spark.eventLog.compress=false"]
     load = os.getloadavg()[0]
@@ -161,15 +161,17 @@ def main() -> None:
     print(f"load average at the start: {load:.1f}")
 
 
-def show(began: float, ended: float, seen: dict[int, Seen], found: list[tuple[float, str]]) -> None:
+def show(began: float, ended: float, seen: dict[int, Seen], moments: list[tuple[float, str]]) -> None:
     """Steps with seconds since the start and since the step before, and CPU seconds of the JVM and of all so far."""
-    starts = [(one.began, f"{one.role} [{pid}] begins") for pid, one in seen.items() if one.cpu_s >= 0.05]
+    starts = [
+        (process.began, f"{process.role} [{pid}] begins") for pid, process in seen.items() if process.cpu_s >= 0.05
+    ]
     before = began
     print(f"{'s':>7}  {'':7}  {'JVM':>6}  {'all':>6} CPU s")
-    for when, what in sorted([*starts, *found, (ended, "ended")]):
-        jvm = sum(one.until(when) for one in seen.values() if one.role == "JVM")
-        every = sum(one.until(when) for one in seen.values())
-        print(f"{when - began:7.2f}  +{when - before:5.2f}  {jvm:6.2f}  {every:6.2f}  {what}")
+    for when, text in sorted([*starts, *moments, (ended, "ended")]):
+        jvm = sum(process.until(when) for process in seen.values() if process.role == "JVM")
+        total = sum(process.until(when) for process in seen.values())
+        print(f"{when - began:7.2f}  +{when - before:5.2f}  {jvm:6.2f}  {total:6.2f}  {text}")
         before = when
     _totals(seen)
 
@@ -177,9 +179,9 @@ def show(began: float, ended: float, seen: dict[int, Seen], found: list[tuple[fl
 def _totals(seen: dict[int, Seen]) -> None:
     by_role: dict[str, float] = defaultdict(float)
     by_thread: dict[str, float] = defaultdict(float)
-    for one in seen.values():
-        by_role[one.role] += one.cpu_s
-        for name, cpu in one.threads.values():
+    for process in seen.values():
+        by_role[process.role] += process.cpu_s
+        for name, cpu in process.threads.values():
             by_thread[name.rstrip("0123456789-#. ")] += cpu
     for role, cpu in sorted(by_role.items(), key=lambda item: -item[1]):
         if cpu >= 0.05:

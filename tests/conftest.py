@@ -22,6 +22,9 @@ from tests.opensearch import OpenSearch, running_or_skip
 
 os.environ["TZ"] = "UTC"
 time.tzset()
+# What a person has set for runs of their own is not meant for tests.
+for name in ("CMSSPARK_SETTINGS", "CMSSPARK_ROOT", "CMSSPARK_STATE_DIR", "SPARK_OPTIONS"):
+    os.environ.pop(name, None)
 
 # Signals work in what tests start, however the tests themselves were started (nohup, a script's background).
 signal.signal(signal.SIGHUP, signal.SIG_DFL)

@@ -78,10 +78,10 @@ def _sum_of(name: str) -> pl.Expr:
     return _sum(pl.col(name)).alias(name)
 
 
-def _csv(parts: list[str], width: int, wanted: dict[int, str]) -> pl.LazyFrame:
-    schema = {wanted.get(n, f"c{n}"): _kind(wanted.get(n, "")) for n in range(width)}
+def _csv(parts: list[str], width: int, columns: dict[int, str]) -> pl.LazyFrame:
+    schema = {columns.get(n, f"c{n}"): _kind(columns.get(n, "")) for n in range(width)}
     read = pl.scan_csv(parts, has_header=False, schema=schema, null_values="null")
-    return read.select(wanted.values())
+    return read.select(columns.values())
 
 
 def _kind(name: str) -> type[pl.Int64] | type[pl.String]:
@@ -90,10 +90,10 @@ def _kind(name: str) -> type[pl.Int64] | type[pl.String]:
 
 def _index(inputs: Inputs, datasets: pl.LazyFrame) -> pl.LazyFrame:
     """Hash of the name → dataset and block; the larger file_id counts where a name stands twice."""
-    wanted = {0: "file_id", 1: "lfn", 3: "dataset_id", 4: "block_id"}
-    files = _csv(inputs.parts("dbs/FILES"), 17, wanted).with_columns(h=pl.col("lfn").hash()).drop("lfn")
-    known = files.join(datasets, on="dataset_id", how="semi").collect(engine="streaming")
-    return known.sort("file_id").unique("h", keep="last").lazy().drop("file_id")
+    columns = {0: "file_id", 1: "lfn", 3: "dataset_id", 4: "block_id"}
+    files = _csv(inputs.parts("dbs/FILES"), 17, columns).with_columns(h=pl.col("lfn").hash()).drop("lfn")
+    files_of_datasets = files.join(datasets, on="dataset_id", how="semi").collect(engine="streaming")
+    return files_of_datasets.sort("file_id").unique("h", keep="last").lazy().drop("file_id")
 
 
 def _disk(inputs: Inputs) -> pl.LazyFrame:
@@ -176,14 +176,14 @@ def _site(name: str) -> pl.Expr:
 
 
 def _plain(lfn: pl.Expr) -> pl.Expr:
-    rest = lfn.str.strip_prefix("file:").str.replace("^root://[^/]*/", "/").str.replace_all("/+", "/")
+    cleaned = lfn.str.strip_prefix("file:").str.replace("^root://[^/]*/", "/").str.replace_all("/+", "/")
     is_plain = ~lfn.str.contains("//", literal=True)
     return (
         pl.when(is_plain & lfn.str.starts_with("/store/"))
         .then(lfn)
         .when(is_plain & lfn.str.starts_with("/eos/cms/"))
         .then(lfn.str.slice(8))
-        .otherwise(pl.when(rest.str.starts_with("/eos/cms/")).then(rest.str.slice(8)).otherwise(rest))
+        .otherwise(pl.when(cleaned.str.starts_with("/eos/cms/")).then(cleaned.str.slice(8)).otherwise(cleaned))
     )
 
 
@@ -198,10 +198,10 @@ def _person() -> pl.Expr:
 def _app() -> pl.Expr:
     lower = pl.col("info").str.to_lowercase()
     rules = (("crab", "crab"), ("wmagent", "wmagent"), ("cmsrun", "cmsrun"), ("transfer", "eoscp|xrdcp|gridftp|fts"))
-    found = pl.when(lower.fill_null("") == "").then(pl.lit("unknown"))
-    for app, words in (*rules, ("fuse", "fuse")):
-        found = found.when(lower.str.contains(words)).then(pl.lit(app))
-    return found.otherwise(pl.lit("other"))
+    app = pl.when(lower.fill_null("") == "").then(pl.lit("unknown"))
+    for app_name, words in (*rules, ("fuse", "fuse")):
+        app = app.when(lower.str.contains(words)).then(pl.lit(app_name))
+    return app.otherwise(pl.lit("other"))
 
 
 def main() -> None:

@@ -20,9 +20,9 @@ def sums_by_group(groups: npt.NDArray[Any], values: Longs, count: int) -> tuple[
     """Return the sums of the upper and of the lower 32 bits of the values of each group (numbers below ``count``)."""
     upper, lower = np.zeros(count, np.int64), np.zeros(count, np.int64)
     for start in range(0, len(values), _AT_ONCE):
-        some, of_rows = values[start : start + _AT_ONCE], groups[start : start + _AT_ONCE]
-        lower += np.bincount(of_rows, some & _LOW, count).astype(np.int64)
-        high = some >> 32
+        chunk, of_rows = values[start : start + _AT_ONCE], groups[start : start + _AT_ONCE]
+        lower += np.bincount(of_rows, chunk & _LOW, count).astype(np.int64)
+        high = chunk >> 32
         if high.any():
             upper += np.bincount(of_rows, high, count).astype(np.int64)
     return upper, lower
@@ -41,8 +41,8 @@ def joined(upper: Longs, lower: Longs, quantity: str) -> Longs:
 def rounded(values: npt.NDArray[np.float64]) -> tuple[Longs, npt.NDArray[np.bool_]]:
     """Return the nearest integers, halves away from 0; and where these fit 64 bits (0 stands where they do not)."""
     fits = np.abs(values) < 2.0**63
-    some = np.where(fits, values, 0.0)
-    truncated = np.trunc(some)
+    fitting = np.where(fits, values, 0.0)
+    truncated = np.trunc(fitting)
     # Exact, as adding a half to the largest double below one is not.
-    truncated += np.sign(some) * (np.abs(some - truncated) >= 0.5)
+    truncated += np.sign(fitting) * (np.abs(fitting - truncated) >= 0.5)
     return truncated.astype(np.int64), fits

@@ -119,7 +119,7 @@ def week(text: str, today: date) -> Period:
         monday = date.fromisocalendar(int(match[1]), int(match[2]), 1)
         period = Period(monday, monday + timedelta(days=7))
     except (ValueError, OverflowError) as error:
-        raise UsageError(f"{text!r} is not a calendar week ({error})", next_step="give an ISO 8601 week") from None
+        raise UsageError(f"{text!r} is not a calendar week ({error})", next_step="a year has 52 or 53 weeks") from None
     return _require_begun(period, today)
 
 

@@ -68,10 +68,11 @@ def optional_when_options(command: Command) -> Callable[..., Any]:
     return click.option("--date", "day", type=DayType(), help=DATE_HELP)(period_options(with_when))
 
 
-def needed(period: Period | None) -> Period:
-    """Return the period that was given. Raises UsageError (2) where none was."""
+def needed(period: Period | None, file: str = "") -> Period:
+    """Return the period that was given. Raises UsageError (2) where none was; ``file``: what may stand instead."""
     if period is None:
-        raise UsageError("name a period", next_step="give one of --week, --month, --from … --to")
+        next_step = "give one of --week, --month, --from … --to" + (f", or {file}" if file else "")
+        raise UsageError("name a period", next_step=next_step)
     return period
 
 

@@ -77,11 +77,11 @@ class FieldChange:
     together: frozenset[str]
 
     def __str__(self) -> str:
-        return f"{self.column.name}: {_WANTED[self.column.type]} wanted, found {self.observed}"
+        return f"{self.column.name}: {_EXPECTED[self.column.type]} expected, found {self.observed}"
 
 
 _WHOLE: Final = dict.fromkeys(("long", "signed", "flag"), "a whole number")
-_WANTED: Final = {**_WHOLE, "string": "text", "double": "a number"}
+_EXPECTED: Final = {**_WHOLE, "string": "text", "double": "a number"}
 
 
 def changes(stream: str, seen: Seen, load_needed: NeededOf) -> list[FieldChange]:

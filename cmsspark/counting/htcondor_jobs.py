@@ -187,8 +187,8 @@ class MergedJobs:
         """Yield rows of ``pre_aggregate.COLUMNS``: one for each job with a dataset, and the bins of the others."""
         bins = {"repeated": self.repeated}
         jobs = iter(self.jobs)
-        while some := list(islice(jobs, JOBS_KEPT)):
-            yield from self._accesses(some, bins)
+        while part := list(islice(jobs, JOBS_KEPT)):
+            yield from self._accesses(part, bins)
         names = [name for name, count in bins.items() if count]
         rows = _empty(len(names))
         rows["kind"], rows["stream"] = [BIN] * len(names), [self.merge.stream] * len(names)

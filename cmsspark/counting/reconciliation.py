@@ -88,13 +88,13 @@ class StreamBins:
 
     @property
     def binned(self) -> int:
-        """Records that some bin holds; every record is in one, so this must be ``read``."""
+        """Return the number of records in all bins; every record is in one, so this must be ``read``."""
         out = self.out_of_day.total()
         of_jobs = sum((self.job_bins or {}).values())
         return self.matched + sum(self.unmatched.values()) + self.malformed + out + self.write_only + of_jobs
 
     def as_dict(self) -> dict[str, Any]:
-        """As it stands in the manifest, zeros written."""
+        """Return the bins as the manifest has them, also those of 0."""
         return {
             "read": self.read,
             "matched": self.matched,

@@ -47,13 +47,13 @@ class MonthMapper:
 
     def __call__(self, tables: Iterable[pa.Table]) -> Iterator[KeyedRows]:
         for table in tables:
-            some = table.filter(flags(is_there(table["block_id"])))
-            ids, created = to_numpy(some["block_id"], np.int64), some["creation_date"]
+            blocks = table.filter(flags(is_there(table["block_id"])))
+            ids, created = to_numpy(blocks["block_id"], np.int64), blocks["creation_date"]
             columns = {
-                "block_id": ids, "name": np.arange(len(ids)), "dataset": to_numpy(some["dataset_id"], np.int64, NULL),
+                "block_id": ids, "name": np.arange(len(ids)), "dataset": to_numpy(blocks["dataset_id"], np.int64, NULL),
                 "created": np.where(is_there(created), to_numpy(created, np.float64), -np.inf),
             }  # fmt: skip
-            names = {"name": some["block_name"].combine_chunks()}
+            names = {"name": blocks["block_name"].combine_chunks()}
             yield from by_key(NAMED_BLOCKS, keys_of_ids(ids, self.keys), columns, names)
 
 

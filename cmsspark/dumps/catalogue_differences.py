@@ -93,10 +93,10 @@ class NamedBlockMapper:
 
     def __call__(self, tables: Iterable[pa.Table]) -> Iterator[KeyedRows]:
         for table in tables:
-            some = table.filter(flags(is_there(table["block_id"]) & is_there(table["block_name"])))
-            ids = to_numpy(some["block_id"], np.int64)
+            blocks = table.filter(flags(is_there(table["block_id"]) & is_there(table["block_name"])))
+            ids = to_numpy(blocks["block_id"], np.int64)
             columns = {"block_id": ids, "name": np.arange(len(ids))}
-            names = some["block_name"].combine_chunks()
+            names = blocks["block_name"].combine_chunks()
             yield from by_key(DBS_BLOCKS, keys_of_ids(ids, self.keys), columns, {"name": names})
 
 

@@ -61,9 +61,9 @@ class KnownDatasets:
             return np.full(len(expected), -1, np.int64)
         # Files of one dataset stand next to each other, as a rule: each run of equal ids is looked up once.
         starts = np.flatnonzero(np.concatenate(([True], expected[1:] != expected[:-1])))
-        some = expected[starts]
-        positions_of_runs = np.minimum(np.searchsorted(self.ids, some), len(self.ids) - 1)
-        positions_of_runs[self.ids[positions_of_runs] != some] = -1
+        ids_of_runs = expected[starts]
+        positions_of_runs = np.minimum(np.searchsorted(self.ids, ids_of_runs), len(self.ids) - 1)
+        positions_of_runs[self.ids[positions_of_runs] != ids_of_runs] = -1
         positions = np.repeat(positions_of_runs, np.diff(np.append(starts, len(expected))))
         if column.null_count:
             positions[~is_there(column)] = -1
@@ -72,9 +72,9 @@ class KnownDatasets:
 
 def known_datasets(ids: Sequence[int], numbers: Sequence[int], count: int) -> KnownDatasets:
     """Return known datasets from ids, each once and in any order, and the numbers of their names."""
-    some = np.array(ids, np.int64)
-    order = np.argsort(some)
-    return KnownDatasets(some[order], np.array(numbers, np.int32)[order], count)
+    in_order_given = np.array(ids, np.int64)
+    order = np.argsort(in_order_given)
+    return KnownDatasets(in_order_given[order], np.array(numbers, np.int32)[order], count)
 
 
 @dataclass(frozen=True)
@@ -176,8 +176,8 @@ def sum_files(facts: Columns) -> Columns:
         has = (validity & _BITS[name]) > 0
         sums.append(np.bincount(groups, has, len(ids)).astype(np.int64))
         sums += sums_by_group(groups, np.where(has, facts[name], 0), len(ids))
-    some = np.flatnonzero(files)
-    return {"group": ids[some]} | {name: values[some] for name, values in zip(SUMS, sums, strict=True)}
+    with_files = np.flatnonzero(files)
+    return {"group": ids[with_files]} | {name: values[with_files] for name, values in zip(SUMS, sums, strict=True)}
 
 
 def surplus(pieces: Sequence[Columns]) -> Columns:
@@ -208,9 +208,9 @@ def rows_that_repeat(hashes: Hashes) -> npt.NDArray[np.intp]:
     marks = np.zeros(1 << 16, np.bool_)
     marks[repeated & np.uint64(0xFFFF)] = True
     perhaps = np.flatnonzero(marks[hashes & np.uint64(0xFFFF)])
-    some = hashes[perhaps]
-    positions = np.minimum(np.searchsorted(repeated, some), len(repeated) - 1)
-    rows: npt.NDArray[np.intp] = perhaps[repeated[positions] == some]
+    candidates = hashes[perhaps]
+    positions = np.minimum(np.searchsorted(repeated, candidates), len(repeated) - 1)
+    rows: npt.NDArray[np.intp] = perhaps[repeated[positions] == candidates]
     return rows
 
 

@@ -80,7 +80,7 @@ class ReplicaMapper:
         slices = (table.slice(start, ROWS) for table in tables for start in range(0, table.num_rows, ROWS))
         # Each result has names of its own, so that those of a large part do not gather.
         datasets, nodes = Names(), Names()
-        for columns in join_pieces((_replica_columns(some, datasets, nodes) for some in slices), ROWS):
+        for columns in join_pieces((_replica_columns(rows, datasets, nodes) for rows in slices), ROWS):
             texts = list(datasets.numbers)
             hashes = np.array([0 if name is None else name_hash(name.encode()) for name in texts], np.uint64)
             names = {"dataset": array(texts, "string"), "node": array(list(nodes.numbers), "string")}
@@ -106,8 +106,8 @@ class BlockMapper:
         slices = (table.slice(start, ROWS) for table in tables for start in range(0, table.num_rows, ROWS))
         for columns in join_pieces(map(self._columns, slices), ROWS):
             for rows in by_key(BLOCKS, keys_of_hashes(self.hashes[columns["dataset"]], self.keys), columns):
-                some, positions = np.unique(rows.columns["dataset"], return_inverse=True)
-                of_rows = {"dataset": positions, "hash": self.hashes[some], "check": self.checks[some]}
+                numbers, positions = np.unique(rows.columns["dataset"], return_inverse=True)
+                of_rows = {"dataset": positions, "hash": self.hashes[numbers], "check": self.checks[numbers]}
                 yield rows._replace(columns=rows.columns | of_rows)
 
     def _columns(self, table: pa.Table) -> Columns:

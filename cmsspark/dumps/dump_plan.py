@@ -104,7 +104,9 @@ def read_dumps(
     # Processes are forked before this one has the threads of Polars.
     from cmsspark.dumps import dump_frames
 
-    tables = {name: [decode_rows(rows.columns["rows"].tobytes()) for rows in some] for name, some in collected.items()}
+    tables = {
+        name: [decode_rows(rows.columns["rows"].tobytes()) for rows in parts] for name, parts in collected.items()
+    }
     frames = {
         name: dump_frames.to_frame(tables.get(name) or [source.columns.empty_table()]) for name, source in small.items()
     }

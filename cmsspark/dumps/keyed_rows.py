@@ -108,8 +108,8 @@ def by_key(
     starts = np.flatnonzero(np.concatenate(([True], in_order[1:] != in_order[:-1])))
     for first, last in zip(starts, np.append(starts[1:], len(order)), strict=True):
         rows = order[first:last] if len(starts) > 1 else slice(None)
-        some = {name: values[rows] for name, values in columns.items()}
-        yield with_own_names(KeyedRows(int(in_order[first]), kind, some, names or {}))
+        columns_of_key = {name: values[rows] for name, values in columns.items()}
+        yield with_own_names(KeyedRows(int(in_order[first]), kind, columns_of_key, names or {}))
 
 
 def with_own_names(rows: KeyedRows) -> KeyedRows:
@@ -202,8 +202,8 @@ class MergeKinds:
     merges: Mapping[str, Callable[[int, Sequence[KeyedRows]], Iterable[KeyedRows]]] = field(default_factory=dict)
 
     def __call__(self, key: int, rows: Iterable[KeyedRows]) -> Iterator[KeyedRows]:
-        for kind, some in rows_by_kind(rows).items():
-            yield from self.merges[kind](key, some) if kind in self.merges else some
+        for kind, rows_of_kind in rows_by_kind(rows).items():
+            yield from self.merges[kind](key, rows_of_kind) if kind in self.merges else rows_of_kind
 
 
 Item = TypeVar("Item")

@@ -94,7 +94,7 @@ class ProcessTransport:
 
     def union(self, rows: Sequence[list[Span]]) -> list[Span]:
         """See :class:`cmsspark.dumps.dump_plan.Transport`."""
-        return [span for some in rows for span in some]
+        return [span for spans in rows for span in spans]
 
     def merge(self, rows: list[Span], keys: int, merge: Merge) -> list[Span]:
         """See :class:`cmsspark.dumps.dump_plan.Transport`. Raises OutputError (73) where the folder is full."""

@@ -129,13 +129,13 @@ class _BlocksOfKey:
         """Yield the largest access in DIDS of each dataset with replicas that has one."""
         (accessed_ms,) = join_columns(accesses, ("accessed_ms",)).values()
         (accessed,) = join_columns(accesses, ("dataset",), np.uint64).values()
-        some = np.unique(self.dataset[self.sums["block"]])
-        hashes = hash_names(self.datasets.take(from_numpy(some)))
+        numbers = np.unique(self.dataset[self.sums["block"]])
+        hashes = hash_names(self.datasets.take(from_numpy(numbers)))
         order = np.argsort(hashes)
         positions = np.minimum(np.searchsorted(hashes[order], accessed), len(order) - 1)
         is_it = hashes[order][positions] == accessed
         largest = np.full(len(self.datasets), -1, np.int64)
-        np.maximum.at(largest, some[order][positions[is_it]], accessed_ms[is_it])
+        np.maximum.at(largest, numbers[order][positions[is_it]], accessed_ms[is_it])
         accessed_rows = np.flatnonzero(largest >= 0)
         if len(accessed_rows):
             columns = {"dataset": accessed_rows, "accessed_ms": largest[accessed_rows]}

@@ -74,7 +74,7 @@ def _replicas_once(ids: Longs, replicas: Columns) -> tuple[Longs, Longs, Columns
 
 
 def _find_blocks(ids: Longs, blocks: Longs, sizes: Longs, count: int) -> tuple[Longs, Longs]:
-    """Of each file its smallest block, and its size in the rows of that block; -1 where there is none."""
+    """Return the smallest block of each file, and its size in the rows of that block; -1 where there is none."""
     none = np.iinfo(np.int64).max
     smallest = np.full(count, none, np.int64)
     np.minimum.at(smallest, ids, blocks)

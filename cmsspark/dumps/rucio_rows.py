@@ -66,10 +66,10 @@ def attachment_rows(blocks: Hashes, datasets: Hashes, keys: int) -> Iterator[Key
 
 def dataset_access_rows(datasets: Hashes, accessed_ms: Longs, keys: int) -> Iterator[KeyedRows]:
     """Yield keyed rows of the largest access of each dataset."""
-    some, positions = np.unique(datasets, return_inverse=True)
-    largest = np.full(len(some), -1, np.int64)
+    hashes, positions = np.unique(datasets, return_inverse=True)
+    largest = np.full(len(hashes), -1, np.int64)
     np.maximum.at(largest, positions, accessed_ms)
-    return by_key(DATASET_ACCESSES, keys_of_hashes(some, keys), {"dataset": some, "accessed_ms": largest})
+    return by_key(DATASET_ACCESSES, keys_of_hashes(hashes, keys), {"dataset": hashes, "accessed_ms": largest})
 
 
 @dataclass(frozen=True)

@@ -125,8 +125,8 @@ class _MergeKeys:
         for rows in unpack_batches(batches):
             by_key[rows.key].append(rows)
         while by_key:
-            key, some = by_key.popitem()
-            yield from _pack_rows(self.merge(key, some), self.to_partition)
+            key, rows_of_key = by_key.popitem()
+            yield from _pack_rows(self.merge(key, rows_of_key), self.to_partition)
 
 
 def unpack_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[KeyedRows]:

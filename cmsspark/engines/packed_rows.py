@@ -47,9 +47,9 @@ def pack_batch(batch: pa.RecordBatch, part_numbers: Sequence[int]) -> Iterator[p
     parts, packed = [], []
     for partition in np.flatnonzero(counts).tolist():
         rows = in_order.slice(int(starts[partition]), int(counts[partition]))
-        for some in slice_rows(rows, limit):
+        for piece in slice_rows(rows, limit):
             parts.append(part_numbers[partition])
-            packed.append(encode_rows(_with_own_texts(some)))
+            packed.append(encode_rows(_with_own_texts(piece)))
     columns = [buffers.from_numpy(np.array(parts, np.int32)), buffers.binary(packed)]
     yield pa.RecordBatch.from_arrays(columns, [name for name, _ in PACKED_COLUMNS])
 

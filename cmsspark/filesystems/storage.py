@@ -299,4 +299,6 @@ def _part_name(path: str) -> str:
 
 
 def _not_written(path: str, error: OSError) -> OutputError:
-    return OutputError("this cannot be written", where=path, found=error.strerror)
+    is_no_folder = error.errno in (errno.ENOENT, errno.ENOTDIR)
+    next_step = "check the path: no such folder can be made" if is_no_folder else None
+    return OutputError("a file cannot be written", where=path, found=error.strerror, next_step=next_step)

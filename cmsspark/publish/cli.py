@@ -29,8 +29,8 @@ _HELP: Final = """Publish the stored result of a day or a period to MONIT (STOMP
 
 The command succeeds only when the destination has confirmed every document. Documents are first written to a local
 outbox. After an interruption, run the same command again to continue. Documents that have not changed since they were
-published are not sent again. --verify sends nothing: it asks the OpenSearch where the documents end whether all of them
-are there, and nothing else."""
+published are not sent again. --verify sends nothing: it asks the OpenSearch in which the documents end whether it has
+all of them and no others."""
 
 _JOB: Final = "Publish the result of this job. [default: data_aggregation; for a period: period]"
 _AMQ: Final = "Address and credentials, as in etc/amq_broker.example.json; readable by its owner only."

@@ -57,7 +57,7 @@ def canonical(value: Any) -> bytes:
         text = json.dumps(value, sort_keys=True, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
         return text.encode("utf-8", errors="strict")
     except UnicodeEncodeError:
-        raise BadDocument("a text has a lone surrogate: it is no valid UTF-8") from None
+        raise BadDocument("a text has a lone surrogate: it is not valid UTF-8") from None
     except ValueError:
         raise BadDocument("a number is NaN or infinite") from None
 

@@ -60,7 +60,7 @@ def store_period(
         **({"inputs": [_describe_input(day, days.partials[day], source) for day in days.partials]} if source else {}),
         **entries,
     }
-    counts = ", ".join(pluralize(rows.height, "row") for rows in tables.values())
+    counts = ", ".join(f"{pluralize(rows.height, 'row')} of {name}" for name, rows in tables.items())
     summary = f"{counts} from {pluralize(len(days.partials), 'day')}"
     return store_tables(run_context, days.files, tables, manifest, summary)
 

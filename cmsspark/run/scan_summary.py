@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.counting import drift, reconciliation
 from cmsspark.counting.merge import HAS, QUARANTINE_CUT, QUARANTINE_KEPT_BYTES, SideRow
 from cmsspark.counting.prefixes import OTHER
@@ -105,7 +106,7 @@ class ScanSummary:
             for damage in sorted(self.damaged, key=lambda damage: str(damage["file"]))
         ]
         oversized = [
-            f"{stream}: {count:,} records beyond --quarantine-above are in quarantine"
+            f"{stream}: {pluralize(count, 'record')} beyond --quarantine-above in quarantine"
             for stream, count in sorted(self.oversized.items())
         ]
         return (

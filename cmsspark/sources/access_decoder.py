@@ -1,8 +1,8 @@
 """Decodes records of accesses by their description in ``schemas/inputs`` (see :mod:`cmsspark.sources.record_schema`).
 
 A stream whose records say what most do needs no decoder of its own. Columns feed these attributes: ``lfn``, ``user``,
-``app``, ``site`` (of the data), ``reader`` (the site that reads), ``read_bytes`` and ``write_bytes``; of several sizes
-the last one that is not 0 counts. A record that only wrote is no access.
+``app``, ``site`` (of the data), ``reader`` (the site that reads), ``read_bytes``, ``write_bytes`` and ``timestamp``; of
+several sizes the last one that is not 0 counts. A record that only wrote is no access.
 """
 
 from __future__ import annotations

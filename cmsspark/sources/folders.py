@@ -110,7 +110,7 @@ def _other_has_it(files: Files, layout: Layout, stream: str, day: date) -> Input
         if files.stat(folder) is None:
             continue
         return InputMissing(
-            f"no {stream} for {day} from {layout.epochs.source(role, day) or 'its source'}",
+            f"no {stream} log for {day} from {layout.epochs.source(role, day) or 'its source'}",
             where=" or ".join(shown(entry.day_folder(day)) for entry in layout.day_locations(stream, day)),
             found=f"no folder of that day; {location.serves} has it: {shown(folder)}",
             next_step=setting(role, location.serves, day),
@@ -147,19 +147,28 @@ def _day_input(files: Files, location: InputLocation, day: date, ending: str) ->
 def _no_day(files: Files, locations: Sequence[InputLocation], stream: str, day: date, allow_tmp: bool) -> InputMissing:
     searched = []
     available = []
-    next_step = "give another day or another --root; a job on several streams can leave it out with --streams"
+    next_step = "give another day or another --root"
+    if stream in STREAMS_BY_NAME:
+        next_step += "; a job on several streams can leave it out with --streams"
     for location in locations:
         folder = location.day_folder(day)
         searched.append(shown(folder) + (" (a file, not a folder)" if files.stat(folder) is not None else ""))
-        available.append(f"{location.name}: {', '.join(days_near(files, location, day)) or 'none'}")
+        available.append(", ".join(days_near(files, location, day)))
         if not allow_tmp and files.stat(folder + TMP) is not None:
             next_step = f"wait until {shown(folder)}{TMP} is final, or read the incomplete folder with --allow-tmp"
     return InputMissing(
-        f"no {stream} for {day}",
+        f"no {stream} log for {day}",
         where=" or ".join(searched),
-        found=f"days there: {'; '.join(available)}",
+        found=f"days there: {_by_location(locations, available)}" if any(available) else "no day at all",
         next_step=next_step,
     )
+
+
+def _by_location(locations: Sequence[InputLocation], texts: Sequence[str]) -> str:
+    """Return the texts of a source's locations; the names of locations tell several of them apart."""
+    if len(locations) == 1:
+        return texts[0]
+    return "; ".join(f"{location.name}: {text or 'none'}" for location, text in zip(locations, texts, strict=True))
 
 
 def changed(files: Files, inputs: Iterable[DayInput | Dump]) -> list[str]:

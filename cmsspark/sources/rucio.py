@@ -98,7 +98,7 @@ class RucioReader:
         self._accessed_before_ms = accessed_before_ms
         self.counts = TableCounts()
         self._reader = TableReader(TABLES[table])
-        self._known: dict[tuple[str, str], npt.NDArray[np.int64]] = {}
+        self._numbers: dict[tuple[str, str], npt.NDArray[np.int64]] = {}
 
     def pieces(
         self,
@@ -216,10 +216,10 @@ class RucioReader:
     def _by_text(self, column: str, key: str, function: Callable[[str], int], null: int) -> npt.NDArray[np.int64]:
         """``function`` of each text of a column so far, by its number, and ``null`` at the end, where -1 leads to."""
         texts = self._reader.texts[column]
-        numbers = self._known.get((column, key), np.array([null], np.int64))
+        numbers = self._numbers.get((column, key), np.array([null], np.int64))
         if len(numbers) <= len(texts):
             new = np.array([*map(function, islice(texts, len(numbers) - 1, None))], np.int64)
-            numbers = self._known[column, key] = np.concatenate((numbers[:-1], new, [null]))
+            numbers = self._numbers[column, key] = np.concatenate((numbers[:-1], new, [null]))
         return numbers
 
     def _keep(self, kind: str, stays: npt.NDArray[np.bool_], fits: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:

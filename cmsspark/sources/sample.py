@@ -55,7 +55,7 @@ class Sampler:
 
     def __init__(self, stream: str, format_name: str) -> None:
         self._versions = load_versions(stream, format_name)
-        self._left = OF_TASK
+        self._remaining = OF_TASK
         self._read = 0
         self._decode = msgspec.json.Decoder().decode
         #: (version, field, type) → records; the field is empty for the records themselves.
@@ -66,17 +66,17 @@ class Sampler:
     def count_records(self, records: int) -> None:
         """Count records that were read: a larger input allows a larger sample."""
         more, self._read = divmod(self._read + records, ONE_IN)
-        self._left += more
+        self._remaining += more
 
     def sample_lines(self, chunk: bytes) -> None:
         """Sample the first lines of a file."""
-        count = max(1, min(OF_FILE, self._left))
+        count = max(1, min(OF_FILE, self._remaining))
         head = chunk[:_HEAD]
         lines = head.split(b"\n", count)
         # The last piece is the rest, or a line that may be cut.
         for line in lines[:-1]:
             if line and not line.isspace():
-                self._left -= 1
+                self._remaining -= 1
                 self._line(line)
 
     def sample_schema(self, fields: Mapping[str, Any], records: int) -> None:

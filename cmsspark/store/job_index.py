@@ -149,19 +149,15 @@ JOBS: dict[str, Job] = {job.name: job for jobs in (_log_jobs, _dump_jobs, _perio
 def find_job(name: str) -> Job:
     """Return the job of that name or alias, with or without ``.py``.
 
-    Raises UsageError (2) with the names of all jobs.
+    Raises UsageError (2) with the most similar name.
     """
     plain = name.removesuffix(".py")
     for job in JOBS.values():
         if plain in (job.name, *job.aliases):
             return job
     hint = suggestion(plain, [name for job in JOBS.values() for name in (job.name, *job.aliases)])
-    next_step = "run_spark --list shows what each does"
-    raise UsageError(
-        f"there is no job {name!r}",
-        found=f"the jobs are {', '.join(sorted(JOBS))}",
-        next_step=f"{hint} {next_step}" if hint else next_step,
-    )
+    next_step = "run_spark --list names the jobs"
+    raise UsageError(f"there is no job {name!r}", next_step=f"{hint} {next_step}" if hint else next_step)
 
 
 def job_of_table(table: str) -> Job:

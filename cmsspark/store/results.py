@@ -14,8 +14,9 @@ from typing import Any
 
 from cmsspark.base.errors import CmssparkError, DataError, InputMissing
 from cmsspark.base.manifests import Manifest
-from cmsspark.base.periods import Interval, options
+from cmsspark.base.periods import Interval, Period, options
 from cmsspark.filesystems.storage import Files, is_local, join, local_path
+from cmsspark.store.job_index import JOBS
 
 #: The key of CURRENT that names the run whose rows a compacted run has, as in its manifest.
 ROWS_OF = "rows_of"
@@ -29,6 +30,14 @@ class CurrentTable:
     manifest: Manifest
 
 
+def _next_step(job: str, interval: Interval, fout: str) -> str:
+    """Return the command that makes the result of a job, or which results it has."""
+    if job in JOBS and JOBS[job].of_periods != isinstance(interval, Period):
+        kind = "periods: give --week, --month or --from" if JOBS[job].of_periods else "days: give --date"
+        return f"results of {job} are of {kind}"
+    return f"run_spark {job} {options(interval)} --fout {fout}"
+
+
 def current(files: Files, fout: str, job: str, table: str, interval: Interval) -> CurrentTable:
     """Return the current result of ``table`` for a day or a period.
 
@@ -40,7 +49,7 @@ def current(files: Files, fout: str, job: str, table: str, interval: Interval) -
             f"no result of {table} is stored for {interval}",
             where=join(fout, job),
             found=_stored_summary(files, fout, job),
-            next_step=f"run_spark {job} {options(interval)} --fout {fout}",
+            next_step=_next_step(job, interval, fout),
         )
     again = f"run {job} again for {interval}"
     run = _read_json(files, join(folder, "CURRENT"), again).get("run")

@@ -188,9 +188,10 @@ class RunHistory(StateDatabase):
             ).fetchall()
         if len(rows) == 1:
             return _run(rows[0])
-        ids = ", ".join(row[0] for row in rows) or "none"
-        wrong = f"not exactly one run has an id that begins with {name!r}"
-        raise UsageError(wrong, found=ids, next_step="see cmsspark runs")
+        ids = ", ".join(row[0] for row in rows)
+        wrong = f"{'several runs have' if ids else 'no run has'} an id that begins with {name!r}"
+        next_step = "write more of the id" if ids else "cmsspark runs lists the ids"
+        raise UsageError(wrong, found=ids or None, next_step=next_step)
 
     def note_published(self, published: Published) -> None:
         """Record the outcome of publishing a table."""

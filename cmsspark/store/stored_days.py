@@ -74,7 +74,7 @@ class StoredDays:
     @property
     def next_step(self) -> str:
         """The command that stores the missing days."""
-        return f"cmsspark daily --from {min(self.missing)} --to {max(self.missing)}"
+        return f"cmsspark daily --from {min(self.missing)} --to {max(self.missing)} --fout {self.fout}"
 
     def check(self, *, allow_missing: bool) -> None:
         """Raise InputMissing (66) with the missing days, unless they may be left out and some are stored."""

@@ -86,7 +86,7 @@ def _range(options: _Options) -> tuple[date, date]:
     else:
         count = options.get("--last_n_days") or options.get("--iterative_ndays_ago") or "30"
         if not count.isdigit() or not int(count):
-            raise UsageError("--last_n_days is a number of days from 1 on", found=repr(count))
+            raise UsageError("--last_n_days must be 1 or more", found=repr(count))
         first = end - timedelta(days=int(count) - 1)
     if first > end:
         raise UsageError("--start_date is before --end_date", found=f"{first} to {end}")

@@ -40,7 +40,7 @@ from cmsspark.submit.package import ship
 from cmsspark.submit.preflight import check_kerberos, check_kubernetes, check_root, check_yarn
 from cmsspark.submit.run_command import run
 
-USAGE = "Usage: run_spark JOB [wrapper options] [job options]"
+USAGE = "run_spark JOB [wrapper options] [job options]"
 
 
 def main() -> NoReturn:
@@ -62,7 +62,7 @@ def run_spark(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         return _echo(job_list())
     if request.job is None:
         if request.has("--help"):
-            return _echo(f"{USAGE}\n{help_text()}\n\n{job_list()}\n\nMore: docs/submitting.md")
+            return _echo(f"Usage: {USAGE}\n{help_text()}\n\n{job_list()}\n\nMore: docs/submitting.md")
         raise UsageError("name a job", next_step=f"{USAGE}; run_spark --list names the jobs")
     job = built_in(request.job)
     if request.has("--help"):
@@ -192,9 +192,7 @@ def built_in(name: str) -> Job | None:
             return None
         if script_lines.is_script(name):
             raise script_lines.ScriptNotIncluded(name) from None
-        raise UsageError(
-            error.problem, found=f"{error.found}; and there is no file {name!r} here", next_step=error.next_step
-        ) from None
+        raise UsageError(f"{error.problem}, and no file of that name here", next_step=error.next_step) from None
 
 
 def load_signature(name: str) -> Signature | None:

@@ -54,7 +54,7 @@ def test_a_needed_field_without_which_rules_can_do_is_reported_as_missing() -> N
 
 
 def test_gone_from_the_sample_and_from_all_accesses_is_another_schema() -> None:
-    with pytest.raises(DataError, match="user: text wanted, found in none of 200 records"):
+    with pytest.raises(DataError, match="user: text expected, found in none of 200 records"):
         check(seen(200, user={"": 200}))
     assert check(seen(200, user={"": 200}), ("user",))[0] == [("user", "missing")]
     assert check(seen(200, user={"": 199, "null": 1}))[0] == []
@@ -85,7 +85,7 @@ def test_a_form_that_has_the_field_keeps_the_stream() -> None:
 
 def test_another_type_fails_where_all_records_are_malformed() -> None:
     sample = seen(50, close={"text": 49, "": 1})
-    with pytest.raises(DataError, match="close: a whole number wanted, found text in 49 of 50"):
+    with pytest.raises(DataError, match="close: a whole number expected, found text in 49 of 50"):
         check(sample, read=60, matched=0, malformed=60)
     assert check(sample, read=60, matched=1, malformed=59) == ([], [])
     assert check(seen(50, close={"text": 49, "whole number": 1}), read=60, matched=0, malformed=60) == ([], [])

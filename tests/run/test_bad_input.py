@@ -119,15 +119,15 @@ def test_new_fields_are_reported_in_the_manifest_and_in_one_warning(spark: objec
 
 
 OTHER_SCHEMA: dict[str, tuple[dict[str, Any], int, list[str]]] = {
-    "the lfn is gone": ({"file_lfn": ABSENT, "name": "/store/x"}, 20, ["data.file_lfn: text wanted, found in none"]),
+    "the lfn is gone": ({"file_lfn": ABSENT, "name": "/store/x"}, 20, ["data.file_lfn: text expected, found in none"]),
     "both byte counts are gone": (
         {"read_bytes": ABSENT, "read_bytes_at_close": ABSENT}, 120,
-        ["data.read_bytes: a whole number wanted", "data.read_bytes_at_close: a whole number wanted"],
+        ["data.read_bytes: a whole number expected", "data.read_bytes_at_close: a whole number expected"],
     ),
-    "the user is gone": ({"user_dn": ABSENT}, 120, ["data.user_dn: text wanted, found in none of 100 records"]),
+    "the user is gone": ({"user_dn": ABSENT}, 120, ["data.user_dn: text expected, found in none of 100 records"]),
     "the site is gone": ({"src_experiment_site": ABSENT}, 120, ["data.src_experiment_site"]),
-    "a number became a text": ({"read_bytes": "5"}, 20, ["data.read_bytes: a whole number wanted, found text in 20"]),
-    "a text became an object": ({"user_dn": {"dn": "Alice"}}, 20, ["data.user_dn: text wanted, found object in 20"]),
+    "a number became a text": ({"read_bytes": "5"}, 20, ["data.read_bytes: a whole number expected, found text in 20"]),
+    "a text became an object": ({"user_dn": {"dn": "Alice"}}, 20, ["data.user_dn: text expected, found object in 20"]),
     "a number became a fraction": ({"read_bytes_at_close": 0.5}, 20, ["found fraction in 20 of 20 records"]),
 }  # fmt: skip
 
@@ -208,7 +208,7 @@ def test_a_sum_beyond_64_bits_names_the_largest_record_and_a_way_on(
     assert (manifest["partial"], manifest["outsized"]) == (True, {"aaa": 2})
     told = manifest["reconciliation"]["aaa"]
     assert (told["read"], told["matched"], told["malformed"]) == (7, 5, 2)
-    assert "aaa: 2 records beyond --quarantine-above are in quarantine" in manifest["warnings"]
+    assert "aaa: 2 records beyond --quarantine-above in quarantine" in manifest["warnings"]
     rows = [row for row in place.rows("data_aggregation") if row["stream"] == "aaa"]
     assert sum(row["read_bytes"] for row in rows) == 5 * 10**18 + 4 * 7
     # Another job does not take what was left out for what there is.

@@ -225,10 +225,22 @@ def test_a_missing_day_names_the_folders_searched_and_the_days_that_are_there(tm
     assert str(error.found) == f"days there: {expected}"
 
 
+def test_of_a_root_without_any_day_no_location_is_listed(tmp_path: Path) -> None:
+    with pytest.raises(InputMissing) as raised:
+        resolve_day(FILES, layout(tmp_path), "aaa", DAY)
+    assert (raised.value.problem, raised.value.found) == ("no aaa log for 2026-01-15", "no day at all")
+
+
+def test_a_feed_that_is_no_stream_cannot_be_left_out(tmp_path: Path) -> None:
+    with pytest.raises(InputMissing) as raised:
+        resolve_day(FILES, layout(tmp_path), "xcache", DAY)
+    assert raised.value.next_step == "give another day or another --root"
+
+
 def test_days_of_the_unpadded_layout_are_named_too(tmp_path: Path) -> None:
     for name in ("year=2019/month=1/day=2", "year=2018/month=12/day=9", "year=2019/month=01/day=3"):
         put(tmp_path, f"project/awg/cms/jm-data-popularity/avro-snappy/{name}/a.avro")
-    with pytest.raises(InputMissing, match=r"avro: 2018-12-09, 2019-01-02\n"):
+    with pytest.raises(InputMissing, match=r"days there: 2018-12-09, 2019-01-02\n"):
         resolve_day(FILES, layout(tmp_path), "crab", date(2019, 1, 15))
 
 

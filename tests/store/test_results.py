@@ -18,6 +18,7 @@ from click.testing import CliRunner
 
 from cmsspark import notebook
 from cmsspark.base.errors import DataError, InputMissing, OutputError
+from cmsspark.base.periods import week
 from cmsspark.base.schemas import stored_table
 from cmsspark.filesystems.hadoop import HadoopFiles
 from cmsspark.filesystems.storage import LocalFiles
@@ -111,6 +112,15 @@ def test_a_day_that_is_not_there_is_reported_with_those_that_are(tmp_path: Path)
     assert error.value.found == f"days {shown} and 3 before"
     assert error.value.exit_code == 66
     assert "run_spark data_aggregation --date 2019-06-15" in str(error.value)
+
+
+def test_the_next_step_for_an_interval_of_the_other_kind_is_no_command(tmp_path: Path) -> None:
+    with pytest.raises(InputMissing) as of_days:
+        results.current(FILES, str(tmp_path), JOB, JOB, week("2019-W02", DAY))
+    assert of_days.value.next_step == "results of data_aggregation are of days: give --date"
+    with pytest.raises(InputMissing) as of_periods:
+        results.current(FILES, str(tmp_path), "period", "period_aggregation", DAY)
+    assert of_periods.value.next_step == "results of period are of periods: give --week, --month or --from"
 
 
 def test_a_run_without_the_table_is_reported_with_those_it_has(tmp_path: Path) -> None:

@@ -71,12 +71,14 @@ def test_details_of_another_version_are_kept(tmp_path: Path) -> None:
     assert kept.as_dict()["details"] == details
 
 
-@pytest.mark.parametrize("name", ["r", "x", "%", "_", ""])
-def test_a_name_of_no_run_or_of_several_ends_in_2(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "wrong"), [("r", "several runs have"), ("", "several"), ("x", "no run has"), ("%", "no"), ("_", "no")]
+)
+def test_a_name_of_no_run_or_of_several_ends_in_2(tmp_path: Path, name: str, wrong: str) -> None:
     with run_history.open_history(tmp_path) as history:
         history.put(run("r1"))
         history.put(run("r2"))
-        with pytest.raises(UsageError):
+        with pytest.raises(UsageError, match=f"^{wrong}"):
             history.find(name)
 
 

@@ -149,8 +149,8 @@ def will_be_popular(files: Files, fout: str, dataset: str | None, data_tier: str
     verb = "be" if forecast.label.startswith("among") else "have"
     amounts = ("expected_nacc", "nacc_p10", "nacc_p90")
     shown = rows.select(
-        "rank", "probability", *(pl.col(name).round(0) for name in amounts), "last_week_nacc", "stratum", "reasons",
-        "dataset_name",
+        "rank", "probability", *(pl.col(name).round(0).cast(pl.Int64, strict=False) for name in amounts),
+        "last_week_nacc", "stratum", "reasons", "dataset_name",
     )  # fmt: skip
     facts = [f"{likely:,} of {rows.height:,} datasets are likely to {verb} {forecast.label}"]
     if unknown := rows["probability"].null_count():

@@ -34,12 +34,18 @@ _HEADINGS: Final = {
     "site_tier": "tier", "kind": "kind", "events": "events",
     "replica_count": "replicas", "unread_everywhere": "not read at any site",
     "last_access_day": "last access", "state": "use",
-    "probability": "popular", "last_week_nacc": "last week", "expected_nacc": "expected reads there",
+    "probability": "popular", "last_week_nacc": "last week", "expected_nacc": "expected reads",
+    "nacc_p10": "10 % quantile", "nacc_p90": "90 % quantile",
 }  # fmt: skip
 _TEXTS: Final = (
     *("dataset_name", "site_name", "app", "data_tier", "site_tier"),
     *("kind", "newest_replica", "last_access_day", "state", "stratum"),
 )
+#: What may stand in place of a name.
+_PATTERN_HINTS: Final = {
+    "dataset_name": ", or a pattern in quotes: '/ZMM*/*/AOD'",
+    "site_name": ", or a pattern in quotes: 'T2_US_*'",
+}
 _BYTES: Final = ("read_bytes", "replica_bytes", "present_bytes", "disk_bytes", "tape_bytes")
 
 
@@ -242,13 +248,13 @@ def matching_names(value: str, names: Iterable[str | None], column: str, where: 
     if matching := [name for name in every if matches(name, [value])]:
         return matching
     near = nearest(value, sorted(every))
-    some = ", ".join(near or sorted(every)[:10])
+    listed = ", ".join(near or sorted(every)[:10])
     more = f" and {len(every) - 10:,} more" if not near and len(every) > 10 else ""
     raise InputMissing(
         f"there is no {column.removesuffix('_name').replace('_', ' ')} {value!r}",
         where=where,
-        found=f"nearest: {some}" if near else some + more or "none",
-        next_step="name one of these, or a pattern in quotes: '/ZMM*/*/AOD', 'T2_US_*'",
+        found=f"nearest: {listed}" if near else listed + more or "none",
+        next_step=f"name one of these{_PATTERN_HINTS.get(column, '')}",
     )
 
 

@@ -34,7 +34,7 @@ _scores = click.option(
     "--scores", type=click.Choice(["trace", "forecast"]), default="trace", show_default=True,
     help="Scores of learned and protected: of the trace's past days, or the weekly forecast of cmsspark popularity.",
 )  # fmt: skip
-_bound = click.option("--bound", is_flag=True, help="Compute the bound, too: it takes a sort of all requests.")
+_bound = click.option("--bound", is_flag=True, help="Compute the bound, too, which sorts all requests.")
 _policy = click.option("--policy", default="lru", show_default=True, help="Policy; cmsspark cache policies lists them.")
 _policies = click.option(
     "--policy", "policies", multiple=True, help=f"Policy; repeatable. [default: {', '.join(_POLICIES)}]"
@@ -85,7 +85,8 @@ def _trace(
     else:
         if sample < 1:
             raise UsageError("--sample is for files", next_step="leave it out: stored days fit into memory")
-        trace = _stored_trace(site, seed, needed(period), require_store(fout, load_settings(settings_file)))
+        chosen = needed(period, "the FILE of a trace")
+        trace = _stored_trace(site, seed, chosen, require_store(fout, load_settings(settings_file)))
     dropped = ", ".join(f"{count:,} ({reason})" for reason, count in trace.dropped.items())
     echo = f"{len(trace.objects):,} requests of {len(trace.sizes):,} objects, {volume(trace.footprint)}"
     click.echo(echo + (f"; left out: {dropped}" if dropped else ""), err=True)

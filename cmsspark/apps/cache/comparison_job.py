@@ -47,7 +47,7 @@ _ALL: Final = "all"
     "--share", "shares", multiple=True, type=FiniteRange(0, 1, min_open=True),
     help="Size of the cache as a share of all bytes; repeatable. [default: 0.05, 0.1, 0.2, 0.3, 0.5]",
 )  # fmt: skip
-@click.option("--bound", is_flag=True, help="Compute the bound, too: it takes a sort of all requests.")
+@click.option("--bound", is_flag=True, help="Compute the bound, too, which sorts all requests.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the order within a stored day.")
 @store_options
 @output_options

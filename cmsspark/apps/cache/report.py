@@ -14,20 +14,24 @@ from cmsspark.pages.layout import document, section, table
 from cmsspark.pages.svg import WIDE, Axis, Chart
 
 _ABOUT: Final = """Byte misses: bytes of missed requests, as a share of all requested bytes; the cache is cold at the
-start. First requests are missed by any cache. The bound is a lower bound of any policy's misses (PFOO-L): it knows the
-future and may not be reachable. A closed gap of 50 % saves half of the bytes between LRU and the bound."""
+start. First requests are missed by any cache."""
+_ABOUT_BOUND: Final = """The bound is a lower bound of any policy's misses (PFOO-L): it knows the future and may not be
+reachable. A closed gap of 50 % saves half of the bytes between LRU and the bound."""
 _BOUNDS: Final = ("bound", "first requests")
 
 
 def page(title: str, about: str, comparisons: Sequence[Comparison], footprint: int) -> str:
     """Return the page of a comparison at several sizes. ``about`` says which requests, sizes and what was dropped."""
+    text = f"{_ABOUT} {_ABOUT_BOUND}" if _has_bound(comparisons) else _ABOUT
     parts = [
-        section(
-            "Byte misses by the size of the cache", _picture(comparisons, footprint), about=" ".join(_ABOUT.split())
-        ),
+        section("Byte misses by the size of the cache", _picture(comparisons, footprint), about=" ".join(text.split())),
         section("By size and policy", _table(comparisons, footprint)),
     ]
     return document(title, parts, about)
+
+
+def _has_bound(comparisons: Sequence[Comparison]) -> bool:
+    return any(entry.least_missed_bytes is not None for entry in comparisons)
 
 
 def _curves(comparisons: Sequence[Comparison]) -> dict[str, list[tuple[int, float]]]:
@@ -65,12 +69,14 @@ def _picture(comparisons: Sequence[Comparison], footprint: int) -> Chart:
 
 
 def _table(comparisons: Sequence[Comparison], footprint: int) -> Markup:
-    headings = ("cache", "share of all objects", "policy", "byte misses", "request misses", "against LRU", "gap closed")
+    headings = ["cache", "share of all objects", "policy", "byte misses", "request misses", "against LRU"]
+    has_bound = _has_bound(comparisons)
+    headings += ["gap closed"] if has_bound else []
     rows = []
     for entry in comparisons:
         replay = entry.replay
-        gap = "" if entry.gap_closed is None else f"{entry.gap_closed:.0%}"
+        gap = ("" if entry.gap_closed is None else f"{entry.gap_closed:.0%}",) if has_bound else ()
         sizes = (volume(replay.capacity), f"{replay.capacity / footprint:.1%}")
         misses = (f"{replay.byte_miss_ratio:.1%}", f"{replay.miss_ratio:.1%}", f"{entry.against_lru:+.1%}")
-        rows.append((*sizes, replay.policy, *misses, gap))
+        rows.append((*sizes, replay.policy, *misses, *gap))
     return table(headings, rows, (2,))

@@ -164,7 +164,7 @@ def _check_ranges(times_ms: list[Array], sizes: list[Array], path: Path) -> None
     first, last = min(int(part.min()) for part in parts) // 1000, max(int(part.max()) for part in parts) // 1000
     if first < FIRST_S or last > LAST_S:
         raise DataError(
-            "times of the trace are no seconds since 1970", where=path,
+            "times of the trace are not seconds since 1970", where=path,
             found=f"{first:,} to {last:,}", next_step="write whole or fractional seconds, or timestamps",
         )  # fmt: skip
     check_bytes(*sizes, where=path)

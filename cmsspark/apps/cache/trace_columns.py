@@ -42,7 +42,7 @@ def read_columns(batch: pa.RecordBatch, path: Path, *, numbers_too: bool) -> tup
     time, name, size = (_plain(batch.column(column)) for column in COLUMNS)
     if pa.types.is_nested(name.type):
         raise DataError(
-            "the objects of the trace are no names",
+            "the objects of the trace are not names",
             where=path,
             found=f"{name.type}",
             next_step="write texts or numbers",

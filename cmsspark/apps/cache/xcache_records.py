@@ -74,7 +74,7 @@ def xcache_batches(path: Path) -> Iterator[tuple[Array, Array, Array, int]]:
         yield *_columns(rows), left_out
     if damaged > max(10, _DAMAGED_SHARE * lines):
         raise DataError(
-            "too many lines are no records of XCache", where=path, found=f"{damaged:,} of {lines:,}",
+            "too many lines are not records of XCache", where=path, found=f"{damaged:,} of {lines:,}",
             next_step="give JSON lines of the feed cms-xrootd-cache",
         )  # fmt: skip
 

@@ -31,12 +31,12 @@ def heartbeat(now: float) -> Metrics:
 
 
 def error_metrics(code: int, now: float) -> Metrics:
-    """Of a daily that could not begin: alive, with an exit code."""
+    """Return the metrics of a daily run that could not start: the heartbeat and its exit code."""
     return {**heartbeat(now), **_ended(code, now)}
 
 
 def report_metrics(daily: Daily, report: DailyReport) -> Metrics:
-    """Of a daily that did its work. Days are labelled as ``2026-01-15``; instants are seconds since 1970."""
+    """Return the metrics of a daily run. Days are labelled as ``2026-01-15``; instants are seconds since 1970."""
     now = daily.now()
     counts = Counter(outcome.word for outcome in report.outcomes)
     tasks = {f'outcome="{word}"': float(counts[word]) for word in OUTCOMES}

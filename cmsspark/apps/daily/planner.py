@@ -130,7 +130,8 @@ class Planner:
         sources = []
         has_days = bool(job.streams or job.feed)
         before = results.history(self.files, self.fout, job.name, day, TRAILING_DAYS) if has_days else []
-        for stream in self._sources(job, day):
+        streams = self._sources(job, day)
+        for stream in streams:
             try:
                 source = self._resolve(stream, day)
             except (InputMissing, NotReady) as error:
@@ -148,8 +149,9 @@ class Planner:
             parts.append(readiness.judge_stream(listing, sizes, day, self.now_ms, self.rules))
             names = [_names(path for path, _, _ in _files(earlier, stream)) for earlier in before]
             parts.append(readiness.judge_parts(stream, _names(file.path for file in source.files), names))
-        if job.streams and not sources:
-            parts.append(readiness.missing(f"none of {', '.join(job.streams)} is there", self.now_ms))
+        if job.streams and not sources and all(part.is_ready for part in parts):
+            # Each may be left out, but not all.
+            parts.append(readiness.missing(f"none of {', '.join(streams)} is there", self.now_ms))
         # A day that was counted keeps its dumps.
         if manifest is None:
             parts += self._dumps_ready(job, day, [source.stream for source in sources])
@@ -209,7 +211,7 @@ def _names(paths: Iterable[str]) -> list[str]:
 
 
 def _one_line(error: CmssparkError) -> str:
-    return error.problem if error.found is None else f"{error.problem}, found {error.found}"
+    return error.problem if error.found is None else f"{error.problem} ({error.found})"
 
 
 #: Days that are looked at, the newest first.

@@ -13,6 +13,7 @@ from cmsspark.base.errors import UsageError
 from cmsspark.cli.options import require_store, store_options
 from cmsspark.filesystems.storage import is_local, local_path
 from cmsspark.settings.settings import load_settings
+from cmsspark.store.stored_columns import missing_store
 
 _NEEDS_EXTRA: Final = "pip install 'cmsspark[dashboard]'"
 
@@ -74,12 +75,7 @@ def _check(store: str, prefix: str) -> None:
     ):
         raise UsageError(f"--prefix must be a path such as /cms, not {prefix!r}")
     if not Path(local_path(store)).is_dir():
-        raise UsageError(
-            "the store is a folder",
-            where=store,
-            found="no such folder",
-            next_step="give --fout DIR, or run a day first",
-        )
+        raise missing_store(store)
 
 
 def _skipped(state_dir: Path, store: str) -> dict[tuple[date, str], str]:

@@ -1,7 +1,7 @@
 """The pages by the last part of their address, in the order of the navigation. It names modules and imports none.
 
 A page is one module with ``PAGE``, an object with ``title``, ``about``, ``needs_use`` and ``view(request)``, which
-returns a ``Content`` (:mod:`cmsspark.apps.dashboard.widgets`). Another room adds its page by a line here.
+returns a ``Content`` (:mod:`cmsspark.apps.dashboard.widgets`).
 """
 
 from __future__ import annotations

@@ -35,12 +35,13 @@ class DemoPaths:
     cms: Path
     store: Path
     documents: Path
+    state: Path
     settings: Path
 
     @classmethod
     def below(cls, out: Path) -> DemoPaths:
         """Return the paths of a demo in a folder."""
-        return cls(out, *(out / name for name in ("cms", "store", "documents", "cmsspark.yaml")))
+        return cls(out, *(out / name for name in ("cms", "store", "documents", "state", "cmsspark.yaml")))
 
 
 @click.command("demo")
@@ -106,7 +107,7 @@ def _past(paths: DemoPaths, day: date, days: int, seed: int, steps: Steps) -> in
 
     first = day - timedelta(days=days - 1)
     with steps.step(f"Generate results of {days - 1} earlier days without logs"):
-        key = pseudonyms.load_or_make(paths.out / "state" / pseudonyms.KEY_FILE)
+        key = pseudonyms.load_or_make(paths.state / pseudonyms.KEY_FILE)
 
         def progress(counts: int, expected: int) -> None:
             if counts % 50 == 0 or counts == expected:
@@ -156,7 +157,7 @@ def _claim(paths: DemoPaths) -> None:
 
 def _settings(paths: DemoPaths) -> str:
     # JSON is valid YAML, with any character in the path.
-    values = {"root": paths.cms, "store": paths.store, "state_dir": paths.out / "state"}
+    values = {"root": paths.cms, "store": paths.store, "state_dir": paths.state}
     lines = [f"{key}: {json.dumps(str(path.absolute()))}" for key, path in values.items()]
     # As the demo itself publishes: to the same place nothing is sent twice.
     lines.append(f"publishing: {{sink: file, spool: {json.dumps(str(paths.documents.absolute()))}}}")
@@ -214,7 +215,11 @@ def _run(steps: Steps, paths: DemoPaths, arguments: tuple[str, ...], *, is_shown
     name, *parameters = arguments
     module = "cmsspark.submit" if name == "run_spark" else "cmsspark.main"
     with steps.step(f"$ {spelled(name, parameters)}"):
-        environment = {"CMSSPARK_SETTINGS": str(paths.settings.absolute())}
+        # A state directory in the environment comes before that of the settings, and holds what no demo may add to.
+        environment = {
+            "CMSSPARK_SETTINGS": str(paths.settings.absolute()),
+            "CMSSPARK_STATE_DIR": str(paths.state.absolute()),
+        }
         return steps.run([*installed(name, module), *parameters], environment=environment, is_shown=is_shown)
 
 

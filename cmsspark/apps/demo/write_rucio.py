@@ -62,10 +62,10 @@ def write_rucio_table(world: World, root: Path, day: date, *, codec: str, name: 
     folder = rucio_folder(root, day)
     number = 0
     while True:
-        some = list(islice(rows, PER_PART))
-        if some or not number:
-            write_flat_avro(folder / name.lower(), name, fields, some, number=number, codec=codec)
-        if len(some) < PER_PART:
+        part = list(islice(rows, PER_PART))
+        if part or not number:
+            write_flat_avro(folder / name.lower(), name, fields, part, number=number, codec=codec)
+        if len(part) < PER_PART:
             return folder
         number += 1
 

@@ -35,10 +35,10 @@ class Chunk:
         columns: dict[str, dict[str, Any]] = {}
         for name, keys in plan.collections.items():
             columns[name] = {column: arrays[key] for column, key in keys.items() if key is not None}
-            some = next(iter(columns[name].values()))
+            first_column = next(iter(columns[name].values()))
             for column in keys.keys() - columns[name].keys():
                 default = to_branch_spec(definition.spec.collections[name].columns[column]).default
-                columns[name][column] = some * 0 + default
+                columns[name][column] = first_column * 0 + default
             columns[name] = {column: columns[name][column] for column in keys}
         event = {
             column: _numbers(definition, column, None if key is None else arrays[key], size)

@@ -117,7 +117,7 @@ class _Checks:
     def _name(self, section: str, name: str) -> None:
         if not NAME.fullmatch(name) or name in self.functions:
             raise self.file.error(
-                "a name begins with a letter, has letters, digits and _, and is no function", section, name, found=name
+                "a name is letters, digits and _, a letter first, and not a function", section, name, found=name
             )
 
     def _classes(self, classes: Mapping[str, str]) -> None:

@@ -68,7 +68,7 @@ def _tree(text: str) -> ast.expr:
         tree = ast.parse(text.strip(), mode="eval").body
         _check(tree, 0)
     except SyntaxError as error:
-        raise ExpressionError(f"it is no expression: {error.msg}") from None
+        raise ExpressionError(f"it is not an expression: {error.msg}") from None
     except (RecursionError, MemoryError):
         raise ExpressionError("it is nested too deeply") from None
     return tree
@@ -83,7 +83,7 @@ def _check(node: ast.expr, depth: int) -> None:
             raise ExpressionError(f"{ast.unparse(node)} is not a number")
     elif isinstance(node, ast.Call):
         if not isinstance(node.func, ast.Name) or node.keywords:
-            raise ExpressionError(f"{ast.unparse(node)} is no call of a function with values")
+            raise ExpressionError(f"{ast.unparse(node)} is not a call of a function with values")
     elif isinstance(node, ast.BinOp | ast.UnaryOp | ast.Compare | ast.BoolOp):
         operators = node.ops if isinstance(node, ast.Compare) else [node.op]
         for operator in operators:

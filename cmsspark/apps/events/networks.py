@@ -246,7 +246,7 @@ def load(folder: str | Path) -> Network:
     except FileNotFoundError as error:
         raise InputMissing("no model", where=error.filename, next_step="name the folder of a model") from None
     except (KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
-        raise DataError("this is no network", where=path, found=str(error)) from None
+        raise DataError("this is not a network", where=path, found=str(error)) from None
     if kind not in KINDS:
         raise DataError(
             f"the kind of a network is one of {', '.join(KINDS)}", where=path / MODEL_FILE, found=repr(kind)

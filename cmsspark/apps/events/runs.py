@@ -13,6 +13,7 @@ import click
 
 from cmsspark.base import dates
 from cmsspark.base.errors import InputMissing, SettingsError
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.cli.job_output import output_options
 from cmsspark.cli.options import DayType, require_store, store_options
 from cmsspark.filesystems.opening import files_for
@@ -94,7 +95,7 @@ def latest_run(files: Files, fout: str, job: str, table: str, until: date) -> Cu
     raise InputMissing(
         f"no result of {job} is stored",
         where=base,
-        found=f"{len(stored)} days after {until}" if stored else "nothing",
+        found=f"{pluralize(len(stored), 'day')} after {until}" if stored else "nothing",
         next_step=f"run_spark {job} --fout {fout}",
     )
 

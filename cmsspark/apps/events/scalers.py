@@ -84,7 +84,7 @@ class Scalers:
             means = document["mean_weights"]
             mean_weights = None if means is None else np.asarray(means, np.float64)
         except (KeyError, TypeError, ValueError) as error:
-            raise DataError("these are no scalers", where=where, found=str(error)) from None
+            raise DataError("these are not scalers", where=where, found=str(error)) from None
         mean, std = parts[2:] or (None, None)
         return cls(parts[0], parts[1], mean, std, mean_weights)
 
@@ -100,12 +100,12 @@ class Scalers:
         except FileNotFoundError:
             raise InputMissing("no scalers", where=path, next_step="name the folder of a sample") from None
         except ValueError as error:
-            raise DataError("these are no scalers", where=path, found=str(error)) from None
+            raise DataError("these are not scalers", where=path, found=str(error)) from None
         scalers, layout = cls.from_dict(document, path), layout_in(Path(folder))
         sizes = (len(scalers.minimum), 0 if scalers.mean is None else len(scalers.mean))
         if sizes[0] != layout.hlf_count or sizes[1] not in (0, len(layout.columns)):
             expected = f"{layout.hlf_count} features and {len(layout.columns)} columns"
-            raise DataError("these are no scalers of these events", where=path, found=f"{sizes}, not {expected}")
+            raise DataError("these scalers are not of these events", where=path, found=f"{sizes}, not {expected}")
         return scalers
 
 

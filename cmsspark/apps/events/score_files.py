@@ -27,6 +27,7 @@ from cmsspark.apps.events.root_files import (
 )
 from cmsspark.apps.events.scoring import ScoreFilesTask, scores_schema
 from cmsspark.base.errors import OutputError, UsageError
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.filesystems.opening import files_for
 from cmsspark.filesystems.storage import Files, LocalFiles, is_local, local_path
 from cmsspark.store.results import spark_location
@@ -184,8 +185,8 @@ def stream_scores(
         if done.left_out:
             _note_left_out(Path(output, QUARANTINE), number, done.left_out)
         log(
-            f"batch {number}: {done.selected:,} of {done.events:,} events of {len(paths)} files scored"
-            + (f", {len(done.left_out)} files left out" if done.left_out else "")
+            f"batch {number}: {done.selected:,} of {done.events:,} events of {pluralize(len(paths), 'file')} scored"
+            + (f", {pluralize(len(done.left_out), 'file')} left out" if done.left_out else "")
         )
 
     source = spark.readStream.format("binaryFile").schema(_FILES_SCHEMA).option("pathGlobFilter", "*.root")

@@ -56,7 +56,7 @@ class CostDays(StoredDays):
     @property
     def next_step(self) -> str:
         """The command that stores the first of the missing days."""
-        return f"run_spark {self.job} --date {min(self.missing)}"
+        return f"run_spark {self.job} --date {min(self.missing)} --fout {self.fout}"
 
     def table(self, name: str) -> pl.DataFrame:
         """Return the rows of a table of all days, with their day. Raises DataError (65) where they are damaged."""

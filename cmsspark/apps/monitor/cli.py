@@ -220,7 +220,7 @@ def collect_command(
     "--interval",
     type=FiniteRange(min=0.1),
     metavar="SECONDS",
-    help="[default: 1 for 10 minutes, then 10]",
+    help="Seconds between samples. [default: 1 for 10 minutes, then 10]",
 )
 @run_options
 def watch_command(pid: int, interval: float | None, settings_file: str | None) -> None:

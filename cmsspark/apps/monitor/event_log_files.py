@@ -61,7 +61,7 @@ class LogLines:
                     "an event log takes at most 500 times less on disk than its lines",
                     where=part,
                     found=f"{self.disk_bytes:,} bytes with more than {self.plain_bytes:,} bytes of lines",
-                    next_step="decompress it and look at it: blank lines or one repeated line are no event log",
+                    next_step="decompress it and look at it: blank lines or one repeated line are not an event log",
                 )
             *ended, end = piece.split(b"\n")
             if ended:

@@ -162,7 +162,7 @@ def _interesting_nodes(root: PlanNode, *, is_collected: bool) -> Iterator[tuple[
 
 
 def _ids_below(node: PlanNode, name: str) -> list[int]:
-    """Of the nearest node below that has the metric."""
+    """Return the ids of a metric, of the nearest node below that has it."""
     while node.children:
         node = node.children[0]
         if ids := metric_ids(node, name):

@@ -38,7 +38,7 @@ def command(scripts: tuple[str, ...], as_json: bool) -> int:
 
     SCRIPT is a file, a notebook, or a folder with *.py and *.ipynb files. Nothing is run. `# noqa` or `# noqa: SPK101`
     silences a line. Ends with 0 where nothing was found, 65 where something was, 66 for a file that does not exist, or
-    a folder without any.
+    a folder without scripts.
     """
     count = 0
     refused: list[CmssparkError] = []

@@ -181,7 +181,7 @@ class _Started:
                 if run.run == self.run and run.status == RUNNING:
                     run.status, run.end_ms = ENDED, clock.now_ms()
                     database.put_run(run)
-                    text = f"cmsspark lab perf run was killed; {len(names)} processes of its steps are ended: "
+                    text = "cmsspark lab perf run was killed; ended processes of its steps: "
                     database.add([], [LogEntry(run.run, run.end_ms, "error", text + ", ".join(names), run.host)])
 
 

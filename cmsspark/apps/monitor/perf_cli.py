@@ -14,6 +14,7 @@ from cmsspark import __version__
 from cmsspark.apps.monitor.options import run_options
 from cmsspark.base import clock
 from cmsspark.base.errors import DataError, Exit, InputMissing, OutputError, UsageError
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.base.text.readable import json_text
 from cmsspark.base.text.terminal import NOTHING, Coloured, echo_table, volume
 from cmsspark.cli.groups import CommandGroup
@@ -155,7 +156,7 @@ def compare_command(
     grown = [row for row in rows if tolerance is not None and row.has_grown(tolerance)]
     if grown:
         raise DataError(
-            f"{len(grown)} measures of {suite} grew by more than {tolerance:.0%}",
+            f"{pluralize(len(grown), 'measure')} of {suite} grew by more than {tolerance:.0%}",
             found="; ".join(f"{row.step} {row.role} {row.measure} × {row.ratio or 0:.2f}" for row in grown[:10]),
             next_step=f"cmsspark lab perf results {suite} draws the processes of the steps",
         )
@@ -210,12 +211,12 @@ def _echo_scaling(results: list[SuiteResult], as_json: bool) -> None:
 
 @command.command("results")
 @click.argument("suite")
-@click.option("--release", help="[default: that of the latest complete run]")
+@click.option("--release", help="Run of this release. [default: that of the latest complete run]")
 @_page_options
 def results_command(suite: str, release: str | None, out: Path | None, settings_file: str | None) -> None:
     """Write the page of the latest complete run of SUITE: maxima, charts over time, the largest processes.
 
-    Of a suite with input sizes it is the run of the largest one, beside how all of them grow.
+    For a suite with input sizes: the run of the largest size, and how each measure grows with the size.
     """
     from cmsspark.apps.monitor.node_identity import with_one_clock
     from cmsspark.apps.monitor.suite_pages import results_page

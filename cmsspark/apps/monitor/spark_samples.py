@@ -184,7 +184,7 @@ def total_memory(sample: Sample) -> int:
 
 
 def thinned(samples: list[Sample]) -> list[Sample]:
-    """Of each two samples the one with more memory."""
+    """Return half of the samples: of each two the one with more memory."""
     return [max(samples[first : first + 2], key=total_memory) for first in range(0, len(samples), 2)]
 
 

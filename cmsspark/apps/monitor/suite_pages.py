@@ -164,7 +164,7 @@ def _scaling(results: Sequence[SuiteResult]) -> Markup:
 
 
 def _percent(value: float) -> str:
-    return f"{value:.0f} %"
+    return f"{round(value, 1):g} %"
 
 
 def _about(run: WatchedRun) -> str:

@@ -50,7 +50,7 @@ def _options(function: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option(
             "--min-copies", type=click.IntRange(1), default=1, show_default=True,
-            help="Complete copies on disk that remain elsewhere of what loses one.",
+            help="Complete copies on disk that a dataset has elsewhere before one can go.",
         ),
         click.option(
             "--lifetime", type=FiniteRange(1, 52), default=4, show_default=True,

@@ -29,7 +29,7 @@ def with_baselines(models: Sequence[str]) -> tuple[str, ...]:
 
 
 def warnings(rows: Sequence[Mapping[str, Any]], model: str) -> list[str]:
-    """Return a warning where a baseline was better than the model in the judged weeks, in the mean.
+    """Return a warning where a baseline was better than the model in the judged weeks, in the mean, to three decimals.
 
     ``rows``: of :func:`cmsspark.apps.popularity.evaluate.judged`, or of the stored quality, all datasets together.
     """
@@ -41,7 +41,7 @@ def warnings(rows: Sequence[Mapping[str, Any]], model: str) -> list[str]:
     precision = means.pop(model)
     scores = {name: value for name, value in means.items() if value is not None}
     name = max(scores, key=scores.__getitem__, default=model)
-    if precision is None or scores.get(name, precision) <= precision:
+    if precision is None or round(scores.get(name, precision), 3) <= round(precision, 3):
         return []
     weeks = pluralize(sum(row["model"] == model for row in rows), "week")
     return [

@@ -73,9 +73,10 @@ def _load_series(
         from cmsspark.store import stored_days
         from cmsspark.store.stored_columns import open_store
 
+        chosen = needed(period, "--accesses FILE")
         store = require_store(fout, load_settings(settings_file))
         files = open_store(store, "cmsspark popularity")
-        stored = stored_days.find_days(files, store, needed(period))
+        stored = stored_days.find_days(files, store, chosen)
         stored.check(allow_missing=True)
         for warning in stored.warnings:
             click.echo(f"warning: {warning}", err=True)
@@ -90,7 +91,10 @@ def _load_series(
 @command.command("evaluate")
 @_series_options
 @click.option(
-    "--model", "models", multiple=True, help=f"Beside baselines; repeatable. [default: {', '.join(EVALUATED)}]"
+    "--model",
+    "models",
+    multiple=True,
+    help=f"Model to judge beside the baselines; repeatable. [default: {', '.join(EVALUATED)}]",
 )
 @click.option("--last", type=click.IntRange(1), help="Only the last so many weeks.")
 @seed_option

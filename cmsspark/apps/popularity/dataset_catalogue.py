@@ -47,14 +47,14 @@ class Catalogue:
     snapshots: Mapping[str, tuple[Snapshot, ...]]
 
     def until(self, count: int) -> Catalogue:
-        """Without the snapshots that count from a later day on than day number ``count``."""
+        """Return the catalogue without the snapshots that count from a later day on than day number ``count``."""
         return Catalogue({
             kind: tuple(snapshot for snapshot in snapshots if snapshot.start <= count)
             for kind, snapshots in self.snapshots.items()
         })  # fmt: skip
 
     def only(self, chosen: Array) -> Catalogue:
-        """Of the datasets of these numbers."""
+        """Return the catalogue of the datasets of these numbers."""
         return Catalogue({
             kind: tuple(replace(snapshot, values=snapshot.values[:, chosen]) for snapshot in every)
             for kind, every in self.snapshots.items()

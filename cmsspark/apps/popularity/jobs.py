@@ -77,7 +77,7 @@ def _kind(name: str) -> str:
 
 
 _LAST_HELP: Final = "Only the last so many weeks before --date"
-_MODELS_HELP: Final = f"Beside baselines; repeatable. [default: {', '.join(EVALUATED)}]"
+_MODELS_HELP: Final = f"Model to judge beside the baselines; repeatable. [default: {', '.join(EVALUATED)}]"
 _CARD_HELP: Final = "Past weeks for the model card."
 #: The last part of a job's name → its kind.
 _KINDS: Final[Mapping[str, _Kind]] = {

@@ -135,7 +135,7 @@ def train(weeks: Weeks, model_name: str, *, seed: int = 0) -> Fitted:
 
 
 def save(folder: Path, weeks: Weeks, fitted: Fitted, metrics: Sequence[Mapping[str, Any]], seed: int) -> Path:
-    """Write a new version, and return its folder. ``metrics``: of past weeks, of :func:`evaluate`.
+    """Write a new version, and return its folder. ``metrics``: of past weeks, as ``evaluate.evaluate`` returns them.
 
     Raises OutputError (73) where it cannot be written. The same series, seed and version of cmsspark give the same
     version.

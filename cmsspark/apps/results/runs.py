@@ -11,6 +11,7 @@ import click
 
 from cmsspark.base import clock
 from cmsspark.base.manifests import Manifest
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.base.text.readable import json_text
 from cmsspark.base.text.terminal import Coloured, echo_table
 from cmsspark.cli.options import DayType, require_store, store_options
@@ -41,7 +42,7 @@ def load_history(settings: Settings, fout: str | None, *, rebuild: bool = False)
         if store and (rebuild or (is_local(store) and not history.knows_store(store))):
             added = history.rebuild(store, stored_runs(store, settings))
             if rebuild or added:
-                notes.append(f"{added} runs were added from the manifests in {store}")
+                notes.append(f"{pluralize(added, 'run was', 'runs were')} added from the manifests in {store}")
         for note in notes:
             click.echo(note, err=True)
         yield history

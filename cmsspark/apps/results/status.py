@@ -26,7 +26,12 @@ from cmsspark.store.run_history import Run, State
 
 @click.command("status")
 @click.option("--days", "count", type=click.IntRange(1, 4000), default=14, show_default=True, help="Number of days.")
-@click.option("--to", "last", type=DayType(), help="Last day. [default: yesterday; if --days before, the last stored]")
+@click.option(
+    "--to",
+    "last",
+    type=DayType(),
+    help="Last day. [default: yesterday, or the last stored day where none would be shown]",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: the state by day and job.")
 @store_options
 def command(count: int, last: date | None, as_json: bool, fout: str | None, settings_file: str | None) -> None:

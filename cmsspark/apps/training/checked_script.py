@@ -45,7 +45,7 @@ def check_files(folder: Path, *, checks_imports: bool) -> None:
     Raises InputMissing (66), NotAllowed (77), DataError (65), UsageError (2) for missing modules.
     """
     if not folder.is_dir():
-        raise InputMissing("--files is no folder", where=folder, next_step="name a folder with what the script needs")
+        raise InputMissing("--files is not a folder", where=folder, next_step="name a folder of what the script needs")
     for path in files_in(folder):
         if path.suffix != ".py":
             continue

@@ -132,7 +132,7 @@ class _Process:
             if self.code == 0:
                 attempt.on_state(self.rank, "done")
         else:
-            raise DataError("a worker sent what is no frame", found=repr(frame)[:100])
+            raise DataError("a worker sent an invalid frame", found=repr(frame)[:100])
 
     def stop(self) -> None:
         """Ask the worker to stop its script: it does when its stdin ends. Returns at once."""

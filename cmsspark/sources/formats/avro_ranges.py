@@ -129,19 +129,19 @@ class _Window:
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
         self._begin = 0
-        self._held = b""
+        self._buffer = b""
 
     def read(self, at: int, count: int) -> bytes:
         """Return the bytes from ``at`` on; fewer at the end of the file."""
         offset = at - self._begin
-        if not 0 <= offset <= len(self._held):
-            self._begin, self._held, offset = at, b"", 0
-        if offset + count > len(self._held):
-            self._held = self._held[offset:]
+        if not 0 <= offset <= len(self._buffer):
+            self._begin, self._buffer, offset = at, b"", 0
+        if offset + count > len(self._buffer):
+            self._buffer = self._buffer[offset:]
             self._begin, offset = at, 0
-            self._stream.seek(self._begin + len(self._held))
-            self._held += self._stream.read(max(_STEP, count - len(self._held)))
-        return self._held[offset : offset + count]
+            self._stream.seek(self._begin + len(self._buffer))
+            self._buffer += self._stream.read(max(_STEP, count - len(self._buffer)))
+        return self._buffer[offset : offset + count]
 
 
 def damaged(file: str, error: Exception) -> DataError:

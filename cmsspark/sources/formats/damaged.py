@@ -65,9 +65,9 @@ class Intact:
         self._is_gzip = self._member is not None
         self._begun = False
         self.at_end = False
-        self._held = memoryview(b"")
+        self._unread = memoryview(b"")
         #: Bytes of text so far, and those of members whose checksum was right.
-        self._made = 0
+        self._text_bytes = 0
         self.verified = 0
         #: All of it has been handed on.
         self.is_spent = False
@@ -75,17 +75,17 @@ class Intact:
         unpack = None if self._is_gzip else packings.unpacker(head)
         self._unpacked: Any = None if unpack is None else unpack(stream)
         if observed := packings.not_as_named(damage.file, head):
-            name, found = observed
-            damage.reason = f"no {name} file, though its name says so: {found}"
+            name, content = observed
+            damage.reason = f"no {name} file, though its name says so: {content}"
             # Text under a wrong name is intact; anything else is not for us to guess.
             self.at_end = unpack is None and not head.removeprefix(lines.BOM).startswith(b"{")
 
     def readinto(self, room: memoryview) -> int:
         """Fill ``room`` with the next bytes and say how many; 0 at the end or at the damage."""
-        self._held = self._held or memoryview(self._next())
-        count = min(len(room), len(self._held))
-        room[:count] = self._held[:count]
-        self._held = self._held[count:]
+        self._unread = self._unread or memoryview(self._next())
+        count = min(len(room), len(self._unread))
+        room[:count] = self._unread[:count]
+        self._unread = self._unread[count:]
         return count
 
     def _next(self) -> bytes:
@@ -101,7 +101,7 @@ class Intact:
                 self._end("cut short" if self._begun else None)
                 break
             content = self._inflated(piece) if self._is_gzip else piece
-            self._made += len(content)
+            self._text_bytes += len(content)
             if content:
                 self.ends_line = content.endswith(b"\n")
                 return content
@@ -145,7 +145,7 @@ class Intact:
             piece = self._member.unused_data
             self._begun = not self._member.eof
             if not self._begun:
-                self.verified = self._made + len(content)
+                self.verified = self._text_bytes + len(content)
         return content
 
 

@@ -70,13 +70,18 @@ def to_text(value: object) -> str:
 
 
 def to_cell(value: object) -> object:
-    """Return a value as a cell of a table: numbers as they are, whole ones without loss; anything else as text."""
+    """Return a value as a cell of a table: whole numbers without loss, others to four digits or one decimal.
+
+    Example:
+        >>> to_cell(0.15456), to_cell(1399.09), to_cell(12)
+        ('0.1546', '1,399.1', 12)
+    """
     if value is None or (isinstance(value, int) and not isinstance(value, bool)):
         return value
     if isinstance(value, Decimal):
-        return int(value) if value == value.to_integral_value() and value.as_tuple().exponent == 0 else float(value)
+        return int(value) if value == value.to_integral_value() and value.as_tuple().exponent == 0 else f"{value:,}"
     if isinstance(value, float):
-        return value if abs(value) < _LARGE else f"{value:g}"
+        return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.1f}" if abs(value) < _LARGE else f"{value:g}"
     return to_text(value)
 
 

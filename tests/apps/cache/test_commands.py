@@ -126,6 +126,13 @@ def test_the_report_is_one_page_without_scripts(file: Path, tmp_path: Path) -> N
     page = (tmp_path / "r.html").read_text()
     assert result.stdout.strip() == str(tmp_path / "r.html")
     assert page.count("<polyline") == 4 and "<script" not in page and "http://" not in page
+    assert "gap closed" in page and "PFOO-L" in page
+
+
+def test_without_a_bound_the_report_says_nothing_of_one(file: Path, tmp_path: Path) -> None:
+    ask("report", file, "--policy", "lru", "-o", tmp_path / "r.html")
+    page = (tmp_path / "r.html").read_text()
+    assert "gap closed" not in page and "PFOO-L" not in page and "against LRU" in page
 
 
 @pytest.mark.parametrize(
@@ -159,8 +166,8 @@ def trace_of(folder: Path, text: str | bytes, name: str = "t.csv") -> Path:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("time,object,size\n1767571200000,a,3\n", "no seconds since 1970"),
-        ("time,object,size\ninf,a,3\n", "no seconds since 1970"),
+        ("time,object,size\n1767571200000,a,3\n", "not seconds since 1970"),
+        ("time,object,size\ninf,a,3\n", "not seconds since 1970"),
         ("time,object,size\n1,a,9223372036854775807\n2,b,9223372036854775807\n", "do not fit into 64 bits"),
         ("time,object,size\n1,a,99999999999999999999\n", "not numbers"),
         ("time,object,size\n1,a,3.5\n", "not numbers"),

@@ -162,7 +162,7 @@ def test_records_of_xcache_are_requests_of_files(tmp_path: Path) -> None:
     assert trace.times_ms.tolist() == [1767571000500, 1767571100000, 1767571200000]
     assert trace.sizes.tolist() == [10, 20] and trace.dropped == {"null": 3}
     (tmp_path / "day" / "part-0.json").write_text("no record\n" * 20)
-    with pytest.raises(errors.DataError, match="no records of XCache"):
+    with pytest.raises(errors.DataError, match="not records of XCache"):
         read_trace(tmp_path / "day")
 
 

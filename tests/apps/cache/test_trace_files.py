@@ -85,7 +85,7 @@ def test_names_of_bytes_are_sampled(tmp_path: Path) -> None:
 def test_columns_that_are_no_names_or_twice_there_are_refused(tmp_path: Path) -> None:
     nested = pa.table({"time": [1], "object": [[1]], "size": [1]})
     doubled = pa.Table.from_arrays([pa.array([1])] * 4, names=["time", "object", "size", "size"])
-    for table, message in ((nested, "objects of the trace are no names"), (doubled, "column size more than once")):
+    for table, message in ((nested, "objects of the trace are not names"), (doubled, "column size more than once")):
         pq.write_table(table, tmp_path / "t.parquet")
         with pytest.raises(errors.DataError, match=message):
             read_trace(tmp_path / "t.parquet")

@@ -77,7 +77,7 @@ def test_too_many_malformed_records_fail(tmp_path: Path) -> None:
 
 
 def test_a_missing_or_an_empty_day_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(InputMissing, match="no xcache for 2026-01-15"):
+    with pytest.raises(InputMissing, match="no xcache log for 2026-01-15"):
         _run(tmp_path)
     _write(tmp_path, " ")
     with pytest.raises(NotReady):

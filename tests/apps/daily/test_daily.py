@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -111,6 +112,16 @@ def test_a_day_that_is_not_there_waits_with_75_and_holds_up_no_other(place: Morn
     assert [outcome.word for outcome in outcomes] == ["published"] * 9 + ["waiting"]
     assert most_serious(outcome.code for outcome in outcomes) == 75
     assert outcomes[-1].task.readiness.retry_ms == int(NOW * 1000) + HOUR * 1000
+
+
+def test_a_missing_log_is_named_once_with_the_days_that_are_there(place: Mornings) -> None:
+    shutil.rmtree(place.log_folder(LAST))
+    (task,) = place.daily().tasks(LAST, LAST)
+    (reason,) = task.readiness.reasons
+    assert reason.startswith(f"no eos log for {LAST} (days there: ") and str(DAYS[-2]) in reason
+    place.daily_settings = "daily: {sources: {eos: partial}}\n"
+    (task,) = place.daily().tasks(LAST, LAST)
+    assert task.readiness.reasons == ("none of eos is there",)
 
 
 def test_with_the_policy_tmp_an_open_day_is_read_and_done_again_when_it_is_final(place: Mornings) -> None:

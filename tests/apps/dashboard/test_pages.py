@@ -228,7 +228,7 @@ def test_the_calendar_shows_the_worst_state_of_each_day(dashboard: Running) -> N
     assert f"{partial}: data_aggregation: partial" in text and "What needs a look" in text
     assert ">partial<" in text and "January 2026" in text
     day = get(dashboard, "runs", day=partial)[1]
-    assert "data_aggregation" in day and "stored, but incomplete" in day
+    assert "data_aggregation" in day and "stored, but incomplete: without eos" in day
 
 
 def test_sites_show_who_reads_from_whom(dashboard: Running) -> None:

@@ -18,7 +18,9 @@ from urllib.parse import urlencode
 import pytest
 
 from cmsspark.apps.dashboard import use
+from cmsspark.apps.dashboard.cli import command
 from cmsspark.apps.dashboard.selection import Selection
+from cmsspark.base.errors import InputMissing
 from tests.apps.dashboard.conftest import Running, serving
 from tests.apps.dashboard.stores import store_day
 
@@ -141,6 +143,11 @@ def test_a_file_names_the_measure_that_it_holds(dashboard: Running, stream: str,
     for by, column in (("none", held), ("stream", f"{held}_{stream}")):
         (line, *_) = download(dashboard, "popularity", "over_time", stream=stream, measure=measure, by=by)
         assert [*line] == ["day", "is_partial", column]
+
+
+def test_a_store_that_is_not_there_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(InputMissing, match="there is no store"):
+        command.main(["--fout", str(tmp_path / "store")], standalone_mode=False)
 
 
 def test_sql_over_a_store_that_is_gone_says_so(tmp_path: Path) -> None:

@@ -28,7 +28,11 @@ def demo(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     }
     return subprocess.run(
         [sys.executable, "-c", program, "demo", "--out", str(out), *arguments],
-        env={**environment, "PYTHONPATH": str(Path(__file__).parents[3])},
+        env={
+            **environment,
+            "PYTHONPATH": str(Path(__file__).parents[3]),
+            "CMSSPARK_STATE_DIR": str(out.parent / "state of a person"),
+        },
         capture_output=True,
         text=True,
         timeout=900,
@@ -85,6 +89,11 @@ def test_the_demo_prints_a_screen_and_three_commands_that_work_from_any_folder(
         ended = CliRunner().invoke(cmsspark, words[start:], catch_exceptions=False)
         assert ended.exit_code == 0, ended.output
     assert (shown[0] / "report.html").stat().st_size > 10_000
+
+
+def test_the_state_directory_of_a_person_is_left_alone(shown: tuple[Path, str]) -> None:
+    assert (shown[0] / "state" / "runs.sqlite").is_file()
+    assert not (shown[0].parent / "state of a person").exists()
 
 
 def test_tables_fit_in_100_columns(shown: tuple[Path, str]) -> None:

@@ -107,7 +107,7 @@ def test_scalers_are_stored_and_damaged_ones_are_named(tmp_path: Path) -> None:
     assert Scalers.load(tmp_path).maximum.tolist() == scalers.maximum.tolist()
     few = {"hlf": {"minimum": [1], "maximum": [2]}, "low_level": None, "mean_weights": None}
     (tmp_path / "scalers.json").write_text(json.dumps(few))
-    with pytest.raises(DataError, match="these are no scalers"):
+    with pytest.raises(DataError, match="these scalers are not of these events"):
         Scalers.load(tmp_path)
     with pytest.raises(InputMissing):
         Scalers.load(tmp_path / "nowhere")

@@ -71,7 +71,7 @@ def test_records_of_jobs_above_a_limit_are_in_quarantine_and_the_result_is_parti
     assert manifest.document["outsized"] == {"condor_costs": 1}
     assert manifest.reconciliation["condor_costs"]["malformed"] == 1
     assert manifest.reconciliation["condor_costs"]["matched"] == 1
-    assert "condor_costs: 1 records beyond --quarantine-above are in quarantine" in manifest.warnings
+    assert "condor_costs: 1 record beyond --quarantine-above in quarantine" in manifest.warnings
     assert Path(manifest.document["quarantine"]).is_file()
 
 

@@ -133,7 +133,7 @@ def test_days_that_are_not_stored_are_named_and_refused(tmp_path: Path) -> None:
         store_partials(tmp_path, day, [partial(day)])
     told = fails(InputMissing, tmp_path)
     assert "4 of the 7 days of 2026-W01 are not stored: 2025-12-31 to 2026-01-01, 2026-01-03 to 2026-01-04" in told
-    assert "cmsspark daily --from 2025-12-31 --to 2026-01-04" in told
+    assert f"cmsspark daily --from 2025-12-31 --to 2026-01-04 --fout {tmp_path}" in told
     assert not (tmp_path / "period" / "2026-W01" / "CURRENT").exists()
 
 

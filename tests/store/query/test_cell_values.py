@@ -36,6 +36,12 @@ def test_a_whole_number_of_128_bits_keeps_its_digits(database: Database, capsys:
     assert json.loads(capsys.readouterr().out) == [{"n": LARGE, "e": 1e300, "d": 0.5}]
 
 
+def test_a_share_keeps_four_digits_in_a_table(database: Database, capsys: pytest.CaptureFixture[str]) -> None:
+    columns = "83 / 537 as share, 5036736.875 / 3600 as hours, 1.25::decimal(9, 2) as d, 7::double as n, 2e-5 as small"
+    output.echo_result(database.query(f"select {columns}"))
+    assert capsys.readouterr().out.splitlines()[1].split() == ["0.1546", "1,399.1", "1.25", "7", "2e-05"]
+
+
 def test_json_has_no_number_that_json_does_not_have(database: Database, capsys: pytest.CaptureFixture[str]) -> None:
     result = database.query(
         "select 'nan'::double as a, 'inf'::double as b, [1.5, 'nan'::double] as c, {'x': null} as d"

@@ -189,7 +189,7 @@ def _warnings(rows: list[tuple[Any, ...]]) -> list[ui.Note]:
     models = [name for name in means if name not in _BASELINES]
     return [
         ui.Note(f"Warning: the baseline {name} was better than {model}: {means[name]:.1%} against {means[model]:.1%}.")
-        for model in models for name in _BASELINES if means.get(name, 0) > means[model]
+        for model in models for name in _BASELINES if round(means.get(name, 0), 3) > round(means[model], 3)
     ]  # fmt: skip
 
 

@@ -133,7 +133,7 @@ def _attention(request: PageRequest, index: RunIndex, jobs: list[str]) -> list[u
     rows = []
     for (day, job), cell in sorted(index.cells.items(), reverse=True):
         if (job in jobs and cell.word not in ("-", "done", "published")) or cell.refused:
-            about = index.skipped.get((day, job), WORDS[cell.word][1])
+            about = _reason(index, day, job)
             link = ui.Cell(day.isoformat(), request.link_here(job=job, day=day))
             rows.append((link, cell.word, job, ui.shown(about), cell.refused or None))
     columns = (
@@ -144,12 +144,28 @@ def _attention(request: PageRequest, index: RunIndex, jobs: list[str]) -> list[u
     return [ui.Section("What needs a look", [table])] if rows else []
 
 
+def _reason(index: RunIndex, day: date, job: str) -> str:
+    """Return what the state of a day and job means, and why it is in that state, as far as it is known."""
+    word = index.cells[day, job].word
+    texts = [index.skipped.get((day, job), WORDS[word][1])]
+    current = index.current.get((day, job))
+    if word == "partial" and current is not None:
+        lacking = current.details.missing_streams
+        texts += [f"without {', '.join(lacking)}"] if lacking else []
+        texts += ["damaged files"] if current.details.damaged else []
+    if word in ("failed", "kept", "waiting"):
+        latest = next((run for run in index.runs if (run.day, run.job) == (day, job)), None)
+        if latest is not None and latest.error:
+            texts.append(run_tables.without_paths(latest.error.partition("\n")[0]))
+    return ": ".join((texts[0], "; ".join(texts[1:]))) if texts[1:] else texts[0]
+
+
 def _of_day(request: PageRequest, index: RunIndex, day: date) -> ui.Content:
     """Return all jobs of one day."""
     rows = []
     for job in index.jobs:
         cell, run = index.cells[day, job], index.current.get((day, job))
-        about = index.skipped.get((day, job), WORDS[cell.word][1])
+        about = _reason(index, day, job)
         link = ui.Cell(job, request.link_here(job=job, day=day)) if cell.word != "-" else job
         rows.append(
             (link, cell.word, ui.shown(about), None if run is None else run.rows, None if run is None else run.run)
