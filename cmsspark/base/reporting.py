@@ -105,5 +105,8 @@ def run_and_exit(command: Callable[[], object]) -> NoReturn:
     try:
         outcome = command()
     except (Exception, KeyboardInterrupt) as error:
+        # Where the interrupt came while a text was executed, as dataclasses do, Python would end `python -m` by SIGINT
+        # instead of the code. Executing another text makes it forget that.
+        exec("")  # noqa: S102
         sys.exit(int(report(error)))
     sys.exit(int(outcome) if isinstance(outcome, int) else 0)

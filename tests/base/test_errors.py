@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import subprocess
+import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -107,6 +110,15 @@ def test_a_commands_end_is_the_process_exit_code(arguments: list[str], code: int
     with pytest.raises(SystemExit) as ended:
         reporting.run_and_exit(lambda: reporting.run_click(command, "try", arguments))
     assert ended.value.code == code
+
+
+def test_an_interrupt_while_a_dataclass_is_made_is_75_too(tmp_path: Path) -> None:
+    (tmp_path / "interrupted.py").write_text(
+        "from cmsspark.base import reporting\nreporting.run_and_exit(lambda: exec('raise KeyboardInterrupt'))\n"
+    )
+    environ = {**os.environ, "PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"}
+    done = subprocess.run([sys.executable, "-m", "interrupted"], capture_output=True, check=False, env=environ)
+    assert (done.returncode, done.stderr.count(b"interrupted;")) == (75, 1)
 
 
 @pytest.mark.parametrize(
