@@ -54,11 +54,11 @@ def test_every_job_refuses_wrong_days_and_days_to_come(job: str) -> None:
 
 
 @pytest.mark.parametrize("name", HOSTILE_NAMES)
-def test_a_job_of_no_known_name_is_refused_with_those_there_are(name: str) -> None:
+def test_a_job_of_no_known_name_is_refused_with_what_lists_them(name: str) -> None:
     with pytest.raises(UsageError) as error:
         find_job(name)
     assert repr(name) in str(error.value)
-    assert "data_aggregation" in str(error.value)
+    assert "run_spark --list names the jobs" in str(error.value)
 
 
 @settings(deadline=None, max_examples=300)

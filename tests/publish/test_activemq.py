@@ -223,7 +223,7 @@ from cmsspark.main import main
 from cmsspark.publish.batch_log import BatchLog
 
 advance = BatchLog.advance
-BatchLog.advance = lambda *batches: (time.sleep(0.25), advance(*batches))[1]
+BatchLog.advance = lambda *batches: (time.sleep(0.5), advance(*batches))[1]
 main()
 """
 

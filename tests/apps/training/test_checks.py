@@ -166,7 +166,7 @@ def test_files_that_cannot_travel_are_refused_before_anything_starts(tmp_path: P
     assert pack_files(folder, 10_000) == pack_files(folder, 10_000)
     with pytest.raises(DataError, match="at most 100 bytes"):
         pack_files(folder, 100)
-    with pytest.raises(InputMissing, match="no folder"):
+    with pytest.raises(InputMissing, match="--files is not a folder"):
         check_files(tmp_path / "none", checks_imports=True)
     (folder / "bad.py").write_text("import own.helper, no_such_module_here")
     with pytest.raises(UsageError, match="no_such_module_here"):
