@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,6 +44,8 @@ _NEEDS_EXTRA: Final = "pip install 'cmsspark[sql]'"
 _BATCH_ROWS: Final = 65_536
 #: Attempts of a query whose files were pruned while it ran.
 _ATTEMPTS: Final = 2
+#: What DuckDB says of a table that it does not know, in small letters.
+_UNKNOWN_TABLE: Final = re.compile(r"table with name (\w+) does not exist")
 
 
 @dataclass(frozen=True)
@@ -282,6 +285,12 @@ class Database:
             )
         if isinstance(error, duckdb.InternalException | duckdb.FatalException):
             return error
+        unknown = _UNKNOWN_TABLE.search(text.lower())
+        if unknown and unknown[1] in tables().keys() - self._jobs_by_table.keys():
+            return UsageError(
+                f"{unknown[1]} has a row for each person and is left out here",
+                next_step="data_aggregation has the sums without people; cmsspark sql reads all tables of a store",
+            )
         return statements.as_ours(error, statement)
 
 

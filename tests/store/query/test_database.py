@@ -15,7 +15,7 @@ import pytest
 
 from cmsspark.apps.demo.history import store_day
 from cmsspark.apps.usage import period
-from cmsspark.base.errors import CmssparkError, DataError, NotReady
+from cmsspark.base.errors import CmssparkError, DataError, NotReady, UsageError
 from cmsspark.base.periods import Period
 from cmsspark.base.schemas import stored_table
 from cmsspark.filesystems.storage import LocalFiles
@@ -195,6 +195,8 @@ def test_tables_with_a_row_for_each_person_can_be_left_out(week: str) -> None:
         ):
             with pytest.raises(CmssparkError):
                 database.query(sql)
+        with pytest.raises(UsageError, match="partials has a row for each person and is left out here"):
+            database.query("select count(*) from Partials")
 
 
 def part_files(store: str, day: date, table: str = "partials") -> list[Path]:
