@@ -26,11 +26,11 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from cmsspark.base import clock
 from cmsspark.base.buffers import to_texts
 from cmsspark.base.compiled import compiled
 from cmsspark.base.errors import DataError, OutputError, os_error_number
 from cmsspark.base.exact_integers import Longs
+from cmsspark.base.locked_folders import locked_folder
 from cmsspark.base.memory import is_shortage
 
 if TYPE_CHECKING:
@@ -45,8 +45,6 @@ _hashed: Final[Any] = compiled("base.hashed")
 FORMAT: Final = 4
 #: Snapshots kept in the cache folder; a running task keeps the files that it has mapped.
 KEPT: Final = 4
-#: Seconds after which no process still writes its temporary folder.
-ABANDONED_S: Final = 2 * 86_400
 #: Seed of the second hash.
 CHECK_SEED: Final = 0x43_4D_53
 #: In ``lookup``: the file is not in the catalogue.
@@ -287,19 +285,19 @@ def open_or_build(
             with contextlib.suppress(PermissionError):
                 os.utime(folder)  # pruning goes by age; another user's snapshot serves as it is
             return folder, False
-    aside = cache / f".{name}.{uuid.uuid4().hex[:8]}"
-    try:
-        aside.mkdir(parents=True)
-    except OSError as error:
-        raise OutputError(
-            "the cache folder cannot be written",
-            where=cache,
-            found=error.strerror,
-            next_step="name another one in the settings, as cache_dir",
-        ) from None
-    try:
+    with contextlib.ExitStack() as stack:
+        try:
+            aside = stack.enter_context(locked_folder(cache, f".{kind}-v{FORMAT}-"))
+        except OSError as error:
+            raise OutputError(
+                "the cache folder cannot be written",
+                where=cache,
+                found=error.strerror,
+                next_step="name another one in the settings, as cache_dir",
+            ) from None
         try:
             build(aside)
+            (aside / "lock").unlink()
         except (OSError, OutputError) as error:
             if (written := _not_written(error, cache)) is None:
                 raise
@@ -309,8 +307,6 @@ def open_or_build(
         except OSError:
             if not (folder / "meta.json").exists():
                 raise
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
     _prune(cache, f"{kind}-v")
     return folder, True
 
@@ -351,12 +347,3 @@ def _prune(cache: Path, prefix: str) -> None:
             ages.append((snapshot.stat().st_mtime, snapshot))
     for _, old in sorted(ages, reverse=True)[KEPT:]:
         shutil.rmtree(old, ignore_errors=True)
-    remove_abandoned(cache, f".{prefix}*")
-
-
-def remove_abandoned(folder: Path, pattern: str) -> None:
-    """Remove the folders in ``folder`` that were made long ago to be removed by their process, which was killed."""
-    for abandoned in folder.glob(pattern):
-        with contextlib.suppress(FileNotFoundError):
-            if clock.now_ms() / 1000 - abandoned.stat().st_mtime > ABANDONED_S:
-                shutil.rmtree(abandoned, ignore_errors=True)

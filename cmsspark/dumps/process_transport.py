@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import pickle
-import shutil
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import chain
@@ -17,6 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
 from cmsspark.base.errors import DataError, OutputError
+from cmsspark.base.locked_folders import locked_folder
 from cmsspark.base.schemas import Table, input_table
 from cmsspark.dumps.keyed_rows import KeyedRows, Mapper, Merge, unpack
 from cmsspark.dumps.rucio_scan import OpenRange, RucioScan, open_local
@@ -213,34 +212,14 @@ def spill_folder(cache_dir: Path) -> Iterator[Path]:
     Raises OutputError (73) where the cache cannot be written.
     """
     cache_folder = cache_dir / "dumps"
-    name = uuid.uuid4().hex
-    new, folder = cache_folder / f".{name}", cache_folder / name
-    try:
-        new.mkdir(parents=True)
-        lock = (new / "lock").open("w")
-    except OSError as error:
-        raise OutputError(
-            "the cache folder cannot be written",
-            where=cache_folder,
-            found=error.strerror,
-            next_step="name another one in the settings, as cache_dir",
-        ) from None
-    with lock:
-        # Under its final name the folder is locked until this process ends.
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        new.rename(folder)
+    with ExitStack() as stack:
         try:
-            _remove_unlocked(cache_folder)
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _remove_unlocked(cache_folder: Path) -> None:
-    for folder in cache_folder.glob("[!.]*"):
-        try:
-            with (folder / "lock").open("r") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
-        except OSError:
-            continue  # its run is active, or another process removes it
+            folder = stack.enter_context(locked_folder(cache_folder, "rows-"))
+        except OSError as error:
+            raise OutputError(
+                "the cache folder cannot be written",
+                where=cache_folder,
+                found=error.strerror,
+                next_step="name another one in the settings, as cache_dir",
+            ) from None
+        yield folder

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import struct
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import cache
@@ -17,8 +17,9 @@ import numpy as np
 from cmsspark.base import buffers
 from cmsspark.base.errors import OutputError
 from cmsspark.base.exact_integers import Longs
+from cmsspark.base.locked_folders import locked_folder
 from cmsspark.base.schemas import stored_table
-from cmsspark.counting.catalogue import Catalogue, Replicas, remove_abandoned
+from cmsspark.counting.catalogue import Catalogue, Replicas
 from cmsspark.counting.crab_sums import CrabSums
 from cmsspark.counting.htcondor_jobs import EARLIER, JOB, HtcondorMerge, MergedJobs
 from cmsspark.counting.pre_aggregate import COLUMNS
@@ -34,7 +35,6 @@ PARTITIONS: Final = 64
 #: Bytes of records that are held before they go to disk.
 HELD_BYTES: Final = 64 * 1024 * 1024
 _SIZE: Final = struct.Struct("<I")
-_PREFIX: Final = "jobs-"
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,8 @@ class JobSpool:
 
     def __init__(self, folder: str, held_bytes: int = HELD_BYTES) -> None:
         self._parent = Path(folder)
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder: Path | None = None
+        self._stack = ExitStack()
         self._limit = held_bytes
         self._records: dict[int, list[bytes]] = {}
         self._bytes = 0
@@ -124,11 +125,9 @@ class JobSpool:
     def _write(self) -> None:
         try:
             if self._folder is None:
-                self._parent.mkdir(parents=True, exist_ok=True)
-                remove_abandoned(self._parent, f"{_PREFIX}*")
-                self._folder = tempfile.TemporaryDirectory(prefix=_PREFIX, dir=self._parent)
+                self._folder = self._stack.enter_context(locked_folder(self._parent, "jobs-", mode=0o700))
             for number, records in self._records.items():
-                with Path(self._folder.name, str(number)).open("ab") as sink:
+                with (self._folder / str(number)).open("ab") as sink:
                     sink.write(b"".join(_SIZE.pack(len(record)) + record for record in records))
         except OSError as error:
             raise OutputError(
@@ -143,7 +142,7 @@ class JobSpool:
         """Yield the records of each partition that has any."""
         for number in range(PARTITIONS):
             records = self._records.pop(number, [])
-            file = None if self._folder is None else Path(self._folder.name, str(number))
+            file = None if self._folder is None else self._folder / str(number)
             if file is not None and file.exists():
                 records += _records(file.read_bytes())
             if records:
@@ -155,8 +154,7 @@ class JobSpool:
 
     def close(self) -> None:
         """Remove the files."""
-        if self._folder is not None:
-            self._folder.cleanup()
+        self._stack.close()
 
 
 def _records(content: bytes) -> Iterator[bytes]:

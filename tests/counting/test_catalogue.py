@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from cmsspark.base.compiled import unavailable_reason
 from cmsspark.base.errors import DataError, OutputError
+from cmsspark.base.locked_folders import locked_folder
 from cmsspark.counting import catalogue
 from cmsspark.counting.catalogue import (
     FORMAT,
@@ -284,13 +285,14 @@ def test_old_snapshots_go_and_the_newest_stay_for_each_kind(tmp_path: Path) -> N
 
 
 def test_what_a_killed_builder_left_goes_when_another_one_is_built(tmp_path: Path) -> None:
-    left, recent = (tmp_path / f".catalogue-v{FORMAT}-{name}" for name in ("killed", "still-built"))
-    for folder in (left, recent):
-        folder.mkdir()
-        (folder / "hashes.npy").write_bytes(b"half")
-    os.utime(left, (0, 0))
-    made, _ = open_or_build(tmp_path, "catalogue", "dump", _write)
-    assert set(tmp_path.iterdir()) == {made, recent}
+    left = tmp_path / f".catalogue-v{FORMAT}-killed"
+    with locked_folder(tmp_path, f".catalogue-v{FORMAT}-") as being_built:
+        left.mkdir()
+        for name in ("hashes.npy", "lock"):
+            (left / name).write_bytes(b"half")
+        made, _ = open_or_build(tmp_path, "catalogue", "dump", _write)
+        assert set(tmp_path.iterdir()) == {made, being_built}
+    assert "lock" not in {path.name for path in made.iterdir()}
 
 
 def test_a_snapshot_in_use_counts_as_new(tmp_path: Path) -> None:

@@ -238,7 +238,7 @@ def test_processes_are_refused_where_only_spark_can(demo: Path, tmp_path: Path, 
 
 
 def test_a_folder_of_rows_is_gone_at_the_end_and_so_are_those_of_killed_runs(tmp_path: Path) -> None:
-    killed = tmp_path / "dumps" / "killed"
+    killed = tmp_path / "dumps" / "rows-killed"
     killed.mkdir(parents=True)
     (killed / "lock").write_bytes(b"")
     (killed / "left.run").write_bytes(b"rows")
