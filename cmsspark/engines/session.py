@@ -164,6 +164,9 @@ def why_not_started(text: str) -> errors.CmssparkError | None:
             next_step="set spark.driver.host to an address of this host that they reach, open its ports "
             "(spark.driver.port, spark.blockManager.port), or use --deploy-mode cluster",
         )
+    if "ConcurrentModificationException" in text:
+        # The filter of YARN's proxy may arrive while the server of Spark's page starts.
+        return errors.NotReady("two threads of Spark met while it started", next_step="run it again")
     failed = re.search(r"Application (application_\d+_\d+) (failed|was killed)[^\n]*", text)
     if failed or any(phrase in text for phrase in _NEVER_BEGAN):
         return errors.NotReady(

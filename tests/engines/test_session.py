@@ -138,6 +138,7 @@ def test_a_refused_connection_of_a_task_is_none_of_these() -> None:
         ("X: Max number of executor failures\n\tat x.YarnClientSchedulerBackend.waitForApplication(Y)", 75, None),
         ("IllegalStateException: Cannot call methods on a stopped SparkContext.", 75, None),
         ("The YARN application has already ended! It might have been killed", 75, None),
+        ("java.util.ConcurrentModificationException\n\tat java.util.ArrayList$ArrayListSpliterator", 75, None),
     ],
 )
 def test_a_session_that_yarn_did_not_start_is_reported_with_what_to_change(
