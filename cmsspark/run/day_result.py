@@ -60,7 +60,7 @@ def build_outcome(
     manifest = {
         "damaged": sorted(summary.damaged, key=lambda damage: str(damage["file"])),
         "files_read": entries(records),
-        "outsized": summary.oversized,
+        "oversized": summary.oversized,
         "drift": changes,
         "quarantine": quarantine_file,
         **({"quarantine_not_kept": dict(summary.not_kept)} if summary.not_kept else {}),
@@ -176,7 +176,7 @@ def _manifest(
     rows = staged.tables[request.tables[0]]["rows"]
     return {
         "streams": list(request.streams),
-        "partial": bool(inputs.missing or outcome.manifest["damaged"] or outcome.manifest["outsized"])
+        "partial": bool(inputs.missing or outcome.manifest["damaged"] or outcome.manifest["oversized"])
         or any(source.is_tmp for source in inputs.streams),
         "missing_streams": inputs.missing,
         "reconciliation": {stream: counts.as_dict() for stream, counts in bins.items()},

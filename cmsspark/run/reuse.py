@@ -58,7 +58,7 @@ def _is_same(manifest: Manifest, request: DayRequest, inputs: Inputs) -> bool:
         and table.schema == stored_table(SOURCE).fingerprint()
         and stored_table(SOURCE).names == stored_table(request.job).names
         and not damaged & set(request.streams)
-        and not manifest.document.get("outsized")
+        and not manifest.document.get("oversized")
         and all(table in manifest.tables and manifest.tables[table].format == "parquet" for table in request.tables[1:])
         and all(_earlier(manifest, day.stream).get("folder") == day.as_dict()["folder"] for day in inputs.earlier)
         and all(read.get(stream.stream) == input_summary(stream) for stream in inputs.streams)
@@ -77,7 +77,7 @@ def restore_outcome(source: results.CurrentTable, streams: tuple[str, ...]) -> D
     has_malformed = any(stream_bins.malformed for stream_bins in bins.values())
     entries: dict[str, Any] = {
         "damaged": [],
-        "outsized": {},
+        "oversized": {},
         "drift": _of(manifest.drift, streams),
         "quarantine": manifest.quarantine if has_malformed else None,
         "unmatched_prefixes": _of(manifest.unmatched_prefixes, streams),

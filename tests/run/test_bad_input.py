@@ -180,7 +180,7 @@ def test_a_field_that_some_record_has_or_that_rules_can_do_without_is_no_other_s
 # Sums beyond 64 bits ------------------------------------------------------------------------------------------------
 
 
-def write_outsized(tree: Tree) -> None:
+def write_oversized(tree: Tree) -> None:
     """Three records that add up to more than 64 bits hold, and a larger one of a file that is not in DBS."""
     small, large = aaa({"read_bytes_at_close": 7}), aaa({"read_bytes_at_close": 5 * 10**18, "read_bytes": 0})
     unknown = aaa({"file_lfn": "/store/data/nowhere", "read_bytes_at_close": 9 * 10**18})
@@ -194,7 +194,7 @@ def write_outsized(tree: Tree) -> None:
 def test_a_sum_beyond_64_bits_names_the_largest_record_and_a_way_on(
     spark: object, place: Place, options: list[str]
 ) -> None:
-    write_outsized(place.tree)
+    write_oversized(place.tree)
     options = ["--streams", "aaa,crab", *options]
     error = place.fails(errors.DataError, "data_aggregation", *options)
     assert "aaa, dataset /" in error.problem and "beyond 2^63-1" in error.problem
@@ -205,7 +205,7 @@ def test_a_sum_beyond_64_bits_names_the_largest_record_and_a_way_on(
     options += ["--quarantine-above", str(5 * 10**18)]
     assert place.run("data_aggregation", *options) == 0
     manifest = place.manifest("partials")
-    assert (manifest["partial"], manifest["outsized"]) == (True, {"aaa": 2})
+    assert (manifest["partial"], manifest["oversized"]) == (True, {"aaa": 2})
     told = manifest["reconciliation"]["aaa"]
     assert (told["read"], told["matched"], told["malformed"]) == (7, 5, 2)
     assert "aaa: 2 records beyond --quarantine-above in quarantine" in manifest["warnings"]
@@ -213,4 +213,4 @@ def test_a_sum_beyond_64_bits_names_the_largest_record_and_a_way_on(
     assert sum(row["read_bytes"] for row in rows) == 5 * 10**18 + 4 * 7
     # Another job does not take what was left out for what there is.
     assert place.run("dbs_aaa", "--quarantine-above", "1000") == 0
-    assert place.manifest("dbs_aaa")["outsized"] == {"aaa": 3}
+    assert place.manifest("dbs_aaa")["oversized"] == {"aaa": 3}

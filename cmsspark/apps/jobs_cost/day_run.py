@@ -198,7 +198,7 @@ class FeedDayRun:
             "identical_files": identical_files([source]),
             "earlier_jobs": {request.feed.name: self.inputs.earlier.as_dict()},
             "damaged": summary.damaged,
-            "outsized": summary.oversized,
+            "oversized": summary.oversized,
             "drift": changes,
             "quarantine": quarantine_file,
             **({"quarantine_not_kept": dict(summary.not_kept)} if summary.not_kept else {}),

@@ -14,7 +14,7 @@ from cmsspark.cli.period_options import period_options
 from cmsspark.filesystems.storage import Files
 from cmsspark.settings.settings import load_settings
 from cmsspark.store.job_index import find_job
-from cmsspark.store.stored_columns import open_store
+from cmsspark.store.stored_columns import existing_store, open_store
 
 if TYPE_CHECKING:
     from datetime import date
@@ -42,13 +42,14 @@ def command(
     settings = load_settings(settings_file)
     store = require_store(fout, settings)
     jobs = (find_job(job_name).name,) if job_name else ()
-    compact(open_store(store, "cmsspark lab compact", settings), store, jobs, day or period, dry_run=dry_run)
+    files = existing_store(open_store(store, "cmsspark lab compact", settings), store)
+    compact(files, store, jobs, day or period, dry_run=dry_run)
 
 
 def compact(
     files: Files, fout: str, jobs: tuple[str, ...] = (), selected: Interval | None = None, *, dry_run: bool = False
 ) -> int:
-    """Compact, or list, what ``when`` covers of ``jobs`` (default: everything). Returns the number of results.
+    """Compact, or list, what ``selected`` covers of ``jobs`` (default: everything). Returns the number of results.
 
     A result that another process works on is left out. Raises the first other error after the rest is done.
     """

@@ -14,7 +14,7 @@ from cmsspark.filesystems.storage import Files, join
 from cmsspark.settings.settings import Settings, load_settings
 from cmsspark.store import lease, retention
 from cmsspark.store.retention import OldRun
-from cmsspark.store.stored_columns import open_store
+from cmsspark.store.stored_columns import existing_store, open_store
 
 
 @click.command("prune")
@@ -33,7 +33,7 @@ def command(age: int, yes: bool, dry_run: bool, fout: str | None, settings_file:
         raise UsageError("--yes and --dry-run exclude each other", next_step="give only one of them")
     settings = load_settings(settings_file)
     store = require_store(fout, settings)
-    files = open_store(store, "cmsspark prune", settings)
+    files = existing_store(open_store(store, "cmsspark prune", settings), store)
     before_ms = clock.now_ms() - age * DAY_MS
     count = prune(files, store, before_ms, remove=yes) + _prune_rest(files, store, settings, before_ms, remove=yes)
     if not count:

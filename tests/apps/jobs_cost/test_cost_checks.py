@@ -68,7 +68,7 @@ def test_records_of_jobs_above_a_limit_are_in_quarantine_and_the_result_is_parti
     done = _count(tmp_path, lines, quarantine_above=10**10)
     manifest = done.manifest  # type: ignore[attr-defined]
     assert manifest.partial
-    assert manifest.document["outsized"] == {"condor_costs": 1}
+    assert manifest.document["oversized"] == {"condor_costs": 1}
     assert manifest.reconciliation["condor_costs"]["malformed"] == 1
     assert manifest.reconciliation["condor_costs"]["matched"] == 1
     assert "condor_costs: 1 record beyond --quarantine-above in quarantine" in manifest.warnings
@@ -87,7 +87,7 @@ def test_reports_above_a_limit_are_in_quarantine_and_the_result_is_partial(tmp_p
     Tree(tmp_path, DAY).write_lines("wmarchive", lines, parts=1)
     done = count(tmp_path, DAY, tmp_path / "fout", feeds.WMARCHIVE, quarantine_above=10**6)
     assert done.manifest.partial
-    assert done.manifest.document["outsized"] == {"wmarchive": 1}
+    assert done.manifest.document["oversized"] == {"wmarchive": 1}
     assert [row["step_count"] for row in rows(done, "step_efficiency").values()] == [1]
 
 

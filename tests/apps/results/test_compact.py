@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from cmsspark.apps.results.compact import compact
 from cmsspark.apps.results.prune import prune
-from cmsspark.base.errors import DataError, OutputError
+from cmsspark.base.errors import DataError, InputMissing, OutputError
 from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.main import command
 from cmsspark.store import lease, results, staged_runs
@@ -214,5 +214,7 @@ def test_options_choose_what_is_compacted(store: Path) -> None:
     assert "compacted" in output_of(store, "--job", TABLE, "--date", "20260115")
 
 
-def test_an_empty_store_has_nothing_to_compact(tmp_path: Path) -> None:
-    assert output_of(tmp_path / "none") == "nothing to compact\n"
+def test_an_empty_store_has_nothing_to_compact_and_one_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    assert output_of(tmp_path) == "nothing to compact\n"
+    with pytest.raises(InputMissing, match="there is no store"):
+        CliRunner().invoke(command, ["lab", "compact", "--fout", str(tmp_path / "none")], catch_exceptions=False)

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from cmsspark.apps.results.prune import prune
-from cmsspark.base.errors import UsageError
+from cmsspark.base.errors import InputMissing, UsageError
 from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.main import command
 from cmsspark.store import lease
@@ -162,3 +162,8 @@ def test_yes_and_dry_run_exclude_each_other(tmp_path: Path) -> None:
         words = ["prune", "--fout", str(tmp_path), "--yes", "--dry-run"]
         CliRunner().invoke(command, words, catch_exceptions=False)
     assert output_of(tmp_path, "--dry-run") == "nothing to remove\n"
+
+
+def test_a_store_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InputMissing, match="there is no store"):
+        CliRunner().invoke(command, ["prune", "--fout", str(tmp_path / "none")], catch_exceptions=False)

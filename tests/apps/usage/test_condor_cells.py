@@ -203,7 +203,7 @@ def test_the_report_of_jobs_is_made_from_data_aggregation_without_the_logs(
 def test_a_job_that_read_more_than_the_limit_is_quarantined(world: Path, tmp_path: Path) -> None:
     tables, manifest = _run(_request(world, tmp_path, quarantine_above=10**11))
     bins = manifest["reconciliation"]["condor"]
-    assert manifest["outsized"]["condor"] > 10
+    assert manifest["oversized"]["condor"] > 10
     assert bins["read"] == sum(count for name, count in bins.items() if name not in ("read", "unmatched")) + sum(
         bins["unmatched"].values()
     )
