@@ -48,7 +48,7 @@ def shown(head: str) -> str:
 
 
 def add(to: Counter[str], counts: Mapping[str, int]) -> None:
-    """Count ``found`` (by head) in ``to`` (by what is shown), which stays small."""
+    """Count ``counts`` (by head) in ``to`` (by what is shown), which stays small."""
     for head, count in counts.items():
         name = shown(head)
         to[name if name in to or len(to) < KEPT else OTHER] += count

@@ -24,6 +24,7 @@ from cmsspark.store.staged_runs import StagedRun
 def worker_pool() -> Iterator[WorkerPool]:
     """Start the worker processes. SIGTERM or SIGHUP to this process ends them too, and removes unfinished results."""
     # Imported before the processes are forked, so that they share it.
+    import pyarrow.compute
     import pyarrow.parquet  # noqa: F401
 
     with _interruptible(), WorkerPool(cores()) as pool:

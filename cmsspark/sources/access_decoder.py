@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, ClassVar
 
 from cmsspark.base.access import AccessBatch, Remote
@@ -56,9 +56,12 @@ class AccessDecoder(JsonDecoder):
         super().__init__(day, apps, format_name)
         self._codes = MemoDict(self._number)
         fields = self.schema.fed(*self.shared)
-        self._shared = [field.attribute for field in fields]
-        self._texts = [attrgetter(name) for name in self._shared]
-        self._meanings = [self.meaning(name) for name in self._shared]
+        shared = [field.attribute for field in fields]
+        self._texts = [attrgetter(name) for name in shared]
+        self._meanings = [self.meaning(name) for name in shared]
+        # What a stream does not have is the None behind the others.
+        self._pick = itemgetter(*(shared.index(name) if name in shared else -1 for name in AccessDecoder.shared))
+        self._needs_replicas = STREAMS_BY_NAME[self.stream].needs_replicas
         self._read = [attrgetter(field.attribute) for field in self.schema.fed("read_bytes")]
         self._written = [attrgetter(field.attribute) for field in self.schema.fed("write_bytes")]
         self._use_compiled()
@@ -114,15 +117,15 @@ class AccessDecoder(JsonDecoder):
         """Return the number of a group. An access is remote where its reader is at another site, or, of streams that
         need replicas, by these.
         """
-        group = dict(zip(self._shared, key, strict=True))
-        site, reader = group.get("site") or UNKNOWN, group.get("reader") or UNKNOWN
+        user, app, site, reader = self._pick((*key, None))
+        site, reader = site or UNKNOWN, reader or UNKNOWN
         if site == UNKNOWN:
             remote = Remote.UNKNOWN
-        elif STREAMS_BY_NAME[self.stream].needs_replicas:
+        elif self._needs_replicas:
             remote = Remote.BY_REPLICA
         else:
             remote = Remote.NO if reader in (UNKNOWN, site) else Remote.YES
-        return self.coder.number(site, group["app"], group["user"], remote, None if reader == UNKNOWN else reader)
+        return self.coder.number(site, app, user, remote, None if reader == UNKNOWN else reader)
 
     def strict(self, fields: Fields) -> Any:
         """Return the record of a strictly parsed line. Raises Malformed."""

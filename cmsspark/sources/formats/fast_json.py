@@ -9,6 +9,7 @@ import io
 import struct
 from collections.abc import Callable, Sequence
 from itertools import islice
+from operator import getitem
 from typing import Any, Final
 
 from cmsspark.base import dates
@@ -44,8 +45,7 @@ class Numbers:
 
     def group(self, numbers: bytes) -> int:
         """Return the group of such numbers, given as int64 after each other."""
-        positions = self._unpack(numbers)
-        return self._group(tuple([values[position] for values, position in zip(self._means, positions, strict=True)]))
+        return self._group(tuple(map(getitem, self._means, self._unpack(numbers))))
 
 
 def _numbered(meaning: Callable[[str | None], Any], values: list[Any]) -> Callable[[str | None], int]:

@@ -59,9 +59,8 @@ class Coder:
     def number(self, site: str, app: str, user: str | None, remote: int, reader: str | None = None) -> int:
         """Return the group's number; ``user`` is the user's name as logged."""
         group = Group(site, app, user, remote, reader)
-        number = self._numbers.get(group)
-        if number is None:
-            number = self._numbers[group] = len(self.groups)
+        number = self._numbers.setdefault(group, len(self.groups))
+        if number == len(self.groups):
             self.groups.append(group)
         return number
 
