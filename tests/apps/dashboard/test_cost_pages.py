@@ -81,10 +81,11 @@ def test_conditions_and_search_choose_jobs(database: Database) -> None:
 
 def test_hpc_has_cores_by_hour_and_core_hours_by_month(database: Database) -> None:
     content = _view(database, hpc)
-    assert _table(content, "hpc_cores").rows == [("NERSC", 12, 1, 4, 1)]
+    assert _table(content, "hpc_cores").rows == [("NERSC", 12, 0.8, 4.0, 1)]
     assert _table(content, "hpc_months").rows == [("2026-06", "NERSC", "T3_US_NERSC", 24, 3)]
     figures = {figure.label: figure.value for figure in content.sections[0].items[0].figures}
     assert figures["Core hours in 2026-06"] == "24" and figures["Largest HPC"] == "NERSC"
+    assert figures["Cores"] == "0.0333", "a mean below half a core is not none"
     assert any("silent" in note.text for note in content.notes)
     with pytest.raises(UsageError):
         _view(database, hpc, hpc="CERN")

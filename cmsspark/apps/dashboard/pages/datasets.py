@@ -74,7 +74,8 @@ def view(request: PageRequest) -> Content:
         rows = _with_users(request, chosen, rows)
     for test in tests:
         rows = [row for row in rows if test(row)]
-    choices = [(column.name, column.heading) for column in COLUMNS[1:]]
+    # With the names that conditions take.
+    choices = [(column.name, f"{column.heading} ({column.name})") for column in COLUMNS[1:]]
     controls = [
         *request.period_controls(chosen, with_step=False),
         *request.filter_controls(chosen),

@@ -60,9 +60,9 @@ def _figures(request: PageRequest, day: date, days: list[date], where: str, valu
     ).rows
     in_all, in_month = sum(row[1] or 0 for row in by_hpc), sum(row[2] or 0 for row in by_hpc)
     figures = [
-        ui.Figure("Cores", ui.si(round(cores or 0)), f"on {day}, mean of 24 hours"),
-        ui.Figure(f"Core hours in {day:%Y-%m}", ui.si(round(in_month)), f"{in_month:,.0f}"),
-        ui.Figure("Core hours of all days", ui.si(round(in_all)), f"{in_all:,.0f}", f"{days[0]} to {days[-1]}"),
+        ui.Figure("Cores", ui.si(float(cores or 0)), f"on {day}, mean of 24 hours"),
+        ui.Figure(f"Core hours in {day:%Y-%m}", ui.si(float(in_month)), f"{in_month:,.1f}"),
+        ui.Figure("Core hours of all days", ui.si(float(in_all)), f"{in_all:,.1f}", f"{days[0]} to {days[-1]}"),
     ]
     if by_hpc and in_all:
         name, hours, _ = by_hpc[0]
@@ -85,7 +85,7 @@ def _cores(request: PageRequest, day: Any, where: str, values: list[Any]) -> ui.
         ui.Column("cores_of_windows", "Cores where records were written", "count", "of the windows with any record"),
         ui.Column("window_count", "Windows of 5", "count", "of 12 minutes, with a record of any job"),
     )  # fmt: skip
-    rows = [(ui.shown(row[0]), row[1], round(row[2]), round(row[3]), row[4]) for row in result.rows]
+    rows = [(ui.shown(row[0]), row[1], round(row[2], 1), round(row[3], 1), row[4]) for row in result.rows]
     table = ui.Table("hpc_cores", columns, rows, f"Cores by HPC and hour on {day}", lambda: result.table)
     return ui.Chart("hpc_cores", "Cores that ran", "stack", _HOURS, series, "", "Hour (UTC)", "Cores", table=table)
 
@@ -106,7 +106,7 @@ def _months(request: PageRequest, where: str, values: list[Any]) -> ui.Chart:
         ui.Column("core_hours", "Core hours", "count", "of jobs that were completed"),
         ui.Column("jobs", "Jobs", "count"),
     )  # fmt: skip
-    rows = [(row[0], ui.shown(row[1]), ui.shown(row[2]), round(row[3]), row[4]) for row in result.rows]
+    rows = [(row[0], ui.shown(row[1]), ui.shown(row[2]), round(row[3], 1), row[4]) for row in result.rows]
     table = ui.Table("hpc_months", columns, rows, "Core hours by month, HPC and site", lambda: result.table)
     return ui.Chart("hpc_months", "Core hours", "columns", months, series, "", "Month", "Core hours", table=table)
 
