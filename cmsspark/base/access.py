@@ -137,8 +137,9 @@ class Packed(Protocol):
 
     def name(self, row: int) -> bytes: ...
 
-    def heads(self, rows: npt.NDArray[np.int64]) -> dict[bytes, int]:
-        """Return the number of names in ``rows`` by their leading directories: up to three, with the slash after each.
+    def add_heads(self, rows: npt.NDArray[np.int64], counts: dict[bytes, int]) -> None:
+        """Add to ``counts`` the number of names in ``rows`` by their leading directories: up to three, with the slash
+        after each.
         """
 
 

@@ -31,6 +31,8 @@ AGGREGATE_AT: Final = 50_000
 #: Bytes of quarantined records that a task keeps: a file of garbage must not fill its memory. Each counts so many more.
 QUARANTINE_BYTES: Final = 16 * 1024 * 1024
 _RECORD_BYTES: Final = 200
+#: Different first directories of unmatched files that are counted before they go to bins.
+HEADS_KEPT: Final = 10_000
 
 #: Kinds of rows in the result of a scan. Notes of readers have other kinds.
 ACCESS, BIN, QUARANTINE, PREFIX = "access", "bin", "quarantine", "prefix"
@@ -116,6 +118,8 @@ class StreamAggregator:
     quarantined: list[Quarantined] = field(default_factory=list)
     #: Records of files that are not in DBS, by the prefix of the name that people may see.
     unmatched: Counter[str] = field(default_factory=Counter)
+    #: Records of such files by the first directories of their names that are not in bins yet.
+    _heads: dict[bytes, int] = field(default_factory=dict)
     _parts: list[Columns] = field(default_factory=list)
     _pending: int = 0
     #: The sums by dataset and (site, app, user), and their number of rows.
@@ -156,8 +160,14 @@ class StreamAggregator:
     def _attach_packed(self, packed: Packed) -> None:
         pairs = self._catalogue().lookup_hashes(packed.hashes, packed.name)
         matched, unmatched = _split(pairs)
-        self._bin({head.decode(): count for head, count in packed.heads(unmatched).items()})
+        packed.add_heads(unmatched, self._heads)
+        if len(self._heads) > HEADS_KEPT:
+            self._bin_heads()
         self._keep(pairs, matched, _packed_measures(packed, matched))
+
+    def _bin_heads(self) -> None:
+        heads, self._heads = self._heads, {}
+        self._bin({head.decode(): count for head, count in heads.items()})
 
     def _bin(self, heads: Mapping[str, int]) -> None:
         """Count files that are not in the catalogue, by the first directories of their names."""
@@ -238,7 +248,11 @@ class StreamAggregator:
         return self._side_rows([], records)
 
     def bin_rows(self) -> dict[str, list[Any]]:
-        """Return bins as rows: the bin in ``app``, its count in ``nacc``; and quarantined records, in ``detail``."""
+        """Return bins as rows: the bin in ``app``, its count in ``nacc``; and quarantined records, in ``detail``.
+
+        Bins and prefixes of unmatched files are complete once this has run.
+        """
+        self._bin_heads()
         named: list[tuple[str, int, str | None]] = [(name, count, None) for name, count in self.bins.items() if count]
         named += [("out_of_day", count, dates.day_name(day)) for day, count in self.out_of_day.items()]
         named += [(f"generation {name}", count, None) for name, count in self.generations.items()]

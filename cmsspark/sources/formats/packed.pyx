@@ -137,16 +137,15 @@ cdef class Columns:
         found = np.frombuffer(PyBytes_FromStringAndSize(<char*>self._times, size), kind)
         return tuple(found[name].astype(np.int64) for name in ("cpu", "has_cpu", "wall", "has_wall"))
 
-    def heads(self, rows):
-        """The number of names in ``rows`` (int64) by their leading directories, as bytes: up to three, with the
-        slash after each. Raises IndexError.
+    def add_heads(self, rows, counts):
+        """Add to ``counts`` the number of names in ``rows`` (int64) by their leading directories, as bytes: up to three,
+        with the slash after each. Raises IndexError.
         """
         cdef Memory memory = Memory(rows, "lq")
         cdef const int64_t* places = <const int64_t*>memory.view.buf
         cdef Py_ssize_t place, row
         cdef int slashes
         cdef Bytes begin, at, end, slash
-        found = {}
         for place in range(memory.count):
             row = places[place]
             if not 0 <= row < self.count:
@@ -162,8 +161,7 @@ cdef class Columns:
                 at = slash + 1
                 slashes += 1
             head = PyBytes_FromStringAndSize(<const char*>begin, at - begin)
-            found[head] = found.get(head, 0) + 1
-        return found
+            counts[head] = counts.get(head, 0) + 1
 
     def name(self, Py_ssize_t row):
         """The name in ``row``, as bytes. Raises IndexError."""
