@@ -18,7 +18,8 @@ from cmsspark.base import buffers, dates
 from cmsspark.base.access import AccessBatch, Group, Packed, Quarantined, Remote
 from cmsspark.base.exact_integers import Longs
 from cmsspark.counting import prefixes
-from cmsspark.counting.catalogue import NOT_THERE, Catalogue, Hashes, Numbers, Replicas, site_hashes
+from cmsspark.counting.catalogue import NOT_THERE, Catalogue, Numbers, Replicas
+from cmsspark.counting.group_columns import GroupColumns
 from cmsspark.counting.site_pairs import SitePairs
 from cmsspark.counting.sums import find_runs, sum_runs
 from cmsspark.sources.registry import STREAMS_NAMING_READERS
@@ -68,41 +69,6 @@ Columns = dict[str, Longs | None]
 
 
 @dataclass
-class _Groups:
-    """The groups of a decoder in columns. The decoder only appends groups."""
-
-    #: The number of each distinct (site, app, user).
-    numbers: dict[tuple[str, str, str | None], int] = field(default_factory=dict)
-    #: For each group: the number of its (site, app, user), one of ``Remote``, and the hash of its site.
-    keys: Longs = field(default_factory=lambda: np.zeros(0, np.int64))
-    kinds: Longs = field(default_factory=lambda: np.zeros(0, np.int64))
-    sites: Hashes = field(default_factory=lambda: np.zeros(0, np.uint64))
-
-    def update(self, groups: list[Group]) -> None:
-        """Add the new groups: those after the ones added before."""
-        new = groups[len(self.keys) :]
-        keys = [self.numbers.setdefault((group.site, group.app, group.user), len(self.numbers)) for group in new]
-        self.keys = np.append(self.keys, np.array(keys, np.int64))
-        self.kinds = np.append(self.kinds, np.array([group.remote for group in new], np.int64))
-        self.sites = np.append(self.sites, site_hashes([group.site for group in new]))
-
-    def remote(self, groups: Longs, blocks: Longs, pairs: Longs, replicas: Replicas | None) -> Longs:
-        """Return the remoteness of accesses, given their groups and pairs.
-
-        Where the record does not tell, the replicas decide (rule 21).
-        """
-        remote = self.kinds[groups]
-        by_replica = np.flatnonzero(remote == Remote.BY_REPLICA)
-        if len(by_replica) and replicas is None:
-            remote[by_replica] = Remote.UNKNOWN
-        elif len(by_replica) and replicas is not None:
-            of_blocks = np.asarray(blocks)[pairs[by_replica]]
-            is_local = replicas.has_replica(of_blocks, self.sites[groups[by_replica]])
-            remote[by_replica] = np.where(is_local, Remote.NO, Remote.YES)
-        return remote
-
-
-@dataclass
 class StreamAggregator:
     """Pre-aggregates the accesses of one stream in one task."""
 
@@ -125,7 +91,7 @@ class StreamAggregator:
     #: The sums by dataset and (site, app, user), and their number of rows.
     _sums: Columns = field(default_factory=dict)
     _aggregated: int = 0
-    _groups: _Groups = field(default_factory=_Groups)
+    _groups: GroupColumns = field(default_factory=GroupColumns)
     #: Complete once ``rows`` has run.
     site_pairs: SitePairs = field(default_factory=SitePairs)
 
