@@ -59,6 +59,11 @@ def spark() -> Iterator[object]:
             "spark.sql.shuffle.partitions": "2",
             "spark.driver.memory": "1g",
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Duser.timezone=UTC",
+            # As run_spark has it.
+            "spark.python.daemon.module": "cmsspark.engines.quiet_daemon",
+            # Code made for each query takes longer to compile than so few rows to pass. Runs of run_spark have it.
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         },
     )
     started.sparkContext.setLogLevel("ERROR")

@@ -9,6 +9,7 @@ Started by Spark as ``python -m cmsspark.engines.quiet_daemon`` (``spark.python.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import sys
 import traceback
@@ -31,6 +32,9 @@ def import_for_tasks() -> None:
     for name in _IMPORTED:
         with suppress(ImportError):
             importlib.import_module(name)
+    # PySpark searches for garbage after each task: 60 ms where it looks at all that was imported.
+    gc.collect()
+    gc.freeze()
 
 
 def print_trace() -> None:

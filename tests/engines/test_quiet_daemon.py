@@ -38,17 +38,20 @@ def test_any_other_error_does(error: BaseException, capsys: pytest.CaptureFixtur
 
 
 IMPORTS = """
-import sys
+import gc, sys
 from cmsspark.engines import quiet_daemon
 assert not [name for name in sys.modules if name.startswith("cmsspark.engines.scan")]
 quiet_daemon.import_for_tasks()
 print(*sorted({"cmsspark.engines.scan", "cmsspark.sources.reader", "pyarrow.compute", "pandas"} & set(sys.modules)))
+print(gc.get_freeze_count() > 20_000 > len(gc.get_objects()))
 """
 
 
 def test_what_tasks_need_is_imported_and_not_what_is_slow() -> None:
     ran = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=True)
-    assert ran.stdout.split() == ["cmsspark.engines.scan", "cmsspark.sources.reader", "pyarrow.compute"]
+    names, is_left_out_of_collections = ran.stdout.splitlines()
+    assert names.split() == ["cmsspark.engines.scan", "cmsspark.sources.reader", "pyarrow.compute"]
+    assert is_left_out_of_collections == "True"
 
 
 def test_what_is_not_installed_is_left_to_the_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
