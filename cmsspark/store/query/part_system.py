@@ -17,7 +17,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from functools import partial
+from functools import lru_cache, partial
 from typing import IO, TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -251,6 +251,7 @@ def conformed_part(files: Files, part: StoredPart, schema: Table) -> pa.Table:
         raise unreadable(part, error) from None
 
 
+@lru_cache(maxsize=256)
 def null_rows(schema: Table, count: int) -> bytes:
     """Return a Parquet file of a few hundred bytes with a table's columns and ``count`` rows of nulls."""
     import pyarrow as pa
