@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from cmsspark.base.errors import OutputError
+
 
 @contextmanager
 def locked_folder(parent: Path, prefix: str, mode: int = 0o777) -> Iterator[Path]:
@@ -28,6 +30,12 @@ def locked_folder(parent: Path, prefix: str, mode: int = 0o777) -> Iterator[Path
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def cache_not_written(folder: Path, error: OSError) -> OutputError:
+    """Return the error (73) for a cache in which no folder can be made."""
+    next_step = "name another one in the settings, as cache_dir"
+    return OutputError("the cache folder cannot be written", where=folder, found=error.strerror, next_step=next_step)
 
 
 def _remove_unlocked(parent: Path, prefix: str) -> None:

@@ -30,7 +30,7 @@ from cmsspark.base.buffers import to_texts
 from cmsspark.base.compiled import compiled
 from cmsspark.base.errors import DataError, OutputError, os_error_number
 from cmsspark.base.exact_integers import Longs
-from cmsspark.base.locked_folders import locked_folder
+from cmsspark.base.locked_folders import cache_not_written, locked_folder
 from cmsspark.base.memory import is_shortage
 
 if TYPE_CHECKING:
@@ -289,12 +289,7 @@ def open_or_build(
         try:
             aside = stack.enter_context(locked_folder(cache, f".{kind}-v{FORMAT}-"))
         except OSError as error:
-            raise OutputError(
-                "the cache folder cannot be written",
-                where=cache,
-                found=error.strerror,
-                next_step="name another one in the settings, as cache_dir",
-            ) from None
+            raise cache_not_written(cache, error) from None
         try:
             build(aside)
             (aside / "lock").unlink()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
 from cmsspark.base.errors import DataError, OutputError
-from cmsspark.base.locked_folders import locked_folder
+from cmsspark.base.locked_folders import cache_not_written, locked_folder
 from cmsspark.base.schemas import Table, input_table
 from cmsspark.dumps.keyed_rows import KeyedRows, Mapper, Merge, unpack
 from cmsspark.dumps.rucio_scan import OpenRange, RucioScan, open_local
@@ -216,10 +216,5 @@ def spill_folder(cache_dir: Path) -> Iterator[Path]:
         try:
             folder = stack.enter_context(locked_folder(cache_folder, "rows-"))
         except OSError as error:
-            raise OutputError(
-                "the cache folder cannot be written",
-                where=cache_folder,
-                found=error.strerror,
-                next_step="name another one in the settings, as cache_dir",
-            ) from None
+            raise cache_not_written(cache_folder, error) from None
         yield folder

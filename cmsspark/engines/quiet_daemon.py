@@ -33,7 +33,6 @@ def import_for_tasks() -> None:
         with suppress(ImportError):
             importlib.import_module(name)
     # PySpark searches for garbage after each task: 60 ms where it looks at all that was imported.
-    gc.collect()
     gc.freeze()
 
 

@@ -58,7 +58,7 @@ def _is_same(manifest: Manifest, request: DayRequest, inputs: Inputs) -> bool:
         and table.schema == stored_table(SOURCE).fingerprint()
         and stored_table(SOURCE).names == stored_table(request.job).names
         and not damaged & set(request.streams)
-        and not manifest.document.get("oversized")
+        and manifest.document.get("oversized") == {}
         and all(table in manifest.tables and manifest.tables[table].format == "parquet" for table in request.tables[1:])
         and all(_earlier(manifest, day.stream).get("folder") == day.as_dict()["folder"] for day in inputs.earlier)
         and all(read.get(stream.stream) == input_summary(stream) for stream in inputs.streams)

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 import pytest
+import yaml
 
 from cmsspark.base import config_files
 from cmsspark.base.errors import SettingsError
@@ -92,3 +93,18 @@ def test_numbers_stay_as_written_where_they_are_texts() -> None:
     content = b"a:\n  x: 010\n  y: 0.60\n  z: 2026-01-15\n  t: true\nb: 010\n"
     file = config_files.parse(content, "my.yaml", is_text=lambda key: key[0] == "a")
     assert file.values == {"a": {"x": "010", "y": "0.60", "z": "2026-01-15", "t": True}, "b": 8}
+
+
+@pytest.mark.parametrize(
+    "content", [b"a: [1, {b: c}]\nd: '2026-01-15'\n", b"a:\n\t- b\n", b"a: {b: c\n", b"a: &x 1\nb: *x\n"]
+)
+def test_with_libyaml_and_without_it_a_file_is_read_alike(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read() -> str:
+        try:
+            return repr(config_files.parse(content, "x.yaml"))
+        except SettingsError as error:
+            return str(error)
+
+    with_libyaml = read()
+    monkeypatch.delattr(yaml, "CSafeLoader")
+    assert read() == with_libyaml

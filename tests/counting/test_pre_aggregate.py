@@ -8,6 +8,7 @@ import sys
 import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,6 +24,8 @@ from cmsspark.counting import pre_aggregate
 from cmsspark.counting.catalogue import Catalogue, Replicas, check_hash, hash_all
 from cmsspark.counting.hash_aggregator import HASH_COLUMNS, HashAggregator
 from cmsspark.counting.pre_aggregate import StreamAggregator
+from cmsspark.sources.reader import Reader
+from tests.corpus.json_lines import DAY, aaa
 from tests.counting.catalogues import Dataset, File, opened, opened_replicas
 
 FILES: list[File] = [
@@ -343,3 +346,23 @@ def test_without_replicas_remoteness_is_not_known(snapshots: tuple[Catalogue, Re
     task.add(batch_of([("/store/a", 0, 1, None, None), ("/store/a", 1, 1, None, None)]))
     (row,) = rows_of(task.rows(GROUPS, None, pseudonym))
     assert (row["nacc"], row["remote_nacc"]) == (2, 1)
+
+
+def test_unmatched_files_are_in_their_bins_however_many_directories_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalogue, _ = _snapshots(tmp_path)
+    names = ["/store/user/a/x", "/store/temp/b/x", "/store/mc/Run2/x", "/store/a", "/store/user/c/x"]
+    lines = b"".join(aaa({"file_lfn": name}) + b"\n" for name in names * 3)
+    found = []
+    for kept in (1, 10_000):
+        monkeypatch.setattr(pre_aggregate, "HEADS_KEPT", kept)
+        task, reader = StreamAggregator("aaa", catalogue), Reader("aaa", "enr", date.fromisoformat(DAY))
+        for _ in range(2):
+            task.add(reader.chunk(lines, "part-0"))
+        bins = {row["app"]: row["nacc"] for row in rows_of(task.bin_rows())}
+        found.append((bins, sorted((row["app"], row["nacc"]) for row in rows_of(task.note_rows([])))))
+    assert found[0] == found[1]
+    assert {name: found[0][0][name] for name in ("read", "user_file", "temporary", "not_in_dbs")} == {
+        "read": 30, "user_file": 12, "temporary": 6, "not_in_dbs": 6
+    }  # fmt: skip
