@@ -14,6 +14,7 @@ from typing import Final
 from cmsspark.base.errors import UsageError
 from cmsspark.settings.settings import Settings
 from cmsspark.store.job_index import Job
+from cmsspark.submit import launch
 from cmsspark.submit.arguments import OPTIONS, Request
 from cmsspark.submit.environment import (
     Mode,
@@ -100,7 +101,7 @@ def build(request: Request, settings: Settings, host: Host, paths: InstallPaths,
     Raises UsageError (2) for what does not go together, SettingsError (78) for options that a file gives wrongly.
     """
     if job is not None and not job.needs_spark and not asks_for_cluster(request):
-        argv = [host.python, "-m", "cmsspark.submit.launch", job.name, *request.arguments]
+        argv = [host.python, "-m", launch.MODULE, job.name, *request.arguments]
         return Command(argv, command_environment(request, host, job, "python"), "python")
     profile = choose_profile(request, settings)
     mode = _deploy_mode(request, profile)

@@ -10,6 +10,8 @@ import os
 import sys
 from typing import Final, NoReturn
 
+#: ``python -m MODULE JOB …`` does the same without spark-submit.
+MODULE: Final = "cmsspark.submit.launch"
 #: Objects between two searches for garbage: imports and readers make many objects that stay and hardly any cycle.
 OBJECTS_A_COLLECTION: Final = 50_000
 
@@ -27,7 +29,7 @@ def find_stderr() -> None:
     os.close(descriptor)
 
 
-def main() -> None:
+def main() -> NoReturn:
     # Inherited by the workers that are forked.
     gc.set_threshold(OBJECTS_A_COLLECTION)
     find_stderr()

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
 from cmsspark.apps.monitor import spark_watch
 from cmsspark.base.errors import Exit
+from cmsspark.base.signals import interruptible
+from cmsspark.submit import launch
 from cmsspark.submit.command import Command, with_env
 from cmsspark.submit.forwarded_signals import descendants, forwarding, with_signal
 from cmsspark.submit.yarn import MARK, Application, active_nodes, fetch_logs, kill, last_error
@@ -64,7 +66,7 @@ def run(
     if command.mode == "python":
         if watch_tree is not None:
             watch_tree(os.getpid())
-        _become(command, environ)
+        _become(command)
     reader, writer = os.pipe()
     application = Application(_log) if command.is_on_yarn else None
     command = _with_channels(command, environ, 2 if sys.stderr.isatty() else writer)
@@ -200,9 +202,12 @@ def _show_unresolved(artifact: str) -> None:
     )
 
 
-def _become(command: Command, environ: Mapping[str, str]) -> NoReturn:
-    sys.stdout.flush()
-    os.execve(command.argv[0], command.argv, {**environ, **command.env})  # noqa: S606  # without a shell
+def _become(command: Command) -> NoReturn:
+    """Run a job without Spark in this process: another Python would import again what is here already."""
+    os.environ.update(command.env)
+    sys.argv[1:] = command.argv[3:]
+    with interruptible():
+        launch.main()
 
 
 class Watch(threading.Thread):

@@ -124,3 +124,23 @@ def _is_zombie(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
         return True
+
+
+def test_a_job_without_spark_runs_in_this_process_which_a_signal_ends_in_75() -> None:
+    code = (
+        "import os, signal, sys, time\nfrom cmsspark.base import reporting\n"
+        "from cmsspark.submit import launch, run_command\n"
+        "from cmsspark.submit.command import Command\n"
+        "def main():\n"
+        "    print(os.getpid(), os.environ['NAME'], *sys.argv[1:], flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    time.sleep(600)\n"
+        "launch.main = main\n"
+        "words = [sys.executable, '-m', launch.MODULE, 'dbs_aaa', '--date', 'x']\n"
+        "command = Command(words, {'NAME': 'value'}, 'python')\n"
+        "reporting.run_and_exit(lambda: run_command.run(command, os.environ))\n"
+    )
+    started = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    out, err = started.communicate(timeout=300)
+    assert out.split() == [str(started.pid), "value", "dbs_aaa", "--date", "x"]
+    assert started.returncode == 75 and "interrupted; run the same command again" in err
