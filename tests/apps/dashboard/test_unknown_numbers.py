@@ -167,3 +167,9 @@ def test_sql_over_a_store_that_is_gone_says_so(tmp_path: Path) -> None:
         refresher = running.server.services.refresher
         refresher._wake.set()
         assert FIRST in refresher.snapshot().days
+
+
+def test_columns_of_a_table_that_is_not_stored_say_which_job_stores_it(dashboard: Running) -> None:
+    text = text_of(dashboard, "datasets")
+    assert "No day of sizes, events and states in DBS is stored. Run: run_spark dbs_events --date DAY" in text
+    assert "No day of replicas is stored. Run: run_spark dbs_phedex --date DAY" in text

@@ -49,6 +49,8 @@ _CONDITION: Final = re.compile(r"\s*(\w+)\s*(<=|>=|!=|<|>|=|~)\s*(.*?)\s*")
 _NUMBER: Final = re.compile(r"(-?\d+(?:\.\d+)?)\s*([kMGTPE]?)B?")
 _PREFIXES: Final = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
 _PAGE: Final = 25
+#: Stored table of another job → what its days have.
+_DAYS: Final = {"dbs_events": "day of sizes, events and states in DBS", "dbs_phedex": "day of replicas"}
 _HELP: Final = (
     "Conditions, with commas between them: nacc<10, disk_bytes>5TB, last_day<2025-06-01, data_tier=NANOAOD|MINIAOD, "
     "dataset_name~Run2018, events=none. Values of one condition are separated by |; none is a value that is not known."
@@ -150,15 +152,18 @@ def _facts(request: PageRequest, notes: list[Note]) -> dict[str, dict[str, Any]]
         ),
     }
     for table, sql in queries.items():
-        for row in optional(notes, table, partial(_newest, request, table, sql)) or ():
+        for row in optional(notes, table, partial(_newest, request, table, sql, notes)) or ():
             facts.setdefault(row.pop("dataset_name"), {}).update(row)
     facts.pop(None, None)  # type: ignore[call-overload]
     return facts
 
 
-def _newest(request: PageRequest, table: str, sql: str) -> list[dict[str, Any]]:
+def _newest(request: PageRequest, table: str, sql: str, notes: list[Note]) -> list[dict[str, Any]]:
     days = request.database.days(table)
-    return request.database.query(sql, [days[-1]]).dicts if days else []
+    if not days:
+        notes.append(Note(f"No {_DAYS[table]} is stored. Run: run_spark {table} --date DAY"))
+        return []
+    return request.database.query(sql, [days[-1]]).dicts
 
 
 def _test(text: str) -> Callable[[Row], bool]:
