@@ -55,6 +55,9 @@ class BuildWhatChanged(build_ext):
             forget_old(Path(self.build_lib, self.get_ext_filename(extension.name)), extension.name)
             if self.inplace:
                 forget_old(Path(self.get_ext_fullpath(extension.name)), extension.name)
+        if self.inplace:
+            # setuptools would build in a new folder, and replace what is there and others may import.
+            self.extensions = [each for each in self.extensions if not Path(self.get_ext_fullpath(each.name)).exists()]
         super().run()
 
 
