@@ -38,6 +38,8 @@ class String:
     def text(self) -> str:
         """What it says. Raises ValueError for bytes that are not UTF-8 and for surrogates without a partner."""
         plain = self.raw[1:-1].decode("utf-8")
+        if "\\" not in plain:
+            return plain
         units = _ESCAPE.sub(lambda m: chr(int(m[1], 16)) if m[1] else _SHORT[m[2]], plain)
         return units.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,14 +83,31 @@ DAYS: dict[str, tuple[Callable[[Tree], None], str, str, str]] = {
 SMOKE = ("demo day by index", "hostile day by index", "hostile day by processes", "hostile day by shuffle join")
 
 
+@pytest.fixture(scope="module")
+def wanted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Callable[[Tree], None]], tuple[Path, DayCount, int]]:
+    """What writes a day → its folder, its count and its rows of FILES without a dataset; made once for all engines."""
+
+    @functools.cache
+    def count(write: Callable[[Tree], None]) -> tuple[Path, DayCount, int]:
+        root = tmp_path_factory.mktemp("root")
+        write(Tree(root, DAY))
+        return root, count_day(root, DAY), read_catalogue(root, DAY).orphans
+
+    return count
+
+
 @pytest.fixture(
     scope="module", params=[pytest.param(day, marks=pytest.mark.smoke if day in SMOKE else ()) for day in DAYS]
 )
-def counted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, spark: object) -> Counted:
+def counted(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    spark: object,
+    wanted: Callable[[Callable[[Tree], None]], tuple[Path, DayCount, int]],
+) -> Counted:
     write, engine, join, feed = DAYS[request.param]
-    root, private = tmp_path_factory.mktemp("root"), tmp_path_factory.mktemp("private")
-    write(Tree(root, DAY))
-    return Counted(*_run(root, private, engine, join, feed), count_day(root, DAY), read_catalogue(root, DAY).orphans)
+    root, count, orphans = wanted(write)
+    return Counted(*_run(root, tmp_path_factory.mktemp("private"), engine, join, feed), count, orphans)
 
 
 def test_every_bin_is_the_oracles(counted: Counted) -> None:
