@@ -31,6 +31,12 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# The dashboard raises a lower one, and for good.
+_FILES, _MOST_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)
+if _FILES < 4_096:
+    _ENOUGH_FILES = 4_096 if _MOST_FILES == resource.RLIM_INFINITY else min(4_096, _MOST_FILES)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (_ENOUGH_FILES, _MOST_FILES))
+
 _LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_DATA, resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE)
 
 # A machine that many share is slow now and then; that is no finding.

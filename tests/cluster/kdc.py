@@ -6,12 +6,12 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.cluster import configuration
+from tests.ports import free_port
 
 REALM = "CMSSPARK.TEST"
 #: The daemons, and the web pages of those that serve WebHDFS.
@@ -72,9 +72,7 @@ class Realm:
     def up(self) -> None:
         """Make the realm, its principals and keytabs, and start the KDC."""
         self.folder.mkdir(parents=True)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.config.write_text(
             f"[libdefaults]\n default_realm = {REALM}\n dns_lookup_kdc = false\n dns_lookup_realm = false\n"
             " rdns = false\n dns_canonicalize_hostname = false\n udp_preference_limit = 1\n"

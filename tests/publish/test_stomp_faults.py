@@ -221,9 +221,10 @@ def test_no_commit_is_sent_before_the_broker_has_all_messages() -> None:
 
 
 def test_a_half_open_link_is_noticed_by_its_heartbeats() -> None:
-    fault = Faults(receipt="late", heartbeat="100,100")
+    # The link is dead after three beats: enough for a busy machine to come to the commit.
+    fault = Faults(receipt="late", heartbeat="500,500")
     with broker(fault) as fake, pytest.raises(RetryableError, match="no heartbeat") as caught:
-        send(fake, StompTimeouts(connect=30, login=30, stall=60, probe=60, heartbeat=0.1))
+        send(fake, StompTimeouts(connect=30, login=30, stall=60, probe=60, heartbeat=0.5))
     assert caught.value.in_doubt
 
 

@@ -14,6 +14,27 @@ from cmsspark.store.run_history import State, open_history
 from tests.run.places import Place, write_streams
 
 FULL = Path("/dev/full")
+#: A run_spark that goes on from a line with the beginning LAST_LINE only when nobody reads its log any more: else it
+#: could write all the rest into the pipe before the test closes that.
+LEFT_ALONE = """
+import io, os, re, select, sys
+from cmsspark.submit import main
+
+class Log(io.TextIOWrapper):
+    said = ""
+
+    def write(self, text):
+        count = super().write(text)
+        self.said += text
+        if re.search("^" + re.escape(os.environ["LAST_LINE"]) + ".*\\n", self.said, re.M):
+            ended = select.poll()
+            ended.register(2, 0)
+            ended.poll()
+        return count
+
+sys.stderr = Log(sys.stderr.buffer, encoding="utf-8", line_buffering=True, write_through=True)
+main()
+"""
 
 
 def main(place: Place, module: str, *words: str, log: Path | None = None) -> int:
@@ -46,8 +67,8 @@ def test_a_run_whose_log_nobody_reads_any_more_ends_in_73_and_leaves_a_result(tm
     words = ["dbs_eos", "--date", "20190615", "--root", f"{tmp_path}/root", "--fout", place.fout]
     assert main(place, "cmsspark.submit", *words) == 0
     shutil.rmtree(tmp_path / "cache")
-    command = [sys.executable, "-c", "from cmsspark.submit import main; main()", *words]
-    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-c", LEFT_ALONE, *words]
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "LAST_LINE": last_line}
     with subprocess.Popen(
         [*command, "--settings", str(place.settings)], stderr=subprocess.PIPE, text=True, env=environ, cwd=place.folder
     ) as process:

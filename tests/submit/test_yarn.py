@@ -9,11 +9,12 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from cmsspark.base.errors import NotReady, UsageError
-from cmsspark.submit import yarn
+from cmsspark.submit import run_command, yarn
 from cmsspark.submit.command import START_WITHIN_S, Command
 from cmsspark.submit.run_command import run
 from cmsspark.submit.spark_options import Options
@@ -156,6 +157,27 @@ def on_yarn(script: str, mode: str = "client", start_within: float = START_WITHI
     return Command(argv, {}, mode, options, start_within=start_within)  # type: ignore[arg-type]
 
 
+@pytest.fixture
+def time_passes_once_yarn_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No time passes before, however slow a busy machine is to start a shell; then ten minutes have passed."""
+    heard, hear = threading.Event(), yarn.Application.hear
+    asked: list[None] = []
+
+    def hear_and_go_on(application: yarn.Application, text: str) -> None:
+        hear(application, text)
+        heard.set()
+
+    monkeypatch.setattr(yarn.Application, "hear", hear_and_go_on)
+
+    def monotonic() -> float:
+        # The first answer is the beginning, also where YARN was heard before that.
+        asked.append(None)
+        return 600.0 if len(asked) > 1 and heard.is_set() else 0.0
+
+    monkeypatch.setattr(run_command, "time", SimpleNamespace(monotonic=monotonic))
+
+
+@pytest.mark.usefixtures("time_passes_once_yarn_is_heard")
 def test_what_does_not_start_in_time_is_given_up(capfd: pytest.CaptureFixture[str]) -> None:
     says = f"echo '@yarn_Application report for {ID} (state: ACCEPTED)' >&2; sleep 600"
     assert run(on_yarn(says, start_within=0.1), os.environ) == 75
@@ -165,6 +187,7 @@ def test_what_does_not_start_in_time_is_given_up(capfd: pytest.CaptureFixture[st
     assert "@yarn_" not in said
 
 
+@pytest.mark.usefixtures("time_passes_once_yarn_is_heard")
 def test_what_runs_is_waited_for_however_long_it_takes(capfd: pytest.CaptureFixture[str]) -> None:
     says = f"echo '@yarn_Application report for {ID} (state: RUNNING)' >&2; sleep 1.2; exit 65"
     assert run(on_yarn(says, start_within=1.0), os.environ) == 65

@@ -98,9 +98,11 @@ def _touch_dumps(root: Path, day: date) -> None:
 
 @pytest.mark.parametrize("job", [name for name, job in JOBS.items() if hasattr(import_module(job.module), "JOB")])
 def test_a_job_on_dumps_without_a_date_takes_the_day_of_its_dump(
-    job: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    job: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fresh, old = dates.today() - timedelta(days=7), dates.today() - timedelta(days=8)
+    today = dates.today()
+    monkeypatch.setattr(dates, "today", lambda: today)  # also when a day ends meanwhile
+    fresh, old = today - timedelta(days=7), today - timedelta(days=8)
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
     words = [job, "--root", str(tmp_path), "--fout", "it's", "--dry-run"]
     _touch_dumps(tmp_path, old)

@@ -70,11 +70,11 @@ def test_more_idle_and_dripping_connections_than_there_is_room_for_do_not_stop_p
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sockets, "_CONNECTIONS", 40)
-    with serving(store, tmp_path) as running:
-        clients = [connect(running, content) for content in (b"", b"GET /health HT") for _ in range(60)]
+    with serving(store, tmp_path) as running, ExitStack() as clients:
+        for content in (b"", b"GET /health HT"):
+            for _ in range(60):
+                clients.enter_context(connect(running, content))
         assert get(running, "/health") == (200, "ok\n")
-        for client in clients:
-            client.close()
 
 
 @pytest.mark.parametrize("content", [b"", b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: "], ids=["idle", "dripping"])
@@ -122,13 +122,12 @@ def test_pages_answer_while_more_endless_queries_are_asked_than_run(
     # On a busy machine the answers take longer than a query may.
     monkeypatch.setattr("cmsspark.apps.dashboard.pages.sql.SECONDS", 600.0)
     request = f"GET /sql?{urlencode({'q': ENDLESS})} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
-    with serving(store, tmp_path) as running:
-        clients = [connect(running, request) for _ in range(20)]
+    with serving(store, tmp_path) as running, ExitStack() as clients:
+        for _ in range(20):
+            clients.enter_context(connect(running, request))
         assert get(running, "/popularity")[0] == 200
         status, text = get(running, "/sql?" + urlencode({"q": "SELECT 6 * 7"}))
         assert status == 200 and "other queries are running" in text
-        for client in clients:
-            client.close()
 
 
 def test_the_process_of_queries_ends_after_a_time_and_starts_again(

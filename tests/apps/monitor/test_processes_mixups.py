@@ -27,6 +27,7 @@ from cmsspark.base.errors import SettingsError, UsageError
 from cmsspark.main import command
 from cmsspark.store.process_samples import LogEntry, ProcessSample, WatchedRun, open_processes
 from tests.apps.monitor.test_processes_node import TOKEN, request
+from tests.ports import free_port
 
 BATCH = msgspec.json.encode(Batch(WatchedRun("r", 1, "h"), [], [LogEntry("r", 1, "info", "x")]))
 
@@ -146,10 +147,9 @@ def sample(time_ms: int, host: str, rss: int, pid: int = 1) -> ProcessSample:
 
 def test_a_collector_that_starts_again_with_its_database_stores_each_sample_once(tmp_path: Path) -> None:
     body = msgspec.json.encode(Batch(WatchedRun("r", 1, "h"), [sample(1, "h", 5), sample(2, "h", 6)]))
-    port = 0
+    port = free_port()
     for _ in range(2):
         running = Collector(tmp_path / "state", TOKEN, port=port)
-        port = int(running.url.rpartition(":")[2])
         running.start()
         try:
             assert request(f"{running.url}/v1/batches", body) == (200, {"stored": 2, "status": "RUNNING"})
@@ -163,7 +163,8 @@ def test_a_collector_that_starts_again_with_its_database_stores_each_sample_once
 
 def test_a_sender_goes_on_when_the_collector_was_started_again(tmp_path: Path) -> None:
     said: list[str] = []
-    first = Collector(tmp_path / "state", TOKEN)
+    port = free_port()
+    first = Collector(tmp_path / "state", TOKEN, port=port)
     first.start()
     sender = sender_to(collector_server(first.url, TOKEN), tmp_path / "buffer", said.append)
     sender.buffer.add(Batch(WatchedRun("r", 1, "h"), [sample(1, "h", 5)]))
@@ -172,7 +173,7 @@ def test_a_sender_goes_on_when_the_collector_was_started_again(tmp_path: Path) -
     sender.buffer.add(Batch(WatchedRun("r", 1, "h"), [sample(2, "h", 6)]))
     sender.client.close()
     assert not sender.send(at_once=True) and len(sender.buffer.files()) == 1
-    second = Collector(tmp_path / "state", TOKEN, port=int(first.url.rpartition(":")[2]))
+    second = Collector(tmp_path / "state", TOKEN, port=port)
     second.start()
     try:
         assert sender.send(at_once=True) and sender.buffer.files() == []

@@ -25,6 +25,7 @@ from cmsspark.apps.monitor.processes_node import Buffer, collector_server, find_
 from cmsspark.base.errors import SettingsError, UsageError
 from cmsspark.store.process_samples import LogEntry, ProcessSample, WatchedRun, open_processes
 from tests.apps.monitor.test_processes_watch import until
+from tests.ports import free_port
 
 TOKEN = "a-token-of-these-tests-0123456789"
 CLI = "from cmsspark.main import main; main()"
@@ -112,9 +113,7 @@ def test_two_nodes_send_their_trees_and_end_with_their_run(
 def test_what_cannot_be_sent_waits_on_disk_and_is_sent_later_once(
     tmp_path: Path, token_file: Path, trees: list[subprocess.Popen[str]]
 ) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     buffer = tmp_path / "buffer"
     process = node(f"http://127.0.0.1:{port}", token_file, trees[0].pid, buffer)
     until(lambda: len(list(buffer.glob("*.json"))) >= 4)

@@ -45,6 +45,14 @@ def until(holds: Callable[[], bool], seconds: float = 300) -> None:
         time.sleep(0.05)
 
 
+def lives(process: psutil.Process) -> bool:
+    """Whether a process is there and no zombie; it may end between the two questions."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def started(tmp_path: Path, script: str = GROWS, *words: str) -> tuple[subprocess.Popen[str], processes_watch.Watch]:
     root = subprocess.Popen(
         [sys.executable, "-c", script, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

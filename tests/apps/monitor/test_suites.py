@@ -28,7 +28,7 @@ from cmsspark.apps.monitor.suite_results import (
 from cmsspark.base.errors import InputMissing
 from cmsspark.base.resources import resource
 from cmsspark.store.process_samples import LogEntry, ProcessSample, WatchedRun, open_processes
-from tests.apps.monitor.test_processes_watch import until
+from tests.apps.monitor.test_processes_watch import lives, until
 
 MB = 1_000_000
 CLI = "from cmsspark.main import main; main()"
@@ -118,7 +118,7 @@ def test_an_interrupted_suite_leaves_no_process(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=300)
     assert process.returncode == 75
-    until(lambda: not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in below))
+    until(lambda: not any(map(lives, below)))
     with open_processes(tmp_path) as database:
         assert [run.status for run in database.runs()] == ["ENDED"]
 
