@@ -22,8 +22,9 @@ from cmsspark.store.query.limits import limited, time_limit
 from cmsspark.store.query.stored_parts import StoredInterval, StoredParts, tables
 from cmsspark.store.query.table_views import (
     DAYS,
+    TableViews,
+    create_days_view,
     create_dump_views,
-    create_views,
     days_columns,
     days_schema,
     folder_name,
@@ -107,7 +108,8 @@ class Database:
         self._refreshed: dict[str, float] = {}
         self._lock = threading.Lock()
         self._connection, self._system = _connect(self._files, memory, threads)
-        create_views(self._connection, self._system, self._jobs_by_table)
+        self._views = TableViews(self._system, self._jobs_by_table)
+        create_days_view(self._connection, self._system)
         create_dump_views(self._connection, self._system, dumps)
 
     def query(
@@ -134,8 +136,11 @@ class Database:
         statement = statements.checked(sql)
         for attempt in range(_ATTEMPTS):
             names = statements.mentioned(sql, [*self._jobs_by_table, DAYS, *cost_views.VIEWS])
-            if any(name in cost_views.VIEWS for name in names):
-                names = [*(name for name in names if name not in cost_views.VIEWS), *cost_views.TABLES]
+            of_costs = [name for name in names if name in cost_views.VIEWS]
+            if of_costs:
+                names = [*(name for name in names if name not in of_costs), *cost_views.TABLES]
+            with self._lock, self._connection.cursor() as cursor:
+                self._views.create(cursor, [*names, *of_costs])
             self.refresh(names, force=bool(attempt))
             try:
                 rows, is_truncated = self._run(statement, parameters, (max_rows, max_bytes), max_seconds)

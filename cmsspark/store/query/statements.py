@@ -16,6 +16,8 @@ _EXPLAIN: Final = re.compile(r"\s*explain(\s+analyze\b|\s*\([^)]*\))?", re.IGNOR
 _WORD: Final = re.compile(r"[a-z_][a-z_0-9]*")
 #: Functions whose argument names a table in an expression.
 _INDIRECT: Final = frozenset({"query", "query_table", "show", "describe", "tables", "information_schema"})
+#: How tables and functions of DuckDB begin that list tables.
+_CATALOGUES: Final = ("duckdb_", "pg_", "pragma_", "sqlite_")
 #: Texts of errors for what is no day, and for tables that do not exist; digits that may be a day.
 _OF_DAYS: Final = re.compile(r"date field|-> DATE\)")
 _NO_TABLE: Final = re.compile(r"Table with name (\S+) does not exist")
@@ -59,10 +61,16 @@ def checked(sql: str) -> str:
 
 
 def mentioned(sql: str, names: Iterable[str]) -> list[str]:
-    """Return those of the table ``names`` that a query may read: all of them where it names tables indirectly."""
+    """Return those of the table ``names`` that a query may read: all of them where it names tables indirectly.
+
+    Example:
+        >>> mentioned("select max(day) from partials", ["partials", "condor_ids"]), mentioned("select 1", ["partials"])
+        (['partials'], [])
+    """
     words = set(_WORD.findall(sql.lower()))
     named = [name for name in names if name in words]
-    return list(names) if not named or words & _INDIRECT else named
+    is_indirect = bool(words & _INDIRECT) or any(word.startswith(_CATALOGUES) for word in words)
+    return list(names) if is_indirect or (not named and "from" in words) else named
 
 
 def wrong_query() -> tuple[type[Exception], ...]:

@@ -38,24 +38,43 @@ def folder_name(job: Job, table: str) -> str:
     return f"{job.name}.{table}"
 
 
-def create_views(
-    connection: duckdb.DuckDBPyConnection, system: PartSystem, jobs_by_table: Mapping[str, Sequence[Job]]
-) -> None:
-    """Create ``JOB.TABLE`` for each table of each job, ``TABLE``, and ``stored_days``; nothing is stored yet.
+class TableViews:
+    """Creates the views that queries mention: creating all of them takes longer than most queries."""
 
-    ``TABLE`` has the rows of all jobs that write it and, where these are several, the column ``job``.
-    """
-    for job in dict.fromkeys(job for jobs in jobs_by_table.values() for job in jobs):
-        connection.execute(f'CREATE SCHEMA "{job.name}"')
-    for name, jobs in jobs_by_table.items():
+    def __init__(self, system: PartSystem, jobs_by_table: Mapping[str, Sequence[Job]]) -> None:
+        self._system, self._jobs_by_table = system, jobs_by_table
+        self._created = {DAYS}
+        for name, jobs in jobs_by_table.items():
+            for job in jobs:
+                system.put(folder_name(job, name), stored_table(name), [])
+
+    def create(self, connection: duckdb.DuckDBPyConnection, names: Sequence[str]) -> None:
+        """Create the views of these tables, and those of costs, that are not there yet."""
+        for name in names:
+            if name not in self._created and name not in cost_views.VIEWS:
+                self._create(connection, name)
+                self._created.add(name)
+        # Made of tables.
+        for name in names:
+            if name not in self._created:
+                connection.execute(f"CREATE OR REPLACE VIEW {name} AS {cost_views.VIEWS[name]}")
+                self._created.add(name)
+
+    def _create(self, connection: duckdb.DuckDBPyConnection, name: str) -> None:
+        """Create ``JOB.TABLE`` for each job that writes the table, and ``TABLE`` with the rows of all of them."""
+        jobs = self._jobs_by_table[name]
         for job in jobs:
-            system.put(folder_name(job, name), stored_table(name), [])
-            connection.execute(f'CREATE VIEW "{job.name}"."{name}" AS {_rows_of_parts(system, job, name)}')
+            connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{job.name}"')
+            rows_of_parts = _rows_of_parts(self._system, job, name)
+            connection.execute(f'CREATE OR REPLACE VIEW "{job.name}"."{name}" AS {rows_of_parts}')
+        # Where jobs are several, the column `job` tells their rows apart.
         job_columns = [f", '{job.name}' AS job" if len(jobs) > 1 else "" for job in jobs]
         rows = (f'FROM "{job.name}"."{name}" SELECT *{column}' for job, column in zip(jobs, job_columns, strict=True))
-        connection.execute(f'CREATE VIEW "{name}" AS {" UNION ALL ".join(rows)}')
-    for name, query in cost_views.VIEWS.items():
-        connection.execute(f"CREATE VIEW {name} AS {query}")
+        connection.execute(f'CREATE OR REPLACE VIEW "{name}" AS {" UNION ALL ".join(rows)}')
+
+
+def create_days_view(connection: duckdb.DuckDBPyConnection, system: PartSystem) -> None:
+    """Create ``stored_days``; nothing is stored yet."""
     system.put_rows(days_schema(), days_columns([]))
     connection.execute(f"CREATE VIEW {DAYS} AS FROM read_parquet('{system.protocol}://{DAYS}/*')")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import urllib.parse
 import urllib.request
@@ -58,8 +59,8 @@ def readers(rows: Iterable[Row], selection: dict[str, str] | None = None) -> int
     return len({row["user"] for row in rows if row["user"] is not None and is_of_jobs == (row["stream"] == "condor")})
 
 
-def grouped(rows: Iterable[Row], key: Callable[[Row], Any]) -> dict[Any, list[Row]]:
-    groups: dict[Any, list[Row]] = defaultdict(list)
+def grouped(rows: Iterable[Any], key: Callable[[Any], Any]) -> dict[Any, list[Any]]:
+    groups: dict[Any, list[Any]] = defaultdict(list)
     for row in rows:
         groups[key(row)].append(row)
     return groups
@@ -128,6 +129,7 @@ def test_datasets_of_jobs_are_ranked_by_their_jobs(dashboard: Running, rows: lis
     assert found[0]["dataset_name"] == ONLY_JOBS and found[0]["nacc"] is None and found[0]["distinct_users"] == 0
 
 
+@functools.cache
 def bucket(day: date, step: str) -> str:
     if step == "month":
         return f"{day:%Y-%m}"
@@ -163,9 +165,10 @@ def test_values_over_time_are_those_of_the_partials(
         columns |= {"nacc": "job_count", "read_bytes": "job_read_bytes"}
     elif selection.get("stream"):
         columns |= {"job_count": "nacc"}
+    cells = grouped(own, lambda row: (bucket(row["day"], step), "" if by == "none" else row[by]))
+    cells_of = grouped(cells, lambda cell: cell[0])
     for measure, column in columns.items():
         found = download(dashboard, "popularity", "over_time", step=step, by=by, measure=measure, **selection)
-        cells = grouped(own, lambda row: (bucket(row["day"], step), "" if by == "none" else row[by]))
         names = {name for (_, name), of in cells.items() if measure == "users" or total(of, column) is not None}
         held = held_by(measure, selection)
         found = [
@@ -176,8 +179,8 @@ def test_values_over_time_are_those_of_the_partials(
         for line in found:
             for name in [*shown, *(["other"] if "other" in line else [])]:
                 wanted = [
-                    row for (when, group), of in cells.items() for row in of
-                    if when == line[step] and (group in others if name == "other" else by == "none" or group == name)
+                    row for cell in cells_of[line[step]] for row in cells[cell]
+                    if (cell[1] in others if name == "other" else by == "none" or cell[1] == name)
                 ]  # fmt: skip
                 value = readers(wanted, selection) if measure == "users" else total(wanted, column)
                 assert (line[name] or 0) == (value or 0), (measure, line[step], name)
