@@ -87,7 +87,7 @@ _EXPECTED: Final = {**_WHOLE, "string": "text", "double": "a number"}
 def changes(stream: str, seen: Seen, load_needed: NeededOf) -> list[FieldChange]:
     """Return the changes of a stream's needed fields in its sample."""
     changed = []
-    for fmt, records in seen.records.items():
+    for fmt, records in sorted(seen.records.items()):
         columns = load_needed(stream, fmt)
         for column in columns:
             types = seen.types.get((fmt, column.name))
@@ -101,7 +101,8 @@ def changes(stream: str, seen: Seen, load_needed: NeededOf) -> list[FieldChange]
                     FieldChange(fmt, column, records, f"in none of {pluralize(records, 'record')}", True, together)
                 )
             elif not any(_fits(kind, column.type) for kind in types if kind):
-                observed = ", ".join(f"{kind} in {count}" for kind, count in types.most_common(3) if kind)
+                most = sorted(types.items(), key=lambda entry: (-entry[1], entry[0]))[:3]
+                observed = ", ".join(f"{kind} in {count}" for kind, count in most if kind)
                 changed.append(
                     FieldChange(fmt, column, records, f"{observed} of {pluralize(records, 'record')}", False, together)
                 )
@@ -124,7 +125,8 @@ def check(
     """
     drift: dict[str, list[dict[str, Any]]] = {}
     warnings = []
-    for stream, seen in sampled.items():
+    # In one order, whichever task sampled first.
+    for stream, seen in sorted(sampled.items()):
         changed = changes(stream, seen, load_needed)
         if bad := _other_schema(stream, bins[stream], seen, changed, is_known):
             raise DataError(

@@ -105,3 +105,20 @@ def test_a_warning_names_a_few_fields_only() -> None:
     for number in range(30):
         sample.add("new", 1, json.dumps({"form": "f", "field": f"new{number:02}", "example": "null"}))
     assert check(sample)[1][0].endswith("and 22 more")
+
+
+def test_drift_does_not_depend_on_the_order_in_which_samples_arrive() -> None:
+    def of(streams: tuple[str, ...], forms: tuple[str, ...], kinds: tuple[str, ...]) -> object:
+        samples: dict[str, Seen] = {}
+        for stream in streams:
+            sample = samples[stream] = Seen()
+            for form in forms:
+                of_form = seen(200, form, wrote=dict.fromkeys(kinds, 100))
+                for rows in ("records", "types"):
+                    getattr(sample, rows).update(getattr(of_form, rows))
+        bins = {stream: StreamBins(read=500, matched=500) for stream in streams}
+        told, warnings = drift.check(bins, samples, lambda *_: FIELDS, lambda *_: True)
+        return json.dumps([told, warnings])
+
+    found = of(("a", "b"), ("f", "g"), ("text", "enum"))
+    assert found == of(("b", "a"), ("g", "f"), ("enum", "text")) and "enum in 100, text in 100" in str(found)
