@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from cmsspark.base import errors
-from cmsspark.engines.session import unwrap_cause, why_not_started
+from cmsspark.engines.session import LATE_COMPILER, NEEDED, unwrap_cause, why_not_started
 
 IN_A_WORKER = """An error occurred while calling o1.collectToPython.
 : org.apache.spark.SparkException: Job aborted due to stage failure: PythonException: Traceback (most recent call last):
@@ -147,3 +149,9 @@ def test_a_session_that_yarn_did_not_start_is_reported_with_what_to_change(
     error = why_not_started(text)
     assert error is not None and (error.exit_code, error.where) == (code, where)
     assert why_not_started("java.lang.OutOfMemoryError") is None
+
+
+def test_a_session_by_import_has_the_late_compiler_and_what_counting_needs(spark: Any) -> None:
+    conf = dict(spark.sparkContext.getConf().getAll())
+    assert conf["spark.driver.defaultJavaOptions"] == LATE_COMPILER
+    assert NEEDED.items() <= conf.items()

@@ -73,12 +73,20 @@ def _another_version(place: Place) -> None:
     manifest.write_text(text.replace('"cmsspark": "', '"cmsspark": "0.'))
 
 
+def _without_oversized(place: Place) -> None:
+    """As versions wrote it that named these records differently."""
+    (manifest,) = (place.folder / "store/data_aggregation").rglob("manifest.json")
+    text = manifest.read_text()
+    assert '"oversized"' in text
+    manifest.write_text(text.replace('"oversized"', '"outsized"'))
+
+
 def _gone(place: Place) -> None:
     for part in (place.folder / "store/data_aggregation").rglob("CURRENT"):
         part.unlink()
 
 
-@pytest.mark.parametrize("change", [_more, _older, _another_dump, _another_version, _gone])
+@pytest.mark.parametrize("change", [_more, _older, _another_dump, _another_version, _without_oversized, _gone])
 def test_what_changed_is_counted_anew(place: Place, change: Callable[[Place], None]) -> None:
     change(place)
     assert place.run("dbs_crab", "--refresh-dumps") == 0

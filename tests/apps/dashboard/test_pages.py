@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import urllib.error
 import urllib.request
 from collections import defaultdict
@@ -15,6 +16,7 @@ from xml.etree import ElementTree
 import pytest
 
 from cmsspark.apps.dashboard import chart_svg, colours, use
+from cmsspark.apps.dashboard.pages import datasets
 from cmsspark.apps.dashboard.pages.popularity import in_mode
 from cmsspark.apps.dashboard.run_tables import without_paths
 from cmsspark.apps.dashboard.table_order import arranged
@@ -135,6 +137,14 @@ def test_all_datasets_meet_conditions_on_any_column(dashboard: Running) -> None:
     assert "/Never/Read-v1/AOD" in {
         row["dataset_name"] for row in rows_of(dashboard, "datasets", "datasets", where="nacc=none")
     }
+
+
+def test_the_list_of_columns_has_the_names_that_conditions_take(dashboard: Running) -> None:
+    text = get(dashboard, "datasets")[1]
+    names = re.findall(r'name="columns" [^>]*value="(\w+)"[^>]*>[^<(]*\(\1\)', text)
+    assert names == [column.name for column in datasets.COLUMNS[1:]]
+    for name in names:
+        assert get(dashboard, "datasets", where=f"{name}=none")[0] == 200, name
 
 
 @pytest.mark.parametrize(
