@@ -26,6 +26,10 @@ time.tzset()
 for name in ("CMSSPARK_SETTINGS", "CMSSPARK_ROOT", "CMSSPARK_STATE_DIR", "SPARK_OPTIONS"):
     os.environ.pop(name, None)
 
+# Processes of tests, and what they start, compile each network once: that is most of the time of small trainings.
+os.environ["JAX_COMPILATION_CACHE_DIR"] = str(Path(__file__).resolve().parents[1] / "build" / "jax")
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+
 # Signals work in what tests start, however the tests themselves were started (nohup, a script's background).
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
