@@ -14,7 +14,6 @@ from typing import Final
 from cmsspark.base.errors import UsageError
 from cmsspark.settings.settings import Settings
 from cmsspark.store.job_index import Job
-from cmsspark.submit import launch
 from cmsspark.submit.arguments import OPTIONS, Request
 from cmsspark.submit.environment import (
     Mode,
@@ -37,6 +36,8 @@ from cmsspark.submit.spark_options import (
     spark_submit_words,
 )
 
+#: The module that runs a job without Spark; ``run_spark`` calls its ``main`` itself.
+LAUNCHER: Final = "cmsspark.submit.launch"
 #: Queues are patient, mornings are not: half an hour.
 START_WITHIN_S: Final = 1800.0
 #: Options with which a run is measured, and why: below all others, so that each can be overridden.
@@ -101,7 +102,7 @@ def build(request: Request, settings: Settings, host: Host, paths: InstallPaths,
     Raises UsageError (2) for what does not go together, SettingsError (78) for options that a file gives wrongly.
     """
     if job is not None and not job.needs_spark and not asks_for_cluster(request):
-        argv = [host.python, "-m", launch.MODULE, job.name, *request.arguments]
+        argv = [host.python, "-m", LAUNCHER, job.name, *request.arguments]
         return Command(argv, command_environment(request, host, job, "python"), "python")
     profile = choose_profile(request, settings)
     mode = _deploy_mode(request, profile)

@@ -20,9 +20,8 @@ from cmsspark.run.inputs import INDEX_DUMP_BYTES_KEY
 from cmsspark.settings.settings import Settings
 from cmsspark.sources.layout import Layout
 from cmsspark.store.job_index import Job
-from cmsspark.submit import launch
 from cmsspark.submit.arguments import Request
-from cmsspark.submit.command import Command
+from cmsspark.submit.command import LAUNCHER, Command
 from cmsspark.submit.host import Host
 from cmsspark.submit.spark_options import BUILT_IN
 
@@ -73,5 +72,5 @@ def runs_in_processes(command: Command, host: Host, job: Job, arguments: Sequenc
     # One thread for each process: the processes are the cores.
     env = {name: value for name, value in command.env.items() if name != "SPARK_HOME"}
     env["OPENBLAS_NUM_THREADS"] = "1"
-    argv = [host.python, "-m", launch.MODULE, job.name, "--engine", PROCESSES, *arguments]
+    argv = [host.python, "-m", LAUNCHER, job.name, "--engine", PROCESSES, *arguments]
     return replace(command, argv=argv, env=env, mode="python")

@@ -10,8 +10,6 @@ import os
 import sys
 from typing import Final, NoReturn
 
-#: ``python -m MODULE JOB …`` does the same without spark-submit.
-MODULE: Final = "cmsspark.submit.launch"
 #: Objects between two searches for garbage: imports and readers make many objects that stay and hardly any cycle.
 OBJECTS_A_COLLECTION: Final = 50_000
 

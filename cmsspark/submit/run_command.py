@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 from cmsspark.apps.monitor import spark_watch
 from cmsspark.base.errors import Exit
 from cmsspark.base.signals import interruptible
-from cmsspark.submit import launch
 from cmsspark.submit.command import Command, with_env
 from cmsspark.submit.forwarded_signals import descendants, forwarding, with_signal
 from cmsspark.submit.yarn import MARK, Application, active_nodes, fetch_logs, kill, last_error
@@ -204,6 +203,9 @@ def _show_unresolved(artifact: str) -> None:
 
 def _become(command: Command) -> NoReturn:
     """Run a job without Spark in this process: another Python would import again what is here already."""
+    # Not above: `python -m` of a module that its package imports warns.
+    from cmsspark.submit import launch
+
     os.environ.update(command.env)
     sys.argv[1:] = command.argv[3:]
     with interruptible():

@@ -135,13 +135,13 @@ def test_a_job_without_spark_runs_in_this_process_which_a_signal_ends_in_75() ->
     code = (
         "import os, signal, sys, time\nfrom cmsspark.base import reporting\n"
         "from cmsspark.submit import launch, run_command\n"
-        "from cmsspark.submit.command import Command\n"
+        "from cmsspark.submit.command import LAUNCHER, Command\n"
         "def main():\n"
         "    print(os.getpid(), os.environ['NAME'], *sys.argv[1:], flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
         "    time.sleep(600)\n"
         "launch.main = main\n"
-        "words = [sys.executable, '-m', launch.MODULE, 'dbs_aaa', '--date', 'x']\n"
+        "words = [sys.executable, '-m', LAUNCHER, 'dbs_aaa', '--date', 'x']\n"
         "command = Command(words, {'NAME': 'value'}, 'python')\n"
         "reporting.run_and_exit(lambda: run_command.run(command, os.environ))\n"
     )
