@@ -112,6 +112,7 @@ STARTED_ONCE = {
 #: Servers and files that take long, in seconds on a quiet machine: they start first, so that workers end together.
 SLOW = {
     "spark": 400, "chromium": 150, "activemq": 80, "tests/apps/monitor/test_proof.py": 70, "opensearch": 60,
+    "tests/apps/events/test_inclusive_model.py": 50,
     "tests/test_notebooks.py": 40, "tests/run/test_secrets.py": 35, "tests/bad/test_no_traceback.py": 30,
     "tests/test_extending.py": 30, "tests/publish/test_machine.py": 30, "tests/apps/events/test_networks.py": 25,
     "tests/apps/training/test_networks_on_workers.py": 25, "tests/publish/test_publisher.py": 25,
@@ -121,6 +122,10 @@ SLOW = {
     "tests/apps/daily/test_daily.py": 15, "tests/apps/popularity/test_popularity_site_jobs.py": 15,
     "tests/apps/popularity/test_forecast_job.py": 15, "tests/apps/dashboard/test_rollups.py": 15,
     "tests/apps/monitor/test_suites_faults.py": 15, "tests/apps/monitor/test_processes_node.py": 15,
+    "tests/sources/test_template_reader.py": 30, "tests/base/test_compiled.py": 30,
+    "tests/apps/demo/test_readme.py": 25,
+    "tests/apps/dashboard/test_survival.py": 25, "tests/sources/test_fast_json.py": 25, "tests/test_building.py": 20,
+    "tests/submit/test_wrapper.py": 20,
 }  # fmt: skip
 
 
