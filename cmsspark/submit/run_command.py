@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
 from cmsspark.apps.monitor import spark_watch
 from cmsspark.base.errors import Exit
-from cmsspark.base.signals import interruptible
 from cmsspark.submit.command import Command, with_env
 from cmsspark.submit.forwarded_signals import descendants, forwarding, with_signal
 from cmsspark.submit.yarn import MARK, Application, active_nodes, fetch_logs, kill, last_error
@@ -208,8 +207,7 @@ def _become(command: Command) -> NoReturn:
 
     os.environ.update(command.env)
     sys.argv[1:] = command.argv[3:]
-    with interruptible():
-        launch.main()
+    launch.main()
 
 
 class Watch(threading.Thread):

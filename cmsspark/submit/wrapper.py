@@ -17,6 +17,7 @@ from cmsspark.base import reporting
 from cmsspark.base.compiled import unavailable_reason
 from cmsspark.base.errors import UsageError
 from cmsspark.base.resources import resource
+from cmsspark.base.signals import interruptible
 from cmsspark.cli.options import require_store
 from cmsspark.settings import pseudonyms
 from cmsspark.settings.settings import Settings, load_settings
@@ -50,7 +51,12 @@ def main() -> NoReturn:
 
         complete_if_asked()
     reporting.set_program("run_spark")
-    reporting.run_and_exit(lambda: run_spark(sys.argv[1:], os.environ))
+
+    def run_interruptible() -> int:
+        with interruptible():
+            return run_spark(sys.argv[1:], os.environ)
+
+    reporting.run_and_exit(run_interruptible)
 
 
 def run_spark(argv: Sequence[str], environ: Mapping[str, str]) -> int:

@@ -133,8 +133,7 @@ def _is_zombie(pid: int) -> bool:
 
 def test_a_job_without_spark_runs_in_this_process_which_a_signal_ends_in_75() -> None:
     code = (
-        "import os, signal, sys, time\nfrom cmsspark.base import reporting\n"
-        "from cmsspark.submit import launch, run_command\n"
+        "import os, signal, sys, time\nfrom cmsspark.submit import launch, run_command, wrapper\n"
         "from cmsspark.submit.command import LAUNCHER, Command\n"
         "def main():\n"
         "    print(os.getpid(), os.environ['NAME'], *sys.argv[1:], flush=True)\n"
@@ -143,7 +142,8 @@ def test_a_job_without_spark_runs_in_this_process_which_a_signal_ends_in_75() ->
         "launch.main = main\n"
         "words = [sys.executable, '-m', LAUNCHER, 'dbs_aaa', '--date', 'x']\n"
         "command = Command(words, {'NAME': 'value'}, 'python')\n"
-        "reporting.run_and_exit(lambda: run_command.run(command, os.environ))\n"
+        "wrapper.run_spark = lambda argv, environ: run_command.run(command, environ)\n"
+        "wrapper.main()\n"
     )
     started = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     out, err = started.communicate(timeout=300)
