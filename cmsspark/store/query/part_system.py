@@ -85,6 +85,10 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
         #: The error of each file that could not be opened, by its location.
         self.failures: dict[str, CmssparkError] = {}
 
+    def has(self, folder: str) -> bool:
+        """Return whether a table's ``folder`` was put."""
+        return folder in self._folders
+
     def put(self, folder: str, schema: Table, stored: list[StoredInterval]) -> None:
         """Replace the files in a table's ``folder`` by those of ``stored``."""
         files = sum(len(entry.parts) for entry in stored)

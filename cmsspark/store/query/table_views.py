@@ -44,9 +44,6 @@ class TableViews:
     def __init__(self, system: PartSystem, jobs_by_table: Mapping[str, Sequence[Job]]) -> None:
         self._system, self._jobs_by_table = system, jobs_by_table
         self._created = {DAYS}
-        for name, jobs in jobs_by_table.items():
-            for job in jobs:
-                system.put(folder_name(job, name), stored_table(name), [])
 
     def create(self, connection: duckdb.DuckDBPyConnection, names: Sequence[str]) -> None:
         """Create the views of these tables, and those of costs, that are not there yet."""
@@ -65,6 +62,8 @@ class TableViews:
         jobs = self._jobs_by_table[name]
         for job in jobs:
             connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{job.name}"')
+            if not self._system.has(folder := folder_name(job, name)):
+                self._system.put(folder, stored_table(name), [])
             rows_of_parts = _rows_of_parts(self._system, job, name)
             connection.execute(f'CREATE OR REPLACE VIEW "{job.name}"."{name}" AS {rows_of_parts}')
         # Where jobs are several, the column `job` tells their rows apart.
