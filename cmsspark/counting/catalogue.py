@@ -18,7 +18,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -47,6 +47,8 @@ FORMAT: Final = 4
 KEPT: Final = 4
 #: Seed of the second hash.
 CHECK_SEED: Final = 0x43_4D_53
+#: Hashes of an array that are passed over at once.
+_PIECE: Final = 1 << 20
 #: In ``lookup``: the file is not in the catalogue.
 NOT_THERE: Final = -1
 
@@ -241,6 +243,7 @@ class Replicas:
     """Disk replicas of blocks at sites, as a sorted array of hashes."""
 
     def __init__(self, folder: Path) -> None:
+        self._folder = folder
         with _reading(folder):
             self.hashes: Hashes = _mapped(folder / "replicas.npy")
 
@@ -248,11 +251,25 @@ class Replicas:
         """Return whether each block (-1: unknown) has a disk replica at the site (:func:`site_hashes`) of its row."""
         if not len(self.hashes) or not len(sites):
             return np.zeros(len(sites), np.bool_)
-        keys = replica_keys(blocks, sites)
-        positions = np.searchsorted(self.hashes, keys)
-        positions[positions == len(self.hashes)] = 0
-        is_replica: npt.NDArray[np.bool_] = (self.hashes[positions] == keys) & (blocks >= 0)
+        is_replica: npt.NDArray[np.bool_] = self._find(replica_keys(blocks, sites)) & (blocks >= 0)
         return is_replica
+
+    def _find(self, keys: Hashes) -> npt.NDArray[np.bool_]:
+        if _hashed is None:
+            positions = np.searchsorted(self.hashes, keys)
+            positions[positions == len(self.hashes)] = 0
+            return self.hashes[positions] == keys
+        bits = choose_bits(len(self.hashes))
+        try:
+            return _hashed.find_pairs(keys, self.hashes, *self._index, bits, NOT_THERE) != NOT_THERE
+        except ValueError as error:
+            raise _damaged(self._folder, error, "delete that folder and run it again: it is built anew") from None
+
+    @cached_property
+    def _index(self) -> tuple[Numbers, npt.NDArray[np.uint32]]:
+        """A number for each replica, and where those of each beginning of a hash begin."""
+        pieces = (self.hashes[first : first + _PIECE] for first in range(0, len(self.hashes), _PIECE))
+        return np.zeros(len(self.hashes), np.int32), find_starts(pieces, len(self.hashes))
 
 
 def site_hashes(sites: Sequence[str]) -> Hashes:

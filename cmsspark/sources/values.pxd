@@ -52,6 +52,26 @@ cdef extern from *:
         return at;
     }
 
+    /* The end of a JSON number of at most 15 digits and a point; NULL for all else. Where a value ends is what the next one waits for:
+       sixteen bytes are compared at once, and what makes them a number is asked beside that. */
+    static inline const uint8_t* cmsspark_past_short_number(const uint8_t* at, const uint8_t* end) {
+    #ifdef CMSSPARK_WIDE
+        if (end - at >= 17) {
+            const __m128i here = _mm_loadu_si128((const __m128i*)at);
+            const __m128i above = _mm_sub_epi8(here, _mm_set1_epi8('0'));
+            const unsigned digits = _mm_movemask_epi8(_mm_cmpeq_epi8(_mm_min_epu8(above, _mm_set1_epi8(9)), above));
+            const unsigned points = _mm_movemask_epi8(_mm_cmpeq_epi8(here, _mm_set1_epi8('.')));
+            const int size = __builtin_ctz(~(digits | points));
+            const unsigned own_points = points & ((1u << size) - 1);
+            const int begins = (digits & 1) & ((at[0] != '0') | (size == 1) | (points >> 1));
+            const int ends = (digits << 1 >> size) & ((at[size] | 32) != 'e') & (size < 16);
+            if (begins & ends & !(own_points & (own_points - 1)))
+                return at + size;
+        }
+    #endif
+        return NULL;
+    }
+
     /* The next quote, NULL where there is none; most texts are short. */
     static inline const uint8_t* cmsspark_next_quote(const uint8_t* at, const uint8_t* end) {
     #ifdef CMSSPARK_WIDE
@@ -67,6 +87,7 @@ cdef extern from *:
     }
     """
     Bytes past_digits "cmsspark_past_digits"(Bytes at, Bytes end) noexcept nogil
+    Bytes past_short_number "cmsspark_past_short_number"(Bytes at, Bytes end) noexcept nogil
     Bytes next_quote "cmsspark_next_quote"(Bytes at, Bytes end) noexcept nogil
 
 cdef enum:

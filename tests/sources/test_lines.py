@@ -165,6 +165,7 @@ _LONG_TEXT = st.lists(st.sampled_from([b"a", b"b" * 9, b"c" * 40, b"\n", b"\r\n"
 @example(False, b"c" * 9 + b"\n", 9, 9, 9)
 @example(False, b"c" * 10 + b"\n", 9, 9, 9)
 @example(False, b"c" * 10, 9, 9, 9)
+@example(False, b"\n" + b"b" * 9 + b"\r\n", 9, 1, 9)
 def test_lines_beyond_the_limit_come_apart_wherever_a_file_is_cut(
     mark: bool, text: bytes, size: int, most: int, limit: int
 ) -> None:

@@ -337,15 +337,14 @@ cdef class AccessLines(KeyLines):
     that are no name. ``ends``: the numbers of the texts of :class:`cmsspark.sources.formats.fast_keys.Ends`.
     """
 
-    cdef Keys access_keys
     cdef int reads, site, server, source, target, source_status, target_status, no_name_count
     cdef int64_t write_only
     cdef tuple no_names
     cdef Text no_name_texts[NO_NAMES]
 
     def __init__(self, texts, hours, wholes, longs, may_be_flat, day, int reads, shared, group, no_names, ends):
-        self.access_keys = Keys(shared, group)
-        if self.access_keys.texts != len(texts):
+        self.group_keys = Keys(shared, group)
+        if self.group_keys.texts != len(texts):
             raise ValueError("give a function for each text behind the name")
         self.reads = reads
         self.write_only = 0
@@ -359,12 +358,12 @@ cdef class AccessLines(KeyLines):
 
     def bins(self):
         """Since the last call: write-only records and records without a name."""
-        found = self.write_only, self.access_keys.unnamed()
+        found = self.write_only, self.group_keys.unnamed()
         self.write_only = 0
         return found
 
     cdef bint _count(self, Found* found, int64_t timestamp, Columns columns) except -1:
-        cdef int64_t size, group
+        cdef int64_t size
         cdef Bytes name = NULL
         cdef Py_ssize_t length
         cdef int place
@@ -380,9 +379,9 @@ cdef class AccessLines(KeyLines):
                 found.texts[0].size = -1
                 break
         self._shorten(found.texts)
-        length = self.access_keys.write(found.texts, columns, &name, &group)
+        length = self.group_keys.write(found.texts, columns, &name)
         if length:
-            columns.append(name, length, group, size)
+            columns.append(name, length, size)
         return True
 
     cdef inline void _shorten(self, Text* texts) noexcept nogil:
@@ -479,7 +478,6 @@ cdef class CostLines(JobLines):
     Running jobs become rows of columns: the id's hash, the group of ``shared`` texts and cores, the 12-minute window.
     """
 
-    cdef Keys group_keys
     cdef uint8_t seen[120]
 
     def __init__(self, texts, hours, wholes, longs, may_be_flat, day, shared, group):
@@ -521,12 +519,11 @@ cdef class CostLines(JobLines):
     cdef int _append_presence(self, Text* texts, Columns columns, int64_t window) except -1:
         cdef Text group_texts[5]
         cdef Bytes name = NULL
-        cdef int64_t group
         cdef Py_ssize_t size
         group_texts[0], group_texts[1], group_texts[2] = texts[0], texts[3], texts[4]
         group_texts[3], group_texts[4] = texts[2], texts[self.plain_texts + 2]
-        size = self.group_keys.write(group_texts, columns, &name, &group)
-        columns.append(name, size, group, window)
+        size = self.group_keys.write(group_texts, columns, &name)
+        columns.append(name, size, window)
         return 0
 
 

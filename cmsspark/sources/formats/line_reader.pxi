@@ -6,6 +6,8 @@ cdef class LineReader:
 
     cdef int64_t day
     cdef list out_of_day
+    # Of the accesses that are appended to columns; None where rows have no groups.
+    cdef Keys group_keys
 
     cdef bint _take(self, Bytes at, Bytes end, Columns columns) except -1:
         """Whether the line was taken."""
@@ -35,6 +37,8 @@ cdef class LineReader:
         cdef Bytes left_from = NULL
         cdef Py_ssize_t lines = 0
         left, numbers = [], []
+        if self.group_keys is not None:
+            self.group_keys.waiting_count = 0  # what an error left
         while at < end:
             line_end = <Bytes>memchr(at, b"\n", end - at)
             # A last line without a newline is left to the decoder.
@@ -50,6 +54,8 @@ cdef class LineReader:
             at = line_end + 1 if line_end != NULL else end
         if left_from != NULL:
             left.append(PyBytes_FromStringAndSize(<const char*>left_from, end - left_from))
+        if self.group_keys is not None:
+            self.group_keys.settle(columns)
         return lines, b"".join(left), numbers
 
 

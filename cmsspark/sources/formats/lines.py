@@ -92,6 +92,8 @@ def chunks(stream: Any, file: str, size: int = CHUNK, line_limit: int = LINE_LIM
     more than ``line_limit`` bytes (at least ``size``) come as LongLine. Raises DataError (65) where decompression
     fails.
     """
+    # The bytes read for the BOM come beside the first piece: of both only the first line may exceed the limit.
+    size = min(size, line_limit - len(BOM))
     buffer = bytearray(min(size, _FIRST) + len(BOM) + 1)
     begin, end = _after_mark(stream, buffer, file)
     filled = False

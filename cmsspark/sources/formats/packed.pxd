@@ -8,6 +8,7 @@ from libc.string cimport memcpy
 
 cdef enum:
     TEXTS = 16  # required texts at most: the name and the parts of a group
+    TOGETHER = 64  # accesses whose groups are looked up together
 
 cdef struct Milliseconds:
     int64_t cpu, wall
@@ -59,9 +60,9 @@ cdef class Columns:
     cdef uint8_t* _names
     cdef int _grow(self, Py_ssize_t name) except -1
     cdef Py_ssize_t write(self, Text logged, Bytes* name) except -1
-    cdef int append(self, Bytes name, Py_ssize_t size, int64_t group, int64_t read_bytes) noexcept
-    cdef int append_times(self, Bytes name, Py_ssize_t size, int64_t group, Milliseconds times) noexcept
-    cdef void _append(self, Bytes name, Py_ssize_t size, int64_t group) noexcept
+    cdef int append(self, Bytes name, Py_ssize_t size, int64_t read_bytes) noexcept
+    cdef int append_times(self, Bytes name, Py_ssize_t size, Milliseconds times) noexcept
+    cdef void _append(self, Bytes name, Py_ssize_t size) noexcept
 
 
 cdef struct Known:
@@ -85,6 +86,8 @@ cdef class Memo:
     cdef int _widen(self) except -1
     cdef Known* _place(self, uint64_t hash, Bytes at, Py_ssize_t size) noexcept
     cdef int64_t number(self, Bytes at, Py_ssize_t size) except -1
+    cdef int find_all(self, const Text* texts, int count, int64_t* numbers, int step) except -1
+    cdef int64_t _find(self, Bytes at, Py_ssize_t size, uint64_t hash) except -1
 
 
 cdef class Keys:
@@ -92,5 +95,9 @@ cdef class Keys:
     cdef list memos
     cdef Memo groups
     cdef int64_t no_lfn
-    cdef Py_ssize_t write(self, Text* texts, Columns columns, Bytes* name, int64_t* group) except -1
+    # The texts of the accesses that have no group yet, by their place in the group.
+    cdef Text waiting[TEXTS * TOGETHER]
+    cdef int waiting_count
+    cdef Py_ssize_t write(self, Text* texts, Columns columns, Bytes* name) except -1
+    cdef int settle(self, Columns columns) except -1
     cdef int64_t unnamed(self) noexcept

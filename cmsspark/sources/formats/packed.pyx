@@ -14,6 +14,9 @@ import numpy as np
 include "cmsspark/base/object_memory.pxi"
 include "cmsspark/base/source_digest.pxi"
 
+cdef extern from *:
+    void prefetch "__builtin_prefetch" (const void*) noexcept nogil
+
 cdef extern from "Python.h":
     const Py_ssize_t PY_SSIZE_T_MAX
 
@@ -90,21 +93,20 @@ cdef class Columns:
         self._grow(logged.size)
         return normalise_lfn(logged, self._names + self.names_size, name)
 
-    cdef int append(self, Bytes name, Py_ssize_t size, int64_t group, int64_t read_bytes) noexcept:
-        """Append an access to the file whose name was written last."""
+    cdef int append(self, Bytes name, Py_ssize_t size, int64_t read_bytes) noexcept:
+        """Append an access to the file whose name was written last. :meth:`Keys.settle` sets its group."""
         self._sizes[self.count] = read_bytes
-        self._append(name, size, group)
+        self._append(name, size)
         return 0
 
-    cdef int append_times(self, Bytes name, Py_ssize_t size, int64_t group, Milliseconds times) noexcept:
+    cdef int append_times(self, Bytes name, Py_ssize_t size, Milliseconds times) noexcept:
         """As :meth:`append`, where there are times instead of sizes."""
         self._times[self.count] = times
-        self._append(name, size, group)
+        self._append(name, size)
         return 0
 
-    cdef void _append(self, Bytes name, Py_ssize_t size, int64_t group) noexcept:
+    cdef void _append(self, Bytes name, Py_ssize_t size) noexcept:
         self._hashes[self.count] = hash64(name, size, 0)
-        self._groups[self.count] = group
         self._begins[self.count] = name - self._names
         self.names_size = name - self._names + size
         self._ends[self.count] = self.names_size
@@ -224,17 +226,43 @@ cdef class Memo:
             place = (place + 1) & (self.room - 1)
 
     cdef int64_t number(self, Bytes at, Py_ssize_t size) except -1:
-        cdef uint64_t hash
-        cdef Known* known
-        cdef int64_t number
-        cdef Py_ssize_t room
         if size < 0:
             if self.of_null < 0:
                 self.of_null = self.number_of(None)
             return self.of_null
         if size == self.last_size and is_same(self.texts + self.last_begin, at, size):
             return self.last_number
-        hash = hash64(at, size, 0)
+        return self._find(at, size, hash64(at, size, 0))
+
+    cdef int find_all(self, const Text* texts, int count, int64_t* numbers, int step) except -1:
+        """Set every ``step``-th of ``numbers`` to that of a text. At most ``TOGETHER`` texts.
+
+        The table does not fit a core's cache: memory is requested for all of them before the first is looked up.
+        """
+        cdef uint64_t hashes[TOGETHER]
+        cdef Known* known
+        cdef int row
+        for row in range(count):
+            if texts[row].size >= 0:
+                hashes[row] = hash64(texts[row].at, texts[row].size, 0)
+                prefetch(&self.places[hashes[row] & (self.room - 1)])
+        for row in range(count):
+            if texts[row].size >= 0:
+                known = &self.places[hashes[row] & (self.room - 1)]
+                if known.number >= 0:
+                    prefetch(self.texts + known.begin)
+                    prefetch(self.texts + known.begin + known.size)
+        for row in range(count):
+            if texts[row].size >= 0:
+                numbers[row * step] = self._find(texts[row].at, texts[row].size, hashes[row])
+            else:
+                numbers[row * step] = self.number(NULL, -1)
+        return 0
+
+    cdef int64_t _find(self, Bytes at, Py_ssize_t size, uint64_t hash) except -1:
+        cdef Known* known
+        cdef int64_t number
+        cdef Py_ssize_t room
         known = self._place(hash, at, size)
         if known.number >= 0:
             self.last_begin, self.last_size, self.last_number = known.begin, size, known.number
@@ -276,18 +304,36 @@ cdef class Keys:
         self.memos = [Memo(number_of, True) for number_of in shared]
         self.groups = Memo(group, False)
 
-    cdef Py_ssize_t write(self, Text* texts, Columns columns, Bytes* name, int64_t* group) except -1:
-        """Write the name into ``columns`` and set the group. Returns the name's size; counts an access without a name."""
-        cdef int64_t numbers[TEXTS]
+    cdef Py_ssize_t write(self, Text* texts, Columns columns, Bytes* name) except -1:
+        """Write the name into ``columns``. Returns its size; counts an access without a name.
+
+        The group of the access, which is appended next, is set by ``settle``: until then the texts stay where they are.
+        """
         cdef int place
-        cdef Py_ssize_t size = columns.write(texts[0], name)
+        cdef Py_ssize_t size
+        if self.waiting_count == TOGETHER:
+            self.settle(columns)
+        size = columns.write(texts[0], name)
         if not size:
             self.no_lfn += 1
             return 0
         for place in range(1, self.texts):
-            numbers[place] = (<Memo>self.memos[place - 1]).number(texts[place].at, texts[place].size)
-        group[0] = self.groups.number(<Bytes>&numbers[1], 8 * (self.texts - 1))
+            self.waiting[place * TOGETHER + self.waiting_count] = texts[place]
+        self.waiting_count += 1
         return size
+
+    cdef int settle(self, Columns columns) except -1:
+        """Set the groups of the accesses that were appended last."""
+        cdef int64_t numbers[TEXTS * TOGETHER]
+        cdef Text groups[TOGETHER]
+        cdef int row, place, parts = self.texts - 1, count = self.waiting_count
+        self.waiting_count = 0
+        for place in range(parts):
+            (<Memo>self.memos[place]).find_all(&self.waiting[(place + 1) * TOGETHER], count, &numbers[place], parts)
+        for row in range(count):
+            groups[row].at, groups[row].size = <Bytes>&numbers[row * parts], 8 * parts
+        self.groups.find_all(groups, count, columns._groups + columns.count - count, 1)
+        return 0
 
     cdef int64_t unnamed(self) noexcept:
         """The number of records without a name since the last call."""

@@ -72,6 +72,7 @@ cdef class Records:
         cdef bint is_plain
         cdef Py_ssize_t row
         left = []
+        self.keys.waiting_count = 0  # what an error or a damaged block left
         for row in range(count):
             first = at
             is_plain = True
@@ -80,27 +81,28 @@ cdef class Records:
                 return None
             if not (is_plain and self._take(texts, sizes, times, columns)):
                 left.append((row, first - begin, at - begin))
+        self.keys.settle(columns)
         return left if at == end else None
 
     cdef bint _take(self, Text* texts, int64_t* sizes, Milliseconds times, Columns columns) except -1:
-        cdef int64_t size = 0, group
+        cdef int64_t size = 0
         cdef int number
         cdef Bytes name = NULL
         cdef Py_ssize_t length
         for number in range(self.texts):
             if texts[number].size > 0 and not is_utf8(texts[number].at, texts[number].size):
                 return False
-        length = self.keys.write(texts, columns, &name, &group)
+        length = self.keys.write(texts, columns, &name)
         if not length:
             return True
         if self.has_times:
-            columns.append_times(name, length, group, times)
+            columns.append_times(name, length, times)
             return True
         for number in range(self.sizes):
             if sizes[number]:
                 size = sizes[number]
                 break
-        columns.append(name, length, group, size)
+        columns.append(name, length, size)
         return True
 
     cdef Bytes _record(

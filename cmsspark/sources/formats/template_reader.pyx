@@ -46,15 +46,14 @@ cdef class Lines(LineReader):
     cdef Bytes* begins
     cdef int count
     cdef list kept
-    cdef Keys keys
     cdef int texts, reads, writes
     cdef int64_t write_only
 
     def __cinit__(self, shared, group, int reads, int writes, int64_t day):
         self.count = 0
         self.kept = []
-        self.keys = Keys(shared, group)
-        self.texts, self.reads, self.writes = self.keys.texts, reads, writes
+        self.group_keys = Keys(shared, group)
+        self.texts, self.reads, self.writes = self.group_keys.texts, reads, writes
         if reads + writes + 1 > LONGS:
             raise ValueError("more fields than there are places")
         self.day = day
@@ -115,7 +114,7 @@ cdef class Lines(LineReader):
 
     def bins(self):
         """Since the last call: write-only records, records without a name, and timestamps of records of other days."""
-        found = self.write_only, self.keys.unnamed(), self.days()
+        found = self.write_only, self.group_keys.unnamed(), self.days()
         self.write_only = 0
         return found
 
@@ -135,7 +134,7 @@ cdef class Lines(LineReader):
         cdef Text texts[TEXTS]
         cdef int64_t longs[LONGS]
         cdef int place, template
-        cdef int64_t size, group
+        cdef int64_t size
         cdef Bytes name = NULL
         cdef Py_ssize_t length = 0
         if not self.count or not is_plain(at, end):
@@ -154,9 +153,9 @@ cdef class Lines(LineReader):
         if size < 0:
             self.write_only += 1
             return True
-        length = self.keys.write(texts, columns, &name, &group)
+        length = self.group_keys.write(texts, columns, &name)
         if length:
-            columns.append(name, length, group, size)
+            columns.append(name, length, size)
         return True
 
     cdef int _find(self, Bytes at, Bytes end, Text* texts, int64_t* longs) noexcept nogil:
