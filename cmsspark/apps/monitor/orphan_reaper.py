@@ -28,7 +28,7 @@ from cmsspark.store.process_samples import ENDED, RUNNING, LogEntry, open_proces
 
 #: The variable of a step's environment by which processes are recognised that became daemons: ``RUN/NUMBER/``.
 STEP_VARIABLE: Final = "CMSSPARK_PERF_STEP"
-#: Seconds that processes have to end by themselves after the step, and after SIGTERM.
+#: Seconds that processes have to end by themselves after the step, and after SIGTERM or SIGKILL.
 _GRACE: Final = 1.0
 _TERM_SECONDS: Final = 5.0
 
@@ -60,9 +60,14 @@ def _terminate(processes: Collection[psutil.Process]) -> None:
 
 
 def _kill(groups: Collection[int], marker: str) -> None:
+    """Kill processes and wait until they are gone, which takes a moment on a busy machine."""
+    killed = []
     for process in _find_processes(groups, marker):
+        # One with more rights than we have is not waited for.
         with suppress(psutil.Error):
             process.kill()
+            killed.append(process)
+    psutil.wait_procs(killed, timeout=_TERM_SECONDS)
 
 
 def _find_processes(groups: Collection[int], marker: str) -> list[psutil.Process]:

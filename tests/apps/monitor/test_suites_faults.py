@@ -160,8 +160,7 @@ def test_ctrl_c_ends_a_step_that_ignores_it_and_what_it_started(tmp_path: Path) 
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=300)
     assert process.returncode != 0 and not (tmp_path / "b").exists()
-    # They are killed when the suite ends; on a busy machine it takes a moment until they are gone.
-    until(lambda: marked(run) == [])
+    assert marked(run) == []
     with open_processes(tmp_path) as database:
         assert [one.status for one in database.runs()] == ["ENDED"]
 
@@ -184,6 +183,12 @@ def test_a_runner_that_is_killed_leaves_no_step_no_daemon_and_no_monitor(tmp_pat
         assert run.status == "ENDED" and run.end_ms is not None
         assert "was killed" in database.log(run.run)[-1].message
     assert marked(run.run) == [] and list(tmp_path.glob("cmsspark-suite-*")) == []
+
+
+def test_what_is_killed_is_gone_afterwards() -> None:
+    with subprocess.Popen(["sleep", "600"], env={**os.environ, STEP_VARIABLE: f"killed-{os.getpid()}/0/"}) as process:
+        orphan_reaper._kill((), f"killed-{os.getpid()}/")
+        assert not psutil.pid_exists(process.pid)
 
 
 def test_a_guard_that_does_not_end_in_time_changes_nothing_for_the_suite(
