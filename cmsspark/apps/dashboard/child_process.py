@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
 #: Seconds between two looks whether an answer is still needed.
 LOOK_S: Final = 0.1
+#: The exit code of a process that lacks memory, also to say so.
+NO_MEMORY: Final = errno.ENOMEM
 
 
 class Child:
@@ -32,6 +36,8 @@ class Child:
         )
         self._process.start()
         child_end.close()
+        #: Whether :meth:`kill` has ended it.
+        self.is_killed = False
 
     @property
     def is_alive(self) -> bool:
@@ -59,6 +65,7 @@ class Child:
 
     def kill(self) -> None:
         """End the process at once."""
+        self.is_killed = True
         self._process.kill()
         self._process.join(timeout=1)
 
@@ -75,7 +82,10 @@ def _run(target: Callable[..., None], pipe: Connection, parent: int, values: tup
     # Ctrl-C is sent to all processes of a terminal: the server ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    target(pipe, *values)
+    try:
+        target(pipe, *values)
+    except MemoryError:
+        sys.exit(NO_MEMORY)
 
 
 def _end_with(parent: int) -> None:

@@ -7,6 +7,7 @@ memory limit. Both would stop all pages in the server's process.
 from __future__ import annotations
 
 import resource
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -17,8 +18,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from cmsspark.apps.dashboard.child_process import LOOK_S, Child, answered
-from cmsspark.base.errors import NotReady, UsageError
+from cmsspark.apps.dashboard.child_process import LOOK_S, NO_MEMORY, Child, answered
+from cmsspark.base.errors import CmssparkError, NotReady, UsageError
 from cmsspark.store.query.database import Database, QueryResult
 
 if TYPE_CHECKING:
@@ -59,8 +60,8 @@ class QueryPool:
     def run(self, query: Query, is_gone: Callable[[], bool] = lambda: False) -> QueryResult:
         """Return the rows of a query. ``is_gone`` says whether nobody waits for them any more.
 
-        Raises NotReady (75) where too many other queries run or the time is over, UsageError (2) where the query needs
-        more memory than it may use, and the errors of :meth:`Database.query`.
+        Raises NotReady (75) where too many other queries run, the time is over or the process ends unexpectedly,
+        UsageError (2) where the query needs more memory than it may use, and the errors of :meth:`Database.query`.
         """
         if not self._waiting.acquire(blocking=False):
             raise _busy()
@@ -128,15 +129,27 @@ def _ask(child: Child, query: Query, is_gone: Callable[[], bool]) -> QueryResult
             next_step="ask for fewer days or columns, or for shorter texts",
         ) from None
     except (EOFError, BrokenPipeError, ConnectionResetError):
+        if child.is_killed:
+            raise NotReady("the dashboard ends", next_step="run the query again when it is back") from None
         code = child.exit_code
         if code == 0:
             raise _IdleEnded from None
         child.kill()
-        raise UsageError(
-            "the query needs more memory than it may use",
-            found=f"its process ended with code {code}",
-            next_step="ask for fewer rows or columns, or shorter texts",
-        ) from None
+        raise _ended(code) from None
+
+
+def _ended(code: int | None) -> CmssparkError:
+    """Return the error for a process that ended without an answer. The system kills one where memory is short."""
+    less = "ask for fewer rows or columns, or shorter texts"
+    if code in (-signal.SIGKILL, NO_MEMORY):
+        lack = "it lacked memory" if code == NO_MEMORY else "its process was killed (SIGKILL)"
+        return UsageError("the query needs more memory than it may use", found=lack, next_step=less)
+    how = f"by signal {-code} ({signal.strsignal(-code)})" if code is not None and code < 0 else f"with code {code}"
+    return NotReady(
+        "the process of the query ended unexpectedly",
+        found=f"it ended {how}",
+        next_step=f"run it again; where it ends so again, {less}",
+    )
 
 
 def _serve(pipe: Connection, fout: str, memory: int) -> None:
