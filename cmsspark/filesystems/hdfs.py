@@ -168,7 +168,7 @@ def open_range(
             head = file.read_range(0, min(_HEAD_BYTES, len(file)))
         if is_packed(head):
             return RangeStream(line_range.path, iter(()) if start else _chunks(file, 0))
-    return RangeStream(line_range.path, _lines(file, start, end))
+    return RangeStream(line_range.path, _with_head(_lines(file, start, end)))
 
 
 def open_whole(files: RemoteFiles, location: str) -> io.BufferedReader:
@@ -234,6 +234,17 @@ def _lines(file: RemoteFile, start: int, end: int | None) -> Iterator[bytes]:
         if is_begun:
             yield chunk[first:]
         position += len(chunk)
+
+
+def _with_head(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the chunks, the first of which holds the bytes by which readers tell a packing before they go back."""
+    head = b""
+    for chunk in chunks:
+        head += chunk
+        if len(head) >= _HEAD_BYTES:
+            break
+    yield head
+    yield from chunks
 
 
 class RangeStream(io.RawIOBase):

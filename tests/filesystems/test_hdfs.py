@@ -110,6 +110,16 @@ def test_a_stream_fills_what_it_is_given_and_goes_back_to_its_start_once() -> No
     assert stream.read() == b"f" and stream.read() == b""
 
 
+@pytest.mark.parametrize("chunk", [1, 4])
+@pytest.mark.parametrize("start", [0, 3])
+def test_a_range_can_go_back_once_its_packing_is_told_however_short_its_first_chunk_is(start: int, chunk: int) -> None:
+    content = b"ab\n" + b"cd\n" * 10
+    with open_range(OneFile(Stored(content, chunk)), LineRange("f", start)) as stream:
+        head = stream.read(10)
+        stream.seek(0)
+        assert head + content[start + 10 :] == stream.read() == content[start:]
+
+
 #: What the client raises, as it was seen on a real HDFS, and what becomes of it.
 ERRORS = [
     (FileNotFoundError("File does not exist: /x\n\tat org.apache.hadoop"), InputMissing),
