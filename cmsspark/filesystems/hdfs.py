@@ -34,6 +34,7 @@ _READ_AHEAD: Final = 8_000_000
 _GZIP: Final = b"\x1f\x8b"
 _HEAD_BYTES: Final = 10
 _NEWLINE: Final = b"\n"
+_BOM: Final = b"\xef\xbb\xbf"
 
 
 class RemoteFile(Protocol):
@@ -160,6 +161,8 @@ def open_range(
     """Open the lines of a range. A packed file is not divided: its first range is the whole file, and the others are
     empty. ``is_packed`` tells by the first bytes.
 
+    A BOM stands before the lines of a later range: readers skip one at the start, and one that is data comes next.
+
     Raises what :func:`hdfs_errors` says, also while it is read.
     """
     file, start, end = files.open(line_range.path), line_range.start, line_range.end
@@ -168,7 +171,7 @@ def open_range(
             head = file.read_range(0, min(_HEAD_BYTES, len(file)))
         if is_packed(head):
             return RangeStream(line_range.path, iter(()) if start else _chunks(file, 0))
-    return RangeStream(line_range.path, _with_head(_lines(file, start, end)))
+    return RangeStream(line_range.path, _with_head(_BOM if start else b"", _lines(file, start, end)))
 
 
 def open_whole(files: RemoteFiles, location: str) -> io.BufferedReader:
@@ -236,9 +239,8 @@ def _lines(file: RemoteFile, start: int, end: int | None) -> Iterator[bytes]:
         position += len(chunk)
 
 
-def _with_head(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the chunks, the first of which holds the bytes by which readers tell a packing before they go back."""
-    head = b""
+def _with_head(head: bytes, chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield ``head`` and the chunks; the first has the bytes by which readers tell a packing before they go back."""
     for chunk in chunks:
         head += chunk
         if len(head) >= _HEAD_BYTES:

@@ -6,18 +6,21 @@ import gzip
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import pytest
 
+from cmsspark.base.access import AccessBatch
 from cmsspark.base.errors import DataError, SettingsError
 from cmsspark.engines import scan as scan_module
 from cmsspark.engines.hdfs_scan import divide, scan_hdfs
 from cmsspark.engines.scan import scan
 from cmsspark.engines.session import unwrap_cause
 from cmsspark.engines.tasks import StreamFiles, TaskContext
-from cmsspark.filesystems.hdfs import CLIENT_KEY, HdfsClient, choose_client
-from tests.engines.test_scan import context, quarantined, record, rows_of, streams
+from cmsspark.filesystems.hdfs import CLIENT_KEY, HdfsClient, LineRange, choose_client, open_range
+from cmsspark.sources.formats.packings import unpacker
+from cmsspark.sources.reader import Reader
+from tests.engines.test_scan import DAY, context, quarantined, record, rows_of, streams
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,7 +63,6 @@ def through_client(spark: SparkSession, files: list[StreamFiles], context: TaskC
 def test_files_that_the_client_reads_whole_and_divided_give_the_same_rows(
     spark: SparkSession, streams: list[StreamFiles], context: TaskContext, task_bytes: int
 ) -> None:
-    # In the middle of a file the mark of UTF-8 is no mark; dividing puts none there.
     direct = scan(spark, streams, context, "direct")
     read = through_client(spark, streams, context, task_bytes)
     assert rows_of(read) == rows_of(direct)
@@ -75,6 +77,25 @@ def test_a_plain_file_larger_than_a_task_is_divided_evenly_and_no_other() -> Non
         ("c", 0, 500), ("c", 500, None), ("d", 0, 999), ("d", 999, 1999), ("d", 1999, None),
     ]  # fmt: skip
     assert divide(StreamFiles("crab", "avro", files), 1_000) == []
+
+
+def test_a_byte_order_mark_is_skipped_at_the_start_of_a_file_only_wherever_it_is_divided(tmp_path: Path) -> None:
+    mark, path = b"\xef\xbb\xbf", tmp_path / "part-0"
+    path.write_bytes(b"\n".join((mark + record(0), mark + record(1), record(2), mark + record(3), mark, record(4))))
+
+    def counted(*ranges: LineRange) -> tuple[int, list[bytes], int]:
+        reader = Reader("cmssw", "json", DAY)
+        batches: list[AccessBatch] = []
+        for one in ranges:
+            with open_range(Disk(), one, unpacker) as opened:
+                batches += reader.file(cast("IO[bytes]", opened), one.path)
+        malformed = [record.raw for batch in batches for record in batch.malformed]
+        return sum(batch.read for batch in batches), malformed, sum(batch.content_bytes for batch in batches)
+
+    whole = counted(LineRange(str(path)))
+    assert whole[:2] == (6, [mark + record(1), mark + record(3), mark])
+    for cut in range(1, path.stat().st_size + 1):
+        assert counted(LineRange(str(path), 0, cut), LineRange(str(path), cut)) == whole, cut
 
 
 def test_a_damaged_file_is_named_and_an_accepted_one_is_read_up_to_the_damage(
