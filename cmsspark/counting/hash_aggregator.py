@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -18,21 +19,24 @@ from cmsspark.counting.pre_aggregate import (
     pre_aggregate,
     pseudonyms_for,
     require,
-    unmatched_bin,
     with_nulls,
 )
+from cmsspark.counting.prefixes import all_shown
 
 #: (name, type) of the additional columns of a hashed scan.
-HASH_COLUMNS: Final = (("hash", "long"), ("check", "long"), ("block_remote", "long"), ("unmatched_bin", "string"))
-_UNMATCHED: Final = ("user_file", "temporary", "not_in_dbs")
+HASH_COLUMNS: Final = (("hash", "long"), ("check", "long"), ("block_remote", "long"), ("prefix", "string"))
 
 
+@dataclass
 class HashAggregator(StreamAggregator):
     """Pre-aggregates the accesses of one stream in one task by the hashes of the lfn; Spark joins the datasets.
 
     ``dataset_name`` is null. ``hash`` and ``check`` are the two hashes of the lfn, ``block_remote`` is one of
-    ``Remote``, and ``unmatched_bin`` is the bin of the row if the join does not match it.
+    ``Remote``, and ``prefix`` is that of the lfn that people may see: it counts if the join does not match the row.
     """
+
+    #: The numbers of the prefixes.
+    _prefixes: dict[str, int] = field(default_factory=dict)
 
     def add(self, batch: AccessBatch) -> None:
         """Count the bins of a batch and keep its accesses."""
@@ -42,11 +46,12 @@ class HashAggregator(StreamAggregator):
     def _attach(self, batch: AccessBatch) -> None:
         names = [lfn.encode() for lfn in batch.lfns]
         all_rows = np.arange(len(names))
+        prefix_numbers = [self._prefixes.setdefault(name, len(self._prefixes)) for name in all_shown(batch.lfns)]
         self._parts.append(
             {
                 "hash": hash_all(names, len(names)).view(np.int64),
                 "check": hash_all(names, len(names), check_hash).view(np.int64),
-                "bin": np.array([_UNMATCHED.index(unmatched_bin(lfn)) for lfn in batch.lfns], np.int64),
+                "prefix": np.array(prefix_numbers, np.int64),
                 **collect_measures(batch, all_rows),
             }
         )
@@ -58,8 +63,8 @@ class HashAggregator(StreamAggregator):
         columns = joined(self._parts)
         both = np.stack([require(columns.pop("hash")), require(columns.pop("check"))], axis=1)
         files, numbers = np.unique(both, axis=0, return_inverse=True)
-        bins = np.zeros(len(files), np.int64)
-        bins[numbers.reshape(-1)] = require(columns.pop("bin"))
+        prefix_of = np.zeros(len(files), np.int64)
+        prefix_of[numbers.reshape(-1)] = require(columns.pop("prefix"))
         sums = pre_aggregate({"file": numbers.reshape(-1).astype(np.int64), **columns}, "file", "group", self.stream)
         rows, of_file = require(sums["group"]), require(sums["file"])
         shown_names = pseudonyms_for((group.user for group in groups), pseudonym)
@@ -82,7 +87,7 @@ class HashAggregator(StreamAggregator):
             "hash": from_numpy(files[of_file, 0]),
             "check": from_numpy(files[of_file, 1]),
             "block_remote": from_numpy(np.array([group.remote for group in groups], np.int64)[rows]),
-            "unmatched_bin": dictionary_array(_UNMATCHED, bins[of_file]),
+            "prefix": dictionary_array(list(self._prefixes), prefix_of[of_file]),
         }
 
     def _side_rows(self, named: list[tuple[str, int, str | None]], records: list[Quarantined]) -> dict[str, list[Any]]:

@@ -6,7 +6,7 @@ the report. Knows no Spark.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
@@ -17,8 +17,9 @@ import numpy as np
 from cmsspark.base import buffers, dates
 from cmsspark.base.names import DERIVED
 from cmsspark.base.schemas import Table
+from cmsspark.counting import prefixes
 from cmsspark.counting.packing import Codes, pack
-from cmsspark.counting.pre_aggregate import ACCESS, QUARANTINE
+from cmsspark.counting.pre_aggregate import ACCESS, BIN, PREFIX, QUARANTINE, UNMATCHED, unmatched_bin
 from cmsspark.counting.site_pairs import PAIR, PAIR_KEYS, SCAN_COLUMNS
 from cmsspark.counting.sums import Nullable, find_runs, in_seconds, sum_by_key
 
@@ -52,6 +53,8 @@ class Merge:
     _accesses: _KeyedRows = field(default_factory=lambda: _KeyedRows(USER_KEYS))
     _pairs: _KeyedRows = field(default_factory=lambda: _KeyedRows(PAIR_KEYS, is_capped=True))
     _side: Counter[tuple[str, str, str, str | None]] = field(default_factory=Counter)
+    #: Records of files that the shuffle join has not found, by stream and prefix.
+    _unmatched: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     _quarantined: list[tuple[str, str]] = field(default_factory=list)
     _quarantined_bytes: Counter[str] = field(default_factory=Counter)
 
@@ -76,7 +79,10 @@ class Merge:
     def _add_side(self, batch: pa.RecordBatch) -> None:
         columns = (batch[name].to_pylist() for name in ("kind", "stream", "app", "nacc", "detail"))
         for kind, stream, name, count, detail in zip(*columns, strict=True):
-            if kind != QUARANTINE:
+            if kind == UNMATCHED:
+                self._side[BIN, stream, unmatched_bin(name), None] += count
+                prefixes.add(self._unmatched[stream], {name: count})
+            elif kind != QUARANTINE:
                 self._side[kind, stream, name, detail] += count
             elif self._quarantined_bytes[stream] < self.kept_bytes:
                 self._quarantined_bytes[stream] += len(detail)
@@ -86,6 +92,8 @@ class Merge:
 
     def result(self) -> Aggregated:
         """Return the merged rows. Raises DataError (65) if a sum exceeds 64 bits."""
+        for stream, counts in self._unmatched.items():
+            self._side.update({(PREFIX, stream, name, ""): count for name, count in counts.items()})
         return Aggregated(self._accesses.merged(), self._pairs.merged(), dict(self._side), self._quarantined)
 
 

@@ -35,8 +35,9 @@ _RECORD_BYTES: Final = 200
 #: Different first directories of unmatched files that are counted before they go to bins.
 HEADS_KEPT: Final = 10_000
 
-#: Kinds of rows in the result of a scan. Notes of readers have other kinds.
-ACCESS, BIN, QUARANTINE, PREFIX = "access", "bin", "quarantine", "prefix"
+#: Kinds of rows in the result of a scan. Notes of readers have other kinds. ``UNMATCHED``: records of files that the
+#: shuffle join has not found, by the prefix of their names.
+ACCESS, BIN, QUARANTINE, PREFIX, UNMATCHED = "access", "bin", "quarantine", "prefix", "unmatched"
 
 #: (name, type) of each column of the result of a scan.
 COLUMNS: Final = (

@@ -32,9 +32,18 @@ def heads(lfns: Iterable[str]) -> Counter[str]:
     return Counter(match(lfn)[0] for lfn in lfns)  # type: ignore[index]  # it matches any text
 
 
+def all_shown(lfns: Iterable[str]) -> list[str]:
+    """Return of each of ``lfns`` the beginning that people may see. Names with one beginning have one bin."""
+    match = _HEAD.match
+    return [shown(match(lfn)[0]) for lfn in lfns]  # type: ignore[index]  # it matches any text
+
+
 @lru_cache(maxsize=10_000)
 def shown(head: str) -> str:
-    """``head`` as people may see it: ``/store/user/*``, ``/store/mc/Run2018A/*``, ``/store/*``; ``*`` for any other."""
+    """``head`` as people may see it: ``/store/user/*``, ``/store/mc/Run2018A/*``, ``/store/*``; ``*`` for any other.
+
+    What it returns is shown as it is.
+    """
     directories = head.split("/")[:-1]
     if directories[:2] != ["", "store"]:
         return "*"

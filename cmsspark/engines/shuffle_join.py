@@ -15,7 +15,7 @@ from cmsspark.base.access import Remote
 from cmsspark.base.buffers import flags, from_numpy, is_there
 from cmsspark.base.names import DERIVED
 from cmsspark.counting.catalogue import check_hash, hashes_in, name_hash
-from cmsspark.counting.pre_aggregate import ACCESS, BIN, COLUMNS
+from cmsspark.counting.pre_aggregate import ACCESS, COLUMNS, UNMATCHED
 from cmsspark.counting.site_pairs import PAIR, SCAN_COLUMNS
 from cmsspark.sources import phedex
 from cmsspark.sources.fields import UNKNOWN
@@ -60,14 +60,14 @@ def attach(
         .when(F.col("block_remote") == Remote.BY_REPLICA, by_replica)
     )
     changed = {
-        "kind": F.when(unmatched, BIN).otherwise(F.col("kind")),
+        "kind": F.when(unmatched, UNMATCHED).otherwise(F.col("kind")),
         "dataset_name": F.col("joined_name"),
         "site_name": F.when(~unmatched, F.col("site_name")),
-        "app": F.when(unmatched, F.col("unmatched_bin")).otherwise(F.col("app")),
+        "app": F.when(unmatched, F.col("prefix")).otherwise(F.col("app")),
         "user": F.when(~unmatched, F.col("user")),
         "remote_nacc": F.when(~unmatched, F.when(remote, F.col("nacc")).when(~remote, F.lit(0))).cast("long"),
     }
-    # A bin counts records only. Sizes of files that are not in DBS are not summed, so they cannot exceed 64 bits.
+    # Sizes of files that are not in DBS are not summed, so they cannot exceed 64 bits.
     changed |= {name: F.when(~unmatched, F.col(name)) for name in ("read_bytes", "cpu_ms", "wall_ms", "detail")}
     rows = joined.select(*(changed.get(name, F.col(name)).alias(name) for name, _ in COLUMNS))
     return _with_site_pairs(rows)

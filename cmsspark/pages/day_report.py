@@ -76,7 +76,8 @@ def by_prefix(report: Mapping[str, Any]) -> list[tuple[str, dict[str, int]]]:
 
 def _stream(stream: str, bins: Mapping[str, Any], manifest: Manifest, before: Sequence[Manifest]) -> dict[str, Any]:
     read = manifest.find_input(stream)
-    prefixes = manifest.unmatched_prefixes.get(stream)
+    # The shuffle join did not always count them.
+    is_unknown = manifest.join == "shuffle" and not manifest.unmatched_prefixes
     return {
         "stream": stream,
         "read": bins["read"],
@@ -95,7 +96,7 @@ def _stream(stream: str, bins: Mapping[str, Any], manifest: Manifest, before: Se
         "generations": manifest.generations.get(stream, {}),
         "out_of_day": manifest.out_of_day_by_day.get(stream, {}),
         "drift": manifest.drift.get(stream, []),
-        "unmatched_prefixes": None if prefixes is None and manifest.join == "shuffle" else prefixes or [],
+        "unmatched_prefixes": None if is_unknown else manifest.unmatched_prefixes.get(stream, []),
         "usual": _usual(stream, bins, before),
     }  # fmt: skip
 

@@ -34,7 +34,7 @@ class ScanSummary:
     #: Records of each stream that were beyond ``--quarantine-above``.
     oversized: dict[str, int] = field(default_factory=dict)
     sampled: dict[str, drift.Seen] = field(default_factory=dict)
-    #: Records whose file is not in DBS, by the beginning of its name; empty where the join is Spark's.
+    #: Records whose file is not in DBS, by the beginning of its name.
     prefixes: dict[str, Counter[str]] = field(default_factory=dict)
     #: Numbers of readers, each of a task or a process: ``compiled``, or the reason why not.
     readers: Counter[str] = field(default_factory=Counter)

@@ -15,6 +15,7 @@ from cmsspark.base.errors import DataError
 from cmsspark.base.schemas import stored_table
 from cmsspark.counting.merge import Merge, SideRow, merge
 from cmsspark.counting.pre_aggregate import COLUMNS, record_batch
+from cmsspark.counting.prefixes import KEPT, OTHER
 from cmsspark.counting.sums import in_seconds
 from cmsspark.engines.merge_task import MERGED_COLUMNS, MergeTask
 from cmsspark.engines.packed_rows import decode_rows
@@ -152,6 +153,18 @@ def test_side_rows_are_summed_and_accesses_are_matched() -> None:
     assert {(stream, count) for _, stream, name, count, _ in told if name == "matched"} == {("aaa", 9), ("crab", 3)}
     assert not [row for row in told if row[0] == "quarantine"]
     assert merge(batches(ROWS, 4)).quarantined == [("eos", '{"file": "x"}')]
+
+
+def test_files_that_the_shuffle_join_has_not_found_are_in_their_bin_and_under_their_prefix() -> None:
+    lost = [other("unmatched", "aaa", f"/store/mc/Run{number}/*", 2) for number in range(KEPT + 3)]
+    told = side_rows([*lost, other("unmatched", "eos", "/store/user/*", 5), *lost])
+    assert {row for row in told if row[0] == "bin" or row[1] == "eos"} == {
+        ("bin", "aaa", "not_in_dbs", 4 * (KEPT + 3), None),
+        ("bin", "eos", "user_file", 5, None),
+        ("prefix", "eos", "/store/user/*", 5, ""),
+    }
+    by_prefix = {name: count for kind, stream, name, count, _ in told if (kind, stream) == ("prefix", "aaa")}
+    assert len(by_prefix) == KEPT + 1 and set(by_prefix.values()) == {4, 12} and by_prefix[OTHER] == 12
 
 
 def test_what_any_access_of_a_stream_has_is_a_side_row() -> None:

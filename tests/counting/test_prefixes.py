@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cmsspark.counting import prefixes
+from cmsspark.counting.pre_aggregate import unmatched_bin
 from cmsspark.counting.prefixes import KEPT, OTHER
 
 
@@ -50,6 +51,13 @@ def test_names_never_show_wherever_they_stand(lfn: str) -> None:
     told = "".join(prefixes.shown(head) for head in prefixes.heads([lfn]))
     assert "jdoe" not in told
     assert "planted" not in told
+
+
+@given(st.lists(_WORDS | st.sampled_from(["unmerged", "Run2018A"]), max_size=7).map("/".join))
+def test_a_prefix_tells_the_bin_of_its_names_and_stays_as_it_is(lfn: str) -> None:
+    (told,) = prefixes.all_shown([lfn])
+    assert unmatched_bin(told) == unmatched_bin(lfn)
+    assert prefixes.shown(told) == told
 
 
 def test_a_task_keeps_so_many_prefixes_and_counts_the_rest() -> None:

@@ -145,7 +145,7 @@ def rows_of(scanned: DataFrame) -> list[tuple[Any, ...]]:
     """All rows, added up over tasks; quarantined records without their place, which a feed may not know."""
     found = merge(_batches(scanned))
     accesses = [("access", *row.values()) for row in found.by_user.as_batch().to_pylist()]
-    return sorted([*accesses, *(row for row in found.side_rows() if row[0] == "bin")], key=repr)
+    return sorted([*accesses, *(row for row in found.side_rows() if row[0] in ("bin", "prefix"))], key=repr)
 
 
 def _batches(scanned: DataFrame) -> list[pa.RecordBatch]:

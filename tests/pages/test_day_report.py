@@ -87,9 +87,11 @@ def test_too_few_days_before_say_nothing() -> None:
     assert report(manifest(), before)["streams"][0]["usual"] == {"word": "unknown"}
 
 
-def test_where_the_join_is_sparks_prefixes_are_not_known() -> None:
+def test_where_a_shuffle_join_counted_no_prefixes_they_are_not_known() -> None:
     told = report(manifest(unmatched_prefixes={}, join="shuffle"))
     assert told["streams"][0]["unmatched_prefixes"] is None
+    told = report(manifest(unmatched_prefixes={"aaa": [["/store/user/*", 2]]}, join="shuffle"))
+    assert [stream["unmatched_prefixes"] for stream in told["streams"]] == [[["/store/user/*", 2]], []]
 
 
 def test_a_stream_that_logs_no_names_of_files_has_no_column_of_prefixes() -> None:

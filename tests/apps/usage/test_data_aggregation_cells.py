@@ -16,6 +16,7 @@ from cmsspark.base.schemas import stored_table
 from cmsspark.run.log_day import run
 from cmsspark.run.request import DayRequest
 from cmsspark.settings.settings import Settings
+from cmsspark.sources.registry import STREAMS_OF_JOBS
 from tests.corpus import hostile
 from tests.corpus.cases import OutOfDay
 from tests.corpus.cases_avro import in_a_day
@@ -113,6 +114,14 @@ def counted(
 def test_every_bin_is_the_oracles(counted: Counted) -> None:
     wanted = {stream: count.reconciliation() for stream, count in counted.wanted.streams.items()}
     assert counted.manifest["reconciliation"] == wanted
+
+
+def test_every_record_of_a_file_that_is_not_in_dbs_is_under_a_prefix(counted: Counted) -> None:
+    found = counted.manifest["unmatched_prefixes"]
+    for stream, bins in counted.manifest["reconciliation"].items():
+        if stream not in STREAMS_OF_JOBS:
+            records = sum(bins["unmatched"][name] for name in ("user_file", "temporary", "not_in_dbs"))
+            assert sum(count for _, count in found.get(stream, ())) == records, stream
 
 
 def test_records_out_of_the_day_are_split_by_the_day_that_they_name(counted: Counted) -> None:
