@@ -11,11 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import json
-import os
-import shutil
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -28,9 +24,8 @@ import xxhash
 
 from cmsspark.base.buffers import to_texts
 from cmsspark.base.compiled import compiled
-from cmsspark.base.errors import DataError, OutputError, os_error_number
+from cmsspark.base.errors import DataError
 from cmsspark.base.exact_integers import Longs
-from cmsspark.base.locked_folders import cache_not_written, locked_folder
 from cmsspark.base.memory import is_shortage
 
 if TYPE_CHECKING:
@@ -43,8 +38,6 @@ Hash = Callable[[bytes], int]
 _hashed: Final[Any] = compiled("base.hashed")
 #: Of the snapshot's files; another number is another snapshot.
 FORMAT: Final = 4
-#: Snapshots kept in the cache folder; a running task keeps the files that it has mapped.
-KEPT: Final = 4
 #: Seed of the second hash.
 CHECK_SEED: Final = 0x43_4D_53
 #: Hashes of an array that are passed over at once.
@@ -213,12 +206,12 @@ def _reading(folder: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, EOFError, ValueError, KeyError, TypeError) as error:  # pyarrow's errors are ValueErrors
-        if _is_no_damage(error):
+        if is_no_damage(error):
             raise
         raise _damaged(folder, error, "run it again: the snapshot is built anew") from None
 
 
-def _is_no_damage(error: Exception) -> bool:
+def is_no_damage(error: Exception) -> bool:
     """Return whether an error says that this process may not do what it asked for, not that a file is damaged."""
     is_limit = getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE) or is_shortage(error)
     return is_limit or isinstance(error, PermissionError)
@@ -251,19 +244,21 @@ class Replicas:
         """Return whether each block (-1: unknown) has a disk replica at the site (:func:`site_hashes`) of its row."""
         if not len(self.hashes) or not len(sites):
             return np.zeros(len(sites), np.bool_)
-        is_replica: npt.NDArray[np.bool_] = self._find(replica_keys(blocks, sites)) & (blocks >= 0)
-        return is_replica
+        return self._find(replica_keys(blocks, sites)) & (blocks >= 0)
 
     def _find(self, keys: Hashes) -> npt.NDArray[np.bool_]:
+        is_there: npt.NDArray[np.bool_]
         if _hashed is None:
             positions = np.searchsorted(self.hashes, keys)
             positions[positions == len(self.hashes)] = 0
-            return self.hashes[positions] == keys
+            is_there = self.hashes[positions] == keys
+            return is_there
         bits = choose_bits(len(self.hashes))
         try:
-            return _hashed.find_pairs(keys, self.hashes, *self._index, bits, NOT_THERE) != NOT_THERE
+            is_there = _hashed.find_pairs(keys, self.hashes, *self._index, bits, NOT_THERE) != NOT_THERE
         except ValueError as error:
             raise _damaged(self._folder, error, "delete that folder and run it again: it is built anew") from None
+        return is_there
 
     @cached_property
     def _index(self) -> tuple[Numbers, npt.NDArray[np.uint32]]:
@@ -276,86 +271,3 @@ def site_hashes(sites: Sequence[str]) -> Hashes:
     """Return the hash of each site's name."""
     hashes = {site: name_hash(site.encode()) for site in set(sites)}
     return np.fromiter(map(hashes.__getitem__, sites), np.uint64, len(sites))
-
-
-def open_or_build(
-    cache: Path,
-    kind: str,
-    fingerprint: str,
-    build: Callable[[Path], None],
-    check: Callable[[Path], object] = lambda folder: None,
-) -> tuple[Path, bool]:
-    """Return the snapshot's folder in ``cache``, built if it is not there; True beside it when it was.
-
-    ``check`` opens it: one that is damaged is removed and built anew. Two builders at once each work in a folder of
-    their own; the first to finish is used by both. Old snapshots of the same kind go, but the newest ``KEPT``, and
-    what killed builders left. Raises OutputError (73) where the cache cannot be written.
-    """
-    name = f"{kind}-v{FORMAT}-{hashlib.sha256(fingerprint.encode()).hexdigest()[:24]}"
-    folder = cache / name
-    if (folder / "meta.json").exists():
-        try:
-            check(folder)
-        except DamagedSnapshot:
-            _remove_damaged(folder)
-        else:
-            with contextlib.suppress(PermissionError):
-                os.utime(folder)  # pruning goes by age; another user's snapshot serves as it is
-            return folder, False
-    with contextlib.ExitStack() as stack:
-        try:
-            aside = stack.enter_context(locked_folder(cache, f".{kind}-v{FORMAT}-"))
-        except OSError as error:
-            raise cache_not_written(cache, error) from None
-        try:
-            build(aside)
-            (aside / "lock").unlink()
-        except (OSError, OutputError) as error:
-            if (written := _not_written(error, cache)) is None:
-                raise
-            raise written from None
-        try:
-            aside.rename(folder)
-        except OSError:
-            if not (folder / "meta.json").exists():
-                raise
-    _prune(cache, f"{kind}-v")
-    return folder, True
-
-
-def _not_written(error: OSError | OutputError, cache: Path) -> OutputError | None:
-    """Return the error (73) for a snapshot that could not be built; None where the cache's disk is not at fault."""
-    number = os_error_number(error)  # processes of the pool hand it over as an error of ours
-    if not isinstance(error, OSError) or number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return OutputError(
-            "there is no room for the catalogue's snapshot",
-            where=cache,
-            found=error.found if isinstance(error, OutputError) else os.strerror(number),
-            next_step="free 40 bytes for each file in DBS, or name another folder in the settings, as cache_dir",
-        )
-    if _is_no_damage(error):
-        return None
-    return OutputError(
-        "the catalogue's snapshot cannot be written",
-        where=error.filename or cache,
-        found=error.strerror or error,
-        next_step="check that disk, or name another folder in the settings, as cache_dir",
-    )
-
-
-def _remove_damaged(folder: Path) -> None:
-    """Remove a snapshot; a task that has mapped its files keeps them. Raises OSError."""
-    aside = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
-    with contextlib.suppress(FileNotFoundError):  # another run was faster
-        folder.rename(aside)
-    shutil.rmtree(aside, ignore_errors=True)
-
-
-def _prune(cache: Path, prefix: str) -> None:
-    ages: list[tuple[float, Path]] = []
-    for snapshot in cache.glob(f"{prefix}*"):
-        # Another builder may prune at the same time.
-        with contextlib.suppress(FileNotFoundError):
-            ages.append((snapshot.stat().st_mtime, snapshot))
-    for _, old in sorted(ages, reverse=True)[KEPT:]:
-        shutil.rmtree(old, ignore_errors=True)

@@ -14,8 +14,9 @@ from typing import IO, Any
 import numpy as np
 
 from cmsspark.base.buffers import from_numpy
-from cmsspark.counting.catalogue import Catalogue, Replicas, Report, check_catalogue, open_or_build
+from cmsspark.counting.catalogue import Catalogue, Replicas, Report, check_catalogue
 from cmsspark.counting.catalogue_build import MapParts, Part, build_catalogue, build_replicas
+from cmsspark.counting.snapshot_folders import open_or_build
 from cmsspark.dumps.process_transport import ProcessTransport
 from cmsspark.dumps.rucio_replicas import spill_disk_replicas
 from cmsspark.dumps.rucio_scan import RucioScan, read_rses
