@@ -16,12 +16,14 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.light_jvm import LIGHT
+
 TOP = Path(__file__).resolve().parents[1]
 CMSSPARK, RUN_SPARK = "cmsspark.main", "cmsspark.submit"
 #: The same for lines of a shell: ``python -S -E CLIENT SOCKET MODULE WORD…``.
 CLIENT = TOP / "tests" / "command_client.py"
-#: Options of run_spark for a JVM that lives shortly: its compilers and collectors cost more than they bring.
-LIGHT_JVM = ("--conf", "spark.driver.extraJavaOptions=-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
+#: Options of run_spark for a JVM that lives shortly.
+LIGHT_JVM = ("--conf", f"spark.driver.extraJavaOptions={LIGHT}")
 
 
 @functools.cache

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.browsers import installed_chromium
+from tests.light_jvm import LIGHT
 from tests.opensearch import OpenSearch, running_or_skip
 
 os.environ["TZ"] = "UTC"
@@ -68,7 +69,7 @@ def spark() -> Iterator[object]:
             "spark.ui.enabled": "false",
             "spark.sql.shuffle.partitions": "2",
             "spark.driver.memory": "1g",
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Duser.timezone=UTC",
+            "spark.driver.extraJavaOptions": f"{LIGHT} -Duser.timezone=UTC",
             # As run_spark has it.
             "spark.python.daemon.module": "cmsspark.engines.quiet_daemon",
             # Code made for each query takes longer to compile than so few rows to pass. Runs of run_spark have it.

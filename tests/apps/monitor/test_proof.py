@@ -22,14 +22,12 @@ from cmsspark.apps.monitor.measured_runs import measured_runs
 from cmsspark.apps.monitor.memory_sizes import size
 from cmsspark.store.run_metrics import RunMetrics
 from tests.apps.monitor import sampled
+from tests.commands import LIGHT_JVM
 
 SCRIPTS = Path(__file__).parent / "scripts"
 TOP = Path(__file__).resolve().parents[3]
 #: Two cores, and a JVM that compiles little: most of these runs is its start.
-LIGHT = (
-    *("--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=4"),
-    *("--conf", "spark.driver.extraJavaOptions=-XX:+UseSerialGC -XX:TieredStopAtLevel=1"),
-)
+LIGHT = ("--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=4", *LIGHT_JVM)
 
 
 def measured(folder: Path, script: str, *options: str, words: tuple[str, ...] = (), code: int | None = 0) -> RunMetrics:
