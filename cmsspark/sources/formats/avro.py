@@ -18,6 +18,7 @@ from cmsspark.base.access import AccessBatch, Quarantined
 from cmsspark.base.errors import DataError
 from cmsspark.sources.formats import avro_blocks, fast_avro
 from cmsspark.sources.formats.avro_blocks import Block
+from cmsspark.sources.formats.avro_codecs import CODECS
 from cmsspark.sources.values import Malformed
 
 #: Records in a batch: few enough for the CPU caches, many enough for numpy's fixed costs.
@@ -68,7 +69,7 @@ def decode(
     if blocks is not None and _are_plain(fields.values()):
         try:
             batch = _compiled(decoder, content, codec, schema, blocks, file)
-        except avro_blocks.DamagedBlock:  # polars does not detect a block with more records than its header says
+        except avro_blocks.DamagedBlock:  # fastavro says which block it is
             batch, blocks = None, None
         if batch is not None:
             yield batch
@@ -76,6 +77,8 @@ def decode(
             return
         if blocks is not None and not _Fork.had_polars:
             table = _with_polars(content, needed, sum(block.records for block in blocks))
+            if table is not None and _hold_more(content, codec, schema, blocks, decoder.avro_required):
+                table = None
     position = 0
     for part in table.iter_slices(BATCH) if table is not None else _slow_parts(content, codec, decoder, file, damaged):
         batch = AccessBatch()
@@ -214,6 +217,27 @@ def _with_polars(content: bytes, columns: Sequence[str], records: int) -> Any:
         # PanicException, raised for flipped bytes, is not an Exception. fastavro decides about the file.
         return None
     return frame if frame.height == records else None
+
+
+def _hold_more(content: bytes, codec: str, schema: Any, blocks: list[Block], column: str) -> bool:
+    """Return whether the blocks of a file hold more records than their headers name, of which polars drops the rest.
+
+    All blocks become one, of one record more: nothing but a file that has it can be read.
+    """
+    import fastavro
+
+    unpack = CODECS[codec]
+    parts = [unpack(memoryview(content)[block.begin : block.end]) for block in blocks]
+    if None in parts:
+        return True
+    joined = io.BytesIO()
+    fastavro.writer(joined, schema, [], "null")
+    sync = joined.getvalue()[-avro_blocks.SYNC :]
+    records = sum(block.records for block in blocks) + 1
+    for number in (records, sum(map(len, parts))):
+        fastavro.schemaless_writer(joined, "long", number)
+    joined.writelines([*parts, sync])
+    return _with_polars(joined.getvalue(), [column], records) is not None
 
 
 @contextmanager

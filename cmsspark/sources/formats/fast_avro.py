@@ -59,8 +59,7 @@ class FastAvroReader:
         """Return the accesses of a file of such ``blocks``, and the records that are left.
 
         None where the file is not plain, or much of it would be left: nothing of it is read then. Raises DamagedBlock
-        where a block does not hold what its header says, also where much is left: polars does not see that a block
-        holds more.
+        where a block does not hold what its header says.
         """
         reader = self._reader(fields)
         unpack = CODECS.get(codec)
@@ -68,22 +67,18 @@ class FastAvroReader:
             return None
         batch = AccessBatch(packed=_packed.Columns(bool(self._needs.times)))
         reader.unnamed()
-        records, numbers, parts, is_much_left = 0, [], [], False
+        records, numbers, parts = 0, [], []
         for count, begin, end in blocks:
             block = unpack(memoryview(content)[begin:end])
             left_records = None if block is None else reader.read(block, count, batch.packed)
             if left_records is None:
                 raise DamagedBlock(f"the block whose content begins at byte {begin} is damaged")
-            if is_much_left:
-                batch.packed = _packed.Columns(bool(self._needs.times))
-                continue
             for row, first, last in left_records:
                 numbers.append(records + row)
                 parts.append(block[first:last])
             records += count
-            is_much_left = len(numbers) > _FEW + records // _LEFT_OF
-        if is_much_left:
-            return None
+            if len(numbers) > _FEW + records // _LEFT_OF:
+                return None
         batch.read, batch.no_lfn = records - len(numbers), reader.unnamed()
         return batch, Left(numbers, b"".join(parts))
 
