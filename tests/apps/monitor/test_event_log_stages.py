@@ -97,13 +97,20 @@ def test_numbers_that_java_does_not_have_are_damage() -> None:
     assert (reader.damaged, metrics.totals.tasks, metrics.application_name) == (4, 40, "made")
 
 
+def print_events(log: Path, *words: str) -> str:
+    """Return what ``cmsspark monitor events`` prints of a log."""
+    ended = CliRunner().invoke(command, ["monitor", "events", str(log), *words])
+    assert ended.exit_code == 0, (ended.output, ended.exception)
+    return ended.stdout
+
+
 def test_a_stage_that_was_never_submitted_has_no_duration(tmp_path: Path) -> None:
     failed = stage(7, 2, Completion_Time=BEGAN + 10, Failure_Reason="task not serializable")
     rows = [*application(40), event("StageCompleted", Stage_Info=failed)]
     metrics, _ = read(rows)
     assert [one.code for one in findings.find(metrics)] == ["skewed_stage"]
     (tmp_path / "log").write_bytes(b"\n".join(rows))
-    shown = CliRunner().invoke(command, ["monitor", "events", str(tmp_path / "log")]).stdout
+    shown = print_events(tmp_path / "log")
     assert "  0.0      0" in shown and str(BEGAN // 1000) not in shown
 
 
@@ -130,10 +137,10 @@ def test_a_log_alone_does_not_say_that_its_application_runs(tmp_path: Path) -> N
     rows = [*application(4)]
     for name, content, state in (("whole", rows, "ENDED"), ("cut", rows[:-1], "UNKNOWN")):
         (tmp_path / name).write_bytes(b"\n".join(content))
-        shown = CliRunner().invoke(command, ["monitor", "events", str(tmp_path / name)]).stdout
+        shown = print_events(tmp_path / name)
         assert "still runs" not in shown and "failed" not in shown
         assert ("the application runs, or was killed" in shown) is (state == "UNKNOWN")
-        printed = CliRunner().invoke(command, ["monitor", "events", str(tmp_path / name), "--json"]).stdout
+        printed = print_events(tmp_path / name, "--json")
         assert json.loads(printed)["state"] == state
 
 
