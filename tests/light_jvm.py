@@ -12,10 +12,10 @@ from pathlib import Path
 import psutil
 
 ARCHIVE = Path(__file__).resolve().parents[1] / "build" / "spark.jsa"
-#: Compilers and collectors cost more than they bring. A JVM that cannot use the archive would print why.
-LIGHT = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-if ARCHIVE.exists():
-    LIGHT += f" -XX:SharedArchiveFile={ARCHIVE} -Xlog:disable"
+#: Compilers and collectors cost more than they bring.
+_FEW_THREADS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+#: A JVM that cannot use the archive would print why.
+LIGHT = f"{_FEW_THREADS} -XX:SharedArchiveFile={ARCHIVE} -Xlog:disable" if ARCHIVE.exists() else _FEW_THREADS
 
 
 def main() -> None:
@@ -23,7 +23,7 @@ def main() -> None:
     from cmsspark.engines.session import session
 
     ARCHIVE.parent.mkdir(exist_ok=True)
-    options = f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ArchiveClassesAtExit={ARCHIVE} -Xlog:disable"
+    options = f"{_FEW_THREADS} -XX:ArchiveClassesAtExit={ARCHIVE} -Xlog:disable"
     spark = session(
         "archive", **{"spark.master": "local[2]", "spark.ui.enabled": "false", "spark.driver.extraJavaOptions": options}
     )

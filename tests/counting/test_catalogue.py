@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from cmsspark.base.compiled import unavailable_reason
 from cmsspark.base.errors import DataError, OutputError
 from cmsspark.base.locked_folders import locked_folder
-from cmsspark.counting import snapshot_folders
+from cmsspark.counting import catalogue, snapshot_folders
 from cmsspark.counting.catalogue import (
     FORMAT,
     Catalogue,
@@ -224,6 +224,21 @@ def test_a_replica_is_there_for_its_block_and_site_only(tmp_path: Path) -> None:
     there = opened_.has_replica(np.array([block for block, _ in asked]), site_hashes([site for _, site in asked]))
     assert there.tolist() == [True, True, True, False, False, False, False, False]
     assert len(opened_.hashes) == 3
+
+
+def test_many_replicas_are_found_with_and_without_compiled_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks = [(number, f"/a#{number}") for number in range(5_000)]
+    stored = {(number * number % 5_000, f"T2_{number % 7}") for number in range(3_000)}
+    replicas = opened_replicas(tmp_path, blocks, [(f"/a#{number}", site) for number, site in stored])
+    asked = [(number, f"T2_{number % 9}") for number in range(5_000)]
+    arguments = np.array([number for number, _ in asked]), site_hashes([site for _, site in asked])
+    expected = [pair in stored for pair in asked]
+    assert 50 < sum(expected) < 4_950
+    assert replicas.has_replica(*arguments).tolist() == expected
+    monkeypatch.setattr(catalogue, "_hashed", None)
+    assert replicas.has_replica(*arguments).tolist() == expected
 
 
 def test_without_replicas_nothing_is_there(tmp_path: Path) -> None:
