@@ -68,13 +68,17 @@ def test_a_token_from_a_file_is_not_in_the_address(host: str, tmp_path: Path) ->
 
 
 def test_without_its_packages_it_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The command imports the package again: both of its names are put back afterwards.
+    # The command imports the package again: both of its names are put back afterwards, and what only the second import
+    # loaded goes, as its classes are others than those of the first.
     monkeypatch.setattr(apps, "dashboard", importlib.import_module("cmsspark.apps.dashboard"))
-    for name in [name for name in sys.modules if name.startswith("cmsspark.apps.dashboard")]:
+    first = {name for name in sys.modules if name.startswith("cmsspark.apps.dashboard")}
+    for name in first:
         monkeypatch.delitem(sys.modules, name)
     for name in ["waitress", *(name for name in sys.modules if name.startswith("waitress."))]:
         monkeypatch.setitem(sys.modules, name, None)
     code, text = run("--fout", str(tmp_path), "--port", "0")
+    for name in [name for name in sys.modules if name.startswith("cmsspark.apps.dashboard") and name not in first]:
+        del sys.modules[name]
     assert code == 2 and "cmsspark[dashboard]" in text
 
 
