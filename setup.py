@@ -149,10 +149,11 @@ setup(
         "training": ["jax>=0.10", "optax>=0.2.8"],  # the networks of events; 390 MB
         "tensorboard": ["tensorboardX>=2.6"],  # metrics of networks for TensorBoard; 4 MB
         "onnx": ["onnx>=1.17"],  # networks as ONNX; 34 MB
-        "hdfs": ["hdfs-native>=0.14"],  # executors read logs on HDFS without the JVM; 6 MB
+        # Executors read logs on HDFS without the JVM; before 0.14.5 no files with checksums of type CRC32; 6 MB.
+        "hdfs": ["hdfs-native>=0.14.5"],
         "k8s": ["kubernetes>=34"],  # training on Kubernetes; 150 MB
         "test": [
-            "hdfs-native>=0.14",
+            "hdfs-native>=0.14.5",
             "uproot>=5.6",
             "awkward>=2.8",
             "hist>=2.8",
