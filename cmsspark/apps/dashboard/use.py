@@ -111,7 +111,7 @@ def with_zeros(
 
 def counted_steps(snapshot: Snapshot, chosen: Selection, streams: Sequence[str]) -> list[bool]:
     """Return for each step of the period whether one of its stored days counted one of ``streams``."""
-    chosen_streams = {*streams} & {chosen.value("stream") or stream for stream in streams}
+    chosen_streams = {*streams} & {*(chosen.values("stream") or streams)}
     steps = {
         chosen.find_bucket(day)
         for day in snapshot.days
@@ -120,10 +120,15 @@ def counted_steps(snapshot: Snapshot, chosen: Selection, streams: Sequence[str])
     return [bucket in steps for bucket in chosen.buckets()]
 
 
+def is_counted(snapshot: Snapshot, chosen: Selection, streams: Sequence[str]) -> bool:
+    """Return whether a stored day of the period counted one of ``streams``."""
+    return any(counted_steps(snapshot, chosen, streams))
+
+
 def known_count(snapshot: Snapshot, chosen: Selection, count: int | None) -> int | None:
     """Return a count over the whole period: 0 for None, unless no stored day of it counted such a stream."""
     streams = STREAMS_OF_JOBS if chosen.is_of_jobs else ACCESS_STREAMS
-    return 0 if count is None and any(counted_steps(snapshot, chosen, streams)) else count
+    return 0 if count is None and is_counted(snapshot, chosen, streams) else count
 
 
 def partial_steps(snapshot: Snapshot, chosen: Selection) -> frozenset[date]:

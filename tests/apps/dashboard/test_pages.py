@@ -122,7 +122,8 @@ def test_all_datasets_meet_conditions_on_any_column(dashboard: Running) -> None:
     every = {row["dataset_name"].lstrip("'"): row for row in rows_of(dashboard, "datasets", "datasets")}
     assert every.keys() >= {*DATASETS, ONLY_JOBS, "/Never/Read-v1/AOD"}
     never = every["/Never/Read-v1/AOD"]
-    assert (never["nacc"], never["last_day"]) == ("", "") and int(never["disk_bytes"] or never["tape_bytes"]) > 0
+    assert (never["nacc"], never["read_bytes"], never["last_day"]) == ("0", "", "")
+    assert int(never["disk_bytes"] or never["tape_bytes"]) > 0
     wanted = {name for name, row in every.items() if row["disk_bytes"] and int(row["disk_bytes"]) >= 10**14}
     found = rows_of(dashboard, "datasets", "datasets", where="disk_bytes>=100TB")
     assert 0 < len(wanted) < len(every) and {row["dataset_name"].lstrip("'") for row in found} == wanted
@@ -130,13 +131,17 @@ def test_all_datasets_meet_conditions_on_any_column(dashboard: Running) -> None:
     assert {row["dataset_name"] for row in found} == {
         name for name in ORDINARY if "QCD" in name and name.endswith(("/NANOAOD", "/GEN-SIM-RAW"))
     }
-    # What is not known is not below a limit.
-    assert "/Never/Read-v1/AOD" not in {
-        row["dataset_name"] for row in rows_of(dashboard, "datasets", "datasets", where="nacc<10")
-    }
-    assert "/Never/Read-v1/AOD" in {
-        row["dataset_name"] for row in rows_of(dashboard, "datasets", "datasets", where="nacc=none")
-    }
+    # What is not known is not below a limit; what no record of a counted day has was read 0 times, by nobody.
+    for where, is_in in (("read_bytes<10", False), ("read_bytes=none", True), ("nacc<10", True), ("nacc=0", True),
+                         ("distinct_users<1", True), ("job_count<1", True), ("nacc=none", False)):  # fmt: skip
+        found = rows_of(dashboard, "datasets", "datasets", where=where)
+        assert ("/Never/Read-v1/AOD" in {row["dataset_name"] for row in found}) == is_in, where
+
+
+def test_a_condition_finds_names_without_a_part() -> None:
+    for where, tiers in (("data_tier=none", [""]), ("data_tier!=none", ["AOD"]), ("data_tier=none|AOD", ["", "AOD"])):
+        meets = datasets.parse_condition(where)
+        assert [tier for tier in ("", "AOD") if meets({"data_tier": tier})] == tiers, where
 
 
 def test_the_list_of_columns_has_the_names_that_conditions_take(dashboard: Running) -> None:

@@ -15,10 +15,12 @@ from cmsspark.apps.dashboard import dataset_ranking
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest, optional
 from cmsspark.apps.dashboard.segment import derive_part
 from cmsspark.apps.dashboard.selection import Selection, text_parameter
-from cmsspark.apps.dashboard.snapshot import to_day
+from cmsspark.apps.dashboard.snapshot import Snapshot, to_day
+from cmsspark.apps.dashboard.use import is_counted
 from cmsspark.apps.dashboard.use_columns import use_columns
 from cmsspark.apps.dashboard.widgets import Cell, Column, Content, Control, Note, Section, Table, shown, sort_rows
 from cmsspark.base.errors import UsageError
+from cmsspark.sources.registry import ACCESS_STREAMS, STREAMS_OF_JOBS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,7 +70,7 @@ def view(request: PageRequest) -> Content:
     text = text_parameter(request.parameters, "where")
     names = _chosen_columns(request)
     notes = request.use_notes(chosen)
-    tests = [_test(part) for part in text.split(",") if part.strip()]
+    tests = [parse_condition(part) for part in text.split(",") if part.strip()]
     rows = _rows(request, chosen, notes)
     # Counting the users of all datasets takes a second: only where they decide what is shown.
     needed = f"{text} {request.parameters.get('sort', '')}"
@@ -110,15 +112,25 @@ def _rows(request: PageRequest, chosen: Selection, notes: list[Note]) -> list[Ro
     tiers, campaigns = chosen.values("data_tier"), chosen.values("campaign")
     rows: list[Row] = [{"dataset_name": name, **use, **facts.get(name, {})} for name, use in uses.items()]
     is_filtered = bool(chosen.values("stream") or chosen.values("site_tier"))
-    for name in facts.keys() - uses.keys() if not is_filtered else ():
+    # Where accesses were counted, a dataset that no record has was read 0 times, by nobody.
+    zeros = _zeros(snapshot, chosen)
+    unused = zeros | ({"distinct_users": 0} if "nacc" in zeros else {})
+    for name in (name for name in facts if name not in uses) if not is_filtered else ():
         parts = {column: derive_part(column, name) for column in ("data_tier", "campaign")}
         if (not tiers or parts["data_tier"] in tiers) and (not campaigns or parts["campaign"] in campaigns):
             last = snapshot.datasets.positions.get(name)
             day = None if last is None else snapshot.datasets.last_day(last)
             rows.append(
-                {"dataset_name": name, **parts, "last_day": None if day is None else to_day(day), **facts[name]}
-            )
+                {"dataset_name": name, **parts, **unused, "last_day": None if day is None else to_day(day),
+                 **facts[name]}
+            )  # fmt: skip
     return rows
+
+
+def _zeros(snapshot: Snapshot, chosen: Selection) -> dict[str, int]:
+    """Return 0 for the counts, of accesses and of jobs, of which the period has a stored day that counted them."""
+    streams = {"nacc": ACCESS_STREAMS, "job_count": STREAMS_OF_JOBS}
+    return {name: 0 for name, names in streams.items() if is_counted(snapshot, chosen, names)}
 
 
 def _uses(request: PageRequest, chosen: Selection) -> dict[str, Row]:
@@ -131,6 +143,8 @@ def _uses(request: PageRequest, chosen: Selection) -> dict[str, Row]:
     last = snapshot.datasets.last_days[codes].tolist()
     days = {number: None if number < 0 else to_day(number) for number in set(last)}
     tiers, campaigns = (snapshot.datasets.parts(name)[codes] for name in ("data_tier", "campaign"))
+    for column, zero in _zeros(snapshot, chosen).items():
+        sums[column] = [zero if value is None else value for value in sums[column]]
     return {
         name: {
             **dict(zip(_SUMS, values, strict=True)),
@@ -166,8 +180,8 @@ def _newest(request: PageRequest, table: str, sql: str, notes: list[Note]) -> li
     return request.database.query(sql, [days[-1]]).dicts
 
 
-def _test(text: str) -> Callable[[Row], bool]:
-    """Return the test of a condition such as ``nacc<10``. Raises UsageError (2)."""
+def parse_condition(text: str) -> Callable[[Row], bool]:
+    """Return what tests a row by a condition such as ``nacc<10``. Raises UsageError (2)."""
     match = _CONDITION.fullmatch(text)
     if match is None or match[1] not in _BY_NAME or not match[3]:
         raise UsageError(
@@ -182,7 +196,8 @@ def _test(text: str) -> Callable[[Row], bool]:
         return lambda row: any(word in str(row.get(name) or "").lower() for word in words)
     limits = [_value(column, value) for value in values]
     if sign in ("=", "!="):
-        return lambda row: (row.get(name) in limits) == (sign == "=")
+        # A name without such a part has an empty text.
+        return lambda row: ((None if row.get(name) == "" else row.get(name)) in limits) == (sign == "=")
     limit = limits[0]
     if limit is None or len(limits) > 1:
         raise UsageError(f"{sign} takes one value", found=shown(text[:80]))
