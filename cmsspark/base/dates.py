@@ -101,6 +101,16 @@ def day_name(number: int) -> str:
         return "beyond 9999-12-31"
 
 
+def days_before(day: date, count: int) -> date:
+    """Return the day so many days before; not before the year 1.
+
+    Example:
+        >>> days_before(date(2024, 3, 1), 1), days_before(date.min, 1)
+        (datetime.date(2024, 2, 29), datetime.date(1, 1, 1))
+    """
+    return date.fromordinal(max(1, day.toordinal() - count))
+
+
 def months_before(day: date, months: int) -> date:
     """Return the day so many months before, at most the last one of its month; not before the year 1.
 

@@ -58,7 +58,7 @@ def dashboard(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def text_of(dashboard: Running, page: str, **parameters: Any) -> str:
-    with urllib.request.urlopen(f"{dashboard.base}/{page}?{urlencode(parameters)}") as answer:
+    with urllib.request.urlopen(f"{dashboard.base}/{page}?{urlencode(parameters, doseq=True)}") as answer:
         return str(answer.read().decode())
 
 
@@ -87,6 +87,27 @@ def test_a_stream_alone_and_a_dataset_have_no_number_either(dashboard: Running) 
     assert [line["users_AOD"] for line in lines[:5]] == ["1", "1", "", "", "1"]
     lines = download(dashboard, "dataset", "history", name="/ZMM/Run2018A-v1/AOD")
     assert [line["nacc_cmssw"] for line in lines[:5]] == ["5", "5", "", "", "5"]
+
+
+def test_several_streams_that_were_not_counted_have_no_number(dashboard: Running) -> None:
+    days = [(number, dashboard.snapshot.state.streams[DAYS[number]]) for number in (2, 4)]
+    assert [(number, "cmssw" in streams) for number, streams in days] == [(2, False), (4, True)]
+    lines = download(dashboard, "popularity", "over_time", by="data_tier", stream=["cmssw", "crab"])
+    assert [line["nacc_AOD"] for line in lines[:5]] == ["5", "5", "", "", "5"]
+
+
+def test_a_stream_that_only_one_period_counted_is_not_new(dashboard: Running) -> None:
+    periods = {"from": DAYS[4], "to": DAYS[4], "from2": DAYS[2], "to2": DAYS[2]}
+    lines = download(dashboard, "compare", "compare", by="stream", **periods)
+    cells = {line["stream"]: (line["now"], line["before"], line["difference"], line["is_in"]) for line in lines}
+    assert cells["cmssw"] == ("5", "", "", "") and cells["aaa"] == ("5", "5", "0", "both")
+    assert "Only one of the periods has days that counted cmssw." in text_of(dashboard, "compare", **periods)
+    assert "Only one of the periods" not in text_of(dashboard, "compare", **periods, stream="aaa")
+
+
+@pytest.mark.parametrize("period", [{"to": "0001-01-01"}, {"to2": "0001-01-01"}], ids=str)
+def test_a_period_before_all_days_has_no_numbers(dashboard: Running, period: dict[str, str]) -> None:
+    assert "nothing is known of that period" in text_of(dashboard, "compare", **period)
 
 
 def test_a_total_is_0_only_where_something_was_counted(dashboard: Running) -> None:

@@ -7,19 +7,26 @@ from datetime import date, timedelta
 from itertools import pairwise
 from typing import Any, Final
 
-from cmsspark.apps.dashboard import dataset_ranking, site_use
+from cmsspark.apps.dashboard import dataset_ranking, site_use, use
 from cmsspark.apps.dashboard import widgets as ui
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.apps.dashboard.segment import SUMS
 from cmsspark.apps.dashboard.selection import FILTERS, Selection, choice_parameter, day_parameter
 from cmsspark.apps.dashboard.series_parts import KINDS
 from cmsspark.apps.dashboard.use import MEASURES, OF_JOBS, added, integer
+from cmsspark.base import dates
 from cmsspark.base.errors import UsageError
+from cmsspark.sources.registry import ACCESS_STREAMS, STREAMS_BY_NAME, STREAMS_OF_JOBS
 
 _GROUPS: Final = {"dataset_name": "Dataset", "site_name": "Site", **FILTERS}
 _KINDS: Final = {name: kind for name, kind in KINDS.items() if name != "users"}
 #: What rows are shown: the parameter's value → its label.
 _SHOW: Final = {"all": "all", "new": "new: only in this period", "gone": "gone: only in the other", "both": "in both"}
+#: Measure → the streams that have it, where these are not those of accesses.
+_STREAMS: Final = {
+    **dict.fromkeys(OF_JOBS, STREAMS_OF_JOBS),
+    "cpu_ms": tuple(stream.name for stream in STREAMS_BY_NAME.values() if stream.has_times),
+}
 _PAGE: Final = 20
 #: Days of the period where the address names none.
 _DAYS: Final = 30
@@ -28,7 +35,7 @@ _DAYS: Final = 30
 @dataclass(frozen=True)
 class _Row:
     """A group with its value in both periods, None where nothing is known of it. ``kind``: new, gone, both, or empty
-    where a period has no stored day.
+    where a period has no stored day that counted such streams.
     """
 
     name: str
@@ -80,6 +87,7 @@ def view(request: PageRequest) -> ui.Content:
                     f"No day from {entry.first} to {entry.last} is stored: nothing is known of that period.", "warn"
                 )
             )
+    notes += _different_streams(request, chosen, baseline, measure)
     if _length(chosen) != _length(baseline):
         text = f"The periods have {_length(chosen):,} and {_length(baseline):,} days: compare shares."
         notes.append(ui.Note(text, "warn"))
@@ -93,8 +101,8 @@ def view(request: PageRequest) -> ui.Content:
 
 def _baseline(request: PageRequest, chosen: Selection) -> Selection:
     """Return the period to compare with: by default as many days, right before."""
-    last = day_parameter(request.parameters, "to2", chosen.first - timedelta(days=1))
-    first = day_parameter(request.parameters, "from2", last - timedelta(days=_length(chosen) - 1))
+    last = day_parameter(request.parameters, "to2", dates.days_before(chosen.first, 1))
+    first = day_parameter(request.parameters, "from2", dates.days_before(last, _length(chosen) - 1))
     if first > last:
         raise UsageError(f"the other period begins on {first} and ends before it, on {last}")
     return replace(chosen, first=first, last=last)
@@ -126,19 +134,34 @@ def _length(chosen: Selection) -> int:
 def _rows(request: PageRequest, chosen: Selection, baseline: Selection, measure: str, group: str) -> list[_Row]:
     """Return the groups of both periods, the largest change first."""
     now, before = _values(request, chosen, measure, group), _values(request, baseline, measure, group)
-    # Without a stored day nothing is known of a period; a group that no record of a stored day has was not used.
-    are_stored = [_is_stored(request, entry) for entry in (chosen, baseline)]
-    missing = [0 if measure in ("nacc", "job_count") and is_stored else None for is_stored in are_stored]
+    are_counted: list[bool] = []
     rows = []
     for name in now.keys() | before.keys():
         kind = "both" if name in now and name in before else "new" if name in now else "gone"
+        if group == "stream" or not are_counted:
+            # Nothing is known of a period whose days did not count such streams; else what no record has was not used.
+            streams = (name,) if group == "stream" else _STREAMS.get(measure, ACCESS_STREAMS)
+            are_counted = [use.is_counted(request.snapshot, entry, streams) for entry in (chosen, baseline)]
+        missing = [0 if measure in ("nacc", "job_count") and is_counted else None for is_counted in are_counted]
         values = now.get(name, missing[0]), before.get(name, missing[1])
-        rows.append(_Row(name, *values, kind if all(are_stored) else ""))
+        rows.append(_Row(name, *values, kind if all(are_counted) else ""))
     return sorted(rows, key=lambda row: (-abs(row.difference or 0), -(row.now or row.before or 0), row.name))
 
 
 def _is_stored(request: PageRequest, chosen: Selection) -> bool:
     return any(chosen.first <= day <= chosen.last for day in request.snapshot.days)
+
+
+def _different_streams(request: PageRequest, chosen: Selection, baseline: Selection, measure: str) -> list[ui.Note]:
+    """Return a note on streams that only one of two stored periods counted: they are a part of the difference."""
+    if not (_is_stored(request, chosen) and _is_stored(request, baseline)):
+        return []
+    streams = [
+        {name for name in _STREAMS.get(measure, ACCESS_STREAMS) if use.is_counted(request.snapshot, entry, (name,))}
+        for entry in (chosen, baseline)
+    ]
+    names = ", ".join(sorted(streams[0] ^ streams[1]))
+    return [ui.Note(f"Only one of the periods has days that counted {names}.", "warn")] if names else []
 
 
 def _values(request: PageRequest, chosen: Selection, measure: str, group: str) -> dict[str, int | None]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import date, timedelta
+from datetime import date
 from typing import Any, Final
 
 from cmsspark.apps.dashboard import widgets as ui
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.apps.dashboard.selection import choice_parameter, day_parameter, text_parameter
+from cmsspark.base import dates
 from cmsspark.base.errors import UsageError
 
 #: Days without a period in the address, and at most.
@@ -79,7 +80,7 @@ _OUTLIERS: Final = "Jobs with an efficiency of 100 % or more: the wall-clock tim
 
 def _period(request: PageRequest, days: list[date]) -> tuple[date, date]:
     last = day_parameter(request.parameters, "to", days[-1])
-    first = day_parameter(request.parameters, "from", max(days[0], last - timedelta(days=_DAYS - 1)))
+    first = day_parameter(request.parameters, "from", max(days[0], dates.days_before(last, _DAYS - 1)))
     if not 0 <= (last - first).days < _MOST:
         raise UsageError(f"the page shows at most {_MOST} days, in order", found=f"{first} to {last}")
     return first, last
