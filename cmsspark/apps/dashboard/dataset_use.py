@@ -166,7 +166,9 @@ def last_at_sites(snapshot: Snapshot, name: str) -> dict[str, date]:
         every = Selection(snapshot.days[0], snapshot.days[-1])
         last: dict[str, date] = {}
         for _, rows in _rows(snapshot, every, name, "detail", ("day", "site_name", "nacc", "job_count")):
-            read = rows.filter((pc.field("nacc") > 0) | (pc.field("job_count") > 0))
+            # Decimals, which larger sums are, do not compare with integers.
+            nacc, jobs = (pc.fill_null(rows[column].cast("float64", safe=False), 0) for column in ("nacc", "job_count"))
+            read = rows.filter(pc.or_(pc.greater(nacc, 0), pc.greater(jobs, 0)))
             for site, day in zip(read["site_name"].to_pylist(), read["day"].to_pylist(), strict=True):
                 last[site] = max(day, last.get(site, day))
         return last

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from cmsspark.apps.dashboard.page_request import PageRequest, Parameters
@@ -12,6 +14,9 @@ from cmsspark.apps.dashboard.pages import efficiency, hpc
 from cmsspark.apps.dashboard.widgets import Chart, Content, Table
 from cmsspark.apps.jobs_cost.feeds import CONDOR
 from cmsspark.base.errors import UsageError
+from cmsspark.base.schemas import stored_table
+from cmsspark.filesystems.storage import LocalFiles
+from cmsspark.store import staged_runs
 from cmsspark.store.query.database import Database
 from tests.apps.jobs_cost.cells import count
 from tests.apps.jobs_cost.test_cost_cells import DAY
@@ -89,6 +94,24 @@ def test_hpc_has_cores_by_hour_and_core_hours_by_month(database: Database) -> No
     assert any("silent" in note.text for note in content.notes)
     with pytest.raises(UsageError):
         _view(database, hpc, hpc="CERN")
+
+
+def test_core_hours_of_a_month_are_rounded_after_they_are_added(tmp_path: Path) -> None:
+    day = date(2026, 6, 15)
+    values = {"day": day, "subsite": None, "hpc": "NERSC", "type": "production", "timestamp": 0}
+    counts = {"job_count": 1, "core_ms": 144_000, "cpu_ms": 0, "hs06_cpu_ms": 0}
+    run = staged_runs.stage(LocalFiles(), str(tmp_path), "job_efficiency", day)
+    for name, rows in (
+        ("job_efficiency", []),
+        ("core_hours", [{**values, **counts, "site": f"T3_US_NERSC_{number}"} for number in range(10)]),
+        ("running_cores", []),
+    ):
+        run.write_arrow(pa.Table.from_pylist(rows, stored_table(name).arrow()), name)
+    run.commit({"warnings": []})
+    content = _view(Database(str(tmp_path)), hpc)
+    charts = [part for section in content.sections for part in section.items if isinstance(part, Chart)]
+    months = next(chart for chart in charts if chart.name == "hpc_months")
+    assert months.series == {"NERSC": [0.4]}, "ten sites of 0.04 core hours each"
 
 
 def test_an_empty_store_says_what_to_run(tmp_path: Path) -> None:

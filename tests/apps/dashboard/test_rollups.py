@@ -156,6 +156,15 @@ def test_sums_beyond_64_bits_are_exact(tmp_path: Path) -> None:
         assert dataset_use.load_use(loaded, chosen, name).totals[SUMS.index(measure)] == wanted[name]
 
 
+def test_a_dataset_beside_counts_beyond_64_bits_has_its_last_day_at_each_site(tmp_path: Path) -> None:
+    rows = [{**row, "nacc": 1 << 62} for row in stores.partial_rows(LAST, count=40) if row["stream"] == "aaa"]
+    assert len(rows) > 4
+    stores.store_day(tmp_path / "store", LAST, rows)
+    loaded = snapshot.load(Refreshed(tmp_path / "store", tmp_path / "cache").refresh()[0])
+    for row in rows:
+        assert dataset_use.last_at_sites(loaded, row["dataset_name"])[row["site_name"]] == LAST
+
+
 def test_counts_that_are_kept_in_32_bits_are_summed_in_64(tmp_path: Path) -> None:
     most = (1 << 31) - 1
     rows = [{**row, "nacc": most} for row in stores.partial_rows(LAST, count=200) if row["stream"] != "condor"]

@@ -99,8 +99,11 @@ def _months(request: PageRequest, where: str, values: list[Any]) -> ui.Chart:
     months = sorted({row[0] for row in result.rows})
     hours: dict[tuple[str, str], float] = {}
     for month, name, _, core_hours, _ in result.rows:
-        hours[name, month] = round(hours.get((name, month), 0) + core_hours, 1)
-    series = {name: [hours.get((name, month)) for month in months] for name in sorted({key[0] for key in hours})}
+        hours[name, month] = hours.get((name, month), 0) + core_hours
+    series = {
+        name: [None if (value := hours.get((name, month))) is None else round(value, 1) for month in months]
+        for name in sorted({key[0] for key in hours})
+    }
     columns = (
         ui.Column("month", "Month"), ui.Column("hpc", "HPC"), ui.Column("site", "Site"),
         ui.Column("core_hours", "Core hours", "count", "of jobs that were completed"),
