@@ -78,13 +78,18 @@ def holdings(files: Files, fout: str, choice: Choice, day: date | None) -> Answe
         table = "site_tier_usage"
         as_of, stored = newest(files, fout, table, day)
         rows = read_frame(files, stored, table, ["site_tier", "kind", "data_tier", *_SUMS])
-        frame = choice.filter(rows, f"{fout}, {table} of {as_of}").drop("site_tier")
-    frame = frame.sort("replica_bytes", "kind", "data_tier", descending=[True, False, False], nulls_last=True)
+        frame = choice.filter(rows, f"{fout}, {table} of {as_of}")
+        # Datasets and events of several tiers do not add up.
+        if frame["site_tier"].n_unique() < 2:
+            frame = frame.drop("site_tier")
+    keys = [name for name in ("site_tier", "kind", "data_tier") if name in frame.columns]
+    frame = frame.sort("replica_bytes", *keys, descending=[True, *(False for _ in keys)], nulls_last=True)
     total = _total(frame["replica_bytes"])
     facts = [f"{volume(total)} in {int(frame['replica_file_count'].sum()):,} files; every replica counts"]
     summary = {**choice.as_dict(), "day": as_of, "table": table, "total_bytes": total}
-    columns = [name for name in (*_SUMS, "kind", "data_tier") if name in frame.columns]
-    part = Part.from_frame("by kind of storage and data tier", "rows", frame.select(columns))
+    columns = [name for name in (*_SUMS, *keys) if name in frame.columns]
+    title = f"by {'site tier, ' if 'site_tier' in keys else ''}kind of storage and data tier"
+    part = Part.from_frame(title, "rows", frame.select(columns))
     return Answer(f"{choice.headline()}, as of {as_of}", facts, [part], summary)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from cmsspark.apps.usage.differences import Change, Grouped, Impact
+    from cmsspark.base.manifests import Manifest
     from cmsspark.base.schemas import Table
 
 COLUMNS: Final = {"dataset": "dataset_name", "site": "site_name", "stream": "stream", "app": "app"}
@@ -98,8 +100,11 @@ def command(
         raise UsageError("documents of two days cannot be compared", next_step="give two runs of one day: DAY@RUN")
     schema = stored_table(job.tables[0])
     store = require_store(fout, load_settings(settings_file))
-    named_rows = [_rows(store, job.name, schema, side) for side in sides]
-    names, rows = [name for name, _ in named_rows], [frame for _, frame in named_rows]
+    stored = [_rows(store, job.name, schema, side) for side in sides]
+    names = [f"{side.interval.isoformat()}@{manifest.run}" for side, (manifest, _) in zip(sides, stored, strict=True)]
+    rows = [frame for _, frame in stored]
+    for warning in _warnings(dict(zip(names, (manifest for manifest, _ in stored), strict=True)), job):
+        click.echo(f"warning: {warning}", err=True)
     apart = _jobs_apart(rows)
     sums = differences.totals(*apart, MEASURES)
     measure = _measure(measure, rows, job)
@@ -134,8 +139,17 @@ def _find_job(name: str | None, sides: tuple[Side, Side]) -> Job:
     return job
 
 
-def _rows(store: str, job: str, schema: Table, side: Side) -> tuple[str, pl.DataFrame]:
-    """Return the name of a run, and the columns that are compared or published.
+def _warnings(manifests: Mapping[str, Manifest], job: Job) -> list[str]:
+    """Return which results are partial, and why: what they lack appears or vanishes in the comparison."""
+    from cmsspark.store.stored_days import partial_reasons
+
+    if job.of_periods:
+        return [f"{name}: {text}" for name, manifest in manifests.items() for text in manifest.warnings]
+    return [f"{name} is partial ({reason})" for name, reason in partial_reasons(manifests).items()]
+
+
+def _rows(store: str, job: str, schema: Table, side: Side) -> tuple[Manifest, pl.DataFrame]:
+    """Return the manifest of a run, and the columns that are compared or published.
 
     Raises DataError (65) for a damaged part.
     """
@@ -151,7 +165,7 @@ def _rows(store: str, job: str, schema: Table, side: Side) -> tuple[str, pl.Data
         result = results.run_table(files, store, job, schema.name, side.interval, side.run)
     rows = pl.from_arrow(table_rows(files, result, schema.name, schema.names))
     assert isinstance(rows, pl.DataFrame)
-    return f"{side.interval.isoformat()}@{result.manifest.run}", rows
+    return result.manifest, rows
 
 
 def _measure(name: str | None, rows: list[pl.DataFrame], job: Job) -> str:

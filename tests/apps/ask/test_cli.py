@@ -233,6 +233,9 @@ def test_what_lies_at_a_tier_comes_from_site_tier_usage_and_at_a_site_from_dbs_p
         ("MINIAOD", 7_000, 1),
         ("AOD", 1_000, 1),
     ]
+    assert "site_tier" not in found["rows"][0]
+    tiers = json_of(place, "holdings", "--tier", "T*", "--kind", "disk")["rows"]
+    assert [(row["site_tier"], row["dataset_count"]) for row in tiers] == [("T1", 3), ("T2", 3)]
     both = json_of(place, "holdings", "--site", "T2_*", "--data-tier", "AOD", "--kind", "disk")
     assert [(row["site_count"], row["dataset_count"], row["replica_bytes"]) for row in both["rows"]] == [(2, 1, 1_500)]
     with pytest.raises(UsageError):

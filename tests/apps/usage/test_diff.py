@@ -57,6 +57,19 @@ def test_two_runs_of_a_day_differ_by_dataset(store: Path) -> None:
     assert (found["a"], found["b"]) == (f"{DAY}@r1", f"{DAY}@r2")
 
 
+def test_a_partial_side_is_named_as_what_it_lacks_seems_new(tmp_path: Path) -> None:
+    store_day(tmp_path, [row(0)], "r1")
+    store_day(tmp_path, [row(0), row(1, stream="cmssw")], "r2")
+    for run, lacking in (("r1", ["cmssw"]), ("r2", [])):
+        file = tmp_path / "data_aggregation" / DAY.isoformat() / "runs" / run / "manifest.json"
+        document = json.loads(file.read_text())
+        document |= {"streams": ["aaa", "cmssw"], "missing_streams": lacking, "partial": bool(lacking)}
+        file.write_text(json.dumps(document))
+    arguments = ["diff", f"{TEXT}@r1", f"{TEXT}@r2", "--fout", str(tmp_path)]
+    stderr = CliRunner().invoke(command, arguments, catch_exceptions=False).stderr
+    assert stderr == f"warning: {DAY}@r1 is partial (without cmssw)\n"
+
+
 def test_the_impact_on_documents_is_reported(store: Path) -> None:
     found = diff(store, f"{TEXT}@r1", TEXT, "--publish-impact")
     assert found["documents"] == {"new": 1, "changed": 1, "unchanged": 1, "gone": 1}
