@@ -12,7 +12,7 @@ from cmsspark.store.process_samples import ProcessSample
 from cmsspark.store.run_metrics import ExecutorEntry, RunMetrics, StageEntry
 
 #: What is drawn over time, by its unit.
-_UNITS: Final = {"B": "Memory", "%": "CPU"}
+_UNITS: Final = {"B": "Memory", "%": "CPU of one core"}
 _T = TypeVar("_T")
 #: Points of a line, and lines of a chart, at most.
 _POINTS: Final = 240
@@ -212,7 +212,9 @@ def stage_timeline(run: RunMetrics) -> Chart:
     unnamed = [entry for entry in timed if entry not in named]
     if unnamed:
         series["others"] = [sum(_runs_in(entry, at, width) for entry in unnamed) for at in slices]
-    labels = [f"{(at - run.began_ms) / 1000:.1f}" for at in slices]
+    # Slices of a short run are milliseconds.
+    digits = 1 if width >= 100 else 2 if width >= 10 else 3
+    labels = [f"{(at - run.began_ms) / 1000:.{digits}f}" for at in slices]
     return _timed("timeline", "Stages that ran, over time", labels, series, "stack", "count")
 
 

@@ -118,6 +118,11 @@ def test_nothing_is_known_of_a_period_without_stored_days(dashboard: Running) ->
     assert "nothing is known of that period" in get(dashboard, "compare", from2="2020-01-01", to2="2020-01-31")[1]
 
 
+def test_links_of_a_comparison_lead_to_the_period_of_its_numbers(dashboard: Running) -> None:
+    text = get(dashboard, "compare", by="site_name")[1]
+    assert 'href="/sites?site=T2_CH_CERN&amp;from=2025-12-17&amp;to=2026-01-15"' in text
+
+
 def test_all_datasets_meet_conditions_on_any_column(dashboard: Running) -> None:
     every = {row["dataset_name"].lstrip("'"): row for row in rows_of(dashboard, "datasets", "datasets")}
     assert every.keys() >= {*DATASETS, ONLY_JOBS, "/Never/Read-v1/AOD"}

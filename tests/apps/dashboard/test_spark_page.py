@@ -12,6 +12,7 @@ import pytest
 from cmsspark.apps.dashboard import run_measures
 from cmsspark.apps.dashboard import spark_parts as parts
 from cmsspark.store.process_samples import LogEntry, ProcessSample, WatchedRun, open_processes
+from cmsspark.store.run_metrics import RunMetrics, StageEntry
 from tests.apps.dashboard.conftest import Running, serving
 
 AXE = Path(__file__).parent / "axe-4.14.1.min.js"
@@ -61,7 +62,8 @@ def watched_run(state: Path) -> None:
                            None, "DONE", 0, root, "1.0" if suite else None)
             )  # fmt: skip
             samples = [
-                ProcessSample(run, BEGAN + 1_000 * tick, "h", pid, ppid, 5, role, 10.0, tick / 10, tick,
+                ProcessSample(run, BEGAN + 1_000 * tick, "h", pid, ppid, 5, role, 150.0 if pid == 103 else 10.0,
+                              tick / 10, tick,
                               (size + (40 * tick if pid == 101 else 0)) * MB, size * MB, None, None, None,
                               2 * size * MB,
                               short_command=f"<i>{role}</i>", long_command=f"{role} ***" if not tick else None)
@@ -98,6 +100,20 @@ def test_the_page_of_a_run_is_drawn_and_accessible(page: Any, runs: Running) -> 
     assert "The Python driver grew" in text and "app-1" in text and "<b>load</b>" in text
     assert "<u>load</u>" in text and "<i>python_driver</i>" in text
     assert "was left out" in text  # the damaged run
+
+
+def test_the_cpu_of_several_cores_is_drawn_to_its_top(page: Any, runs: Running) -> None:
+    page.goto(f"{runs.base}/spark?run=20260115T060000Z-aaaaaa")
+    page.wait_for_selector("html[data-drawn]", state="attached")
+    canvas = page.locator('figure[data-chart*=\'"name": "cpu"\'] canvas')
+    assert canvas.evaluate("canvas => Chart.getChart(canvas).scales.y.max") >= 190
+
+
+def test_stages_of_a_short_run_have_times_of_their_own() -> None:
+    entry = StageEntry(stage=0, name="load", submitted_ms=BEGAN + 300, completed_ms=BEGAN + 340)
+    measured = RunMetrics("r", "job.py", "processes", began_ms=BEGAN, stages=[entry])
+    labels = parts.stage_timeline(measured).labels
+    assert labels[:2] == ["0.300", "0.301"] and len(set(labels)) == len(labels)
 
 
 def test_another_run_is_chosen_by_the_selector(page: Any, runs: Running) -> None:

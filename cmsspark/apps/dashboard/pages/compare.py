@@ -65,11 +65,11 @@ def view(request: PageRequest) -> ui.Content:
     )
     group = choice_parameter(request.parameters, "by", list(_GROUPS), "dataset_name")
     show = choice_parameter(request.parameters, "show", list(_SHOW), "all")
-    presets, *period = request.period_controls(chosen, with_step=False)
+    presets, *fields = request.period_controls(chosen, with_step=False)
     controls = [
         presets,
         *_months(request, chosen, baseline),
-        *period,
+        *fields,
         ui.Control("from2", "Against: from", baseline.first.isoformat(), kind="date"),
         ui.Control("to2", "to (included)", baseline.last.isoformat(), kind="date"),
         *request.filter_controls(chosen),
@@ -91,7 +91,10 @@ def view(request: PageRequest) -> ui.Content:
     if _length(chosen) != _length(baseline):
         text = f"The periods have {_length(chosen):,} and {_length(baseline):,} days: compare shares."
         notes.append(ui.Note(text, "warn"))
-    table = _table(request, [row for row in rows if show in ("all", row.kind)], rows, measure, group)
+    # Links lead to the period of the numbers, also where the address names none.
+    period = {"from": chosen.first.isoformat(), "to": chosen.last.isoformat()}
+    linked = replace(request, parameters={**request.parameters, **period})
+    table = _table(linked, [row for row in rows if show in ("all", row.kind)], rows, measure, group)
     sections = [
         ui.Section("In total", [_figures(rows, measure, group)]),
         ui.Section(f"By {_GROUPS[group].lower()}", [table]),

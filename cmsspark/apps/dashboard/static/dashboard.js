@@ -87,7 +87,7 @@
           x: { ...axis(data, text, title), stacked: data.kind === "columns" },
           y: {
             beginAtZero: true, stacked, title: title(data.unit ? `${data.yTitle} (${data.unit})`.trim() : data.yTitle), grid: { color: grid },
-            max: data.unit === "%" ? 100 : undefined, ticks: { color: text, callback: (value) => si(value, data.unit) },
+            max: data.unit === "%" && highest(data, stacked) < 100.5 ? 100 : undefined, ticks: { color: text, callback: (value) => si(value, data.unit) },
           },
         },
         plugins: {
@@ -103,6 +103,12 @@
         },
       },
     }));
+  }
+
+  // The highest point of the picture: the CPU of several cores is more than 100 %.
+  function highest(data, stacked) {
+    const steps = data.labels.map((_, number) => data.series.map((one) => one.values[number] || 0));
+    return Math.max(...steps.map((values) => (stacked ? values.reduce((sum, value) => sum + value, 0) : Math.max(...values))));
   }
 
   // Long names of an axis keep their beginning and end.
