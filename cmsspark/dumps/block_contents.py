@@ -7,7 +7,6 @@ These sums meet the rows of BLOCKS by the id.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -39,43 +38,34 @@ _TIMES: Final = (-62_135_596_800, 253_402_300_799)
 _SUMMED: Final = ("block_count", *SUMS)
 
 
-@dataclass(frozen=True)
-class MonthMapper:
-    """Makes keyed rows of BLOCKS that have an id, by the id."""
-
-    keys: int
-
-    def __call__(self, tables: Iterable[pa.Table]) -> Iterator[KeyedRows]:
-        for table in tables:
-            blocks = table.filter(flags(is_there(table["block_id"])))
-            ids, created = to_numpy(blocks["block_id"], np.int64), blocks["creation_date"]
-            columns = {
-                "block_id": ids, "name": np.arange(len(ids)), "dataset": to_numpy(blocks["dataset_id"], np.int64, NULL),
-                "created": np.where(is_there(created), to_numpy(created, np.float64), -np.inf),
-            }  # fmt: skip
-            names = {"name": blocks["block_name"].combine_chunks()}
-            yield from by_key(NAMED_BLOCKS, keys_of_ids(ids, self.keys), columns, names)
+def map_blocks(keys: int, tables: Iterable[pa.Table]) -> Iterator[KeyedRows]:
+    """Yield keyed rows of BLOCKS that have an id, by the id."""
+    for table in tables:
+        blocks = table.filter(flags(is_there(table["block_id"])))
+        ids, created = to_numpy(blocks["block_id"], np.int64), blocks["creation_date"]
+        columns = {
+            "block_id": ids, "name": np.arange(len(ids)), "dataset": to_numpy(blocks["dataset_id"], np.int64, NULL),
+            "created": np.where(is_there(created), to_numpy(created, np.float64), -np.inf),
+        }  # fmt: skip
+        names = {"name": blocks["block_name"].combine_chunks()}
+        yield from by_key(NAMED_BLOCKS, keys_of_ids(ids, keys), columns, names)
 
 
-@dataclass(frozen=True)
-class MonthMerge:
-    """Merges the blocks of one key."""
-
-    keys: int
-
-    def __call__(self, key: int, rows: Iterable[KeyedRows]) -> Iterator[KeyedRows]:
-        """Yield sums by ``dataset`` (an id) and ``month`` (from 1970-01 on), by the key of the dataset."""
-        by_kind = rows_by_kind(rows)
-        blocks = _blocks_once(by_kind[NAMED_BLOCKS])
-        totals = sum_totals(by_kind[TOTALS])
-        ids, block_ids = totals.pop("group"), blocks.pop("block_id")
-        positions = np.minimum(np.searchsorted(ids, block_ids), max(0, len(ids) - 1))
-        has_files = ids[positions] == block_ids if len(ids) else np.zeros(len(block_ids), np.bool_)
-        sums = {name: np.zeros(len(block_ids), np.int64) for name in SUMS}
-        for name, values in totals.items():
-            sums[name][has_files] = values[positions[has_files]]
-        columns = _sum_months(blocks | {"block_count": np.ones(len(block_ids), np.int64)} | sums)
-        yield from by_key(MONTH_SUMS, keys_of_ids(columns["dataset"], self.keys), columns)
+def merge_blocks(keys: int, key: int, rows: Iterable[KeyedRows]) -> Iterator[KeyedRows]:
+    """Yield sums of the blocks of one key by ``dataset`` (an id) and ``month`` (from 1970-01 on), by the key of the
+    dataset.
+    """
+    by_kind = rows_by_kind(rows)
+    blocks = _blocks_once(by_kind[NAMED_BLOCKS])
+    totals = sum_totals(by_kind[TOTALS])
+    ids, block_ids = totals.pop("group"), blocks.pop("block_id")
+    positions = np.minimum(np.searchsorted(ids, block_ids), max(0, len(ids) - 1))
+    has_files = ids[positions] == block_ids if len(ids) else np.zeros(len(block_ids), np.bool_)
+    sums = {name: np.zeros(len(block_ids), np.int64) for name in SUMS}
+    for name, values in totals.items():
+        sums[name][has_files] = values[positions[has_files]]
+    columns = _sum_months(blocks | {"block_count": np.ones(len(block_ids), np.int64)} | sums)
+    yield from by_key(MONTH_SUMS, keys_of_ids(columns["dataset"], keys), columns)
 
 
 def merge_months(key: int, rows: Sequence[KeyedRows]) -> Iterator[KeyedRows]:

@@ -85,19 +85,14 @@ class CheckedFileMapper:
         }
 
 
-@dataclass(frozen=True)
-class NamedBlockMapper:
-    """Makes keyed rows of BLOCKS that have an id and a name, by the id; of tables of (``block_id``, ``block_name``)."""
-
-    keys: int
-
-    def __call__(self, tables: Iterable[pa.Table]) -> Iterator[KeyedRows]:
-        for table in tables:
-            blocks = table.filter(flags(is_there(table["block_id"]) & is_there(table["block_name"])))
-            ids = to_numpy(blocks["block_id"], np.int64)
-            columns = {"block_id": ids, "name": np.arange(len(ids))}
-            names = blocks["block_name"].combine_chunks()
-            yield from by_key(DBS_BLOCKS, keys_of_ids(ids, self.keys), columns, {"name": names})
+def map_named_blocks(keys: int, tables: Iterable[pa.Table]) -> Iterator[KeyedRows]:
+    """Yield keyed rows of BLOCKS that have an id and a name, by the id; of tables of (``block_id``, ``block_name``)."""
+    for table in tables:
+        blocks = table.filter(flags(is_there(table["block_id"]) & is_there(table["block_name"])))
+        ids = to_numpy(blocks["block_id"], np.int64)
+        columns = {"block_id": ids, "name": np.arange(len(ids))}
+        names = blocks["block_name"].combine_chunks()
+        yield from by_key(DBS_BLOCKS, keys_of_ids(ids, keys), columns, {"name": names})
 
 
 @dataclass(frozen=True)
@@ -139,37 +134,25 @@ class CheckedFileMerge:
         yield from by_key(BLOCK_PAIRS, keys_of_ids(summed["block_id"], self.merge.keys), summed)
 
 
-@dataclass(frozen=True)
-class CatalogueMerge:
-    """Merges the differences of one key. ``count``: how many datasets DBS numbers."""
-
-    count: int
-    keys: int
-
-    def __call__(self, key: int, rows: Iterable[KeyedRows]) -> Iterator[KeyedRows]:
-        """Yield differences by dataset; those of blocks may belong to another key. Raises DataError (65)."""
-        by_kind = rows_by_kind(rows)
-        differences = by_kind[DIFFERING]
-        if by_kind[BLOCK_PAIRS]:
-            differences += _compare_blocks(by_kind[BLOCK_PAIRS], by_kind[DBS_BLOCKS], self.count, self.keys)
-        yield from DifferenceMerge(self.count, self.keys)(key, differences)
-        if by_kind[ONLY_RUCIO]:
-            numbers, names = number_names(by_kind[ONLY_RUCIO], "dataset")
-            columns = join_columns(by_kind[ONLY_RUCIO], SUMMED) | {"dataset": numbers}
-            yield KeyedRows(key, ONLY_RUCIO, group_rows(columns, ("dataset",)), {"dataset": names})
+def merge_catalogues(count: int, keys: int, key: int, rows: Iterable[KeyedRows]) -> Iterator[KeyedRows]:
+    """Yield the differences of one key by dataset; those of blocks may belong to another key. ``count``: how many
+    datasets DBS numbers. Raises DataError (65).
+    """
+    by_kind = rows_by_kind(rows)
+    differences = by_kind[DIFFERING]
+    if by_kind[BLOCK_PAIRS]:
+        differences += _compare_blocks(by_kind[BLOCK_PAIRS], by_kind[DBS_BLOCKS], count, keys)
+    yield from merge_differences(count, keys, key, differences)
+    if by_kind[ONLY_RUCIO]:
+        numbers, names = number_names(by_kind[ONLY_RUCIO], "dataset")
+        columns = join_columns(by_kind[ONLY_RUCIO], SUMMED) | {"dataset": numbers}
+        yield KeyedRows(key, ONLY_RUCIO, group_rows(columns, ("dataset",)), {"dataset": names})
 
 
-@dataclass(frozen=True)
-class DifferenceMerge:
-    """Merges differences of one key. ``count``: how many datasets DBS numbers."""
-
-    count: int
-    keys: int
-
-    def __call__(self, key: int, rows: Sequence[KeyedRows]) -> Iterator[KeyedRows]:
-        """Yield each (difference, dataset) once. Raises DataError (65)."""
-        sums = group_rows(join_columns(rows, (*_KEYS, *SUMMED)), _KEYS)
-        return by_key(DIFFERING, sums["dataset"] * self.keys // max(1, self.count), sums)
+def merge_differences(count: int, keys: int, key: int, rows: Sequence[KeyedRows]) -> Iterator[KeyedRows]:
+    """Yield each (difference, dataset) once. ``count``: how many datasets DBS numbers. Raises DataError (65)."""
+    sums = group_rows(join_columns(rows, (*_KEYS, *SUMMED)), _KEYS)
+    return by_key(DIFFERING, sums["dataset"] * keys // max(1, count), sums)
 
 
 def _compare_blocks(pairs: Sequence[KeyedRows], blocks: Sequence[KeyedRows], count: int, keys: int) -> list[KeyedRows]:

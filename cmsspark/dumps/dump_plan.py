@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
@@ -17,8 +18,8 @@ from cmsspark.counting.catalogue import check_hash, name_hash
 from cmsspark.dumps import block_contents, catalogue_differences, dataset_contents, dataset_replicas, rucio_blocks
 from cmsspark.dumps.dataset_contents import FILES, TOTALS, FileMapper, KnownDatasets
 from cmsspark.dumps.dataset_replicas import BLOCKS, StorageByNode
-from cmsspark.dumps.keyed_rows import MOST_KEYS, KeyedRows, Mapper, Merge, MergeKinds, rows_by_kind
-from cmsspark.dumps.rucio_rows import DISK_REPLICAS, DiskReplicaMerge, FileMerge, hash_names, merge_disk_replicas
+from cmsspark.dumps.keyed_rows import MOST_KEYS, KeyedRows, KindMerge, Mapper, Merge, merge_kinds, rows_by_kind
+from cmsspark.dumps.rucio_rows import DISK_REPLICAS, FileMerge, find_disk_replicas, hash_names, merge_disk_replicas
 from cmsspark.engines.packed_rows import decode_rows, encode_rows
 from cmsspark.sources.registry import REPLICAS
 
@@ -99,7 +100,7 @@ def read_dumps(
     say it. Raises DataError (65) on 64-bit overflow, and what the tables' readers raise.
     """
     small = {name: source for name, source in sources.items() if name not in LARGE}
-    small_rows = [transport.map(source, _WholeTable(name), 1) for name, source in small.items()]
+    small_rows = [transport.map(source, partial(_pass_rows, name), 1) for name, source in small.items()]
     collected = rows_by_kind(transport.collect(transport.union(small_rows))) if small_rows else {}
     # Processes are forked before this one has the threads of Polars.
     from cmsspark.dumps import dump_frames
@@ -134,8 +135,8 @@ def read_disk_replicas(transport: Transport, scan: RucioScan) -> Any:
     keys = key_count(scan.weight, transport.key_bytes)
     texts = disk_sites(scan)
     sites = tuple(texts.index(rse.site) if rse.kind == "disk" else -1 for rse in scan.rses.rses)
-    rows = transport.merge(_map_rucio(transport, scan, keys), keys, DiskReplicaMerge(keys, sites))
-    return transport.merge(rows, keys, MergeKinds({DISK_REPLICAS: merge_disk_replicas})) if keys > 1 else rows
+    rows = transport.merge(_map_rucio(transport, scan, keys), keys, partial(find_disk_replicas, keys, sites))
+    return transport.merge(rows, keys, partial(merge_kinds, {DISK_REPLICAS: merge_disk_replicas})) if keys > 1 else rows
 
 
 def disk_sites(scan: RucioScan) -> list[str]:
@@ -199,9 +200,9 @@ class _Plan:
                 return catalogue_differences.CheckedFileMapper(self.datasets, self.keys)
             return FileMapper(self.datasets, self._files, self.blocks == "valid")
         if self.is_check:
-            return catalogue_differences.NamedBlockMapper(self.keys)
+            return partial(catalogue_differences.map_named_blocks, self.keys)
         if self.blocks:
-            return block_contents.MonthMapper(self.keys)
+            return partial(block_contents.map_blocks, self.keys)
         texts = array(self.names, "string")
         hashes, checks = (hash_names(texts, hash_name) for hash_name in (name_hash, check_hash))
         return dataset_replicas.BlockMapper(self.datasets, hashes, checks, self.keys)
@@ -220,54 +221,50 @@ class _Plan:
     def _merges(self) -> Iterator[Merge]:
         """Yield the merges of all rows, the last of sums that other keys have, too."""
         if self.blocks:
-            yield MergeKinds({FILES: self._files})
-            yield block_contents.MonthMerge(self.keys)
+            yield partial(merge_kinds, {FILES: self._files})
+            yield partial(block_contents.merge_blocks, self.keys)
             if self.keys > 1:
-                yield MergeKinds({block_contents.MONTH_SUMS: block_contents.merge_months})
+                yield partial(merge_kinds, {block_contents.MONTH_SUMS: block_contents.merge_months})
             return
         merge: Merge | None = None
         if self.is_check:
-            merge = catalogue_differences.CatalogueMerge(len(self.names), self.keys)
+            merge = partial(catalogue_differences.merge_catalogues, len(self.names), self.keys)
         elif self.sources or list(self.frames):
-            merge = DumpMerge(self._files, "BLOCKS" in self.sources, self.storage)
+            merge = partial(merge_key, self._files, "BLOCKS" in self.sources, self.storage)
         if self.rucio is not None:
             merge = rucio_blocks.BlockMerge(tuple(rse.name for rse in self.rucio.scan.rses.rses), merge)
         assert merge is not None
         yield merge
         if self.keys > 1 and "FILES" in self.sources:
-            differing = catalogue_differences.DifferenceMerge(len(self.names), self.keys)
-            yield MergeKinds({TOTALS: dataset_contents.merge_totals, catalogue_differences.DIFFERING: differing})
+            differing = partial(catalogue_differences.merge_differences, len(self.names), self.keys)
+            merges: dict[str, KindMerge] = {TOTALS: dataset_contents.merge_totals}
+            merges[catalogue_differences.DIFFERING] = differing
+            yield partial(merge_kinds, merges)
 
 
-@dataclass(frozen=True)
-class DumpMerge:
-    """Merges the rows of one key. ``files``: merges those of FILES; ``counts_blocks``: whether BLOCKS was read;
-    ``storage``: of each node, where the nodes' names do not say it.
+def merge_key(
+    files: dataset_contents.FileMerge,
+    counts_blocks: bool,
+    storage: StorageByNode | None,
+    key: int,
+    rows: Iterable[KeyedRows],
+) -> Iterator[KeyedRows]:
+    """Yield sums by dataset, and replicas of datasets. Surplus sums are negative; they may belong to another key.
+
+    ``files``: merges the rows of FILES; ``counts_blocks``: whether BLOCKS was read; ``storage``: of each node, where
+    the nodes' names do not say it.
     """
-
-    files: dataset_contents.FileMerge
-    counts_blocks: bool
-    storage: StorageByNode | None = None
-
-    def __call__(self, key: int, rows: Iterable[KeyedRows]) -> Iterator[KeyedRows]:
-        """Yield sums by dataset, and replicas of datasets. Surplus sums are negative; they may belong to another key.
-        """
-        by_kind = rows_by_kind(rows)
-        if by_kind[TOTALS]:
-            yield from dataset_contents.merge_totals(key, by_kind.pop(TOTALS))
-        if by_kind[FILES]:
-            yield from self.files(key, by_kind.pop(FILES))
-        if replicas := by_kind[dataset_replicas.REPLICAS]:
-            blocks = by_kind[BLOCKS] if self.counts_blocks else None
-            yield dataset_replicas.merge_replicas(key, replicas, blocks, self.storage)
+    by_kind = rows_by_kind(rows)
+    if by_kind[TOTALS]:
+        yield from dataset_contents.merge_totals(key, by_kind.pop(TOTALS))
+    if by_kind[FILES]:
+        yield from files(key, by_kind.pop(FILES))
+    if replicas := by_kind[dataset_replicas.REPLICAS]:
+        blocks = by_kind[BLOCKS] if counts_blocks else None
+        yield dataset_replicas.merge_replicas(key, replicas, blocks, storage)
 
 
-@dataclass(frozen=True)
-class _WholeTable:
-    """Passes the rows of a small table."""
-
-    name: str
-
-    def __call__(self, tables: Iterable[pa.Table]) -> Iterator[KeyedRows]:
-        for table in tables:
-            yield KeyedRows(0, self.name, {"rows": np.frombuffer(encode_rows(table), np.uint8)})
+def _pass_rows(name: str, tables: Iterable[pa.Table]) -> Iterator[KeyedRows]:
+    """Yield the rows of a small table."""
+    for table in tables:
+        yield KeyedRows(0, name, {"rows": np.frombuffer(encode_rows(table), np.uint8)})

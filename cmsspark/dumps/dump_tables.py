@@ -9,23 +9,26 @@ Spark's own CSV reader is not used: it keeps a ``\\`` outside quotes, so its row
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from tempfile import SpooledTemporaryFile
-from typing import IO, TYPE_CHECKING, Final, TypeVar, cast
+from typing import IO, TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from cmsspark.base.errors import DataError, NotReady
-from cmsspark.base.schemas import Table, input_table
-from cmsspark.dumps.hdfs_parts import client_for, divided, open_lines, range_name
-from cmsspark.engines.cores import count_cores
+from cmsspark.base.schemas import input_table
 from cmsspark.engines.explicit_files import read_explicit_files
+from cmsspark.engines.hdfs_scan import SCHEME, split_file
 from cmsspark.engines.scan import SPARK_TASK_BYTES
-from cmsspark.engines.tasks import weigh
-from cmsspark.filesystems.hdfs import LineRange, RemoteFiles
+from cmsspark.engines.session import count_cores
+from cmsspark.engines.tasks import first_values, weigh
+from cmsspark.filesystems.hdfs import LineRange, RemoteFile, RemoteFiles, choose_client, hdfs_errors, open_whole
 from cmsspark.filesystems.storage import AWAY, is_local, local_path
 from cmsspark.sources.dumps import Dump
+from cmsspark.sources.formats.packings import unpacker
 from cmsspark.sources.formats.sqoop_csv import arrow_schema, read_table
 from cmsspark.sources.listing import InputFile
 
@@ -37,54 +40,48 @@ if TYPE_CHECKING:
 TASK_BYTES: Final = 512 * 1024 * 1024
 #: The lines of a part file are kept in memory up to so many bytes, and beyond that in a temporary file.
 SPOOL_BYTES: Final = 64 * 1024 * 1024
+#: Bytes that are read at once to find the end of a line: first, and at most where it is far.
+_STEP: Final = 64 * 1024
+_MOST: Final = 8 * 1024 * 1024
+_LINE_END: Final = re.compile(rb"(?<!\\)\n")
+_HEAD_BYTES: Final = 10
 _Part = TypeVar("_Part")
 
 
 @dataclass(frozen=True)
 class TableSource:
-    """A table of a dump: the ``rows`` that Spark hands to its workers, and ``read``, which makes rows of the table.
+    """A table of a dump: the ``rows`` that Spark hands to its workers, and ``items``, which makes tables of them there:
+    texts do not cross to the JVM and back.
 
-    ``columns``: those of the table's rows. ``weight``: decompressed bytes, about.
+    ``columns``: those of the tables. ``weight``: decompressed bytes, about.
     """
 
     rows: DataFrame
-    read: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+    items: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Table]]
     columns: pa.Schema
     weight: int
 
     def table(self) -> DataFrame:
         """Return the rows of the table."""
         kinds = {"string": "string", "int64": "bigint", "double": "double"}
-        schema = ", ".join(f"`{field.name}` {kinds[str(field.type)]}" for field in self.columns)
-        return self.rows.mapInArrow(self.read, schema)
-
-    @property
-    def items(self) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Table]]:
-        """What makes tables of Spark's rows, in the worker that reads them: texts do not cross to the JVM and back."""
-        return _Tables(self.read)
+        return self.mapped(_to_batches, ", ".join(f"`{field.name}` {kinds[str(field.type)]}" for field in self.columns))
 
     def mapped(self, mapper: Callable[[Iterable[pa.Table]], Iterator[pa.RecordBatch]], schema: str) -> DataFrame:
         """Return the rows that ``mapper`` makes of the table's rows, in the worker that reads them."""
-        return self.rows.mapInArrow(_Mapped(self.items, mapper), schema)
+        return self.rows.mapInArrow(partial(_map_tables, self.items, mapper), schema)
 
 
-@dataclass(frozen=True)
-class _Tables:
-    read: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-        import pyarrow as pa
-
-        return (pa.Table.from_batches([batch]) for batch in self.read(batches))
+def _map_tables(
+    items: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Table]],
+    mapper: Callable[[Iterable[pa.Table]], Iterator[pa.RecordBatch]],
+    batches: Iterable[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    return mapper(items(batches))
 
 
-@dataclass(frozen=True)
-class _Mapped:
-    items: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Table]]
-    mapper: Callable[[Iterable[pa.Table]], Iterator[pa.RecordBatch]]
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return self.mapper(self.items(batches))
+def _to_batches(tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
+    for table in tables:
+        yield from table.to_batches()
 
 
 def table_source(
@@ -105,19 +102,24 @@ def table_source(
     files = [file for file in dump.tables[name] if file.size]
     schema = arrow_schema(table, columns)
     weight = sum(weigh(file.path, file.size) for file in files)
+    read: Callable[..., Iterator[pa.Table]] = partial(read_table, table=table, columns=tuple(columns))
+    tasks: list[tuple[Any, ...]]
     if feed != "spark" and (remote := remote or client_for(spark, files)) is not None:
-        ranges = pack_ranges(files, count_cores(spark))
-        numbers = spark.range(0, len(ranges), 1, max(1, len(ranges)))
-        return TableSource(
-            numbers.toDF("number"), _ReadLineRanges(ranges, table, tuple(columns), remote), schema, weight
-        )
-    if feed == "auto":
-        feed = "direct" if all(is_local(file.path) for file in files) else "spark"
-    if feed == "direct" or not files:
+        tasks = pack_ranges(files, count_cores(spark))
+        items = partial(_read_ranges, tasks, remote, read)
+    elif feed == "direct" or not files or (feed == "auto" and all(is_local(file.path) for file in files)):
         tasks = pack_files(files, count_cores(spark))
-        numbers = spark.range(0, len(tasks), 1, max(1, len(tasks)))
-        return TableSource(numbers.toDF("number"), _ReadFiles(tasks, table, tuple(columns)), schema, weight)
-    return TableSource(_lines(spark, files), _ReadLines(table, tuple(columns)), schema, weight)
+        items = partial(_read_files, tasks, read)
+    else:
+        return TableSource(_lines(spark, files), partial(_read_lines, read), schema, weight)
+    numbers = spark.range(0, len(tasks), 1, max(1, len(tasks)))
+    return TableSource(numbers.toDF("number"), items, schema, weight)
+
+
+def client_for(spark: SparkSession, files: Iterable[InputFile]) -> RemoteFiles | None:
+    """Return what opens the files in the workers where all are on HDFS and the client is used; otherwise None."""
+    paths = [file.path for file in files]
+    return choose_client(spark) if paths and all(path.startswith(SCHEME) for path in paths) else None
 
 
 def pack_files(files: Iterable[InputFile], cores: int, task_bytes: int = TASK_BYTES) -> list[tuple[str, ...]]:
@@ -132,7 +134,8 @@ def pack_ranges(
     """Return the ranges of each task on a cluster, as :func:`pack_files` does; no task is made for less than
     ``least_bytes`` while others have room.
     """
-    weighed = divided(files, task_bytes)
+    ranges = [(file.size, part) for file in files for part in split_file(file.path, file.size, task_bytes)]
+    weighed = [(weigh(part.path, (size if part.end is None else part.end) - part.start), part) for size, part in ranges]
     share = sum(weight for weight, _ in weighed) // max(1, cores)
     return _packed(weighed, max(least_bytes, min(task_bytes, share)))
 
@@ -162,65 +165,42 @@ def _uri(path: str) -> str:
     return f"file://{local_path(path)}" if is_local(path) else path
 
 
-@dataclass(frozen=True)
-class _ReadFiles:
-    """Reads the files of the tasks whose numbers the input rows hold."""
-
-    tasks: list[tuple[str, ...]]
-    table: Table
-    columns: tuple[str, ...]
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                for path in self.tasks[number]:
-                    yield from self.read(path)
-
-    def read(self, path: str) -> Iterator[pa.RecordBatch]:
-        try:
-            for piece in read_table(local_path(path), self.table, self.columns, path):
-                yield from piece.to_batches()
-        except OSError as error:
-            kind = NotReady if error.errno in AWAY else DataError
-            raise kind("a file of a dump cannot be read", where=path, found=error.strerror) from None
+def _read_files(
+    tasks: Sequence[Sequence[str]], read: Callable[..., Iterator[pa.Table]], batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.Table]:
+    """Read the files of the tasks whose numbers the input rows hold."""
+    for number in first_values(batches):
+        for path in tasks[number]:
+            try:
+                yield from read(local_path(path), name=path)
+            except OSError as error:
+                kind = NotReady if error.errno in AWAY else DataError
+                raise kind("a file of a dump cannot be read", where=path, found=error.strerror) from None
 
 
-@dataclass(frozen=True)
-class _ReadLineRanges:
-    """Reads the ranges of the tasks whose numbers the input rows hold, opened with ``remote``."""
-
-    tasks: list[tuple[LineRange, ...]]
-    table: Table
-    columns: tuple[str, ...]
-    remote: RemoteFiles
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                for part in self.tasks[number]:
-                    with open_lines(self.remote, part) as stream:
-                        for piece in read_table(stream, self.table, self.columns, range_name(part)):
-                            yield from piece.to_batches()
+def _read_ranges(
+    tasks: Sequence[Sequence[LineRange]],
+    remote: RemoteFiles,
+    read: Callable[..., Iterator[pa.Table]],
+    batches: Iterable[pa.RecordBatch],
+) -> Iterator[pa.Table]:
+    """Read the ranges of the tasks whose numbers the input rows hold, opened with ``remote``."""
+    for number in first_values(batches):
+        for part in tasks[number]:
+            with open_lines(remote, part) as stream:
+                yield from read(stream, name=range_name(part))
 
 
-@dataclass(frozen=True)
-class _ReadLines:
-    """Parses the (file, line) rows that Spark has read, file by file, as a value may span several lines."""
-
-    table: Table
-    columns: tuple[str, ...]
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        runs = (run for batch in batches for run in _runs(batch))
-        for file, same_file in groupby(runs, key=itemgetter(0)):
-            with SpooledTemporaryFile(SPOOL_BYTES) as spool:
-                for _, lines in same_file:
-                    spool.write(b"\n".join(lines) + b"\n")
-                spool.seek(0)
-                stream = cast("IO[bytes]", spool)
-                # Spark has decompressed a .gz already.
-                for piece in read_table(stream, self.table, self.columns, file.removesuffix(".gz")):
-                    yield from piece.to_batches()
+def _read_lines(read: Callable[..., Iterator[pa.Table]], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Parse the (file, line) rows that Spark has read, file by file, as a value may span several lines."""
+    runs = (run for batch in batches for run in _runs(batch))
+    for file, same_file in groupby(runs, key=itemgetter(0)):
+        with SpooledTemporaryFile(SPOOL_BYTES) as spool:
+            for _, lines in same_file:
+                spool.write(b"\n".join(lines) + b"\n")
+            spool.seek(0)
+            # Spark has decompressed a .gz already.
+            yield from read(cast("IO[bytes]", spool), name=file.removesuffix(".gz"))
 
 
 def _runs(batch: pa.RecordBatch) -> Iterator[tuple[str, list[bytes]]]:
@@ -232,3 +212,73 @@ def _runs(batch: pa.RecordBatch) -> Iterator[tuple[str, list[bytes]]]:
     for file, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
         yield file, batch.column(1).slice(start, end - start).to_pylist()
         start = end
+
+
+def range_name(part: LineRange) -> str:
+    """Return what errors call a range: rows count from its first line on."""
+    return f"{part.path} from byte {part.start} on" if part.start else part.path
+
+
+def open_lines(files: RemoteFiles, line_range: LineRange) -> IO[bytes]:
+    """Open the lines of a range for reading at any place. Raises what :func:`hdfs_errors` says, also while it is read.
+
+    A packed file has no lines: its first range is all of it.
+    """
+    return cast("IO[bytes]", open_whole(_LinesOf(files, line_range), line_range.path))
+
+
+@dataclass(frozen=True)
+class _LinesOf:
+    """Opens the lines of a range of a file."""
+
+    files: RemoteFiles
+    lines: LineRange
+
+    def open(self, location: str) -> RemoteFile:
+        file, start, end = self.files.open(location), self.lines.start, self.lines.end
+        size = len(file)
+        if not start and end is None:
+            return file
+        with hdfs_errors(location):
+            if unpacker(file.read_range(0, min(_HEAD_BYTES, size))):
+                return _FileWindow(file, 0, 0 if start else size)
+            begin = _line_start(file, start)
+            return _FileWindow(file, begin, size if end is None else max(begin, _line_start(file, end)))
+
+
+def _line_start(file: RemoteFile, position: int) -> int:
+    """Return where the first line begins that begins at ``position`` or later: behind a newline, or at the end.
+
+    A newline behind a ``\\`` belongs to a value, in quotes and outside.
+    """
+    size = len(file)
+    if position <= 0:
+        return 0
+    # A line begins after a newline, so the byte before ``position`` counts, and the one before that may be a ``\\``.
+    at = max(0, min(position, size) - 2)
+    searched, step, last = min(position, size) - 1 - at, _STEP, b""
+    while at < size:
+        piece = last + file.read_range(at, min(step, size - at))
+        if match := _LINE_END.search(piece, searched):
+            return at - len(last) + match.end()
+        at += len(piece) - len(last)
+        searched, step, last = 1, min(2 * step, _MOST), piece[-1:]
+    return size
+
+
+@dataclass(frozen=True)
+class _FileWindow:
+    """The bytes of a file from ``begin`` to ``end``, as a file of their own."""
+
+    file: RemoteFile
+    begin: int
+    end: int
+
+    def __len__(self) -> int:
+        return self.end - self.begin
+
+    def read_range(self, offset: int, count: int) -> bytes:
+        return self.file.read_range(self.begin + offset, count)
+
+    def read_range_stream(self, offset: int, count: int) -> Iterator[bytes]:
+        return self.file.read_range_stream(self.begin + offset, count)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -195,15 +194,14 @@ def _join(pieces: Sequence[Columns]) -> Columns:
     return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
 
 
-@dataclass(frozen=True)
-class MergeKinds:
-    """Merges rows of some kinds, and passes all others."""
+#: Makes rows of the rows of one key and kind.
+KindMerge = Callable[[int, Sequence[KeyedRows]], Iterable[KeyedRows]]
 
-    merges: Mapping[str, Callable[[int, Sequence[KeyedRows]], Iterable[KeyedRows]]] = field(default_factory=dict)
 
-    def __call__(self, key: int, rows: Iterable[KeyedRows]) -> Iterator[KeyedRows]:
-        for kind, rows_of_kind in rows_by_kind(rows).items():
-            yield from self.merges[kind](key, rows_of_kind) if kind in self.merges else rows_of_kind
+def merge_kinds(merges: Mapping[str, KindMerge], key: int, rows: Iterable[KeyedRows]) -> Iterator[KeyedRows]:
+    """Merge rows of some kinds, and pass all others."""
+    for kind, rows_of_kind in rows_by_kind(rows).items():
+        yield from merges[kind](key, rows_of_kind) if kind in merges else rows_of_kind
 
 
 Item = TypeVar("Item")

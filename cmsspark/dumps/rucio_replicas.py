@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -59,20 +58,15 @@ def persist_disk_replicas(transport: SparkTransport, scan: RucioScan) -> tuple[D
         rows = read_disk_replicas(transport, scan).persist(StorageLevel.MEMORY_AND_DISK)
         counts = rows.where(f"kind = '{READ_COUNTS}'").select("packed").collect()
     counts_by_table(unpack(0, READ_COUNTS, bytes(row["packed"])) for row in counts)
-    return rows.mapInArrow(_Unpacked(disk_sites(scan)), shuffle_join.DISK_REPLICAS), rows
+    return rows.mapInArrow(partial(_unpack_replicas, disk_sites(scan)), shuffle_join.DISK_REPLICAS), rows
 
 
-@dataclass(frozen=True)
-class _Unpacked:
-    """Rows of replicas on disk as columns. Runs in Python workers."""
+def _unpack_replicas(sites: Sequence[str], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield rows of replicas on disk as columns. Runs in Python workers."""
+    from cmsspark.dumps.spark_transport import unpack_batches
 
-    sites: Sequence[str]
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from cmsspark.dumps.spark_transport import unpack_batches
-
-        for table in _tables(unpack_batches(batches), self.sites):
-            yield from table.to_batches()
+    for table in _tables(unpack_batches(batches), sites):
+        yield from table.to_batches()
 
 
 def _tables(rows: Iterable[KeyedRows], sites: Sequence[str]) -> Iterator[pa.Table]:

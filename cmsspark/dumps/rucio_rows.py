@@ -163,25 +163,18 @@ class FileMerge:
             yield from dataset_access_rows(blocks.dataset_hashes[blocks.dataset[numbers]], accessed_ms, self.keys)
 
 
-@dataclass(frozen=True)
-class DiskReplicaMerge:
-    """Merges the rows of the files of one key. ``sites``: of each RSE by number, -1 where it is not disk."""
-
-    keys: int
-    sites: tuple[int, ...]
-
-    def __call__(self, key: int, rows: Iterable[KeyedRows]) -> Iterator[KeyedRows]:
-        """Yield (``block``, ``site``) of replicas on disk, the hash of the name and a number, by the block's key; and
-        the counts of tasks that read.
-        """
-        by_kind = rows_by_kind(rows)
-        yield from by_kind.pop(READ_COUNTS, [])
-        of_key = FilesOfKey.from_rows(by_kind)
-        files = of_key.files
-        block, site = files.block[files.file], np.array([*self.sites, -1], np.int64)[files.rse]
-        counts = (block >= 0) & (site >= 0)
-        pairs = unique_pairs({"block": of_key.blocks.hashes[block[counts]], "site": site[counts]})
-        yield from by_key(DISK_REPLICAS, keys_of_hashes(pairs["block"], self.keys), pairs)
+def find_disk_replicas(keys: int, sites: tuple[int, ...], key: int, rows: Iterable[KeyedRows]) -> Iterator[KeyedRows]:
+    """Yield (``block``, ``site``) of replicas on disk, the hash of the name and a number, by the block's key; and the
+    counts of tasks that read. ``sites``: of each RSE by number, -1 where it is not disk.
+    """
+    by_kind = rows_by_kind(rows)
+    yield from by_kind.pop(READ_COUNTS, [])
+    of_key = FilesOfKey.from_rows(by_kind)
+    files = of_key.files
+    block, site = files.block[files.file], np.array([*sites, -1], np.int64)[files.rse]
+    counts = (block >= 0) & (site >= 0)
+    pairs = unique_pairs({"block": of_key.blocks.hashes[block[counts]], "site": site[counts]})
+    yield from by_key(DISK_REPLICAS, keys_of_hashes(pairs["block"], keys), pairs)
 
 
 def unique_pairs(pairs: Columns) -> Columns:

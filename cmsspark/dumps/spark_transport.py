@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -22,6 +22,7 @@ from cmsspark.dumps.rucio_sources import RANGE_BYTES, RangeSource, range_sources
 from cmsspark.engines.packed_rows import decode_rows, encode_rows, partition_numbers
 from cmsspark.engines.scan import set_sizes
 from cmsspark.engines.session import static_plans
+from cmsspark.engines.tasks import first_values
 from cmsspark.filesystems.hdfs import RemoteFiles
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class SparkTransport:
     def map(self, source: TableSource | RangeSource, mapper: Mapper[Any], keys: int) -> DataFrame:
         """See :class:`cmsspark.dumps.dump_plan.Transport`."""
         self._weight += source.weight
-        return source.rows.mapInArrow(_MapItems(source.items, mapper, partition_numbers(keys)), SCHEMA)
+        return source.rows.mapInArrow(partial(_map_items, source.items, mapper, partition_numbers(keys)), SCHEMA)
 
     def union(self, rows: Sequence[DataFrame]) -> DataFrame:
         """See :class:`cmsspark.dumps.dump_plan.Transport`."""
@@ -74,7 +75,7 @@ class SparkTransport:
 
     def merge(self, rows: DataFrame, keys: int, merge: Merge) -> DataFrame:
         """See :class:`cmsspark.dumps.dump_plan.Transport`: one exchange."""
-        return rows.repartition(keys, "part").mapInArrow(_MergeKeys(merge, partition_numbers(keys)), SCHEMA)
+        return rows.repartition(keys, "part").mapInArrow(partial(_merge_keys, merge, partition_numbers(keys)), SCHEMA)
 
     def collect(self, rows: DataFrame) -> list[KeyedRows]:
         """See :class:`cmsspark.dumps.dump_plan.Transport`: one job."""
@@ -101,32 +102,26 @@ class SparkTransport:
                 self.spark.conf.set(name, str(value))
 
 
-@dataclass(frozen=True)
-class _MapItems:
-    """Maps what a source makes of its input, and packs the rows."""
-
-    items: Callable[[Iterable[pa.RecordBatch]], Iterable[Any]]
-    mapper: Mapper[Any]
-    to_partition: Sequence[int]
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return _pack_rows(self.mapper(self.items(batches)), self.to_partition)
+def _map_items(
+    items: Callable[[Iterable[pa.RecordBatch]], Iterable[Any]],
+    mapper: Mapper[Any],
+    to_partition: Sequence[int],
+    batches: Iterable[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """Map what a source makes of its input, and pack the rows."""
+    return _pack_rows(mapper(items(batches)), to_partition)
 
 
-@dataclass(frozen=True)
-class _MergeKeys:
-    """Merges the rows of each key, and packs those that come of it."""
-
-    merge: Merge
-    to_partition: Sequence[int]
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        by_key: dict[int, list[KeyedRows]] = defaultdict(list)
-        for rows in unpack_batches(batches):
-            by_key[rows.key].append(rows)
-        while by_key:
-            key, rows_of_key = by_key.popitem()
-            yield from _pack_rows(self.merge(key, rows_of_key), self.to_partition)
+def _merge_keys(
+    merge: Merge, to_partition: Sequence[int], batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Merge the rows of each key, and pack those that come of it."""
+    by_key: dict[int, list[KeyedRows]] = defaultdict(list)
+    for rows in unpack_batches(batches):
+        by_key[rows.key].append(rows)
+    while by_key:
+        key, rows_of_key = by_key.popitem()
+        yield from _pack_rows(merge(key, rows_of_key), to_partition)
 
 
 def unpack_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[KeyedRows]:
@@ -152,16 +147,10 @@ def send_table(spark: SparkSession, rows: pa.Table, schema: Table) -> DataFrame:
     starts = range(0, max(1, rows.num_rows), _SENT_ROWS)
     packed = [encode_rows(rows.slice(start, _SENT_ROWS)) for start in starts]
     numbers = spark.range(0, len(packed), 1, len(packed))
-    return numbers.mapInArrow(_Decode(packed), schema.spark())
+    return numbers.mapInArrow(partial(_decode, packed), schema.spark())
 
 
-@dataclass(frozen=True)
-class _Decode:
-    """The rows that are encoded under the numbers of the input."""
-
-    packed: Sequence[bytes]
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                yield from decode_rows(self.packed[number]).to_batches()
+def _decode(packed: Sequence[bytes], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows that are encoded under the numbers of the input."""
+    for number in first_values(batches):
+        yield from decode_rows(packed[number]).to_batches()

@@ -7,13 +7,12 @@ file. A plain file larger than a task is divided at lines.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from typing import IO, TYPE_CHECKING, cast
 from urllib.parse import unquote
 
 from cmsspark.engines.explicit_files import read_explicit_files
-from cmsspark.engines.tasks import StreamFiles, Task, TaskContext
+from cmsspark.engines.tasks import StreamFiles, TaskContext, first_values
 from cmsspark.filesystems.hdfs import LineRange, RemoteFiles, open_range
 from cmsspark.sources.formats.packings import is_packed_name, unpacker
 
@@ -43,10 +42,10 @@ def scan_hdfs(
     if undivided:
         # Of a file whose content is not asked for, Spark plans the place and reads nothing.
         listed = read_explicit_files(spark, "binaryFile", undivided).select("file_path")
-        parts.append(listed.mapInArrow(_HdfsTask(stream, context, files, ()), schema))
+        parts.append(listed.mapInArrow(partial(_read_hdfs, stream, context, files, ()), schema))
     if ranges:
         numbers = spark.range(0, len(ranges), 1, len(ranges))
-        parts.append(numbers.mapInArrow(_HdfsTask(stream, context, files, tuple(ranges)), schema))
+        parts.append(numbers.mapInArrow(partial(_read_hdfs, stream, context, files, ranges), schema))
     return reduce(lambda first, right: first.unionByName(right), parts)
 
 
@@ -55,36 +54,33 @@ def divide(stream: StreamFiles, task_bytes: int) -> list[LineRange]:
 
     A file that grows or shrinks after it was listed fails the run at its end.
     """
-    ranges = []
-    for path, size in stream.files:
-        if size <= task_bytes or stream.format == "avro" or is_packed_name(path):
-            continue
-        count = -(-size // task_bytes)
-        starts = [size * number // count for number in range(count)]
-        ranges += [LineRange(path, start, end) for start, end in zip(starts, [*starts[1:], None], strict=True)]
-    return ranges
+    files = stream.files if stream.format != "avro" else ()
+    ranges = [split_file(path, size, task_bytes) for path, size in files]
+    return [line_range for of_file in ranges if len(of_file) > 1 for line_range in of_file]
 
 
-@dataclass(frozen=True)
-class _HdfsTask:
-    """Opens what the input rows name: the URI of a file, or with ``ranges`` the number of one."""
+def split_file(path: str, size: int, task_bytes: int) -> list[LineRange]:
+    """Return the even ranges of a file, the last one open: one of a packed file, and of one that is no larger than a
+    task.
+    """
+    count = 1 if is_packed_name(path) else max(1, -(-size // task_bytes))
+    starts = [size * number // count for number in range(count)]
+    return [LineRange(path, start, end) for start, end in zip(starts, [*starts[1:], None], strict=True)]
 
-    stream: StreamFiles
-    context: TaskContext
-    files: RemoteFiles
-    ranges: Sequence[LineRange]
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        day = self.stream.earlier_day
-        reader = self.context.reader(Task(self.stream.stream, self.stream.format, (), day))
-        aggregator = self.context.aggregator(self.stream.stream, is_earlier=day is not None)
-        for batch in batches:
-            for value in batch.column(0).to_pylist():
-                piece = self.ranges[value] if self.ranges else LineRange(unquote(value))
-                is_accepted = piece.path in self.context.accepted
-                with open_range(self.files, piece, unpacker) as opened:
-                    stream = cast("IO[bytes]", opened)
-                    for accesses in reader.file(stream, piece.path, accept_damaged=is_accepted):
-                        aggregator.add(accesses)
-                        yield from self.context.batches(reader, aggregator, is_last=False)
-        yield from self.context.batches(reader, aggregator, is_last=True)
+def _read_hdfs(
+    stream: StreamFiles,
+    context: TaskContext,
+    files: RemoteFiles,
+    ranges: Sequence[LineRange],
+    batches: Iterable[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """Open what the input rows name: the URI of a file, or with ``ranges`` the number of one."""
+    reader, aggregator = context.open(stream.stream, stream.format, stream.earlier_day)
+    for value in first_values(batches):
+        piece = ranges[value] if ranges else LineRange(unquote(value))
+        is_accepted = piece.path in context.accepted
+        with open_range(files, piece, unpacker) as opened:
+            opened_stream = cast("IO[bytes]", opened)
+            yield from context.read_file(opened_stream, piece.path, reader, aggregator, accept_damaged=is_accepted)
+    yield from context.batches(reader, aggregator, is_last=True)

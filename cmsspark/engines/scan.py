@@ -9,23 +9,22 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from datetime import date
-from functools import reduce
+from functools import partial, reduce
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 from cmsspark.counting.htcondor_jobs import JOB_COLUMNS
-from cmsspark.engines.cores import count_cores
 from cmsspark.engines.explicit_files import read_explicit_files
 from cmsspark.engines.hdfs_scan import is_on_hdfs, scan_hdfs
 from cmsspark.engines.packed_rows import PACKED_COLUMNS
+from cmsspark.engines.session import count_cores
 from cmsspark.engines.tasks import (
     GZIP_FACTOR,
     ROUNDS,
     StreamFiles,
     Task,
     TaskContext,
+    first_values,
     pack_tasks,
     read_task,
     spark_schema,
@@ -81,7 +80,7 @@ def scan(
     if on_disk:
         tasks = pack_tasks(on_disk, count_cores(spark), TASK_BYTES)
         numbers = spark.range(0, len(tasks), 1, max(1, len(tasks)))
-        parts.append(numbers.mapInArrow(_DirectTask(tasks, context), _schema(on_disk, context)))
+        parts.append(numbers.mapInArrow(partial(read_tasks, tasks, context), _schema(on_disk, context)))
     is_whole = are_passed_whole(through_spark)
     is_packed = is_whole or (not through_spark and are_packed(on_hdfs))
     files = sum(len(stream.files) for stream in streams)
@@ -162,51 +161,41 @@ def _by_feed(
     return on_disk, on_hdfs, through_spark
 
 
-@dataclass(frozen=True)
-class _DirectTask:
-    """Reads the files of the tasks whose numbers the input rows hold."""
-
-    tasks: list[Task]
-    context: TaskContext
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                yield from self.run(self.tasks[number])
-
-    def run(self, task: Task) -> Iterator[pa.RecordBatch]:
-        reader = self.context.reader(task)
-        aggregator = self.context.aggregator(task.stream, is_earlier=task.earlier_day is not None)
-        yield from read_task(task, self.context, reader, aggregator)
-        yield from self.context.batches(reader, aggregator, is_last=True)
+def read_tasks(
+    tasks: Sequence[Task], context: TaskContext, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Read the files of the tasks whose numbers the input rows hold."""
+    for number in first_values(batches):
+        task = tasks[number]
+        reader, aggregator = context.open(task.stream, task.format, task.earlier_day)
+        yield from read_task(task, context, reader, aggregator)
+        yield from context.batches(reader, aggregator, is_last=True)
 
 
-@dataclass(frozen=True)
-class _SparkTask:
-    """Pre-aggregates the rows (file, value) that Spark has read. A value is a line, or with ``is_whole`` a file."""
+def _read_files(
+    stream: StreamFiles, context: TaskContext, is_accepted: bool, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Pre-aggregate the rows (file, its content) that Spark has read. ``is_accepted``: damaged files are read up to the
+    damage.
+    """
+    reader, aggregator = context.open(stream.stream, stream.format, stream.earlier_day)
+    for batch in batches:
+        for file, content in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            opened = io.BytesIO(content)
+            yield from context.read_file(opened, file, reader, aggregator, accept_damaged=is_accepted)
+    yield from context.batches(reader, aggregator, is_last=True)
 
-    stream: str
-    format: str
-    context: TaskContext
-    is_whole: bool
-    accept_damaged: bool = False
-    earlier_day: date | None = None
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        reader = self.context.reader(Task(self.stream, self.format, (), self.earlier_day))
-        aggregator = self.context.aggregator(self.stream, is_earlier=self.earlier_day is not None)
-        for batch in batches:
-            files, values = batch.column(0).to_pylist(), batch.column(1).to_pylist()
-            if self.is_whole:
-                for file, value in zip(files, values, strict=True):
-                    for accesses in reader.file(io.BytesIO(value), file, accept_damaged=self.accept_damaged):
-                        aggregator.add(accesses)
-                        yield from self.context.batches(reader, aggregator, is_last=False)
-            else:
-                for file, lines in _by_file(files, values):
-                    aggregator.add(reader.chunk(b"\n".join(lines) + b"\n", file))
-                yield from self.context.batches(reader, aggregator, is_last=False)
-        yield from self.context.batches(reader, aggregator, is_last=True)
+def _read_lines(
+    stream: StreamFiles, context: TaskContext, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Pre-aggregate the rows (file, line) that Spark has read."""
+    reader, aggregator = context.open(stream.stream, stream.format, stream.earlier_day)
+    for batch in batches:
+        for file, lines in _by_file(*(column.to_pylist() for column in batch.columns)):
+            aggregator.add(reader.chunk(b"\n".join(lines) + b"\n", file))
+        yield from context.batches(reader, aggregator, is_last=False)
+    yield from context.batches(reader, aggregator, is_last=True)
 
 
 def _by_file(files: Sequence[str], lines: list[bytes]) -> Iterator[tuple[str, list[bytes]]]:
@@ -231,7 +220,6 @@ def _through_spark(
 
     parts = []
     schema = _schema([stream], context)
-    task = _SparkTask(stream.stream, stream.format, context, False, earlier_day=stream.earlier_day)
     accepted = [path for path, _ in stream.files if path in context.accepted]
     paths = [path for path, _ in stream.files if path not in context.accepted]
     # Spark's own text reader fails on damage, and knows other packings than we do. It inflates large gzip files.
@@ -241,11 +229,11 @@ def _through_spark(
     for files, is_accepted in ((accepted, True), (undivided, False)):
         if files:
             rows = read_explicit_files(spark, "binaryFile", files).select("file_path", "content")
-            parts.append(rows.mapInArrow(replace(task, is_whole=True, accept_damaged=is_accepted), schema))
+            parts.append(rows.mapInArrow(partial(_read_files, stream, context, is_accepted), schema))
     if of_lines:
         lines = read_explicit_files(spark, "text", of_lines, lineSep="\n")
         rows = lines.select("file_path", F.col("value").cast("binary"))
-        parts.append(rows.mapInArrow(task, schema))
+        parts.append(rows.mapInArrow(partial(_read_lines, stream, context), schema))
     return reduce(lambda first, right: first.unionByName(right), parts)
 
 

@@ -104,6 +104,15 @@ def _is_submitted() -> bool:
     return "SPARK_ENV_LOADED" in os.environ or "PYSPARK_GATEWAY_PORT" in os.environ
 
 
+def count_cores(spark: SparkSession) -> int:
+    """Return the most cores that the application may get."""
+    conf = spark.sparkContext.getConf()
+    if conf.get("spark.dynamicAllocation.enabled", "false") != "true":
+        return int(spark.sparkContext.defaultParallelism)
+    executors = conf.get("spark.dynamicAllocation.maxExecutors", "")
+    return int(executors or 1) * int(conf.get("spark.executor.cores", "1") or 1)
+
+
 def unwrap_cause(error: Exception) -> Exception:
     """Unwrap the CmssparkError inside a Spark exception, or convert an error of Spark's own; else return ``error``."""
     if (ours := errors.as_ours(error)) is not None:

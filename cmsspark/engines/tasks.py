@@ -95,9 +95,20 @@ class TaskContext:
     #: Numbers of the partitions of Spark's merge, for which rows leave packed; without them they leave as they are.
     part_numbers: Sequence[int] = ()
 
-    def reader(self, task: Task) -> TaskReader:
-        """Return a new reader for a task's files."""
-        return self.make_reader(task.stream, task.format, task.earlier_day or self.day)
+    def open(
+        self, stream: str, format_name: str, earlier_day: date | None = None
+    ) -> tuple[TaskReader, StreamAggregator]:
+        """Return a new reader of a stream's files, and a new aggregator; of an earlier day only for the ids of jobs."""
+        reader = self.make_reader(stream, format_name, earlier_day or self.day)
+        return reader, self.aggregator(stream, is_earlier=earlier_day is not None)
+
+    def read_file(
+        self, stream: IO[bytes], path: str, reader: TaskReader, aggregator: StreamAggregator, *, accept_damaged: bool
+    ) -> Iterator[pa.RecordBatch]:
+        """Read a file into the aggregator and yield the rows that can leave at once. Raises DataError (65)."""
+        for batch in reader.file(stream, path, accept_damaged=accept_damaged):
+            aggregator.add(batch)
+            yield from self.batches(reader, aggregator, is_last=False)
 
     def aggregator(self, stream: str, *, is_earlier: bool = False) -> StreamAggregator:
         """Return a new aggregator for the accesses or jobs of a stream. ``is_earlier``: only the ids of jobs."""
@@ -191,6 +202,12 @@ def pack_tasks(streams: Iterable[StreamFiles], cores: int, task_bytes: int) -> l
     return sorted(packed, key=lambda task: -task.weight)
 
 
+def first_values(batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
+    """Yield the values of the first column, such as the numbers of tasks that Spark hands to a worker."""
+    for batch in batches:
+        yield from batch.column(0).to_pylist()
+
+
 def read_task(
     task: Task, context: TaskContext, reader: TaskReader, aggregator: StreamAggregator
 ) -> Iterator[pa.RecordBatch]:
@@ -201,9 +218,7 @@ def read_task(
     for path in task.paths:
         try:
             with open(local_path(path), "rb") as stream:
-                for batch in reader.file(stream, path, accept_damaged=path in context.accepted):
-                    aggregator.add(batch)
-                    yield from context.batches(reader, aggregator, is_last=False)
+                yield from context.read_file(stream, path, reader, aggregator, accept_damaged=path in context.accepted)
         except PermissionError as error:
             raise NotAllowed("a log file cannot be read", where=path, found=error.strerror) from None
         except OSError as error:

@@ -14,6 +14,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from multiprocessing.connection import Connection, wait
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
@@ -63,15 +64,14 @@ class WorkerState:
     """The readers and aggregators of one process, from its first task to its last."""
 
     context: TaskContext
-    _open: dict[tuple[Any, ...], tuple[TaskReader, StreamAggregator]] = field(default_factory=dict)
+    _open: dict[tuple[str, str, date | None], tuple[TaskReader, StreamAggregator]] = field(default_factory=dict)
 
     def read(self, task: Task) -> Iterator[pa.RecordBatch]:
         """Read the files of the task and yield the rows that must leave before the end."""
         key = (task.stream, task.format, task.earlier_day)
         if key not in self._open:
             trim()
-            aggregator = self.context.aggregator(task.stream, is_earlier=task.earlier_day is not None)
-            self._open[key] = (self.context.reader(task), aggregator)
+            self._open[key] = self.context.open(*key)
         reader, aggregator = self._open[key]
         yield from read_task(task, self.context, reader, aggregator)
 

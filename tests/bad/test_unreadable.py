@@ -8,16 +8,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+import pyarrow as pa
 import pytest
 
 from cmsspark.base import errors
 from cmsspark.base.access import AccessBatch
-from cmsspark.engines.scan import _DirectTask
+from cmsspark.engines.scan import read_tasks
 from cmsspark.engines.tasks import Task, TaskContext
 from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.run import catalogue_snapshots
 from cmsspark.settings.pseudonyms import Pseudonyms
 from tests.corpus.hostile import DAY
+
+#: What Spark hands to a worker that reads the first task.
+NUMBERS = [pa.RecordBatch.from_pydict({"number": [0]})]
 
 
 class Failing:
@@ -49,7 +53,7 @@ def test_a_log_that_cannot_be_read_is_named(
     make: Any = lambda stream, form, day: Failing(error)  # noqa: E731  # a reader's maker, in one line
     task = Task("aaa", "enr", (str(tmp_path / "part 0"),))
     with pytest.raises(kind) as raised:
-        list(_DirectTask([task], TaskContext(DAY, None, None, Pseudonyms(b"k" * 32), make)).run(task))
+        list(read_tasks([task], TaskContext(DAY, None, None, Pseudonyms(b"k" * 32), make), NUMBERS))
     assert (raised.value.exit_code, raised.value.where) == (code, str(tmp_path / "part 0"))
     assert raised.value.found == error.strerror
 
@@ -58,7 +62,7 @@ def test_a_log_that_is_gone_is_named(tmp_path: Path) -> None:
     task = Task("aaa", "enr", (str(tmp_path / "gone"),))
     make: Any = lambda stream, form, day: Failing(OSError())  # noqa: E731
     with pytest.raises(errors.DataError, match="gone"):
-        list(_DirectTask([task], TaskContext(DAY, None, None, Pseudonyms(b"k" * 32), make)).run(task))
+        list(read_tasks([task], TaskContext(DAY, None, None, Pseudonyms(b"k" * 32), make), NUMBERS))
 
 
 @pytest.mark.parametrize("name", ["stat", "listdir"])

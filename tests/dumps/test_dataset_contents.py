@@ -18,8 +18,8 @@ from cmsspark.base.exact_integers import joined, rounded, sums_by_group
 from cmsspark.counting.catalogue import Hash, name_hash
 from cmsspark.dumps import dataset_contents
 from cmsspark.dumps.dataset_contents import FILE_COLUMNS, DatasetContents, FileMapper, FileMerge, known_datasets
-from cmsspark.dumps.dump_plan import DumpMerge
-from cmsspark.dumps.keyed_rows import KeyedRows, MergeKinds
+from cmsspark.dumps.dump_plan import merge_key
+from cmsspark.dumps.keyed_rows import KeyedRows, merge_kinds
 from cmsspark.dumps.process_transport import PartSource, ProcessTransport
 
 SCHEMA = pa.schema(zip(FILE_COLUMNS, [pa.string(), *[pa.int64()] * 5], strict=True))
@@ -70,8 +70,8 @@ def test_each_file_counts_once_with_its_largest_row_however_rows_are_spread(
     with tempfile.TemporaryDirectory() as folder:
         transport, merge = ProcessTransport(Path(folder)), FileMerge(keys, len(known.ids))
         mapped = transport.map(PartSource(pieces, 0), FileMapper(known, merge, hash_name=hash_name), keys)
-        sums = transport.merge(mapped, keys, DumpMerge(merge, counts_blocks=False))
-        again = MergeKinds({dataset_contents.TOTALS: dataset_contents.merge_totals})
+        sums = transport.merge(mapped, keys, partial(merge_key, merge, False, None))
+        again = partial(merge_kinds, {dataset_contents.TOTALS: dataset_contents.merge_totals})
         found = DatasetContents.from_rows(transport.collect(transport.merge(sums, keys, again)), known)
         assert not list(Path(folder).iterdir())
     events = [int(value) if there else None for value, there in zip(found.events, found.has_events, strict=True)]

@@ -12,8 +12,8 @@ import pytest
 
 from cmsspark.base.errors import CmssparkError, DataError
 from cmsspark.base.schemas import input_table
-from cmsspark.dumps.dump_tables import pack_files, pack_ranges, table_source
-from cmsspark.dumps.hdfs_parts import divided, open_lines, range_name
+from cmsspark.dumps.dump_tables import open_lines, pack_files, pack_ranges, range_name, table_source
+from cmsspark.engines.hdfs_scan import split_file
 from cmsspark.filesystems.hdfs import LineRange
 from cmsspark.sources import dbs
 from cmsspark.sources.dumps import Dump
@@ -126,7 +126,7 @@ def test_the_ranges_of_a_part_file_hold_each_row_once(tmp_path: Path, task_bytes
     path.write_bytes(b"".join(b"%d,TIER%s,null,me\n" % (number, b"x" * number) for number in range(12)))
     size = path.stat().st_size
     table, columns = input_table("dbs/DATA_TIERS"), ["data_tier_id"]
-    ranges = [part for _, part in divided([InputFile(str(path), size, 0)], task_bytes)]
+    ranges = split_file(str(path), size, task_bytes)
     assert len(ranges) == -(-size // task_bytes)
     rows = []
     for part in ranges:

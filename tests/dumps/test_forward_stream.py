@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from cmsspark.dumps.forward_stream import ForwardStream
+from cmsspark.dumps.rucio_sources import ForwardStream
 
 CONTENT = bytes(range(256)) * 4
 

@@ -15,7 +15,7 @@ from cmsspark.apps.events.definition import Definition
 from cmsspark.apps.events.layout import EventLayout
 from cmsspark.apps.events.parts import PartWriter
 from cmsspark.apps.events.root_files import EntryRange, EventFile, InspectedFile, explain_error, inspect, read_range
-from cmsspark.engines.cores import count_cores
+from cmsspark.engines.session import count_cores
 
 if TYPE_CHECKING:
     import pyarrow as pa
