@@ -7,7 +7,7 @@ These sums meet the rows of BLOCKS by the id.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from cmsspark.dumps.keyed_rows import (
     Columns,
     KeyedRows,
     by_key,
+    group_rows,
     join_columns,
     keys_of_ids,
     number_names,
@@ -35,6 +36,7 @@ NAMED_BLOCKS, MONTH_SUMS = "named_blocks", "month_sums"
 NULL: Final = np.iinfo(np.int64).min
 #: The first and the last Unix second of the years from 1 to 9999.
 _TIMES: Final = (-62_135_596_800, 253_402_300_799)
+_KEYS: Final = ("dataset", "month")
 _SUMMED: Final = ("block_count", *SUMS)
 
 
@@ -64,13 +66,13 @@ def merge_blocks(keys: int, key: int, rows: Iterable[KeyedRows]) -> Iterator[Key
     sums = {name: np.zeros(len(block_ids), np.int64) for name in SUMS}
     for name, values in totals.items():
         sums[name][has_files] = values[positions[has_files]]
-    columns = _sum_months(blocks | {"block_count": np.ones(len(block_ids), np.int64)} | sums)
+    columns = group_rows(blocks | {"block_count": np.ones(len(block_ids), np.int64)} | sums, _KEYS, counts=_SUMMED)
     yield from by_key(MONTH_SUMS, keys_of_ids(columns["dataset"], keys), columns)
 
 
 def merge_months(key: int, rows: Sequence[KeyedRows]) -> Iterator[KeyedRows]:
     """Yield one row of the sums of several."""
-    yield KeyedRows(key, MONTH_SUMS, _sum_months(join_columns(rows, ("dataset", "month", *_SUMMED))))
+    yield KeyedRows(key, MONTH_SUMS, group_rows(join_columns(rows, (*_KEYS, *_SUMMED)), _KEYS, counts=_SUMMED))
 
 
 def _blocks_once(rows: Sequence[KeyedRows]) -> Columns:
@@ -90,14 +92,3 @@ def _months(seconds: npt.NDArray[np.float64]) -> Longs:
     is_time = (seconds >= _TIMES[0]) & (seconds <= _TIMES[1])
     times = np.floor(np.where(is_time, seconds, 0)).astype(np.int64).astype("datetime64[s]")
     return np.where(is_time, times.astype("datetime64[M]").astype(np.int64), NULL)
-
-
-def _sum_months(rows: Columns) -> Columns:
-    """Return the sums by ``dataset`` and ``month``."""
-    order = np.lexsort((rows["month"], rows["dataset"]))
-    rows = {name: values[order] for name, values in rows.items()}
-    starts = np.ones(len(order), np.bool_)
-    starts[1:] = (rows["dataset"][1:] != rows["dataset"][:-1]) | (rows["month"][1:] != rows["month"][:-1])
-    first: npt.NDArray[Any] = np.flatnonzero(starts)
-    sums = {name: np.add.reduceat(rows[name], first) if len(first) else rows[name] for name in _SUMMED}
-    return {name: rows[name][first] for name in ("dataset", "month")} | sums

@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from cmsspark.base.buffers import flags, is_there, to_numpy
-from cmsspark.base.exact_integers import joined, sums_by_group
 from cmsspark.counting.catalogue import check_hash, hashes_in
 from cmsspark.dumps.dataset_contents import KnownDatasets
 from cmsspark.dumps.keyed_rows import (
@@ -23,6 +22,7 @@ from cmsspark.dumps.keyed_rows import (
     Columns,
     KeyedRows,
     by_key,
+    group_rows,
     join_columns,
     join_pieces,
     keys_of_hashes,
@@ -117,7 +117,7 @@ class CheckedFileMerge:
     def _differences(self, files: BothFiles, blocks: BlockNames) -> Iterator[KeyedRows]:
         only_rucio = files.in_rucio & ~files.in_dbs
         dataset = blocks.dataset[files.block[only_rucio]]
-        of_rucio = group_rows({"dataset": dataset, **files.bytes(only_rucio)}, ("dataset",))
+        of_rucio = group_rows({"dataset": dataset, **files.bytes(only_rucio)}, ("dataset",), sums=SUMMED)
         row_keys = keys_of_hashes(blocks.dataset_hashes, self.merge.keys)[of_rucio["dataset"]]
         yield from by_key(ONLY_RUCIO, row_keys, of_rucio, {"dataset": blocks.datasets})
         for name, rows in files.differences():
@@ -130,7 +130,7 @@ class CheckedFileMerge:
             return
         columns: Columns = {"block_id": files.dbs["block"][both], "dataset": files.dbs["dataset"][both],
                            "block": blocks.hashes[files.block[both]].view(np.int64), **files.bytes(both)}  # fmt: skip
-        summed = group_rows(columns, _PAIR)
+        summed = group_rows(columns, _PAIR, sums=SUMMED)
         yield from by_key(BLOCK_PAIRS, keys_of_ids(summed["block_id"], self.merge.keys), summed)
 
 
@@ -146,12 +146,12 @@ def merge_catalogues(count: int, keys: int, key: int, rows: Iterable[KeyedRows])
     if by_kind[ONLY_RUCIO]:
         numbers, names = number_names(by_kind[ONLY_RUCIO], "dataset")
         columns = join_columns(by_kind[ONLY_RUCIO], SUMMED) | {"dataset": numbers}
-        yield KeyedRows(key, ONLY_RUCIO, group_rows(columns, ("dataset",)), {"dataset": names})
+        yield KeyedRows(key, ONLY_RUCIO, group_rows(columns, ("dataset",), sums=SUMMED), {"dataset": names})
 
 
 def merge_differences(count: int, keys: int, key: int, rows: Sequence[KeyedRows]) -> Iterator[KeyedRows]:
     """Yield each (difference, dataset) once. ``count``: how many datasets DBS numbers. Raises DataError (65)."""
-    sums = group_rows(join_columns(rows, (*_KEYS, *SUMMED)), _KEYS)
+    sums = group_rows(join_columns(rows, (*_KEYS, *SUMMED)), _KEYS, sums=SUMMED)
     return by_key(DIFFERING, sums["dataset"] * keys // max(1, count), sums)
 
 
@@ -173,7 +173,7 @@ def _compare_blocks(pairs: Sequence[KeyedRows], blocks: Sequence[KeyedRows], cou
 
 def _by_dataset(difference: str, rows: Columns, count: int, keys: int) -> Iterator[KeyedRows]:
     """Yield the sums of some files that differ, by ranges of datasets."""
-    sums = group_rows(rows, ("dataset",))
+    sums = group_rows(rows, ("dataset",), sums=SUMMED)
     sums["difference"] = np.full(len(sums["dataset"]), DIFFERENCES.index(difference))
     return by_key(DIFFERING, sums["dataset"] * keys // max(1, count), sums)
 
@@ -228,18 +228,3 @@ def _choose_rows(ids: npt.NDArray[np.int64], file_ids: Any, datasets: Any, count
     # The last of several rows stays.
     row[ids[order]] = order
     return row
-
-
-def group_rows(rows: Columns, keys: Sequence[str]) -> Columns:
-    """Join rows with equal keys, :data:`SUMMED` summed. Raises DataError (65) on 64-bit overflow."""
-    order = np.lexsort([rows[name] for name in reversed(keys)])
-    rows = {name: values[order] for name, values in rows.items()}
-    starts = np.zeros(len(order), np.bool_)
-    starts[:1] = True
-    for name in keys:
-        starts[1:] |= rows[name][1:] != rows[name][:-1]
-    groups, first = np.cumsum(starts) - 1, np.flatnonzero(starts)
-    sums = {name: rows[name][first] for name in keys}
-    for name in SUMMED:
-        sums[name] = joined(*sums_by_group(groups, rows[name], len(first)), name)
-    return sums

@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from cmsspark.base.buffers import array, flags, from_numpy, is_there, to_numpy, to_texts
-from cmsspark.base.exact_integers import Longs
+from cmsspark.base.exact_integers import Longs, joined
 from cmsspark.counting.catalogue import Hashes
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def by_key(
     # Numbers of 16 bits are sorted by counting.
     order = np.argsort(row_keys.astype(np.uint16), kind="stable")
     in_order = row_keys[order]
-    starts = np.flatnonzero(np.concatenate(([True], in_order[1:] != in_order[:-1])))
+    starts = find_starts(in_order)
     for first, last in zip(starts, np.append(starts[1:], len(order)), strict=True):
         rows = order[first:last] if len(starts) > 1 else slice(None)
         columns_of_key = {name: values[rows] for name, values in columns.items()}
@@ -158,6 +159,39 @@ def number_hashes(hashes: Hashes, checks: Hashes) -> tuple[Longs, Longs]:
     ids = np.empty(len(order), np.int64)
     ids[order] = np.cumsum(starts) - 1
     return ids, order[starts]
+
+
+def find_starts(*columns: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
+    """Return where in ordered rows another combination begins."""
+    if not len(columns[0]):
+        return np.zeros(0, np.intp)
+    differs = reduce(np.logical_or, (column[1:] != column[:-1] for column in columns))
+    return np.flatnonzero(np.concatenate(([True], differs)))
+
+
+def sum_runs(values: Longs, starts: npt.NDArray[np.intp], label: str) -> Longs:
+    """Return sums of runs. Raises DataError (65) on 64-bit overflow."""
+    if not len(starts):
+        return np.zeros(0, np.int64)
+    return joined(np.add.reduceat(values >> 32, starts), np.add.reduceat(values & 0xFFFFFFFF, starts), label)
+
+
+def group_rows(
+    rows: Columns, keys: Sequence[str], *, counts: Iterable[str] = (), sums: Iterable[str] = (),
+    largest: Iterable[str] = (),
+) -> Columns:  # fmt: skip
+    """Join rows with equal keys, in the order of the keys: ``counts`` and ``sums`` are summed, of ``largest`` the
+    largest value stays. Raises DataError (65) where one of ``sums`` exceeds 64 bits.
+    """
+    order = np.lexsort([rows[name] for name in reversed(keys)])
+    rows = {name: values[order] for name, values in rows.items()}
+    starts = find_starts(*(rows[name] for name in keys))
+    if not len(starts):
+        return rows
+    grouped = {name: rows[name][starts] for name in keys}
+    grouped |= {name: np.add.reduceat(rows[name], starts) for name in counts}
+    grouped |= {name: sum_runs(rows[name], starts, name) for name in sums}
+    return grouped | {name: np.maximum.reduceat(rows[name], starts) for name in largest}
 
 
 def rows_by_kind(rows: Iterable[KeyedRows]) -> dict[str, list[KeyedRows]]:

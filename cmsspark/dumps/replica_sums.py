@@ -9,9 +9,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from cmsspark.base.exact_integers import Longs, joined
+from cmsspark.base.exact_integers import Longs
 from cmsspark.base.names import KINDS
 from cmsspark.counting.catalogue import Hashes
+from cmsspark.dumps.keyed_rows import find_starts, sum_runs
 
 #: Numbers of a replica, in the order of the snapshot's columns.
 MEASURES: Final = ("block_files", "block_bytes", "node_files", "node_bytes", "created_ms")
@@ -50,7 +51,7 @@ def sum_replicas(
     kinds, blocks, nodes = kinds[order], blocks[order], nodes[order]
     measures = {name: columns.pop(name)[order] for name in MEASURES}
     validity = columns.pop("there")[order]
-    starts = _starts(kinds, blocks, nodes)
+    starts = find_starts(kinds, blocks, nodes)
     if len(starts) < len(order):
         for name, values in measures.items():
             values_or_least = np.where(validity & BITS[name], values, _LEAST)
@@ -82,15 +83,13 @@ def _summed(
     validity: npt.NDArray[np.uint8],
 ) -> dict[str, npt.NDArray[Any]]:
     """Return rows from replicas that are there once each, ordered by (dataset, site, kind, block)."""
-    starts = _starts(kinds)
+    starts = find_starts(kinds)
     of_kind = kinds[starts]
     groups = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(kinds))))
-    files, file_sums = _values(measures, validity, "node_files"), {}
-    for name in ("node_files", "node_bytes"):
-        file_sums[name] = _sums(_values(measures, validity, name), starts, name)
+    files, sizes = (_values(measures, validity, name) for name in ("node_files", "node_bytes"))
     # A block may lie on several nodes of one kind at a site.
-    at_block = _starts(kinds, blocks)
-    has_files = _sums(files, at_block, "node_files") > 0
+    at_block = find_starts(kinds, blocks)
+    has_files = sum_runs(files, at_block, "node_files") > 0
     newest = _reduced(np.maximum, np.where(validity & BITS["created_ms"], measures["created_ms"], _LEAST), starts)
     has_newest = _reduced(np.bitwise_or, validity & BITS["created_ms"], starts) > 0
     is_full = (validity & (_ALL | NAMED)) == (_ALL | NAMED)
@@ -101,8 +100,8 @@ def _summed(
         "dataset": dataset,
         "site": sites - dataset * storage.site_count,
         "kind": of_kind % len(KINDS),
-        "present_file_count": file_sums["node_files"],
-        "present_bytes": file_sums["node_bytes"],
+        "present_file_count": sum_runs(files, starts, "node_files"),
+        "present_bytes": sum_runs(sizes, starts, "node_bytes"),
         "present_block_count": np.bincount(groups[at_block], has_files, len(starts)).astype(np.int64),
         "full_block_count": _distinct_blocks(kinds[is_full] // len(KINDS), blocks[is_full], sites),
         "newest_ms": np.where(has_newest, newest, 0),
@@ -132,7 +131,7 @@ def _distinct_blocks(groups: Longs, blocks: Hashes, groups_asked: Longs) -> Long
     """Return how many distinct blocks each group in ``wanted`` has."""
     order = np.lexsort((blocks, groups))
     groups, blocks = groups[order], blocks[order]
-    once = groups[_starts(groups, blocks)]
+    once = groups[find_starts(groups, blocks)]
     return np.searchsorted(once, groups_asked, "right") - np.searchsorted(once, groups_asked, "left")
 
 
@@ -141,21 +140,6 @@ def _values(measures: dict[str, Longs], validity: npt.NDArray[np.uint8], name: s
     return np.where(validity & BITS[name], measures[name], 0)
 
 
-def _sums(values: Longs, starts: npt.NDArray[np.intp], label: str) -> Longs:
-    """Return sums of runs. Raises DataError (65) on 64-bit overflow."""
-    if not len(starts):
-        return np.zeros(0, np.int64)
-    return joined(np.add.reduceat(values >> 32, starts), np.add.reduceat(values & 0xFFFFFFFF, starts), label)
-
-
 def _reduced(function: np.ufunc, values: npt.NDArray[Any], starts: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
     reduced: npt.NDArray[Any] = function.reduceat(values, starts) if len(starts) else values[:0]
     return reduced
-
-
-def _starts(*columns: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
-    """Return where in ordered rows another combination begins."""
-    if not len(columns[0]):
-        return np.zeros(0, np.intp)
-    differs = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
-    return np.flatnonzero(np.concatenate(([True], differs)))

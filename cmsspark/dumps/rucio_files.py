@@ -11,9 +11,9 @@ from typing import Final
 
 import numpy as np
 
-from cmsspark.base.exact_integers import Longs, joined, sums_by_group
+from cmsspark.base.exact_integers import Longs, sums_by_group
 from cmsspark.counting.catalogue import Hashes
-from cmsspark.dumps.keyed_rows import Columns, KeyedRows, join_columns, number_hashes
+from cmsspark.dumps.keyed_rows import Columns, KeyedRows, find_starts, group_rows, join_columns, number_hashes
 
 #: Columns of rows of REPLICAS, CONTENTS and DIDS.
 REPLICA_COLUMNS: Final = ("hash", "check", "rse", "bytes", "created_ms", "accessed_ms")
@@ -65,7 +65,7 @@ def _replicas_once(ids: Longs, replicas: Columns) -> tuple[Longs, Longs, Columns
     keys = ids * width + replicas["rse"]
     order = np.argsort(keys, kind="stable")
     keys = keys[order]
-    starts = np.flatnonzero(np.concatenate((np.ones(min(1, len(keys)), np.bool_), keys[1:] != keys[:-1])))
+    starts = find_starts(keys)
     values = {name: replicas[name][order] for name in ("bytes", "created_ms", "accessed_ms")}
     if len(starts) < len(keys):
         values = {name: np.maximum.reduceat(column, starts) for name, column in values.items()}
@@ -143,25 +143,11 @@ def _sum_replicas(files: RucioFiles, day_ms: tuple[int, int]) -> Columns:
     return sum_by(rows, ("block", "rse"))
 
 
-def sum_by(rows: Columns, keys: tuple[str, ...]) -> Columns:
+def sum_by(rows: Columns, keys: Sequence[str]) -> Columns:
     """Join rows with equal keys: counts and bytes summed, times the largest. Raises DataError (65)."""
-    order = np.lexsort([rows[name] for name in reversed(keys)])
-    rows = {name: values[order] for name, values in rows.items()}
-    starts = np.zeros(len(order), np.bool_)
-    starts[:1] = True
-    for name in keys:
-        starts[1:] |= rows[name][1:] != rows[name][:-1]
-    first = np.flatnonzero(starts)
-    groups = np.cumsum(starts) - 1
-    sums = {name: rows[name][first] for name in keys}
-    if not len(first):
-        return {name: values[:0] for name, values in rows.items()}
-    sums |= {name: np.add.reduceat(rows[name], first) for name in COUNTS}
-    for name in SUMS:
-        sums[name] = joined(*sums_by_group(groups, rows[name], len(first)), name)
-    return sums | {name: np.maximum.reduceat(rows[name], first) for name in LARGEST}
+    return group_rows(rows, keys, counts=COUNTS, sums=SUMS, largest=LARGEST)
 
 
-def sum_rows(rows: Sequence[KeyedRows], keys: tuple[str, ...]) -> Columns:
+def sum_rows(rows: Sequence[KeyedRows], keys: Sequence[str]) -> Columns:
     """Return :func:`sum_by` of sums in several rows."""
     return sum_by(join_columns(rows, (*keys, *COUNTS, *SUMS, *LARGEST)), keys)

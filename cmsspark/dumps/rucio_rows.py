@@ -20,6 +20,7 @@ from cmsspark.dumps.keyed_rows import (
     Columns,
     KeyedRows,
     by_key,
+    group_rows,
     join_columns,
     keys_of_hashes,
     number_names,
@@ -39,6 +40,7 @@ DATASET_ACCESSES, ATTACHMENTS = "dataset_accesses", "attachments"
 BLOCK_SUMS, BLOCK_TOTALS, OUTSIDE = "block_sums", "block_totals", "outside"
 #: Blocks on disk at a site.
 DISK_REPLICAS: Final = "disk_replicas"
+_PAIR: Final = ("block", "site")
 #: The counts of a task that read, which pass both merges.
 READ_COUNTS: Final = "read_counts"
 
@@ -173,23 +175,14 @@ def find_disk_replicas(keys: int, sites: tuple[int, ...], key: int, rows: Iterab
     files = of_key.files
     block, site = files.block[files.file], np.array([*sites, -1], np.int64)[files.rse]
     counts = (block >= 0) & (site >= 0)
-    pairs = unique_pairs({"block": of_key.blocks.hashes[block[counts]], "site": site[counts]})
+    pairs = group_rows({"block": of_key.blocks.hashes[block[counts]], "site": site[counts]}, _PAIR)
     yield from by_key(DISK_REPLICAS, keys_of_hashes(pairs["block"], keys), pairs)
-
-
-def unique_pairs(pairs: Columns) -> Columns:
-    """Return each (``block``, ``site``) once."""
-    order = np.lexsort((pairs["site"], pairs["block"]))
-    block, site = pairs["block"][order], pairs["site"][order]
-    starts = np.ones(len(order), np.bool_)
-    starts[1:] = (block[1:] != block[:-1]) | (site[1:] != site[:-1])
-    return {"block": block[starts], "site": site[starts]}
 
 
 def merge_disk_replicas(key: int, rows: Sequence[KeyedRows]) -> Iterator[KeyedRows]:
     """Yield each (``block``, ``site``) of some rows once."""
-    pairs = {name: np.concatenate([entry.columns[name] for entry in rows]) for name in ("block", "site")}
-    yield KeyedRows(key, DISK_REPLICAS, unique_pairs(pairs))
+    pairs = {name: np.concatenate([entry.columns[name] for entry in rows]) for name in _PAIR}
+    yield KeyedRows(key, DISK_REPLICAS, group_rows(pairs, _PAIR))
 
 
 def hash_names(names: pa.StringArray, hash_name: Hash = name_hash) -> Hashes:

@@ -6,13 +6,12 @@ Each inner object may be absent, null or empty. A number that is NaN or -2 count
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final
 
 import msgspec
 
 from cmsspark.sources.formats import strict_json
-from cmsspark.sources.formats.strict_json import Fields
 from cmsspark.sources.values import (
     Hours,
     Long,
@@ -30,6 +29,8 @@ from cmsspark.sources.values import (
 NO_NUMBER: Final = -2
 #: The largest value that fits 64 bits as milliseconds, or as bytes of MB.
 _LARGEST: Final = 10**12
+#: Returns what a strictly parsed value means, given its name. Raises Malformed.
+Check = Callable[[Any, str], Any]
 
 
 class Output(msgspec.Struct, gc=False, rename={"era": "acquisitionEra"}):
@@ -112,114 +113,12 @@ class ArchivedRecord(msgspec.Struct, gc=False):
     metadata: _Ignored | None = None
 
 
-def parse_data(value: Any) -> ReportData:
-    """Return the needed fields of a strictly parsed record. Raises Malformed."""
-    needed = _NeededFields(value, "data")
-    wmaid = needed.last("wmaid", text)
-    if not wmaid:
-        raise Malformed("data.wmaid: missing or empty")
-    return ReportData(
-        wmaid,
-        needed.last("wmats", _absent_or(whole)),
-        needed.last("task", text),
-        needed.last("meta_data", _meta),
-        needed.last("steps", _steps),
-    )
-
-
-def _meta(value: Any, field: str) -> MetaData | None:
-    if value is None:
-        return None
-    needed = _NeededFields(value, field)
-    return MetaData(*(needed.last(name, text) for name in ("jobtype", "jobstate", "host")))
-
-
-def _listed(value: Any, field: str) -> list[Any] | None:
-    if value is not None and not isinstance(value, list):
-        raise Malformed(f"{field}: a list is expected, found {name_type(value)}")
-    return value
-
-
-def _steps(value: Any, field: str) -> list[StepFields | None] | None:
-    steps = _listed(value, field)
-    return None if steps is None else [_strict_step(step, field) for step in steps]
-
-
-def _strict_step(value: Any, field: str) -> StepFields | None:
-    if value is None:
-        return None
-    needed = _NeededFields(value, field)
-    return StepFields(
-        needed.last("name", text),
-        needed.last("site", text),
-        needed.last("status", _absent_or(signed)),
-        needed.last("output", _outputs),
-        needed.last("performance", _performance),
-    )
-
-
-def _outputs(value: Any, field: str) -> list[Output | None] | None:
-    outputs = _listed(value, field)
-    return None if outputs is None else [_output(output, field) for output in outputs]
-
-
-def _output(value: Any, field: str) -> Output | None:
-    if value is None:
-        return None
-    needed = _NeededFields(value, field)
-    return Output(needed.last("acquisitionEra", text), needed.last("events", _absent_or(long)))
-
-
-def _performance(value: Any, field: str) -> Performance | None:
-    if value is None:
-        return None
-    needed = _NeededFields(value, field)
-    return Performance(needed.last("cpu", _cpu), needed.last("storage", _storage), needed.last("memory", _memory))
-
-
-def _cpu(value: Any, field: str) -> Cpu | None:
-    if value is None:
-        return None
-    needed = _NeededFields(value, field)
-    counts = [needed.last(name, _absent_or(long)) for name in ("NumberOfStreams", "NumberOfThreads")]
-    return Cpu(*counts, *(needed.last(name, _amount) for name in ("TotalJobCPU", "TotalJobTime")))
-
-
-def _storage(value: Any, field: str) -> StorageUse | None:
-    if value is None:
-        return None
-    needed = _NeededFields(value, field)
-    sizes = [needed.last(name, _amount) for name in ("readTotalMB", "writeTotalMB")]
-    return StorageUse(*sizes, *(needed.last(name, _amount_or_text) for name in ("readTotalSecs", "writeTotalSecs")))
-
-
-def _memory(value: Any, field: str) -> MemoryPeaks | None:
-    if value is None:
-        return None
-    needed = _NeededFields(value, field)
-    return MemoryPeaks(*(needed.last(name, _amount) for name in ("PeakValueRss", "PeakValueVsize")))
-
-
-class _NeededFields:
-    """The needed fields of an object. Raises Malformed where it is none."""
-
-    def __init__(self, value: Any, field: str) -> None:
-        if not isinstance(value, dict):
-            raise Malformed(f"{field}: an object is expected, found {name_type(value)}")
-        self._fields: Fields = value
-        self._where = f"{field}."
-
-    def last(self, key: str, check: Any) -> Any:
-        """Return the last value under ``key``, when all have passed ``check``."""
-        return strict_json.last(self._fields, key, check, self._where)
-
-
 def _is_absent(value: Any) -> bool:
     """Return whether a number stands for none: NaN, or -2."""
     return isinstance(value, Number) and (math.isnan(float(value)) or float(value) == NO_NUMBER)
 
 
-def _absent_or(check: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
+def _absent_or(check: Check) -> Check:
     return lambda value, field: None if _is_absent(value) else check(value, field)
 
 
@@ -228,7 +127,7 @@ def _amount(value: Any, field: str) -> float | None:
     if value is None:
         return None
     if not isinstance(value, Number):
-        raise Malformed(f"{field}: a number is expected, found {name_type(value)}")
+        raise _unexpected("a number", value, field)
     if _is_absent(value):
         return None
     number = float(value)
@@ -249,3 +148,66 @@ def _amount_or_text(value: Any, field: str) -> float | None:
     except ValueError:
         raise Malformed(f"{field}: a number as text is expected, found other text") from None
     return _amount(Number(written), field)
+
+
+def _object(kind: Any, checks: Mapping[str, Check]) -> Check:
+    """Return the check of an object or null: the last value under each key, all of which pass, makes ``kind``."""
+
+    def check(value: Any, field: str) -> Any:
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise _unexpected("an object", value, field)
+        return kind(*(strict_json.last(value, key, of_key, f"{field}.") for key, of_key in checks.items()))
+
+    return check
+
+
+def _list(check: Check) -> Check:
+    """Return the check of a list or null, each of whose values passes ``check``."""
+
+    def check_all(value: Any, field: str) -> Any:
+        if value is None:
+            return None
+        if not isinstance(value, list):
+            raise _unexpected("a list", value, field)
+        return [check(entry, field) for entry in value]
+
+    return check_all
+
+
+def _unexpected(expected: str, value: Any, field: str) -> Malformed:
+    return Malformed(f"{field}: {expected} is expected, found {name_type(value)}")
+
+
+_COUNT: Final = _absent_or(long)
+_STEP: Final = _object(StepFields, {
+    "name": text,
+    "site": text,
+    "status": _absent_or(signed),
+    "output": _list(_object(Output, {"acquisitionEra": text, "events": _COUNT})),
+    "performance": _object(Performance, {
+        "cpu": _object(Cpu, {"NumberOfStreams": _COUNT, "NumberOfThreads": _COUNT,
+                             "TotalJobCPU": _amount, "TotalJobTime": _amount}),
+        "storage": _object(StorageUse, {"readTotalMB": _amount, "writeTotalMB": _amount,
+                                        "readTotalSecs": _amount_or_text, "writeTotalSecs": _amount_or_text}),
+        "memory": _object(MemoryPeaks, {"PeakValueRss": _amount, "PeakValueVsize": _amount}),
+    }),
+})  # fmt: skip
+_REPORT: Final = _object(ReportData, {
+    "wmaid": text,
+    "wmats": _absent_or(whole),
+    "task": text,
+    "meta_data": _object(MetaData, dict.fromkeys(("jobtype", "jobstate", "host"), text)),
+    "steps": _list(_STEP),
+})  # fmt: skip
+
+
+def parse_data(value: Any) -> ReportData:
+    """Return the needed fields of a strictly parsed record. Raises Malformed."""
+    if not isinstance(value, dict):
+        raise _unexpected("an object", value, "data")
+    if not strict_json.last(value, "wmaid", text, "data."):
+        raise Malformed("data.wmaid: missing or empty")
+    report: ReportData = _REPORT(value, "data")
+    return report
