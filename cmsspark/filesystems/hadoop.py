@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -83,57 +83,33 @@ class HadoopFiles:
     def _texts(self) -> _StatusTexts:
         return _StatusTexts(self._jvm)
 
-    def read_bytes(self, path: str, limit: int | None = None) -> bytes:
+    @contextmanager
+    def _stream(self, path: str) -> Iterator[Any]:
+        """Yield the open file."""
         system, hadoop_path = self._open(path)
-        with _hadoop_errors(path):
-            stream = system.open(hadoop_path)
-            try:
-                if limit is None:
-                    return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
-                return bytes(stream.readNBytes(limit))
-            finally:
-                stream.close()
+        with _hadoop_errors(path), closing(system.open(hadoop_path)) as stream:
+            yield stream
 
-    def read_end(self, path: str, count: int) -> bytes:
-        system, hadoop_path = self._open(path)
-        with _hadoop_errors(path):
-            stream = system.open(hadoop_path)
-            try:
-                stream.seek(max(0, system.getFileStatus(hadoop_path).getLen() - count))
-                return bytes(stream.readNBytes(count))
-            finally:
-                stream.close()
+    def read_bytes(self, path: str) -> bytes:
+        with self._stream(path) as stream:
+            return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
 
     def read_range(self, path: str, offset: int, count: int) -> bytes:
-        system, hadoop_path = self._open(path)
-        with _hadoop_errors(path):
-            stream = system.open(hadoop_path)
-            try:
-                stream.seek(offset)
-                return bytes(stream.readNBytes(count))
-            finally:
-                stream.close()
+        with self._stream(path) as stream:
+            stream.seek(offset)
+            return bytes(stream.readNBytes(count))
 
     def sha256(self, path: str) -> str:
         # In the JVM, so that the content does not pass through Python.
-        system, hadoop_path = self._open(path)
-        with _hadoop_errors(path):
-            stream = system.open(hadoop_path)
-            try:
-                return str(self._jvm.org.apache.commons.codec.digest.DigestUtils.sha256Hex(stream))
-            finally:
-                stream.close()
+        with self._stream(path) as stream:
+            return str(self._jvm.org.apache.commons.codec.digest.DigestUtils.sha256Hex(stream))
 
     def write_bytes(self, path: str, content: bytes) -> None:
         part = f"{path}.{uuid.uuid4().hex[:8]}.part"
         system, hadoop_path = self._open(part)
-        with _hadoop_errors(path, writing=True):
-            stream = system.create(hadoop_path, True)
-            try:
-                stream.write(content)
-                stream.hsync()
-            finally:
-                stream.close()
+        with _hadoop_errors(path, writing=True), closing(system.create(hadoop_path, True)) as stream:
+            stream.write(content)
+            stream.hsync()
         self.replace(part, path)
 
     def create(self, path: str, content: bytes) -> bool:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import urlsplit
 
 from cmsspark.base.errors import DataError, InputMissing, NotAllowed, NotReady, SettingsError
+from cmsspark.filesystems.storage import RangeFile
 from cmsspark.settings import kerberos
 
 if TYPE_CHECKING:
@@ -176,37 +177,13 @@ def open_range(
 
 def open_whole(files: RemoteFiles, location: str) -> io.BufferedReader:
     """Open a file for reading at any place. Raises what :func:`hdfs_errors` says, also while it is read."""
-    return io.BufferedReader(SeekableFile(location, files.open(location)), _READ_AHEAD)
+    file = files.open(location)
 
+    def read_range(offset: int, count: int) -> bytes:
+        with hdfs_errors(location):
+            return file.read_range(offset, count)
 
-class SeekableFile(io.RawIOBase):
-    """A file whose bytes are fetched as they are read."""
-
-    def __init__(self, location: str, file: RemoteFile) -> None:
-        self._location = location
-        self._file = file
-        self._size = len(file)
-        self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
-        self._position = max(0, start + offset)
-        return self._position
-
-    def readinto(self, target: Any) -> int:
-        room = memoryview(target).cast("B")
-        count = min(len(room), max(0, self._size - self._position))
-        if count:
-            with hdfs_errors(self._location):
-                room[:count] = self._file.read_range(self._position, count)
-            self._position += count
-        return count
+    return io.BufferedReader(RangeFile(len(file), read_range), _READ_AHEAD)
 
 
 def _chunks(file: RemoteFile, start: int) -> Iterator[bytes]:

@@ -2,72 +2,32 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
 
 from cmsspark.base.errors import UsageError
-from cmsspark.filesystems.storage import Entry, Files, LocalFiles, is_local
+from cmsspark.filesystems.storage import Files, LocalFiles, is_local
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 class AnyFiles:
-    """Dispatches each call by its location, as inputs and results may be on different file systems."""
+    """``Files`` that passes each call on by its location, as inputs and results may be on different file systems."""
 
     def __init__(self, spark: SparkSession) -> None:
         from cmsspark.filesystems.hadoop import HadoopFiles
 
         self._local = LocalFiles()
-        self._hadoop: Files = HadoopFiles(spark)
+        self._hadoop = HadoopFiles(spark)
 
-    def _of(self, path: str) -> Files:
-        return self._local if is_local(path) else self._hadoop
+    def __getattr__(self, operation: str) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            # A location is a text; of a file that is copied, the end on this host is a Path.
+            location = next(argument for argument in arguments if isinstance(argument, str))
+            return getattr(self._local if is_local(location) else self._hadoop, operation)(*arguments)
 
-    def stat(self, path: str) -> Entry | None:
-        return self._of(path).stat(path)
-
-    def list_dir(self, path: str) -> list[Entry]:
-        return self._of(path).list_dir(path)
-
-    def read_bytes(self, path: str, limit: int | None = None) -> bytes:
-        return self._of(path).read_bytes(path, limit)
-
-    def read_end(self, path: str, count: int) -> bytes:
-        return self._of(path).read_end(path, count)
-
-    def read_range(self, path: str, offset: int, count: int) -> bytes:
-        return self._of(path).read_range(path, offset, count)
-
-    def sha256(self, path: str) -> str:
-        return self._of(path).sha256(path)
-
-    def write_bytes(self, path: str, content: bytes) -> None:
-        self._of(path).write_bytes(path, content)
-
-    def create(self, path: str, content: bytes) -> bool:
-        return self._of(path).create(path, content)
-
-    def replace(self, source: str, target: str) -> None:
-        self._of(target).replace(source, target)
-
-    def make_dirs(self, path: str) -> None:
-        self._of(path).make_dirs(path)
-
-    def set_mode(self, path: str, mode: int) -> None:
-        self._of(path).set_mode(path, mode)
-
-    def delete(self, path: str) -> None:
-        self._of(path).delete(path)
-
-    def fetch(self, path: str, target: Path) -> None:
-        self._of(path).fetch(path, target)
-
-    def put(self, source: Path, path: str) -> None:
-        self._of(path).put(source, path)
-
-    def uri(self, path: str) -> str:
-        return self._of(path).uri(path)
+        return call
 
 
 def files_for(location: str, spark: SparkSession | None = None) -> Files:
@@ -83,4 +43,4 @@ def files_for(location: str, spark: SparkSession | None = None) -> Files:
             where=location,
             next_step="run it as a job: run_spark JOB …",
         )
-    return AnyFiles(spark)
+    return cast("Files", AnyFiles(spark))

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import os
 import re
 import shutil
 import stat
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 from urllib.parse import quote, unquote, urlsplit
 
 from cmsspark.base.errors import CmssparkError, DataError, InputMissing, NotAllowed, NotReady, OutputError
@@ -53,8 +54,7 @@ class Files(Protocol):
 
     def stat(self, path: str) -> Entry | None: ...
     def list_dir(self, path: str) -> list[Entry]: ...
-    def read_bytes(self, path: str, limit: int | None = None) -> bytes: ...
-    def read_end(self, path: str, count: int) -> bytes: ...
+    def read_bytes(self, path: str) -> bytes: ...
     def read_range(self, path: str, offset: int, count: int) -> bytes: ...
     def sha256(self, path: str) -> str: ...
     def write_bytes(self, path: str, content: bytes) -> None: ...
@@ -110,6 +110,38 @@ def is_same_place(first: str, second: str) -> bool:
     return (first_url.scheme, first_url.path) == (second_url.scheme, second_url.path) and len(names) <= 1
 
 
+class RangeFile(io.RawIOBase):
+    """A seekable file of ``size`` bytes. ``read_range(offset, count)`` fetches them as they are read."""
+
+    def __init__(self, size: int, read_range: Callable[[int, int], bytes]) -> None:
+        self._size = size
+        self._read_range = read_range
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        self._position = max(0, base + offset)
+        return self._position
+
+    def read(self, size: int | None = -1) -> bytes:
+        remaining = max(0, self._size - self._position)
+        count = remaining if size is None or size < 0 else min(size, remaining)
+        content = self._read_range(self._position, count) if count else b""
+        self._position += len(content)
+        return content
+
+    def readinto(self, buffer: Any) -> int:
+        content = self.read(len(buffer))
+        buffer[: len(content)] = content
+        return len(content)
+
+
 class LocalFiles:
     """The local disk. Listing follows links. A dangling link, a loop of links, a named pipe and the like are entries of
     size -1, so that they are named and not skipped, and nothing blocks on a pipe.
@@ -140,17 +172,10 @@ class LocalFiles:
         except InputMissing as error:
             return Entry(path, False, -1, 0, str(error.found))
 
-    def read_bytes(self, path: str, limit: int | None = None) -> bytes:
+    def read_bytes(self, path: str) -> bytes:
         path = local_path(path)
         with _reading(path), open(path, "rb") as stream:
-            return stream.read() if limit is None else stream.read(limit)
-
-    def read_end(self, path: str, count: int) -> bytes:
-        """Return the last ``count`` bytes of a file, or all of a shorter one."""
-        path = local_path(path)
-        with _reading(path), open(path, "rb") as stream:
-            stream.seek(max(0, os.fstat(stream.fileno()).st_size - count))
-            return stream.read(count)
+            return stream.read()
 
     def read_range(self, path: str, offset: int, count: int) -> bytes:
         """Return at most ``count`` bytes from ``offset`` on; fewer at the end of the file."""

@@ -96,7 +96,7 @@ def _holds_data(files: Files, file: InputFile) -> bool:
             return file.size > 0
     if file.size == 0 or file.size > _EMPTY_LIMIT:
         return file.size > 0
-    content = files.read_bytes(file.path, _EMPTY_LIMIT)
+    content = files.read_range(file.path, 0, _EMPTY_LIMIT)
     try:
         while content.startswith(b"\x1f\x8b"):
             member = zlib.decompressobj(wbits=31)

@@ -95,16 +95,21 @@ def count_part_rows(files: Files, part: Entry, schema: Table) -> int:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    end = files.read_end(part.path, _FOOTER_BYTES)
+    end = _read_end(files, part, _FOOTER_BYTES)
     # The last 8 bytes are the footer's length and the four letters of the format.
     size = int.from_bytes(end[-8:-4], "little") + 8
     if size > len(end):
-        end = files.read_end(part.path, size)
+        end = _read_end(files, part, size)
     footer = pq.read_metadata(pa.BufferReader(end))
     names = footer.schema.to_arrow_schema().names
     if names != schema.names:
         raise OutputError("the written part has other columns", where=part.path, found=names)
     return int(footer.num_rows)
+
+
+def _read_end(files: Files, part: Entry, count: int) -> bytes:
+    """Return the last ``count`` bytes of a file, or all of a shorter one."""
+    return files.read_range(part.path, max(0, part.size - count), count)
 
 
 def plain_texts(schema: pa.Schema) -> pa.Schema:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from cmsspark.base.errors import CmssparkError, DataError, InputMissing, NotAllowed, NotReady, SettingsError
 from cmsspark.filesystems import hdfs
 from cmsspark.filesystems.hdfs import HdfsClient, LineRange, RangeStream, hdfs_errors, open_range, open_whole
+from cmsspark.filesystems.storage import RangeFile
 
 
 @dataclass
@@ -179,7 +180,7 @@ def test_no_answer_is_no_damage() -> None:
     st.integers(min_value=1, max_value=30),
 )
 def test_a_file_is_read_at_any_place(content: bytes, reads: list[tuple[int, int]], read_ahead: int) -> None:
-    opened = io.BufferedReader(hdfs.SeekableFile("hdfs://n/f", Stored(content)), read_ahead)
+    opened = io.BufferedReader(RangeFile(len(content), Stored(content).read_range), read_ahead)
     for place, count in reads:
         assert opened.seek(place) == place
         assert opened.read(count) == content[place : place + count]

@@ -11,6 +11,7 @@ columns of today. Remote parts are read in ranges, through :mod:`cmsspark.filesy
 from __future__ import annotations
 
 import io
+import os
 import re
 import threading
 from collections import OrderedDict, deque
@@ -28,9 +29,8 @@ from cmsspark.base.errors import CmssparkError
 from cmsspark.base.manifests import Manifest
 from cmsspark.base.periods import Period
 from cmsspark.base.schemas import Table
-from cmsspark.filesystems.storage import Files, is_local, local_path
+from cmsspark.filesystems.storage import Files, RangeFile, is_local, local_path
 from cmsspark.store.part_checks import StoredPart, check_local, open_stored
-from cmsspark.store.query.part_readers import LocalPart, RemotePart
 from cmsspark.store.query.stored_parts import StoredInterval
 from cmsspark.store.results import CurrentTable
 from cmsspark.store.stored_columns import part_rows
@@ -66,6 +66,20 @@ class _Content:
     def first_part(self) -> StoredPart | None:
         """The part, or the first of the parts that the file is converted from."""
         return self.part or (self.stored.parts[0] if self.stored and self.stored.parts else None)
+
+
+class LocalPart(RangeFile):
+    """A file on the local disk, closed when nothing refers to it: DuckDB does not close what it no longer reads."""
+
+    def __init__(self, path: str) -> None:
+        # The function knows the number and not the file, which would refer to itself.
+        self._number = number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        super().__init__(os.fstat(number).st_size, lambda offset, count: os.pread(number, count, offset))
+
+    def close(self) -> None:
+        if not self.closed:
+            os.close(self._number)
+        super().close()
 
 
 class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no types
@@ -195,7 +209,8 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
         if is_local(content.part.path):
             check_local(content.part)
             return LocalPart(local_path(content.part.path))  # type: ignore[return-value]
-        return RemotePart(self._files, content.part.path, content.size)  # type: ignore[return-value]
+        read_range = partial(self._files.read_range, content.part.path)
+        return RangeFile(content.size, read_range)  # type: ignore[return-value]
 
     def _as_parquet(self, name: str, make: Callable[[], pa.Table]) -> bytes:
         with self._lock:

@@ -47,8 +47,8 @@ class Elsewhere(LocalFiles):
         )
         return list(far)
 
-    def read_bytes(self, path: str, limit: int | None = None) -> bytes:
-        return super().read_bytes(self._here(path), limit)
+    def read_bytes(self, path: str) -> bytes:
+        return super().read_bytes(self._here(path))
 
     def fetch(self, path: str, target: Path) -> None:
         super().fetch(self._here(path), target)

@@ -34,8 +34,8 @@ class FarFiles(LocalFiles):
         # The entries' own stat is that of the disk.
         return [self._far(entry) for entry in LocalFiles().list_dir(self._near(path))]
 
-    def read_bytes(self, path: str, limit: int | None = None) -> bytes:
-        return super().read_bytes(self._near(path), limit)
+    def read_bytes(self, path: str) -> bytes:
+        return super().read_bytes(self._near(path))
 
     def read_range(self, path: str, offset: int, count: int) -> bytes:
         with self._lock:

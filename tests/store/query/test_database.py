@@ -18,11 +18,11 @@ from cmsspark.apps.usage import period
 from cmsspark.base.errors import CmssparkError, DataError, NotReady, UsageError
 from cmsspark.base.periods import Period
 from cmsspark.base.schemas import stored_table
-from cmsspark.filesystems.storage import LocalFiles
+from cmsspark.filesystems.storage import LocalFiles, RangeFile
 from cmsspark.settings.settings import load_settings
 from cmsspark.store.query import cost_views
 from cmsspark.store.query.database import DAYS, Database
-from cmsspark.store.query.part_readers import LocalPart, RemotePart
+from cmsspark.store.query.part_system import LocalPart
 from cmsspark.store.query.statements import mentioned
 from cmsspark.store.query.stored_parts import tables
 from tests.run.partial_days import partial, store_table
@@ -338,12 +338,11 @@ def test_a_remote_part_reads_only_the_ranges_that_are_asked_for(tmp_path: Path) 
     path.write_bytes(bytes(range(256)) * 40)
     asked: Counter[tuple[int, int]] = Counter()
 
-    class Watched(LocalFiles):
-        def read_range(self, path: str, offset: int, count: int) -> bytes:
-            asked[offset, count] += 1
-            return super().read_range(path, offset, count)
+    def read_range(offset: int, count: int) -> bytes:
+        asked[offset, count] += 1
+        return LocalFiles().read_range(str(path), offset, count)
 
-    remote = RemotePart(Watched(), str(path), 10_240)
+    remote = RangeFile(10_240, read_range)
     assert remote.seek(-4, 2) == 10_236
     assert remote.read() == bytes([252, 253, 254, 255])
     assert (remote.seek(10), remote.read(3), remote.tell()) == (10, b"\n\x0b\x0c", 13)
