@@ -16,8 +16,9 @@ from cmsspark.pages.pictures import COLUMNS, Use, sum_use
 from cmsspark.sources.registry import STREAMS_BY_NAME
 from cmsspark.store import results
 from cmsspark.store.job_index import Job
+from cmsspark.store.part_checks import stored_parts
 from cmsspark.store.results import CurrentTable
-from cmsspark.store.stored_columns import list_stored_parts, part_rows, table_rows
+from cmsspark.store.stored_columns import part_rows, table_rows
 
 #: Days of the trend of a day.
 TREND_DAYS: Final = 28
@@ -62,7 +63,7 @@ def _of_day(files: Files, fout: str, job: str, table: str, day: date) -> dict[st
 def sum_streams(files: Files, current: CurrentTable, table: str) -> dict[str, int]:
     """Return the accesses or jobs of a stored table by stream."""
     sums = Counter[str]()
-    for part in list_stored_parts(files, current, table):
+    for part in stored_parts(files, current, table):
         rows = part_rows(files, part, stored_table(table), ("stream", "nacc"))
         sums.update({row["stream"]: row["nacc"] for row in sum_rows(rows, ["stream"], ["nacc"])})
     return dict(sums)

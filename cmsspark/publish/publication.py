@@ -35,7 +35,7 @@ from cmsspark.run.run_context import note_published
 from cmsspark.settings.settings import Settings
 from cmsspark.store.job_index import Job
 from cmsspark.store.results import CurrentTable, current
-from cmsspark.store.stored_rows import stored_rows
+from cmsspark.store.stored_columns import stored_rows
 
 DEFAULT_PRODUCER: Final = "cms-spark"
 

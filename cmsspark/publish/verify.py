@@ -18,7 +18,7 @@ from cmsspark.publish.search_client import SearchClient
 from cmsspark.publish.search_index import SearchIndex
 from cmsspark.publish.search_server import index_names, search_server
 from cmsspark.store.results import CurrentTable
-from cmsspark.store.stored_rows import stored_rows
+from cmsspark.store.stored_columns import stored_rows
 
 #: Differences of each kind that are listed without --verbose.
 LISTED: Final = 5

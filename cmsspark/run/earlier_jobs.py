@@ -77,14 +77,13 @@ class EarlierDay:
         import numpy as np
 
         from cmsspark.base import buffers
-        from cmsspark.store.stored_columns import list_stored_parts, part_rows
+        from cmsspark.store.part_checks import stored_parts
+        from cmsspark.store.stored_columns import part_rows
 
         ids = [np.zeros(0, np.int64)]
         if self.ids is not None:
             schema = stored_table(self.table)
-            rows = [
-                part_rows(files, part, schema, ["id_hash"]) for part in list_stored_parts(files, self.ids, self.table)
-            ]
+            rows = [part_rows(files, part, schema, ["id_hash"]) for part in stored_parts(files, self.ids, self.table)]
             ids += [buffers.to_numpy(part.column("id_hash"), np.int64) for part in rows]
             if sum(map(len, ids)) != self.ids.manifest.tables[self.table].rows:
                 raise DataError(

@@ -56,6 +56,15 @@ class StoredPart(Entry):
         recount = " --recount" if may_be_taken else ""
         return f"run_spark {job} {options(named(interval))}{recount} --fout {shlex.quote(fout)}"
 
+    def unreadable(self, error: Exception) -> DataError:
+        """Return the error for a part that is damaged, or not there any more."""
+        return DataError(
+            "a part of the stored table cannot be read",
+            where=self.path,
+            found=" ".join(str(error).split())[:200],
+            next_step=self.command,
+        )
+
     def damaged(self, actual: str) -> DataError:
         """Return the error for a part that is not what its run wrote."""
         run = self.path.rsplit("/", 3)[1]

@@ -1,26 +1,30 @@
-"""Columns of stored tables as Arrow, texts as dictionaries: from Parquet or CSV, from the local disk or elsewhere."""
+"""Rows of stored tables, as Arrow or one after another: from Parquet or CSV, from the local disk or elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import date
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any, Final
 
-from cmsspark.base.errors import CmssparkError, InputMissing
+from cmsspark.base.errors import InputMissing
 from cmsspark.base.memory import is_shortage
 from cmsspark.base.periods import Period
 from cmsspark.base.schemas import Table, stored_table
 from cmsspark.filesystems.opening import files_for
 from cmsspark.filesystems.storage import Files, LocalFiles, is_local, join
 from cmsspark.settings.settings import Settings
-from cmsspark.store import contents, part_checks, results
+from cmsspark.store import contents, results
 from cmsspark.store.job_index import job_of_table
-from cmsspark.store.part_checks import StoredPart
+from cmsspark.store.part_checks import StoredPart, open_stored, stored_parts
 from cmsspark.store.results import CurrentTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
+
+#: Bytes of CSV that are parsed at once: no row is longer.
+_CSV_BYTES: Final = 8 * 1024 * 1024
 
 
 def open_store(fout: str, app: str, settings: Settings | None = None) -> Files:
@@ -49,55 +53,107 @@ def missing_store(store: str) -> InputMissing:
     )
 
 
-def list_stored_parts(files: Files, current: CurrentTable, table: str) -> list[StoredPart | CurrentTable]:
-    """Return the parts that :func:`part_rows` takes: a table's part files, or a table in CSV itself."""
-    if current.manifest.tables[table].format != "parquet":
-        return [current]
-    return list(part_checks.stored_parts(files, current, table))
+def stored_rows(current: CurrentTable, table: Table) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a table's current result as dicts of plain values, in the order of its parts, never more than a
+    few thousand in memory.
+
+    Parts of a store that is not local are fetched one after another, without a Spark job. Raises DataError (65) where
+    a part cannot be read.
+    """
+    files, names = open_store(current.path, "cmsspark"), table.names
+    for part in stored_parts(files, current, table.name):
+        for batch in _read_part(files, part, table, names, lambda file: file.iter_batches(2_000, columns=names)):
+            yield from batch.to_pylist()
 
 
-def part_rows(files: Files, part: StoredPart | CurrentTable, schema: Table, columns: Sequence[str]) -> pa.Table:
-    """Return the columns of one part, or of a table in CSV. Raises DataError (65) where it cannot be read."""
-    (rows,) = _read_part(files, part, schema, columns, at_once=True)
-    return rows
+def part_rows(files: Files, part: StoredPart, schema: Table, columns: Sequence[str]) -> pa.Table:
+    """Return the columns of one part. Raises DataError (65) where it cannot be read."""
+    import pyarrow as pa
+
+    names = list(columns)
+    rows = _read_part(files, part, schema, names, lambda file: [file.read(columns=names)], _texts(schema, names))
+    return pa.concat_tables(rows).select(names)
 
 
-def row_groups(
-    files: Files, part: StoredPart | CurrentTable, schema: Table, columns: Sequence[str]
-) -> Iterator[pa.Table]:
+def row_groups(files: Files, part: StoredPart, schema: Table, columns: Sequence[str]) -> Iterator[pa.Table]:
     """Yield the rows of :func:`part_rows`, a row group of Parquet at a time."""
-    return _read_part(files, part, schema, columns, at_once=False)
+    names = list(columns)
+
+    def read(file: pq.ParquetFile) -> Iterator[pa.Table]:
+        return (file.read_row_group(number, columns=names) for number in range(file.num_row_groups))
+
+    for rows in _read_part(files, part, schema, names, read, _texts(schema, names)):
+        yield rows.select(names)
+
+
+def conformed_rows(files: Files, part: StoredPart, schema: Table) -> pa.Table:
+    """Return all rows of a part of another version of the schema, or in CSV; a column that it does not have is null.
+
+    Raises DataError (65) where the part cannot be read so.
+    """
+    import pyarrow as pa
+
+    def read(file: pq.ParquetFile) -> Iterator[pa.Table]:
+        rows = file.read(columns=[name for name in file.schema_arrow.names if name in schema.names])
+        columns = [
+            rows[field.name].cast(field.type)
+            if field.name in rows.column_names
+            else pa.nulls(rows.num_rows, field.type)
+            for field in schema.arrow()
+        ]
+        yield pa.table(columns, schema=schema.arrow())
+
+    return pa.concat_tables(_read_part(files, part, schema, schema.names, read))
+
+
+def _texts(schema: Table, columns: Sequence[str]) -> list[str]:
+    return [column.name for column in schema.columns if column.type == "string" and column.name in columns]
 
 
 def _read_part(
-    files: Files, part: StoredPart | CurrentTable, schema: Table, columns: Sequence[str], *, at_once: bool
+    files: Files,
+    part: StoredPart,
+    schema: Table,
+    columns: Sequence[str],
+    read: Callable[[pq.ParquetFile], Iterable[pa.Table]],
+    texts: Sequence[str] = (),
 ) -> Iterator[pa.Table]:
+    """Yield what ``read`` makes of a Parquet file, in which ``texts`` are dictionaries; of CSV the ``columns``."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from cmsspark.store.stored_rows import stored_rows, unreadable
-
-    if isinstance(part, CurrentTable):
-        expected = pa.schema([field for field in schema.arrow() if field.name in columns])
-        yield pa.Table.from_pylist(list(stored_rows(part, schema)), expected)
-        return
-    texts = [column.name for column in schema.columns if column.type == "string" and column.name in columns]
     try:
-        with (
-            part_checks.open_stored(files, part) as source,
-            pq.ParquetFile(source, read_dictionary=texts, page_checksum_verification=True) as file,
-        ):
-            if at_once:
-                yield file.read(columns=list(columns)).select(list(columns))
+        with open_stored(files, part) as stream:
+            if part.path.endswith(".csv"):
+                yield from _read_csv(stream, schema, columns)
                 return
-            for number in range(file.num_row_groups):
-                yield file.read_row_group(number, columns=list(columns)).select(list(columns))
-    except CmssparkError:
-        raise
-    except (pa.ArrowException, OSError, KeyError) as error:
+            with pq.ParquetFile(stream, read_dictionary=list(texts), page_checksum_verification=True) as file:
+                yield from read(file)
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         if is_shortage(error):
             raise
-        raise unreadable(part, error) from None
+        raise part.unreadable(error) from None
+
+
+def _read_csv(stream: IO[bytes], schema: Table, columns: Sequence[str]) -> Iterator[pa.Table]:
+    """Yield the rows of CSV as Parquet has them: a text in quotes that is empty is a text, not a null."""
+    import pyarrow as pa
+    from pyarrow import csv
+
+    yield schema.arrow().empty_table().select(list(columns))
+    if not stream.read(1):
+        return
+    stream.seek(0)
+    parse = csv.ParseOptions(double_quote=True, newlines_in_values=True)
+    convert = csv.ConvertOptions(
+        column_types=schema.arrow(),
+        null_values=[""],
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+        include_columns=list(columns),
+    )
+    with csv.open_csv(stream, csv.ReadOptions(block_size=_CSV_BYTES), parse, convert) as batches:
+        yield from (pa.Table.from_batches([batch]) for batch in batches)
 
 
 def table_rows(files: Files, current: CurrentTable, table: str, columns: Sequence[str]) -> pa.Table:
@@ -106,7 +162,7 @@ def table_rows(files: Files, current: CurrentTable, table: str, columns: Sequenc
 
     schema = stored_table(table)
     expected = pa.schema([schema.arrow().field(name) for name in columns])
-    parts = [part_rows(files, part, schema, columns) for part in list_stored_parts(files, current, table)]
+    parts = [part_rows(files, part, schema, columns) for part in stored_parts(files, current, table)]
     return pa.concat_tables(
         [pa.Table.from_batches([], expected), *(part.select(list(columns)).cast(expected) for part in parts)]
     )

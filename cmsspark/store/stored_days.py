@@ -19,8 +19,9 @@ from cmsspark.base.text.progress_line import ProgressLine
 from cmsspark.filesystems.storage import Files, is_local, join
 from cmsspark.sources.registry import STREAMS_BY_NAME
 from cmsspark.store import contents, results
+from cmsspark.store.part_checks import stored_parts
 from cmsspark.store.results import CurrentTable
-from cmsspark.store.stored_columns import list_stored_parts, part_rows, row_groups
+from cmsspark.store.stored_columns import part_rows, row_groups
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -134,7 +135,7 @@ class StoredDays:
 
     def _read_groups(self, day: date, table: CurrentTable, columns: Sequence[str]) -> Iterator[pa.Table]:
         count = 0
-        for part in list_stored_parts(self.files, table, TABLE):
+        for part in stored_parts(self.files, table, TABLE):
             for rows in row_groups(self.files, part, stored_table(TABLE), columns):
                 count += rows.num_rows
                 yield rows
@@ -156,7 +157,7 @@ class StoredDays:
     def _read(self, batch: list[tuple[date, CurrentTable]], columns: Sequence[str]) -> list[tuple[date, pa.Table]]:
         with ExitStack() as stack:
             schema = stored_table(TABLE)
-            parts = [(day, part) for day, table in batch for part in list_stored_parts(self.files, table, TABLE)]
+            parts = [(day, part) for day, table in batch for part in stored_parts(self.files, table, TABLE)]
             if is_local(self.fout):
                 pool = stack.enter_context(ThreadPoolExecutor(4))
                 read = list(pool.map(lambda part: part_rows(self.files, part[1], schema, columns), parts))

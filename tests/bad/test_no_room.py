@@ -20,7 +20,7 @@ from cmsspark.base.errors import Exit, NotAllowed, NotReady, OutputError, as_our
 from cmsspark.base.memory import is_shortage
 from cmsspark.base.schemas import stored_table
 from cmsspark.engines.session import unwrap_cause
-from cmsspark.store.stored_rows import stored_rows
+from cmsspark.store.stored_columns import stored_rows
 from tests.publish.days import row, store_day
 
 TOP = Path(__file__).resolve().parents[2]

@@ -25,7 +25,7 @@ from cmsspark.publish.panels import DASHBOARDS, PLACEMENTS
 from cmsspark.sources.registry import ACCESS_STREAMS, STREAMS_OF_JOBS
 from cmsspark.store import results
 from cmsspark.store.query.database import Database
-from cmsspark.store.stored_rows import stored_rows
+from cmsspark.store.stored_columns import stored_rows
 from tests.opensearch import OpenSearch
 from tests.run.partial_days import store_table
 from tests.store.query.stores import FIRST, days, make_store

@@ -29,8 +29,7 @@ from cmsspark.store import compacted_runs, part_checks, results, stored_days
 from cmsspark.store.job_index import JOBS, find_job
 from cmsspark.store.part_checks import IntactParts, StoredPart
 from cmsspark.store.query.database import Database
-from cmsspark.store.stored_columns import table_rows
-from cmsspark.store.stored_rows import stored_rows
+from cmsspark.store.stored_columns import stored_rows, table_rows
 from cmsspark.submit.job_commands import load_command
 from tests.store.query.far_files import FAR, FarFiles
 from tests.store.query.stores import FIRST, make_store

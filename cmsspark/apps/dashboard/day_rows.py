@@ -15,9 +15,8 @@ from cmsspark.base.schemas import stored_table
 from cmsspark.counting.packing import Codes
 from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.sources.registry import STREAMS_OF_JOBS
-from cmsspark.store.query.part_system import conformed_part, csv_table
 from cmsspark.store.query.stored_parts import StoredInterval
-from cmsspark.store.stored_columns import part_rows
+from cmsspark.store.stored_columns import conformed_rows, part_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -152,10 +151,8 @@ def _stored_rows(entry: StoredInterval) -> pa.Table:
     if entry.fault is not None:
         raise entry.fault
     schema, files = stored_table(TABLE), LocalFiles()
-    if entry.fmt != "parquet":
-        parts = [part_rows(files, csv_table(entry), schema, _STORED)] if entry.parts else []
-    elif entry.is_converted:
-        parts = [conformed_part(files, part, schema).select(list(_STORED)) for part in entry.parts]
+    if entry.is_converted:
+        parts = [conformed_rows(files, part, schema).select(list(_STORED)) for part in entry.parts]
     else:
         parts = [part_rows(files, part, schema, _STORED) for part in entry.parts]
     plain = schema.arrow()

@@ -26,15 +26,12 @@ from fsspec import AbstractFileSystem
 
 from cmsspark.base import buffers
 from cmsspark.base.errors import CmssparkError
-from cmsspark.base.manifests import Manifest
 from cmsspark.base.periods import Period
 from cmsspark.base.schemas import Table
 from cmsspark.filesystems.storage import Files, RangeFile, is_local, local_path
 from cmsspark.store.part_checks import StoredPart, check_local, open_stored
 from cmsspark.store.query.stored_parts import StoredInterval
-from cmsspark.store.results import CurrentTable
-from cmsspark.store.stored_columns import part_rows
-from cmsspark.store.stored_rows import unreadable
+from cmsspark.store.stored_columns import conformed_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,19 +50,11 @@ _NAME: Final = re.compile(PROTOCOL + r"://[^\s'\"]+\.parquet")
 
 @dataclass(frozen=True)
 class _Content:
-    """One file: the part of a stored interval, the bytes themselves, or the error of opening it."""
+    """One file: what opens it, its size (None: known when it is open), and the stored part that it is made of."""
 
-    size: int
+    open: Callable[[], IO[bytes]]
+    size: int | None = None
     part: StoredPart | None = None
-    stored: StoredInterval | None = None
-    content: bytes | None = None
-    #: Makes the rows of a part of another form.
-    make: Callable[[], pa.Table] | None = None
-
-    @property
-    def first_part(self) -> StoredPart | None:
-        """The part, or the first of the parts that the file is converted from."""
-        return self.part or (self.stored.parts[0] if self.stored and self.stored.parts else None)
 
 
 class LocalPart(RangeFile):
@@ -92,7 +81,6 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
         super().__init__()
         self._files = files
         self._folders: dict[str, dict[str, _Content]] = {}
-        self._schemas: dict[str, Table] = {}
         self._converted: OrderedDict[str, bytes] = OrderedDict()
         self._lock = threading.Lock()
         self._recent: deque[StoredPart] = deque(maxlen=_RECENT)
@@ -107,35 +95,37 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
         """Replace the files in a table's ``folder`` by those of ``stored``."""
         files = sum(len(entry.parts) for entry in stored)
         usual = sum(entry.rows for entry in stored) // files if files else 0
-        contents = {_schema_file(folder, schema): _Content(0, content=null_rows(schema, usual))}
+        contents = {_schema_file(folder, schema): _bytes(null_rows(schema, usual))}
         for interval in stored:
             run = f"{folder}/{_partitions(interval)}/{quote(interval.run, safe='') or 'damaged'}"
             if interval.fault is not None:
-                contents[f"{run}/damaged.parquet"] = _Content(0, stored=interval)
-            elif interval.fmt != "parquet":
-                contents[f"{run}/all.parquet"] = _Content(interval.bytes, stored=interval)
-            else:
-                for part in interval.parts:
-                    contents[f"{run}/{quote(part.name, safe='')}"] = _Content(part.size, part, interval)
-        self._schemas[schema.name] = schema
+                contents[f"{run}/damaged.parquet"] = _Content(partial(_raise, interval.fault), 0)
+                continue
+            for part in interval.parts:
+                name = f"{run}/{quote(part.name, safe='').removesuffix('.parquet')}.parquet"
+                if interval.is_converted:
+                    make = partial(conformed_rows, self._files, part, schema)
+                    contents[name] = self._converted_file(name, make, part)
+                else:
+                    contents[name] = _Content(partial(self._open_part, part), part.size, part)
         self._folders[folder] = contents
 
     def put_rows(self, schema: Table, columns: Mapping[str, Sequence[Any]]) -> None:
         """Replace the rows of a table that is not stored."""
-        content = _parquet(build_table(schema, columns))
-        self._folders[schema.name] = {f"{schema.name}/rows.parquet": _Content(0, content=content)}
+        self._folders[schema.name] = {f"{schema.name}/rows.parquet": _bytes(_parquet(build_table(schema, columns)))}
 
     def put_parts(self, table: str, columns: pa.Schema, parts: Mapping[str, Callable[[], pa.Table]]) -> None:
         """Add a table whose parts are made when they are opened. The first file by name has its types, and no rows."""
-        contents = {f"{table}/columns.parquet": _Content(0, content=_parquet(columns.empty_table()))}
-        contents |= {f"{table}/{name}": _Content(0, make=make) for name, make in parts.items()}
+        contents = {f"{table}/columns.parquet": _bytes(_parquet(columns.empty_table()))}
+        for name, make in parts.items():
+            contents[f"{table}/{name}"] = self._converted_file(f"{table}/{name}", make)
         self._folders[table] = contents
 
     def part_in(self, text: str) -> StoredPart | None:
         """Return the part whose name stands in an error message of DuckDB; None where none does."""
         match = _NAME.search(text)
         content = self._find(match[0]) if match else None
-        return content.first_part if content else None
+        return content.part if content else None
 
     def damaged_part(self) -> StoredPart | None:
         """Return the first of the parts that were opened lately that cannot be read; None where all can."""
@@ -166,11 +156,7 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
         content = self._require(path)
-        size = content.size
-        if content.content is not None:
-            size = len(content.content)
-        elif content.make is not None or (content.stored is not None and content.stored.is_converted):
-            size = self._open(path).seek(0, io.SEEK_END)
+        size = self._open(path).seek(0, io.SEEK_END) if content.size is None else content.size
         return {"name": path, "size": size, "type": "file"}
 
     def modified(self, path: str) -> Any:
@@ -184,33 +170,23 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
         if content.part:
             self._recent.append(content.part)
         try:
-            return self._opened(_plain(path), content)
+            return content.open()
         except CmssparkError as error:
-            self.failures[_plain(path)] = error
-            raise OSError(f"{_plain(path)} cannot be opened") from None
+            failure = error
         except OSError as error:
-            part = content.first_part
-            assert part is not None
-            self.failures[_plain(path)] = unreadable(part, error)
-            raise OSError(f"{_plain(path)} cannot be opened") from None
+            assert content.part is not None
+            failure = content.part.unreadable(error)
+        self.failures[_plain(path)] = failure
+        raise OSError(f"{_plain(path)} cannot be opened")
 
-    def _opened(self, name: str, content: _Content) -> IO[bytes]:
-        if content.content is not None:
-            return io.BytesIO(content.content)
-        if content.make is not None:
-            return io.BytesIO(self._as_parquet(name, content.make))
-        stored = content.stored
-        assert stored is not None
-        if stored.fault is not None:
-            raise stored.fault
-        if stored.is_converted:
-            return io.BytesIO(self._as_parquet(name, partial(self._conformed, content, stored)))
-        assert content.part is not None
-        if is_local(content.part.path):
-            check_local(content.part)
-            return LocalPart(local_path(content.part.path))  # type: ignore[return-value]
-        read_range = partial(self._files.read_range, content.part.path)
-        return RangeFile(content.size, read_range)  # type: ignore[return-value]
+    def _open_part(self, part: StoredPart) -> IO[bytes]:
+        if is_local(part.path):
+            check_local(part)
+            return LocalPart(local_path(part.path))  # type: ignore[return-value]
+        return RangeFile(part.size, partial(self._files.read_range, part.path))  # type: ignore[return-value]
+
+    def _converted_file(self, name: str, make: Callable[[], pa.Table], part: StoredPart | None = None) -> _Content:
+        return _Content(lambda: io.BytesIO(self._as_parquet(name, make)), part=part)
 
     def _as_parquet(self, name: str, make: Callable[[], pa.Table]) -> bytes:
         with self._lock:
@@ -224,14 +200,6 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
                 self._converted.popitem(last=False)
         return converted
 
-    def _conformed(self, content: _Content, stored: StoredInterval) -> pa.Table:
-        """Return the rows of a part with the columns of today; a column that the part does not have is null."""
-        schema = self._schemas[stored.table]
-        if stored.fmt != "parquet":
-            return part_rows(self._files, csv_table(stored), schema, schema.names)
-        assert content.part is not None
-        return conformed_part(self._files, content.part, schema)
-
     def _find(self, path: str) -> _Content | None:
         name = _plain(path)
         return self._folders.get(name.partition("/")[0], {}).get(name)
@@ -243,31 +211,12 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
         return content
 
 
-def csv_table(stored: StoredInterval) -> CurrentTable:
-    """Return the table of a stored interval in CSV."""
-    folder, _, _ = stored.parts[0].path.rpartition("/") if stored.parts else ("", "", "")
-    manifest = stored.parts[0].manifest if stored.parts else Manifest(document={})
-    return CurrentTable(folder, manifest)
+def _raise(error: CmssparkError) -> IO[bytes]:
+    raise error
 
 
-def conformed_part(files: Files, part: StoredPart, schema: Table) -> pa.Table:
-    """Return a Parquet part of another version of the schema. Raises DataError (65) where it cannot be read so."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    expected = schema.arrow()
-    try:
-        with open_stored(files, part) as stream, pq.ParquetFile(stream, page_checksum_verification=True) as file:
-            rows = file.read(columns=[name for name in file.schema_arrow.names if name in schema.names])
-            columns = [
-                rows[field.name].cast(field.type)
-                if field.name in rows.column_names
-                else pa.nulls(rows.num_rows, field.type)
-                for field in expected
-            ]
-            return pa.table(columns, schema=expected)
-    except (pa.ArrowException, OSError) as error:
-        raise unreadable(part, error) from None
+def _bytes(content: bytes) -> _Content:
+    return _Content(partial(io.BytesIO, content), len(content))
 
 
 @lru_cache(maxsize=256)

@@ -10,7 +10,7 @@ import pytest
 from cmsspark.base.errors import DataError
 from cmsspark.filesystems import hadoop
 from cmsspark.filesystems.storage import LocalFiles
-from cmsspark.store import stored_rows as stored
+from cmsspark.store import stored_columns as stored
 from cmsspark.store.results import CurrentTable, current
 from tests.publish.days import DAY, SPEC, row, rows, store_day
 
@@ -30,7 +30,7 @@ def test_rows_of_another_file_system_are_fetched_part_by_part_and_no_job_runs(
     monkeypatch.setattr(
         hadoop.HadoopFiles, "fetch", lambda self, path, to: fetched.append(path) or fetch(self, path, to)
     )
-    for module in ("filesystems.opening", "store.stored_rows", "store.part_files"):
+    for module in ("filesystems.opening", "store.stored_columns", "store.part_files"):
         monkeypatch.setattr(f"cmsspark.{module}.is_local", lambda location: location.startswith("/"))
     remote = CurrentTable(f"file://{found.path}", found.manifest)
     tracker = spark.sparkContext.statusTracker()
