@@ -6,17 +6,16 @@ those of the old one, sorted by the keys of the table, in files of at most ``sta
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark.base import clock
-from cmsspark.base.errors import CmssparkError, DataError, InputMissing
+from cmsspark.base.errors import DataError
 from cmsspark.base.manifests import Manifest
 from cmsspark.base.periods import Interval
 from cmsspark.filesystems.storage import Files, join
-from cmsspark.store import lease, staged_runs
+from cmsspark.store import lease, results, staged_runs
 from cmsspark.store.contents import folder_names, stored_intervals
 from cmsspark.store.part_checks import open_stored, stored_parts
 from cmsspark.store.part_files import list_parts, read_parts
@@ -63,7 +62,7 @@ def many_files(files: Files, fout: str, job: str, interval: Interval) -> ManyFil
 
     Raises InputMissing (66) where nothing is stored, DataError (65) for a damaged store.
     """
-    manifest, folder = current_run(files, fout, job, interval)
+    _, folder, manifest = results.current_run(files, results.interval_folder(fout, job, interval))
     tables = {}
     for table, entry in manifest.tables.items():
         if entry.format != "parquet":
@@ -87,7 +86,7 @@ def compact(files: Files, fout: str, job: str, interval: Interval) -> ManyFiles 
         many = many_files(files, fout, job, interval)
         if many is None:
             return None
-        manifest, folder = current_run(files, fout, job, interval)
+        _, folder, manifest = results.current_run(files, results.interval_folder(fout, job, interval))
         staged = staged_runs.stage(files, fout, job, interval, held_lease.check)
         try:
             for table in manifest.tables:
@@ -135,23 +134,3 @@ def _copy_pages(files: Files, folder: str, staged: StagedRun) -> None:
     for entry in files.list_dir(folder):
         if not entry.is_dir and entry.name != "manifest.json":
             files.write_bytes(join(staged.folder, entry.name), files.read_bytes(entry.path))
-
-
-def current_run(files: Files, fout: str, job: str, interval: Interval) -> tuple[Manifest, str]:
-    """Return the manifest and the folder of the current run. Raises InputMissing (66), DataError (65)."""
-    folder = join(fout, job, interval.isoformat())
-    pointer = join(folder, "CURRENT")
-    if files.stat(pointer) is None:
-        raise InputMissing(f"no result of {job} is stored for {interval}", where=folder)
-    try:
-        run = json.loads(files.read_bytes(pointer))["run"]
-        path = join(folder, "runs", run)
-        manifest = Manifest.from_dict(json.loads(files.read_bytes(join(path, "manifest.json"))))
-    except (ValueError, KeyError, TypeError, AttributeError, CmssparkError) as error:
-        raise DataError(
-            f"the current run of {job} of {interval} cannot be read",
-            where=folder,
-            found=" ".join(str(error).split())[:200],
-            next_step=f"run {job} again for {interval}",
-        ) from None
-    return manifest, path

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
@@ -52,13 +53,7 @@ def current(files: Files, fout: str, job: str, table: str, interval: Interval) -
             next_step=_next_step(job, interval, fout),
         )
     again = f"run {job} again for {interval}"
-    run = _read_json(files, join(folder, "CURRENT"), again).get("run")
-    if not isinstance(run, str):
-        raise DataError("CURRENT does not name a run", where=join(folder, "CURRENT"), next_step=again)
-    path = join(folder, "runs", run)
-    if files.stat(join(path, "manifest.json")) is None:
-        raise DataError(f"the manifest of run {run} is gone", where=path, next_step=again)
-    manifest = _read_manifest(files, join(path, "manifest.json"), again)
+    run, path, manifest = current_run(files, folder, again)
     if not manifest.tables:
         raise DataError(f"the manifest of run {run} names no tables", where=path, next_step=again)
     if table not in manifest.tables:
@@ -66,6 +61,21 @@ def current(files: Files, fout: str, job: str, table: str, interval: Interval) -
     if files.stat(join(path, table)) is None:
         raise DataError(f"the table {table} of run {run} is gone", where=path, next_step=again)
     return CurrentTable(join(path, table), manifest)
+
+
+def current_run(files: Files, folder: str, next_step: str | None = None) -> tuple[str, str, Manifest]:
+    """Return the id, the folder and the manifest of the current run in a job's folder of a day or period.
+
+    Raises InputMissing (66) where there is none, DataError (65) where it is damaged.
+    """
+    pointer = join(folder, "CURRENT")
+    run = _read_json(files, pointer, next_step).get("run")
+    if not isinstance(run, str):
+        raise DataError("CURRENT does not name a run", where=pointer, next_step=next_step)
+    path = join(folder, "runs", run)
+    if files.stat(join(path, "manifest.json")) is None:
+        raise DataError(f"the manifest of run {run} is gone", where=path, next_step=next_step)
+    return run, path, read_manifest(files, join(path, "manifest.json"), next_step)
 
 
 def run_table(files: Files, fout: str, job: str, table: str, interval: Interval, run: str) -> CurrentTable:
@@ -84,13 +94,13 @@ def run_table(files: Files, fout: str, job: str, table: str, interval: Interval,
             next_step="give more letters of one of these ids",
         )
     path = join(runs, matches[0])
-    manifest = _read_manifest(files, join(path, "manifest.json"), "compare another run")
+    manifest = read_manifest(files, join(path, "manifest.json"), "compare another run")
     if table not in manifest.tables or files.stat(join(path, table)) is None:
         raise DataError(f"run {matches[0]} has no table {table}", where=path, next_step="compare another run")
     return CurrentTable(join(path, table), manifest)
 
 
-def _read_json(files: Files, path: str, next_step: str) -> dict[str, Any]:
+def _read_json(files: Files, path: str, next_step: str | None) -> dict[str, Any]:
     """Return the JSON object in a file of the store. Raises DataError (65) where the file holds none."""
     try:
         document = json.loads(files.read_bytes(path))
@@ -101,8 +111,8 @@ def _read_json(files: Files, path: str, next_step: str) -> dict[str, Any]:
     return document
 
 
-def _read_manifest(files: Files, path: str, next_step: str) -> Manifest:
-    """Raise DataError (65) where the file holds no manifest."""
+def read_manifest(files: Files, path: str, next_step: str | None = None) -> Manifest:
+    """Return the manifest in a file. Raises DataError (65) where the file holds none."""
     try:
         return Manifest.from_dict(_read_json(files, path, next_step))
     except ValueError as error:
@@ -117,12 +127,9 @@ def history(files: Files, fout: str, job: str, day: date, count: int) -> list[Ma
     names = sorted((entry.name for entry in files.list_dir(base) if entry.is_dir), reverse=True)
     recent = []
     for name in [name for name in names if name < day.isoformat()][:count]:
-        try:
-            run = json.loads(files.read_bytes(join(base, name, "CURRENT")))["run"]
-            document = json.loads(files.read_bytes(join(base, name, "runs", run, "manifest.json")))
-            recent.append(Manifest.from_dict(document))
-        except (CmssparkError, ValueError, KeyError, TypeError, AttributeError):
-            continue
+        with suppress(CmssparkError):
+            _, _, manifest = current_run(files, join(base, name))
+            recent.append(manifest)
     return recent
 
 

@@ -5,7 +5,6 @@ Never a day's current run, nor anything of a day without one.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 from cmsspark.base.errors import CmssparkError, InputMissing
 from cmsspark.base.periods import Interval, named
 from cmsspark.filesystems.storage import Files, join
-from cmsspark.store import lease
+from cmsspark.store import lease, results
 from cmsspark.store.contents import folder_names
 from cmsspark.store.run_history import FILE
 
@@ -54,12 +53,11 @@ def old_runs(files: Files, fout: str, before_ms: int) -> Iterator[OldRun]:
 def current_run(files: Files, folder: str) -> str | None:
     """Return the id of the current run in a day's folder; None where it is not complete."""
     try:
-        run = json.loads(files.read_bytes(join(folder, "CURRENT")))["run"]
-        manifest = json.loads(files.read_bytes(join(folder, "runs", run, "manifest.json")))
-        is_whole = all(files.stat(join(folder, "runs", run, table)) is not None for table in manifest["tables"])
-    except (CmssparkError, ValueError, KeyError, TypeError):
+        run, path, manifest = results.current_run(files, folder)
+        is_whole = all(files.stat(join(path, table)) is not None for table in manifest.tables)
+    except CmssparkError:
         return None
-    return str(run) if is_whole else None
+    return run if is_whole else None
 
 
 def _size(files: Files, path: str) -> int:

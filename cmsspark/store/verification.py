@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from cmsspark.base.errors import CmssparkError, DataError, InputMissing
+from cmsspark.base.errors import CmssparkError, InputMissing
 from cmsspark.base.manifests import Manifest
 from cmsspark.base.periods import Interval
 from cmsspark.filesystems.storage import Files, join
-from cmsspark.store.compacted_runs import current_run, stored_results
+from cmsspark.store import results
+from cmsspark.store.compacted_runs import stored_results
 from cmsspark.store.part_checks import check_bytes, stored_parts
 from cmsspark.store.results import CurrentTable
 
@@ -43,23 +43,23 @@ def _runs(
     files: Files, fout: str, job: str, interval: Interval, *, all_runs: bool
 ) -> Iterator[tuple[Manifest | CmssparkError, str]]:
     """Yield the manifest, or the error of reading it, and the folder of each run."""
-    current_folder = ""
+    current_id, folder = "", results.interval_folder(fout, job, interval)
     try:
-        manifest, current_folder = current_run(files, fout, job, interval)
-        yield manifest, current_folder
+        current_id, path, manifest = results.current_run(files, folder)
+        yield manifest, path
     except CmssparkError as error:
         yield error, ""
-    for run in files.list_dir(join(fout, job, interval.isoformat(), "runs")) if all_runs else ():
+    for run in files.list_dir(join(folder, "runs")) if all_runs else ():
         path = join(run.path, "manifest.json")
         # A run without a manifest never ended.
-        if run.name == current_folder.rpartition("/")[2] or files.stat(path) is None:
+        if run.name == current_id or files.stat(path) is None:
             continue
         try:
-            yield Manifest.from_dict(json.loads(files.read_bytes(path))), run.path
+            yield results.read_manifest(files, path), run.path
         except InputMissing:
             continue  # it was removed meanwhile
-        except (ValueError, TypeError, CmssparkError) as error:
-            yield DataError("a manifest cannot be read", where=path, found=" ".join(str(error).split())[:200]), run.path
+        except CmssparkError as error:
+            yield error, run.path
 
 
 def _check(files: Files, manifest: Manifest, folder: str, check: RunCheck) -> None:
