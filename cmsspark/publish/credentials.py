@@ -102,18 +102,12 @@ class Endpoint(HttpAddress, frozen=True, kw_only=True):
 
     producer: str
     type: str | None = None
-    username: str | None = None
-    password: str | None = None
     name: str | None = None
 
-    def safe_text(self, text: str) -> str:
-        """Make a server\'s text safe for terminals and logs, without the secrets of the login."""
-        return safe_text(text, *_secrets(self.username, self.password))
 
-
-def _secrets(username: str | None, password: str | None) -> tuple[str | None, ...]:
+def _secrets(username: str | None, password: str | None) -> tuple[str, ...]:
     """Return what must not show, the longest first: the Basic form holds both others."""
-    return basic_credentials(username, password), password, username
+    return tuple(filter(None, (basic_credentials(username, password), password, username)))
 
 
 def read_broker(path: Path) -> Broker:
@@ -169,10 +163,9 @@ def read_endpoint(path: Path) -> Endpoint:
         path=address.path if last else f"{address.path.rstrip('/')}/{producer}",
         is_secure=address.is_secure,
         authorization=None if file.password is None else f"Basic {basic_credentials(file.username, file.password)}",
+        secrets=_secrets(file.username, file.password),
         producer=producer,
         type=file.type,
-        username=file.username,
-        password=file.password,
         name=file.name,
         **file.files(path.parent),
     )

@@ -11,8 +11,7 @@ import msgspec
 from cmsspark.base.clock import Clock, SystemClock
 from cmsspark.base.errors import InputMissing, NotAllowed, NotReady, SettingsError
 from cmsspark.base.sockets import ConnectionLost
-from cmsspark.publish.search_server import SearchServer
-from cmsspark.settings.http_client import HttpAnswer, HttpClient, HttpTimeouts, retry_after
+from cmsspark.settings.http_client import HttpAddress, HttpAnswer, HttpClient, HttpTimeouts, retry_after
 
 #: Bytes of an answer that are read.
 MAX_BYTES: Final = 32_000_000
@@ -48,17 +47,10 @@ class Hit(msgspec.Struct, frozen=True):
         return source.get(name) if value is None else value
 
 
-class Total(msgspec.Struct, frozen=True):
-    """How many documents a search finds."""
-
-    value: int
-
-
 class Hits(msgspec.Struct, frozen=True):
     """The hits of a search."""
 
     hits: list[Hit]
-    total: Total | int | None = None
 
 
 class _Shards(msgspec.Struct, frozen=True):
@@ -91,7 +83,7 @@ class SearchClient:
     """Searches the indices ``names`` of ``server``."""
 
     def __init__(
-        self, server: SearchServer, names: Sequence[str], *, patience: float = 300.0,
+        self, server: HttpAddress, names: Sequence[str], *, patience: float = 300.0,
         timeouts: HttpTimeouts | None = None, clock: Clock | None = None,
         log: Callable[[str], None] = lambda text: None,
     ) -> None:  # fmt: skip

@@ -30,13 +30,6 @@ class SearchIndex:
         self._page = page
         self.where = client.where
 
-    def count(self, *filters: Mapping[str, Any]) -> int:
-        """Return how many documents pass all filters."""
-        total = self._client.search({"size": 0, "track_total_hits": True, "query": _all(filters)}).total
-        if total is None:
-            raise self._client.no_search("an answer without a total")
-        return total if isinstance(total, int) else total.value
-
     def documents(self, filters: Sequence[Mapping[str, Any]], fields: Sequence[str]) -> Iterator[Hit]:
         """Yield the documents that pass all filters, each once; of their content only ``fields`` and the metadata."""
         source = ["metadata", "type", "producer", *fields, *(f"data.{name}" for name in fields)]

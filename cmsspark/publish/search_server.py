@@ -36,17 +36,7 @@ class _LoginFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     key: _Name | None = None
 
 
-class SearchServer(HttpAddress, frozen=True, kw_only=True):
-    """An address that answers as OpenSearch does, and a login."""
-
-    secrets: tuple[str, ...] = ()
-
-    def safe_text(self, text: str) -> str:
-        """Make a server\'s text safe for terminals and logs, without the secrets of the login."""
-        return safe_text(text, *self.secrets)
-
-
-def search_server(url: str | None, login: Path | None) -> SearchServer:
+def search_server(url: str | None, login: Path | None) -> HttpAddress:
     """Return the server at ``url``, by default the one that the file ``login`` names.
 
     Raises UsageError (2) for a wrong or missing address, SettingsError (78) with file and line for a wrong login file,
@@ -76,9 +66,7 @@ def search_server(url: str | None, login: Path | None) -> SearchServer:
     named = {"ca": file.ca, "cert": file.cert, "key": file.key}
     files = {name: (folder / value).absolute() for name, value in named.items() if value is not None}
     path = address.path.rstrip("/")
-    return SearchServer(
-        address.host, address.port, path, address.is_secure, authorization=authorization, secrets=secrets, **files
-    )
+    return msgspec.structs.replace(address, path=path, authorization=authorization, secrets=secrets, **files)
 
 
 def _login(path: Path) -> tuple[_LoginFile, CredentialsSource]:

@@ -21,7 +21,7 @@ import msgspec
 from cmsspark import __version__
 from cmsspark.base.clock import Clock, SystemClock
 from cmsspark.base.sockets import Address, ConnectionLost, DeadlineSocket, addresses, connect, connection_lost
-from cmsspark.settings.secrets import tls_context
+from cmsspark.settings.secrets import safe_text, tls_context
 
 _CHUNK: Final = 65_536
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
@@ -35,7 +35,8 @@ class HttpAddress(msgspec.Struct, frozen=True):
     """``host``, ``port``, ``path`` of the URL, and whether it uses TLS. Its text form shows no secret.
 
     ``ca``, ``cert`` and ``key``: files in PEM; None for the system's authorities, and for no certificate of the client.
-    ``authorization``: the value of that header, or None without a login.
+    ``authorization``: the value of that header, or None without a login. ``secrets``: what no text may show of it, the
+    longest first.
     """
 
     host: str
@@ -46,6 +47,7 @@ class HttpAddress(msgspec.Struct, frozen=True):
     cert: Path | None = None
     key: Path | None = None
     authorization: str | None = None
+    secrets: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.where}>"
@@ -63,6 +65,10 @@ class HttpAddress(msgspec.Struct, frozen=True):
     def tls(self) -> ssl.SSLContext | None:
         """Return the TLS context, or None without TLS. Raises as :func:`cmsspark.settings.secrets.tls_context`."""
         return tls_context(self.ca, self.cert, self.key) if self.is_secure else None
+
+    def safe_text(self, text: str) -> str:
+        """Make a server's text safe for terminals and logs, without the secrets of the login."""
+        return safe_text(text, *self.secrets)
 
     @property
     def is_exposed(self) -> bool:

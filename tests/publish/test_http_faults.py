@@ -43,7 +43,7 @@ SECRETS = ("planted-user", "planted-secret", base64.b64encode(b"planted-user:pla
 
 
 def endpoint(port: int, host: str = "127.0.0.1", **more: Any) -> Endpoint:
-    login = {"username": "planted-user", "password": "planted-secret", "authorization": f"Basic {SECRETS[2]}"}
+    login = {"secrets": SECRETS[::-1], "authorization": f"Basic {SECRETS[2]}"}
     given = {"is_secure": False, **login, **more}
     return Endpoint(host, port, "/cms-test", producer="cms-test", **given)
 
