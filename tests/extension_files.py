@@ -76,7 +76,7 @@ class ToySink:
     def close(self) -> None:
         """Nothing is open."""
 '''
-SINK_LINE = '            SinkEntry("toy", "cmsspark.publish.sinks.toy"),\n'
+SINK_LINE = '    "toy": SinkEntry("cmsspark.publish.sinks.toy"),\n'
 
 #: A job on dumps.
 JOB = '''"""``toy_tiers``: datasets by data tier."""

@@ -148,7 +148,7 @@ def extend(copy: Copy) -> None:
         copy.run(*WRITE_SCHEMAS)
     with copy.extension("a sink"):
         copy.put("cmsspark/publish/sinks/toy.py", SINK)
-        copy.put("cmsspark/publish/sinks/__init__.py", SINK_LINE, before='            SinkEntry("stomp"')
+        copy.put("cmsspark/publish/sinks/__init__.py", SINK_LINE, before='    "stomp": SinkEntry(')
     with copy.extension("a job"):
         copy.put("cmsspark/apps/replicas/toy_tiers.py", JOB)
         copy.put("cmsspark/store/job_index.py", JOB_LINE, before='    yield Job("cern_monit"')

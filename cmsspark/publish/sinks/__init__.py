@@ -11,25 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final, Protocol, cast
 
 from cmsspark.publish.sink import Sink, SinkOptions
 
 
-class Credentials(Protocol):
-    """What every credentials file may say about the documents."""
-
-    @property
-    def producer(self) -> str | None: ...
-    @property
-    def type(self) -> str | None: ...
-
-
 class SinkModule(Protocol):
     """The interface of a sink's module."""
 
-    def read_credentials(self, path: Path | None) -> Credentials | None: ...
+    def read_credentials(self, path: Path | None) -> Any: ...
     def build(self, credentials: Any, options: SinkOptions) -> Sink: ...
 
 
@@ -37,7 +27,6 @@ class SinkModule(Protocol):
 class SinkEntry:
     """One sink. ``example``: the example of its credentials file in ``etc/``, or None where it needs no credentials."""
 
-    name: str
     module: str
     example: str | None = None
 
@@ -46,13 +35,8 @@ class SinkEntry:
         return cast("SinkModule", import_module(self.module))
 
 
-SINKS: Final[Mapping[str, SinkEntry]] = MappingProxyType(
-    {
-        entry.name: entry
-        for entry in (
-            SinkEntry("file", "cmsspark.publish.sinks.file"),
-            SinkEntry("stomp", "cmsspark.publish.sinks.stomp", example="amq_broker.example.json"),
-            SinkEntry("http", "cmsspark.publish.sinks.http", example="monit_http.example.json"),
-        )
-    }
-)
+SINKS: Final[Mapping[str, SinkEntry]] = {
+    "file": SinkEntry("cmsspark.publish.sinks.file"),
+    "stomp": SinkEntry("cmsspark.publish.sinks.stomp", example="amq_broker.example.json"),
+    "http": SinkEntry("cmsspark.publish.sinks.http", example="monit_http.example.json"),
+}
