@@ -2,7 +2,8 @@
 
 They are generated: the template from the JSON Schemas of the documents, the dashboards from
 :mod:`cmsspark.publish.panels`. ``python -m cmsspark.publish.dashboard_files --write`` writes them anew; without
-``--write`` it names the files that are stale and exits with 1.
+``--write`` it names the files that are stale and exits with 1. The dashboard of Spark's live metrics is no product of
+others: it is edited as it is.
 """
 
 from __future__ import annotations
@@ -12,16 +13,18 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
+from cmsspark.base.resources import read_text
 from cmsspark.publish.document_schemas import COMPLETENESS, document_schema, published_tables
 from cmsspark.publish.generated_files import write_stale
 from cmsspark.publish.grafana import grafana_dashboard
-from cmsspark.publish.grafana_spark import spark_dashboard
 from cmsspark.publish.panels import DASHBOARDS, PLACEMENTS, Placement
 from cmsspark.publish.search_dashboards import index_pattern, saved_objects
 
 #: The indices of our documents, as MONIT names them: monit_prod_PRODUCER_agg_TYPE-DAY.
 INDICES: Final = "monit_prod_cms-spark_agg_*"
 _TYPES: Final = {"string": "keyword", "integer": "long", "number": "double", "boolean": "boolean"}
+#: The dashboard that is written by hand, or exported by Grafana.
+_SPARK: Final = "grafana-spark.json"
 #: A longer text is stored and found by other fields; Lucene refuses a term of more than 32,766 bytes.
 _LONGEST_TERM: Final = 8_191
 
@@ -74,7 +77,7 @@ def _add(properties: dict[str, Any], more: Mapping[str, Any], table: str) -> Non
 
 def generated_dashboards() -> dict[str, str]:
     """Return the text of every file in ``etc/dashboards`` by its path there; those of MONIT are in ``monit/``."""
-    texts = {"grafana-spark.json": _json(spark_dashboard())}
+    texts = {_SPARK: read_text(f"etc/dashboards/{_SPARK}")}
     for folder, placement in PLACEMENTS.items():
         before = f"{folder}/" if folder else ""
         texts[f"{before}index-template.json"] = _json(index_template(placement))

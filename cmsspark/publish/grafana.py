@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from cmsspark.publish.panels import DocumentDashboard, Panel, Placement, arrange
@@ -10,7 +9,7 @@ from cmsspark.publish.panels import DocumentDashboard, Panel, Placement, arrange
 #: Plug-in and variable of the data source.
 _SOURCE: Final = {"type": "grafana-opensearch-datasource", "uid": "${source}"}
 #: Columns of Grafana's grid.
-COLUMNS: Final = 24
+_COLUMNS: Final = 24
 #: The group of documents without a field, such as a data tier.
 NO_VALUE: Final = "none"
 _KINDS: Final = {"stat": "stat", "bars": "timeseries", "lines": "timeseries", "table": "table"}
@@ -25,40 +24,28 @@ _HISTOGRAM: Final = {"min_doc_count": "1", "timeZone": "utc", "trimEdges": "0"}
 
 def grafana_dashboard(dashboard: DocumentDashboard, placement: Placement) -> dict[str, Any]:
     """Return the dashboard as Grafana imports it, for documents whose fields are placed so."""
-    positions = arrange((panel.size for panel in dashboard.panels), COLUMNS)
+    positions = arrange((panel.size for panel in dashboard.panels), _COLUMNS)
     panels = [
         _panel(dashboard, panel, number, position, placement)
         for number, (panel, position) in enumerate(zip(dashboard.panels, positions, strict=True), 1)
     ]
-    variables = [
+    variables: list[dict[str, Any]] = [
+        {"name": "source", "label": "data source", "type": "datasource", "query": _SOURCE["type"], "hide": 0},
         *(_variable(dashboard, name, placement) for name in dashboard.filters),
         *(_least_variable(name) for name in dashboard.least),
     ]
-    return grafana_frame(
-        f"cmsspark-{dashboard.name}", dashboard.title, dashboard.about, _SOURCE, variables, panels,
-        tags=["cms", "popularity", "cmsspark"], since="now-30d/d",
-    )  # fmt: skip
-
-
-def grafana_frame(
-    uid: str, title: str, about: str, source: Mapping[str, str], variables: Sequence[Mapping[str, Any]],
-    panels: Sequence[Mapping[str, Any]], *, tags: Sequence[str], since: str, **other_fields: Any,
-) -> dict[str, Any]:  # fmt: skip
-    """Return a dashboard of these panels; its first variable is the data source, of the type of ``source``."""
-    chosen = {"name": "source", "label": "data source", "type": "datasource", "query": source["type"], "hide": 0}
     return {
-        "uid": uid,
-        "title": title,
-        "description": about,
-        "tags": list(tags),
+        "uid": f"cmsspark-{dashboard.name}",
+        "title": dashboard.title,
+        "description": dashboard.about,
+        "tags": ["cms", "popularity", "cmsspark"],
         "schemaVersion": 39,
         "version": 1,
         "editable": True,
         "timezone": "utc",
-        "time": {"from": since, "to": "now"},
-        "templating": {"list": [chosen, *variables]},
-        **other_fields,
-        "panels": list(panels),
+        "time": {"from": "now-30d/d", "to": "now"},
+        "templating": {"list": variables},
+        "panels": panels,
     }
 
 

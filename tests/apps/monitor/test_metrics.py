@@ -27,7 +27,6 @@ from cmsspark.apps.monitor.live_metrics import (
 from cmsspark.apps.monitor.processes_watch import WatchOptions
 from cmsspark.base import clock, self_metrics
 from cmsspark.base.errors import DataError, InputMissing, SettingsError
-from cmsspark.publish.grafana_spark import PANELS, spark_dashboard
 from cmsspark.settings.settings import MetricsSettings, parse
 from cmsspark.store import run_metrics
 from cmsspark.store.process_samples import ProcessSample
@@ -38,6 +37,7 @@ from tests.commands import LIGHT_JVM
 from tests.influxdb import InfluxDb
 
 METRICS = influxdb.TOP / "etc" / "metrics"
+DASHBOARD = json.loads((influxdb.TOP / "etc" / "dashboards" / "grafana-spark.json").read_text())
 RUN = "from cmsspark.submit import main; main()"
 #: A shuffle, and tasks in Python; then it lasts until the receiver has its counters twice, and its processes.
 SCRIPT = """
@@ -199,9 +199,8 @@ def test_a_run_whose_receiver_is_away_or_whose_file_is_none_ends_as_it_would(tmp
 
 @pytest.mark.usefixtures("ended_job")
 def test_every_query_of_the_dashboard_is_answered(influx: InfluxDb, application: str) -> None:
-    dashboard = spark_dashboard()
     empty = set()
-    for panel in dashboard["panels"]:
+    for panel in DASHBOARD["panels"]:
         for target in panel["targets"]:
             text = target["query"].replace("$application", application).replace("$run", ".*")
             text = text.replace("$timeFilter", "time > now() - 1h").replace("$__interval", "1s")
@@ -209,9 +208,9 @@ def test_every_query_of_the_dashboard_is_answered(influx: InfluxDb, application:
                 empty.add((panel["title"], target["alias"]))
     # Of one host: nothing is read from files or from other hosts, nothing spills. A counter that is 0 has a rate of 0.
     assert empty == set()
-    for variable in dashboard["templating"]["list"][1:]:
+    for variable in DASHBOARD["templating"]["list"][1:]:
         assert influx.query(variable["query"])
-    for note in dashboard["annotations"]["list"]:
+    for note in DASHBOARD["annotations"]["list"]:
         influx.query(note["query"].replace("$application", application).replace("$timeFilter", "time > now() - 1h"))
 
 
@@ -304,6 +303,7 @@ def test_all_files_for_receivers_have_the_same_templates_and_loopback_ports() ->
 
 
 def test_counters_are_shown_as_rates() -> None:
-    counters = [query for panel in PANELS for _, query in panel.queries if '.count"' in query]
+    queries = [target["query"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
+    counters = [query for query in queries if '.count"' in query]
     assert len(counters) >= 8
     assert all("non_negative_derivative" in query for query in counters)
