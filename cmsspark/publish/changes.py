@@ -12,7 +12,6 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 from cmsspark.base.errors import DataError, OutputError
 from cmsspark.publish.batch_log import Batch, BatchLog, BatchState
@@ -20,37 +19,30 @@ from cmsspark.publish.completeness import MAX_GONE_LISTED
 from cmsspark.publish.spool import Spool
 
 
-class SentDocument(NamedTuple):
-    """A document that was sent before, and the position of its bytes in the spool."""
-
-    identity: bytes
-    snapshot_no: int
-    part: str
-    offset: int
-    length: int
-
-
 @contextmanager
-def open_changes(folder: Path, completeness_id: str) -> Iterator[Changes]:
-    """Yield a comparison with its scratch database in ``folder``, which is removed at the end.
+def open_changes(folder: Path, completeness_id: str, log: BatchLog, spool: Spool) -> Iterator[Changes]:
+    """Yield a comparison with what was sent before, its scratch database in ``folder``, which is removed at the end.
 
     Raises OutputError (73) where the disk does not hold it.
     """
     failure = "the day cannot be compared with what was sent before"
     with scratch_database(folder / "changes.sqlite", failure) as db:
-        yield Changes(db, completeness_id)
+        changes = Changes(db, completeness_id, spool)
+        changes.load(log)
+        yield changes
 
 
 class Changes:
     """Compares the day's documents, one by one, with those sent before."""
 
-    def __init__(self, db: sqlite3.Connection, completeness_id: str) -> None:
+    def __init__(self, db: sqlite3.Connection, completeness_id: str, spool: Spool) -> None:
         """``db``: an empty database; ``completeness_id``: of the completeness document, which is compared apart."""
         #: The digest of the completeness document that is known to have been confirmed last.
         self.completeness_digest: bytes | None = None
         #: The completeness document that was sent last.
         self.last_completeness: bytes | None = None
         self._completeness_id = completeness_id
+        self._spool = spool
         self._db = db
         self._db.execute(
             "CREATE TABLE docs (id BLOB PRIMARY KEY, sent BLOB, now BLOB, gone INTEGER, snapshot_no INTEGER, "
@@ -59,16 +51,16 @@ class Changes:
         self._db.execute("BEGIN")
         self._has_sent = False
 
-    def load(self, log: BatchLog, spool: Spool) -> None:
+    def load(self, log: BatchLog) -> None:
         """Read what was sent before. What may have been delivered without a receipt counts as sent, in unknown form."""
         for batch in sorted(log.batches(), key=lambda b: (b.snapshot_no, b.number)):
             is_acked = batch.state == BatchState.ACKED
             if is_acked or (batch.doubtful and batch.state not in (BatchState.SPLIT, BatchState.QUARANTINED)):
-                self._load(batch, spool, is_acked=is_acked)
+                self._load(batch, is_acked=is_acked)
 
-    def _load(self, batch: Batch, spool: Spool, *, is_acked: bool) -> None:
+    def _load(self, batch: Batch, *, is_acked: bool) -> None:
         offset = batch.offset
-        for body in spool.read(batch):
+        for body in self._spool.read(batch):
             loaded = json.loads(body)
             identity = str(loaded["metadata"]["_id"])
             digest = hashlib.sha256(body).digest() if is_acked else None
@@ -76,17 +68,10 @@ class Changes:
                 self.completeness_digest, self.last_completeness = digest, body
             else:
                 self._has_sent = True
+                position = (batch.snapshot_no, batch.part, offset, len(body))
                 self._db.execute(
                     "INSERT OR REPLACE INTO docs VALUES (?, ?, NULL, ?, ?, ?, ?, ?)",
-                    (
-                        bytes.fromhex(identity),
-                        digest,
-                        int(loaded.get("is_gone", False)),
-                        batch.snapshot_no,
-                        batch.part,
-                        offset,
-                        len(body),
-                    ),
+                    (bytes.fromhex(identity), digest, int(loaded.get("is_gone", False)), *position),
                 )
             offset += len(body) + 1
 
@@ -110,14 +95,14 @@ class Changes:
         self._db.execute("UPDATE docs SET now=? WHERE id=?", (digest, key))
         return bool(row[0] != digest)
 
-    def vanished(self, resend_all: bool = False) -> Iterator[SentDocument]:
+    def vanished(self, resend_all: bool = False) -> Iterator[bytes]:
         """Yield documents sent before that the day no longer has, not yet sent as gone; or all of them."""
         rows = self._db.execute(
-            "SELECT id, snapshot_no, part, offset, length FROM docs "
+            "SELECT snapshot_no, part, offset, length FROM docs "
             "WHERE now IS NULL AND (gone=0 OR sent IS NULL OR ?) ORDER BY id",
             (resend_all,),
         )
-        return (SentDocument(*row) for row in rows)
+        return (self._spool.slice(*row) for row in rows)
 
     def gone(self) -> tuple[int, tuple[str, ...]]:
         """Return how many documents of the day are gone, sent as such or about to be, and the first of their ids."""
@@ -137,12 +122,10 @@ class Changes:
             return False
         return self._db.execute("SELECT 1 FROM docs WHERE sent IS NULL LIMIT 1").fetchone() is None
 
-    def sent(self) -> Iterator[SentDocument]:
-        """Return every document that the destination was sent, in its last form, in the order of the spool."""
-        rows = self._db.execute(
-            "SELECT id, snapshot_no, part, offset, length FROM docs ORDER BY snapshot_no, part, offset"
-        )
-        return (SentDocument(*row) for row in rows)
+    def sent(self) -> Iterator[bytes]:
+        """Yield every document that the destination was sent, in its last form, in the order of the spool."""
+        rows = self._db.execute("SELECT snapshot_no, part, offset, length FROM docs ORDER BY snapshot_no, part, offset")
+        return (self._spool.slice(*row) for row in rows)
 
     def present(self) -> Iterator[tuple[bytes, bytes]]:
         """Return (id, digest) of the day's documents, in the order of ids."""

@@ -51,12 +51,11 @@ def compact(spool: Spool, log: BatchLog, limit: int = KEPT) -> bool:
 
 def _write(writer: SpoolWriter, spool: Spool, log: BatchLog) -> bool:
     newest = spool.manifest(spool.snapshots()[-1])
-    with open_changes(writer.folder, newest.get("completeness_id", "")) as changes:
-        changes.load(log, spool)
+    with open_changes(writer.folder, newest.get("completeness_id", ""), log, spool) as changes:
         if not changes.knows_all():
             return False
-        for sent in changes.sent():
-            writer.add(spool.slice(sent.snapshot_no, sent.part, sent.offset, sent.length))
+        for body in changes.sent():
+            writer.add(body)
         if changes.last_completeness is not None:
             writer.add(changes.last_completeness)
     counts = {"documents": sum(part["count"] for part in writer.parts), "unchanged": 0, "gone": 0}

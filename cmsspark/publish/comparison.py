@@ -113,8 +113,7 @@ class Comparison:
         self._summary = self._expected_summary(is_partial)
 
     def _expected_summary(self, is_partial: bool) -> dict[str, Any]:
-        (count,) = self._db.execute("SELECT count(*) FROM docs").fetchone()
-        digest = digest_pairs(iter(self._db.execute("SELECT id, sha FROM docs ORDER BY id")))
+        count, digest = digest_pairs(self._db.execute("SELECT id, sha FROM docs ORDER BY id"))
         spec = self._spec
         values = (spec.table.name, spec.period, count, digest, is_partial, spec.timestamp)
         return dict(zip(_SUMMARY, values, strict=True))

@@ -69,13 +69,14 @@ def select_bins(stream: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return (BINS_OF_JOBS, UNMATCHED_JOB_BINS) if stream in STREAMS_OF_JOBS else (BINS, UNMATCHED_BINS)
 
 
-def digest_pairs(pairs: Iterable[tuple[bytes, bytes]]) -> str:
-    """Return the digest of a set of documents: sha256 over their ids and digests, in the order of ids."""
-    total = hashlib.sha256()
+def digest_pairs(pairs: Iterable[tuple[bytes, bytes]]) -> tuple[int, str]:
+    """Return the number of documents and their digest: sha256 over their ids and digests, in the order of ids."""
+    total, count = hashlib.sha256(), 0
     for identity, digest in pairs:
         total.update(identity)
         total.update(digest)
-    return total.hexdigest()
+        count += 1
+    return count, total.hexdigest()
 
 
 def _reconciliation(streams: Any) -> dict[str, Any]:

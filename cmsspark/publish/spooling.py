@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -53,9 +53,8 @@ def spool_day(
     snapshot_no = max([0, *spool.snapshots(), *log.snapshots()]) + 1
     writer = SpoolWriter(spool.day_folder, snapshot_no)
     try:
-        with open_changes(writer.folder, completeness_id(spec)) as changes:
-            changes.load(log, spool)
-            counts = _write(writer, changes, spool, spec, rows, manifest, limit, resend_all)
+        with open_changes(writer.folder, completeness_id(spec), log, spool) as changes:
+            counts = _write(writer, changes, spec, rows, manifest, limit, resend_all)
         if not writer.parts and not writer.quarantined:
             writer.abandon()
             return SpoolResult(None, unchanged=counts["unchanged"], left_out=counts["left_out"])
@@ -79,7 +78,6 @@ def spool_day(
 def _write(
     writer: SpoolWriter,
     changes: Changes,
-    spool: Spool,
     spec: DocumentSpec,
     rows: Iterable[Mapping[str, Any]],
     manifest: Mapping[str, Any],
@@ -108,33 +106,24 @@ def _write(
         else:
             counts["unchanged"] += 1
     if limit is None:
-        counts["gone"] = _write_end(writer, changes, spool, spec, manifest, resend_all, counts["left_out"])
+        counts["gone"] = _write_end(writer, changes, spec, manifest, resend_all, counts["left_out"])
         counts["documents"] += counts["gone"]
     return counts
 
 
 def _write_end(
-    writer: SpoolWriter, changes: Changes, spool: Spool, spec: DocumentSpec, manifest: Mapping[str, Any],
-    resend_all: bool, left_out: int,
+    writer: SpoolWriter, changes: Changes, spec: DocumentSpec, manifest: Mapping[str, Any], resend_all: bool,
+    left_out: int,
 ) -> int:  # fmt: skip
     """Write vanished documents once more with zero measures, and the completeness document if it changed.
 
     Returns the number of vanished documents.
     """
     vanished = 0
-    for sent in changes.vanished(resend_all):
-        body = spool.slice(sent.snapshot_no, sent.part, sent.offset, sent.length)
+    for body in changes.vanished(resend_all):
         writer.add(canonical(gone(spec, json.loads(body))))
         vanished += 1
-    present = 0
-
-    def counted() -> Iterator[tuple[bytes, bytes]]:
-        nonlocal present
-        for pair in changes.present():
-            present += 1
-            yield pair
-
-    digest = digest_pairs(counted())
+    present, digest = digest_pairs(changes.present())
     gone_count, gone_ids = changes.gone()
     shown = None if spec.has_user_datasets else left_out
     summary = DaySummary(present, digest, gone_ids, gone_count, writer.quarantined, shown)

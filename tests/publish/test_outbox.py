@@ -278,7 +278,11 @@ def test_what_a_killed_process_left_of_a_snapshot_is_removed(tmp_path: Path) -> 
 
 
 def test_a_scratch_database_without_room_is_named(tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match=r"changes\.sqlite"), open_changes(tmp_path / "not there", "x"):
+    with (
+        outbox_in(tmp_path).held() as outbox,
+        pytest.raises(OutputError, match=r"changes\.sqlite"),
+        open_changes(tmp_path / "not there", "x", outbox.batch_log, outbox.spool),
+    ):
         pass
 
 
