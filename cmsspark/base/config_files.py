@@ -84,17 +84,17 @@ def _translated(message: str, file: ConfigFile, kind: Any, key: Key, values: Any
     for name, number, is_entry in _STEP.findall(path.rstrip("`")):
         in_list = bool(number)
         if is_entry:
-            kind = _find_value(kind)
+            kind = _arguments(kind, dict)[1]
             name = _wrong_entry(values, kind)
             key, names, values = (*key, name), (*names, name), values[name]
             continue
         values = values[int(number)] if number else values[name]
-        kind = _element(kind) if number else _find_field(kind, name)
+        kind = _arguments(kind, list, tuple)[0] if number else _fields(kind).get(name)
         key, names = (*key, number or name), names if number else (*names, name)
     dotted = ".".join(names)
     if unknown := _UNKNOWN.fullmatch(reason):
         problem = f"there is no setting {unknown[1]!r}" + (f" under {dotted}" if dotted else "")
-        return file.error(problem, *key, unknown[1], next_step=nearest(unknown[1], _names(kind)))
+        return file.error(problem, *key, unknown[1], next_step=nearest(unknown[1], _fields(kind)))
     if missing := _MISSING.fullmatch(reason):
         return file.error(f"{dotted or 'the file'} needs `{missing[1]}`", *key)
     subject = f"each of {dotted}" if in_list else dotted or "the file"
@@ -128,22 +128,9 @@ def _fields(kind: Any) -> dict[str, Any]:
     return {field.encode_name: field.type for struct in structs for field in msgspec.structs.fields(struct)}
 
 
-def _names(kind: Any) -> list[str]:
-    return list(_fields(kind))
-
-
-def _find_field(kind: Any, name: str) -> Any:
-    return _fields(kind).get(name)
-
-
-def _element(kind: Any) -> Any:
-    lists = [member for member in _members(kind) if get_origin(member) in (list, tuple)]
-    return get_args(lists[0])[0] if lists else None
-
-
-def _find_value(kind: Any) -> Any:
-    mappings = [member for member in _members(kind) if get_origin(member) is dict]
-    return get_args(mappings[0])[1] if mappings else None
+def _arguments(kind: Any, *origins: type) -> tuple[Any, ...]:
+    """Return the types of which a list, tuple or mapping that ``kind`` allows consists; None where it allows none."""
+    return next((get_args(member) for member in _members(kind) if get_origin(member) in origins), (None, None))
 
 
 def _wrong_entry(values: Mapping[str, Any], kind: Any) -> str:
@@ -157,8 +144,7 @@ def _wrong_entry(values: Mapping[str, Any], kind: Any) -> str:
 
 
 def _choices(kind: Any) -> list[str]:
-    literals = [member for member in _members(kind) if get_origin(member) is Literal]
-    return [str(value) for literal in literals for value in get_args(literal)]
+    return [str(value) for member in _members(kind) if get_origin(member) is Literal for value in get_args(member)]
 
 
 def parse(content: bytes, name: str, is_text: Callable[[Key], bool] = lambda key: False) -> ConfigFile:

@@ -107,27 +107,17 @@ class Table:
 
     def spark(self) -> StructType:
         """Return the Spark schema. Every field is nullable, as Parquet round trips do not keep the flag."""
-        from pyspark.sql.types import (
-            BooleanType,
-            DataType,
-            DateType,
-            DoubleType,
-            IntegerType,
-            LongType,
-            StringType,
-            StructField,
-            StructType,
-        )
+        from pyspark.sql import types
 
-        kinds: dict[str, DataType] = {
-            "string": StringType(),
-            "long": LongType(),
-            "int": IntegerType(),
-            "double": DoubleType(),
-            "date": DateType(),
-            "boolean": BooleanType(),
+        kinds: dict[str, types.DataType] = {
+            "string": types.StringType(),
+            "long": types.LongType(),
+            "int": types.IntegerType(),
+            "double": types.DoubleType(),
+            "date": types.DateType(),
+            "boolean": types.BooleanType(),
         }
-        return StructType([StructField(column.name, kinds[column.type], True) for column in self.columns])
+        return types.StructType([types.StructField(column.name, kinds[column.type]) for column in self.columns])
 
     def arrow(self) -> pa.Schema:
         """Return the Arrow schema. Every field is nullable, as in the Spark schema."""

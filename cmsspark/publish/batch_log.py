@@ -11,7 +11,7 @@ when that document is found. ``SUPERSEDED`` when a newer snapshot of the day too
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -86,13 +86,11 @@ class BatchLog(StateDatabase):
 
     def add(self, snapshot_no: int, batches: Iterable[Batch]) -> None:
         """Enter a whole snapshot; it supersedes what older snapshots still had to send, or had refused."""
-        superseded = (*OPEN, BatchState.QUARANTINED)
         with self._transaction() as db:
-            marks = ",".join("?" * len(superseded))
             db.execute(
-                f"UPDATE batches SET doubtful = doubtful OR state IN ('SENDING', 'IN_DOUBT'), state='SUPERSEDED' "  # noqa: S608 -- only placeholders
-                f"WHERE snapshot_no < ? AND state IN ({marks})",
-                (snapshot_no, *superseded),
+                "UPDATE batches SET doubtful = doubtful OR state IN ('SENDING', 'IN_DOUBT'), state='SUPERSEDED' "
+                "WHERE snapshot_no < ? AND state IN ('READY', 'SENDING', 'IN_DOUBT', 'STALLED', 'QUARANTINED')",
+                (snapshot_no,),
             )
             self._insert(db, batches)
             db.execute("INSERT OR IGNORE INTO snapshots VALUES (?)", (snapshot_no,))
@@ -176,22 +174,17 @@ class BatchLog(StateDatabase):
     def discard(self) -> int:
         """Give up what is still to be sent. Returns the number of batches."""
         with self._transaction() as db:
-            marks = ",".join("?" * len(OPEN))
             return db.execute(
-                "UPDATE batches SET doubtful = doubtful OR state IN ('SENDING', 'IN_DOUBT'), state='SUPERSEDED', "  # noqa: S608 -- only placeholders
-                f"reason='discarded' WHERE state IN ({marks})",
-                OPEN,
+                "UPDATE batches SET doubtful = doubtful OR state IN ('SENDING', 'IN_DOUBT'), state='SUPERSEDED', "
+                "reason='discarded' WHERE state IN ('READY', 'SENDING', 'IN_DOUBT', 'STALLED')"
             ).rowcount
 
-    def first(self, states: Iterable[BatchState], after: int = 0) -> Batch | None:
-        """Return the first batch in one of ``states`` with a number above ``after``."""
-        accepted = tuple(states)
-        marks = ",".join("?" * len(accepted))
+    def first(self, states: Sequence[BatchState]) -> Batch | None:
+        """Return the first batch in one of ``states``."""
+        marks = ",".join("?" * len(states))
+        query = f"SELECT {_COLUMNS} FROM batches WHERE state IN ({marks}) ORDER BY number LIMIT 1"  # noqa: S608 -- only placeholders
         with self._guard():
-            row = self._db.execute(
-                f"SELECT {_COLUMNS} FROM batches WHERE state IN ({marks}) AND number > ? ORDER BY number LIMIT 1",  # noqa: S608 -- only placeholders
-                (*accepted, after),
-            ).fetchone()
+            row = self._db.execute(query, states).fetchone()
         return None if row is None else _batch(row)
 
     def get(self, number: int) -> Batch:

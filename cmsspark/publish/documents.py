@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
 from functools import cached_property
@@ -35,17 +35,14 @@ _WORKFLOW: Final = "workflow"
 #: The tier of datasets that single people make: their names carry accounts.
 _USER_TIER: Final = "USER"
 _NAMES: Final = ("dataset_name", "primary_name", "processing_name")
+#: Types of columns whose values documents take as they are.
+_TYPES: Final = {"long": int, "int": int, "string": str, "boolean": bool}
 #: The column that says which day a row is of; a document has ``timestamp`` instead.
 _PERIOD_COLUMN: Final = "day"
 
 
 class BadDocument(ValueError):
     """A row with an invalid document; the message says which field and why, without the row's values."""
-
-
-def _rounded(value: Any) -> Any:
-    """Return a float to six decimals and never -0.0, so that the order of a sum does not show in the bytes."""
-    return round(value, 6) + 0.0
 
 
 def canonical(value: Any) -> bytes:
@@ -198,11 +195,6 @@ def _hides_workflow(spec: DocumentSpec, row: Mapping[str, Any]) -> bool:
     return spec.min_users is not None and row.get("type") == "analysis" and row.get(_USERS, 0) < spec.min_users
 
 
-def documents(spec: DocumentSpec, rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Return the documents of ``rows``, in their order. Raises BadDocument at the first row that makes none."""
-    return (document(spec, row) for row in rows)
-
-
 def gone(spec: DocumentSpec, body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the final form of a document that a re-computed day no longer has: its measures zero, ``is_gone`` true.
 
@@ -223,20 +215,13 @@ def gone(spec: DocumentSpec, body: Mapping[str, Any]) -> dict[str, Any]:
 
 def _typed(column: Column, value: Any) -> Any:
     kind = column.type
-    if kind in ("long", "int"):
-        if type(value) is int:
-            return value
-    elif kind == "double":
-        if type(value) in (float, int):
-            if not math.isfinite(value):
-                raise BadDocument(f"{column.name} is NaN or infinite")
-            return _rounded(float(value))
-    elif kind == "string":
-        if type(value) is str:
-            return value
-    elif kind == "boolean":
-        if type(value) is bool:
-            return value
-    elif kind == "date" and isinstance(value, date) and not isinstance(value, datetime):
+    if type(value) is _TYPES.get(kind):
+        return value
+    if kind == "double" and type(value) in (float, int):
+        if not math.isfinite(value):
+            raise BadDocument(f"{column.name} is NaN or infinite")
+        # To six decimals and never -0.0, so that the order of a sum does not show in the bytes.
+        return round(float(value), 6) + 0.0
+    if kind == "date" and isinstance(value, date) and not isinstance(value, datetime):
         return value.isoformat()
     raise BadDocument(f"{column.name} is a {type(value).__name__} where the schema requires {kind}")

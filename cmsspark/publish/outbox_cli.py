@@ -31,17 +31,15 @@ _DATE: Final = click.option("--date", "day", type=DayType(), help="Only this day
 def _filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add options that choose outboxes; the command gets the state directory and the choice."""
 
+    @_DATE
+    @_TABLE
+    @click.option("--to", metavar="NAME", help="Only destinations whose name starts with NAME.")
+    @_SETTINGS
     @functools.wraps(command)
     def with_chosen(settings_file: str | None, day: date | None, table: str | None, to: str | None) -> None:
         command(load_settings(settings_file).state_dir, day, table, to)
 
-    decorated: Callable[..., Any] = with_chosen
-    for option in (
-        _SETTINGS, click.option("--to", metavar="NAME", help="Only destinations whose name starts with NAME."), _TABLE,
-        _DATE,
-    ):  # fmt: skip
-        decorated = option(decorated)
-    return decorated
+    return with_chosen
 
 
 def _for_each(command: Callable[[str, Outbox], None]) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -22,6 +22,7 @@ RUNNING, DONE, FAILED, ENDED = "RUNNING", "DONE", "FAILED", "ENDED"
 #: Runs, and rows of ProcessMonitor, that are kept; the oldest runs go first.
 MOST_RUNS: Final = 1_000
 MOST_ROWS: Final = 2_000_000
+_T = TypeVar("_T", bound=msgspec.Struct)
 
 
 class WatchedRun(msgspec.Struct, omit_defaults=True):
@@ -165,14 +166,8 @@ class ProcessDatabase(StateDatabase):
 
     def runs(self, *, suite: str | None = None, limit: int = -1) -> list[WatchedRun]:
         """Return runs, the latest first; with ``suite`` only its."""
-        return [
-            WatchedRun(*row)
-            for row in self.rows(
-                f"SELECT {', '.join(WatchedRun.__struct_fields__)} FROM Runs "  # noqa: S608 -- names of ours
-                "WHERE ? IS NULL OR suite = ? ORDER BY start_ms DESC, run DESC LIMIT ?",
-                (suite, suite, limit),
-            )
-        ]
+        condition = "WHERE ? IS NULL OR suite = ? ORDER BY start_ms DESC, run DESC LIMIT ?"
+        return self._select(WatchedRun, f"Runs {condition}", (suite, suite, limit))
 
     def find(self, name: str) -> WatchedRun:
         """Return the run whose id begins with ``name``; ``latest``: the one that began last. Raises UsageError (2)."""
@@ -189,24 +184,21 @@ class ProcessDatabase(StateDatabase):
 
     def samples(self, run: str) -> list[ProcessSample]:
         """Return all samples of a run, in the order of their times."""
-        names = ", ".join(ProcessSample.__struct_fields__)
-        query = f"SELECT {names} FROM ProcessMonitor WHERE run = ? ORDER BY time_ms, host, pid"  # noqa: S608 -- names of ours
-        return [ProcessSample(*row) for row in self.rows(query, (run,))]
+        return self._select(ProcessSample, "ProcessMonitor WHERE run = ? ORDER BY time_ms, host, pid", (run,))
 
     def latest_samples(self) -> list[ProcessSample]:
         """Return the last sample of each host: of all its processes."""
-        names = ", ".join(f"p.{name}" for name in ProcessSample.__struct_fields__)
-        query = (
-            f"SELECT {names} FROM ProcessMonitor p JOIN (SELECT host, max(time_ms) AS last FROM ProcessMonitor "  # noqa: S608 -- names of ours
-            "GROUP BY host) l ON p.host = l.host AND p.time_ms = l.last ORDER BY p.host, p.pid"
-        )
-        return [ProcessSample(*row) for row in self.rows(query, ())]
+        last = "SELECT host, max(time_ms) FROM ProcessMonitor GROUP BY host"
+        return self._select(ProcessSample, f"ProcessMonitor WHERE (host, time_ms) IN ({last}) ORDER BY host, pid")
 
     def log(self, run: str) -> list[LogEntry]:
         """Return the log of a run, in the order of its times."""
-        names = ", ".join(LogEntry.__struct_fields__)
-        query = f"SELECT {names} FROM Log WHERE run = ? ORDER BY time_ms, rowid"  # noqa: S608 -- names of ours
-        return [LogEntry(*row) for row in self.rows(query, (run,))]
+        return self._select(LogEntry, "Log WHERE run = ? ORDER BY time_ms, rowid", (run,))
+
+    def _select(self, kind: type[_T], rest: str, parameters: Sequence[Any] = ()) -> list[_T]:
+        """Return rows as structs; ``rest``: the query from its table on."""
+        names = ", ".join(kind.__struct_fields__)
+        return [kind(*row) for row in self.rows(f"SELECT {names} FROM {rest}", parameters)]  # noqa: S608 -- names of ours
 
     def rows(self, query: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Return the rows of a query of ours."""

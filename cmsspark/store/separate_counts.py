@@ -30,27 +30,17 @@ class SeparateCount(NamedTuple):
 
 
 #: The stored columns that count accesses in some rows and jobs in others, and what readers get instead.
-_COUNTS: Final = (
-    SeparateCount("nacc", False, Column("accesses", "long", about="accesses: log records; null in rows of jobs")),
-    SeparateCount("nacc", True, Column("jobs", "long", about="jobs that ended; null in rows of accesses")),
-    SeparateCount(
-        "remote_nacc",
-        False,
-        Column(
-            "remote_nacc",
-            "long",
-            about="accesses read from another site; null where no record can say, and in rows of jobs",
-        ),
-    ),
-    SeparateCount(
-        "read_bytes",
-        False,
-        Column("read_bytes", "long", about="bytes read by accesses; null where the stream has none, and for jobs"),
-    ),
-    SeparateCount(
-        "read_bytes", True, Column("job_read_bytes", "long", about="bytes read by jobs; null in rows of accesses")
-    ),
-)
+_COUNTS: Final = tuple(
+    SeparateCount(stored, is_of_jobs, Column(name, "long", about=about))
+    for stored, is_of_jobs, name, about in (
+        ("nacc", False, "accesses", "accesses: log records; null in rows of jobs"),
+        ("nacc", True, "jobs", "jobs that ended; null in rows of accesses"),
+        ("remote_nacc", False, "remote_nacc",
+         "accesses read from another site; null where no record can say, and in rows of jobs"),
+        ("read_bytes", False, "read_bytes", "bytes read by accesses; null where the stream has none, and for jobs"),
+        ("read_bytes", True, "job_read_bytes", "bytes read by jobs; null in rows of accesses"),
+    )
+)  # fmt: skip
 _STORED: Final = {count.stored for count in _COUNTS}
 _BY_NAME: Final = {count.column.name: count for count in _COUNTS}
 

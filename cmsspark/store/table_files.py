@@ -32,13 +32,12 @@ def read_table(
     columns: Mapping[str, Sequence[str]],
     needed: Sequence[str],
     *,
-    days: Sequence[str] = ("day", "since"),
     numbers: Sequence[str] = (),
     flags: Sequence[str] = (),
     may_be_null: Sequence[str] = ("site", "remote", "bytes"),
 ) -> pl.DataFrame:
-    """Read rows with ``columns`` (name → other names taken for it; case and blanks around do not matter): days as
-    dates in UTC, ``numbers`` as float64, ``flags`` as booleans, others as text.
+    """Read rows with ``columns`` (name → other names taken for it; case and blanks around do not matter): ``day`` and
+    ``since`` as dates in UTC, ``numbers`` as float64, ``flags`` as booleans, others as text.
 
     A CSV may have commas, semicolons or tabs, a byte order mark, any line ends, and be packed by gzip. Empty lines and
     other columns are left out. Raises InputMissing (66), UsageError (2) for other kinds of files, DataError (65) for
@@ -59,7 +58,7 @@ def read_table(
         raise DataError(f"the {label} cannot be read", where=path, found=text, next_step="write it again") from None
     table = _renamed(table, path, label, columns, needed)
     table = table.with_row_index("_line", 2).filter(~pl.all_horizontal(pl.exclude("_line").is_null()))
-    kinds = {name: _find_kind(name, days, numbers, flags) for name in columns if name in table.columns}
+    kinds = {name: _find_kind(name, numbers, flags) for name in columns if name in table.columns}
     for name, kind_of in kinds.items():
         table = _typed(table, name, kind_of, path, label)
     _check(table, path, label, kinds, may_be_null)
@@ -116,8 +115,8 @@ def _name_columns(table: pl.DataFrame) -> str:
     return f"columns {', '.join(table.columns[:_MOST_NAMES])}" + (f" and {more:,} more" if more > 0 else "")
 
 
-def _find_kind(name: str, days: Sequence[str], numbers: Sequence[str], flags: Sequence[str]) -> str:
-    return "day" if name in days else "number" if name in numbers else "flag" if name in flags else "text"
+def _find_kind(name: str, numbers: Sequence[str], flags: Sequence[str]) -> str:
+    return "day" if name in ("day", "since") else "number" if name in numbers else "flag" if name in flags else "text"
 
 
 def _typed(table: pl.DataFrame, name: str, kind: str, path: Path, label: str) -> pl.DataFrame:

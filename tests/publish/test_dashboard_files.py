@@ -19,7 +19,7 @@ from cmsspark.publish import dashboard_files
 from cmsspark.publish.completeness import DaySummary, completeness
 from cmsspark.publish.dashboard_files import generated_dashboards, index_template
 from cmsspark.publish.document_schemas import document_schema
-from cmsspark.publish.documents import DocumentSpec, documents
+from cmsspark.publish.documents import DocumentSpec, document
 from cmsspark.publish.generated_files import stale_files
 from cmsspark.publish.panels import DASHBOARDS, PLACEMENTS
 from cmsspark.sources.registry import ACCESS_STREAMS, STREAMS_OF_JOBS
@@ -119,9 +119,9 @@ def published(store: str) -> dict[str, list[Document]]:
                 rows[0] = {**rows[0], "data_tier": None}
                 # Jobs stand beside accesses: no panel of accesses may have them.
                 assert {row["stream"] for row in rows} & {*STREAMS_OF_JOBS}
-            made[table] += documents(spec_of(table, day), rows)
+            made[table] += [document(spec_of(table, day), row) for row in rows]
         for table in ("job_efficiency", "core_hours", "running_cores"):
-            made[table] += documents(spec_of(table, day), rows_on_costs(table, day))
+            made[table] += [document(spec_of(table, day), row) for row in rows_on_costs(table, day)]
         bins = {"read": 100, "matched": 90, "malformed": 1, "out_of_day": 0, "write_only": 9, "unmatched": {}}
         manifest = {"reconciliation": dict.fromkeys(("aaa", "eos", "cmssw", "crab"), bins)}
         summary = DaySummary(len(rows), "0" * 64, (), 2, 1)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from cmsspark.base.errors import UsageError
 from cmsspark.base.schemas import stored_table
 from cmsspark.publish.completeness import DaySummary, completeness
-from cmsspark.publish.documents import BadDocument, DocumentSpec, canonical, document, documents, gone
+from cmsspark.publish.documents import BadDocument, DocumentSpec, canonical, document, gone
 from cmsspark.publish.validate import validator_for
 from tests.publish.days import DAY, MANIFEST, SPEC, TIMESTAMP, row
 
@@ -88,10 +88,6 @@ def test_a_row_that_makes_no_valid_document_is_refused(change: dict[str, object]
 def test_lone_surrogates_are_refused_and_not_replaced() -> None:
     with pytest.raises(BadDocument, match="surrogate"):
         canonical({"a": "x\ud800"})
-
-
-def test_documents_come_in_the_order_of_rows() -> None:
-    assert [made["primary_name"] for made in documents(SPEC, [row(2), row(1), row(1)])] == ["P2", "P1", "P1"]
 
 
 def test_single_people_s_tables_are_never_published() -> None:

@@ -54,13 +54,12 @@ def table(
     full: Collection[int] = (),
     width: int | None = None,
     indent: str = "  ",
-    has_rule: bool = False,
 ) -> list[str]:
     """Return ``rows`` under ``headings``, a line each.
 
     Columns in ``texts`` hold text and begin at the left; all others hold numbers and end at the right. A table wider
     than ``width`` has the texts of its widest ``texts`` columns shortened, except of those in ``full``. None in a row
-    is shown as a dash, whole numbers with separators. ``has_rule`` draws a line below the headings.
+    is shown as a dash, whole numbers with separators.
     """
     cells = [[_cell(value) for value in row] for row in rows]
     widths = [max(len(line[i]) for line in [list(headings), *cells]) for i in range(len(headings))]
@@ -78,11 +77,8 @@ def table(
         return (indent + _GAP.join(shown)).rstrip()
 
     plain = [None] * len(widths)
-    lines = [line(headings, plain)]
-    if has_rule:
-        lines.append(indent + _GAP.join("─" * size for size in widths))
     colours = [[value.colour if isinstance(value, Coloured) else None for value in row] for row in rows]
-    return lines + [line(values, of) for values, of in zip(cells, colours, strict=True)]
+    return [line(headings, plain), *(line(values, of) for values, of in zip(cells, colours, strict=True))]
 
 
 def echo_table(

@@ -6,7 +6,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
@@ -156,7 +156,7 @@ class Database:
 
         Raises InputMissing (66) where the store was there before and is gone, as on a disk that was unmounted.
         """
-        chosen = list(self._jobs_by_table) if names is None or DAYS in names else [name for name in names]
+        chosen = self._jobs_by_table if names is None or DAYS in names else names
         with self._lock:
             self._check_store()
             is_changed = False
@@ -174,29 +174,28 @@ class Database:
                             self._system.put(folder_name(job, table), stored_table(table), intervals)
                 self._refreshed[job.name] = now
             if is_changed:
-                self._system.put_rows(days_schema(), days_columns(list(self._all_stored())))
+                stored = [interval for name in self._jobs_by_table for interval in self._intervals(name)]
+                self._system.put_rows(days_schema(), days_columns(stored))
 
     def stored(self, table: str) -> list[StoredInterval]:
         """Return the stored days or periods of a table, of all jobs or of that in ``JOB.TABLE``, oldest first."""
-        job_name, _, name = table.rpartition(".")
+        name = table.rpartition(".")[2]
         self._require(name)
         self.refresh([name])
         with self._lock:
-            jobs = [job for job in self._jobs_by_table[name] if job_name in ("", job.name)]
-            return [interval for job in jobs for interval in self._parts.intervals(job, name)]
+            return self._intervals(table)
 
     def stored_by_view(self) -> dict[str, list[StoredInterval]]:
         """Return the stored days or periods of each of :attr:`views`."""
         self.refresh()
         with self._lock:
-            stored = {
-                folder_name(job, name): self._parts.intervals(job, name)
-                for name, jobs in self._jobs_by_table.items()
-                for job in jobs
-            }
-        for name, jobs in self._jobs_by_table.items():
-            stored[name] = [interval for job in jobs for interval in stored[folder_name(job, name)]]
-        return {name: stored.get(name, []) for name in self.views}
+            return {view: [] if view == DAYS else self._intervals(view) for view in self.views}
+
+    def _intervals(self, view: str) -> list[StoredInterval]:
+        """Return the intervals of a table, of all jobs or of that in ``JOB.TABLE``, as the last refresh found them."""
+        job_name, _, table = view.rpartition(".")
+        jobs = [job for job in self._jobs_by_table[table] if job_name in ("", job.name)]
+        return [interval for job in jobs for interval in self._parts.intervals(job, table)]
 
     def days(self, table: str = "data_aggregation") -> list[date]:
         """Return the stored days of a table, in order."""
@@ -237,11 +236,6 @@ class Database:
             self._is_store_seen = self._files.stat(fout) is not None and bool(self._files.list_dir(fout))
         elif self._files.stat(fout) is None or not self._files.list_dir(fout):
             raise missing_store(fout)
-
-    def _all_stored(self) -> Iterator[StoredInterval]:
-        for name, jobs in self._jobs_by_table.items():
-            for job in jobs:
-                yield from self._parts.intervals(job, name)
 
     def _run(
         self,

@@ -39,7 +39,7 @@ def test_tables_line_up() -> None:
     assert table(("n", "name"), [(1_000, "a"), (None, "bb"), (2.5, "c")], texts=(1,)) == [
         "      n  name", "  1,000  a", "      –  bb", "    2.5  c",
     ]  # fmt: skip
-    assert table(("a", "b"), [("x", 1)], indent="", has_rule=True) == ["a  b", "─  ─", "x  1"]
+    assert table(("a", "b"), [("x", 1)], indent="") == ["a  b", "x  1"]
 
 
 @given(
