@@ -14,6 +14,7 @@ from cmsspark.apps.popularity.cli_output import echo_forecast, forecast_rows
 from cmsspark.apps.popularity.label_options import EVALUATED, label_options, model_option, seed_option
 from cmsspark.base.errors import UsageError
 from cmsspark.base.periods import Period
+from cmsspark.base.schemas import stored_table
 from cmsspark.base.text.plurals import pluralize
 from cmsspark.base.text.terminal import echo_list, echo_table, percent
 from cmsspark.cli.groups import CommandGroup
@@ -288,9 +289,10 @@ def tune_command(
 @command.command("columns")
 def columns_command() -> None:
     """List the features with a line each."""
-    from cmsspark.apps.popularity.column_texts import TEXTS
+    from cmsspark.apps.popularity.features import BASE_COLUMNS, STORE_COLUMNS
 
-    echo_list(("feature", "what it is"), TEXTS)
+    texts = {column.name: column.about for column in stored_table("popularity_features").columns}
+    echo_list(("feature", "what it is"), {name: texts[name] for name in (*BASE_COLUMNS, *STORE_COLUMNS)})
 
 
 @command.command("models")
