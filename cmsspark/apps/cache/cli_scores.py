@@ -42,9 +42,10 @@ def forecast_scores(trace: Trace) -> Array:
     values = np.zeros((len(MEASURES), day_count, count))
     np.add.at(values[0], (periods, trace.objects), 1)
     start = _EPOCH + timedelta(days=int(trace.times_ms[0] // 86_400_000))
-    order = np.argsort(trace.names)
+    names = np.array([str(name) for name in trace.names.to_pylist()], object)
+    order = np.argsort(names)
     days = tuple(start + timedelta(days=number) for number in range(day_count))
-    series = Series(days, tuple(trace.names[order].tolist()), np.ascontiguousarray(values[:, :, order]))
+    series = Series(days, tuple(names[order].tolist()), np.ascontiguousarray(values[:, :, order]))
     weeks = Weeks(series, label)
     scores = np.full((day_count, count), np.nan)
     for day in range(first_learned, day_count, 7):

@@ -32,7 +32,7 @@ def require_columns(path: Path, names: list[str]) -> None:
         )
 
 
-def read_columns(batch: pa.RecordBatch, path: Path, *, numbers_too: bool) -> tuple[Array, Array, Array, int]:
+def read_columns(batch: pa.RecordBatch, path: Path, *, numbers_too: bool) -> tuple[Array, pa.Array, Array, int]:
     """Return (times in ms, names, sizes, rows with a null) of some rows. A name of no characters is a null.
 
     ``numbers_too``: texts that are all whole numbers as written, from 0 to 2^64-1, become these numbers, which take
@@ -57,7 +57,7 @@ def read_columns(batch: pa.RecordBatch, path: Path, *, numbers_too: bool) -> tup
     time, name, size = time.filter(is_there), name.filter(is_there), size.filter(is_there)
     try:
         return _times(time), _names(name, numbers_too), size.cast(pa.int64()).to_numpy(zero_copy_only=False), nulls
-    except (pa.ArrowException, UnicodeDecodeError) as error:
+    except pa.ArrowException as error:
         raise DataError(
             "times or sizes of the trace are not numbers, or objects no texts",
             where=path,
@@ -74,8 +74,9 @@ def _is_text(column: pa.Array) -> bool:
     return bool(pa.types.is_string(column.type) or pa.types.is_large_string(column.type))
 
 
-def _names(names: pa.Array, numbers_too: bool) -> Array:
-    """Whole numbers, or objects of Python. Raises UnicodeDecodeError for texts that are not UTF-8."""
+def _names(names: pa.Array, numbers_too: bool) -> pa.Array:
+    """Return the names, or whole numbers. Raises ArrowException for texts that are not UTF-8."""
+    names.validate(full=True)
     if numbers_too and _is_text(names):
         try:
             numbers = names.cast(pa.uint64())
@@ -84,8 +85,8 @@ def _names(names: pa.Array, numbers_too: bool) -> Array:
         else:
             # 007 and 7 are two names.
             if pc.all(pc.equal(numbers.cast(names.type), names), min_count=0).as_py():
-                return np.asarray(numbers.to_numpy(zero_copy_only=False))
-    return np.asarray(names.to_numpy(zero_copy_only=False))
+                return numbers
+    return names
 
 
 def _times(time: pa.Array) -> Array:
@@ -116,16 +117,16 @@ def _instants(time: pa.Array) -> Array:
     return np.asarray(time.cast(pa.timestamp("ms")).cast(pa.int64()).to_numpy(zero_copy_only=False))
 
 
-def hashes(names: Array) -> Array:
+def hashes(names: pa.Array) -> Array:
     """uint64 of each name; equal names, equal hashes, on every machine."""
-    if names.dtype.kind in "iu":
-        mixed = names.astype(np.uint64)
+    if pa.types.is_integer(names.type):
+        mixed = names.to_numpy(zero_copy_only=False).astype(np.uint64)
         for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
             mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-        return mixed ^ (mixed >> np.uint64(31))
+        return np.asarray(mixed ^ (mixed >> np.uint64(31)))
     from xxhash import xxh3_64_intdigest
 
-    different, numbers = np.unique(names, return_inverse=True)
-    texts = (name if isinstance(name, bytes) else str(name).encode() for name in different.tolist())
+    coded = names.dictionary_encode()
+    texts = (name if isinstance(name, bytes) else str(name).encode() for name in coded.dictionary.to_pylist())
     digests = np.array([xxh3_64_intdigest(text) for text in texts], np.uint64)
-    return digests[numbers]
+    return np.asarray(digests[coded.indices.to_numpy()])

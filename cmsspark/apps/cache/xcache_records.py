@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 
 from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError
@@ -40,7 +41,7 @@ def is_xcache(path: Path) -> bool:
     return path.is_dir() or path.name.lower().endswith(_ENDINGS)
 
 
-def xcache_batches(path: Path) -> Iterator[tuple[Array, Array, Array, int]]:
+def xcache_batches(path: Path) -> Iterator[tuple[Array, pa.Array, Array, int]]:
     """Yield (times in ms, names, sizes, lines left out) of the records of a file, or of all files of a folder.
 
     A request is a record, with the time when its file was opened, else that of the record; without either, without a
@@ -91,6 +92,6 @@ def _row(line: _Line) -> tuple[int, str, int] | None:
     return time, record.file_path, record.size
 
 
-def _columns(rows: list[tuple[int, str, int]]) -> tuple[Array, Array, Array]:
+def _columns(rows: list[tuple[int, str, int]]) -> tuple[Array, pa.Array, Array]:
     times, names, sizes = zip(*rows, strict=True) if rows else ((), (), ())
-    return np.array(times, np.int64), np.array(names, object), np.array(sizes, np.int64)
+    return np.array(times, np.int64), pa.array(names, pa.string()), np.array(sizes, np.int64)

@@ -116,7 +116,7 @@ def test_scores_of_the_forecast_decide_and_know_nothing_of_later_requests(tmp_pa
     before = times < times[0] // DAY_MS * DAY_MS + 28 * DAY_MS
     cut = make_trace(times[before], names[objects[before]], objects[before] + 5)
     assert trace.names is not None and cut.names is not None
-    where = [trace.names.tolist().index(name) for name in cut.names.tolist()]
+    where = [trace.names.to_pylist().index(name) for name in cut.names.to_pylist()]
     assert np.array_equal(forecast_scores(cut)[:28], scores[:28, where], equal_nan=True)
     lines = [f"{time / 1000},{names[item]},{item + 5}" for item, time in zip(objects, times, strict=True)]
     (tmp_path / "t.csv").write_text("\n".join(["time,object,size", *lines]))
@@ -156,7 +156,7 @@ def test_records_of_xcache_are_requests_of_files(tmp_path: Path) -> None:
     trace = read_trace(tmp_path / "day")
     assert (
         trace.names is not None
-        and trace.names.tolist() == ["/store/a", "/store/b"]
+        and trace.names.to_pylist() == ["/store/a", "/store/b"]
         and trace.objects.tolist() == [0, 1, 0]
     )
     assert trace.times_ms.tolist() == [1767571000500, 1767571100000, 1767571200000]
@@ -174,7 +174,7 @@ def test_numbers_of_many_objects_are_those_of_their_first_requests() -> None:
     _, first, inverse = np.unique(names, return_index=True, return_inverse=True)
     rank = np.argsort(np.argsort(first))
     assert (trace.objects == rank[inverse]).all() and trace.names is not None
-    assert [int(name) for name in trace.names[trace.objects[:50]]] == names[:50].tolist()
+    assert trace.names.take(trace.objects[:50]).to_pylist() == names[:50].tolist()
 
 
 _LARGE = """
