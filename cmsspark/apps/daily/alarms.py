@@ -14,10 +14,11 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from email.message import EmailMessage
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final, Literal
+
+import msgspec
 
 from cmsspark.base.errors import NotAllowed, OutputError
 from cmsspark.base.sockets import ConnectionLost
@@ -30,24 +31,38 @@ DEADLINE_S: Final = 60.0
 #: The security of a connection to a mail server, and its port.
 PORTS: Final[Mapping[str, int]] = {"none": 25, "starttls": 587, "tls": 465}
 
+#: An argument of a command line, or an address, which YAML may take for a number.
+Argument = str | int | float
+
 #: name → (help, {labels as they stand in braces, or empty: value})
 Metrics = Mapping[str, tuple[str, Mapping[str, float]]]
 
 
-@dataclass(frozen=True)
-class Mail:
-    """Where mail on trouble goes, and by which server: ``security`` is one of :data:`PORTS`. ``password_file`` is
-    read when it is needed; ``ca`` is trusted instead of what the system trusts.
+class Login(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True):
+    """How to log in. The first line of ``password_file``, which is read when it is needed, is the password; ``ca`` is
+    trusted instead of what the system trusts.
     """
 
-    to: tuple[str, ...]
-    sender: str
-    server: str = "localhost"
-    port: int | None = None
-    security: str = "none"
     user: str | None = None
-    password_file: Path | None = None
-    ca: Path | None = None
+    password_file: str | None = None
+    ca: str | None = None
+
+    def _password(self) -> str | None:
+        return read_password(Path(self.password_file)) if self.password_file else None
+
+    @property
+    def _trusted(self) -> Path | None:
+        return Path(self.ca) if self.ca else None
+
+
+class Mail(Login, kw_only=True, forbid_unknown_fields=True, frozen=True):
+    """Where mail on trouble goes, and by which server."""
+
+    to: Annotated[list[Argument], msgspec.Meta(min_length=1)]
+    sender: Annotated[str, msgspec.Meta(min_length=1)] = msgspec.field(name="from")
+    server: str = "localhost"
+    port: Annotated[int, msgspec.Meta(ge=1, le=65535)] | None = None
+    security: Literal[*PORTS] = "none"  # type: ignore[valid-type]  # one of the ports' names
 
     @property
     def where(self) -> str:
@@ -61,9 +76,9 @@ class Mail:
         password and for a password file that others can read, SettingsError (78) for one that is not there.
         """
         message = EmailMessage()
-        message["Subject"], message["From"], message["To"] = subject, self.sender, ", ".join(self.to)
+        message["Subject"], message["From"], message["To"] = subject, self.sender, ", ".join(map(str, self.to))
         message.set_content(text)
-        password = read_password(self.password_file) if self.password_file else None
+        password = self._password()
         try:
             self._transmit(message, password)
         except (ssl.SSLCertVerificationError, smtplib.SMTPAuthenticationError) as error:
@@ -74,12 +89,13 @@ class Mail:
     def _transmit(self, message: EmailMessage, password: str | None) -> None:
         port = self.port or PORTS[self.security]
         if self.security == "tls":
-            smtp: smtplib.SMTP = smtplib.SMTP_SSL(self.server, port, timeout=TIMEOUT_S, context=tls_context(self.ca))
+            context = tls_context(self._trusted)
+            smtp: smtplib.SMTP = smtplib.SMTP_SSL(self.server, port, timeout=TIMEOUT_S, context=context)
         else:
             smtp = smtplib.SMTP(self.server, port, timeout=TIMEOUT_S)
         with closing(smtp), _deadline(lambda: smtp.sock):
             if self.security == "starttls":
-                smtp.starttls(context=tls_context(self.ca))
+                smtp.starttls(context=tls_context(self._trusted))
             if self.user and password:
                 smtp.login(self.user, password)
             smtp.send_message(message)
@@ -88,14 +104,10 @@ class Mail:
                 smtp.quit()
 
 
-@dataclass(frozen=True)
-class Push:
+class Push(Login, kw_only=True, forbid_unknown_fields=True, frozen=True):
     """A Pushgateway that takes the metrics too; ``url`` has the group they replace: ``http://host/metrics/job/NAME``."""
 
     url: str
-    user: str | None = None
-    password_file: Path | None = None
-    ca: Path | None = None
 
     def send(self, metrics: Metrics, *, replace: bool = True) -> None:
         """Send the metrics in place of the whole group, or only of those of the same names.
@@ -103,9 +115,9 @@ class Push:
         Raises as :meth:`Mail.send`.
         """
         headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
-        password = read_password(self.password_file) if self.password_file else None
+        password = self._password()
         authorization = f"Basic {basic_credentials(self.user, password)}" if self.user and password else None
-        server = HttpAddress.from_url(self.url, ca=self.ca, authorization=authorization)
+        server = HttpAddress.from_url(self.url, ca=self._trusted, authorization=authorization)
         timeouts = HttpTimeouts(TIMEOUT_S, TIMEOUT_S, DEADLINE_S)
         body = exposition(metrics).encode()
         try:

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
-from cmsspark.apps.daily.alarms import PORTS, Mail, Push
+from cmsspark.apps.daily.alarms import Argument, Login, Mail, Push
 from cmsspark.apps.daily.planner import POLICIES
 from cmsspark.apps.daily.readiness import Rules
 from cmsspark.base.errors import SettingsError, UsageError
@@ -20,30 +20,7 @@ from cmsspark.sources.registry import STREAMS
 from cmsspark.store.job_index import Job, find_job
 
 _AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
-_NotNegative = Annotated[float, msgspec.Meta(ge=0)]
-#: An argument of a command line, which YAML may take for a number.
-_Argument = str | int | float
-
-
-class _Login(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True):
-    """How to log in: the first line of ``password_file`` is the password, ``ca`` is trusted instead of the system."""
-
-    user: str | None = None
-    password_file: str | None = None
-    ca: str | None = None
-
-
-class _Mail(_Login, kw_only=True, forbid_unknown_fields=True, frozen=True):
-    to: Annotated[list[_Argument], msgspec.Meta(min_length=1)]
-    sender: Annotated[str, msgspec.Meta(min_length=1)] = msgspec.field(name="from")
-    server: str = "localhost"
-    port: Annotated[int, msgspec.Meta(ge=1, le=65535)] | None = None
-    security: Literal[*PORTS] = "none"  # type: ignore[valid-type]  # its choices are those of the mail module
-
-
-class _Push(_Login, kw_only=True, forbid_unknown_fields=True, frozen=True):
-    url: str
-
+_Target = TypeVar("_Target", bound=Login)
 
 _Sources = msgspec.defstruct(
     "_Sources",
@@ -53,23 +30,19 @@ _Sources = msgspec.defstruct(
 )
 
 
-class _Section(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class _Section(Rules, forbid_unknown_fields=True, frozen=True):
     """The section as it is written, with its defaults."""
 
-    jobs: tuple[_Argument, ...] = ("data_aggregation",)
+    jobs: tuple[Argument, ...] = ("data_aggregation",)
     days: _AtLeastOne = 7
     publish: bool | None = None
     parallel: _AtLeastOne = 1
     attempts: _AtLeastOne = 3
     sources: _Sources = _Sources()  # type: ignore[valid-type]  # made of the streams
-    run_spark: tuple[_Argument, ...] = ()
+    run_spark: tuple[Argument, ...] = ()
     metrics: str | None = None
-    mail: _Mail | None = None
-    push: _Push | None = None
-    quiet_minutes: _NotNegative = Rules.quiet_minutes
-    smallest_share: _NotNegative = Rules.smallest_share
-    patience_hours: _NotNegative = Rules.patience_hours
-    dump_wait_days: _NotNegative = Rules.dump_wait_days
+    mail: Mail | None = None
+    push: Push | None = None
 
 
 @dataclass(frozen=True)
@@ -107,7 +80,7 @@ def daily_config(settings: Settings) -> DailyConfig:
         days=section.days,
         publish=bool(settings.publishing) if section.publish is None else section.publish,
         parallel=section.parallel,
-        rules=Rules(section.quiet_minutes, section.smallest_share, section.patience_hours, section.dump_wait_days),
+        rules=msgspec.convert(section, Rules, from_attributes=True),
         policies={stream: policy for stream, policy in policies.items() if policy is not None},
         options=tuple(str(argument) for argument in section.run_spark),
         metrics=settings.folder / section.metrics if section.metrics else None,
@@ -145,14 +118,12 @@ def _job(settings: Settings, name: str) -> Job:
     return job
 
 
-def _mail(settings: Settings, section: _Mail) -> Mail:
+def _mail(settings: Settings, section: Mail) -> Mail:
     is_open = section.security == "none" and section.server not in LOOPBACK
-    login = _login(settings, section, "mail", is_open)
-    to = tuple(map(str, section.to))
-    return Mail(to, section.sender, section.server, section.port, section.security, **login)
+    return _with_login(settings, section, "mail", is_open)
 
 
-def _push(settings: Settings, section: _Push) -> Push:
+def _push(settings: Settings, section: Push) -> Push:
     try:
         address = HttpAddress.from_url(section.url)
     except ValueError:
@@ -160,11 +131,11 @@ def _push(settings: Settings, section: _Push) -> Push:
             "push needs `url`: http(s)://HOST:PORT/metrics/job/NAME, without a password in it",
             where=settings.where("daily", "push"),
         ) from None
-    return Push(section.url, **_login(settings, section, "push", address.is_exposed))
+    return _with_login(settings, section, "push", address.is_exposed)
 
 
-def _login(settings: Settings, section: _Login, name: str, is_open: bool) -> dict[str, Any]:
-    """Return how to log in, paths resolved; ``is_open``: the connection is not encrypted."""
+def _with_login(settings: Settings, section: _Target, name: str, is_open: bool) -> _Target:
+    """Return the target with its paths resolved; ``is_open``: the connection is not encrypted."""
     if (section.user is None) != (section.password_file is None):
         raise SettingsError("`user` and `password_file` go together", where=settings.where("daily", name))
     if is_open and section.user is not None:
@@ -174,5 +145,5 @@ def _login(settings: Settings, section: _Login, name: str, is_open: bool) -> dic
             next_step="use `security: starttls` or `tls`" if name == "mail" else "use https",
         )
     paths = {"password_file": section.password_file, "ca": section.ca}
-    files = {key: None if path is None else settings.folder / path for key, path in paths.items()}
-    return {"user": section.user, **files}
+    resolved = {key: str(settings.folder / path) for key, path in paths.items() if path is not None}
+    return msgspec.structs.replace(section, **resolved)

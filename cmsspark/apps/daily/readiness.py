@@ -12,7 +12,9 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import Final
+from typing import Annotated, Final
+
+import msgspec
 
 from cmsspark.base import dates
 from cmsspark.base.text.plurals import pluralize
@@ -26,16 +28,18 @@ _NAMED_GAPS: Final = 5
 _PART: Final = re.compile(r"part-(?:[mr]-)?([0-9]{1,9})(?![0-9])", re.ASCII)
 
 
-@dataclass(frozen=True)
-class Rules:
+_NotNegative = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class Rules(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """``quiet_minutes``: so long nothing was written. ``smallest_share``: of the usual bytes. ``patience_hours``: after
     the day's end, small days and better dumps are no longer waited for. ``dump_wait_days``: for the dump after the day.
     """
 
-    quiet_minutes: float = 10
-    smallest_share: float = 0.5
-    patience_hours: float = 48
-    dump_wait_days: float = 2
+    quiet_minutes: _NotNegative = 10
+    smallest_share: _NotNegative = 0.5
+    patience_hours: _NotNegative = 48
+    dump_wait_days: _NotNegative = 2
 
 
 @dataclass(frozen=True)

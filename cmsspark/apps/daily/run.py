@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +15,6 @@ from typing import TYPE_CHECKING
 import click
 
 from cmsspark.apps.daily.outcome import FATAL_EXIT_CODES, TaskOutcome, as_error, in_a_line, record_gap, update_record
-from cmsspark.apps.daily.processes import Commands, Runner
 from cmsspark.base import clock, dates
 from cmsspark.base.errors import CmssparkError, Exit
 from cmsspark.base.signals import interruptible
@@ -27,6 +27,35 @@ if TYPE_CHECKING:
     from cmsspark.apps.daily.planner import PlannedTask, Planner
     from cmsspark.settings.settings import Settings
     from cmsspark.store.job_index import Job
+
+
+#: Runs a command line to its end and returns its exit code.
+Runner = Callable[[list[str]], int]
+
+
+class Commands:
+    """Runs command lines as processes; their output goes to stderr, because stdout is for the summary."""
+
+    def __init__(self) -> None:
+        self._children: set[subprocess.Popen[bytes]] = set()
+
+    def __call__(self, argv: list[str]) -> int:
+        with subprocess.Popen(argv, stdout=2) as child:
+            self._children.add(child)
+            try:
+                code = child.wait()
+            except BaseException:
+                self.stop()
+                raise
+            finally:
+                self._children.discard(child)
+        return code if code >= 0 else int(Exit.NOT_READY)
+
+    def stop(self) -> None:
+        """Send SIGTERM to the processes that still run."""
+        for child in list(self._children):
+            with suppress(OSError):
+                child.terminate()
 
 
 def _log(text: str) -> None:

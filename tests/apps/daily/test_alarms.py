@@ -118,14 +118,14 @@ def secret(tmp_path: Path) -> Path:
 
 
 def mail(port: int, **more: Any) -> Mail:
-    return Mail(("a@b",), "c@d", "localhost", port, **more)
+    return Mail(to=["a@b"], sender="c@d", port=port, **more)
 
 
 @pytest.mark.parametrize("security", ["starttls", "tls"])
 def test_mail_is_sent_over_tls_after_a_login(
     certificates: Certificates, context: ssl.SSLContext, secret: Path, security: str
 ) -> None:
-    known = {"user": "me", "password_file": secret, "ca": Path(certificates["ca.pem"])}
+    known = {"user": "me", "password_file": str(secret), "ca": certificates["ca.pem"]}
     with server(mail_talk(context, at_once=security == "tls")) as (port, heard):
         mail(port, security=security, **known).send("subject", "text")
     assert heard.was_secure
@@ -148,13 +148,13 @@ def test_a_certificate_that_nobody_trusts_is_77_and_no_password_is_sent(
 
 def test_a_server_without_starttls_gets_no_mail(secret: Path) -> None:
     with server(mail_talk(None)) as (port, heard), pytest.raises(OutputError, match="mail cannot be sent"):
-        mail(port, security="starttls", user="me", password_file=secret).send("subject", "text")
+        mail(port, security="starttls", user="me", password_file=str(secret)).send("subject", "text")
     assert not [line for line in heard.lines if line.startswith(("AUTH", "DATA"))]
 
 
 def test_a_wrong_password_is_reported_and_does_not_show(secret: Path) -> None:
     with server(mail_talk(None, accepts=False)) as (port, _), pytest.raises(NotAllowed) as error:
-        mail(port, user="me", password_file=secret).send("subject", "text")
+        mail(port, user="me", password_file=str(secret)).send("subject", "text")
     assert "535 not ***" in error.value.text()
     assert PASSWORD not in error.value.text()
 
@@ -163,9 +163,10 @@ def test_a_wrong_password_is_reported_and_does_not_show(secret: Path) -> None:
 def test_a_password_that_others_can_read_is_refused_before_anything_is_sent(secret: Path, mode: int) -> None:
     secret.chmod(mode)
     with server(mail_talk(None)) as (port, heard):
+        url, login = f"http://127.0.0.1:{port}/metrics/job/x", {"user": "me", "password_file": str(secret)}
         for target in (
-            lambda: mail(port, user="me", password_file=secret).send("s", "t"),
-            lambda: Push(f"http://127.0.0.1:{port}/metrics/job/x", "me", secret).send(METRICS),
+            lambda: mail(port, **login).send("s", "t"),
+            lambda: Push(url=url, **login).send(METRICS),
         ):
             with pytest.raises(NotAllowed) as error:
                 target()
@@ -201,7 +202,7 @@ def http_talk(answer: bytes) -> Talk:
 
 def test_metrics_are_put_to_a_pushgateway(secret: Path) -> None:
     with server(http_talk(b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n")) as (port, heard):
-        Push(f"http://127.0.0.1:{port}/metrics/job/cmsspark", "me", secret).send(METRICS)
+        Push(url=f"http://127.0.0.1:{port}/metrics/job/cmsspark", user="me", password_file=str(secret)).send(METRICS)
     assert heard.lines[0] == "PUT /metrics/job/cmsspark HTTP/1.1"
     assert f"Authorization: Basic {base64.b64encode(f'me:{PASSWORD}'.encode()).decode()}" in heard.lines
     assert "Content-Type: text/plain; version=0.0.4; charset=utf-8" in heard.lines
@@ -223,7 +224,7 @@ def test_a_pushgateway_that_refuses_or_breaks_is_reported(
     secret: Path, answer: bytes, kind: type[CmssparkError], said: str
 ) -> None:
     with server(http_talk(answer)) as (port, _), pytest.raises(kind) as error:
-        Push(f"http://127.0.0.1:{port}/metrics/job/x", "me", secret).send(METRICS)
+        Push(url=f"http://127.0.0.1:{port}/metrics/job/x", user="me", password_file=str(secret)).send(METRICS)
     assert type(error.value) is kind
     assert said in error.value.text()
     assert PASSWORD not in error.value.text()
@@ -236,7 +237,7 @@ def test_a_pushgateway_whose_certificate_nobody_trusts_is_77(
         context.wrap_socket(connection, server_side=True).close()
 
     with server(talk) as (port, _), pytest.raises(NotAllowed):
-        Push(f"https://localhost:{port}/metrics/job/x", ca=Path(certificates["other-ca.pem"])).send(METRICS)
+        Push(url=f"https://localhost:{port}/metrics/job/x", ca=certificates["other-ca.pem"]).send(METRICS)
 
 
 @pytest.mark.parametrize("target", ["mail", "push"])
@@ -253,7 +254,7 @@ def test_who_answers_a_letter_at_a_time_is_cut_off_at_the_deadline(
             connection.sendall(b"x")
 
     with server(talk) as (port, _):
-        send = mail(port).send if target == "mail" else Push(f"http://127.0.0.1:{port}/metrics/job/x").send
+        send = mail(port).send if target == "mail" else Push(url=f"http://127.0.0.1:{port}/metrics/job/x").send
         try:
             with pytest.raises(OutputError, match="cannot be"):
                 send(*(("s", "t") if target == "mail" else (METRICS,)))  # type: ignore[operator]

@@ -42,9 +42,10 @@ def test_files_of_mail_and_push_lie_beside_the_settings(place: Mornings) -> None
     wanted = daily_config(place.settings())
     assert wanted.mail is not None
     assert wanted.push is not None
-    assert (wanted.mail.password_file, wanted.mail.ca) == (place.folder / "secret", place.folder / "ca.pem")
+    assert wanted.mail.password_file == str(place.folder / "secret")
+    assert wanted.mail.ca == str(place.folder / "ca.pem")
     assert wanted.mail.where == "localhost:465"
-    assert (str(wanted.push.password_file), wanted.push.user) == ("/etc/secret", "me")
+    assert (wanted.push.password_file, wanted.push.user) == ("/etc/secret", "me")
 
 
 def test_the_example_settings_say_what_holds_without_them(tmp_path: Path) -> None:
