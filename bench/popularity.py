@@ -68,7 +68,7 @@ def chain(days: stored_days.StoredDays, model: str) -> Series:
     print(f"{'':42} {shape}")
     fitted = timed(f"model ({model}), with its calibration", lambda result: len(result.training.rows),
                    lambda: fit(weeks, day, model))  # fmt: skip
-    timed("predictions", len, lambda: fitted.predict(weeks.rows(day)))
+    timed("predictions", len, lambda: fitted.model.predict(weeks.rows(day)))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     print(f"peak memory {peak:.2f} GB")
     return series

@@ -105,11 +105,12 @@ def evaluate_command(
 ) -> None:
     """Predict each past week from what was known on its Monday, and compare with what happened."""
     from cmsspark.apps.popularity.baselines import with_baselines
-    from cmsspark.apps.popularity.evaluate import evaluate
+    from cmsspark.apps.popularity.evaluate import forecast_and_judge
     from cmsspark.apps.popularity.scores import mean
+    from cmsspark.apps.popularity.training import Weeks
 
     compared = with_baselines(models or EVALUATED)
-    rows = evaluate(_load_series(**source), label, compared, weeks=last, seed=seed)
+    _, rows = forecast_and_judge(Weeks(_load_series(**source), label), compared, last=last, seed=seed)
     for name in compared:
         _echo_warnings(rows, name)
     if as_json:
@@ -198,14 +199,13 @@ def train_command(
     """
     from cmsspark.apps.popularity import saved
     from cmsspark.apps.popularity.baselines import with_baselines
-    from cmsspark.apps.popularity.evaluate import evaluate
+    from cmsspark.apps.popularity.evaluate import forecast_and_judge
     from cmsspark.apps.popularity.training import Weeks
 
-    series = _load_series(**source)
-    metrics = evaluate(series, label, with_baselines([model]), weeks=last, seed=seed)
+    weeks = Weeks(_load_series(**source), label)
+    _, metrics = forecast_and_judge(weeks, with_baselines([model]), last=last, seed=seed)
     _echo_warnings(metrics, model)
-    weeks = Weeks(series, label)
-    version = saved.save(output, weeks, saved.train(weeks, model, seed=seed), metrics, seed)
+    version = saved.train(output, weeks, model, metrics, seed)
     if as_json:
         click.echo((version / "card.json").read_text(encoding="utf-8"), nl=False)
     else:

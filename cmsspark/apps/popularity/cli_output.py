@@ -32,7 +32,7 @@ def forecast_rows(series: Series, number: int, model: str, label: Label, seed: i
         click.echo(f"model {loaded.version}: {loaded.card['about']}", err=True)
         weeks = Weeks(past, loaded.label)
         scores, moved = loaded.predict(weeks, number), loaded.contributions(weeks, number)
-        rows = tabulate_predictions(weeks, day, loaded.fitted.name, scores, moved, seed=seed)
+        rows = tabulate_predictions(weeks, day, loaded.card["model"], scores, moved, seed=seed)
     names = {"dataset_name": "dataset", "site_name": "site"}
     chosen = ("rank", "dataset_name", "site_name", "probability", "raw_probability", *_FORECAST)
     return rows.select(name for name in chosen if name in rows.columns).rename(names, strict=False)

@@ -133,11 +133,3 @@ def forecast_and_judge(
     days = evaluated_days(weeks.series, weeks.label, last)
     judged = forecasts(weeks, days, models, seed=seed, spark=spark)
     return judged, [judge(weeks, forecast) for forecast in judged]
-
-
-def evaluate(
-    series: Series, label: Label, models: Sequence[str], *, weeks: int | None = None, seed: int = 0,
-    spark: SparkSession | None = None,
-) -> list[dict[str, Any]]:  # fmt: skip
-    """Return the rows of :func:`forecast_and_judge` of the last ``weeks``. Raises as that."""
-    return forecast_and_judge(Weeks(series, label), models, last=weeks, seed=seed, spark=spark)[1]

@@ -8,9 +8,7 @@ from typing import Final
 import numpy as np
 
 from cmsspark.apps.popularity.features import Names
-from cmsspark.apps.popularity.models import Model
 from cmsspark.apps.popularity.series import Series
-from cmsspark.apps.popularity.training import Weeks
 from cmsspark.base.arrays import Array
 
 #: Columns that are named as reasons of a forecast, at most, and the least change of the logarithm of the odds.
@@ -58,8 +56,3 @@ def bases(series: Series) -> list[str]:
     texts = np.where(used, "use", np.where(has_siblings, "siblings", np.where(is_created, "creation", "unknown")))
     names: list[str] = texts.tolist()
     return names
-
-
-def moved_by(model: Model, weeks: Weeks, day: int, entered: Array) -> Array | None:
-    """Return the contributions of the columns to the forecasts of the datasets of these numbers."""
-    return model.contributions(weeks.rows(day)[entered]) if len(entered) else None

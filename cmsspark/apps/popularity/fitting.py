@@ -26,14 +26,9 @@ CALIBRATION_WEEKS: Final = 3
 _LEAST_GAIN: Final = 0.01
 
 
-@dataclass(frozen=True)
-class PastWeek:
-    """What such a model, without a calibration, gave for weeks that are over, and their labels, both of the datasets
-    that had entered before them.
-    """
-
-    raw: Array
-    labels: Array
+#: What a model, without a calibration, gave for weeks that are over, and their labels, both of the datasets that had
+#: entered before them.
+PastWeek = tuple[Array, Array]
 
 
 @dataclass(frozen=True)
@@ -44,18 +39,6 @@ class Fitted:
     model: Model
     calibration: Array | None
     training: Training
-
-    def raw(self, rows: Array) -> Array:
-        """Probabilities as the model gives them, float64 [rows]."""
-        return self.model.predict(rows)
-
-    def calibrated(self, raw: Array) -> Array:
-        """Return probabilities after the calibration, in the same order."""
-        return calibrated(raw, self.calibration)
-
-    def predict(self, rows: Array) -> Array:
-        """Calibrated probabilities, float64 [rows]."""
-        return self.calibrated(self.raw(rows))
 
 
 def fit(
@@ -100,7 +83,7 @@ def past_weeks(
     for past_day in past_days(day, before.label):
         raw = raw_forecast(before, past_day, model_name, seed=seed, options=options)
         entered = ~np.isnan(raw)
-        past.append(PastWeek(raw[entered], before.label.mark(before.series, past_day)[entered]))
+        past.append((raw[entered], before.label.mark(before.series, past_day)[entered]))
     return past
 
 
@@ -165,11 +148,11 @@ def helpful_calibration(past: Sequence[PastWeek]) -> Array | None:
     """
     if len(past) < CALIBRATION_WEEKS:
         return None
-    for number, week in enumerate(past):
-        other_weeks = [past_week for index, past_week in enumerate(past) if index != number]
+    for number, (raw, labels) in enumerate(past):
+        other_weeks = [*past[:number], *past[number + 1 :]]
         before, after = (
-            float(((values - week.labels) ** 2).mean()) if len(values) else 0.0
-            for values in (week.raw, calibrated(week.raw, _pooled(other_weeks)))
+            float(((values - labels) ** 2).mean()) if len(values) else 0.0
+            for values in (raw, calibrated(raw, _pooled(other_weeks)))
         )
         if after >= (1 - _LEAST_GAIN) * before:
             return None
@@ -177,7 +160,7 @@ def helpful_calibration(past: Sequence[PastWeek]) -> Array | None:
 
 
 def _pooled(past: Sequence[PastWeek]) -> Array:
-    raw, labels = (np.concatenate(columns) for columns in zip(*((week.raw, week.labels) for week in past), strict=True))
+    raw, labels = (np.concatenate(columns) for columns in zip(*past, strict=True))
     return calibration(raw, labels, np.ones(len(raw)))
 
 

@@ -11,8 +11,8 @@ import polars as pl
 
 from cmsspark.apps.popularity.baselines import with_baselines
 from cmsspark.apps.popularity.evaluate import forecasts, judge, strata
-from cmsspark.apps.popularity.explanations import bases, moved_by, reasons
-from cmsspark.apps.popularity.fitting import fit, of_population
+from cmsspark.apps.popularity.explanations import bases, reasons
+from cmsspark.apps.popularity.fitting import calibrated, fit, of_population
 from cmsspark.apps.popularity.quantities import QUANTITIES, expected
 from cmsspark.apps.popularity.scores import mean
 from cmsspark.apps.popularity.series import Series
@@ -42,9 +42,10 @@ def predictions(weeks: Weeks, day: date, model_name: str, *, seed: int = 0) -> p
     """
     number = len(weeks.series.days)
     fitted = fit(weeks, number, model_name, seed=seed)
-    raw = of_population(weeks, number, fitted.raw)
-    moved = moved_by(fitted.model, weeks, number, np.nonzero(~np.isnan(raw))[0])
-    return tabulate_predictions(weeks, day, model_name, (fitted.calibrated(raw), raw), moved, seed=seed)
+    raw = of_population(weeks, number, fitted.model.predict)
+    moved = fitted.model.contributions(weeks.rows(number)[~np.isnan(raw)])
+    scores = calibrated(raw, fitted.calibration), raw
+    return tabulate_predictions(weeks, day, model_name, scores, moved, seed=seed)
 
 
 def tabulate_predictions(

@@ -20,9 +20,9 @@ from typing import Any, Final
 import numpy as np
 
 from cmsspark.apps.popularity.features import BASE_COLUMNS, STORE_COLUMNS
-from cmsspark.apps.popularity.fitting import Fitted, fit, of_population
-from cmsspark.apps.popularity.models import ABOUT, make_model
-from cmsspark.apps.popularity.training import Label, Training, Weeks
+from cmsspark.apps.popularity.fitting import calibrated, fit, of_population
+from cmsspark.apps.popularity.models import ABOUT, Model, make_model
+from cmsspark.apps.popularity.training import Label, Weeks
 from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError, InputMissing, OutputError, UsageError
 from cmsspark.filesystems.storage import is_local, join
@@ -35,11 +35,14 @@ _FLAGS: Final = ("is_tier_", "is_campaign_")
 
 @dataclass(frozen=True)
 class Saved:
-    """A saved model: its card, and the model ready to predict. ``folder``: of its version, a path or a URI."""
+    """A saved model: its card, and the model ready to predict, with its calibration. ``folder``: of its version, a path
+    or a URI.
+    """
 
     folder: str
     card: dict[str, Any]
-    fitted: Fitted
+    model: Model
+    calibration: Array | None
 
     @property
     def version(self) -> str:
@@ -80,15 +83,15 @@ class Saved:
                 next_step="choose a later --date, or an older version of the model",
             )
         columns = self.card["columns"]
-        raw = of_population(weeks, day, lambda rows: self.fitted.raw(aligned(rows, weeks.columns, columns)))
-        return self.fitted.calibrated(raw), raw
+        raw = of_population(weeks, day, lambda rows: self.model.predict(aligned(rows, weeks.columns, columns)))
+        return calibrated(raw, self.calibration), raw
 
     def contributions(self, weeks: Weeks, day: int) -> Array | None:
         """Return by how much the columns of ``weeks`` moved the forecasts of the population on that day; None where the
         model cannot say.
         """
         entered, columns = weeks.population(day), self.card["columns"]
-        moved = self.fitted.model.contributions(aligned(weeks.rows(day)[entered], weeks.columns, columns))
+        moved = self.model.contributions(aligned(weeks.rows(day)[entered], weeks.columns, columns))
         if moved is None:
             return None
         contributions = np.zeros((len(moved), len(weeks.columns)))
@@ -129,18 +132,16 @@ def aligned(rows: Array, columns: Sequence[str], model_columns: Sequence[str]) -
     return result
 
 
-def train(weeks: Weeks, model_name: str, *, seed: int = 0) -> Fitted:
-    """Return the model that has learned from all days of the series."""
-    return fit(weeks, len(weeks.series.days), model_name, seed=seed)
-
-
-def save(folder: Path, weeks: Weeks, fitted: Fitted, metrics: Sequence[Mapping[str, Any]], seed: int) -> Path:
-    """Write a new version, and return its folder. ``metrics``: of past weeks, as ``evaluate.evaluate`` returns them.
+def train(folder: Path, weeks: Weeks, model_name: str, metrics: Sequence[Mapping[str, Any]], seed: int) -> Path:
+    """Train the model on all days of the series, write it as a new version, and return its folder. ``metrics``: of past
+    weeks, as ``evaluate.judge`` returns them.
 
     Raises OutputError (73) where it cannot be written. The same series, seed and version of cmsspark give the same
     version.
     """
-    series, label, training = weeks.series, weeks.label, fitted.training
+    series, label = weeks.series, weeks.label
+    fitted = fit(weeks, len(series.days), model_name, seed=seed)
+    training = fitted.training
     model = json.dumps(
         {
             "version": _VERSION,
@@ -203,7 +204,7 @@ def load(location: str) -> Saved:
             raise ValueError("model.json is not the one of card.json")
         if columns_digest(card["columns"]) != card["columns_sha256"]:
             raise ValueError("the columns are not those of their digest")
-        return Saved(folder, card, _fitted(json.loads(text), card))
+        return Saved(folder, card, *_load_model(json.loads(text), card))
     except (InputMissing, OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
             "the saved model cannot be read", where=folder, found=str(error), next_step="train it again"
@@ -219,7 +220,7 @@ def find(location: str) -> Saved | None:
     return load(location)
 
 
-def _fitted(saved: Mapping[str, Any], card: Mapping[str, Any]) -> Fitted:
+def _load_model(saved: Mapping[str, Any], card: Mapping[str, Any]) -> tuple[Model, Array | None]:
     if saved["version"] != _VERSION:
         raise ValueError(f"format {saved['version']}, this version of cmsspark reads {_VERSION}")
     try:
@@ -227,9 +228,4 @@ def _fitted(saved: Mapping[str, Any], card: Mapping[str, Any]) -> Fitted:
     except UsageError as error:
         raise ValueError(error.problem) from None
     model.load(saved["model"])
-    calibration = None if saved["calibration"] is None else np.array(saved["calibration"])
-    nothing = np.zeros(0)
-    empty = Training(
-        np.zeros((0, len(card["columns"]))), nothing, nothing, nothing, card["columns"], card["rows"], nothing
-    )
-    return Fitted(saved["name"], model, calibration, empty)
+    return model, None if saved["calibration"] is None else np.array(saved["calibration"])

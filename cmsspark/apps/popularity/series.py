@@ -103,20 +103,21 @@ class Series:
 
     def until(self, count: int) -> Series:
         """Return the series that ends before day number ``count``."""
-        catalogue = None if self.catalogue is None else self.catalogue.until(count)
-        reads = None if self.reads is None else self.reads.until(count)
-        values = self.values[:, :count]
-        return Series(self.days[:count], self.datasets, values, (), self.first_rows, catalogue, reads, self.sites)
+        return replace(
+            self, days=self.days[:count], values=self.values[:, :count], missing=(), inputs={},
+            catalogue=self.catalogue and self.catalogue.until(count), reads=self.reads and self.reads.until(count),
+        )  # fmt: skip
 
     def only(self, chosen: Array) -> Series:
         """Return the series of the datasets of these numbers, which ascend."""
-        names = tuple(self.datasets[number] for number in chosen.tolist())
-        first = None if self.first_rows is None else self.first_rows[chosen]
-        catalogue = None if self.catalogue is None else self.catalogue.only(chosen)
-        reads = None if self.reads is None else self.reads.only(chosen)
-        values = np.ascontiguousarray(self.values[:, :, chosen])
-        sites = None if self.sites is None else tuple(self.sites[number] for number in chosen.tolist())
-        return Series(self.days, names, values, self.missing, first, catalogue, reads, sites)
+        numbers = chosen.tolist()
+        return replace(
+            self, datasets=tuple(self.datasets[number] for number in numbers), inputs={},
+            values=np.ascontiguousarray(self.values[:, :, chosen]),
+            first_rows=None if self.first_rows is None else self.first_rows[chosen],
+            catalogue=self.catalogue and self.catalogue.only(chosen), reads=self.reads and self.reads.only(chosen),
+            sites=self.sites and tuple(self.sites[number] for number in numbers),
+        )  # fmt: skip
 
     def mondays(self, weeks: int = 1) -> list[int]:
         """Return numbers of the days on which a week starts whose ``weeks`` weeks are all there."""

@@ -14,7 +14,7 @@ import polars as pl
 
 from cmsspark.apps.popularity import saved
 from cmsspark.apps.popularity.baselines import warnings, with_baselines
-from cmsspark.apps.popularity.evaluate import evaluate, forecast_and_judge
+from cmsspark.apps.popularity.evaluate import forecast_and_judge
 from cmsspark.apps.popularity.feature_tables import week_rows
 from cmsspark.apps.popularity.forecast import model_row, predictions, quality, quality_rows, table_name
 from cmsspark.apps.popularity.label_options import EVALUATED, FOLDER
@@ -136,9 +136,9 @@ def store_model(
 ) -> CurrentTable:
     """Train the model and store it as a version in the folder ``models`` of the run."""
     with tempfile.TemporaryDirectory(prefix="cmsspark-") as aside:
-        metrics = evaluate(series, label, with_baselines([model]), weeks=judged, seed=seed)
         weeks = Weeks(series, label)
-        version = saved.save(Path(aside), weeks, saved.train(weeks, model, seed=seed), metrics, seed)
+        _, metrics = forecast_and_judge(weeks, with_baselines([model]), last=judged, seed=seed)
+        version = saved.train(Path(aside), weeks, model, metrics, seed)
         tables = {table_name("models", series): model_row(stored.day, version.name, saved.load(str(version)).card)}
 
         def write(staged: StagedRun) -> dict[str, Any]:

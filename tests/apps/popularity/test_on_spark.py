@@ -90,4 +90,4 @@ def test_grids_are_read_and_wrong_ones_refused() -> None:
 def test_options_change_a_model() -> None:
     weeks = Weeks(made_series(), Label(10))
     usual, tight = (fit(weeks, 32, "logistic", options=options) for options in (None, {"ridge": 1e6}))
-    assert usual.raw(weeks.rows(32)).std() > 2 * tight.raw(weeks.rows(32)).std()
+    assert usual.model.predict(weeks.rows(32)).std() > 2 * tight.model.predict(weeks.rows(32)).std()

@@ -12,7 +12,7 @@ import pytest
 
 from cmsspark.apps.popularity import features as feature_code
 from cmsspark.apps.popularity import training as training_code
-from cmsspark.apps.popularity.evaluate import evaluate, evaluated_days, strata
+from cmsspark.apps.popularity.evaluate import evaluated_days, forecast_and_judge, strata
 from cmsspark.apps.popularity.features import Names, features
 from cmsspark.apps.popularity.fitting import calibration, fit, predict
 from cmsspark.apps.popularity.guards import check_guards, check_later_days, shuffles
@@ -120,7 +120,7 @@ def test_top_by_bytes_and_longer_horizons_have_their_labels_and_persistence() ->
     before = predict(Weeks(sized, label), 35, "persistence")
     assert set(np.nonzero(before)[0]) == set(np.argsort(-sized.values[2, 28:35].sum(0))[:8])
     with pytest.raises(errors.DataError, match="the series has no bytes"):
-        evaluate(series, label, ["persistence"])
+        forecast_and_judge(Weeks(series, label), ["persistence"])
     month = Label(40, weeks=4)
     popular = predict(Weeks(sized, month), 35, "persistence")
     assert popular.tolist() == (sized.accesses[7:35].sum(0) > 40).astype(float).tolist()
@@ -135,7 +135,7 @@ def test_weeks_in_which_nothing_or_everything_is_popular_are_judged_with_nulls(k
     values = series.values.copy()
     values[0] = 0 if kind == "none" else values[0] + 5
     values[0, 0] += 1
-    rows = evaluate(replace(series, values=values), Label(10), ["persistence", "logistic"], weeks=2)
+    _, rows = forecast_and_judge(Weeks(replace(series, values=values), Label(10)), ["persistence", "logistic"], last=2)
     assert len(rows) == 4 and {row["auc"] for row in rows} == {None}
     assert {row["average_precision"] for row in rows} == ({None} if kind == "none" else {1.0})
     assert all(0 <= row["brier"] < 0.1 for row in rows)
@@ -143,11 +143,11 @@ def test_weeks_in_which_nothing_or_everything_is_popular_are_judged_with_nulls(k
 
 def test_one_dataset_and_days_with_gaps_are_predicted() -> None:
     series = made_series().only(np.array([3]))
-    rows = evaluate(series, Label(1), ["persistence", "logistic"], weeks=2)
+    _, rows = forecast_and_judge(Weeks(series, Label(1)), ["persistence", "logistic"], last=2)
     assert [row["rows"] for row in rows] == [1] * 4
     values = series.values.copy()
     values[:, 5:30] = 0
-    assert len(evaluate(replace(series, values=values), Label(1), ["logistic"], weeks=1)) == 1
+    assert len(forecast_and_judge(Weeks(replace(series, values=values), Label(1)), ["logistic"], last=1)[1]) == 1
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if not name.startswith("spark-")])
@@ -217,10 +217,10 @@ def test_strata_part_the_datasets() -> None:
 
 
 def test_evaluation_has_a_row_for_each_week_and_model() -> None:
-    rows = evaluate(made_series(), Label(10), ["persistence", "logistic"], weeks=2)
+    _, rows = forecast_and_judge(Weeks(made_series(), Label(10)), ["persistence", "logistic"], last=2)
     assert [(row["week"].weekday(), row["model"]) for row in rows] == [(0, "persistence"), (0, "logistic")] * 2
     with pytest.raises(errors.InputMissing, match="no week can be predicted"):
-        evaluate(made_series(days=15), Label(10), ["persistence"])
+        forecast_and_judge(Weeks(made_series(days=15), Label(10)), ["persistence"])
 
 
 @pytest.mark.parametrize("first", [FIRST, date(2026, 1, 5), date(2026, 1, 6)])
@@ -258,5 +258,5 @@ def test_many_rows_are_sampled_and_stand_for_all(monkeypatch: pytest.MonkeyPatch
     assert by_day == pytest.approx([460] * len(by_day)), "each day stands for all datasets"
     assert (training.weights > 1).any() and (training.labels[training.weights > 1] == 0).all()
     fitted = fit(Weeks(wide, Label(10)), 60, "logistic")
-    scores = fitted.predict(Weeks(wide, Label(10)).rows(60))
+    scores = fitted.model.predict(Weeks(wide, Label(10)).rows(60))
     assert scores[:60].mean() > 10 * scores[60:].mean()

@@ -88,7 +88,7 @@ def test_a_saved_model_takes_series_with_other_tiers_and_refuses_what_is_damaged
 
 def test_a_saved_model_is_that_of_a_version_or_the_newest_of_a_folder(tmp_path: Path) -> None:
     weeks = Weeks(made_series(), Label(10))
-    version = saved.save(tmp_path / "models", weeks, saved.train(weeks, "average"), [], 0)
+    version = saved.train(tmp_path / "models", weeks, "average", [], 0)
     for place in (tmp_path / "models", version):
         assert saved.load(f"{place}/").version == version.name
     with pytest.raises(errors.InputMissing, match="no saved model"):
@@ -99,7 +99,7 @@ def test_errors_of_a_model_of_another_file_system_name_its_location(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weeks = Weeks(made_series(), Label(10))
-    version = saved.save(tmp_path / "models", weeks, saved.train(weeks, "average"), [], 0)
+    version = saved.train(tmp_path / "models", weeks, "average", [], 0)
     monkeypatch.setattr(stored_columns, "open_store", lambda *_: FarFiles(str(tmp_path)))
     found = saved.find(f"{FAR}/models")
     assert found is not None and found.version == version.name

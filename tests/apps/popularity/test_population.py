@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from cmsspark.apps.popularity import jobs
 from cmsspark.apps.popularity.cli import command
-from cmsspark.apps.popularity.evaluate import evaluate
+from cmsspark.apps.popularity.evaluate import forecast_and_judge
 from cmsspark.apps.popularity.feature_tables import file_rows
 from cmsspark.apps.popularity.fitting import predict
 from cmsspark.apps.popularity.guards import check_later_days
@@ -75,7 +75,7 @@ def test_rows_of_later_days_change_no_judgement_no_tuning_and_no_table() -> None
     series = made_series()
     other = with_later_datasets(series, 30, MONDAY + 7)
     models = ["decayed", "logistic"]
-    judged, again = (evaluate(each, Label(10), models, weeks=2) for each in (series, other))
+    judged, again = (forecast_and_judge(Weeks(each, Label(10)), models, last=2)[1] for each in (series, other))
     assert judged[:2] == again[:2], "the first week knows none of them"
     assert again[2]["rows"] == judged[2]["rows"] == 60
     grid = {"ridge": [3.0, 30.0]}
