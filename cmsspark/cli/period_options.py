@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from datetime import date
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +13,9 @@ from cmsspark.base import dates, periods
 from cmsspark.base.errors import UsageError
 from cmsspark.base.periods import Interval, Period
 from cmsspark.cli.options import DATE_HELP, Command, DayType
+
+if TYPE_CHECKING:
+    from cmsspark.store.stored_days import StoredDays
 
 _OPTIONS = (
     click.option("--to", "period_to", type=DayType(), help="Last day, included. [default: that of --from]"),
@@ -74,6 +77,21 @@ def needed(period: Period | None, file: str = "") -> Period:
         next_step = "give one of --week, --month, --from … --to" + (f", or {file}" if file else "")
         raise UsageError("name a period", next_step=next_step)
     return period
+
+
+def load_days(store: str, period: Period, command: str) -> StoredDays:
+    """Return the stored days of a period, and print their warnings to stderr.
+
+    Raises InputMissing (66) where there is none, as :meth:`cmsspark.store.stored_days.StoredDays.check`.
+    """
+    from cmsspark.store import stored_days
+    from cmsspark.store.stored_columns import open_store
+
+    stored = stored_days.find_days(open_store(store, command), store, period)
+    stored.check(allow_missing=True)
+    for warning in stored.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    return stored
 
 
 def _period(week: str | None, month: str | None, first: date | None, last: date | None) -> Period | None:

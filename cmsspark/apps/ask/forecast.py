@@ -198,7 +198,7 @@ def replicate(
     rows = [
         row for row in advice.rows if row.action == "copy" and (site is None or matches(row.site, [site]))
     ]  # fmt: skip
-    frame = pl.DataFrame([row.as_dict() for row in rows], schema=advice.schema).select(
+    frame = pl.DataFrame(rows, schema=advice.schema).select(
         pl.col("bytes").alias("replica_bytes"), pl.col("accesses").round(1).alias("expected_nacc"), "probability",
         pl.col("site").alias("site_name"), pl.col("dataset").alias("dataset_name"),
     )  # fmt: skip

@@ -17,7 +17,7 @@ from cmsspark.base.text.terminal import echo_list, echo_table, percent, volume
 from cmsspark.cli.groups import CommandGroup
 from cmsspark.cli.options import FiniteRange, require_store, store_options
 from cmsspark.cli.output_files import write_text
-from cmsspark.cli.period_options import needed, period_options
+from cmsspark.cli.period_options import load_days, needed, period_options
 from cmsspark.cli.stored_names import SITE
 from cmsspark.settings.settings import load_settings
 
@@ -97,15 +97,8 @@ def _trace(
 
 def _stored_trace(site: str | None, seed: int, period: Period, store: str) -> Trace:
     from cmsspark.apps.cache.stored import site_traces
-    from cmsspark.store import stored_days
-    from cmsspark.store.stored_columns import open_store
 
-    files = open_store(store, "cmsspark cache")
-    stored = stored_days.find_days(files, store, period)
-    stored.check(allow_missing=True)
-    for warning in stored.warnings:
-        click.echo(f"warning: {warning}", err=True)
-    trace = site_traces(files, store, stored).select(site, seed=seed)
+    trace = site_traces(load_days(store, period, "cmsspark cache")).select(site, seed=seed)
     if not len(trace.objects):
         where = f" at {site}" if site else ""
         raise InputMissing(f"no request{where} has a size in dbs_events", next_step="run_spark dbs_events")

@@ -15,7 +15,6 @@ from cmsspark.base.schemas import stored_table
 from cmsspark.cli.job_output import output_options, print_outcome
 from cmsspark.cli.options import FiniteRange, require_store, store_options
 from cmsspark.cli.period_options import needed, period_options
-from cmsspark.filesystems.storage import Files
 from cmsspark.run.period_run import store_period
 from cmsspark.run.run_context import running
 from cmsspark.settings.settings import load_settings
@@ -87,13 +86,13 @@ def run(
         run_context.lock(files)
         days = stored.find_days(files, fout, period)
         days.check(allow_missing=True)
-        rows = build(files, days, sites, policies, shares, seed, spark, with_bound=with_bound)
+        rows = build(days, sites, policies, shares, seed, spark, with_bound=with_bound)
         return store_period(run_context, days, {NAME: rows})
 
 
 def build(
-    files: Files, days: StoredDays, sites: tuple[str, ...], policies: tuple[str, ...], shares: tuple[float, ...],
-    seed: int, spark: SparkSession | None, *, with_bound: bool = False,
+    days: StoredDays, sites: tuple[str, ...], policies: tuple[str, ...], shares: tuple[float, ...], seed: int,
+    spark: SparkSession | None, *, with_bound: bool = False,
 ) -> pl.DataFrame:  # fmt: skip
     """Return ``schemas/tables/cache_comparison.yaml``: a row for each site, size and policy, one Spark task each."""
     import polars as pl
@@ -101,7 +100,7 @@ def build(
     from cmsspark.apps.cache.stored import site_traces
     from cmsspark.engines.parallel_tasks import map_tasks
 
-    requests = site_traces(files, days.fout, days)
+    requests = site_traces(days)
     names = list(dict.fromkeys(sites)) or [*(name for name in requests.site_names if name != "unknown"), _ALL]
     traces = {name: requests.select(None if name == _ALL else name, seed=seed) for name in names}
     traces = {name: trace for name, trace in traces.items() if len(trace.objects)}

@@ -1,4 +1,4 @@
-"""Sizes of caches as people write them, and the size that reaches a target."""
+"""Sizes of caches: as people write them, the misses of LRU at all of them, and the one that reaches a target."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Final
 
 import numpy as np
 
-from cmsspark.apps.cache import curves
+from cmsspark.apps.cache.policies import lru
 from cmsspark.apps.cache.replay import Simulation, check_policies
 from cmsspark.apps.cache.trace import MOST_BYTES, Trace
+from cmsspark.base.arrays import Array, Ints, Longs
 from cmsspark.base.errors import UsageError
+from cmsspark.base.jit import jit
 from cmsspark.base.text.sizes import parse_bytes
 
 _SHARE: Final = re.compile(r"\d+(\.\d+)? ?%")
@@ -22,6 +24,8 @@ SHARES: Final = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8,
 _TOLERANCE: Final = 0.01
 #: Requests times sizes of objects up to which each size is looked at.
 _MOST_STEPS: Final = 20_000_000
+#: No distance: the object's first request.
+_FIRST = -1
 
 
 def parse_size(text: str, footprint: int) -> int:
@@ -85,8 +89,8 @@ def _least_of_curves(trace: Trace, allowed: int) -> int | None:
     for number, step in enumerate(steps.tolist()):
         is_small = sizes <= step
         small_sizes, objects = sizes[is_small], trace.objects[is_small]
-        distances = curves.lru_distances(objects, trace.sizes)
-        again = distances != curves.FIRST
+        distances = lru_distances(objects, trace.sizes)
+        again = distances != _FIRST
         order = np.argsort(distances[again], kind="stable")
         enough = np.nonzero(np.cumsum(small_sizes[again][order]) >= needed_bytes)[0]
         if len(enough):
@@ -95,3 +99,63 @@ def _least_of_curves(trace: Trace, allowed: int) -> int | None:
             if step == most or least < int(steps[number + 1]):
                 return least
     return None
+
+
+@jit
+def lru_distances(objects: Ints, sizes: Longs) -> Longs:
+    """For each request the least cache, in bytes, in which LRU has its object: the object and all used since; −1 at
+    first requests. Exact where no object is larger than the cache.
+    """
+    count = len(objects)
+    tree = np.zeros(count + 1, np.int64)
+    latest = np.full(len(sizes), -1, np.int64)
+    out = np.empty(count, np.int64)
+    for i in range(count):
+        item = objects[i]
+        size = sizes[item]
+        before = latest[item]
+        if before < 0:
+            out[i] = -1
+        else:
+            distance = size
+            node = i
+            while node > 0:
+                distance += tree[node]
+                node &= node - 1
+            node = before + 1
+            while node > 0:
+                distance -= tree[node]
+                node &= node - 1
+            out[i] = distance
+            node = before + 1
+            while node <= count:
+                tree[node] -= size
+                node += node & -node
+        node = i + 1
+        while node <= count:
+            tree[node] += size
+            node += node & -node
+        latest[item] = i
+    return out
+
+
+def lru_misses(trace: Trace, capacities: Longs) -> tuple[Array, Array]:
+    """Return (requests missed, bytes missed) by LRU for each capacity, exact: int64 each, as ``capacities``.
+
+    Below the largest object, where larger objects pass by the cache, each capacity is replayed.
+    """
+    sizes = trace.sizes[trace.objects]
+    distances = lru_distances(trace.objects, trace.sizes)
+    again = distances != _FIRST
+    order = np.argsort(distances[again], kind="stable")
+    ranked = distances[again][order]
+    total = np.concatenate([[0], np.cumsum(sizes[again][order])])
+    hits = np.searchsorted(ranked, capacities, side="right")
+    missed = len(trace.objects) - hits
+    missed_bytes = int(sizes.sum()) - total[hits]
+    largest = int(trace.sizes.max(initial=0))
+    for index in np.nonzero(np.asarray(capacities) < largest)[0]:
+        is_miss = lru(trace.objects, trace.sizes, int(capacities[index])) == 0
+        missed[index] = int(is_miss.sum())
+        missed_bytes[index] = int(sizes[is_miss].sum())
+    return missed, missed_bytes

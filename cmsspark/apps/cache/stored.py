@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 from cmsspark.apps.cache.trace import Trace, check_bytes, make_trace
 from cmsspark.base.arrays import Array
 from cmsspark.base.errors import InputMissing
-from cmsspark.filesystems.storage import Files
 from cmsspark.sources.registry import ACCESS_STREAMS
 from cmsspark.store.stored_columns import newest, table_rows
 from cmsspark.store.stored_days import StoredDays
@@ -26,13 +25,12 @@ _EPOCH_DAY = date(1970, 1, 1).toordinal()
 
 @dataclass(frozen=True)
 class SiteTraces:
-    """The requests of stored days, of all sites. ``sizes_day``: the day whose DBS table gave the sizes."""
+    """The requests of stored days, of all sites."""
 
     days: Array
     datasets: Array
     sites: Array
     bytes_of: dict[str, int]
-    sizes_day: date
 
     @property
     def site_names(self) -> list[str]:
@@ -62,13 +60,13 @@ class SiteTraces:
         return make_trace(times[order].astype(np.int64), names[order], sizes[order])
 
 
-def site_traces(files: Files, fout: str, stored: StoredDays) -> SiteTraces:
+def site_traces(stored: StoredDays) -> SiteTraces:
     """Return the requests of the stored days, with sizes of the newest ``dbs_events``.
 
     Raises InputMissing (66) where that table is not stored, DataError (65) where a day's partials are damaged.
     """
-    sizes_day, current = newest(files, fout, "dbs_events")
-    table = table_rows(files, current, "dbs_events", ["dataset_name", "dataset_bytes"])
+    _, current = newest(stored.files, stored.fout, "dbs_events")
+    table = table_rows(stored.files, current, "dbs_events", ["dataset_name", "dataset_bytes"])
     names, sizes = table["dataset_name"].to_pylist(), table["dataset_bytes"].to_pylist()
     days, datasets, sites = [], [], []
     for batch in stored.batches(["stream", "dataset_name", "site_name"]):
@@ -84,5 +82,4 @@ def site_traces(files: Files, fout: str, stored: StoredDays) -> SiteTraces:
         np.concatenate(datasets),
         np.concatenate(sites),
         {name: size for name, size in zip(names, sizes, strict=True) if size},
-        sizes_day,
     )

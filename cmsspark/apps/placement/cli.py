@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -88,8 +89,6 @@ def _inputs(
     accesses: Path | None, replicas: Path | None, space: Path | None, budget: str | None, locked: tuple[str, ...],
     locks: Path | None, period: Period | None, fout: str | None, settings_file: str | None, *, all_weeks: bool = False,
 ) -> PlacementInputs:  # fmt: skip
-    from dataclasses import replace
-
     from cmsspark.apps.placement.locks import read_locks
     from cmsspark.apps.placement.replicas import read_space
 
@@ -142,11 +141,12 @@ def recommend_command(
     elif output is not None:
         import polars as pl
 
-        frame = pl.DataFrame([row.as_dict() for row in advice.rows], schema=advice.schema)
+        frame = pl.DataFrame(advice.rows, schema=advice.schema)
         write_table(frame, output)
         click.echo(output)
     elif as_json:
-        click.echo(json.dumps({**advice.summary, "rows": [row.as_dict() for row in advice.rows]}, indent=1))
+        rows = [asdict(row) for row in advice.rows]
+        click.echo(json.dumps({"first_day": str(advice.first_day), "sites": advice.sites, "rows": rows}, indent=1))
     else:
         click.secho(f"week from {advice.first_day} on, from {inputs.about}", bold=True)
         _echo_advice(advice, top)

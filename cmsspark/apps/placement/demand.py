@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from cmsspark.apps.placement.reads import Reads
+from cmsspark.base.arrays import Array
 from cmsspark.base.names import DERIVED
-
-Array = np.ndarray[Any, Any]
 
 #: What a week counts less than the one after it.
 _DECAY: Final = 0.6
@@ -74,7 +73,7 @@ def group_datasets(datasets: tuple[str, ...]) -> list[Array]:
     return [np.unique(np.array(key, str), return_inverse=True)[1] for key in keys]
 
 
-def expected(reads: Reads, groups: list[Array], outlook: Outlook | Array | None = None) -> Demand:
+def expected(reads: Reads, groups: list[Array], outlook: Outlook | None = None) -> Demand:
     """Return the demand of the week after the last day of ``reads``, which are all that it knows.
 
     The level of a dataset is the decaying mean of all weeks since its first read. With an ``outlook`` it is damped to
@@ -82,8 +81,6 @@ def expected(reads: Reads, groups: list[Array], outlook: Outlook | Array | None 
     expected accesses, the decaying mean of the weeks with a read, times the probability. A dataset that was never read
     has the mean first week, and the sites, of its siblings; without enough of them in its tier nothing is expected.
     """
-    if isinstance(outlook, np.ndarray):
-        outlook = Outlook(outlook)
     totals = _weekly(reads)
     is_read = np.bincount(reads.dataset, minlength=len(reads.datasets)) > 0
     first = _first_days(reads)

@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from cmsspark.apps.placement.demand import Demand
 from cmsspark.apps.placement.replicas import Replicas, Space
-
-Array = np.ndarray[Any, Any]
+from cmsspark.base.arrays import Array
 
 #: A copy replaces others where it is expected to serve so many times the accesses that they are: moving costs, too.
 MARGIN: Final = 1.5

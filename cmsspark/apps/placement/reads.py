@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from cmsspark.base.arrays import Array
 from cmsspark.base.errors import InputMissing
 from cmsspark.sources.registry import ACCESS_STREAMS
 from cmsspark.store.stored_days import StoredDays
@@ -16,8 +17,6 @@ from cmsspark.store.table_files import read_table
 
 if TYPE_CHECKING:
     import polars as pl
-
-Array = np.ndarray[Any, Any]
 
 #: Columns of a file: name → other names that are taken for it.
 COLUMNS: Final = {
@@ -63,9 +62,8 @@ class Reads:
         return self._chosen((self.day >= day) & (self.day < day + 7), self.days)
 
     def _chosen(self, where: Array, days: tuple[date, ...]) -> Reads:
-        columns = (self.day, self.dataset, self.site, self.accesses, self.can_say, self.remote, self.bytes)
-        day, dataset, site, accesses, can_say, remote, read = (column[where] for column in columns)
-        return Reads(days, self.datasets, self.sites, day, dataset, site, accesses, can_say, remote, read)
+        columns = {name: getattr(self, name)[where] for name in ("day", "dataset", "site", *_MEASURES)}
+        return replace(self, days=days, **columns, dropped=0)
 
     def mondays(self) -> list[int]:
         """Numbers of the days on which a week starts that is all there."""
@@ -80,12 +78,9 @@ class Reads:
 
     def named(self, datasets: tuple[str, ...], sites: tuple[str, ...]) -> Reads:
         """Return the same reads with the numbers of other lists of names, which hold all of these."""
-        of_dataset = _positions(self.datasets, datasets)
-        of_site = _positions(self.sites, sites)
-        return Reads(
-            self.days, datasets, sites, self.day, of_dataset[self.dataset], of_site[self.site], self.accesses,
-            self.can_say, self.remote, self.bytes, self.dropped,
-        )  # fmt: skip
+        dataset = _positions(self.datasets, datasets)[self.dataset]
+        site = _positions(self.sites, sites)[self.site]
+        return replace(self, datasets=datasets, sites=sites, dataset=dataset, site=site)
 
 
 def _positions(names: tuple[str, ...], among: tuple[str, ...]) -> Array:

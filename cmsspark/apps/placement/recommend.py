@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,12 +14,11 @@ from cmsspark.apps.placement.demand import Demand, Outlook
 from cmsspark.apps.placement.plan import LIFETIME, Plan, make_plan
 from cmsspark.apps.placement.reads import Reads
 from cmsspark.apps.placement.replicas import Replicas, Space
+from cmsspark.base.arrays import Array
 from cmsspark.sources.rucio import SCOPE
 
 if TYPE_CHECKING:
     import polars as pl
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -42,10 +41,6 @@ class Row:
     is_complete: bool
     why: str
     benefit: float | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return all columns."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -74,11 +69,6 @@ class Advice:
         }  # fmt: skip
 
     @property
-    def summary(self) -> dict[str, Any]:
-        """The first day and the sites, as JSON."""
-        return {"first_day": self.first_day.isoformat(), "sites": self.sites}
-
-    @property
     def schema(self) -> dict[str, pl.DataType]:
         """The types of the rows' columns."""
         import polars as pl
@@ -102,13 +92,10 @@ def _none_if_nan(value: float) -> float | None:
 
 def recommend(
     reads: Reads, replicas_before: Callable[[date], Replicas], space_of: Callable[[Replicas], Space],
-    outlook: Outlook | Array, min_copies: int = 1, free_share: float = 0.0, *, min_benefit: float = 0.0,
+    outlook: Outlook, min_copies: int = 1, free_share: float = 0.0, *, min_benefit: float = 0.0,
     lifetime: float = LIFETIME,
 ) -> Advice:  # fmt: skip
-    """Return the plan for the seven days after the last one of ``reads``, with a forecast of their datasets: an
-    outlook, or probabilities alone.
-    """
-    outlook = outlook if isinstance(outlook, Outlook) else Outlook(outlook)
+    """Return the plan for the seven days after the last one of ``reads``, with a forecast of their datasets."""
     first_day = reads.days[-1] + timedelta(days=1)
     replicas = replicas_before(first_day)
     forecast = demand.expected(reads, demand.group_datasets(reads.datasets), outlook)

@@ -18,11 +18,11 @@ from cmsspark.apps.placement.demand import Demand, Outlook
 from cmsspark.apps.placement.plan import LIFETIME, make_plan
 from cmsspark.apps.placement.reads import Reads
 from cmsspark.apps.placement.replicas import Replicas, Space
+from cmsspark.base.arrays import Array
 from cmsspark.base.errors import InputMissing, UsageError
 
-Array = np.ndarray[Any, Any]
-#: A forecast for the week after the last day of the reads; probabilities alone will do.
-Forecast = Callable[[Reads], "Outlook | Array"]
+#: A forecast for the week after the last day of the reads.
+Forecast = Callable[[Reads], Outlook]
 
 #: The rules, with a line each.
 ABOUT: Final = {
@@ -105,7 +105,7 @@ class Replay:
         return rows
 
     def _demand(
-        self, rule: str, past: Reads, groups: list[Array], outlook: Outlook | Array | None, day: int, replicas: Replicas
+        self, rule: str, past: Reads, groups: list[Array], outlook: Outlook | None, day: int, replicas: Replicas
     ) -> Demand | None:
         if rule == "as-is":
             return None

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from cmsspark.base.arrays import Array
 from cmsspark.base.errors import InputMissing
 from cmsspark.base.names import site_and_kind
 from cmsspark.base.text.sizes import parse_bytes
@@ -18,8 +19,6 @@ from cmsspark.store.table_files import read_table
 
 if TYPE_CHECKING:
     import polars as pl
-
-Array = np.ndarray[Any, Any]
 
 #: Columns of a file: name → other names that are taken for it; those of ``dbs_phedex`` and ``dbs_rucio`` are.
 COLUMNS: Final = {

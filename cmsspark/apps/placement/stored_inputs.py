@@ -9,11 +9,10 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import click
-
 from cmsspark.base.errors import InputMissing, UsageError
 from cmsspark.base.periods import Period, between
 from cmsspark.cli.options import require_store
+from cmsspark.cli.period_options import load_days
 from cmsspark.filesystems.storage import Files
 from cmsspark.settings.settings import load_settings
 from cmsspark.store import stored_days
@@ -120,11 +119,7 @@ def stored_inputs(
     if period is None:
         last, _ = newest(files, store, stored_days.TABLE)
         period = between(last - timedelta(days=7 * WEEKS - 1), last)
-    stored = stored_days.find_days(files, store, period)
-    stored.check(allow_missing=True)
-    for warning in stored.warnings:
-        click.echo(f"warning: {warning}", err=True)
-    reads = stored_reads(stored)
+    reads = stored_reads(load_days(store, period, "cmsspark placement"))
     end = reads.days[-1] + timedelta(days=1)
     as_of, _, table = newest_replicas(files, store, reads.days[-1])
     frames: dict[date, pl.DataFrame] = {}

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from cmsspark.apps.placement.reads import Reads, make_reads
+from cmsspark.base.arrays import Array
 
 if TYPE_CHECKING:
     import polars as pl
-
-Array = np.ndarray[Any, Any]
 
 _FIRST: Final = date(2026, 1, 5)
 #: Mean use by the week of life, relative to the first: what a year of user accesses of another experiment shows.

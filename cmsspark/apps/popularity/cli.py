@@ -20,7 +20,7 @@ from cmsspark.base.text.terminal import echo_list, echo_table, percent
 from cmsspark.cli.groups import CommandGroup
 from cmsspark.cli.options import DayType, require_store, store_options
 from cmsspark.cli.output_files import check_table_path, write_table, write_text
-from cmsspark.cli.period_options import needed, period_options
+from cmsspark.cli.period_options import load_days, needed, period_options
 from cmsspark.settings.settings import load_settings
 
 if TYPE_CHECKING:
@@ -71,17 +71,9 @@ def _load_series(
             )  # fmt: skip
         series = read_series(file)
     else:
-        from cmsspark.store import stored_days
-        from cmsspark.store.stored_columns import open_store
-
         chosen = needed(period, "--accesses FILE")
         store = require_store(fout, load_settings(settings_file))
-        files = open_store(store, "cmsspark popularity")
-        stored = stored_days.find_days(files, store, chosen)
-        stored.check(allow_missing=True)
-        for warning in stored.warnings:
-            click.echo(f"warning: {warning}", err=True)
-        series = stored_series(stored, by_site=by_site)
+        series = stored_series(load_days(store, chosen, "cmsspark popularity"), by_site=by_site)
     click.echo(f"{pluralize(len(series.days), 'day')} from {series.days[0]} on, {series.size_text}", err=True)
     if series.missing:
         counts = "have no rows and count as days" if len(series.missing) > 1 else "has no rows and counts as a day"

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cmsspark.apps.cache import bounds, curves, forecast, scored
+from cmsspark.apps.cache import bounds, forecast, scored, sizes
 from cmsspark.apps.cache.replay import NAMES, PLAIN, Simulation
 from cmsspark.apps.cache.trace import Trace, make_trace
 
@@ -94,7 +94,7 @@ def test_lru_equals_an_ordered_dict(seed: int) -> None:
 def test_stack_distances_give_the_misses_of_lru_at_every_size(seed: int) -> None:
     trace = random_trace(seed)
     capacities = np.unique(np.geomspace(1, trace.footprint, 25).astype(np.int64))
-    misses, missed_bytes = curves.lru_misses(trace, capacities)
+    misses, missed_bytes = sizes.lru_misses(trace, capacities)
     replays = [Simulation(trace).replay("lru", int(capacity)) for capacity in capacities]
     assert misses.tolist() == [replay.misses for replay in replays]
     assert missed_bytes.tolist() == [replay.missed_bytes for replay in replays]

@@ -159,7 +159,7 @@ sizes = generator.lognormal(26, 1.5, datasets)
 number, site = pairs // sites, pairs % sites
 replicas = Replicas(names, places, number, site, sizes[number], np.ones(len(pairs), bool), np.zeros(len(pairs), bool),
                     sizes, np.zeros(datasets, bool))
-wanted = demand.expected(made, demand.group_datasets(names), generator.random(datasets))
+wanted = demand.expected(made, demand.group_datasets(names), demand.Outlook(generator.random(datasets)))
 plan = make_plan(replicas, wanted, make_space(replicas, {}, 1e14))
 print(len(plan.added), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cmsspark.apps.placement import demand
-from cmsspark.apps.placement.demand import Demand, expected, group_datasets
+from cmsspark.apps.placement.demand import Demand, Outlook, expected, group_datasets
 from cmsspark.apps.placement.plan import make_plan
 from cmsspark.apps.placement.reads import Reads
 from cmsspark.apps.placement.replicas import Replicas, Space
@@ -147,8 +147,8 @@ def test_a_new_dataset_is_placed_by_its_siblings() -> None:
 
 def test_a_forecast_scales_what_a_dataset_was_read() -> None:
     reads = reads_of(*DAILY)
-    sure = expected(reads, group_datasets(reads.datasets), np.ones(2))
-    unlikely = expected(reads, group_datasets(reads.datasets), np.full(2, 0.25))
+    sure = expected(reads, group_datasets(reads.datasets), Outlook(np.ones(2)))
+    unlikely = expected(reads, group_datasets(reads.datasets), Outlook(np.full(2, 0.25)))
     assert sure.accesses[reads.datasets.index(HOT)] == pytest.approx(210)
     assert unlikely.accesses == pytest.approx(sure.accesses / 4)
 

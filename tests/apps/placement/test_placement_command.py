@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from cmsspark.apps.placement.demand import Outlook
 from cmsspark.apps.placement.reads import make_reads, read_reads
 from cmsspark.apps.placement.recommend import recommend
 from cmsspark.apps.placement.replicas import make_replicas, parse_bytes, read_replicas
@@ -106,7 +107,7 @@ def test_advice_keeps_its_columns_without_rows() -> None:
     reads = reads_of((0, HOT, A, 1))
     replicas = copies_of(copy(HOT, A), reads=reads)
     named = reads.named(replicas.datasets, replicas.sites)
-    advice = recommend(named, lambda day: replicas, full, np.zeros(len(named.datasets)))
+    advice = recommend(named, lambda day: replicas, full, Outlook(np.zeros(len(named.datasets))))
     assert advice.rows == [] and pl.DataFrame([], schema=advice.schema).columns[:3] == ["action", "dataset", "site"]
 
 

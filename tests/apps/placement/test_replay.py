@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from cmsspark.apps.placement import replay, synthetic
+from cmsspark.apps.placement.demand import Outlook
 from cmsspark.apps.placement.reads import Reads
 from cmsspark.apps.placement.replicas import Replicas, make_replicas, make_space
 from tests.apps.placement.worlds import FIRST, HOT, NEW, TB, A, B, copies_of, copy, full, reads_of
@@ -46,10 +47,10 @@ def test_a_replay_is_blind_to_what_comes_later() -> None:
         rules = ["tier", "recent", "predicted"]
         seen: list[int] = []
 
-        def forecast(past: Reads) -> Any:
+        def forecast(past: Reads) -> Outlook:
             seen.append(len(past.days))
             assert past.day.max() < len(past.days)
-            return np.ones(len(past.datasets))
+            return Outlook(np.ones(len(past.datasets)))
 
         rows = replay.Replay(chosen, before, space, forecast).run(rules)
         assert seen == [28, 35, 42, 49]
