@@ -51,8 +51,7 @@ def bases(series: Series) -> list[str]:
     for name in _SIBLINGS:
         counts = np.bincount(groups[name], is_known)
         has_siblings |= counts[groups[name]] - is_known > 0
-    created = None if series.by_site or series.catalogue is None else series.catalogue.created_days(len(series.days))
-    is_created = np.zeros(len(used), bool) if created is None else ~np.isnan(created)
+    is_created = ~np.isnan(series.created_days(len(series.days)))
     texts = np.where(used, "use", np.where(has_siblings, "siblings", np.where(is_created, "creation", "unknown")))
     names: list[str] = texts.tolist()
     return names

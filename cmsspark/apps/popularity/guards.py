@@ -77,7 +77,7 @@ def _check_population(weeks: Weeks, day: int) -> None:
     """
     before = weeks.until(day)
     population, may_enter = before.population(day), before.series.is_known
-    late, lost = population & ~_created(before.series, day) & ~may_enter, may_enter & ~population
+    late, lost = population & ~(before.series.created_days(day) < day) & ~may_enter, may_enter & ~population
     if late.any() or lost.any():
         name = before.series.datasets[int(np.nonzero(late | lost)[0][0])]
         raise DataError(
@@ -85,12 +85,6 @@ def _check_population(weeks: Weeks, day: int) -> None:
             found=f"{late.sum():,} datasets that only later days have, {lost.sum():,} missing ones, such as {name}",
             next_step="a dataset enters with its first row or its creation in DBS: correct Series.population",
         )
-
-
-def _created(series: Series, day: int) -> Array:
-    """Return bool [datasets]: DBS made it before that day, by a table known then."""
-    created = None if series.catalogue is None or series.by_site else series.catalogue.created_days(day)
-    return np.zeros(len(series.datasets), bool) if created is None else np.asarray(created < day)
 
 
 def _shared(weeks: Weeks, recomputed: Weeks, day: int) -> tuple[Array, Array]:

@@ -83,11 +83,16 @@ class Series:
         A dataset enters with its first row, which may be one without use, or, for :data:`ENTRY_DAYS` days, with its
         creation in DBS. A pair of dataset and site enters with its first row.
         """
-        entered = self._first_rows < day
-        created = None if self.by_site or self.catalogue is None else self.catalogue.created_days(len(self.days))
-        if created is not None:
-            entered |= (created < day) & (created >= day - ENTRY_DAYS)
-        return np.asarray(entered)
+        created = self.created_days(len(self.days))
+        is_created = (created < day) & (created >= day - ENTRY_DAYS)
+        return np.asarray((self._first_rows < day) | is_created)
+
+    def created_days(self, day: int) -> Array:
+        """Return float64 [datasets]: the number of the day on which DBS made each dataset, by what is known on day
+        ``day``; NaN where unknown, and for datasets at sites.
+        """
+        created = None if self.by_site or self.catalogue is None else self.catalogue.created_days(day)
+        return np.full(len(self.datasets), np.nan) if created is None else created
 
     @property
     def _first_rows(self) -> Array:

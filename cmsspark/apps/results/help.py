@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import click
 
 from cmsspark.base.errors import Exit, UsageError
@@ -21,10 +19,8 @@ def exit_codes() -> str:
     return "\n".join(lines)
 
 
-#: topic → (one line of help, function that returns the text)
-TOPICS: dict[str, tuple[str, Callable[[], str]]] = {
-    "exit-codes": ("What each exit code means, and what to do next.", exit_codes),
-}
+#: The topic, and its line of help.
+TOPIC, ABOUT = "exit-codes", "What each exit code means, and what to do next."
 
 
 @click.command("help")
@@ -35,18 +31,14 @@ def command(ctx: click.Context, names: tuple[str, ...]) -> None:
     group = ctx.find_root()
     if not names:
         click.echo(group.get_help())
-        click.echo(f"\n{_topics(group)}", nl=False)
-    elif names[0] in TOPICS and len(names) == 1:
-        click.echo(TOPICS[names[0]][1]())
+        formatter = group.make_formatter()
+        with formatter.section("Topics (cmsspark help TOPIC)"):
+            formatter.write_dl([(TOPIC, ABOUT)])
+        click.echo(f"\n{formatter.getvalue()}", nl=False)
+    elif names == (TOPIC,):
+        click.echo(exit_codes())
     else:
         click.echo(_command_context(group, names).get_help())
-
-
-def _topics(group: click.Context) -> str:
-    formatter = group.make_formatter()
-    with formatter.section("Topics (cmsspark help TOPIC)"):
-        formatter.write_dl([(name, about) for name, (about, _) in sorted(TOPICS.items())])
-    return formatter.getvalue()
 
 
 def _command_context(context: click.Context, names: tuple[str, ...]) -> click.Context:
@@ -56,7 +48,7 @@ def _command_context(context: click.Context, names: tuple[str, ...]) -> click.Co
         subcommand = group.get_command(context, name) if isinstance(group, click.Group) else None
         if subcommand is None:
             commands = group.list_commands(context) if isinstance(group, click.Group) else []
-            topics = [] if context.parent else sorted(TOPICS)
+            topics = [] if context.parent else [TOPIC]
             raise UsageError(
                 f"there is no help on {' '.join(names)!r}",
                 found=", ".join([*topics, *commands]) or f"{context.command_path} has no subcommands",

@@ -64,8 +64,9 @@ def command(count: int, last: date | None, as_json: bool, fout: str | None, sett
         click.echo(json.dumps(states, indent=1))
         return
     _print(span, jobs, cells)
-    for line in (*failures(runs, cells, settings.state_dir), *outside(stored, span), *remarks(records, span)):
-        click.echo(line)
+    for lines in (failures(runs, cells, settings.state_dir), outside(stored, span), remarks(records, span)):
+        if lines:
+            click.echo("\n" + "\n".join(lines))
 
 
 def _last_day(stored: Mapping[str, Sequence[date]], count: int) -> date:
@@ -92,7 +93,7 @@ def outside(stored: Mapping[str, Sequence[date]], span: Sequence[date]) -> list[
         if job in JOBS and not JOBS[job].of_periods and (outer := [day for day in stored_days if day not in span]):
             count = pluralize(len(outer), "day")
             lines.append(f"{job}: also stored: {count}, {spans(outer)}; --to {outer[-1]} shows the last")
-    return ["", *lines] if lines else []
+    return lines
 
 
 def failures(runs: Iterable[Run], cells: Mapping[tuple[date, str], Cell], state_dir: Path) -> list[str]:
@@ -107,7 +108,7 @@ def failures(runs: Iterable[Run], cells: Mapping[tuple[date, str], Cell], state_
         if run.state is State.FAILED and cells[key].word != "skipped" and page.is_file():
             reason = (run.error or "").partition("\n")[0]
             lines.append(f"{run.day} {run.job}: {run.exit_code}: {printable(reason)}\n  {page}")
-    return ["", *lines] if lines else []
+    return lines
 
 
 def remarks(records: Mapping[str, DayRecord], span: Sequence[date]) -> list[str]:
@@ -121,7 +122,7 @@ def remarks(records: Mapping[str, DayRecord], span: Sequence[date]) -> list[str]
             lines.append(f"{key}: {word}: {note.reason} ({note.user}, {clock.to_minute(note.at_ms)})")
         elif day < span[0]:
             lines.append(f"{key}: not done: {record.word}: {record.text}")
-    return ["", *lines] if lines else []
+    return lines
 
 
 def _print(span: list[date], jobs: list[str], cells: Mapping[tuple[date, str], Cell]) -> None:
