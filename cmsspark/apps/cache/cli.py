@@ -214,7 +214,9 @@ def report_command(policies: tuple[str, ...], output: Path, scores: str, bound: 
     comparisons = _comparisons(trace, policies or _POLICIES, shares, scores, bound)
     name = source["file"].name if source["file"] is not None else f"{source['site'] or 'all sites'}, {source['period']}"
     about = f"{len(trace.objects):,} requests of {len(trace.sizes):,} objects, {volume(trace.footprint)} together."
-    write_text(output, page(f"What a cache would miss: {name}", about, comparisons, trace.footprint))
+    if trace.sample < 1:
+        about = f"From a sample of {percent(trace.sample)} of the objects: {about} Sizes of caches are for all objects."
+    write_text(output, page(f"What a cache would miss: {name}", about, comparisons, trace.footprint, trace.sample))
     click.echo(output)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from markupsafe import Markup
@@ -20,14 +21,24 @@ reachable. A closed gap of 50 % saves half of the bytes between LRU and the boun
 _BOUNDS: Final = ("bound", "first requests")
 
 
-def page(title: str, about: str, comparisons: Sequence[Comparison], footprint: int) -> str:
-    """Return the page of a comparison at several sizes. ``about`` says which requests, sizes and what was dropped."""
+def page(title: str, about: str, comparisons: Sequence[Comparison], footprint: int, sample: float = 1.0) -> str:
+    """Return the page of a comparison at several sizes. ``about`` says which requests, sizes and what was dropped.
+
+    ``sample``: the share of the objects that was replayed, in caches of that share of their sizes. ``footprint``: the
+    bytes of the sampled objects. The page has the sizes for all objects.
+    """
+    comparisons = [_scaled(entry, sample) for entry in comparisons]
+    footprint = round(footprint / sample)
     text = f"{_ABOUT} {_ABOUT_BOUND}" if _has_bound(comparisons) else _ABOUT
     parts = [
         section("Byte misses by the size of the cache", _picture(comparisons, footprint), about=" ".join(text.split())),
         section("By size and policy", _table(comparisons, footprint)),
     ]
     return document(title, parts, about)
+
+
+def _scaled(entry: Comparison, sample: float) -> Comparison:
+    return replace(entry, replay=replace(entry.replay, capacity=round(entry.replay.capacity / sample)))
 
 
 def _has_bound(comparisons: Sequence[Comparison]) -> bool:

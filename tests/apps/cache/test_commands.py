@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from cmsspark.apps.cache.cli import command
 from cmsspark.apps.cache.replay import NAMES, Simulation
 from cmsspark.apps.cache.trace import read_trace
 from cmsspark.base import errors
+from cmsspark.base.text.terminal import volume
 
 DAY = 86_400
 
@@ -127,6 +129,14 @@ def test_the_report_is_one_page_without_scripts(file: Path, tmp_path: Path) -> N
     assert result.stdout.strip() == str(tmp_path / "r.html")
     assert page.count("<polyline") == 4 and "<script" not in page and "http://" not in page
     assert "gap closed" in page and "PFOO-L" in page
+
+
+def test_the_report_of_a_sample_has_the_sizes_for_all_objects(file: Path, tmp_path: Path) -> None:
+    ask("report", file, "--policy", "lru", "--sample", "0.5", "-o", tmp_path / "r.html")
+    page = (tmp_path / "r.html").read_text()
+    compared = json.loads(ask("compare", file, "--policy", "lru", "--size", "20%", "--sample", "0.5", "--json").stdout)
+    assert re.search(rf"<td[^>]*>{volume(compared[0]['capacity'])}</td><td[^>]*>20.0%</td>", page)
+    assert "From a sample of 50.00% of the objects" in page
 
 
 def test_without_a_bound_the_report_says_nothing_of_one(file: Path, tmp_path: Path) -> None:
