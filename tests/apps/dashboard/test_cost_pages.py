@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -96,21 +96,45 @@ def test_hpc_has_cores_by_hour_and_core_hours_by_month(database: Database) -> No
         _view(database, hpc, hpc="CERN")
 
 
-def test_core_hours_of_a_month_are_rounded_after_they_are_added(tmp_path: Path) -> None:
-    day = date(2026, 6, 15)
-    values = {"day": day, "subsite": None, "hpc": "NERSC", "type": "production", "timestamp": 0}
-    counts = {"job_count": 1, "core_ms": 144_000, "cpu_ms": 0, "hs06_cpu_ms": 0}
-    run = staged_runs.stage(LocalFiles(), str(tmp_path), "job_efficiency", day)
-    for name, rows in (
-        ("job_efficiency", []),
-        ("core_hours", [{**values, **counts, "site": f"T3_US_NERSC_{number}"} for number in range(10)]),
-        ("running_cores", []),
-    ):
-        run.write_arrow(pa.Table.from_pylist(rows, stored_table(name).arrow()), name)
-    run.commit({"warnings": []})
-    content = _view(Database(str(tmp_path)), hpc)
+def _chart(content: Content, name: str) -> Chart:
     charts = [part for section in content.sections for part in section.items if isinstance(part, Chart)]
-    months = next(chart for chart in charts if chart.name == "hpc_months")
+    return next(chart for chart in charts if chart.name == name)
+
+
+def _store(store: Path, tables: dict[str, list[dict[str, Any]]]) -> Database:
+    """A day of costs with the rows of some tables."""
+    run = staged_runs.stage(LocalFiles(), str(store), "job_efficiency", date(2026, 6, 15))
+    for name in ("job_efficiency", "core_hours", "running_cores"):
+        run.write_arrow(pa.Table.from_pylist(tables.get(name, []), stored_table(name).arrow()), name)
+    run.commit({"warnings": []})
+    return Database(str(store))
+
+
+def test_an_hour_with_records_of_other_jobs_has_no_cores_and_a_silent_one_no_number(tmp_path: Path) -> None:
+    row = {"day": date(2026, 6, 15), "subsite": None, "type": "production", "timestamp": 0, "job_windows": 1}
+    rows = [
+        {**row, "site": "T2_CH_CERN", "hpc": None, "hour": hour, "window_count": 5, "core_windows_milli": 5_000}
+        for hour in (1, 2)
+    ]
+    rows.append({**rows[0], "site": "T3_US_NERSC", "hpc": "NERSC"})
+    content = _view(_store(tmp_path, {"running_cores": rows}), hpc)
+    assert _chart(content, "hpc_cores").series["NERSC"][:4] == [None, 1.0, 0, None]
+    (note,) = content.notes
+    assert note.text.endswith(": 00, " + ", ".join(f"{hour:02}" for hour in range(3, 24)) + ".")
+
+
+def test_days_without_a_job_have_a_place_among_those_with_core_hours(database: Database) -> None:
+    last = DAY + timedelta(days=2)
+    chart = _chart(_view(database, efficiency, **{"from": str(DAY - timedelta(days=1)), "to": str(last)}), "outcomes")
+    assert chart.labels == [str(DAY + timedelta(days=number)) for number in (-1, 0, 1, 2)]
+    assert [values[0] for values in chart.series.values()] == [None] * len(chart.series)
+
+
+def test_core_hours_of_a_month_are_rounded_after_they_are_added(tmp_path: Path) -> None:
+    values = {"day": date(2026, 6, 15), "subsite": None, "hpc": "NERSC", "type": "production", "timestamp": 0}
+    counts = {"job_count": 1, "core_ms": 144_000, "cpu_ms": 0, "hs06_cpu_ms": 0}
+    rows = [{**values, **counts, "site": f"T3_US_NERSC_{number}"} for number in range(10)]
+    months = _chart(_view(_store(tmp_path, {"core_hours": rows}), hpc), "hpc_months")
     assert months.series == {"NERSC": [0.4]}, "ten sites of 0.04 core hours each"
 
 

@@ -10,6 +10,7 @@ from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.apps.dashboard.selection import choice_parameter, day_parameter, text_parameter
 from cmsspark.base import dates
 from cmsspark.base.errors import UsageError
+from cmsspark.base.periods import between
 
 #: Days without a period in the address, and at most.
 _DAYS, _MOST = 30, 400
@@ -61,7 +62,7 @@ def view(request: PageRequest) -> ui.Content:
         ui.Control("q", "Workflow contains", text, kind="text"),
     ]  # fmt: skip
     total = request.database.query(f"SELECT {_SUMS} FROM job_efficiency WHERE {where}", parameters).rows[0]
-    sections = [ui.Section("In total", [_figures(total), _by_day(request, where, parameters)])]
+    sections = [ui.Section("In total", [_figures(total), _by_day(request, first, last, where, parameters)])]
     if workflow:
         sections.append(ui.Section(f"Sites of {ui.shown(workflow)}", [_ranking(request, "site", where, parameters)]))
     else:
@@ -118,13 +119,14 @@ def _figures(total: tuple[Any, ...]) -> ui.Figures:
     ])  # fmt: skip
 
 
-def _by_day(request: PageRequest, where: str, parameters: list[Any]) -> ui.Chart:
+def _by_day(request: PageRequest, first: date, last: date, where: str, parameters: list[Any]) -> ui.Chart:
     query = (
         "SELECT day, outcome, sum(core_ms) / 3600000 AS core_hours FROM job_efficiency"
         f" WHERE {where} GROUP BY ALL ORDER BY ALL"
     )
     result = request.database.query(query, parameters)
-    days = sorted({row[0] for row in result.rows})
+    # Days without a job have a place, too.
+    days = between(first, last).days
     hours = {(row[0], row[1]): round(row[2], 1) for row in result.rows}
     outcomes = [name for name in ("ok", "outlier", "failed", "removed") if any(key[1] == name for key in hours)]
     series = {name: [hours.get((day, name)) for day in days] for name in outcomes}
@@ -136,7 +138,7 @@ def _by_day(request: PageRequest, where: str, parameters: list[Any]) -> ui.Chart
     rows = [(row[0], row[1], round(row[2])) for row in result.rows]
     table = ui.Table("outcomes", columns, rows, "Core hours by day and outcome", lambda: result.table)
     labels = [day.isoformat() for day in days]
-    return ui.Chart("outcomes", "Core hours by outcome", "stack", labels, series, y_title="Core hours", table=table)
+    return ui.Chart("outcomes", "Core hours by outcome", "columns", labels, series, y_title="Core hours", table=table)
 
 
 def _ranking(request: PageRequest, key: str, where: str, parameters: list[Any]) -> ui.Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import date
 from typing import Any, Final
 
@@ -34,15 +35,15 @@ def view(request: PageRequest) -> ui.Content:
     windows = dict(
         request.database.query("SELECT hour, max(window_count) FROM running_cores WHERE day = ? GROUP BY 1", [day]).rows
     )
-    silent = [hour for hour in range(24) if 0 < windows.get(hour, 5) < 5]
+    silent = [hour for hour in range(24) if windows.get(hour, 0) < 5] if day in days else []
     notes = [] if day in days else [ui.Note(f"{day} is not stored.", "warn")]
     if silent:
         hours = ", ".join(f"{hour:02}" for hour in silent)
-        text = f"HTCondor's collector was silent in a part of these hours, whose averages are too low: {hours}."
+        text = f"HTCondor's collector was silent in these hours or a part of them, whose averages are too low: {hours}."
         notes.append(ui.Note(text, "warn"))
     sections = [
         ui.Section("In total", [_figures(request, day, days, where, values)]),
-        ui.Section(f"Cores by hour on {day}", [_cores(request, day, where, values)]),
+        ui.Section(f"Cores by hour on {day}", [_cores(request, day, where, values, windows)]),
         ui.Section("Core hours by month", [_months(request, where, values)]),
     ]
     return ui.Content("HPC", sections, "Jobs of HTCondor at HPC sites.", controls, notes)
@@ -70,7 +71,7 @@ def _figures(request: PageRequest, day: date, days: list[date], where: str, valu
     return ui.Figures(figures)
 
 
-def _cores(request: PageRequest, day: Any, where: str, values: list[Any]) -> ui.Chart:
+def _cores(request: PageRequest, day: Any, where: str, values: list[Any], windows: Mapping[int, int]) -> ui.Chart:
     result = request.database.query(
         "SELECT hpc, hour, sum(core_windows_milli) / 5000 AS cores,"
         " sum(core_windows_milli) / 1000 / max(window_count) AS cores_of_windows, max(window_count) AS window_count"
@@ -78,7 +79,11 @@ def _cores(request: PageRequest, day: Any, where: str, values: list[Any]) -> ui.
         [*values, day],
     )
     cores = {(row[0], row[1]): round(row[2], 1) for row in result.rows}
-    series = {name: [cores.get((name, hour)) for hour in range(24)] for name in sorted({key[0] for key in cores})}
+    # In an hour with records of other jobs an HPC without a row ran none.
+    series = {
+        name: [cores.get((name, hour), 0 if windows.get(hour) else None) for hour in range(24)]
+        for name in sorted({key[0] for key in cores})
+    }
     columns = (
         ui.Column("hpc", "HPC"), ui.Column("hour", "Hour (UTC)", "count"),
         ui.Column("cores", "Cores", "count", "of the whole hour"),
@@ -87,7 +92,7 @@ def _cores(request: PageRequest, day: Any, where: str, values: list[Any]) -> ui.
     )  # fmt: skip
     rows = [(ui.shown(row[0]), row[1], round(row[2], 1), round(row[3], 1), row[4]) for row in result.rows]
     table = ui.Table("hpc_cores", columns, rows, f"Cores by HPC and hour on {day}", lambda: result.table)
-    return ui.Chart("hpc_cores", "Cores that ran", "stack", _HOURS, series, "", "Hour (UTC)", "Cores", table=table)
+    return ui.Chart("hpc_cores", "Cores that ran", "columns", _HOURS, series, "", "Hour (UTC)", "Cores", table=table)
 
 
 def _months(request: PageRequest, where: str, values: list[Any]) -> ui.Chart:
