@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cmsspark.base.buffers import array, from_numpy, is_there, to_numpy
-from cmsspark.base.exact_integers import Longs, joined, sums_by_group
+from cmsspark.base.exact_integers import Longs, sums_by_group
 from cmsspark.counting.catalogue import Hash, Hashes, check_hash, hashes_in, name_hash
 from cmsspark.dumps.keyed_rows import (
     ROWS,
@@ -232,31 +232,10 @@ def _sum(groups: Longs, values: Longs, count: int) -> Longs:
     return sums
 
 
-@dataclass(frozen=True)
-class DatasetContents:
-    """Numbers by dataset, in the order of their numbers; ``events`` and ``bytes`` are null where ``has`` is false."""
-
-    files: Longs
-    invalid_files: Longs
-    events: Longs
-    has_events: npt.NDArray[np.bool_]
-    bytes: Longs
-    has_bytes: npt.NDArray[np.bool_]
-
-    @classmethod
-    def from_rows(cls, rows: Iterable[KeyedRows], datasets: KnownDatasets) -> DatasetContents:
-        """Sum rows of :data:`TOTALS` by the name of the dataset; one name may have several ids.
-
-        Raises DataError (65) on 64-bit overflow.
-        """
-        columns = join_columns([entry for entry in rows if entry.kind == TOTALS], ("group", *SUMS))
-        numbers = datasets.numbers[columns["group"]].astype(np.int64)
-        sums = {name: _sum(numbers, columns[name], datasets.count) for name in SUMS}
-        return cls(
-            sums["files"],
-            sums["invalid"],
-            joined(sums["events_upper"], sums["events_lower"], "event_count"),
-            sums["events_there"] > 0,
-            joined(sums["bytes_upper"], sums["bytes_lower"], "file_size"),
-            sums["bytes_there"] > 0,
-        )
+def sum_datasets(rows: Iterable[KeyedRows], datasets: KnownDatasets) -> Columns:
+    """Return :data:`SUMS` of rows of :data:`TOTALS` by the name of the dataset, in the order of the names' numbers; one
+    name may have several ids.
+    """
+    columns = join_columns([entry for entry in rows if entry.kind == TOTALS], ("group", *SUMS))
+    numbers = datasets.numbers[columns["group"]].astype(np.int64)
+    return {name: _sum(numbers, columns[name], datasets.count) for name in SUMS}

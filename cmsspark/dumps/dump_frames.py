@@ -17,11 +17,11 @@ import polars as pl
 from cmsspark.base import dates
 from cmsspark.base.buffers import array
 from cmsspark.base.errors import DataError
-from cmsspark.base.exact_integers import rounded
+from cmsspark.base.exact_integers import joined, rounded
 from cmsspark.base.names import DERIVED, KINDS
 from cmsspark.base.schemas import stored_table
 from cmsspark.dumps.block_contents import MONTH_SUMS, NULL
-from cmsspark.dumps.dataset_contents import SUMS, TOTALS, DatasetContents, KnownDatasets, known_datasets
+from cmsspark.dumps.dataset_contents import SUMS, TOTALS, KnownDatasets, known_datasets, sum_datasets
 from cmsspark.dumps.dataset_replicas import DATASET_REPLICAS, merge_replicas, whole_milliseconds
 from cmsspark.dumps.keyed_rows import KeyedRows, join_columns, rows_by_kind
 from cmsspark.dumps.replica_sums import COLUMNS
@@ -54,7 +54,7 @@ def make_frames(
     by_name = {}
     for name in frames:
         if name == "contents":
-            by_name[name] = contents_frame(DatasetContents.from_rows(by_kind[TOTALS], datasets), names)
+            by_name[name] = _contents(by_kind[TOTALS], datasets, names)
         elif name == "block_sums":
             by_name[name] = _block_sums(by_kind[MONTH_SUMS], is_valid_only=blocks == "valid")
         else:
@@ -85,15 +85,17 @@ def datasets_in(frames: Frames) -> tuple[KnownDatasets, pl.Series]:
     return numbered_datasets, names
 
 
-def contents_frame(contents: DatasetContents, names: pl.Series) -> pl.DataFrame:
-    """Return ``contents``, as :func:`make_frames` describes it."""
+def _contents(rows: Sequence[KeyedRows], datasets: KnownDatasets, names: pl.Series) -> pl.DataFrame:
+    sums = sum_datasets(rows, datasets)
+    events = joined(sums["events_upper"], sums["events_lower"], "event_count")
+    sizes = joined(sums["bytes_upper"], sums["bytes_lower"], "file_size")
     return pl.DataFrame(
         {
             "dataset_name": names,
-            "file_count": contents.files,
-            "invalid_file_count": contents.invalid_files,
-            "events": nullable(contents.events, contents.has_events),
-            "dataset_bytes": nullable(contents.bytes, contents.has_bytes),
+            "file_count": sums["files"],
+            "invalid_file_count": sums["invalid"],
+            "events": nullable(events, sums["events_there"] > 0),
+            "dataset_bytes": nullable(sizes, sums["bytes_there"] > 0),
         }
     )
 

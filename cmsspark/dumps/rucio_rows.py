@@ -45,27 +45,6 @@ _PAIR: Final = ("block", "site")
 READ_COUNTS: Final = "read_counts"
 
 
-def replica_rows(rows: Columns, keys: int) -> Iterator[KeyedRows]:
-    """Yield keyed rows of REPLICAS, with ``rucio_files.REPLICA_COLUMNS``."""
-    return by_key(FILE_REPLICAS, keys_of_hashes(rows["hash"], keys), rows)
-
-
-def access_rows(rows: Columns, keys: int) -> Iterator[KeyedRows]:
-    """Yield keyed rows of files in DIDS, with ``rucio_files.ACCESS_COLUMNS``."""
-    return by_key(FILE_ACCESSES, keys_of_hashes(rows["hash"], keys), rows)
-
-
-def content_rows(rows: Columns, names: pa.StringArray, keys: int) -> Iterator[KeyedRows]:
-    """Yield keyed rows of CONTENTS: ``hash``, ``check``, ``bytes``, and ``parent``, a number among ``names``."""
-    columns = {"block" if name == "parent" else name: values for name, values in rows.items()}
-    return by_key(CONTENTS, keys_of_hashes(rows["hash"], keys), columns, {"block": names})
-
-
-def attachment_rows(blocks: Hashes, datasets: Hashes, keys: int) -> Iterator[KeyedRows]:
-    """Yield keyed rows of blocks (hashes of their names) in datasets."""
-    return by_key(ATTACHMENTS, keys_of_hashes(datasets, keys), {"block": blocks, "dataset": datasets})
-
-
 def dataset_access_rows(datasets: Hashes, accessed_ms: Longs, keys: int) -> Iterator[KeyedRows]:
     """Yield keyed rows of the largest access of each dataset."""
     hashes, positions = np.unique(datasets, return_inverse=True)

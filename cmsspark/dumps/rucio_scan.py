@@ -14,9 +14,16 @@ from cmsspark.base import dates
 from cmsspark.base.buffers import array
 from cmsspark.base.errors import DataError, NotReady
 from cmsspark.base.text.plurals import pluralize
-from cmsspark.dumps import rucio_rows
-from cmsspark.dumps.keyed_rows import ROWS, Columns, KeyedRows, join_pieces
-from cmsspark.dumps.rucio_rows import READ_COUNTS
+from cmsspark.dumps.keyed_rows import ROWS, Columns, KeyedRows, by_key, join_pieces, keys_of_hashes
+from cmsspark.dumps.rucio_rows import (
+    ATTACHMENTS,
+    CONTENTS,
+    FILE_ACCESSES,
+    FILE_REPLICAS,
+    READ_COUNTS,
+    dataset_access_rows,
+    hash_names,
+)
 from cmsspark.filesystems.storage import AWAY, local_path
 from cmsspark.sources.dumps import Dump
 from cmsspark.sources.formats.avro_ranges import Container
@@ -80,33 +87,36 @@ class RangeMapper:
     accessed_before_ms: int | None
 
     def __call__(self, ranges: Iterable[OpenRange]) -> Iterator[KeyedRows]:
+        read = {"REPLICAS": self._replicas, "CONTENTS": self._contents, "DIDS": self._accesses}
         for entry in ranges:
             reader = RucioReader(entry.table, self.accessed_before_ms)
             pieces = reader.pieces(entry.stream, entry.path, entry.first, entry.last, entry.container)
-            if entry.table == "REPLICAS":
-                replicas = (reader.replica_rows(piece, self.rses) for piece in pieces)
-                for rows in join_pieces(replicas, ROWS):
-                    yield from rucio_rows.replica_rows(rows, self.keys)
-            else:
-                yield from (self._contents if entry.table == "CONTENTS" else self._accesses)(reader, pieces)
+            yield from read[entry.table](reader, pieces)
             yield _pack_counts(entry.table, reader.counts)
+
+    def _replicas(self, reader: RucioReader, pieces: Iterable[Any]) -> Iterator[KeyedRows]:
+        for rows in join_pieces((reader.replica_rows(piece, self.rses) for piece in pieces), ROWS):
+            yield from by_key(FILE_REPLICAS, keys_of_hashes(rows["hash"], self.keys), rows)
 
     def _contents(self, reader: RucioReader, pieces: Iterable[Any]) -> Iterator[KeyedRows]:
         second: list[Columns] = []
         files = (_first(reader.content_rows(piece), second) for piece in pieces)
         for rows in join_pieces(files, ROWS):
-            yield from rucio_rows.content_rows(rows, array(reader.texts("NAME"), "string"), self.keys)
+            rows["block"] = rows.pop("parent")
+            names = {"block": array(reader.texts("NAME"), "string")}
+            yield from by_key(CONTENTS, keys_of_hashes(rows["hash"], self.keys), rows, names)
         for attached in join_pieces(second, ROWS):
-            hashes = rucio_rows.hash_names(array(reader.texts("NAME"), "string"))
-            yield from rucio_rows.attachment_rows(attached["hash"], hashes[attached["parent"]], self.keys)
+            datasets = hash_names(array(reader.texts("NAME"), "string"))[attached["parent"]]
+            columns = {"block": attached["hash"], "dataset": datasets}
+            yield from by_key(ATTACHMENTS, keys_of_hashes(datasets, self.keys), columns)
 
     def _accesses(self, reader: RucioReader, pieces: Iterable[Any]) -> Iterator[KeyedRows]:
         second: list[Columns] = []
         files = (_first(reader.did_rows(piece), second) for piece in pieces)
         for rows in join_pieces(files, ROWS):
-            yield from rucio_rows.access_rows(rows, self.keys)
+            yield from by_key(FILE_ACCESSES, keys_of_hashes(rows["hash"], self.keys), rows)
         for rows in join_pieces(second, ROWS):
-            yield from rucio_rows.dataset_access_rows(rows["dataset"], rows["accessed_ms"], self.keys)
+            yield from dataset_access_rows(rows["dataset"], rows["accessed_ms"], self.keys)
 
 
 def _first(both: tuple[Columns, Columns], second: list[Columns]) -> Columns:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date
-from typing import Final
+from typing import Final, NamedTuple
 
 from cmsspark.base.errors import InputMissing, NotReady
-from cmsspark.filesystems.storage import Entry, Files, join
+from cmsspark.filesystems.storage import Files, join
 from cmsspark.sources.epochs import REPLICAS_ROLE
 from cmsspark.sources.layout import Layout, shown
 from cmsspark.sources.listing import InputFile, data_files, digest, hold_data, is_hidden
@@ -17,7 +18,8 @@ from cmsspark.sources.registry import DUMPS, REPLICAS
 
 #: A dump that is further away than this many days gives a warning.
 FAR_DAYS: Final = 7
-_DATED: Final = re.compile(r"(\d{4})-(\d{2})-(\d{2})", re.ASCII)
+#: Year, month, day, and the time of a snapshot.
+_DATED: Final = re.compile(r"(\d{4})-(\d{2})-(\d{2})()", re.ASCII)
 _SNAPSHOT: Final = re.compile(r"time=(\d{4})-(\d{2})-(\d{2})(?:_(.*))?", re.ASCII | re.DOTALL)
 
 
@@ -39,8 +41,7 @@ class Dump:
 
     def table_folder(self, table: str) -> str:
         """Return the folder with the table's files."""
-        kind = DUMPS[self.kind]
-        return self.folder if kind.is_one_folder else join(self.folder, kind.table_folder(table))
+        return _table_folder(self.kind, self.folder, table)
 
     def fingerprint(self, tables: Iterable[str] | None = None) -> str:
         """Return a digest over path, size and mtime of each file of ``tables`` (default: all tables)."""
@@ -57,26 +58,16 @@ def choose_dbs_dump(files: Files, layout: Layout, day: date, tables: Iterable[st
     """
     required = sorted(set(tables))
     location, legacy = layout.dump_location("dbs", "dated"), layout.dump_location("dbs", "current")
-    folders = _folders(files, location.folder)
-    dated = [
-        (dump_day, "", _table_folders(entry.path, required))
-        for entry in folders
-        if (dump_day := _dump_day(_DATED, entry))
-    ]
+    dated = _dated(files, location.folder, _DATED)
     if not dated and (current := files.stat(legacy.folder)) is not None and current.is_dir:
         return _current_dump(files, legacy.folder, required)
-    return _choose(files, "dbs", day, dated, [location.folder, legacy.folder])
+    return _choose(files, "dbs", day, dated, required, [location.folder, legacy.folder])
 
 
 def choose_phedex_dump(files: Files, layout: Layout, day: date) -> Dump:
     """Return the PhEDEx snapshot of a log day, the latest of its date. Its table is ``block_replicas``."""
-    location = layout.dump_location("phedex", "snapshots")
-    dated = []
-    for entry in _folders(files, location.folder):
-        match = _SNAPSHOT.fullmatch(entry.name)
-        if match and (dump_day := _dump_day(_SNAPSHOT, entry)):
-            dated.append((dump_day, match[4] or "", {"": entry.path, REPLICAS: entry.path}))
-    return _choose(files, "phedex", day, dated, [location.folder])
+    folder = layout.dump_location("phedex", "snapshots").folder
+    return _choose(files, "phedex", day, _dated(files, folder, _SNAPSHOT), (REPLICAS,), [folder])
 
 
 def choose_rucio_dump(files: Files, layout: Layout, day: date, tables: Iterable[str] = ()) -> Dump:
@@ -85,15 +76,9 @@ def choose_rucio_dump(files: Files, layout: Layout, day: date, tables: Iterable[
 
     Its tables are written one by one, so that a day whose dump is being written is skipped as incomplete.
     """
-    location = layout.dump_location("rucio", "dated")
+    folder = layout.dump_location("rucio", "dated").folder
     required = sorted(set(tables) or DUMPS["rucio"].for_streams)
-    folders = {table: DUMPS["rucio"].table_folder(table) for table in required}
-    dated = [
-        (dump_day, "", {"": entry.path, **{table: join(entry.path, name) for table, name in folders.items()}})
-        for entry in _folders(files, location.folder)
-        if (dump_day := _dump_day(_DATED, entry))
-    ]
-    return _choose(files, "rucio", day, dated, [location.folder])
+    return _choose(files, "rucio", day, _dated(files, folder, _DATED), required, [folder])
 
 
 def choose_replica_dump(files: Files, layout: Layout, day: date, tables: Iterable[str] = ()) -> Dump:
@@ -122,11 +107,8 @@ def dump_at(files: Files, kind: str, folder: str, day: date, when: date | None, 
     """Return the dump in ``folder``, dated ``when``, that was chosen before for ``day``; None where it is now
     incomplete.
     """
-    if DUMPS[kind].is_one_folder:
-        names = dict.fromkeys(DUMPS[kind].tables, folder)
-    else:
-        names = {table: join(folder, DUMPS[kind].table_folder(table)) for table in sorted(set(tables))}
-    listed, incomplete = _tables(files, names)
+    names = DUMPS[kind].tables if DUMPS[kind].is_one_folder else sorted(set(tables))
+    listed, incomplete = _tables(files, kind, folder, names)
     if incomplete:
         return None
     distance = None if when is None else abs((when - day).days)
@@ -140,27 +122,28 @@ def _far(kind: str, day: date, dump_day: date | None) -> list[str]:
     return [f"{kind}: the dump is of {dump_day}, {abs((dump_day - day).days)} days away from {day}"]
 
 
-_Dated = tuple[date, str, dict[str, str]]
+class _Dated(NamedTuple):
+    """A dump that a folder's name dates. ``time``: the time in the name of a snapshot."""
+
+    day: date
+    time: str
+    folder: str
 
 
-def _folders(files: Files, folder: str) -> list[Entry]:
+def _dated(files: Files, folder: str, pattern: re.Pattern[str]) -> list[_Dated]:
     parent = files.stat(folder)
-    if parent is None or not parent.is_dir:
-        return []
-    return [entry for entry in files.list_dir(folder) if entry.is_dir and not is_hidden(entry.name)]
+    dated = []
+    for entry in files.list_dir(folder) if parent is not None and parent.is_dir else ():
+        match = pattern.fullmatch(entry.name)
+        if match and entry.is_dir and not is_hidden(entry.name):
+            year, month, day, time = match.groups()
+            with suppress(ValueError):
+                dated.append(_Dated(date(int(year), int(month), int(day)), time or "", entry.path))
+    return dated
 
 
-def _dump_day(pattern: re.Pattern[str], entry: Entry) -> date | None:
-    match = pattern.fullmatch(entry.name)
-    try:
-        return date(int(match[1]), int(match[2]), int(match[3])) if match else None
-    except ValueError:
-        return None
-
-
-def _table_folders(folder: str, tables: Iterable[str]) -> dict[str, str]:
-    """Return the folder of each table; the dump's own folder has an empty name."""
-    return {"": folder, **{table: join(folder, table) for table in tables}}
+def _table_folder(kind: str, folder: str, table: str) -> str:
+    return folder if DUMPS[kind].is_one_folder else join(folder, DUMPS[kind].table_folder(table))
 
 
 def _time_key(time: str) -> tuple[tuple[int, ...], str]:
@@ -173,13 +156,15 @@ def _preference(day: date, dated: Sequence[_Dated]) -> list[_Dated]:
 
     Later times come first.
     """
-    latest_first = sorted(dated, key=lambda dump: _time_key(dump[1]), reverse=True)
-    after = sorted((dump for dump in latest_first if dump[0] > day), key=lambda dump: dump[0])
-    before = sorted((dump for dump in latest_first if dump[0] <= day), key=lambda dump: dump[0], reverse=True)
+    latest_first = sorted(dated, key=lambda dump: _time_key(dump.time), reverse=True)
+    after = sorted((dump for dump in latest_first if dump.day > day), key=lambda dump: dump.day)
+    before = sorted((dump for dump in latest_first if dump.day <= day), key=lambda dump: dump.day, reverse=True)
     return [*after, *before]
 
 
-def _choose(files: Files, kind: str, day: date, dated: Sequence[_Dated], searched: Sequence[str]) -> Dump:
+def _choose(
+    files: Files, kind: str, day: date, dated: Sequence[_Dated], required: Sequence[str], searched: Sequence[str]
+) -> Dump:
     if not dated:
         raise InputMissing(
             f"no {kind} dump for {day}",
@@ -188,14 +173,14 @@ def _choose(files: Files, kind: str, day: date, dated: Sequence[_Dated], searche
             next_step="check --root, or the folders in the settings under sources",
         )
     skipped: list[str] = []
-    for dump_day, _, folders in _preference(day, dated):
-        tables, incomplete = _tables(files, folders)
+    for dump_day, _, folder in _preference(day, dated):
+        tables, incomplete = _tables(files, kind, folder, required)
         if incomplete:
-            skipped.append(f"{folders['']}: {'; '.join(incomplete)}")
+            skipped.append(f"{folder}: {'; '.join(incomplete)}")
             continue
         warnings = [f"{kind}: a nearer dump was skipped because it is incomplete: {reason}" for reason in skipped]
         warnings += _far(kind, day, dump_day)
-        return Dump(kind, dump_day, folders[""], tables, abs((dump_day - day).days), tuple(warnings))
+        return Dump(kind, dump_day, folder, tables, abs((dump_day - day).days), tuple(warnings))
     raise NotReady(
         f"no complete {kind} dump for {day}",
         where=" or ".join(shown(folder) for folder in searched),
@@ -205,7 +190,7 @@ def _choose(files: Files, kind: str, day: date, dated: Sequence[_Dated], searche
 
 
 def _current_dump(files: Files, folder: str, required: Sequence[str]) -> Dump:
-    tables, incomplete = _tables(files, _table_folders(folder, required))
+    tables, incomplete = _tables(files, "dbs", folder, required)
     if incomplete:
         raise NotReady(
             "no complete dbs dump",
@@ -216,18 +201,19 @@ def _current_dump(files: Files, folder: str, required: Sequence[str]) -> Dump:
     return Dump("dbs", None, folder, tables, None)
 
 
-def _tables(files: Files, folders: Mapping[str, str]) -> tuple[dict[str, tuple[InputFile, ...]], list[str]]:
+def _tables(
+    files: Files, kind: str, folder: str, names: Iterable[str]
+) -> tuple[dict[str, tuple[InputFile, ...]], list[str]]:
     """Return the files of each table, and which tables are missing or empty."""
     tables: dict[str, tuple[InputFile, ...]] = {}
     incomplete = []
-    for table, folder in folders.items():
-        if not table:
-            continue
-        entry = files.stat(folder)
+    for table in names:
+        of_table = _table_folder(kind, folder, table)
+        entry = files.stat(of_table)
         if entry is None or not entry.is_dir:
             incomplete.append(f"{table} is missing")
             continue
-        listed, _, copying, _ = data_files(files, folder)
+        listed, _, copying, _ = data_files(files, of_table)
         if copying:
             incomplete.append(f"{table} is still being copied")
         elif not hold_data(files, listed):

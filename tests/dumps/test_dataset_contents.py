@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -16,8 +17,8 @@ from hypothesis import strategies as st
 from cmsspark.base.errors import DataError, OutputError
 from cmsspark.base.exact_integers import joined, rounded, sums_by_group
 from cmsspark.counting.catalogue import Hash, name_hash
-from cmsspark.dumps import dataset_contents
-from cmsspark.dumps.dataset_contents import FILE_COLUMNS, DatasetContents, FileMapper, FileMerge, known_datasets
+from cmsspark.dumps import dataset_contents, dump_frames
+from cmsspark.dumps.dataset_contents import FILE_COLUMNS, FileMapper, FileMerge, known_datasets
 from cmsspark.dumps.dump_plan import merge_key
 from cmsspark.dumps.keyed_rows import KeyedRows, merge_kinds
 from cmsspark.dumps.process_transport import PartSource, ProcessTransport
@@ -72,12 +73,10 @@ def test_each_file_counts_once_with_its_largest_row_however_rows_are_spread(
         mapped = transport.map(PartSource(pieces, 0), FileMapper(known, merge, hash_name=hash_name), keys)
         sums = transport.merge(mapped, keys, partial(merge_key, merge, False, None))
         again = partial(merge_kinds, {dataset_contents.TOTALS: dataset_contents.merge_totals})
-        found = DatasetContents.from_rows(transport.collect(transport.merge(sums, keys, again)), known)
+        merged = transport.collect(transport.merge(sums, keys, again))
+        found = dump_frames.make_frames(merged, known, pl.Series(["first", "second"]), ["contents"], "")["contents"]
         assert not list(Path(folder).iterdir())
-    events = [int(value) if there else None for value, there in zip(found.events, found.has_events, strict=True)]
-    sizes = [int(value) if there else None for value, there in zip(found.bytes, found.has_bytes, strict=True)]
-    got = list(zip(found.files.tolist(), found.invalid_files.tolist(), events, sizes, strict=True))
-    assert got == counted(rows, {2: 0, 1: 1, 3: 0}, 2)
+    assert found.drop("dataset_name").rows() == counted(rows, {2: 0, 1: 1, 3: 0}, 2)
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(-(2**63), 2**63 - 1)), max_size=40))
