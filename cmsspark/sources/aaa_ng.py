@@ -14,14 +14,14 @@ import msgspec
 from cmsspark.base.access import Remote
 from cmsspark.sources.access_decoder import AccessDecoder
 from cmsspark.sources.fields import UNKNOWN
-from cmsspark.sources.formats.fast_keys import AccessKeys, Ends, fast_access_lines
+from cmsspark.sources.formats.fast_keys import AccessKeys, fast_access_lines
 from cmsspark.sources.formats.json_lines import CheckedRecord, Metadata, line_type, split_flat
 from cmsspark.sources.formats.strict_json import Fields
 from cmsspark.sources.record_schema import FormatVersions, Never, load_schema
 
 #: The begin of a status that says that a site was found.
 _RESOLVED: Final = "resolved"
-#: Attributes that decide an access's site (two fields) and whether it is remote, in the order of ``Ends``.
+#: Attributes that decide an access's site (two fields) and whether it is remote, in the order of ``AccessKeys.ends``.
 _ENDS: Final = ("site", "source", "target", "source_status", "target_status")
 
 
@@ -49,7 +49,7 @@ class AaaNgDecoder(AccessDecoder):
         keys = self.schema.keys
         (name,) = keys("lfn")
         sizes = keys("read_bytes"), keys("write_bytes")
-        access_keys = AccessKeys(name, keys(*self.shared), Ends(*keys(*_ENDS)), *sizes, self.no_names)
+        access_keys = AccessKeys(name, keys(*self.shared), keys(*_ENDS), *sizes, self.no_names)
         self._fast_lines = fast_access_lines(self.day_number, access_keys, self._meanings, self._number)
 
     @classmethod
@@ -71,7 +71,7 @@ class AaaNgDecoder(AccessDecoder):
     def strict(self, fields: Fields) -> Any:
         """Return the record of a strictly parsed line. Raises Malformed."""
         values, metadata = split_flat(fields, "file_lfn")
-        return CheckedRecord(self.check_data(values, ""), metadata)
+        return CheckedRecord(self.data_type(**self.schema.check_all(values, "")), metadata)
 
 
 def is_resolved(status: str | None) -> Any:

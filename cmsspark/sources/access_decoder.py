@@ -16,15 +16,7 @@ from cmsspark.base.access import AccessBatch, Remote
 from cmsspark.sources.fields import UNKNOWN, Apps, MemoDict, as_is
 from cmsspark.sources.formats.fast_avro import AvroFields, FastAvroReader
 from cmsspark.sources.formats.fast_json import COMPILED, FastLineReader
-from cmsspark.sources.formats.json_lines import (
-    CheckedRecord,
-    JsonDecoder,
-    add_bytes,
-    add_lfns,
-    line_type,
-    objects,
-    split,
-)
+from cmsspark.sources.formats.json_lines import CheckedRecord, JsonDecoder, add_bytes, add_lfns, line_type, split
 from cmsspark.sources.formats.line_template import RequiredFields, RequiredFieldsOf
 from cmsspark.sources.formats.strict_json import Fields
 from cmsspark.sources.record_schema import RecordSchema, load_schema
@@ -130,14 +122,7 @@ class AccessDecoder(JsonDecoder):
     def strict(self, fields: Fields) -> Any:
         """Return the record of a strictly parsed line. Raises Malformed."""
         values, metadata = split(fields)
-        return CheckedRecord(self.check_data(values), metadata)
-
-    def check_data(self, values: list[Any], where: str = "data.") -> Any:
-        """Return the last of the values under ``data``, each of which must be well-typed. Raises Malformed."""
-        checked: dict[str, Any] = {}
-        for fields in objects(values):
-            checked = self.schema.check(fields, where)
-        return self.data_type(**checked)
+        return CheckedRecord(self.data_type(**self.schema.check_all(values)), metadata)
 
     def avro_record(self, row: Mapping[str, Any]) -> Any:
         """Return the record of a row of Avro. Raises Malformed."""

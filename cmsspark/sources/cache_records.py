@@ -12,7 +12,7 @@ import msgspec
 from cmsspark.base.access import AccessBatch
 from cmsspark.sources.fields import UNKNOWN, Apps
 from cmsspark.sources.formats.chunk import Content
-from cmsspark.sources.formats.json_lines import CheckedRecord, JsonDecoder, objects, split_flat
+from cmsspark.sources.formats.json_lines import CheckedRecord, JsonDecoder, split_flat
 from cmsspark.sources.formats.strict_json import Fields
 from cmsspark.sources.record_schema import load_schema
 
@@ -62,10 +62,7 @@ class CacheDecoder(JsonDecoder):
     def strict(self, fields: Fields) -> Any:
         """Return the record of a parsed line, whose fields are in ``data`` or beside ``metadata``. Raises Malformed."""
         values, metadata = split_flat(fields, "file_path")
-        checked: dict[str, Any] = {}
-        for data in objects(values):
-            checked = self._schema.check(data, "")
-        return CheckedRecord(checked, metadata)
+        return CheckedRecord(self._schema.check_all(values, ""), metadata)
 
     def take(self, records: list[Any], batch: AccessBatch) -> None:
         """Bin records as out_of_day; all others are added to the sums of their site."""

@@ -14,8 +14,8 @@ from typing import Any, Final
 from cmsspark.base import dates
 from cmsspark.base.access import AccessBatch, HtcondorJob
 from cmsspark.sources.fields import UNKNOWN, Apps, MemoDict
-from cmsspark.sources.formats.fast_keys import FastKeyReader, JobKeys, fast_job_lines
-from cmsspark.sources.formats.json_lines import CheckedRecord, JsonDecoder, line_type, objects, split
+from cmsspark.sources.formats.fast_keys import JobKeys, fast_job_lines
+from cmsspark.sources.formats.json_lines import CheckedRecord, JsonDecoder, line_type, split
 from cmsspark.sources.formats.strict_json import Fields
 from cmsspark.sources.record_schema import FormatVersions, RecordSchema, load_schema
 from cmsspark.sources.values import MAX_LONG, Malformed, hours_in_ms
@@ -31,20 +31,20 @@ _ORDER: Final = ("job_id", "status", "type", "site", "subsite", "cpu", "wall", "
 class JobDecoder(JsonDecoder):
     """Decodes HTCondor's lines with some fields of theirs."""
 
+    #: Numbers groups of running jobs, where costs are read.
+    _fast_group: Any = None
+
     def __init__(self, day: date, apps: Apps, format_name: str = "json") -> None:
         self.schema = in_compiled_order(load_schema(f"{self.stream}/{format_name}", is_open=True))
         self.data_type = self.schema.struct("JobData")
         super().__init__(day, apps, format_name)
         self._sites: MemoDict[str | None, str] = MemoDict(job_site, Apps.CACHE_SIZE)
         self._users: MemoDict[str | None, str | None] = MemoDict(job_user, Apps.CACHE_SIZE)
-        self._fast_lines = self._fast_reader(job_keys(self.schema))
+        self._fast_lines = fast_job_lines(self.day_number, job_keys(self.schema), self._add_fast, self._fast_group)
 
     def line_types(self) -> Sequence[Any]:
         """Return the type of a line."""
         return (line_type("JobLine", self.data_type),)
-
-    def _fast_reader(self, keys: JobKeys) -> FastKeyReader | None:
-        return fast_job_lines(self.day_number, keys, self._add_fast)
 
     @classmethod
     def format_versions(cls) -> FormatVersions:
@@ -69,9 +69,7 @@ class JobDecoder(JsonDecoder):
     def strict(self, fields: Fields) -> Any:
         """Return the record of a strictly parsed line. Raises Malformed."""
         values, metadata = split(fields)
-        checked: dict[str, Any] = {}
-        for data in objects(values):
-            checked = self.schema.check(data)
+        checked = self.schema.check_all(values)
         if not checked["job_id"]:
             raise Malformed("data.GlobalJobId: missing or empty")
         return CheckedRecord(self.data_type(**checked), metadata)

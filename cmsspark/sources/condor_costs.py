@@ -17,7 +17,6 @@ from cmsspark.base import dates
 from cmsspark.base.access import AccessBatch
 from cmsspark.sources.condor import FINAL, JobDecoder, job_app, record_time
 from cmsspark.sources.fields import UNKNOWN, Apps
-from cmsspark.sources.formats.fast_keys import FastKeyReader, JobKeys, fast_cost_lines
 from cmsspark.sources.values import HOUR_MS, MAX_LONG
 
 RUNNING: Final = "Running"
@@ -98,9 +97,6 @@ class CostDecoder(JobDecoder):
         self._groups: list[CoreGroup] = []
         self._numbers: dict[CoreGroup, int] = {}
         super().__init__(day, apps, format_name)
-
-    def _fast_reader(self, keys: JobKeys) -> FastKeyReader | None:
-        return fast_cost_lines(self.day_number, keys, self._fast_group, self._add_fast)
 
     @property
     def groups(self) -> list[Any]:

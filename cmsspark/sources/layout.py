@@ -15,7 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from cmsspark.base.errors import CmssparkError, InputMissing, SettingsError
+from cmsspark.base.errors import CmssparkError, SettingsError
 from cmsspark.base.resources import read_yaml
 from cmsspark.filesystems.storage import Files, is_local, join, local_path
 from cmsspark.sources.epochs import KEY, Epochs, Where
@@ -222,8 +222,6 @@ def _numbers(files: Files, folder: str, level: Level, step: int, *, tmp: bool = 
     """Return the numbers in the names of sub-folders, in the direction of ``step``, with one folder each."""
     try:
         entries = files.list_dir(folder)
-    except InputMissing:
-        return []
     except CmssparkError:  # The result is only part of an error message, so a folder that cannot be listed is skipped.
         return []
     folders: dict[int, str] = {}

@@ -21,12 +21,14 @@ from cmsspark.sources.values import (
     Flag,
     Hours,
     Long,
+    Malformed,
     PlainText,
     WholeNumber,
     flag,
     hours,
     long,
     long_text,
+    name_type,
     signed,
     text,
     whole,
@@ -118,6 +120,15 @@ class RecordSchema:
     def check(self, values: Fields, where: str = "data.") -> dict[str, Any]:
         """Return the values of a strictly parsed object by attribute. Raises Malformed."""
         return {field.attribute: last(values, field.key, field.check, where) for field in self.fields}
+
+    def check_all(self, values: Iterable[Any], where: str = "data.") -> dict[str, Any]:
+        """Return those of the last of some values, each of which must be an object that passes. Raises Malformed."""
+        checked: dict[str, Any] = {}
+        for value in values:
+            if not isinstance(value, dict):
+                raise Malformed(f"data: expected an object, found {name_type(value)}")
+            checked = self.check(value, where)
+        return checked
 
 
 @cache

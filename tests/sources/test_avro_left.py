@@ -11,7 +11,7 @@ from cmsspark.base.access import AccessBatch
 from cmsspark.base.errors import DataError
 from cmsspark.sources.crab import CrabDecoder
 from cmsspark.sources.decoders import load_decoder
-from cmsspark.sources.formats import avro, fast_avro
+from cmsspark.sources.formats import avro, avro_blocks, fast_avro
 from cmsspark.sources.values import milliseconds
 from tests.sources.avro_rows import APPS, CODECS, DAY, Counted, container, crab_schema, job, same, schema_of
 from tests.sources.both_ways import needs_compiled
@@ -135,7 +135,7 @@ def test_records_that_are_all_alike_are_no_damage(codec: str) -> None:
 @needs_compiled
 @pytest.mark.parametrize("kind", ["double", "float"])
 def test_whole_numbers_as_floats_are_read_by_compiled_code(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fast_avro, "decode_rows", None)
+    monkeypatch.setattr(avro_blocks, "read_records", None)
     fields = {"FILE_LFN": "string", "READ_BYTES": kind, "READ_BYTES_AT_CLOSE": ["null", kind]}
     sizes = [0.0, -0.0, 1.0, 2.0**24, 2.0**62, 2.0**63 - 2.0**39]
     rows = [{"FILE_LFN": "/store/a", "READ_BYTES": size, "READ_BYTES_AT_CLOSE": None} for size in sizes]

@@ -101,7 +101,7 @@ def _compiled(
         return None
     batch, remaining = result
     if remaining.numbers:
-        rest_rows = fast_avro.decode_rows(remaining, schema)
+        rest_rows = avro_blocks.read_records(remaining.content, len(remaining.numbers), schema)
         rows: Rows = [{name: row.get(name) for name in decoder.avro_fields} for row in rest_rows]
         _take_each(decoder, rows, batch, remaining.numbers, file)
     return batch

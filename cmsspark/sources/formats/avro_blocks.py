@@ -6,10 +6,11 @@ file. What they read must come to the sum of the headers.
 
 from __future__ import annotations
 
+import io
 import math
 import zlib
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 _MAGIC: Final = b"Obj\x01"
 #: Length of the marker behind the header and behind each block.
@@ -110,3 +111,28 @@ def _long(content: bytes, at: int) -> tuple[int, int]:
         shift += 7
         if shift > 63:
             raise DamagedBlock("a number of more than 64 bits")
+
+
+def read_records(content: bytes, count: int, schema: Any) -> list[Mapping[str, Any]]:
+    """Return the records in ``content`` by name. Raises DamagedBlock where it does not hold exactly so many."""
+    import fastavro
+
+    if not count:
+        if content:
+            raise DamagedBlock("it holds something where its header names no record")
+        return []
+    # An array of them, which is read at once: their number, they, and the end.
+    array = io.BytesIO()
+    fastavro.schemaless_writer(array, "long", count)
+    array.write(content)
+    array.write(b"\0")
+    size = array.tell()
+    array.seek(0)
+    kind = {"type": "array", "items": schema}
+    try:
+        rows: Any = fastavro.schemaless_reader(array, kind, None, handle_unicode_errors="surrogateescape")
+    except Exception as error:  # fastavro raises many kinds for damage
+        raise DamagedBlock(f"{type(error).__name__}: {error}") from None
+    if len(rows) != count or array.tell() != size:
+        raise DamagedBlock(f"it does not hold exactly the {count} records that its header names")
+    return list(rows)

@@ -7,7 +7,6 @@ damaged: it is counted, and left out.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any, Final
@@ -20,7 +19,7 @@ from cmsspark.base.compiled import compiled
 from cmsspark.base.errors import DataError
 from cmsspark.base.names import is_block
 from cmsspark.sources.formats import avro_ranges
-from cmsspark.sources.formats.avro_blocks import DamagedBlock
+from cmsspark.sources.formats.avro_blocks import DamagedBlock, read_records
 from cmsspark.sources.formats.avro_ranges import Container, PlainBlock
 from cmsspark.sources.values import MAX_LONG, Malformed
 
@@ -140,7 +139,7 @@ class TableReader:
         for block in blocks:
             try:
                 if fast is None:
-                    rows = _rows(block.content, block.records, container.schema)
+                    rows = read_records(block.content, block.records, container.schema)
                     block_at = f"block at byte {block.begin}, row"
                     remaining += [(f"{block_at} {row}", values) for row, values in enumerate(rows)]
                 else:
@@ -252,35 +251,10 @@ def _remaining(fast: Any, block: PlainBlock, schema: Any) -> list[tuple[str, Map
     if not result:
         return []
     content = b"".join(block.content[begin:end] for _, begin, end in result)
-    rows = _rows(content, len(result), schema)
+    rows = read_records(content, len(result), schema)
     return [
         (f"block at byte {block.begin}, row {row}", values) for (row, _, _), values in zip(result, rows, strict=True)
     ]
-
-
-def _rows(content: bytes, count: int, schema: Any) -> list[Mapping[str, Any]]:
-    """Return the records of a block by name. Raises DamagedBlock where it does not hold exactly so many."""
-    import fastavro
-
-    if not count:
-        if content:
-            raise DamagedBlock("it holds something where its header names no record")
-        return []
-    # An array of them, which is read at once: their number, they, and the end.
-    array = io.BytesIO()
-    fastavro.schemaless_writer(array, "long", count)
-    array.write(content)
-    array.write(b"\0")
-    size = array.tell()
-    array.seek(0)
-    kind = {"type": "array", "items": schema}
-    try:
-        rows: Any = fastavro.schemaless_reader(array, kind, None, handle_unicode_errors="surrogateescape")
-    except Exception as error:  # fastavro raises many kinds for damage
-        raise DamagedBlock(f"{type(error).__name__}: {error}") from None
-    if len(rows) != count or array.tell() != size:
-        raise DamagedBlock(f"it does not hold exactly the {count} records that its header names")
-    return list(rows)
 
 
 def _fits(kind: Any, expected: str) -> bool:

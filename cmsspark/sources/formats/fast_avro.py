@@ -5,7 +5,6 @@ Where it was not compiled, or a file is not plain, :mod:`cmsspark.sources.format
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -102,17 +101,3 @@ class FastAvroReader:
                 reader = None
             self._readers[key] = reader
         return self._readers[key]
-
-
-def decode_rows(remaining: Left, schema: Any) -> list[Mapping[str, Any]]:
-    """Return the records that were left, by name. Raises fastavro's errors."""
-    import fastavro
-
-    # An array of them, which is read at once: their number, they, and the end.
-    array = io.BytesIO()
-    fastavro.schemaless_writer(array, "long", len(remaining.numbers))
-    array.write(remaining.content + b"\0")
-    array.seek(0)
-    kind = {"type": "array", "items": schema}
-    rows: Any = fastavro.schemaless_reader(array, kind, None, handle_unicode_errors="surrogateescape")
-    return list(rows)

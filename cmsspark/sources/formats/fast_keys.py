@@ -20,27 +20,16 @@ _packed: Final[Any] = compiled("sources.formats.packed")
 _key_reader: Final[Any] = compiled("sources.formats.key_reader")
 
 
-class Ends(NamedTuple):
-    """The keys of texts that decide an access's site (the server's, where it names none) and whether it is remote:
-    source and target differ, and their statuses are null, empty or begin with ``resolved``.
-    """
-
-    site: str
-    server: str
-    source: str
-    target: str
-    source_status: str
-    target_status: str
-
-
 class AccessKeys(NamedTuple):
     """The keys of a record of an access, in its ``data`` or, where it has none, in the record itself."""
 
     #: The file's name.
     name: str
-    #: Texts that make an access's group, and those of them that are shortened to what they decide.
+    #: Texts that make an access's group.
     shared: tuple[str, ...]
-    ends: Ends
+    #: Those of them that decide an access's site (the server's, where it names none) and whether it is remote: site,
+    #: server, source, target, and the statuses of these two, which are null, empty or begin with ``resolved``.
+    ends: tuple[str, ...]
     #: Sizes read: the first that is not 0 counts.
     read: tuple[str, ...]
     #: Sizes written.
@@ -127,41 +116,29 @@ def fast_access_lines(
 
 
 def fast_job_lines(
-    day: int, keys: JobKeys, add: Callable[[list[tuple[Any, ...]], AccessBatch], None]
+    day: int,
+    keys: JobKeys,
+    add: Callable[[list[tuple[Any, ...]], AccessBatch], None],
+    group: Callable[[tuple[Any, ...]], int] | None = None,
 ) -> FastKeyReader | None:
     """Return the reader of jobs of ``day``; None where it is not compiled.
 
-    ``add`` takes the records that are in no bin: their values and the time in ms.
+    ``add`` takes the records that are in no bin: their values and the time in ms. ``group``, where costs are read,
+    numbers (site, subsite, type, cores) of a running job, as logged.
     """
     if _key_reader is None:
         return None
-    lines = _key_reader.JobLines(*keys, False, day)
-    return FastKeyReader(lines, lambda batch: _finish_jobs(lines, add, batch), has_accesses=False)
-
-
-def fast_cost_lines(
-    day: int,
-    keys: JobKeys,
-    group: Callable[[tuple[Any, ...]], int],
-    add: Callable[[list[tuple[Any, ...]], AccessBatch], None],
-) -> FastKeyReader | None:
-    """Return the reader of jobs with what they cost; None where it is not compiled.
-
-    ``group`` numbers (site, subsite, type, cores) of a running job, as logged; ``add`` is as in :func:`fast_job_lines`.
-    """
-    if _key_reader is None:
-        return None
-    numbers = Numbers([as_is] * 4, group)
-    lines = _key_reader.CostLines(*keys, False, day, numbers.shared, numbers.group)
+    if group is None:
+        lines = _key_reader.JobLines(*keys, False, day)
+    else:
+        numbers = Numbers([as_is] * 4, group)
+        lines = _key_reader.CostLines(*keys, False, day, numbers.shared, numbers.group)
 
     def finish(batch: AccessBatch) -> None:
-        batch.windows |= lines.windows()
-        _finish_jobs(lines, add, batch)
+        if group is not None:
+            batch.windows |= lines.windows()
+        for name, count in lines.bins().items():
+            batch.count_job(name, count)
+        add(lines.ended(), batch)
 
-    return FastKeyReader(lines, finish, has_accesses=True)
-
-
-def _finish_jobs(lines: Any, add: Callable[[list[tuple[Any, ...]], AccessBatch], None], batch: AccessBatch) -> None:
-    for name, count in lines.bins().items():
-        batch.count_job(name, count)
-    add(lines.ended(), batch)
+    return FastKeyReader(lines, finish, has_accesses=group is not None)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import date
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -262,11 +262,3 @@ def split_flat(fields: Fields, key: str) -> tuple[Any, Metadata | None]:
     if "data" not in fields and key not in fields:
         raise Malformed(f"neither data nor {key} is there")
     return split(fields if "data" in fields else {**fields, "data": [fields]})
-
-
-def objects(values: list[Any], field: str = "data") -> Iterator[Fields]:
-    """Yield the values, each of which must be an object. Raises Malformed."""
-    for value in values:
-        if not isinstance(value, dict):
-            raise Malformed(f"{field}: expected an object, found {name_type(value)}")
-        yield value

@@ -334,7 +334,7 @@ cdef class AccessLines(KeyLines):
     """Reads accesses. ``longs`` are the sizes read, ``reads`` of them, then the sizes written.
 
     ``shared`` and ``group``: as for :class:`cmsspark.sources.formats.packed.Keys`. ``no_names``: values of the first text
-    that are no name. ``ends``: the numbers of the texts of :class:`cmsspark.sources.formats.fast_keys.Ends`.
+    that are no name. ``ends``: the numbers of the texts of :class:`cmsspark.sources.formats.fast_keys.AccessKeys`.
     """
 
     cdef int reads, site, server, source, target, source_status, target_status, no_name_count
