@@ -12,13 +12,11 @@ from cmsspark.base.access import AccessBatch, Group, Quarantined
 from cmsspark.base.buffers import dictionary_array, from_numpy
 from cmsspark.counting.catalogue import Replicas, check_hash, hash_all
 from cmsspark.counting.pre_aggregate import (
-    ACCESS,
     StreamAggregator,
+    access_columns,
     collect_measures,
     joined,
     pre_aggregate,
-    pseudonyms_for,
-    require,
     with_nulls,
 )
 from cmsspark.counting.prefixes import all_shown
@@ -61,27 +59,16 @@ class HashAggregator(StreamAggregator):
         if not self._parts:
             return {}
         columns = joined(self._parts)
-        both = np.stack([require(columns.pop("hash")), require(columns.pop("check"))], axis=1)
+        both = np.stack([columns.pop("hash"), columns.pop("check")], axis=1)
         files, numbers = np.unique(both, axis=0, return_inverse=True)
         prefix_of = np.zeros(len(files), np.int64)
-        prefix_of[numbers.reshape(-1)] = require(columns.pop("prefix"))
+        prefix_of[numbers.reshape(-1)] = columns.pop("prefix")
         sums = pre_aggregate({"file": numbers.reshape(-1).astype(np.int64), **columns}, "file", "group", self.stream)
-        rows, of_file = require(sums["group"]), require(sums["file"])
-        shown_names = pseudonyms_for((group.user for group in groups), pseudonym)
+        rows, of_file = sums["group"], sums["file"]
         count = len(rows)
-        zeros = np.zeros(count, np.int32)
-        return {
-            "kind": dictionary_array([ACCESS], zeros),
-            "stream": dictionary_array([self.stream], zeros),
-            "dataset_name": dictionary_array([None], zeros),
-            "site_name": dictionary_array([group.site for group in groups], rows),
-            "app": dictionary_array([group.app for group in groups], rows),
-            "user": dictionary_array([shown_names[group.user] for group in groups], rows),
-            "nacc": from_numpy(require(sums["nacc"])),
+        return access_columns(self.stream, sums, [group[:3] for group in groups], pseudonym) | {
+            "dataset_name": dictionary_array([None], np.zeros(count, np.int32)),
             "remote_nacc": with_nulls(None, None, count),
-            "read_bytes": with_nulls(sums["read_bytes"], sums["nacc"], count),
-            "cpu_ms": with_nulls(sums["cpu_ms"], sums["cpu_count"], count),
-            "wall_ms": with_nulls(sums["wall_ms"], sums["wall_count"], count),
             # The shuffle join takes it from here to the rows of pairs of sites (rule 63).
             "detail": dictionary_array([group.reader for group in groups], rows),
             "hash": from_numpy(files[of_file, 0]),

@@ -124,20 +124,7 @@ class EarlierJobs(JobAggregator):
 
 def rank(job: HtcondorJob) -> tuple[Any, ...]:
     """Return the order of the records of one job, of which the last counts (rule 31); null is lower than any value."""
-    return (
-        job.is_completed,
-        job.time_ms,
-        job.wall_ms,
-        *((value is not None, 0 if value is None else value) for value in (job.cpu_ms, job.read_bytes, job.exit_code)),
-        *((text is not None, text or "") for text in (job.data_block, job.desired_dataset)),
-        job.site,
-        job.user is not None,
-        job.user or "",
-        job.app,
-        job.workflow is not None,
-        job.workflow or "",
-        job.is_analysis,
-    )
+    return tuple((value is not None, value) for value in job[1:])
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -65,8 +65,8 @@ def unmatched_bin(lfn: str) -> str:
     return "not_in_dbs"
 
 
-#: Sums by name. None: the stream does not have this value.
-Columns = dict[str, Longs | None]
+#: Keys and sums, whole numbers, by name. None: the stream does not have this value.
+Columns = dict[str, Any]
 
 
 @dataclass
@@ -157,18 +157,18 @@ class StreamAggregator:
             return
         sums, self._parts, self._pending = joined(self._parts), [], 0
         self._groups.update(groups)
-        pairs, numbers = require(sums["pair"]), require(sums["group"])
+        pairs, numbers = sums["pair"], sums["group"]
         catalogue = self._catalogue()
         remote = self._groups.remote(numbers, catalogue.pair_blocks, pairs, replicas)
         sums["remote_nacc"] = (remote == Remote.YES).astype(np.int64)
         sums["remote_count"] = (remote != Remote.UNKNOWN).astype(np.int64)
         sums["pair"] = np.asarray(catalogue.pair_datasets)[pairs].astype(np.int64)
         if self.stream in STREAMS_NAMING_READERS:
-            self.site_pairs.add(groups, require(sums["pair"]), catalogue, sums)
+            self.site_pairs.add(groups, sums["pair"], catalogue, sums)
         sums["group"] = self._groups.keys[numbers]
         parts = [self._sums, sums] if self._sums else [sums]
         self._sums = pre_aggregate(joined(parts), "pair", "group", self.stream)
-        self._aggregated = len(require(self._sums["pair"]))
+        self._aggregated = len(self._sums["pair"])
 
     def rows(self, groups: list[Group], replicas: Replicas | None, pseudonym: Callable[[str], str]) -> dict[str, Any]:
         """Return the aggregated accesses as columns of a scan's result, with pseudonyms instead of user names.
@@ -176,30 +176,15 @@ class StreamAggregator:
         The columns are Arrow arrays; text columns are dictionary arrays.
         """
         self._aggregate(groups, replicas)
-        return self._as_rows(self._sums, list(self._groups.numbers), pseudonym) if self._sums else {}
-
-    def _as_rows(
-        self, sums: Columns, shared: list[tuple[str, str, str | None]], pseudonym: Callable[[str], str]
-    ) -> dict[str, Any]:
-        datasets, numbers = require(sums["pair"]), require(sums["group"])
-        unique, positions = np.unique(datasets, return_inverse=True)
-        dataset_names = self._catalogue().dataset_names(unique.astype(np.int32))
-        shown_names = pseudonyms_for((user for _, _, user in shared), pseudonym)
-        count = len(numbers)
-        zeros = np.zeros(count, np.int32)
-        return {
-            "kind": buffers.dictionary_array([ACCESS], zeros),
-            "stream": buffers.dictionary_array([self.stream], zeros),
-            "dataset_name": buffers.dictionary_array(dataset_names, positions),
-            "site_name": buffers.dictionary_array([site for site, _, _ in shared], numbers),
-            "app": buffers.dictionary_array([app for _, app, _ in shared], numbers),
-            "user": buffers.dictionary_array([shown_names[user] for _, _, user in shared], numbers),
-            "nacc": buffers.from_numpy(require(sums["nacc"])),
-            "remote_nacc": with_nulls(sums["remote_nacc"], sums["remote_count"], count),
-            "read_bytes": with_nulls(sums["read_bytes"], sums["nacc"], count),
-            "cpu_ms": with_nulls(sums["cpu_ms"], sums["cpu_count"], count),
-            "wall_ms": with_nulls(sums["wall_ms"], sums["wall_count"], count),
-            "detail": buffers.dictionary_array([None], zeros),
+        if not self._sums:
+            return {}
+        rows = access_columns(self.stream, self._sums, list(self._groups.numbers), pseudonym)
+        datasets, positions = np.unique(self._sums["pair"], return_inverse=True)
+        names, count = self._catalogue().dataset_names(datasets.astype(np.int32)), len(positions)
+        return rows | {
+            "dataset_name": buffers.dictionary_array(names, positions),
+            "remote_nacc": with_nulls(self._sums["remote_nacc"], self._sums["remote_count"], count),
+            "detail": buffers.dictionary_array([None], np.zeros(count, np.int32)),
         }
 
     def drain(
@@ -251,7 +236,7 @@ def joined(parts: Sequence[Columns]) -> Columns:
     joined_columns: Columns = {}
     for name in parts[0]:
         columns = [part[name] for part in parts]
-        joined_columns[name] = None if columns[0] is None else np.concatenate(columns)  # type: ignore[arg-type]
+        joined_columns[name] = None if columns[0] is None else np.concatenate(columns)
     return joined_columns
 
 
@@ -260,7 +245,7 @@ def pre_aggregate(columns: Columns, first: str, second: str, stream: str) -> Col
 
     Keys are numbers from 0 on. Raises DataError (65) if a sum exceeds 64 bits.
     """
-    high, low = require(columns[first]), require(columns[second])
+    high, low = columns[first], columns[second]
     width = int(low.max()) + 1 if len(low) else 1
     packed = high * width + low
     runs = find_runs(packed)
@@ -306,9 +291,26 @@ def _packed_measures(packed: Packed, rows: npt.NDArray[np.intp]) -> Columns:
     }
 
 
-def pseudonyms_for(users: Iterable[str | None], pseudonym: Callable[[str], str]) -> dict[str | None, str | None]:
-    """Return the pseudonym of each user; None for None."""
-    return {user: None if user is None else pseudonym(user) for user in set(users)}
+def access_columns(
+    stream: str, sums: Columns, keys: Sequence[tuple[str, str, str | None]], pseudonym: Callable[[str], str]
+) -> dict[str, Any]:
+    """Return columns of a scan's result by sums of accesses, with pseudonyms instead of user names. ``keys``: the
+    (site, application, user) that ``group`` numbers.
+    """
+    numbers, count = sums["group"], len(sums["group"])
+    zeros = np.zeros(count, np.int32)
+    pseudonyms = {user: None if user is None else pseudonym(user) for user in {user for _, _, user in keys}}
+    return {
+        "kind": buffers.dictionary_array([ACCESS], zeros),
+        "stream": buffers.dictionary_array([stream], zeros),
+        "site_name": buffers.dictionary_array([site for site, _, _ in keys], numbers),
+        "app": buffers.dictionary_array([app for _, app, _ in keys], numbers),
+        "user": buffers.dictionary_array([pseudonyms[user] for _, _, user in keys], numbers),
+        "nacc": buffers.from_numpy(sums["nacc"]),
+        "read_bytes": with_nulls(sums["read_bytes"], sums["nacc"], count),
+        "cpu_ms": with_nulls(sums["cpu_ms"], sums["cpu_count"], count),
+        "wall_ms": with_nulls(sums["wall_ms"], sums["wall_count"], count),
+    }
 
 
 def _nullable(values: list[int | None] | None, rows: npt.NDArray[np.intp]) -> tuple[Longs | None, Longs | None]:
@@ -317,13 +319,6 @@ def _nullable(values: list[int | None] | None, rows: npt.NDArray[np.intp]) -> tu
         return None, None
     counts = np.array([value is not None for value in values], np.int64)[rows]
     return np.array([value or 0 for value in values], np.int64)[rows], counts
-
-
-def require(column: Longs | None) -> Longs:
-    """Return a column that is never None, such as a key or a count."""
-    if column is None:
-        raise TypeError("a key or count is never null")
-    return column
 
 
 def with_nulls(values: Longs | None, counts: Longs | None, count: int) -> pa.Array:
