@@ -7,7 +7,6 @@ tables leave a task encoded, many in one value.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,66 +40,57 @@ MERGED_COLUMNS: Final = (
 MERGED_JOB_COLUMNS: Final = (*PACKED_COLUMNS, ("table", "string"))
 
 
-@dataclass(frozen=True)
-class MergeTask:
-    """Merges one partition: batches of ``pre_aggregate.COLUMNS``, packed or not, become those of ``MERGED_COLUMNS``."""
-
-    day: date
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        aggregated = merge(unpack_batches(batches))
-        side: list[tuple[Any, ...]] = [(*row, None) for row in aggregated.side_rows()]
-        side += [(QUARANTINE, stream, "malformed", 0, detail, None) for stream, detail in aggregated.quarantined]
-        yield from _batch(side)
-        for kind, table in (
-            (PARTIALS, aggregated.partials(self.day, stored_table("partials"))),
-            (REPORT, aggregated.report(self.day, stored_table("data_aggregation"))),
-            (PAIRS, aggregated.site_pairs(self.day, stored_table("site_pairs"))),
-        ):
-            for rows in slice_rows(table):
-                yield from _batch([(kind, None, None, rows.num_rows, None, encode_rows(rows))])
+def merge_accesses(day: date, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Merge one partition: batches of ``pre_aggregate.COLUMNS``, packed or not, become those of ``MERGED_COLUMNS``."""
+    aggregated = merge(unpack_batches(batches))
+    side: list[tuple[Any, ...]] = [(*row, None) for row in aggregated.side_rows()]
+    side += [(QUARANTINE, stream, "malformed", 0, detail, None) for stream, detail in aggregated.quarantined]
+    yield from _batch(side)
+    for kind, table in (
+        (PARTIALS, aggregated.partials(day, stored_table("partials"))),
+        (REPORT, aggregated.report(day, stored_table("data_aggregation"))),
+        (PAIRS, aggregated.site_pairs(day, stored_table("site_pairs"))),
+    ):
+        for rows in slice_rows(table):
+            yield from _batch([(kind, None, None, rows.num_rows, None, encode_rows(rows))])
 
 
-@dataclass(frozen=True)
-class HtcondorMergeTask:
-    """Merges one partition: packed batches of ``jobs.JOB_COLUMNS`` become batches of ``MERGED_JOB_COLUMNS``.
+def merge_jobs(
+    spec: HtcondorMergeSpec, day: date, part_numbers: Sequence[int], batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Merge one partition: packed batches of ``jobs.JOB_COLUMNS`` become batches of ``MERGED_JOB_COLUMNS``.
 
     ``part_numbers``: of the merge of accesses.
     """
+    records: list[bytes] = []
+    earlier: list[int] = []
+    for batch in unpack_batches(batches):
+        kinds = batch["kind"].to_pylist()
+        access_rows = [row for row, kind in enumerate(kinds) if kind not in (JOB, EARLIER)]
+        if access_rows:
+            accesses = batch.take(buffers.array(access_rows, "long")).select([name for name, _ in COLUMNS])
+            yield from _packed(accesses, part_numbers)
+        columns = zip(kinds, batch["id_hash"].to_pylist(), batch["record"].to_pylist(), strict=True)
+        for kind, number, record in columns:
+            if kind == JOB:
+                records.append(record)
+            elif kind == EARLIER:
+                earlier.append(number)
+    if not records:
+        return
+    merged = spec.open().choose(records, earlier)
+    for batch in merged.batches():
+        yield from _packed(batch, part_numbers)
+    tables = JobTables()
+    tables.add(merged)
+    for table in JOB_TABLES:
+        for rows in slice_rows(tables.table(table, day)):
+            yield _job_batch(buffers.from_numpy(np.zeros(1, np.int32)), buffers.binary([encode_rows(rows)]), table)
 
-    spec: HtcondorMergeSpec
-    day: date
-    part_numbers: Sequence[int]
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        records: list[bytes] = []
-        earlier: list[int] = []
-        for batch in unpack_batches(batches):
-            kinds = batch["kind"].to_pylist()
-            access_rows = [row for row, kind in enumerate(kinds) if kind not in (JOB, EARLIER)]
-            if access_rows:
-                accesses = batch.take(buffers.array(access_rows, "long")).select([name for name, _ in COLUMNS])
-                yield from self._packed(accesses)
-            columns = zip(kinds, batch["id_hash"].to_pylist(), batch["record"].to_pylist(), strict=True)
-            for kind, number, record in columns:
-                if kind == JOB:
-                    records.append(record)
-                elif kind == EARLIER:
-                    earlier.append(number)
-        if not records:
-            return
-        merged = self.spec.open().choose(records, earlier)
-        for batch in merged.batches():
-            yield from self._packed(batch)
-        tables = JobTables()
-        tables.add(merged)
-        for table in JOB_TABLES:
-            for rows in slice_rows(tables.table(table, self.day)):
-                yield _job_batch(buffers.from_numpy(np.zeros(1, np.int32)), buffers.binary([encode_rows(rows)]), table)
-
-    def _packed(self, accesses: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        for packed in pack_batch(accesses, self.part_numbers):
-            yield _job_batch(packed["part"], packed["packed"], None)
+def _packed(accesses: pa.RecordBatch, part_numbers: Sequence[int]) -> Iterator[pa.RecordBatch]:
+    for packed in pack_batch(accesses, part_numbers):
+        yield _job_batch(packed["part"], packed["packed"], None)
 
 
 def _job_batch(parts: pa.Array, packed: pa.Array, table: str | None) -> pa.RecordBatch:

@@ -218,22 +218,16 @@ def _not_read(file: str, text: str) -> errors.CmssparkError:
 
 
 @contextmanager
-def static_plans(spark: SparkSession, shuffle_partitions: int | None = None) -> Iterator[None]:
-    """Run queries without adaptive execution, which runs a job of its own for each exchange.
-
-    For queries whose numbers of partitions are set, with ``shuffle_partitions`` those of all exchanges.
+def static_plans(spark: SparkSession) -> Iterator[None]:
+    """Run queries whose numbers of partitions are set without adaptive execution, which runs a job of its own for each
+    exchange.
     """
-    options = {"spark.sql.adaptive.enabled": "false"}
-    if shuffle_partitions is not None:
-        options["spark.sql.shuffle.partitions"] = str(shuffle_partitions)
-    before = {name: spark.conf.get(name) for name in options}
-    for name, value in options.items():
-        spark.conf.set(name, value)
+    before = spark.conf.get("spark.sql.adaptive.enabled")
+    spark.conf.set("spark.sql.adaptive.enabled", "false")
     try:
         yield
     finally:
-        for name, value in before.items():
-            spark.conf.set(name, value or "")
+        spark.conf.set("spark.sql.adaptive.enabled", before or "")
 
 
 #: Options of file systems, and of the jars that they come in: S3's are not among Spark's own.

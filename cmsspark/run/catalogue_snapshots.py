@@ -69,17 +69,13 @@ def open_snapshots(
     catalogue, job_inputs = None, None
     built = built_jobs = False
     if has_accesses:
+        build = partial(_build_catalogue, files, dbs, map_parts)
         identity = dbs.fingerprint(("FILES", "DATASETS"))
-        catalogue, built = open_or_build(
-            cache, "catalogue", identity, lambda folder: _build_catalogue(files, dbs, folder, map_parts),
-            check_catalogue,
-        )
+        catalogue, built = open_or_build(cache, "catalogue", identity, build, check_catalogue)
     if has_jobs:
+        build = partial(_build_job_inputs, files, dbs, map_parts)
         identity = dbs.fingerprint(("BLOCKS", "DATASETS"))
-        job_inputs, built_jobs = open_or_build(
-            cache, "job-inputs", identity, lambda folder: _build_job_inputs(files, dbs, folder, map_parts),
-            check_catalogue,
-        )
+        job_inputs, built_jobs = open_or_build(cache, "job-inputs", identity, build, check_catalogue)
     report = None if catalogue is None else Catalogue(catalogue).report
     if replicas is None:
         return Snapshots(catalogue, None, built or built_jobs, report, job_inputs)
@@ -88,13 +84,8 @@ def open_snapshots(
     if replicas.kind == "rucio":
         both += repr(sorted(load_sites(rses_file).items()))
         make = disk_replicas or partial(_parts_of_rucio, files, replicas, map_parts, rses_file)
-    at_sites, built_too = open_or_build(
-        cache,
-        "replicas",
-        both,
-        lambda folder: _build_replicas(files, dbs, make, folder, map_parts),
-        Replicas,
-    )
+    build = partial(_build_replicas, files, dbs, map_parts, make)
+    at_sites, built_too = open_or_build(cache, "replicas", both, build, Replicas)
     return Snapshots(catalogue, at_sites, built or built_jobs or built_too, report, job_inputs)
 
 
@@ -113,13 +104,13 @@ def list_warnings(report: Report, dbs: Dump) -> list[str]:
     return warnings
 
 
-def _build_catalogue(files: Files, dbs: Dump, folder: Path, map_parts: MapParts) -> None:
+def _build_catalogue(files: Files, dbs: Dump, map_parts: MapParts, folder: Path) -> None:
     datasets = chain.from_iterable(part() for part in _parts(files, dbs, "DATASETS", ("dataset_id", "dataset")))
     columns = ("logical_file_name", "block_id", "dataset_id", "file_id")
     build_catalogue(folder, _parts(files, dbs, "FILES", columns), datasets, map_parts=map_parts)
 
 
-def _build_job_inputs(files: Files, dbs: Dump, folder: Path, map_parts: MapParts) -> None:
+def _build_job_inputs(files: Files, dbs: Dump, map_parts: MapParts, folder: Path) -> None:
     """Build a catalogue of the names of blocks and of datasets, in which a name's block is its own, if any.
 
     No name is of both, as that of a block has a ``#``.
@@ -143,7 +134,7 @@ def _read_datasets(files: Files, path: str) -> Iterator[Any]:
         yield table.add_column(1, "block_id", no_block).append_column("row_id", table.column(1))
 
 
-def _build_replicas(files: Files, dbs: Dump, disk_replicas: DiskReplicas, folder: Path, map_parts: MapParts) -> None:
+def _build_replicas(files: Files, dbs: Dump, map_parts: MapParts, disk_replicas: DiskReplicas, folder: Path) -> None:
     blocks = _parts(files, dbs, "BLOCKS", ("block_id", "block_name"))
     spill = folder / "spill"
     spill.mkdir()
@@ -165,9 +156,12 @@ def _parts_of_rucio(files: Files, rucio: Dump, map_parts: MapParts, rses_file: s
 
 @contextmanager
 def opened(files: Files, path: str) -> Iterator[IO[bytes]]:
-    """Yield a file of a dump, open on this host. Raises an error that names it."""
-    with _named(path), open_part(files, path) as stream:
-        yield stream
+    """Yield a file of a dump, open on this host. Raises an error that names it, also while it is read."""
+    try:
+        with open_part(files, path) as stream:
+            yield stream
+    except OSError as error:
+        raise unreadable(path, error) from None
 
 
 def _parts(files: Files, dump: Dump, table: str, columns: tuple[str, ...]) -> list[Part]:
@@ -176,20 +170,11 @@ def _parts(files: Files, dump: Dump, table: str, columns: tuple[str, ...]) -> li
 
 def _read_rows(files: Files, table: str, columns: tuple[str, ...], path: str) -> Iterator[Any]:
     """Yield Arrow tables of one part of a DBS table."""
-    with _named(path), open_part(files, path) as stream:
+    with opened(files, path) as stream:
         yield from read_table_arrow(stream, table, columns, path)
 
 
 def _read_replicas(files: Files, path: str) -> Iterator[Any]:
     """Yield Arrow tables of the disk replicas in one part of a PhEDEx snapshot."""
-    with _named(path), open_part(files, path) as stream:
+    with opened(files, path) as stream:
         yield from read_disk_replicas(stream, path)
-
-
-@contextmanager
-def _named(path: str) -> Iterator[None]:
-    """Turn an OSError into an error that names the file."""
-    try:
-        yield
-    except OSError as error:
-        raise unreadable(path, error) from None

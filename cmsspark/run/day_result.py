@@ -19,11 +19,13 @@ from cmsspark.counting.reconciliation import StreamBins
 from cmsspark.filesystems.storage import is_local, unreadable
 from cmsspark.pages.text import bins_table
 from cmsspark.run import catalogue_snapshots
-from cmsspark.run.file_records import FileNotes, entries, leave_out_damaged, list_records, quarantine
+from cmsspark.run.file_records import FileNotes, leave_out_damaged, list_records, quarantine
+from cmsspark.run.local import LocalResult
 from cmsspark.run.provenance import check_unchanged, dumps_summary, input_summary, versions
 from cmsspark.run.request import DayRequest, Inputs, JobRequest
 from cmsspark.run.run_context import RunContext
-from cmsspark.run.scan_summary import ScanResult, ScanSummary
+from cmsspark.run.scan_summary import ScanSummary
+from cmsspark.run.spark import SparkResult
 from cmsspark.sources.folders import DayInput
 from cmsspark.store import results, staged_runs
 
@@ -43,7 +45,7 @@ class DayOutcome:
 
 
 def build_outcome(
-    request: DayRequest, inputs: Inputs, result: ScanResult, catalogue: Mapping[str, Any] | None
+    request: DayRequest, inputs: Inputs, result: LocalResult | SparkResult, catalogue: Mapping[str, Any] | None
 ) -> DayOutcome:
     """Return the outcome of a scan; quarantines malformed records. ``catalogue``: the report of its build, None for a
     shuffle join. Raises DataError (65) for a stream of another schema and for a file without a well-formed record.
@@ -59,7 +61,7 @@ def build_outcome(
     summary.damaged += [damage for damage in left_out if damage["file"] not in noted]
     manifest = {
         "damaged": sorted(summary.damaged, key=lambda damage: str(damage["file"])),
-        "files_read": entries(records),
+        "files_read": {stream: [file.as_dict() for file in files] for stream, files in records.items()},
         "oversized": summary.oversized,
         "drift": changes,
         "quarantine": quarantine_file,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -125,11 +125,6 @@ def _damaged(stream: str, files: list[FileRecords], count: int) -> DataError:
         found=f"{pluralize(first.read, 'malformed line')} of {pluralize(first.content_bytes, 'byte')}: {first.reason}",
         next_step=f"write one JSON object to a line, or fetch the file again; {LEAVE_OUT}",
     )
-
-
-def entries(records: Mapping[str, Iterable[FileRecords]]) -> dict[str, list[dict[str, Any]]]:
-    """Return the entry ``files_read`` of the manifest: by stream, the records of each file."""
-    return {stream: [file.as_dict() for file in files] for stream, files in records.items()}
 
 
 #: Days after which a file is removed: the records contain names of people.

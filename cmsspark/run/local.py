@@ -49,7 +49,7 @@ class LocalRunner:
 
 @dataclass
 class LocalResult:
-    """The :class:`cmsspark.run.scan_summary.ScanResult` of the local runner."""
+    """A day that processes have counted: its side rows (see ``Aggregated.side_rows``) and its tables."""
 
     merged: Aggregated
     day: date

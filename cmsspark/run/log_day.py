@@ -30,7 +30,6 @@ from cmsspark.run.job_run import JobRun, begin
 from cmsspark.run.overflow import build_reader
 from cmsspark.run.request import DayRequest, Inputs
 from cmsspark.run.run_context import RunContext
-from cmsspark.run.scan_summary import Runner
 from cmsspark.run.spark import SparkRunner
 from cmsspark.settings import pseudonyms
 from cmsspark.sources.rses import Rses
@@ -130,7 +129,7 @@ class LogDayRun:
     opened: catalogue_snapshots.Snapshots | None
     run_context: RunContext
 
-    def count(self, runner: Runner) -> results.CurrentTable:
+    def count(self, runner: local.LocalRunner | SparkRunner) -> results.CurrentTable:
         """Count, check and store."""
 
         def count_and_store(run_now: StagedRun) -> results.CurrentTable:

@@ -49,11 +49,6 @@ class NamePatterns:
         """Return the patterns as the manifest has them."""
         return {"patterns": list(self.patterns), "antipatterns": list(self.antipatterns)}
 
-    def matches(self, name: str) -> bool:
-        """Return whether a dataset of that name stays."""
-        stays = not self.patterns or re.match(_expression(self.patterns), name) is not None
-        return stays and not (self.antipatterns and re.match(_expression(self.antipatterns), name))
-
     def select(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Return the rows whose ``dataset_name`` stays; a null name stays only where there are no patterns."""
         import polars as pl
@@ -71,7 +66,7 @@ def _split(text: str | None) -> tuple[str, ...]:
 
 
 def _expression(patterns: tuple[str, ...]) -> str:
-    """Return a regular expression that Python and Rust read alike."""
+    """Return a regular expression."""
     return r"^(?:" + "|".join(_to_regex(pattern) for pattern in patterns) + r")$"
 
 

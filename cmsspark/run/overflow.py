@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from heapq import nlargest
 from itertools import chain
@@ -13,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from cmsspark.base.access import AccessBatch
 from cmsspark.base.errors import CmssparkError, DataError
 from cmsspark.base.text.plurals import pluralize
 from cmsspark.counting.catalogue import NOT_THERE, Catalogue
@@ -83,12 +85,8 @@ def explained(error: Exception, request: DayRequest, inputs: Inputs, catalogue: 
 
 def _largest(request: DayRequest, inputs: Inputs, catalogue: Path | None, column: str) -> list[Largest]:
     with _opened(inputs, catalogue) as in_dbs:
-        # Jobs name their dataset: no file is looked up.
-        records = [
-            _of_stream(request, source, inputs, column, None if source.stream in STREAMS_OF_JOBS else in_dbs)
-            for source in inputs.streams
-        ]
-    return [record for record in records if record is not None]
+        search = _Search(request, inputs, column, in_dbs)
+        return [record for source in inputs.streams if (record := search.find(source)) is not None]
 
 
 @contextmanager
@@ -114,27 +112,73 @@ def _copied(files: Files, path: str) -> Iterator[Path]:
         yield target
 
 
-def _of_stream(
-    request: DayRequest, source: DayInput, inputs: Inputs, column: str, catalogue: Catalogue | None
-) -> Largest | None:
-    """Return the record of a stream with the largest value in a column; None where no value is above 0."""
-    files, accepted = inputs.files, inputs.accepted
-    if sum(listed.size for listed in source.files if not is_local(listed.path)) > MOST_COPIED_BYTES:
-        return None
-    file, total = "", 0
-    top: list[int] = []
-    for listed in source.files:
-        reader = build_reader(request)(source.stream, source.format_name, request.day)
-        with _copied(files, listed.path) as local, open(local, "rb") as stream:
-            for batch in reader.file(stream, listed.path, accept_damaged=listed.path in accepted):
-                values = _matched(batch, column, catalogue)
+@dataclass(frozen=True)
+class _Search:
+    """A search for the largest value of a column in the logs of a day. ``catalogue``: None where no file is looked up.
+    """
+
+    request: DayRequest
+    inputs: Inputs
+    column: str
+    catalogue: Catalogue | None
+
+    def find(self, source: DayInput) -> Largest | None:
+        """Return the record of a stream with the largest value; None where no value is above 0."""
+        if sum(listed.size for listed in source.files if not is_local(listed.path)) > MOST_COPIED_BYTES:
+            return None
+        file, total = "", 0
+        top: list[int] = []
+        for listed in source.files:
+            reader = build_reader(self.request)(source.stream, source.format_name, self.request.day)
+            for batch in self._read(reader, listed.path):
+                values = self._matched(source, batch)
                 if values and max(values) > max(top[:1], default=0):
                     file = listed.path
                 total += sum(values)
                 top = nlargest(_TOP, chain(top, values))
-    if not file:
+        return self._locate(source, file, top[0], *_least(top, total)) if file else None
+
+    def _read(self, reader: Reader, path: str) -> Iterator[AccessBatch]:
+        with _copied(self.inputs.files, path) as local, open(local, "rb") as stream:
+            yield from reader.file(stream, path, accept_damaged=path in self.inputs.accepted)
+
+    def _locate(self, source: DayInput, file: str, most: int, least: int, count: int) -> Largest | None:
+        """Read a file once more for the position of its record with the largest value."""
+        # The reader names records above the limit.
+        limit = most - 1 if self.column == BYTES else (most - 1) // 1000
+        line_limit = self.request.settings.max_line_bytes
+        reader = Reader(source.stream, source.format_name, self.request.day, line_limit, limit)
+        for _ in self._read(reader, file):
+            pass
+        for record in reader.oversized:
+            subject = self._name(source, record.name) if record.values[self.column] == most else None
+            if subject is not None:
+                position = (record.file, record.position)
+                return Largest(source.stream, subject, self.column, most, *position, least, count)
         return None
-    return _position(request, source, inputs, column, catalogue, file, (top[0], *_least(top, total)))
+
+    def _matched(self, source: DayInput, batch: AccessBatch) -> list[int]:
+        """Return the values of jobs, which name their dataset, or of accesses whose file is in the catalogue."""
+        if source.stream in STREAMS_OF_JOBS or self.catalogue is None or not largest(batch, self.column):
+            return select_values(batch, self.column)
+        unpacked = batch.unpack()
+        is_there = self.catalogue.lookup([lfn.encode() for lfn in unpacked.lfns]) != NOT_THERE
+        values = getattr(unpacked, self.column) or [None] * len(unpacked.lfns)
+        return [
+            value for value, is_value in zip(values, is_there.tolist(), strict=True) if is_value and value is not None
+        ]
+
+    def _name(self, source: DayInput, name: str) -> str | None:
+        """Return the job, or the dataset of a file; None for a file that is not in the catalogue."""
+        if source.stream in STREAMS_OF_JOBS:
+            return f"job {name}"
+        if self.catalogue is None:
+            return "dataset unknown"
+        (pair,) = self.catalogue.lookup([name.encode()]).tolist()
+        if pair == NOT_THERE:
+            return None
+        (dataset,) = self.catalogue.dataset_names(np.asarray(self.catalogue.pair_datasets)[[pair]])
+        return f"dataset {dataset}"
 
 
 def _least(top: list[int], total: int) -> tuple[int, int]:
@@ -149,52 +193,3 @@ def _least(top: list[int], total: int) -> tuple[int, int]:
         count += 1
     # Equal values exceed a limit together.
     return top[count - 1], sum(value >= top[count - 1] for value in top)
-
-
-def _position(
-    request: DayRequest,
-    source: DayInput,
-    inputs: Inputs,
-    column: str,
-    catalogue: Catalogue | None,
-    file: str,
-    values: tuple[int, int, int],
-) -> Largest | None:
-    """Read a file once more for the position of its record with the largest value."""
-    most, least, count = values
-    # The reader names records above the limit.
-    limit = most - 1 if column == BYTES else (most - 1) // 1000
-    reader = Reader(source.stream, source.format_name, request.day, request.settings.max_line_bytes, limit)
-    with _copied(inputs.files, file) as local, open(local, "rb") as stream:
-        for _ in reader.file(stream, file, accept_damaged=file in inputs.accepted):
-            pass
-    for record in reader.oversized:
-        if record.values[column] != most:
-            continue
-        if source.stream in STREAMS_OF_JOBS:
-            subject: str | None = f"job {record.name}"
-        else:
-            dataset = "unknown" if catalogue is None else _dataset(record.name, catalogue)
-            subject = None if dataset is None else f"dataset {dataset}"
-        if subject is not None:
-            return Largest(source.stream, subject, column, most, record.file, record.position, least, count)
-    return None
-
-
-def _matched(batch: Any, column: str, catalogue: Catalogue | None) -> list[int]:
-    """Return the values of jobs, or of accesses whose file is in the catalogue."""
-    if catalogue is None or not largest(batch, column):
-        return select_values(batch, column)
-    unpacked = batch.unpack()
-    is_there = catalogue.lookup([lfn.encode() for lfn in unpacked.lfns]) != NOT_THERE
-    values = getattr(unpacked, column) or [None] * len(unpacked.lfns)
-    return [value for value, is_value in zip(values, is_there.tolist(), strict=True) if is_value and value is not None]
-
-
-def _dataset(lfn: str, catalogue: Catalogue) -> str | None:
-    """Return the dataset of a file; None where it is not in the catalogue."""
-    (pair,) = catalogue.lookup([lfn.encode()]).tolist()
-    if pair == NOT_THERE:
-        return None
-    names: list[str] = catalogue.dataset_names(np.asarray(catalogue.pair_datasets)[[pair]])
-    return names[0]

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from cmsspark.base.text.plurals import pluralize
 from cmsspark.counting import drift, reconciliation
 from cmsspark.counting.merge import HAS, QUARANTINE_CUT, QUARANTINE_KEPT_BYTES, SideRow
 from cmsspark.counting.prefixes import OTHER
 from cmsspark.counting.reconciliation import StreamBins
-from cmsspark.engines.tasks import StreamFiles, TaskContext
 from cmsspark.run.file_records import FileNotes
 from cmsspark.run.inputs import spellings
 from cmsspark.sources.file_counts import FILE
 from cmsspark.sources.registry import FEEDS, STREAMS_OF_JOBS
 from cmsspark.sources.sample import load_needed
-from cmsspark.store.staged_runs import StagedRun
 
 #: Prefixes of unmatched files that a manifest names of each stream.
 PREFIXES_NAMED: Final = 20
@@ -129,31 +127,3 @@ def _unverified(damage: Mapping[str, Any]) -> str:
 def _by_count(pair: tuple[str, int]) -> tuple[int, str]:
     """Return a sort key: the largest count first, equal ones by name."""
     return -pair[1], pair[0]
-
-
-class ScanResult(Protocol):
-    """A day that a runner has counted: its side rows (see ``Aggregated.side_rows``) and its tables."""
-
-    engine: str
-
-    def side_rows(self) -> Iterable[SideRow]:
-        """Return the rows of the scan that are not accesses."""
-
-    def quarantined(self) -> Iterator[tuple[str, str]]:
-        """Return (stream, detail) of malformed records."""
-
-    def write(self, run: StagedRun, table: str, fmt: str) -> int:
-        """Write a table of the run and return its number of rows."""
-
-    def cluster_events(self) -> list[dict[str, Any]]:
-        """Return what befell the executors and tasks until now, as :func:`cmsspark.engines.cluster_events` has it."""
-
-    def close(self) -> None:
-        """Release what the result holds."""
-
-
-class Runner(Protocol):
-    """Counts the files of a day. A runner only moves rows to and from the kernel."""
-
-    def run(self, streams: Sequence[StreamFiles], context: TaskContext) -> ScanResult:
-        """Count the files of all streams. Raises DataError (65), NotAllowed (77), NotReady (75)."""

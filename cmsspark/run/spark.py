@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import date
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,8 +27,8 @@ from cmsspark.engines.merge_task import (
     PAIRS,
     PARTIALS,
     REPORT,
-    HtcondorMergeTask,
-    MergeTask,
+    merge_accesses,
+    merge_jobs,
 )
 from cmsspark.engines.names import SPARK
 from cmsspark.engines.packed_rows import decode_batches, decode_rows, partition_numbers
@@ -109,7 +109,7 @@ class SparkRunner:
         count = max(1, math.ceil(total_weight(streams) / MERGE_BYTES))
         task_context = replace(context, jobs=None, part_numbers=partition_numbers(count))
         scanned = scan(self.session, streams, task_context, self.feed)
-        merge_task = HtcondorMergeTask(context.jobs, context.day, part_numbers)
+        merge_task = partial(merge_jobs, context.jobs, context.day, part_numbers)
         return scanned.repartition(count, "part").mapInArrow(merge_task, spark_schema(MERGED_JOB_COLUMNS))
 
     def _rucio_replicas(self, dump: Dump | None) -> tuple[DataFrame | None, DataFrame | None]:
@@ -128,14 +128,10 @@ class SparkRunner:
     def _broadcast(self, context: TaskContext) -> TaskContext:
         """Return the context with folders that the executors can open."""
         jobs = context.jobs
-        return replace(
-            context,
-            catalogue=ship(self.session, Path(context.catalogue)) if context.catalogue else None,
-            replicas=self._broadcast_folder(context.replicas),
-            jobs=None if jobs is None else replace(
-                jobs, inputs=ship(self.session, Path(jobs.inputs)), replicas=self._broadcast_folder(jobs.replicas)
-            ),
-        )  # fmt: skip
+        catalogue, replicas = self._broadcast_folder(context.catalogue), self._broadcast_folder(context.replicas)
+        if jobs is not None:
+            jobs = replace(jobs, inputs=ship(self.session, Path(jobs.inputs)), replicas=replicas)
+        return replace(context, catalogue=catalogue, replicas=replicas, jobs=jobs)
 
     def _broadcast_folder(self, folder: str | None) -> str | None:
         return ship(self.session, Path(folder)) if folder else None
@@ -147,7 +143,7 @@ def merged(scanned: DataFrame, partitions: int, day: date) -> DataFrame:
     All rows of a key are in one of the ``partitions``. Adaptive execution does not change their number.
     """
     keys = ["part"] if "part" in scanned.columns else KEYS
-    return scanned.repartition(partitions, *keys).mapInArrow(MergeTask(day), spark_schema(MERGED_COLUMNS))
+    return scanned.repartition(partitions, *keys).mapInArrow(partial(merge_accesses, day), spark_schema(MERGED_COLUMNS))
 
 
 def _persisted(rows: DataFrame, *, is_adaptive: bool) -> DataFrame:
@@ -165,7 +161,7 @@ def _persisted(rows: DataFrame, *, is_adaptive: bool) -> DataFrame:
 
 @dataclass
 class SparkResult:
-    """The :class:`cmsspark.run.scan_summary.ScanResult` of Spark. ``rows``: the merged rows, persisted.
+    """A day that Spark has counted, as :class:`cmsspark.run.local.LocalResult`. ``rows``: the merged rows, persisted.
 
     ``partitions``: those of the rows. ``tables``: those that the driver writes where they are small. ``jobs``: the
     merged jobs with their tables, persisted; None without a stream of jobs. ``kept``: other persisted rows that these
@@ -253,7 +249,7 @@ class SparkResult:
         return run.write(rows.sortWithinPartitions(*_SORTED_BY[kind]), table, fmt)
 
     def cluster_events(self) -> list[dict[str, Any]]:
-        """Return what befell the executors and tasks until now."""
+        """Return what befell the executors and tasks until now, as :func:`cmsspark.engines.cluster_events` has it."""
         return cluster_events(self.rows.sparkSession)
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from cmsspark.counting.merge import Merge, SideRow, merge
 from cmsspark.counting.pre_aggregate import COLUMNS, record_batch
 from cmsspark.counting.prefixes import KEPT, OTHER
 from cmsspark.counting.sums import in_seconds
-from cmsspark.engines.merge_task import MERGED_COLUMNS, MergeTask
+from cmsspark.engines.merge_task import MERGED_COLUMNS, merge_accesses
 from cmsspark.engines.packed_rows import decode_rows
 
 if TYPE_CHECKING:
@@ -193,8 +193,8 @@ def test_a_day_without_accesses_has_empty_tables_of_the_same_columns() -> None:
             made = make(DAY, stored_table(name))
             assert made.num_rows == 0
             assert made.schema.equals(stored_table(name).arrow())
-    assert list(MergeTask(DAY)([])) == []
-    (told,) = MergeTask(DAY)(batches(ROWS[-4:], 2))
+    assert list(merge_accesses(DAY, [])) == []
+    (told,) = merge_accesses(DAY, batches(ROWS[-4:], 2))
     assert told.schema.names == [name for name, _ in MERGED_COLUMNS]
 
 

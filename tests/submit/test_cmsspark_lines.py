@@ -247,7 +247,6 @@ def test_patterns_choose_datasets_by_their_whole_names() -> None:
         chosen = NamePatterns.from_options(patterns, antipatterns)
         assert chosen is not None
         assert chosen.select(rows)["dataset_name"].to_list() == left
-        assert [name for name in names if name is not None and chosen.matches(name)] == [x for x in left if x]
     assert NamePatterns.from_options("", " , ") is None
 
 
