@@ -14,8 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from cmsspark.base.resources import read_text
-from cmsspark.publish.document_schemas import COMPLETENESS, document_schema, published_tables
-from cmsspark.publish.generated_files import write_stale
+from cmsspark.publish.document_schemas import COMPLETENESS, document_schema, published_tables, write_stale
 from cmsspark.publish.grafana import grafana_dashboard
 from cmsspark.publish.panels import DASHBOARDS, PLACEMENTS, Placement
 from cmsspark.publish.search_dashboards import index_pattern, saved_objects

@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from cmsspark.base.resources import resource
 from cmsspark.base.schemas import Table, stored_table
 from cmsspark.publish.completeness import MAX_GONE_LISTED, select_bins
 from cmsspark.publish.documents import TYPE_PREFIX, WITHHELD, added_fields, field_name
-from cmsspark.publish.generated_files import write_stale
 from cmsspark.sources.registry import STREAMS, STREAMS_BY_NAME
 
 COMPLETENESS: Final = "completeness"
@@ -148,6 +148,30 @@ def generated() -> dict[str, str]:
     """Return the text by name of every file in ``schemas/documents``."""
     schemas = {name: document_schema(name) for name in (*published_tables(), COMPLETENESS)}
     return {f"{name}.json": json.dumps(schema, indent=2, ensure_ascii=False) + "\n" for name, schema in schemas.items()}
+
+
+def stale_files(folder: Path, texts: Mapping[str, str]) -> list[str]:
+    """Return the files of ``folder`` that are missing, are not as ``texts`` has them, or are not in it."""
+    stored = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    names = texts.keys() | stored.keys()
+    return sorted(name for name in names if name not in texts or stored.get(name) != texts[name].encode())
+
+
+def write_stale(folder_name: str, texts: Mapping[str, str], arguments: Sequence[str]) -> int:
+    """Name or, with ``--write``, rewrite the stale files of a folder of this checkout; return the exit code."""
+    folder = Path(str(resource(folder_name)))
+    names = stale_files(folder, texts)
+    if "--write" not in arguments:
+        sys.stdout.writelines(f"{folder_name}/{name} is stale\n" for name in names)
+        return 1 if names else 0
+    for name in names:
+        if name in texts:
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_text(texts[name], encoding="utf-8")
+        else:
+            (folder / name).unlink()
+        sys.stdout.write(f"{'wrote' if name in texts else 'removed'} {folder_name}/{name}\n")
+    return 0
 
 
 if __name__ == "__main__":

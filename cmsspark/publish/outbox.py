@@ -3,6 +3,9 @@
 ``<state dir>/outbox/<destination>/<table>/<day>/`` holds the lock, the batch log and the snapshots of the spool.
 Whenever a process is killed, what was confirmed stays confirmed, and at most the batch on its way is sent twice, with
 the same ids.
+
+The spool is the record of what a destination was sent. Where more snapshots of a day are confirmed completely than are
+kept, one with the last form of each document takes their place; it counts as confirmed from the moment it exists.
 """
 
 from __future__ import annotations
@@ -16,17 +19,24 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from cmsspark.base import clock
 from cmsspark.base.errors import DataError, NotReady
 from cmsspark.publish.batch_log import FILE_NAME, OPEN, Batch, BatchLog, BatchLogDamaged, BatchState
-from cmsspark.publish.compaction import CONFIRMED, compact, finish_compaction
+from cmsspark.publish.changes import open_changes
 from cmsspark.publish.documents import DocumentSpec
-from cmsspark.publish.spool import Spool, disk_errors, sync_folder
+from cmsspark.publish.spool import Spool, SpoolWriter, disk_errors, sync_folder
 from cmsspark.publish.spooling import SpoolResult, spool_day
 from cmsspark.settings.secrets import safe_text
 from cmsspark.store.state_database import set_aside, sqlite_files
+
+#: The name of the file that marks a snapshot as confirmed completely.
+CONFIRMED: Final = "confirmed.json"
+#: The manifest's key that says that the snapshot replaces all before it.
+REPLACES: Final = "replaces_older"
+#: Snapshots of a day that are kept one by one.
+KEPT: Final = 5
 
 
 @dataclass(frozen=True)
@@ -187,18 +197,83 @@ class Outbox:
         """Return documents by what became of them, of one snapshot or of all."""
         return sum_totals(self.batch_log, snapshot_no)
 
-    def compact(self) -> bool:
-        """Replace many confirmed snapshots by one. True when it did."""
-        return compact(self.spool, self.batch_log)
-
     def note_confirmed(self, snapshot_no: int) -> None:
         """Leave a mark in the spool that a whole snapshot was confirmed, in case the batch log is ever lost."""
-        mark = self.spool.folder(snapshot_no) / CONFIRMED
-        if mark.exists() or self.batch_log.first((*OPEN, BatchState.QUARANTINED)) is not None:
-            return
-        with disk_errors(mark):
-            mark.write_text(json.dumps({"confirmed_at": clock.iso()}))
-            sync_folder(mark.parent)
+        folder = self.spool.folder(snapshot_no)
+        if not (folder / CONFIRMED).exists() and self._is_all_confirmed():
+            _mark_confirmed(folder)
+
+    def _is_all_confirmed(self) -> bool:
+        return self.batch_log.first((*OPEN, BatchState.QUARANTINED)) is None
+
+    # -- compaction --------------------------------------------------------------------------------------------
+
+    def compact(self) -> bool:
+        """Replace the snapshots of a day by one where there are more than :data:`KEPT`. True when it did.
+
+        Does nothing while any document is unconfirmed, was refused, or may have been delivered in another form.
+        """
+        snapshots = self.spool.snapshots()
+        if len(snapshots) <= KEPT or not self._is_all_confirmed():
+            return False
+        if self.spool.manifest(snapshots[-1]).get("quarantined"):
+            return False  # somebody has yet to look at these rows
+        writer = SpoolWriter(self.folder, max([*snapshots, *self.batch_log.snapshots()]) + 1)
+        try:
+            if not self._write_compacted(writer):
+                writer.abandon()
+                return False
+        except BaseException:
+            writer.abandon()
+            raise
+        finish_compaction(self.spool, self.batch_log)
+        return True
+
+    def _write_compacted(self, writer: SpoolWriter) -> bool:
+        newest = self.spool.manifest(self.spool.snapshots()[-1])
+        completeness_id = newest.get("completeness_id", "")
+        with open_changes(writer.folder, completeness_id, self.batch_log, self.spool) as changes:
+            if not changes.knows_all():
+                return False
+            for body in changes.sent():
+                writer.add(body)
+            if changes.last_completeness is not None:
+                writer.add(changes.last_completeness)
+        counts = {"documents": sum(part["count"] for part in writer.parts), "unchanged": 0, "gone": 0}
+        about = ("table", "period", "source", "store_run", "completeness_id")
+        # The mark comes first: any process that sees this snapshot knows that nothing of it has to be sent.
+        _mark_confirmed(writer.folder)
+        writer.finish({**{key: newest.get(key) for key in about}, "spooled_at": clock.iso(), **counts, REPLACES: True})
+        return True
+
+
+def finish_compaction(spool: Spool, log: BatchLog) -> None:
+    """Complete a compaction that was interrupted: the newest replacing snapshot takes the place of all before it."""
+    replacing = [snapshot_no for snapshot_no in spool.snapshots() if _replaces(spool, snapshot_no)]
+    if not replacing:
+        return
+    newest = replacing[-1]
+    if newest not in log.snapshots():
+        log.replace(newest, (replace(batch, state=BatchState.ACKED) for batch in spool.batches(newest)))
+    for folder in spool.day_folder.glob("g[0-9]*"):
+        if folder.name[1:].isdigit() and int(folder.name[1:]) < newest:
+            # A folder without its manifest is no snapshot; if this is interrupted, the next call continues.
+            (folder / "manifest.json").unlink(missing_ok=True)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _replaces(spool: Spool, snapshot_no: int) -> bool:
+    try:
+        return bool(spool.manifest(snapshot_no).get(REPLACES))
+    except DataError:
+        return False  # reported when something of the snapshot is needed
+
+
+def _mark_confirmed(folder: Path) -> None:
+    mark = folder / CONFIRMED
+    with disk_errors(mark):
+        mark.write_text(json.dumps({"confirmed_at": clock.iso()}))
+        sync_folder(folder)
 
 
 def _with_state(batch: Batch, state: BatchState) -> Batch:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cmsspark.publish import compaction
+from cmsspark.publish import outbox as outboxes
 from cmsspark.publish.batch_log import BatchState
 from cmsspark.publish.outbox import Outbox
 from cmsspark.publish.publisher import Publisher
@@ -111,11 +112,11 @@ def test_a_pruning_that_was_killed_is_finished_and_nothing_is_sent_again(
         changed_days(outbox, 7)
         with monkeypatch.context() as patch:
             if step == "before the batch log knows":
-                patch.setattr(compaction, "finish_compaction", _killed)
+                patch.setattr(outboxes, "finish_compaction", _killed)
             elif step == "before anything is removed":
                 patch.setattr(Path, "unlink", _killed_at_manifest(Path.unlink))
             else:
-                patch.setattr(compaction.shutil, "rmtree", _killed_below(compaction.shutil.rmtree, "g0001"))
+                patch.setattr(shutil, "rmtree", _killed_below(shutil.rmtree, "g0001"))
             with pytest.raises(Killed):
                 outbox.compact()
     with outbox_in(tmp_path).held() as outbox:

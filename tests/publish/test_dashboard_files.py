@@ -18,9 +18,8 @@ from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.publish import dashboard_files
 from cmsspark.publish.completeness import DaySummary, completeness
 from cmsspark.publish.dashboard_files import generated_dashboards, index_template
-from cmsspark.publish.document_schemas import document_schema
+from cmsspark.publish.document_schemas import document_schema, stale_files
 from cmsspark.publish.documents import DocumentSpec, document
-from cmsspark.publish.generated_files import stale_files
 from cmsspark.publish.panels import DASHBOARDS, PLACEMENTS
 from cmsspark.sources.registry import ACCESS_STREAMS, STREAMS_OF_JOBS
 from cmsspark.store import results

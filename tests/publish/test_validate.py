@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cmsspark.base.resources import resource
-from cmsspark.publish.document_schemas import document_schema, generated, published_tables
+from cmsspark.publish.document_schemas import document_schema, generated, published_tables, stale_files
 from cmsspark.publish.documents import BadDocument, document
-from cmsspark.publish.generated_files import stale_files
 from cmsspark.publish.validate import compile_check, validator_for
 from tests.publish.days import SPEC, row
 

@@ -8,8 +8,7 @@ import pytest
 
 from cmsspark.base.errors import CmssparkError, InputMissing, NotAllowed, NotReady, SettingsError
 from cmsspark.engines import session
-from cmsspark.filesystems.hadoop import HadoopFiles
-from cmsspark.filesystems.object_stores import BucketMissing, convert_error
+from cmsspark.filesystems.hadoop import BucketMissing, HadoopFiles, convert_s3_error
 
 STORE = "s3a://popularity/store"
 
@@ -52,11 +51,11 @@ STORE = "s3a://popularity/store"
     ],
 )
 def test_an_error_names_what_to_do(name: str, reason: str, kind: type[CmssparkError], next_step: str) -> None:
-    error = convert_error(STORE, name, reason)
+    error = convert_s3_error(STORE, name, reason)
     assert type(error) is kind
     assert (error.where, next_step in str(error.next_step)) == (STORE, True)
-    assert convert_error("hdfs://namenode/store", name, reason) is None
-    assert convert_error(STORE, "java.io.IOException", "something else") is None
+    assert convert_s3_error("hdfs://namenode/store", name, reason) is None
+    assert convert_s3_error(STORE, "java.io.IOException", "something else") is None
 
 
 def test_a_bucket_that_is_missing_is_no_missing_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +71,7 @@ def test_a_bucket_that_is_missing_is_no_missing_file(monkeypatch: pytest.MonkeyP
     files = HadoopFiles.__new__(HadoopFiles)
     monkeypatch.setattr(files, "_open", lambda path: (System(InputMissing("no such file", where=path)), path))
     assert files.stat(STORE) is None
-    missing = convert_error(STORE, "org.apache.hadoop.fs.s3a.UnknownStoreException", "NoSuchBucketException: (404)")
+    missing = convert_s3_error(STORE, "org.apache.hadoop.fs.s3a.UnknownStoreException", "NoSuchBucketException: (404)")
     assert isinstance(missing, InputMissing)
     monkeypatch.setattr(files, "_open", lambda path: (System(missing), path))
     with pytest.raises(BucketMissing, match="the address names no bucket"):
@@ -81,7 +80,7 @@ def test_a_bucket_that_is_missing_is_no_missing_file(monkeypatch: pytest.MonkeyP
 
 def test_the_scheme_s3_is_written_s3a() -> None:
     name = "org.apache.hadoop.fs.UnsupportedFileSystemException"
-    error = convert_error("s3://popularity/store", name, 'No FileSystem for scheme "s3"')
+    error = convert_s3_error("s3://popularity/store", name, 'No FileSystem for scheme "s3"')
     assert error is not None and "s3a://popularity/store" in str(error.next_step)
 
 
