@@ -18,10 +18,10 @@ from typing import Any, Final, NamedTuple
 from cmsspark.base.errors import DataError
 from cmsspark.publish.changes import scratch_database
 from cmsspark.publish.completeness import SUFFIX, completeness_id, digest_pairs
-from cmsspark.publish.documents import WITHHELD, BadDocument, DocumentSpec, canonical, document, field_name
+from cmsspark.publish.documents import WITHHELD, BadDocument, DocumentSpec, document, field_name
 from cmsspark.publish.search_client import Hit
 from cmsspark.publish.search_index import SearchIndex, at_time, of_id, of_type
-from cmsspark.publish.validate import validator_for
+from cmsspark.publish.validate import valid_document
 
 #: Fields of the completeness document that follow from the stored table.
 _SUMMARY: Final = ("table", "period", "document_count", "digest", "is_partial", "timestamp")
@@ -91,14 +91,11 @@ class Comparison:
 
     def expect(self, rows: Iterable[Mapping[str, Any]], is_partial: bool) -> None:
         """Take the stored rows as what should be there. Raises DataError (65) where two make one document."""
-        validator = validator_for(self._spec.table.name)
         for row in rows:
             if self._spec.leaves_out(row):
                 continue
             try:
-                fields = document(self._spec, row)
-                validator.check(fields)
-                body = canonical(fields)
+                fields, body = valid_document(self._spec, row)
             except BadDocument:
                 self._invalid += 1
                 continue

@@ -24,13 +24,13 @@ from cmsspark.cli.options import require_store
 from cmsspark.filesystems.opening import files_for
 from cmsspark.filesystems.storage import LocalFiles, is_local
 from cmsspark.publish.destinations import locations
-from cmsspark.publish.documents import BadDocument, DocumentSpec, canonical, document
+from cmsspark.publish.documents import BadDocument, DocumentSpec
 from cmsspark.publish.outbox import Outbox, Totals
 from cmsspark.publish.publisher import Publisher, RetryPolicy
 from cmsspark.publish.sink import PublishingSettings, Sink, SinkOptions
 from cmsspark.publish.sinks import SINKS
 from cmsspark.publish.spooling import SpoolResult
-from cmsspark.publish.validate import validator_for
+from cmsspark.publish.validate import valid_document
 from cmsspark.run.run_context import note_published
 from cmsspark.settings.settings import Settings
 from cmsspark.store.job_index import Job
@@ -148,10 +148,9 @@ def show_documents(request: PublishRequest) -> None:
             if spec.leaves_out(row):
                 continue
             try:
-                content = document(spec, row)
-                validator_for(table).check(content)
+                _, body = valid_document(spec, row)
                 if not (count and sys.stdout.isatty()):
-                    click.echo(canonical(content))
+                    click.echo(body)
                 count += 1
             except BadDocument as error:
                 bad += 1

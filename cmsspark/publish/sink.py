@@ -52,7 +52,7 @@ class Sink(Protocol):
     ``outbox_name`` is the name of its folder in the outbox, ``where`` names it for people (without secrets). ``open``
     and ``send`` raise SendError, or ForbiddenError (77) for what no retry cures; ``send`` returns only when the
     whole batch is confirmed. While it waits for the confirmation it may call ``meanwhile``, which hands the next batch
-    to ``stage``: the sink may write it ahead, uncommitted.
+    to ``stage``: the sink may write it ahead, uncommitted. By default nothing is written ahead or open between batches.
     """
 
     where: str
@@ -60,8 +60,11 @@ class Sink(Protocol):
     def outbox_name(self, state_dir: Path) -> str: ...
     def open(self) -> None: ...
     def send(self, batch: Batch, documents: Sequence[bytes], meanwhile: Callable[[], None]) -> None: ...
-    def stage(self, batch: Batch, documents: Sequence[bytes]) -> None: ...
-    def close(self) -> None: ...
+    def stage(self, batch: Batch, documents: Sequence[bytes]) -> None:
+        return None
+
+    def close(self) -> None:
+        return None
 
 
 Text = Annotated[str, msgspec.Meta(min_length=1)]

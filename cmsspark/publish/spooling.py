@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 from cmsspark.base import clock
 from cmsspark.publish.batch_log import BatchLog
 from cmsspark.publish.changes import Changes, open_changes
 from cmsspark.publish.completeness import DaySummary, completeness, completeness_id, digest_pairs
-from cmsspark.publish.documents import MAX_BYTES, BadDocument, DocumentSpec, canonical, document, gone
+from cmsspark.publish.documents import BadDocument, DocumentSpec, canonical, gone
 from cmsspark.publish.spool import Spool, SpoolWriter
-from cmsspark.publish.validate import validator_for
+from cmsspark.publish.validate import valid_document, validator_for
 
 
 @dataclass(frozen=True)
@@ -85,18 +86,12 @@ def _write(
     resend_all: bool,
 ) -> dict[str, int]:
     counts = {"documents": 0, "unchanged": 0, "gone": 0, "left_out": 0}
-    validator = validator_for(spec.table.name)
-    for position, row in enumerate(rows):
-        if limit is not None and position >= limit:
-            break
+    for position, row in enumerate(islice(rows, limit)):
         if spec.leaves_out(row):
             counts["left_out"] += 1
             continue
         try:
-            fields = document(spec, row)
-            validator.check(fields)
-            body = canonical(fields)
-            _check_size(body)
+            fields, body = valid_document(spec, row)
         except BadDocument as error:
             writer.quarantine(position, str(error), row)
             continue
@@ -133,8 +128,3 @@ def _write_end(
     if changes.is_new_completeness(body) or resend_all:
         writer.add(body)
     return vanished
-
-
-def _check_size(body: bytes) -> None:
-    if len(body) > MAX_BYTES:
-        raise BadDocument(f"the document has {len(body)} bytes, more than {MAX_BYTES}")

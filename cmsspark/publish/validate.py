@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 from cmsspark.publish.document_schemas import document_schema
-from cmsspark.publish.documents import BadDocument
+from cmsspark.publish.documents import MAX_BYTES, BadDocument, DocumentSpec, canonical, document
 
 Check = Callable[[Any], bool]
 
@@ -55,6 +55,19 @@ class Validator:
 def validator_for(name: str) -> Validator:
     """Return the validator of a table's documents, or of ``completeness``."""
     return Validator(document_schema(name))
+
+
+def valid_document(spec: DocumentSpec, row: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
+    """Return the document of a stored row, and its canonical form.
+
+    Raises BadDocument where the row makes none, or one that breaks the schema or is too large.
+    """
+    fields = document(spec, row)
+    validator_for(spec.table.name).check(fields)
+    body = canonical(fields)
+    if len(body) > MAX_BYTES:
+        raise BadDocument(f"the document has {len(body)} bytes, more than {MAX_BYTES}")
+    return fields, body
 
 
 def compile_check(schema: Mapping[str, Any]) -> Check:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from cmsspark.base.errors import OutputError
 from cmsspark.publish.batch_log import Batch
-from cmsspark.publish.sink import ForbiddenError, RetryableError, SinkOptions
+from cmsspark.publish.sink import ForbiddenError, RetryableError, Sink, SinkOptions
 from cmsspark.publish.spool import sync_folder
 
 
@@ -27,7 +27,7 @@ def build(credentials: None, options: SinkOptions) -> FileSink:
     return FileSink(options.spool, options.table, options.period)
 
 
-class FileSink:
+class FileSink(Sink):
     """Writes below ``folder``: ``<table>/<day>/g<snapshot>-<batch>.jsonl``."""
 
     def __init__(self, folder: Path, table: str, period: str) -> None:
@@ -75,12 +75,6 @@ class FileSink:
             if isinstance(error, PermissionError):
                 raise _not_allowed(target, error) from None
             raise RetryableError(f"{target}: {error.strerror}") from None
-
-    def stage(self, batch: Batch, documents: Sequence[bytes]) -> None:
-        """Write nothing ahead: a file appears completely or not at all."""
-
-    def close(self) -> None:
-        """Do nothing: nothing is open between batches."""
 
 
 def _not_allowed(path: Path, error: OSError) -> ForbiddenError:

@@ -16,7 +16,7 @@ from cmsspark.publish.batch_log import Batch
 from cmsspark.publish.credentials import Endpoint, read_endpoint
 from cmsspark.publish.destinations import Destination, outbox_folder
 from cmsspark.publish.documents import canonical
-from cmsspark.publish.sink import ForbiddenError, RejectedError, RetryableError, SinkOptions
+from cmsspark.publish.sink import ForbiddenError, RejectedError, RetryableError, Sink, SinkOptions
 from cmsspark.settings.http_client import HttpAnswer, HttpClient, HttpLost, HttpTimeouts, retry_after
 
 _NOT_ALLOWED: Final = (401, 403, 407)
@@ -42,7 +42,7 @@ def build(credentials: Endpoint, options: SinkOptions) -> HttpSink:
     return HttpSink(credentials, timeouts, has_metadata=settings.http_metadata, has_top_level=settings.http_top_level)
 
 
-class HttpSink:
+class HttpSink(Sink):
     """Posts to ``endpoint``. Raises as :class:`cmsspark.publish.sink.Sink` documents."""
 
     def __init__(
@@ -80,9 +80,6 @@ class HttpSink:
     def close(self) -> None:
         """Close at once: everything sent was confirmed before."""
         self._client.close()
-
-    def stage(self, batch: Batch, documents: Sequence[bytes]) -> None:
-        """Write nothing ahead: a server processes every request that arrives."""
 
     def send(self, batch: Batch, documents: Sequence[bytes], meanwhile: Callable[[], None] = lambda: None) -> None:
         """Post a batch as one JSON array, and wait for the complete answer."""
