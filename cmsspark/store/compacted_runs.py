@@ -16,10 +16,9 @@ from cmsspark.base.manifests import Manifest
 from cmsspark.base.periods import Interval
 from cmsspark.filesystems.storage import Files, join
 from cmsspark.store import lease, results, staged_runs
-from cmsspark.store.contents import folder_names, stored_intervals
 from cmsspark.store.part_checks import open_stored, stored_parts
 from cmsspark.store.part_files import list_parts, read_parts
-from cmsspark.store.results import ROWS_OF, CurrentTable
+from cmsspark.store.results import ROWS_OF, CurrentTable, folder_names, stored_intervals
 from cmsspark.store.staged_runs import StagedRun, file_count
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def many_files(files: Files, fout: str, job: str, interval: Interval) -> ManyFil
 
     Raises InputMissing (66) where nothing is stored, DataError (65) for a damaged store.
     """
-    _, folder, manifest = results.current_run(files, results.interval_folder(fout, job, interval))
+    _, folder, manifest = results.current_run(files, fout, job, interval)
     tables = {}
     for table, entry in manifest.tables.items():
         if entry.format != "parquet":
@@ -86,7 +85,7 @@ def compact(files: Files, fout: str, job: str, interval: Interval) -> ManyFiles 
         many = many_files(files, fout, job, interval)
         if many is None:
             return None
-        _, folder, manifest = results.current_run(files, results.interval_folder(fout, job, interval))
+        _, folder, manifest = results.current_run(files, fout, job, interval)
         staged = staged_runs.stage(files, fout, job, interval, held_lease.check)
         try:
             for table in manifest.tables:

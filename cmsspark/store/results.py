@@ -1,4 +1,4 @@
-"""Results in the store: the current run of a day or period, its tables and its manifest.
+"""Results in the store: days and periods that have them, the current run of each, its tables and its manifest.
 
 Layout (``docs/architecture.md``): ``FOUT/<job>/<day>/CURRENT`` names the current run; ``runs/<id>/`` holds its tables
 and its ``manifest.json``. :mod:`cmsspark.store.staged_runs` writes them.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
@@ -15,7 +16,7 @@ from typing import Any
 
 from cmsspark.base.errors import CmssparkError, DataError, InputMissing
 from cmsspark.base.manifests import Manifest
-from cmsspark.base.periods import Interval, Period, options
+from cmsspark.base.periods import Interval, Period, named, options
 from cmsspark.filesystems.storage import Files, is_local, join, local_path
 from cmsspark.store.job_index import JOBS
 
@@ -53,7 +54,7 @@ def current(files: Files, fout: str, job: str, table: str, interval: Interval) -
             next_step=_next_step(job, interval, fout),
         )
     again = f"run {job} again for {interval}"
-    run, path, manifest = current_run(files, folder, again)
+    run, path, manifest = current_run(files, fout, job, interval)
     if not manifest.tables:
         raise DataError(f"the manifest of run {run} names no tables", where=path, next_step=again)
     if table not in manifest.tables:
@@ -63,19 +64,20 @@ def current(files: Files, fout: str, job: str, table: str, interval: Interval) -
     return CurrentTable(join(path, table), manifest)
 
 
-def current_run(files: Files, folder: str, next_step: str | None = None) -> tuple[str, str, Manifest]:
-    """Return the id, the folder and the manifest of the current run in a job's folder of a day or period.
+def current_run(files: Files, fout: str, job: str, interval: Interval) -> tuple[str, str, Manifest]:
+    """Return the id, the folder and the manifest of the current run of a job's day or period.
 
     Raises InputMissing (66) where there is none, DataError (65) where it is damaged.
     """
+    folder, again = interval_folder(fout, job, interval), f"run {job} again for {interval}"
     pointer = join(folder, "CURRENT")
-    run = _read_json(files, pointer, next_step).get("run")
+    run = _read_json(files, pointer, again).get("run")
     if not isinstance(run, str):
-        raise DataError("CURRENT does not name a run", where=pointer, next_step=next_step)
+        raise DataError("CURRENT does not name a run", where=pointer, next_step=again)
     path = join(folder, "runs", run)
     if files.stat(join(path, "manifest.json")) is None:
-        raise DataError(f"the manifest of run {run} is gone", where=path, next_step=next_step)
-    return run, path, read_manifest(files, join(path, "manifest.json"), next_step)
+        raise DataError(f"the manifest of run {run} is gone", where=path, next_step=again)
+    return run, path, read_manifest(files, join(path, "manifest.json"), again)
 
 
 def run_table(files: Files, fout: str, job: str, table: str, interval: Interval, run: str) -> CurrentTable:
@@ -127,10 +129,49 @@ def history(files: Files, fout: str, job: str, day: date, count: int) -> list[Ma
     names = sorted((entry.name for entry in files.list_dir(base) if entry.is_dir), reverse=True)
     recent = []
     for name in [name for name in names if name < day.isoformat()][:count]:
-        with suppress(CmssparkError):
-            _, _, manifest = current_run(files, join(base, name))
+        with suppress(CmssparkError, ValueError):
+            _, _, manifest = current_run(files, fout, job, named(name))
             recent.append(manifest)
     return recent
+
+
+def manifests(files: Files, fout: str) -> Iterator[dict[str, Any]]:
+    """Yield the manifest of every run in the store that was once current, job by job, oldest day first.
+
+    Skips unreadable manifests and folders that hold no results.
+    """
+    for job in folder_names(files, fout):
+        for day in folder_names(files, join(fout, job)):
+            runs = join(fout, job, day, "runs")
+            for run in folder_names(files, runs):
+                try:
+                    manifest = json.loads(files.read_bytes(join(runs, run, "manifest.json")))
+                except (CmssparkError, ValueError):
+                    continue
+                if isinstance(manifest, dict):
+                    yield manifest
+
+
+def stored_intervals(files: Files, fout: str, job: str) -> list[Interval]:
+    """Return the days and periods that a job has a current result of, in the order of the listing."""
+    base = join(fout, job)
+    intervals: list[Interval] = []
+    for entry in files.list_dir(base) if files.stat(base) is not None else ():
+        try:
+            interval = named(entry.name)
+        except ValueError:
+            continue
+        if files.stat(join(entry.path, "CURRENT")) is not None:
+            intervals.append(interval)
+    return intervals
+
+
+def folder_names(files: Files, path: str) -> list[str]:
+    """Return the names of the folders in a folder, without hidden ones; none where it does not exist."""
+    try:
+        return [entry.name for entry in files.list_dir(path) if entry.is_dir and not entry.name.startswith(".")]
+    except InputMissing:
+        return []
 
 
 def spark_location(location: str) -> str:

@@ -13,7 +13,7 @@ from cmsspark.base.errors import CmssparkError, InputMissing
 from cmsspark.base.periods import Interval, named
 from cmsspark.filesystems.storage import Files, join
 from cmsspark.store import lease, results
-from cmsspark.store.contents import folder_names
+from cmsspark.store.results import folder_names
 from cmsspark.store.run_history import FILE
 
 
@@ -39,21 +39,20 @@ def old_runs(files: Files, fout: str, before_ms: int) -> Iterator[OldRun]:
                 interval = named(name)
             except ValueError:
                 continue
-            folder = join(fout, job, name)
-            current_id = current_run(files, folder)
+            current_id = current_run(files, fout, job, interval)
             if current_id is None:
                 continue
-            for run in files.list_dir(join(folder, "runs")):
+            for run in files.list_dir(join(fout, job, name, "runs")):
                 if run.name != current_id and run.is_dir and run.mtime_ms < before_ms:
                     is_whole = files.stat(join(run.path, "manifest.json")) is not None
                     reason = "replaced by another run" if is_whole else "never ended"
                     yield OldRun(job, interval, run.path, _size(files, run.path), reason)
 
 
-def current_run(files: Files, folder: str) -> str | None:
-    """Return the id of the current run in a day's folder; None where it is not complete."""
+def current_run(files: Files, fout: str, job: str, interval: Interval) -> str | None:
+    """Return the id of the current run of a day or period; None where it is not complete."""
     try:
-        run, path, manifest = results.current_run(files, folder)
+        run, path, manifest = results.current_run(files, fout, job, interval)
         is_whole = all(files.stat(join(path, table)) is not None for table in manifest.tables)
     except CmssparkError:
         return None

@@ -14,7 +14,7 @@ from cmsspark.base.schemas import Table, stored_table
 from cmsspark.filesystems.opening import files_for
 from cmsspark.filesystems.storage import Files, LocalFiles, is_local, join
 from cmsspark.settings.settings import Settings
-from cmsspark.store import contents, results
+from cmsspark.store import results
 from cmsspark.store.job_index import job_of_table
 from cmsspark.store.part_checks import StoredPart, open_stored, stored_parts
 from cmsspark.store.results import CurrentTable
@@ -170,7 +170,7 @@ def table_rows(files: Files, current: CurrentTable, table: str, columns: Sequenc
 
 def stored_days(files: Files, fout: str, job: str) -> list[date]:
     """Return the days that a job has a result of, in order."""
-    intervals = contents.stored_intervals(files, fout, job)
+    intervals = results.stored_intervals(files, fout, job)
     return sorted(interval for interval in intervals if not isinstance(interval, Period))
 
 

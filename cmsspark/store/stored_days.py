@@ -18,7 +18,7 @@ from cmsspark.base.text.plurals import pluralize
 from cmsspark.base.text.progress_line import ProgressLine
 from cmsspark.filesystems.storage import Files, is_local, join
 from cmsspark.sources.registry import STREAMS_BY_NAME
-from cmsspark.store import contents, results
+from cmsspark.store import results
 from cmsspark.store.part_checks import stored_parts
 from cmsspark.store.results import CurrentTable
 from cmsspark.store.stored_columns import part_rows, row_groups
@@ -196,7 +196,7 @@ def find_days(files: Files, fout: str, period: Period) -> StoredDays:
 
 def stored_periods(files: Files, fout: str, job: str) -> list[Period]:
     """Return the periods that a job has a result of, in order."""
-    intervals = contents.stored_intervals(files, fout, job)
+    intervals = results.stored_intervals(files, fout, job)
     return sorted(interval for interval in intervals if isinstance(interval, Period))
 
 

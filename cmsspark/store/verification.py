@@ -43,13 +43,13 @@ def _runs(
     files: Files, fout: str, job: str, interval: Interval, *, all_runs: bool
 ) -> Iterator[tuple[Manifest | CmssparkError, str]]:
     """Yield the manifest, or the error of reading it, and the folder of each run."""
-    current_id, folder = "", results.interval_folder(fout, job, interval)
+    current_id = ""
     try:
-        current_id, path, manifest = results.current_run(files, folder)
+        current_id, path, manifest = results.current_run(files, fout, job, interval)
         yield manifest, path
     except CmssparkError as error:
         yield error, ""
-    for run in files.list_dir(join(folder, "runs")) if all_runs else ():
+    for run in files.list_dir(join(fout, job, interval.isoformat(), "runs")) if all_runs else ():
         path = join(run.path, "manifest.json")
         # A run without a manifest never ended.
         if run.name == current_id or files.stat(path) is None:

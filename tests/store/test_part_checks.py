@@ -243,7 +243,7 @@ def test_verify_reports_a_damaged_manifest_and_goes_on(tmp_path: Path) -> None:
     next((tmp_path / JOB / str(FIRST)).rglob("manifest.json")).write_text("{")
     ended = cli("verify", "--fout", store)
     assert isinstance(ended.exception, DataError)
-    assert f"damaged: {JOB} of {FIRST}: the current run" in ended.stdout
+    assert f"damaged: {JOB} of {FIRST}: not a JSON object" in ended.stdout and "manifest.json" in ended.stdout
     assert "checked 2 part files of 2 runs" in ended.stdout
 
 

@@ -17,7 +17,7 @@ from cmsspark.base.periods import Period
 from cmsspark.filesystems.storage import LocalFiles, join, local_path
 from cmsspark.run.run_context import from_manifest
 from cmsspark.run.run_report import PAGE
-from cmsspark.store import contents, run_history
+from cmsspark.store import results, run_history
 from cmsspark.store.day_states import NO_RESULT, Cell, table
 from cmsspark.store.job_index import JOBS
 from cmsspark.store.run_history import Published, Run
@@ -121,7 +121,7 @@ def stored_jobs(store: str) -> list[str]:
 def stored_job_days(store: str) -> list[date]:
     """Return all days that any job has a result of, in order."""
     files = LocalFiles()
-    intervals = (interval for job in stored_jobs(store) for interval in contents.stored_intervals(files, store, job))
+    intervals = (interval for job in stored_jobs(store) for interval in results.stored_intervals(files, store, job))
     return sorted({interval for interval in intervals if not isinstance(interval, Period)})
 
 

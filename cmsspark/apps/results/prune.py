@@ -10,7 +10,7 @@ from cmsspark.base.errors import NotReady, UsageError
 from cmsspark.base.text.plurals import pluralize
 from cmsspark.base.text.progress_line import counted
 from cmsspark.cli.options import quiet_option, require_store, store_options
-from cmsspark.filesystems.storage import Files, join
+from cmsspark.filesystems.storage import Files
 from cmsspark.settings.settings import Settings, load_settings
 from cmsspark.store import lease, retention
 from cmsspark.store.retention import OldRun
@@ -89,7 +89,7 @@ def _remove(files: Files, fout: str, run: OldRun) -> str | None:
     try:
         with lease.hold(files, folder, f"{run.job} of {run.interval}"):
             # Check again under the lease: a run may have become current, or the current one may be lost.
-            current = retention.current_run(files, join(fout, run.job, run.interval.isoformat()))
+            current = retention.current_run(files, fout, run.job, run.interval)
             if current is None or run.path.endswith("/" + current):
                 return "it may be the only copy"
             files.delete(run.path)

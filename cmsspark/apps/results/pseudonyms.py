@@ -16,7 +16,7 @@ from cmsspark.cli.options import SETTINGS_HELP, DayType, store_options
 from cmsspark.settings import pseudonyms
 from cmsspark.settings.pseudonyms import KeyFile
 from cmsspark.settings.settings import Settings, load_settings
-from cmsspark.store import contents, results
+from cmsspark.store import results
 from cmsspark.store.stored_columns import open_store
 from cmsspark.store.stored_days import JOB, TABLE
 
@@ -130,7 +130,7 @@ def _name_stored_days(settings: Settings, fout: str | None, first: date, keys: K
         return
     files = open_store(store, "cmsspark lab pseudonyms")
     other_keys = []
-    for day in contents.stored_intervals(files, store, JOB):
+    for day in results.stored_intervals(files, store, JOB):
         if isinstance(day, date) and day >= first:
             manifest = results.current(files, store, JOB, TABLE, day).manifest
             if manifest.pseudonym_key_id != keys.of_day(day).key_id:

@@ -18,7 +18,7 @@ from cmsspark.cli.options import DayType, require_store, store_options
 from cmsspark.filesystems.storage import is_local
 from cmsspark.run.run_context import from_manifest
 from cmsspark.settings.settings import Settings, load_settings
-from cmsspark.store import contents, run_history
+from cmsspark.store import results, run_history
 from cmsspark.store.job_index import find_job
 from cmsspark.store.run_history import Run, RunHistory, State
 from cmsspark.store.stored_columns import open_store
@@ -51,7 +51,7 @@ def load_history(settings: Settings, fout: str | None, *, rebuild: bool = False)
 def stored_runs(store: str, settings: Settings | None = None) -> Iterator[Run]:
     """Yield the runs in the manifests of a store."""
     files = open_store(store, "cmsspark runs", settings)
-    for manifest in contents.manifests(files, store):
+    for manifest in results.manifests(files, store):
         try:
             yield from_manifest(Manifest.from_dict(manifest), store)
         except ValueError:

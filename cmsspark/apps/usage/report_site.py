@@ -21,7 +21,7 @@ from cmsspark.filesystems.storage import Files
 from cmsspark.pages import use_pictures
 from cmsspark.pages.site_index import SiteEntry, Verdict, judge_day, site_index
 from cmsspark.run.run_report import page_of_run
-from cmsspark.store import contents, results
+from cmsspark.store import results
 from cmsspark.store.job_index import JOBS, Job
 from cmsspark.store.stored_columns import open_store
 
@@ -62,7 +62,7 @@ def write_site(settings: Settings, store: str, out: Path) -> None:
 
 
 def _job_pages(files: Files, store: str, job: Job, out: Path) -> Iterator[SitePage]:
-    intervals = contents.stored_intervals(files, store, job.name)
+    intervals = results.stored_intervals(files, store, job.name)
     for interval in sorted(intervals, key=first_day, reverse=True):
         path = f"{_FOLDERS[job.name]}/{interval.isoformat()}.html"
         title = use_pictures.make_title(job, interval)

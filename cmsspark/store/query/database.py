@@ -128,7 +128,7 @@ class Database:
         ``max_seconds``, DataError (65) where a day that it needs is damaged, InputMissing (66) where the store is gone.
         """
         began = time.monotonic()
-        if described := description(sql, self):
+        if described := description(sql, lambda: self.views, self.stored_by_view):
             rows, note = described
             return QueryResult(
                 rows.slice(0, max_rows), rows.num_rows > (max_rows or rows.num_rows), time.monotonic() - began, note
@@ -179,17 +179,14 @@ class Database:
 
     def stored(self, table: str) -> list[StoredInterval]:
         """Return the stored days or periods of a table, of all jobs or of that in ``JOB.TABLE``, oldest first."""
-        name = table.rpartition(".")[2]
-        self._require(name)
-        self.refresh([name])
-        with self._lock:
-            return self._intervals(table)
+        self._require(table.rpartition(".")[2])
+        return self.stored_by_view([table])[table]
 
-    def stored_by_view(self) -> dict[str, list[StoredInterval]]:
-        """Return the stored days or periods of each of :attr:`views`."""
-        self.refresh()
+    def stored_by_view(self, views: Sequence[str]) -> dict[str, list[StoredInterval]]:
+        """Return the stored days or periods of each of these :attr:`views`; ``stored_days`` has none."""
+        self.refresh([view.rpartition(".")[2] for view in views])
         with self._lock:
-            return {view: [] if view == DAYS else self._intervals(view) for view in self.views}
+            return {view: [] if view == DAYS else self._intervals(view) for view in views}
 
     def _intervals(self, view: str) -> list[StoredInterval]:
         """Return the intervals of a table, of all jobs or of that in ``JOB.TABLE``, as the last refresh found them."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from cmsspark.base.schemas import Column, Table
 from cmsspark.base.text.plurals import pluralize
@@ -35,41 +35,36 @@ _COLUMNS: Final = Table(
 )
 
 
-class DescribedViews(Protocol):
-    """The views of a database with their schemas, and the stored days or periods of each."""
-
-    @property
-    def views(self) -> dict[str, Table]: ...
-
-    def stored(self, table: str) -> list[StoredInterval]: ...
-
-    def stored_by_view(self) -> dict[str, list[StoredInterval]]: ...
+#: Returns the schemas of all views.
+Views = Callable[[], Mapping[str, Table]]
+#: Returns the stored days or periods of some views.
+Stored = Callable[[Sequence[str]], Mapping[str, Sequence[StoredInterval]]]
 
 
-def description(sql: str, database: DescribedViews) -> tuple[pa.Table, str] | None:
+def description(sql: str, find_views: Views, find_stored: Stored) -> tuple[pa.Table, str] | None:
     """Return the rows of ``show tables`` or ``describe TABLE`` with a sentence above them; None for other queries.
 
     A name that is no view is left to DuckDB, whose error suggests another one.
     """
     if _SHOW_TABLES.fullmatch(sql):
-        return _all_tables(database), ""
+        return _all_tables(find_views(), find_stored), ""
     match = _DESCRIBE.fullmatch(sql)
     if match is None:
         return None
     name = match[1].replace('"', "").lower()
-    schema = database.views.get(name)
+    schema = find_views().get(name)
     if schema is None:
         return None
-    stored = f" {_days_text(database.stored(name))}" if name != DAYS else ""
+    stored = f" {_days_text(find_stored([name])[name])}" if name != DAYS else ""
     return _columns(schema), f"{name}: {schema.about}{stored}"
 
 
-def _all_tables(database: DescribedViews) -> pa.Table:
+def _all_tables(views: Mapping[str, Table], find_stored: Stored) -> pa.Table:
     from cmsspark.store.query.part_system import build_table
 
-    views, by_view = database.views, database.stored_by_view()
     # The view of a job is another one than that of the table only where several jobs write the table.
     names = [name for name in views if "." not in name or "job" in views[name.rpartition(".")[2]].names]
+    by_view = find_stored(names)
     stored = [by_view[name] for name in names]
     columns: dict[str, Sequence[object]] = {
         "table_name": names,
