@@ -71,13 +71,19 @@ class HadoopFiles:
             hadoop_path = self._jvm.org.apache.hadoop.fs.Path(path)
             return hadoop_path.getFileSystem(self._conf), hadoop_path
 
+    @contextmanager
+    def _at(self, path: str, *, writing: bool = False) -> Iterator[tuple[Any, Any]]:
+        """Yield the file system of a path, and the path for it; exceptions of Java become errors of ours."""
+        system, hadoop_path = self._open(path)
+        with _hadoop_errors(path, writing=writing):
+            yield system, hadoop_path
+
     def _entry(self, status: Any) -> Entry:
         return Entry(status.getPath().toString(), status.isDirectory(), status.getLen(), status.getModificationTime())
 
     def stat(self, path: str) -> Entry | None:
-        system, hadoop_path = self._open(path)
         try:
-            with _hadoop_errors(path):
+            with self._at(path) as (system, hadoop_path):
                 return self._entry(system.getFileStatus(hadoop_path))
         except BucketMissing:
             raise
@@ -89,8 +95,7 @@ class HadoopFiles:
         if entry is None or not entry.is_dir:
             actual = "nothing of that name" if entry is None else "a file of that name"
             raise InputMissing("no such folder", where=path, found=actual)
-        system, hadoop_path = self._open(path)
-        with _hadoop_errors(path):
+        with self._at(path) as (system, hadoop_path):
             statuses = self._texts.list_statuses(system.listStatusIterator(hadoop_path))
             columns = self._texts.columns(statuses)
         return sorted(
@@ -105,8 +110,7 @@ class HadoopFiles:
     @contextmanager
     def _stream(self, path: str) -> Iterator[Any]:
         """Yield the open file."""
-        system, hadoop_path = self._open(path)
-        with _hadoop_errors(path), closing(system.open(hadoop_path)) as stream:
+        with self._at(path) as (system, hadoop_path), closing(system.open(hadoop_path)) as stream:
             yield stream
 
     def read_bytes(self, path: str) -> bytes:
@@ -152,45 +156,38 @@ class HadoopFiles:
         options = self._gateway.new_array(rename, 1)
         options[0] = rename.valueOf(how)
         path = self._jvm.org.apache.hadoop.fs.Path
-        system, hadoop_path = self._open(target)
-        with _hadoop_errors(target, writing=True):
+        with self._at(target, writing=True) as (system, hadoop_path):
             # FileContext, unlike FileSystem, needs the host that `hdfs:///x` omits.
             to = system.makeQualified(hadoop_path)
             context = self._jvm.org.apache.hadoop.fs.FileContext.getFileContext(to.toUri(), self._conf)
             context.rename(system.makeQualified(path(source)), to, options)
 
     def make_dirs(self, path: str) -> None:
-        system, hadoop_path = self._open(path)
-        with _hadoop_errors(path, writing=True):
+        with self._at(path, writing=True) as (system, hadoop_path):
             created = system.mkdirs(hadoop_path)
         if not created:
             raise OutputError("a folder cannot be created", where=path, found="the file system refused it")
 
     def set_mode(self, path: str, mode: int) -> None:
         # Object stores ignore it.
-        system, hadoop_path = self._open(path)
-        with _hadoop_errors(path, writing=True):
+        with self._at(path, writing=True) as (system, hadoop_path):
             system.setPermission(hadoop_path, self._jvm.org.apache.hadoop.fs.permission.FsPermission(f"{mode:o}"))
 
     def delete(self, path: str) -> None:
-        system, hadoop_path = self._open(path)
-        with _hadoop_errors(path, writing=True):
+        with self._at(path, writing=True) as (system, hadoop_path):
             system.delete(hadoop_path, True)
 
     def fetch(self, path: str, target: Path) -> None:
-        system, hadoop_path = self._open(path)
-        with _hadoop_errors(path):
+        with self._at(path) as (system, hadoop_path):
             system.copyToLocalFile(False, hadoop_path, self._jvm.org.apache.hadoop.fs.Path(str(target)), True)
 
     def put(self, source: Path, path: str) -> None:
-        system, hadoop_path = self._open(path)
-        with _hadoop_errors(path, writing=True):
+        with self._at(path, writing=True) as (system, hadoop_path):
             system.copyFromLocalFile(False, True, self._jvm.org.apache.hadoop.fs.Path(str(source)), hadoop_path)
 
     def hosts_at(self, path: str, position: int) -> tuple[str, ...]:
         """Return the hosts that store a byte of a file."""
-        system, hadoop_path = self._open(path)
-        with _hadoop_errors(path):
+        with self._at(path) as (system, hadoop_path):
             blocks = system.getFileBlockLocations(hadoop_path, position, 1)
             return tuple(str(host) for block in blocks for host in block.getHosts())
 

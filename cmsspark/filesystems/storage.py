@@ -161,10 +161,8 @@ class LocalFiles:
         return Entry(path, False, -1, mtime_ms, _SPECIAL.get(stat.S_IFMT(status.st_mode), "no file"))
 
     def list_dir(self, path: str) -> list[Entry]:
-        path = local_path(path)
-        with _reading(path, "no such folder"):
-            names = sorted(os.listdir(path))
-        return [self._entry(os.path.join(path, name)) for name in names]
+        with _reading(path, "no such folder") as folder:
+            return [self._entry(os.path.join(folder, name)) for name in sorted(os.listdir(folder))]
 
     def _entry(self, path: str) -> Entry:
         try:
@@ -173,21 +171,18 @@ class LocalFiles:
             return Entry(path, False, -1, 0, str(error.found))
 
     def read_bytes(self, path: str) -> bytes:
-        path = local_path(path)
-        with _reading(path), open(path, "rb") as stream:
+        with _reading(path) as file, open(file, "rb") as stream:
             return stream.read()
 
     def read_range(self, path: str, offset: int, count: int) -> bytes:
         """Return at most ``count`` bytes from ``offset`` on; fewer at the end of the file."""
-        path = local_path(path)
-        with _reading(path), open(path, "rb") as stream:
+        with _reading(path) as file, open(file, "rb") as stream:
             stream.seek(offset)
             return stream.read(count)
 
     def sha256(self, path: str) -> str:
         """Return the SHA-256 of a file as hexadecimal digits."""
-        path = local_path(path)
-        with _reading(path), open(path, "rb") as stream:
+        with _reading(path) as file, open(file, "rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
 
     def write_bytes(self, path: str, content: bytes) -> None:
@@ -224,37 +219,35 @@ class LocalFiles:
 
     def replace(self, source: str, target: str) -> None:
         """Rename over ``target`` atomically."""
-        with _writing(local_path(target)):
-            os.replace(local_path(source), local_path(target))
+        with _writing(target) as file:
+            os.replace(local_path(source), file)
 
     def make_dirs(self, path: str) -> None:
-        with _writing(local_path(path)):
-            os.makedirs(local_path(path), exist_ok=True)
+        with _writing(path) as folder:
+            os.makedirs(folder, exist_ok=True)
 
     def set_mode(self, path: str, mode: int) -> None:
         """Set who may access a file or folder, whatever the umask."""
-        with _writing(local_path(path)):
-            os.chmod(local_path(path), mode)
+        with _writing(path) as file:
+            os.chmod(file, mode)
 
     def delete(self, path: str) -> None:
         """Remove a file or a whole folder. A path that does not exist is not an error."""
-        path = local_path(path)
-        with _writing(path):
-            if os.path.isdir(path) and not os.path.islink(path):
-                shutil.rmtree(path)
+        with _writing(path) as file:
+            if os.path.isdir(file) and not os.path.islink(file):
+                shutil.rmtree(file)
             else:
-                Path(path).unlink(missing_ok=True)
+                Path(file).unlink(missing_ok=True)
 
     def fetch(self, path: str, target: Path) -> None:
         """Copy a file to the local ``target``."""
-        path = local_path(path)
-        with _reading(path):
-            shutil.copyfile(path, target)
+        with _reading(path) as file:
+            shutil.copyfile(file, target)
 
     def put(self, source: Path, path: str) -> None:
         """Copy the local file ``source`` to ``path``, in an existing folder."""
-        with _writing(local_path(path)):
-            shutil.copyfile(source, local_path(path))
+        with _writing(path) as file:
+            shutil.copyfile(source, file)
 
     def uri(self, path: str) -> str:
         """Return the location as a URI for pandas, DuckDB and Spark; a name with special characters stays a plain path.
@@ -297,10 +290,13 @@ def unreadable(path: str, error: OSError) -> CmssparkError:
 
 
 @contextmanager
-def _reading(path: str, problem: str = "no such file") -> Iterator[None]:
-    """Convert an OSError: InputMissing (66) where ``path`` does not exist, otherwise as :func:`unreadable`."""
+def _reading(location: str, problem: str = "no such file") -> Iterator[str]:
+    """Yield the path on disk. Convert an OSError: InputMissing (66) where it does not exist, otherwise as
+    :func:`unreadable`.
+    """
+    path = local_path(location)
     try:
-        yield
+        yield path
     except FileNotFoundError:
         raise InputMissing(problem, where=path, found="nothing of that name") from None
     except OSError as error:
@@ -310,10 +306,11 @@ def _reading(path: str, problem: str = "no such file") -> Iterator[None]:
 
 
 @contextmanager
-def _writing(path: str) -> Iterator[None]:
-    """Convert an OSError to OutputError (73)."""
+def _writing(location: str) -> Iterator[str]:
+    """Yield the path on disk. Convert an OSError to OutputError (73)."""
+    path = local_path(location)
     try:
-        yield
+        yield path
     except OSError as error:
         raise _not_written(path, error) from None
 
