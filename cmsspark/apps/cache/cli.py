@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from cmsspark.base import extras
-from cmsspark.base.errors import InputMissing, UsageError
+from cmsspark.base.errors import DataError, InputMissing, UsageError
 from cmsspark.base.periods import Period
 from cmsspark.base.text.terminal import echo_list, echo_table, percent, volume
 from cmsspark.cli.groups import CommandGroup
@@ -24,10 +25,13 @@ from cmsspark.settings.settings import load_settings
 if TYPE_CHECKING:
     from cmsspark.apps.cache.replay import Comparison
     from cmsspark.apps.cache.trace import Trace
+    from cmsspark.base.arrays import Array
 
 #: Sizes that a comparison has without ``--size``, as shares of the footprint.
 _SHARES: Final = ("5%", "10%", "20%", "30%", "50%")
 _POLICIES: Final = ("lru", "sieve", "s3fifo", "gdsf", "learned")
+#: Days times objects that can be forecast: four measures of so many take 3 GB.
+_MOST_CELLS: Final = 100_000_000
 
 
 _scores = click.option(
@@ -186,10 +190,46 @@ def _comparisons(
     if scores == "forecast":
         if not set(policies) & set(WITH_SCORES):
             raise UsageError("--scores forecast needs a policy with scores", next_step=f"{', '.join(WITH_SCORES)}")
-        from cmsspark.apps.cache.cli_scores import forecast_scores
-
         values = forecast_scores(trace)
     return Simulation(trace, scores=values).compare(policies, capacities, with_bound=bound)
+
+
+def forecast_scores(trace: Trace) -> Array:
+    """Return float64 [days, objects]: the probability of a request in the week from each seventh day on, by the model
+    of ``cmsspark popularity``, from the days before that day; NaN for objects without a request before it, and on days
+    before which there are too few to learn from.
+
+    Raises DataError (65) where the trace has too few days, or too many objects.
+    """
+    import numpy as np
+
+    from cmsspark.apps.cache.forecast import DAY_MS, number_days
+    from cmsspark.apps.popularity.fitting import raw_forecast
+    from cmsspark.apps.popularity.series import MEASURES, Series
+    from cmsspark.apps.popularity.training import FIRST_DAY, Label, Weeks
+
+    periods, count = number_days(trace.times_ms), len(trace.sizes)
+    day_count = int(periods[-1]) + 1
+    label = Label(0)
+    first_learned = FIRST_DAY + label.days
+    if trace.names is None or day_count * count > _MOST_CELLS or day_count <= first_learned:
+        raise DataError(
+            "the forecast needs more days, or fewer objects",
+            found=f"{day_count:,} days, {count:,} objects",
+            next_step=f"give a trace of more than {first_learned} days, --sample 0.1, or leave out --scores forecast",
+        )
+    values = np.zeros((len(MEASURES), day_count, count))
+    np.add.at(values[0], (periods, trace.objects), 1)
+    start = date(1970, 1, 1) + timedelta(days=int(trace.times_ms[0] // DAY_MS))
+    names = np.array([str(name) for name in trace.names.to_pylist()], object)
+    order = np.argsort(names)
+    days = tuple(start + timedelta(days=number) for number in range(day_count))
+    series = Series(days, tuple(names[order].tolist()), np.ascontiguousarray(values[:, :, order]))
+    weeks = Weeks(series, label)
+    scores = np.full((day_count, count), np.nan)
+    for day in range(first_learned, day_count, 7):
+        scores[day : day + 7, order] = raw_forecast(weeks, day, "blend")
+    return scores
 
 
 def _scaled(row: dict[str, Any], sample: float) -> dict[str, Any]:

@@ -56,15 +56,15 @@ class _History:
         self.age_days = np.where(self.is_seen, self.age_days + 1, 0)
 
 
-def learned_scores(objects: Ints, periods: Ints, object_count: int, *, horizon: int = HORIZON, seed: int = 0) -> Array:
-    """Return float64 [days, objects]: the expected share of the ``horizon`` days from that day on with a request.
+def learned_scores(objects: Ints, periods: Ints, object_count: int) -> Array:
+    """Return float64 [days, objects]: the expected share of the :data:`HORIZON` days from that day on with a request.
 
     A logistic model is fitted at the start of each day on earlier days whose horizon is over; before there is one, the
     decayed share of four days stands for it. An object that was never requested has the share of such objects so far.
     """
     day_count = int(periods[-1]) + 1 if len(periods) else 0
     scores = np.zeros((day_count, object_count))
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     history = _History(object_count)
     requested_days = [np.zeros(object_count)]  # up to the start of each day
     rows: list[tuple[Array, Array]] = []
@@ -74,18 +74,18 @@ def learned_scores(objects: Ints, periods: Ints, object_count: int, *, horizon: 
     model: Array | None = None
     starts = np.searchsorted(periods, np.arange(day_count + 1))
     for day in range(day_count):
-        learned = day - horizon
+        learned = day - HORIZON
         if learned >= 0:
-            share = (requested_days[day] - requested_days[learned]) / horizon
+            share = (requested_days[day] - requested_days[learned]) / HORIZON
             items, features = rows[learned]
             examples.append((features, share[items]))
             rows[learned] = (items[:0], features[:0])
         if learned >= 1:
-            share = (requested_days[day] - requested_days[learned]) / horizon
+            share = (requested_days[day] - requested_days[learned]) / HORIZON
             new_sum += float(share[firsts[learned - 1]].sum())
             new_count += len(firsts[learned - 1])
-        if day > horizon:
-            requested_days[day - horizon - 1] = requested_days[day][:0]
+        if day > HORIZON:
+            requested_days[day - HORIZON - 1] = requested_days[day][:0]
         seen = np.nonzero(history.is_seen)[0]
         features = history.features(seen)
         scores[day] = new_sum / new_count if new_count else _PRIOR[0]

@@ -229,11 +229,11 @@ class Comparison:
         }
 
 
-def sampling_error(trace: Trace, policy: str, capacity: int, *, groups: int = 4) -> float:
-    """Return the standard error of the byte miss ratio that comes from sampling objects, from disjoint parts of the
-    sample.
+def sampling_error(trace: Trace, policy: str, capacity: int) -> float:
+    """Return the standard error of the byte miss ratio that comes from sampling objects, from four disjoint parts of
+    the sample.
     """
-    ratios = []
+    ratios, groups = [], 4
     for group in range(groups):
         chosen = np.nonzero(np.arange(len(trace.sizes)) % groups == group)[0]
         number_of = np.full(len(trace.sizes), -1, np.int32)

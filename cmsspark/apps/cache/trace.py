@@ -55,14 +55,14 @@ class Trace:
         return int(self.sizes[self.objects].sum()) if len(self.objects) else 0
 
 
-def make_trace(times_ms: Array, names: Array, sizes: Array, *, sample: float = 1.0) -> Trace:
+def make_trace(times_ms: Array, names: Array, sizes: Array) -> Trace:
     """Return a trace of columns: int64 UTC ms, any values that name objects, and int64 bytes. Rows of one time keep
     their order. A size of 0 or less drops the request.
     """
-    return _make([times_ms], [_encode(pa.array(names))], [sizes], sample)
+    return _make([times_ms], [_encode(pa.array(names))], [sizes])
 
 
-def _make(times: list[Array], coded: list[pa.DictionaryArray], sizes: list[Array], sample: float) -> Trace:
+def _make(times: list[Array], coded: list[pa.DictionaryArray], sizes: list[Array], sample: float = 1.0) -> Trace:
     """Return the trace of the parts of columns, which are emptied: no column is in memory twice for long."""
     # A name has one number in all parts.
     unified = pa.chunked_array(coded).unify_dictionaries()

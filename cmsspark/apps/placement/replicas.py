@@ -113,26 +113,21 @@ def read_replicas(path: Path) -> pl.DataFrame:
 
 
 def make_replicas(
-    table: pl.DataFrame,
-    *,
-    datasets: Iterable[str] = (),
-    sites: Iterable[str] = (),
-    sizes: Mapping[str, float] | None = None,
-    until: date | None = None,
+    table: pl.DataFrame, *, datasets: Iterable[str] = (), sites: Iterable[str] = (), until: date | None = None
 ) -> Replicas:
     """Return the copies of rows with :data:`COLUMNS`, several of one dataset and site added up; those since ``until``
     or later are left out.
 
-    ``datasets``, ``sites``: names that are numbered, too. The size of a dataset is that of ``sizes``, else of its rows,
-    else its largest copy. Without a column ``complete``, a copy of that size is complete.
+    ``datasets``, ``sites``: names that are numbered, too. The size of a dataset is that of its rows, else its largest
+    copy. Without a column ``complete``, a copy of that size is complete.
     """
     import polars as pl
 
     if until is not None and "since" in table.columns:
         table = table.filter(pl.col("since").is_null() | (pl.col("since") < until))
-    flags = {name: pl.col(name).fill_null(False) if name in table.columns else pl.lit(False) for name in _FLAGS}
+    flags = [pl.col(name).fill_null(False) for name in ("locked", "custodial") if name in table.columns]
     table = table.with_columns(
-        is_fixed=flags["locked"] | flags["custodial"],
+        is_fixed=pl.any_horizontal(pl.lit(False), *flags),
         complete=pl.col("complete") if "complete" in table.columns else pl.lit(None, pl.Boolean),
         size=pl.col("size") if "size" in table.columns else pl.lit(None, pl.Float64),
     ).filter(pl.col("bytes") > 0)
@@ -146,7 +141,9 @@ def make_replicas(
         .sort("dataset", "site")
     )
     dataset = np.array([of_name[name] for name in disk["dataset"].to_list()], np.int64)
-    size = _sizes(table, disk, names, sizes or {})
+    listed = dict(table.group_by("dataset").agg(pl.col("size").max()).iter_rows())
+    largest = dict(disk.group_by("dataset").agg(pl.col("bytes").max()).iter_rows())
+    size = np.array([listed.get(name) or largest.get(name) or 0.0 for name in names])
     present_bytes = disk["bytes"].to_numpy().astype(float)
     elsewhere = set(table.filter(pl.col("kind") != "disk").select("dataset", "site").iter_rows())
     is_whole = present_bytes >= size[dataset]
@@ -163,17 +160,6 @@ def make_replicas(
         present_bytes,
         np.array(complete, bool), disk["is_fixed"].to_numpy().astype(bool), size, on_tape,
     )  # fmt: skip
-
-
-_FLAGS: Final = ("locked", "custodial")
-
-
-def _sizes(table: pl.DataFrame, disk: pl.DataFrame, names: tuple[str, ...], sizes: Mapping[str, float]) -> Array:
-    import polars as pl
-
-    listed = dict(table.group_by("dataset").agg(pl.col("size").max()).iter_rows())
-    largest = dict(disk.group_by("dataset").agg(pl.col("bytes").max()).iter_rows())
-    return np.array([sizes.get(name) or listed.get(name) or largest.get(name) or 0.0 for name in names])
 
 
 def make_space(

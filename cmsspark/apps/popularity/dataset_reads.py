@@ -115,54 +115,43 @@ def _share(part: Array, total: Array) -> Array:
     return np.divide(part, total, out=np.zeros(len(total)), where=total > 0)
 
 
-class ReadsBuilder:
-    """Makes :class:`DatasetReads` of days of partials, one after the other."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, dict[str, int]] = {"dataset_name": {}, "site_name": {}, "user": {}}
-        self._days: list[tuple[date, pl.DataFrame, pl.DataFrame]] = []
-
-    def add(self, day: date, rows: pl.DataFrame) -> None:
-        """``rows``: stream, dataset_name, site_name, user, nacc and remote_nacc of streams of accesses."""
-        numbers = pl.Enum(ACCESS_STREAMS)
-        coded = rows.select(
-            *(self._coded(rows[name]) for name in self._numbers),
-            pl.col("stream").cast(numbers).to_physical().cast(pl.Int32), "nacc", "remote_nacc",
-        )  # fmt: skip
-        is_known = pl.col("remote_nacc").is_not_null()
-        reads = coded.group_by("dataset_name", "site_name", "stream", is_known.alias("known")).agg(
-            pl.col("nacc").sum(), pl.col("remote_nacc").sum()
-        )
-        people = coded.select("dataset_name", "user").drop_nulls().unique()
-        self._days.append((day, reads, people))
-
-    def _coded(self, names: pl.Series) -> pl.Series:
-        """Return numbers of the names, which are the same on all days."""
-        numbers = self._numbers[names.name]
-        different = names.drop_nulls().unique(maintain_order=True)
-        codes = [numbers.setdefault(name, len(numbers)) for name in different.to_list()]
-        return names.replace_strict(different, pl.Series(codes, dtype=pl.Int32), default=None, return_dtype=pl.Int32)
-
-    def build(self, days: Sequence[date], datasets: Sequence[str]) -> DatasetReads:
-        """Return the reads, with days and datasets under their numbers in these."""
-        numbers = {name: number for number, name in enumerate(datasets)}
-        dataset = np.array([numbers[name] for name in self._numbers["dataset_name"]], np.int32)
-        unknown = self._numbers["site_name"].get(_UNKNOWN_SITE)
-        self._days.sort(key=lambda entry: entry[0])
-        first = days[0]
-        reads = [(np.full(len(rows), (day - first).days, np.int32), rows) for day, rows, _ in self._days]
-        users = [(np.full(len(rows), (day - first).days, np.int32), rows) for day, _, rows in self._days]
-        site = _column(reads, "site_name", np.int32)
-        if unknown is not None:
-            site = np.where(site == unknown, np.int32(-1), site)
-        return DatasetReads(
-            np.concatenate([day for day, _ in reads]), dataset[_column(reads, "dataset_name", np.int32)], site,
-            _column(reads, "stream", np.int32), _column(reads, "nacc", np.int64),
-            np.where(_column(reads, "known", bool), _column(reads, "remote_nacc", np.int64), -1),
-            np.concatenate([day for day, _ in users]), dataset[_column(users, "dataset_name", np.int32)],
-            _column(users, "user", np.int32),
-        )  # fmt: skip
+#: Of a day: accesses by dataset, site and stream, and who read which dataset. Names are categories, which take four
+#: bytes each.
+DayReads = tuple[date, pl.DataFrame, pl.DataFrame]
 
 
-def _column(frames: Sequence[tuple[Array, pl.DataFrame]], name: str, kind: Any) -> Array:
-    return np.concatenate([frame[name].to_numpy().astype(kind) for _, frame in frames])
+def day_reads(day: date, rows: pl.DataFrame) -> DayReads:
+    """Return the reads of a day. ``rows``: stream, dataset_name, site_name, user, nacc and remote_nacc of streams of
+    accesses.
+    """
+    is_site = pl.col("site_name") != _UNKNOWN_SITE
+    coded = rows.select(
+        pl.col("dataset_name", "user").cast(pl.Categorical), pl.when(is_site).then("site_name").cast(pl.Categorical),
+        pl.col("stream").cast(pl.Enum(ACCESS_STREAMS)), "nacc", "remote_nacc",
+    )  # fmt: skip
+    says = pl.col("remote_nacc").is_not_null()
+    keys = ("dataset_name", "site_name", "stream", says.alias("says"))
+    reads = coded.group_by(keys).agg(pl.col("nacc").sum(), pl.col("remote_nacc").sum())
+    return day, reads, coded.select("dataset_name", "user").drop_nulls().unique()
+
+
+def join_reads(every: Sequence[DayReads], first: date, datasets: Sequence[str]) -> DatasetReads:
+    """Return the reads of days, with days counted from ``first``, and datasets under their numbers in ``datasets``."""
+    names = pl.Enum(datasets)
+
+    def numbered(day: date, rows: pl.DataFrame) -> pl.DataFrame:
+        codes = rows.select(pl.col(pl.Categorical, pl.Enum).exclude("dataset_name").to_physical().cast(pl.Int32))
+        dataset = rows["dataset_name"].cast(pl.String).cast(names).to_physical().cast(pl.Int32)
+        return rows.with_columns(dataset, *codes, day=pl.lit((day - first).days, pl.Int32))
+
+    days = sorted(every, key=lambda entry: entry[0])
+    reads = pl.concat([numbered(day, rows) for day, rows, _ in days]).with_columns(
+        pl.col("site_name").fill_null(-1), pl.when("says").then("remote_nacc").otherwise(-1).cast(pl.Int64),
+        pl.col("nacc").cast(pl.Int64),
+    )  # fmt: skip
+    users = pl.concat([numbered(day, rows) for day, _, rows in days])
+    columns = ("day", "dataset_name", "site_name", "stream", "nacc", "remote_nacc")
+    return DatasetReads(
+        *(reads[name].to_numpy() for name in columns),
+        *(users[name].to_numpy() for name in ("day", "dataset_name", "user")),
+    )

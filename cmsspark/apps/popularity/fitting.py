@@ -42,17 +42,15 @@ class Fitted:
 
 
 def fit(
-    weeks: Weeks, day: int, model_name: str, *, seed: int = 0, is_shuffled: bool = False,
-    options: Mapping[str, Any] | None = None,
-) -> Fitted:  # fmt: skip
+    weeks: Weeks, day: int, model_name: str, *, seed: int = 0, options: Mapping[str, Any] | None = None
+) -> Fitted:
     """Fit the model for the weeks from that day on, on what was known before it, and calibrate it where that helps.
 
     Raises as :meth:`Weeks.training`.
     """
     before = weeks.until(day)
-    fitted = _fit_raw(before, day, model_name, seed, is_shuffled, options)
-    # What learned from shuffled labels is only ranked, which a calibration does not change.
-    if is_shuffled or model_name == "persistence":
+    fitted = _fit_raw(before, day, model_name, seed, is_shuffled=False, options=options)
+    if model_name == "persistence":
         return fitted
     past = past_weeks(before, day, model_name, seed=seed, options=options)
     return replace(fitted, calibration=helpful_calibration(past))
@@ -131,6 +129,7 @@ def predict(
     """
     before = weeks.until(day)
     raw = raw_forecast(before, day, model_name, seed=seed, is_shuffled=is_shuffled, options=options)
+    # What learned from shuffled labels is only ranked, which a calibration does not change.
     if is_shuffled or model_name == "persistence":
         return raw
     past = past_weeks(before, day, model_name, seed=seed, options=options)

@@ -37,12 +37,10 @@ _ROUNDS: Final = 50
 @dataclass(frozen=True)
 class Expected:
     """``quantiles``: float64 [datasets, 3], the 10, 50 and 90 % quantiles of a measure in the coming weeks; NaN where a
-    dataset has not entered. ``coverage``: the share of datasets that was between the outer two in the last week that is
-    over, as predicted before it and before the correction; None where no week is over.
+    dataset has not entered.
     """
 
     quantiles: Array
-    coverage: float | None
 
     @property
     def mean(self) -> Array:
@@ -60,20 +58,19 @@ def expected(weeks: Weeks, day: int, measure: str, *, seed: int = 0) -> Expected
     values = before.series.values[MEASURES.index(measure)]
     if not values.any() or find_spec("xgboost") is None:
         return None
-    correction, coverage = np.zeros(2), None
+    correction = np.zeros(2)
     for past in past_days(day, before.label)[:1]:
         logs = _log_quantiles(before, past, measure, seed)
         entered = ~np.isnan(logs[:, 0])
         happened = np.log1p(values[past : past + before.label.days].sum(0))[entered]
         low, high = logs[entered, 0], logs[entered, 2]
         if entered.any():
-            coverage = float(((happened >= low - 1e-9) & (happened <= high + 1e-9)).mean())
             correction = np.array([_shift(low - happened), _shift(happened - high)])
     logs = _log_quantiles(before, day, measure, seed)
     logs[:, 0] -= correction[0]
     logs[:, 2] += correction[1]
     logs[:, 0], logs[:, 2] = np.minimum(logs[:, 0], logs[:, 1]), np.maximum(logs[:, 2], logs[:, 1])
-    return Expected(np.expm1(np.maximum(logs, 0)), coverage)
+    return Expected(np.expm1(np.maximum(logs, 0)))
 
 
 def _shift(excess: Array) -> float:

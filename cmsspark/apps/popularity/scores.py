@@ -71,11 +71,11 @@ def _resampled_precisions(labels: Array, scores: Array, generator: np.random.Gen
     return resampled
 
 
-def metrics(labels: Array, scores: Array, *, seed: int = 0) -> dict[str, Any]:
+def metrics(labels: Array, scores: Array) -> dict[str, Any]:
     """Numbers of one week: rows, positives (share), average_precision with a 90 % interval from 200 resamplings of the
     datasets, auc, brier, and tpr and tnr at 0.5. Null where a rate has no rows.
     """
-    resampled = _resampled_precisions(labels, scores, np.random.default_rng(seed))
+    resampled = _resampled_precisions(labels, scores, np.random.default_rng(0))
     interval = [float(edge) for edge in np.quantile(resampled, (0.05, 0.95))] if resampled else None
     is_positive, is_predicted = labels > 0, scores >= 0.5
     return {

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from cmsspark.apps.popularity.dataset_catalogue import Catalogue
-from cmsspark.apps.popularity.dataset_reads import DatasetReads, ReadsBuilder
+from cmsspark.apps.popularity.dataset_reads import DatasetReads, DayReads, day_reads, join_reads
 from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError, InputMissing
 from cmsspark.base.text.plurals import pluralize
@@ -191,11 +191,11 @@ def stored_series(stored: StoredDays, *, by_site: bool = False) -> Series:
     from cmsspark.apps.popularity.catalogue_tables import stored_tables
 
     stored.key_id()
-    frames, reads = [], ReadsBuilder()
+    frames, reads = [], list[DayReads]()
     for day, frame in _access_rows(stored):
         if by_site:
             frame = frame.with_columns(pl.concat_str("dataset_name", "site_name", separator=_AT))
-        reads.add(day, frame)
+        reads.append(day_reads(day, frame))
         frames.append(
             frame.group_by(dataset=pl.col("dataset_name")).agg(
                 day=pl.lit(day),
@@ -218,7 +218,7 @@ def stored_series(stored: StoredDays, *, by_site: bool = False) -> Series:
         assert isinstance(first, date)
         names = tables.created_since(first - timedelta(days=ENTRY_DAYS))
     series = make_series(table, names)
-    series = replace(series, reads=reads.build(series.days, series.datasets))
+    series = replace(series, reads=join_reads(reads, series.days[0], series.datasets))
     if by_site:
         # Sites are as logged, with any tabs.
         datasets, sites = zip(*(name.split(_AT, 1) for name in series.datasets), strict=True)

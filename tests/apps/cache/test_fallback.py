@@ -106,7 +106,7 @@ def test_decayed_frequency_forgets_and_evicts_the_least() -> None:
 
 
 def test_scores_of_the_forecast_decide_and_know_nothing_of_later_requests(tmp_path: Path) -> None:
-    from cmsspark.apps.cache.cli_scores import forecast_scores
+    from cmsspark.apps.cache.cli import forecast_scores
 
     objects, times = zipf(2, days=35, count=40)
     names = np.array([f"/P{number % 5}/C-v{number}/AOD" for number in range(40)], object)
