@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -182,10 +182,9 @@ def replicate(
     forecast = newest_forecast(files, fout, day)
     last = forecast.day - timedelta(days=1)
     period = between(forecast.day - timedelta(days=7 * stored_inputs.WEEKS), last)
-    inputs = stored_inputs.stored_inputs(
-        fout, settings_file, period, read_space(space) if space else {},
-        float(parse_bytes(budget)) if budget else None, (),
-    )  # fmt: skip
+    room_of, weekly = read_space(space) if space else {}, float(parse_bytes(budget)) if budget else None
+    inputs = stored_inputs.stored_inputs(fout, settings_file, period)
+    inputs = replace(inputs, given_space=room_of, budget=weekly)
     columns = ("probability", "expected_nacc", "nacc_p90")
     of = {name: values for name, *values in forecast.rows.select("dataset_name", *columns).iter_rows()}
     # Nothing is known of what the forecast has not, or of what it calls unknown.

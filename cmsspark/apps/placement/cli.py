@@ -92,13 +92,17 @@ def _inputs(
     from cmsspark.apps.placement.locks import read_locks
     from cmsspark.apps.placement.replicas import read_space
 
-    stored_inputs.require_one_source(accesses, replicas, period, fout)
+    if (accesses is None) != (replicas is None):
+        raise UsageError("--accesses and --replicas go together", next_step="give both, or a store")
+    if accesses is not None and (period or fout):
+        raise UsageError("--accesses excludes a period and --fout", next_step="give only one of them")
     room_of = read_space(space) if space else {}
     weekly = float(parse_bytes(budget)) if budget else None
     if accesses is not None and replicas is not None:
-        inputs = stored_inputs.file_inputs(accesses, replicas, room_of, weekly, locked)
+        inputs = stored_inputs.file_inputs(accesses, replicas)
     else:
-        inputs = stored_inputs.stored_inputs(fout, settings_file, period, room_of, weekly, locked, all_weeks=all_weeks)
+        inputs = stored_inputs.stored_inputs(fout, settings_file, period, all_weeks=all_weeks)
+    inputs = replace(inputs, given_space=room_of, budget=weekly, locked=locked)
     if locks is not None:
         inputs = replace(inputs, locks=read_locks(locks, load_settings(settings_file).rses))
         click.echo(f"{len(inputs.locks):,} datasets at sites are locked", err=True)
@@ -127,15 +131,14 @@ def recommend_command(
 
     Example: cmsspark placement recommend --fout OUT --budget 20TB --space space.csv
     """
+    from cmsspark.apps.placement.plan import Limits
     from cmsspark.apps.placement.recommend import recommend
 
     check_table_path(output)
     inputs = _inputs(**source)
     outlook = _forecast(model, threshold, seed)(inputs.reads)
-    advice = recommend(
-        inputs.reads, inputs.replicas_before, inputs.space, outlook, min_copies, free, min_benefit=min_benefit,
-        lifetime=lifetime,
-    )  # fmt: skip
+    limits = Limits(min_copies, free, min_benefit, lifetime)
+    advice = recommend(inputs.reads, inputs.replicas_before, inputs.space, outlook, limits)
     if as_rucio:
         click.echo(json.dumps(advice.rucio(), indent=1))
     elif output is not None:
@@ -202,6 +205,7 @@ def replay_command(
     Each plan knows the days before its week only. All rules have the same copies at first, space and budgets.
     """
     from cmsspark.apps.placement import replay
+    from cmsspark.apps.placement.plan import Limits
 
     if synthetic is None:
         inputs = _inputs(**source, all_weeks=True)
@@ -214,10 +218,8 @@ def replay_command(
         inputs = stored_inputs.synthetic_inputs(synthetic, budget)
     last_day = inputs.reads.days[-1]
     space = inputs.space(inputs.replicas_before(last_day))
-    replayed = replay.Replay(
-        inputs.reads, inputs.replicas_before, space, _forecast(model, threshold, seed), min_copies, free,
-        min_benefit, lifetime,
-    )  # fmt: skip
+    forecast, limits = _forecast(model, threshold, seed), Limits(min_copies, free, min_benefit, lifetime)
+    replayed = replay.Replay(inputs.reads, inputs.replicas_before, space, forecast, limits)
     rows = replayed.run(rules or _COMPARED, weeks=last)
     totals = replay.sums(rows)
     if as_json:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -20,45 +20,128 @@ from cmsspark.base.arrays import Array
 
 #: A copy replaces others where it is expected to serve so many times the accesses that they are: moving costs, too.
 MARGIN: Final = 1.5
-#: A copy that is expected to serve fewer accesses a week is not made.
-LEAST_ACCESSES: Final = 5.0
-#: Weeks that a copy is expected to be used for.
-LIFETIME: Final = 4.0
 #: Pairs of a dataset and a site that are looked at, those of most worth.
 _MOST: Final = 200_000
 #: Datasets that are looked at together.
 _BLOCK: Final = 4_096
 
 
-@dataclass
+@dataclass(frozen=True)
+class Limits:
+    """What plans keep to. ``min_copies``: complete copies on disk that remain of what loses one. ``free_share``: the
+    part of each site's capacity that stays free. ``min_benefit``: bytes that a copy is expected to serve in
+    ``lifetime`` weeks, for each byte that is copied; where no read has bytes it cannot be told, and every copy passes.
+    ``least_accesses``: a copy that is expected to serve fewer accesses a week is not made.
+    """
+
+    min_copies: int = 1
+    free_share: float = 0.0
+    min_benefit: float = 0.0
+    lifetime: float = 4.0
+    least_accesses: float = 5.0
+
+
+DEFAULT: Final = Limits()
+
+
 class Plan:
     """``added``: (dataset, site) of copies to make; ``gone``: whether each copy of the replicas goes; ``freed``: those
     that go because the site is too full, not for another copy; ``completed``: (dataset, site) of added copies → the
     incomplete copy that is there and becomes complete.
+
+    While it is made it knows what is free at each site and how many copies remain of each dataset.
     """
 
-    replicas: Replicas
-    gone: Array
-    added: list[tuple[int, int]] = field(default_factory=list)
-    freed: list[int] = field(default_factory=list)
-    completed: dict[tuple[int, int], int] = field(default_factory=dict)
+    def __init__(self, replicas: Replicas, demand: Demand, space: Space, limits: Limits) -> None:
+        self.replicas, self._min_copies = replicas, limits.min_copies
+        self._free = space.capacity * (1 - limits.free_share) - replicas.used()
+        self._budget = space.budget.copy()
+        self._copies = replicas.copies()
+        self._worth = demand.reads(replicas.dataset, replicas.site)
+        self.gone: Array = np.zeros(len(replicas.dataset), bool)
+        self.added: list[tuple[int, int]] = []
+        self.freed: list[int] = []
+        self.completed: dict[tuple[int, int], int] = {}
+        # Of each site, its copies from the least accesses for each byte on.
+        density = self._worth / np.maximum(replicas.bytes, 1)
+        self._of_site: dict[int, list[int]] = defaultdict(list)
+        self._copy_at = {}
+        for number in np.lexsort((replicas.dataset, density)).tolist():
+            self._of_site[int(replicas.site[number])].append(number)
+            self._copy_at[int(replicas.dataset[number]), int(replicas.site[number])] = number
+
+    def _may_go(self, number: int) -> bool:
+        dataset, site = int(self.replicas.dataset[number]), int(self.replicas.site[number])
+        if (dataset, site) in self.completed:
+            return False
+        remaining = self._copies[dataset] - int(self.replicas.is_complete[number])
+        return not (self.gone[number] or self.replicas.is_fixed[number]) and remaining >= self._min_copies
+
+    def _remove(self, number: int) -> None:
+        self.gone[number] = True
+        self._copies[self.replicas.dataset[number]] -= int(self.replicas.is_complete[number])
+        self._free[self.replicas.site[number]] += self.replicas.bytes[number]
+
+    def make_room(self, site: int) -> None:
+        """Remove what is worth least at a site that is too full, as far as it may go."""
+        for number in self._of_site[site]:
+            if self._free[site] >= 0:
+                break
+            if self._may_go(number):
+                self._remove(number)
+                self.freed.append(number)
+
+    def bytes_to_copy(self, dataset: int, site: int) -> float:
+        """Return the bytes that a copy takes from elsewhere: those that are not there yet."""
+        partial = self._copy_at.get((dataset, site))
+        present = 0.0 if partial is None or self.gone[partial] else float(self.replicas.bytes[partial])
+        return float(self.replicas.sizes[dataset]) - present
+
+    def add(self, dataset: int, site: int, worth: float) -> None:
+        """Make the copy, where the budget allows it and copies of clearly less worth leave the room for it."""
+        partial = self._copy_at.get((dataset, site))
+        if partial is not None:
+            if self.gone[partial]:
+                return
+            # The incomplete copy stays and becomes complete.
+            self.completed[dataset, site] = partial
+        size = self.bytes_to_copy(dataset, site)
+        victims = None if size > self._budget[site] else self._victims(dataset, site, size, worth / MARGIN)
+        if victims is None:
+            self.completed.pop((dataset, site), None)
+            return
+        for number in victims:
+            self._remove(number)
+        self._free[site] -= size
+        self._budget[site] -= size
+        self.added.append((dataset, site))
+
+    def _victims(self, dataset: int, site: int, size: float, most: float) -> list[int] | None:
+        """Return the copies that go for ``size`` bytes, which serve fewer than ``most`` accesses; None where too few.
+        """
+        missing, chosen, lost = size - self._free[site], list[int](), 0.0
+        for number in self._of_site[site]:
+            if missing <= 0:
+                return chosen
+            if self.replicas.dataset[number] == dataset or not self._may_go(number):
+                continue
+            lost += float(self._worth[number])
+            if lost >= most:
+                return None
+            chosen.append(number)
+            missing -= float(self.replicas.bytes[number])
+        return chosen if missing <= 0 else None
 
     def result(self) -> Replicas:
         """Return the replicas once the plan is carried out."""
-        datasets, sites = [pair[0] for pair in self.added], [pair[1] for pair in self.added]
         replaced, fixed = self.gone.copy(), []
         for pair in self.added:
             number = self.completed.get(pair)
             fixed.append(number is not None and bool(self.replicas.is_fixed[number]))
             if number is not None:
                 replaced[number] = True
+        datasets, sites = [dataset for dataset, _ in self.added], [site for _, site in self.added]
         return self.replicas.changed(replaced, datasets, sites, fixed)
-
-    def bytes_to_copy(self, dataset: int, site: int) -> float:
-        """Bytes that an added copy takes from elsewhere: those that are not there yet."""
-        number = self.completed.get((dataset, site))
-        present = 0.0 if number is None else float(self.replicas.bytes[number])
-        return float(self.replicas.sizes[dataset]) - present
 
     @property
     def moved_bytes(self) -> float:
@@ -71,33 +154,16 @@ class Plan:
         return float(self.replicas.bytes[self.gone].sum())
 
 
-def make_plan(
-    replicas: Replicas,
-    demand: Demand,
-    space: Space,
-    *,
-    min_copies: int = 1,
-    free_share: float = 0.0,
-    margin: float = MARGIN,
-    least_accesses: float = LEAST_ACCESSES,
-    min_benefit: float = 0.0,
-    lifetime: float = LIFETIME,
-) -> Plan:
-    """Return the plan for the week of ``demand``.
-
-    ``min_copies``: complete copies on disk that remain of what loses one. ``free_share``: the part of each site's
-    capacity that stays free. ``min_benefit``: bytes that a copy is expected to serve in ``lifetime`` weeks, for each
-    byte that is copied; where no read has bytes it cannot be told, and every copy passes. Demand and replicas have the
-    same names.
-    """
-    state = _State(replicas, demand, space, min_copies, free_share)
+def make_plan(replicas: Replicas, demand: Demand, space: Space, limits: Limits = DEFAULT) -> Plan:
+    """Return the plan for the week of ``demand``, which has the names of the replicas."""
+    plan = Plan(replicas, demand, space, limits)
     for site in range(len(replicas.sites)):
-        state.make_room(site)
-    for dataset, site, worth in _candidates(replicas, demand, space, least_accesses):
-        benefit = demand.benefit(dataset, site, lifetime) if min_benefit else None
-        if benefit is None or benefit >= min_benefit * state.bytes_to_copy(dataset, site):
-            state.add(dataset, site, worth, margin)
-    return Plan(replicas, state.gone, state.added, state.freed, state.completed)
+        plan.make_room(site)
+    for dataset, site, worth in _candidates(replicas, demand, space, limits.least_accesses):
+        benefit = demand.benefit(dataset, site, limits.lifetime) if limits.min_benefit else None
+        if benefit is None or benefit >= limits.min_benefit * plan.bytes_to_copy(dataset, site):
+            plan.add(dataset, site, worth)
+    return plan
 
 
 def _candidates(
@@ -120,88 +186,3 @@ def _candidates(
     # Of equal worth the names decide: numbers follow their order.
     order = np.argsort(-worth / replicas.sizes[dataset], kind="stable")[:_MOST]
     yield from zip(dataset[order].tolist(), site[order].tolist(), worth[order].tolist(), strict=True)
-
-
-class _State:
-    """What is free and what remains while a plan is made."""
-
-    def __init__(self, replicas: Replicas, demand: Demand, space: Space, min_copies: int, free_share: float) -> None:
-        self._replicas, self._min_copies = replicas, min_copies
-        self._free = space.capacity * (1 - free_share) - replicas.used()
-        self._budget = space.budget.copy()
-        self._copies = replicas.copies()
-        self._worth = demand.reads(replicas.dataset, replicas.site)
-        self.gone = np.zeros(len(replicas.dataset), bool)
-        self.added: list[tuple[int, int]] = []
-        self.freed: list[int] = []
-        self.completed: dict[tuple[int, int], int] = {}
-        # Of each site, its copies from the least accesses for each byte on.
-        density = self._worth / np.maximum(replicas.bytes, 1)
-        self._of_site: dict[int, list[int]] = defaultdict(list)
-        self._copy_at = {}
-        for number in np.lexsort((replicas.dataset, density)).tolist():
-            self._of_site[int(replicas.site[number])].append(number)
-            self._copy_at[int(replicas.dataset[number]), int(replicas.site[number])] = number
-
-    def _may_go(self, number: int) -> bool:
-        dataset, site = int(self._replicas.dataset[number]), int(self._replicas.site[number])
-        if (dataset, site) in self.completed:
-            return False
-        remaining = self._copies[dataset] - int(self._replicas.is_complete[number])
-        return not (self.gone[number] or self._replicas.is_fixed[number]) and remaining >= self._min_copies
-
-    def _remove(self, number: int) -> None:
-        self.gone[number] = True
-        self._copies[self._replicas.dataset[number]] -= int(self._replicas.is_complete[number])
-        self._free[self._replicas.site[number]] += self._replicas.bytes[number]
-
-    def make_room(self, site: int) -> None:
-        """Remove what is worth least at a site that is too full, as far as it may go."""
-        for number in self._of_site[site]:
-            if self._free[site] >= 0:
-                break
-            if self._may_go(number):
-                self._remove(number)
-                self.freed.append(number)
-
-    def bytes_to_copy(self, dataset: int, site: int) -> float:
-        """Return the bytes that a copy takes from elsewhere."""
-        partial = self._copy_at.get((dataset, site))
-        present = 0.0 if partial is None or self.gone[partial] else float(self._replicas.bytes[partial])
-        return float(self._replicas.sizes[dataset]) - present
-
-    def add(self, dataset: int, site: int, worth: float, margin: float) -> None:
-        """Make the copy, where the budget allows it and copies of clearly less worth leave the room for it."""
-        size = float(self._replicas.sizes[dataset])
-        partial = self._copy_at.get((dataset, site))
-        if partial is not None and self.gone[partial]:
-            return
-        if partial is not None:
-            # The incomplete copy stays and becomes complete.
-            self.completed[dataset, site] = partial
-            size -= float(self._replicas.bytes[partial])
-        victims = None if size > self._budget[site] else self._victims(dataset, site, size, worth / margin)
-        if victims is None:
-            self.completed.pop((dataset, site), None)
-            return
-        for number in victims:
-            self._remove(number)
-        self._free[site] -= size
-        self._budget[site] -= size
-        self.added.append((dataset, site))
-
-    def _victims(self, dataset: int, site: int, size: float, most: float) -> list[int] | None:
-        """Return the copies that go for ``size`` bytes, which serve fewer than ``most`` accesses; None where too few.
-        """
-        missing, chosen, lost = size - self._free[site], list[int](), 0.0
-        for number in self._of_site[site]:
-            if missing <= 0:
-                return chosen
-            if self._replicas.dataset[number] == dataset or not self._may_go(number):
-                continue
-            lost += float(self._worth[number])
-            if lost >= most:
-                return None
-            chosen.append(number)
-            missing -= float(self._replicas.bytes[number])
-        return chosen if missing <= 0 else None

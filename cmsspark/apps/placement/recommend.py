@@ -11,7 +11,7 @@ import numpy as np
 
 from cmsspark.apps.placement import demand
 from cmsspark.apps.placement.demand import Demand, Outlook
-from cmsspark.apps.placement.plan import LIFETIME, Plan, make_plan
+from cmsspark.apps.placement.plan import DEFAULT, Limits, Plan, make_plan
 from cmsspark.apps.placement.reads import Reads
 from cmsspark.apps.placement.replicas import Replicas, Space
 from cmsspark.base.arrays import Array
@@ -50,7 +50,7 @@ class Advice:
     first_day: date
     rows: list[Row]
     sites: list[dict[str, Any]]
-    lifetime: float = LIFETIME
+    lifetime: float = DEFAULT.lifetime
 
     def rucio(self) -> dict[str, list[dict[str, Any]]]:
         """Return the plan as rules of Rucio: those to add, as POST /rules takes them without an account, and the
@@ -92,19 +92,16 @@ def _none_if_nan(value: float) -> float | None:
 
 def recommend(
     reads: Reads, replicas_before: Callable[[date], Replicas], space_of: Callable[[Replicas], Space],
-    outlook: Outlook, min_copies: int = 1, free_share: float = 0.0, *, min_benefit: float = 0.0,
-    lifetime: float = LIFETIME,
+    outlook: Outlook, limits: Limits = DEFAULT,
 ) -> Advice:  # fmt: skip
     """Return the plan for the seven days after the last one of ``reads``, with a forecast of their datasets."""
     first_day = reads.days[-1] + timedelta(days=1)
     replicas = replicas_before(first_day)
     forecast = demand.expected(reads, demand.group_datasets(reads.datasets), outlook)
     space = space_of(replicas)
-    plan = make_plan(
-        replicas, forecast, space, min_copies=min_copies, free_share=free_share, min_benefit=min_benefit,
-        lifetime=lifetime,
-    )  # fmt: skip
-    return Advice(first_day, _rows(plan, forecast, outlook.probability, lifetime), _sites(plan, space), lifetime)
+    plan = make_plan(replicas, forecast, space, limits)
+    rows = _rows(plan, forecast, outlook.probability, limits.lifetime)
+    return Advice(first_day, rows, _sites(plan, space), limits.lifetime)
 
 
 def _rows(plan: Plan, forecast: Demand, probability: Array, lifetime: float) -> list[Row]:

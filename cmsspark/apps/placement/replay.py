@@ -15,7 +15,7 @@ import numpy as np
 
 from cmsspark.apps.placement import demand
 from cmsspark.apps.placement.demand import Demand, Outlook
-from cmsspark.apps.placement.plan import LIFETIME, make_plan
+from cmsspark.apps.placement.plan import DEFAULT, Limits, make_plan
 from cmsspark.apps.placement.reads import Reads
 from cmsspark.apps.placement.replicas import Replicas, Space
 from cmsspark.base.arrays import Array
@@ -69,10 +69,7 @@ class Replay:
     replicas_before: Callable[[date], Replicas]
     space: Space
     forecast: Forecast | None = None
-    min_copies: int = 1
-    free_share: float = 0.0
-    min_benefit: float = 0.0
-    lifetime: float = LIFETIME
+    limits: Limits = DEFAULT
 
     def run(self, rules: Sequence[str], *, weeks: int | None = None) -> list[Week]:
         """Return a row for each week and rule. Raises InputMissing (66) where no week has enough days before it."""
@@ -119,10 +116,7 @@ class Replay:
         moved_bytes = removed_bytes = 0.0
         copied = removed = 0
         if forecast is not None:
-            plan = make_plan(
-                state, forecast, self.space, min_copies=self.min_copies, free_share=self.free_share,
-                min_benefit=self.min_benefit, lifetime=self.lifetime,
-            )  # fmt: skip
+            plan = make_plan(state, forecast, self.space, self.limits)
             moved_bytes, removed_bytes = plan.moved_bytes, plan.removed_bytes
             copied, removed = len(plan.added), int(plan.gone.sum())
             state = plan.result()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from cmsspark.base.errors import InputMissing, UsageError
+from cmsspark.base.errors import InputMissing
 from cmsspark.base.periods import Period, between
 from cmsspark.cli.options import require_store
 from cmsspark.cli.period_options import load_days
@@ -41,18 +41,18 @@ _STORED: Final = {
 class PlacementInputs:
     """Reads under the names of all datasets and sites, replicas as of before a day, and the space of each site.
 
-    ``about``: where they come from. ``locked``: patterns of datasets whose copies never go; ``locks``: of datasets at
-    sites.
+    ``about``: where they come from. ``given_space``: capacity and budget of sites where they are known; ``budget``: of
+    all others. ``locked``: patterns of datasets whose copies never go; ``locks``: of datasets at sites.
     """
 
     reads: Reads
     table_before: Callable[[date], pl.DataFrame]
-    given_space: dict[str, tuple[float | None, float | None]]
-    budget: float | None
-    locked: tuple[str, ...]
     about: str
-    is_synthetic: bool = False
+    given_space: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
+    budget: float | None = None
+    locked: tuple[str, ...] = ()
     locks: frozenset[Lock] = frozenset()
+    is_synthetic: bool = False
 
     def replicas_before(self, day: date) -> Replicas:
         """Return the replicas that are known before a day."""
@@ -74,16 +74,14 @@ class PlacementInputs:
         return make_space(replicas, self.given_space, self.budget)
 
 
-def file_inputs(
-    accesses: Path, replicas: Path, space: dict[str, Any], budget: float | None, locked: tuple[str, ...]
-) -> PlacementInputs:
+def file_inputs(accesses: Path, replicas: Path) -> PlacementInputs:
     """Reads and replicas of files."""
     from cmsspark.apps.placement.reads import read_reads
     from cmsspark.apps.placement.replicas import read_replicas
 
     table = read_replicas(replicas)
     reads = _with_names(read_reads(accesses), [table])
-    return PlacementInputs(reads, lambda day: table, space, budget, locked, f"{accesses.name}, {replicas.name}")
+    return PlacementInputs(reads, lambda day: table, f"{accesses.name}, {replicas.name}")
 
 
 def synthetic_inputs(seed: int, budget: float | None) -> PlacementInputs:
@@ -95,17 +93,15 @@ def synthetic_inputs(seed: int, budget: float | None) -> PlacementInputs:
     reads = _with_names(synthetic_reads, [table])
     everything = make_replicas(table, datasets=reads.datasets, sites=reads.sites)
     room = everything.used() * 1.1
-    space: dict[str, Any] = {site: (float(room[number]), None) for number, site in enumerate(everything.sites)}
+    space = {site: (float(room[number]), None) for number, site in enumerate(everything.sites)}
     weekly = budget if budget is not None else float(room.mean()) / 20
-    return PlacementInputs(
-        reads, lambda day: table, space, weekly, (), f"synthetic data, seed {seed}", is_synthetic=True
-    )
+    about = f"synthetic data, seed {seed}"
+    return PlacementInputs(reads, lambda day: table, about, space, weekly, is_synthetic=True)
 
 
 def stored_inputs(
-    fout: str | None, settings_file: str | None, period: Period | None, space: dict[str, Any], budget: float | None,
-    locked: tuple[str, ...], *, all_weeks: bool = False,
-) -> PlacementInputs:  # fmt: skip
+    fout: str | None, settings_file: str | None, period: Period | None, *, all_weeks: bool = False
+) -> PlacementInputs:
     """Reads of stored days (the last :data:`WEEKS` weeks without a period), and stored replicas.
 
     ``all_weeks``: replicas are asked for as of each Monday of the days, not only as of the end.
@@ -137,8 +133,7 @@ def stored_inputs(
             tables.append(before(reads.days[monday]))
 
     about = f"stored days {reads.days[0]} to {reads.days[-1]}, {table} of {as_of}"
-    named = _with_names(reads, tables)
-    return PlacementInputs(named, before, space, budget, locked, about)
+    return PlacementInputs(_with_names(reads, tables), before, about)
 
 
 def _stored_replicas(files: Files, current: CurrentTable, table: str) -> pl.DataFrame:
@@ -182,11 +177,3 @@ def forecast_with(model: str, label: Label, seed: int) -> Callable[[Reads], Outl
         return Outlook(probability, amounts.mean, amounts.quantiles[:, 2])
 
     return forecast
-
-
-def require_one_source(accesses: Path | None, replicas: Path | None, period: object, fout: str | None) -> None:
-    """Raises UsageError (2) where files and a store are mixed, or one of both files is missing."""
-    if (accesses is None) != (replicas is None):
-        raise UsageError("--accesses and --replicas go together", next_step="give both, or a store")
-    if accesses is not None and (period or fout):
-        raise UsageError("--accesses excludes a period and --fout", next_step="give only one of them")

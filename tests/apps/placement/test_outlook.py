@@ -9,7 +9,7 @@ import pytest
 
 from cmsspark.apps.placement import replay
 from cmsspark.apps.placement.demand import Outlook, expected, group_datasets
-from cmsspark.apps.placement.plan import make_plan
+from cmsspark.apps.placement.plan import Limits, make_plan
 from cmsspark.apps.placement.recommend import rse_of_disk
 from cmsspark.apps.placement.replicas import Space
 from cmsspark.apps.placement.stored_inputs import forecast_with, synthetic_inputs
@@ -43,12 +43,14 @@ def test_a_copy_has_to_serve_the_least_benefit_for_the_bytes_that_it_takes() -> 
     # 210 accesses a week of a 3,000th of a TB, most of them expected at B.
     assert one is not None and 0.05 * TB < one < 0.07 * TB and four == pytest.approx(one * (1 - 0.6**4) / 0.4)
     space = Space(np.full(len(replicas.sites), 1e18), np.full(len(replicas.sites), np.inf))
-    made = [len(make_plan(replicas, demand, space, min_benefit=ratio, lifetime=1).added) for ratio in (0, 0.05, 0.07)]
+    limits = [Limits(min_benefit=ratio, lifetime=1) for ratio in (0, 0.05, 0.07)]
+    made = [len(make_plan(replicas, demand, space, every).added) for every in limits]
     assert made == [1, 1, 0]
     quiet = reads_of(*STEADY, weeks=8).named(*(replicas.datasets, replicas.sites))
     silent = expected(quiet, group_datasets(named.datasets))
     assert silent.benefit(*pair, 4) is None
-    assert len(make_plan(replicas, silent, space, min_benefit=9).added) == 1, "a benefit that nobody knows is not 0"
+    added = make_plan(replicas, silent, space, Limits(min_benefit=9)).added
+    assert len(added) == 1, "a benefit that nobody knows is not 0"
 
 
 def test_the_plan_as_rules_of_rucio(files: list[str]) -> None:

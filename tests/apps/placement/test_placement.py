@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cmsspark.apps.placement import demand
 from cmsspark.apps.placement.demand import Demand, Outlook, expected, group_datasets
-from cmsspark.apps.placement.plan import make_plan
+from cmsspark.apps.placement.plan import Limits, make_plan
 from cmsspark.apps.placement.reads import Reads
 from cmsspark.apps.placement.replicas import Replicas, Space
 from tests.apps.placement.worlds import COLD, HOT, NEW, TB, A, B, C, copies_of, copy, full, reads_of
@@ -21,7 +21,8 @@ def plan_of(reads: Reads, replicas: Replicas, space: Space | None = None, **opti
     """(copies to make, copies that go) as pairs of names; without ``space`` there is room for anything."""
     named = reads.named(replicas.datasets, replicas.sites)
     plenty = Space(np.full(len(replicas.sites), 1e18), np.full(len(replicas.sites), np.inf))
-    plan = make_plan(replicas, expected(named, group_datasets(named.datasets)), space or plenty, **options)
+    wanted = expected(named, group_datasets(named.datasets))
+    plan = make_plan(replicas, wanted, space or plenty, Limits(**options))
     made = {(replicas.datasets[dataset], replicas.sites[site]) for dataset, site in plan.added}
     gone = {
         (replicas.datasets[replicas.dataset[i]], replicas.sites[replicas.site[i]]) for i in np.nonzero(plan.gone)[0]
@@ -121,7 +122,7 @@ def test_a_budget_bounds_what_is_copied_and_a_free_share_what_stays() -> None:
     tight = full(replicas, T1_US_A=2 * TB, T2_DE_B=1.1 * TB)
     named = reads.named(replicas.datasets, replicas.sites)
     outlook = expected(named, group_datasets(named.datasets))
-    plan = make_plan(replicas, outlook, tight, free_share=0.4, least_accesses=1e9)
+    plan = make_plan(replicas, outlook, tight, Limits(free_share=0.4, least_accesses=1e9))
     freed = {(replicas.datasets[replicas.dataset[i]], replicas.sites[replicas.site[i]]) for i in plan.freed}
     assert len(freed) == 1 and next(iter(freed))[0] == COLD, "one copy of it has to stay"
 
@@ -180,7 +181,8 @@ def test_no_plan_breaks_a_rule(seed: int) -> None:
     capacity = used * generator.uniform(0.8, 1.3, sites)
     budget = generator.uniform(0, 15, sites)
     min_copies = int(generator.integers(1, 3))
-    plan = make_plan(replicas, wanted, Space(capacity, budget), min_copies=min_copies, least_accesses=1)
+    limits = Limits(min_copies=min_copies, least_accesses=1)
+    plan = make_plan(replicas, wanted, Space(capacity, budget), limits)
     after = plan.result()
     assert not (plan.gone & replicas.is_fixed).any()
     lost = np.unique(dataset[plan.gone])
