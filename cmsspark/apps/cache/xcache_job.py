@@ -14,16 +14,16 @@ from cmsspark.base.schemas import stored_table
 from cmsspark.base.text.plurals import pluralize
 from cmsspark.cli.job_output import output_options, print_outcome
 from cmsspark.cli.options import job_options, require_store, with_sources
-from cmsspark.filesystems.opening import files_for
-from cmsspark.filesystems.storage import Files, LocalFiles, is_local
+from cmsspark.filesystems.storage import Files
 from cmsspark.run.period_run import store_tables
-from cmsspark.run.provenance import check_unchanged, input_summary
+from cmsspark.run.provenance import check_unchanged, input_summary, is_all_local
 from cmsspark.run.run_context import running
 from cmsspark.settings.settings import load_settings
 from cmsspark.sources.folders import DayInput, resolve_day
 from cmsspark.sources.layout import Layout
 from cmsspark.store import results, staged_runs
 from cmsspark.store.job_index import JOBS
+from cmsspark.store.stored_columns import open_store
 
 if TYPE_CHECKING:
     from cmsspark.settings.settings import Settings
@@ -67,12 +67,8 @@ def run(
 
     with running(settings, fout, NAME, day, log) as run_context:
         layout = Layout.from_settings(settings, root)
-        locations = [location.folder for location in layout.locations[NAME]]
-        files: Files = LocalFiles()
-        if not all(is_local(location) for location in (*locations, fout)):
-            from cmsspark.engines.session import small_session
-
-            files = files_for("hdfs://", small_session(f"cmsspark {NAME}", settings))
+        is_local = is_all_local(layout, [NAME], fout)
+        files = open_store(fout if is_local else "hdfs://", f"cmsspark {NAME}", settings)
         run_context.lock(files)
         source = resolve_day(files, layout, NAME, day, allow_tmp=allow_tmp)
         decoder, bins = _read(files, source, day, settings)

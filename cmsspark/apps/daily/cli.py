@@ -22,10 +22,10 @@ from cmsspark.base import clock, dates, reporting
 from cmsspark.base.errors import CmssparkError, UsageError, as_ours
 from cmsspark.cli.groups import CommandGroup
 from cmsspark.cli.options import DaysType, DayType, quiet_option, require_store, store_options
-from cmsspark.filesystems.opening import files_for
-from cmsspark.filesystems.storage import Files, LocalFiles
+from cmsspark.filesystems.storage import Files
 from cmsspark.settings.settings import load_settings
 from cmsspark.store.job_index import find_job
+from cmsspark.store.stored_columns import open_store
 
 if TYPE_CHECKING:
     from cmsspark.apps.daily.planner import PlannedTask
@@ -213,11 +213,8 @@ def _files(settings: Settings, root: str | None, fout: str) -> Files:
     from cmsspark.sources.folders import Layout
 
     layout = Layout.from_settings(settings, root)
-    if is_all_local(layout, layout.locations, fout):
-        return LocalFiles()
-    from cmsspark.engines.session import small_session
-
-    return files_for("hdfs://", small_session("cmsspark daily", settings))
+    is_local = is_all_local(layout, layout.locations, fout)
+    return open_store(fout if is_local else "hdfs://", "cmsspark daily", settings)
 
 
 def _show(daily: Daily, tasks: Sequence[PlannedTask]) -> int:

@@ -172,7 +172,9 @@ class Planner:
         parts = [readiness.judge_dump(dump.kind, dump.day, day, self.now_ms, self.rules) for dump in dumps]
         for dump in (dump for dump in dumps if dump.kind == "rucio"):
             newest = max(file.mtime_ms for files in dump.tables.values() for file in files)
-            parts.append(readiness.judge_writing(dump.kind, newest, self.now_ms, self.rules))
+            # Its tables are written one by one.
+            subject = f"{dump.kind}: the last file of the dump"
+            parts.append(readiness.judge_writing(subject, newest, self.now_ms, self.rules))
         return parts
 
     def _dumps(self, job: Job, day: date, streams: Sequence[str]) -> list[Dump]:

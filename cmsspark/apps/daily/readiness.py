@@ -82,7 +82,7 @@ def judge_stream(listing: Listing, before: Sequence[Sequence[int]], day: date, n
 
     Empty parts are ignored: Spark and sqoop write them.
     """
-    writing = _judge_quiet(f"{listing.source}: the last file", listing.newest_ms, now_ms, rules)
+    writing = judge_writing(f"{listing.source}: the last file", listing.newest_ms, now_ms, rules)
     if not writing.is_ready:
         return writing
     usual = [sum(sizes) for sizes in before if sum(sizes)]
@@ -148,14 +148,10 @@ def judge_dump(kind: str, dump_day: date | None, day: date, now_ms: int, rules: 
     return Readiness((), (f"{kind}: the dump of {dump_day} is taken, none dated after {day} came in time",))
 
 
-def judge_writing(kind: str, newest_ms: int, now_ms: int, rules: Rules) -> Readiness:
-    """Return whether a dump whose tables are written one by one (from about 04:00 UTC, Rucio's) is still being written:
-    a file of it is younger than ``quiet_minutes``.
+def judge_writing(subject: str, newest_ms: int, now_ms: int, rules: Rules) -> Readiness:
+    """Return whether files are still being written: the newest, which ``subject`` names, is younger than
+    ``quiet_minutes``.
     """
-    return _judge_quiet(f"{kind}: the last file of the dump", newest_ms, now_ms, rules)
-
-
-def _judge_quiet(subject: str, newest_ms: int, now_ms: int, rules: Rules) -> Readiness:
     quiet_ms = int(rules.quiet_minutes * MINUTE_MS)
     age_ms = now_ms - newest_ms
     # A file from the future means a wrong clock, not that it is being written.

@@ -144,7 +144,7 @@ def test_a_day_is_overdue_when_patience_has_ended() -> None:
 @pytest.mark.parametrize(("minutes", "is_ready"), [(0, False), (9, False), (10, True), (600, True), (-60, True)])
 def test_a_dump_that_is_written_table_by_table_is_waited_for_until_it_is_quiet(minutes: int, is_ready: bool) -> None:
     newest = NOW - minutes * MINUTE_MS
-    found = judge_writing("rucio", newest, NOW, Rules())
+    found = judge_writing("rucio: the last file of the dump", newest, NOW, Rules())
     assert found.is_ready == is_ready
     if not is_ready:
         assert found.retry_ms == newest + 10 * MINUTE_MS
