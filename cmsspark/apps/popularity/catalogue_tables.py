@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -25,7 +24,7 @@ _DBS: Final = ("dataset_name", "dataset_bytes", "file_count", "events", "created
 _REPLICAS: Final = ("dataset_name", "site_name", "kind", "site_tier", "present_bytes", "dataset_bytes", "is_complete")
 #: Days before the series whose tables may be the newest ones on its first Monday.
 _EARLIER_DAYS: Final = 35
-_RELEASE: Final = re.compile(r"CMSSW_(\d+)_(\d+)_")
+_RELEASE: Final = r"CMSSW_(\d+)_(\d+)_"
 _MS: Final = 86_400_000
 
 
@@ -142,17 +141,13 @@ def _values(files: Files, table: _StoredTable, first: date, datasets: Sequence[s
 
 
 def _select_dbs(rows: pl.DataFrame, first: date) -> pl.DataFrame:
-    releases = pl.Series("release", [_newest_release(text) for text in rows["release_versions"].to_list()], pl.Float64)
+    # The newest of several as a number: 10.06 of CMSSW_10_6_8.
+    major, minor = (pl.element().str.extract(_RELEASE, group).cast(pl.Float64) for group in (1, 2))
+    releases = pl.col("release_versions").str.extract_all(_RELEASE).list.eval(major + minor / 100)
     return rows.select(
-        "dataset_name", "events", releases, bytes="dataset_bytes", files="file_count",
+        "dataset_name", "events", release=releases.list.max(), bytes="dataset_bytes", files="file_count",
         created_day=(pl.col("created_ms") - start_ms(first)).floordiv(_MS),
     )  # fmt: skip
-
-
-def _newest_release(text: str | None) -> float | None:
-    """Return the newest of releases joined by commas as a number: 10.06 of CMSSW_10_6_8; None without one."""
-    versions = [(int(match[1]), int(match[2])) for match in _RELEASE.finditer(text or "")]
-    return None if not versions else max(versions)[0] + max(versions)[1] / 100
 
 
 def _copies(rows: pl.DataFrame) -> pl.DataFrame:

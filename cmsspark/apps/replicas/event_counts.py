@@ -25,40 +25,30 @@ if TYPE_CHECKING:
 _KEYS: Final = ("month", "data_tier", "campaign")
 
 
-def build(frames: Frames, day: date) -> pl.DataFrame:
+def build(frames: Frames, day: date, without: Sequence[str], skims: Sequence[str]) -> pl.DataFrame:
     """Return ``schemas/tables/event_counts.yaml``."""
     import polars as pl
 
     from cmsspark.dumps import dump_frames
 
-    skims = frames["skims"]["word"].to_list()
-    rows = month_sums(frames, frames["without"]["word"].to_list(), skims).filter(~pl.col("is_left_out"))
+    rows = month_sums(frames, without, skims).filter(~pl.col("is_left_out"))
     return dump_frames.as_table(summed(rows, _KEYS), JOB.name, day)
 
 
-def _manifest(frames: Frames) -> dict[str, Any]:
+def _manifest(frames: Frames, without: Sequence[str], skims: Sequence[str]) -> dict[str, Any]:
     """Return how many blocks the words leave out."""
-    without, skims = (frames[name]["word"].to_list() for name in ("without", "skims"))
     left_out = int(month_sums(frames, without).filter("is_left_out")["block_count"].sum())
-    return {"event_counts": {"without": without, "skims": skims, "blocks_left_out": left_out}}
-
-
-def _more(words: Sequence[str], skims: Sequence[str], *_: Any) -> dict[str, pl.DataFrame]:
-    import polars as pl
-
-    schema = {"word": pl.String}
-    return {
-        "without": pl.DataFrame({"word": list(words)}, schema=schema),
-        "skims": pl.DataFrame({"word": list(skims)}, schema=schema),
-    }
+    return {"event_counts": {"without": list(without), "skims": list(skims), "blocks_left_out": left_out}}
 
 
 def configured(options: Mapping[str, Any], settings: Settings) -> DumpJob:
     """Return the job for its options and the settings."""
+    without, skims = settings.event_counts_without, listed(options.get("skims"))
     return replace(
         JOB,
         block_contents="valid" if options["valid_files"] else "all",
-        more=partial(_more, settings.event_counts_without, listed(options.get("skims"))),
+        build=partial(build, without=without, skims=skims),
+        manifest=partial(_manifest, without=without, skims=skims),
     )
 
 
@@ -66,10 +56,9 @@ JOB: Final = DumpJob(
     "event_counts",
     DBS,
     replicas=False,
-    build=build,
+    build=partial(build, without=EVENT_COUNTS_WITHOUT, skims=()),
     block_contents="all",
-    more=partial(_more, EVENT_COUNTS_WITHOUT, ()),
-    manifest=_manifest,
+    manifest=partial(_manifest, without=EVENT_COUNTS_WITHOUT, skims=()),
     options=(
         click.option("--valid-files", is_flag=True, help="Count only files that are valid."),
         click.option("--skims", metavar="LIST", help="Count datasets whose processed name has -SKIM- as TIER/SKIM."),

@@ -51,9 +51,7 @@ def _events(rows: pl.DataFrame) -> dict[tuple[str, ...], int]:
 def test_rule_59_a_dataset_with_a_skim_counts_as_tier_and_skim() -> None:
     settings = load_settings(None, {"HOME": "/nowhere"})
     job = event_counts.configured({"valid_files": False, "skims": "PromptReco, Parking"}, settings)
-    assert job.more is not None
-    more = job.more(None, None)  # type: ignore[arg-type]
-    found = _events(job.build({**frames(), **more}, DAY))
+    found = _events(job.build(frames(), DAY))
     assert found == {
         ("RAW/PromptReco",): 1, ("RAW",): 2 + 4 + 64 + 128 + 256, ("AOD/PromptReco",): 8, ("GEN-SIM/PromptReco",): 32,
     }  # fmt: skip
