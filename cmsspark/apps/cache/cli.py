@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 #: Sizes that a comparison has without ``--size``, as shares of the footprint.
 _SHARES: Final = ("5%", "10%", "20%", "30%", "50%")
-_POLICIES: Final = ("lru", "sieve", "s3fifo", "gdsf", "learned")
+POLICIES: Final = ("lru", "sieve", "s3fifo", "gdsf", "learned")
 #: Days times objects that can be forecast: four measures of so many take 3 GB.
 _MOST_CELLS: Final = 100_000_000
 
@@ -38,10 +38,13 @@ _scores = click.option(
     "--scores", type=click.Choice(["trace", "forecast"]), default="trace", show_default=True,
     help="Scores of learned and protected: of the trace's past days, or the weekly forecast of cmsspark popularity.",
 )  # fmt: skip
-_bound = click.option("--bound", is_flag=True, help="Compute the bound, too, which sorts all requests.")
+seed_option = click.option(
+    "--seed", type=int, default=0, show_default=True, help="Seed of the order within a stored day."
+)
+bound_option = click.option("--bound", is_flag=True, help="Compute the bound, too, which sorts all requests.")
 _policy = click.option("--policy", default="lru", show_default=True, help="Policy; cmsspark cache policies lists them.")
-_policies = click.option(
-    "--policy", "policies", multiple=True, help=f"Policy; repeatable. [default: {', '.join(_POLICIES)}]"
+policies_option = click.option(
+    "--policy", "policies", multiple=True, help=f"Policy; repeatable. [default: {', '.join(POLICIES)}]"
 )
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -58,7 +61,7 @@ def command() -> None:
 
 def _trace_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
-        click.option("--seed", type=int, default=0, show_default=True, help="Seed of the order within a stored day."),
+        seed_option,
         click.option(
             "--site", type=SITE, help="Requests at this site. [default: all sites, as if they shared one cache]"
         ),
@@ -114,7 +117,7 @@ def _stored_trace(site: str | None, seed: int, period: Period, store: str) -> Tr
 @_policy
 @click.option("--size", "size_text", required=True, metavar="SIZE", help="Size, such as 500GB, 1.5TB or 20%.")
 @_scores
-@_bound
+@bound_option
 @_json
 def replay_command(policy: str, size_text: str, as_json: bool, scores: str, bound: bool, **source: Any) -> None:
     """Replay one policy at one size."""
@@ -123,16 +126,16 @@ def replay_command(policy: str, size_text: str, as_json: bool, scores: str, boun
 
 @command.command("compare")
 @_trace_options
-@_policies
+@policies_option
 @click.option("--size", "size_texts", multiple=True, metavar="SIZE", help="Size; repeatable. [default: 5 to 50%]")
 @_scores
-@_bound
+@bound_option
 @_json
 def compare_command(
     policies: tuple[str, ...], size_texts: tuple[str, ...], as_json: bool, scores: str, bound: bool, **source: Any
 ) -> None:
     """Compare policies with LRU and, with --bound, with a bound that no policy beats."""
-    _compare(policies or _POLICIES, size_texts or _SHARES, as_json, scores, bound, **source)
+    _compare(policies or POLICIES, size_texts or _SHARES, as_json, scores, bound, **source)
 
 
 def _compare(
@@ -238,9 +241,9 @@ def _scaled(row: dict[str, Any], sample: float) -> dict[str, Any]:
 
 @command.command("report")
 @_trace_options
-@_policies
+@policies_option
 @_scores
-@_bound
+@bound_option
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="HTML file to write.")
 def report_command(policies: tuple[str, ...], output: Path, scores: str, bound: bool, **source: Any) -> None:
     """Write a page with the miss-ratio curves of policies, and print its path."""
@@ -251,7 +254,7 @@ def report_command(policies: tuple[str, ...], output: Path, scores: str, bound: 
     check_policies(policies)
     trace = _trace(**source)
     shares = tuple(f"{share:.0%}" for share in SHARES)
-    comparisons = _comparisons(trace, policies or _POLICIES, shares, scores, bound)
+    comparisons = _comparisons(trace, policies or POLICIES, shares, scores, bound)
     name = source["file"].name if source["file"] is not None else f"{source['site'] or 'all sites'}, {source['period']}"
     about = f"{len(trace.objects):,} requests of {len(trace.sizes):,} objects, {volume(trace.footprint)} together."
     if trace.sample < 1:

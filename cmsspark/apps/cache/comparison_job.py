@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from cmsspark.apps.cache.cli import POLICIES, bound_option, policies_option, seed_option
 from cmsspark.base import extras
 from cmsspark.base.errors import InputMissing
 from cmsspark.base.periods import Period, start_ms
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from cmsspark.settings.settings import Settings
 
 NAME: Final = "cache_comparison"
-_POLICIES: Final = ("lru", "sieve", "s3fifo", "gdsf", "learned")
 _SHARES: Final = (0.05, 0.1, 0.2, 0.3, 0.5)
 #: The site that stands for all sites together.
 _ALL: Final = "all"
@@ -41,13 +41,13 @@ _ALL: Final = "all"
 @click.command(NAME, help=f"{JOBS[NAME].about}. Exit codes: cmsspark help exit-codes.")
 @period_options
 @click.option("--site", "sites", multiple=True, help="Only this site, or `all` together; repeatable. [default: each]")
-@click.option("--policy", "policies", multiple=True, help=f"Policy; repeatable. [default: {', '.join(_POLICIES)}]")
+@policies_option
 @click.option(
     "--share", "shares", multiple=True, type=FiniteRange(0, 1, min_open=True),
     help="Size of the cache as a share of all bytes; repeatable. [default: 0.05, 0.1, 0.2, 0.3, 0.5]",
 )  # fmt: skip
-@click.option("--bound", is_flag=True, help="Compute the bound, too, which sorts all requests.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the order within a stored day.")
+@bound_option
+@seed_option
 @store_options
 @output_options
 def command(
@@ -62,13 +62,13 @@ def command(
     store = require_store(fout, settings)
     spark = session(f"cmsspark {NAME}")
     options: dict[str, Any] = {"sites": sites, "with_bound": bound, "seed": seed}
-    options |= {"policies": policies or _POLICIES, "shares": shares or _SHARES}
+    options |= {"policies": policies or POLICIES, "shares": shares or _SHARES}
     print_outcome(NAME, chosen, as_json, lambda: run(chosen, store, settings, spark, **options))
 
 
 def run(
     period: Period, fout: str, settings: Settings, spark: SparkSession | None, *, sites: tuple[str, ...] = (),
-    policies: tuple[str, ...] = _POLICIES, shares: tuple[float, ...] = _SHARES, with_bound: bool = False, seed: int = 0,
+    policies: tuple[str, ...] = POLICIES, shares: tuple[float, ...] = _SHARES, with_bound: bool = False, seed: int = 0,
     log: Callable[[str], None] | None = None,
 ) -> results.CurrentTable:  # fmt: skip
     """Make the table of a period and store it; on any failure the previous result stays. Without ``spark`` the caches

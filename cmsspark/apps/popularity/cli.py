@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from cmsspark.apps.popularity.cli_output import echo_forecast, forecast_rows
-from cmsspark.apps.popularity.label_options import EVALUATED, label_options, model_option, seed_option
+from cmsspark.apps.popularity.label_options import EVALUATED, label_options, model_option, models_option, seed_option
 from cmsspark.base.errors import UsageError
 from cmsspark.base.periods import Period
 from cmsspark.base.schemas import stored_table
@@ -83,12 +83,7 @@ def _load_series(
 
 @command.command("evaluate")
 @_series_options
-@click.option(
-    "--model",
-    "models",
-    multiple=True,
-    help=f"Model to judge beside the baselines; repeatable. [default: {', '.join(EVALUATED)}]",
-)
+@models_option
 @click.option("--last", type=click.IntRange(1), help="Only the last so many weeks.")
 @seed_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with strata and intervals.")

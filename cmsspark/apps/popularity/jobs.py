@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from cmsspark.apps.popularity.label_options import EVALUATED, FOLDER, label_options, model_option, seed_option
+from cmsspark.apps.popularity.label_options import FOLDER, label_options, model_option, models_option, seed_option
 from cmsspark.cli.job_output import output_options, print_outcome
 from cmsspark.cli.options import date_option, require_store, store_options
 from cmsspark.settings.settings import load_settings
@@ -77,7 +77,6 @@ def _kind(name: str) -> str:
 
 
 _LAST_HELP: Final = "Only the last so many weeks before --date"
-_MODELS_HELP: Final = f"Model to judge beside the baselines; repeatable. [default: {', '.join(EVALUATED)}]"
 _CARD_HELP: Final = "Past weeks for the model card."
 #: The last part of a job's name → its kind.
 _KINDS: Final[Mapping[str, _Kind]] = {
@@ -107,7 +106,7 @@ _KINDS: Final[Mapping[str, _Kind]] = {
     ),
     "evaluate": _Kind(
         (
-            click.option("--model", "models", multiple=True, help=_MODELS_HELP),
+            models_option,
             click.option("--last", type=click.IntRange(1), help=f"{_LAST_HELP}."),
             seed_option,
         ),

@@ -31,6 +31,12 @@ _OPTIONS: Final = (
 model_option = click.option(
     "--model", default="blend", show_default=True, help="Model; cmsspark popularity models lists them."
 )
+models_option = click.option(
+    "--model",
+    "models",
+    multiple=True,
+    help=f"Model to judge beside the baselines; repeatable. [default: {', '.join(EVALUATED)}]",
+)
 seed_option = click.option("--seed", type=int, default=0, show_default=True, help="Seed of models and intervals.")
 
 
