@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from cmsspark.apps.popularity.fitting import keep_raw_forecast, past_days, predict, raw_forecast
-from cmsspark.apps.popularity.guards import SHUFFLED_MODEL, check_guards, shuffles
+from cmsspark.apps.popularity.fitting import SHUFFLED, keep_raw_forecast, past_days, predict, raw_forecast
+from cmsspark.apps.popularity.guards import check_guards, shuffles
 from cmsspark.apps.popularity.models import check_model
 from cmsspark.apps.popularity.scores import metrics
 from cmsspark.apps.popularity.series import Series
@@ -88,22 +88,22 @@ def forecasts(
         check_model(name)
     if spark is not None:
         past = sorted({*days, *(past_day for day in days for past_day in past_days(day, weeks.label))})
-        tasks = [(day, SHUFFLED_MODEL, shuffle, True) for day, shuffle in shuffles(seed, days)]
-        tasks += [(day, name, seed, False) for day in past for name in names if not name.startswith(_OWN_JOBS)]
+        tasks = [(day, SHUFFLED, shuffle) for day, shuffle in shuffles(seed, days)]
+        tasks += [(day, name, seed) for day in past for name in names if not name.startswith(_OWN_JOBS)]
         rows = map_tasks(_forecast, (weeks.series, weeks.label), tasks, spark)
-        for (day, name, shuffle, is_shuffled), row in zip(tasks, rows, strict=True):
-            keep_raw_forecast(weeks, day, name, np.array(row["scores"], float), seed=shuffle, is_shuffled=is_shuffled)
+        for task, row in zip(tasks, rows, strict=True):
+            keep_raw_forecast(weeks, *task, np.array(row["scores"], float))
     check_guards(weeks, days, seed=seed)
     return [WeekForecast(day, name, predict(weeks, day, name, seed=seed)) for day in days for name in names]
 
 
-def _forecast(shared: tuple[Series, Label], task: tuple[int, str, int, bool]) -> dict[str, Any]:
+def _forecast(shared: tuple[Series, Label], task: tuple[int, str, int]) -> dict[str, Any]:
     series, label = shared
-    day, model, seed, is_shuffled = task
+    day, model, seed = task
     # The days from the week on are cut off: nothing of them can be known.
     weeks = Weeks(series.until(day), label)
     # A dataset that had not entered has none: JSON knows no NaN.
-    scores = raw_forecast(weeks, day, model, seed=seed, is_shuffled=is_shuffled).tolist()
+    scores = raw_forecast(weeks, day, model, seed=seed).tolist()
     return {"scores": [None if score != score else score for score in scores]}
 
 

@@ -18,7 +18,8 @@ _NEAR_ONE: Final = 0.5
 _LEAST_SLOPE: Final = 0.2
 #: Probabilities nearer to 0 and 1 are calibrated as these.
 _LEAST: Final = 1e-9
-#: Rows that a model of shuffled labels learns from at most.
+#: The name of a quick model of all columns that learns from shuffled labels, and the rows that it learns from at most.
+SHUFFLED: Final = "shuffled"
 _SHUFFLED_ROWS: Final = 2_000
 #: Past weeks, predicted and over, that a calibration is fitted and judged on.
 CALIBRATION_WEEKS: Final = 3
@@ -41,28 +42,22 @@ class Fitted:
     training: Training
 
 
-def fit(
-    weeks: Weeks, day: int, model_name: str, *, seed: int = 0, options: Mapping[str, Any] | None = None
-) -> Fitted:
+def fit(weeks: Weeks, day: int, model_name: str, *, seed: int = 0, options: Mapping[str, Any] | None = None) -> Fitted:
     """Fit the model for the weeks from that day on, on what was known before it, and calibrate it where that helps.
 
     Raises as :meth:`Weeks.training`.
     """
     before = weeks.until(day)
-    fitted = _fit_raw(before, day, model_name, seed, is_shuffled=False, options=options)
-    if model_name == "persistence":
-        return fitted
-    past = past_weeks(before, day, model_name, seed=seed, options=options)
-    return replace(fitted, calibration=helpful_calibration(past))
+    fitted = _fit_raw(before, day, model_name, seed, options)
+    return replace(fitted, calibration=_find_calibration(before, day, model_name, seed, options))
 
 
-def _fit_raw(
-    before: Weeks, day: int, model_name: str, seed: int, is_shuffled: bool, options: Mapping[str, Any] | None
-) -> Fitted:
+def _fit_raw(before: Weeks, day: int, model_name: str, seed: int, options: Mapping[str, Any] | None) -> Fitted:
+    is_shuffled = model_name == SHUFFLED
     training = before.training(day, seed=seed, most=_SHUFFLED_ROWS if is_shuffled else None)
     if is_shuffled:
         training = replace(training, labels=np.random.default_rng(seed).permutation(training.labels))
-    model = make_model(model_name, before.label, options)
+    model = make_model("logistic" if is_shuffled else model_name, before.label, options)
     model.fit(training, seed)
     return Fitted(model_name, model, None, training)
 
@@ -73,42 +68,43 @@ def past_days(day: int, label: Label) -> list[int]:
     return [past_day for past_day in days if past_day >= FIRST_DAY + label.days]
 
 
-def past_weeks(
-    before: Weeks, day: int, model_name: str, *, seed: int = 0, options: Mapping[str, Any] | None = None
-) -> list[PastWeek]:
-    """Return the forecasts of the last weeks that are over on ``day``, each from what was known before it."""
+def _find_calibration(
+    before: Weeks, day: int, model_name: str, seed: int, options: Mapping[str, Any] | None
+) -> Array | None:
+    """Return the calibration by the forecasts of the last weeks that are over on ``day``, each from what was known
+    before it; None where none helps. What learned from shuffled labels is only ranked, which none changes.
+    """
+    if model_name in (SHUFFLED, "persistence"):
+        return None
     past = []
     for past_day in past_days(day, before.label):
         raw = raw_forecast(before, past_day, model_name, seed=seed, options=options)
         entered = ~np.isnan(raw)
         past.append((raw[entered], before.label.mark(before.series, past_day)[entered]))
-    return past
+    return helpful_calibration(past)
 
 
 def raw_forecast(
-    weeks: Weeks, day: int, model_name: str, *, seed: int = 0, is_shuffled: bool = False,
-    options: Mapping[str, Any] | None = None,
-) -> Array:  # fmt: skip
+    weeks: Weeks, day: int, model_name: str, *, seed: int = 0, options: Mapping[str, Any] | None = None
+) -> Array:
     """Return a model's own probabilities for the weeks from that day on, float64 [datasets]; NaN for datasets that had
     not entered. Each is made once.
     """
-    key = _key(day, model_name, seed, is_shuffled, options)
+    key = _key(day, model_name, seed, options)
     if key not in weeks.shared.raw:
         before = weeks.until(day)
-        model = _fit_raw(before, day, model_name, seed, is_shuffled, options).model
+        model = _fit_raw(before, day, model_name, seed, options).model
         weeks.shared.raw[key] = of_population(before, day, model.predict)
     return weeks.shared.raw[key]
 
 
-def keep_raw_forecast(
-    weeks: Weeks, day: int, model_name: str, scores: Array, *, seed: int = 0, is_shuffled: bool = False
-) -> None:
+def keep_raw_forecast(weeks: Weeks, day: int, model_name: str, seed: int, scores: Array) -> None:
     """Keep a raw forecast that was made elsewhere."""
-    weeks.shared.raw[_key(day, model_name, seed, is_shuffled, None)] = scores
+    weeks.shared.raw[_key(day, model_name, seed, None)] = scores
 
 
-def _key(day: int, model_name: str, seed: int, is_shuffled: bool, options: Mapping[str, Any] | None) -> tuple[Any, ...]:
-    return day, model_name, seed, is_shuffled, repr(sorted((options or {}).items()))
+def _key(day: int, model_name: str, seed: int, options: Mapping[str, Any] | None) -> tuple[Any, ...]:
+    return day, model_name, seed, repr(sorted((options or {}).items()))
 
 
 def of_population(weeks: Weeks, day: int, predict_rows: Callable[[Array], Array]) -> Array:
@@ -121,19 +117,14 @@ def of_population(weeks: Weeks, day: int, predict_rows: Callable[[Array], Array]
 
 
 def predict(
-    weeks: Weeks, day: int, model_name: str, *, seed: int = 0, is_shuffled: bool = False,
-    options: Mapping[str, Any] | None = None,
-) -> Array:  # fmt: skip
+    weeks: Weeks, day: int, model_name: str, *, seed: int = 0, options: Mapping[str, Any] | None = None
+) -> Array:
     """Return calibrated probabilities, float64 [datasets], for the weeks from that day on, from what was known before
     it; NaN for datasets that had not entered.
     """
     before = weeks.until(day)
-    raw = raw_forecast(before, day, model_name, seed=seed, is_shuffled=is_shuffled, options=options)
-    # What learned from shuffled labels is only ranked, which a calibration does not change.
-    if is_shuffled or model_name == "persistence":
-        return raw
-    past = past_weeks(before, day, model_name, seed=seed, options=options)
-    return calibrated(raw, helpful_calibration(past))
+    raw = raw_forecast(before, day, model_name, seed=seed, options=options)
+    return calibrated(raw, _find_calibration(before, day, model_name, seed, options))
 
 
 def calibrated(raw: Array, weights: Array | None) -> Array:

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from cmsspark.apps.popularity.features import decayed
-from cmsspark.apps.popularity.fitting import predict
+from cmsspark.apps.popularity.fitting import SHUFFLED, predict
 from cmsspark.apps.popularity.scores import average_precision
 from cmsspark.apps.popularity.series import Series
 from cmsspark.apps.popularity.training import FIRST_DAY, Weeks
@@ -33,8 +33,6 @@ _SHUFFLED_ROOM: Final = 0.15
 #: Shuffles of each day at least, and of all days together: three alone may all find the same direction by chance.
 _SHUFFLES: Final = 3
 _ALL_SHUFFLES: Final = 12
-#: The model that learns from shuffled labels: quick, and it sees all columns.
-SHUFFLED_MODEL: Final = "logistic"
 
 
 def check_guards(weeks: Weeks, days: Sequence[int], *, seed: int = 0) -> None:
@@ -45,10 +43,7 @@ def check_guards(weeks: Weeks, days: Sequence[int], *, seed: int = 0) -> None:
     """
     check_later_days(weeks, days)
     check_columns(weeks, days)
-    shuffled = [
-        (day, predict(weeks, day, SHUFFLED_MODEL, seed=shuffle, is_shuffled=True))
-        for day, shuffle in shuffles(seed, days)
-    ]
+    shuffled = [(day, predict(weeks, day, SHUFFLED, seed=shuffle)) for day, shuffle in shuffles(seed, days)]
     check_shuffled(weeks, shuffled)
 
 
