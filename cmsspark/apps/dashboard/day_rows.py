@@ -94,7 +94,8 @@ def read_day(entry: StoredInterval, names: Names) -> DayRows:
     codes: Rows = {}
     keys: set[str] = set()
     for name in _NAMED:
-        column = rows[name].chunk(0)
+        # A day without rows has no chunk.
+        column = rows[name].combine_chunks()
         texts = column.dictionary.to_pylist()
         # Index -1 is null; it takes the last element.
         of_texts = np.append(names.codes(name, texts), np.int32(-1))

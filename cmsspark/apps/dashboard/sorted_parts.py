@@ -67,7 +67,8 @@ class SortedParts:
         for part in self._parts:
             counts[part.keys] += np.diff(part.starts)
         batch = np.cumsum(counts[order]) // _BATCH
-        firsts = np.flatnonzero(find_starts(batch)).tolist()
+        # Without rows there is one batch, whose columns make an empty file.
+        firsts = np.flatnonzero(find_starts(batch)).tolist() or [0]
         for first, end in zip(firsts, [*firsts[1:], len(order)], strict=True):
             yield self._batch(ranks, first, end)
 

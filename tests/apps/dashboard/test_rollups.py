@@ -132,6 +132,22 @@ def test_a_damaged_day_is_left_out_and_named_and_the_others_stay(store: Path, tm
     assert refreshed.refresh()[0].faults == {}
 
 
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_a_day_without_rows_is_a_day_of_noughts(tmp_path: Path, is_alone: bool) -> None:
+    before = LAST - timedelta(days=1)
+    stores.store_day(tmp_path / "store", LAST, [])
+    if not is_alone:
+        stores.store_day(tmp_path / "store", before, stores.partial_rows(before, count=20))
+    state, _ = Refreshed(tmp_path / "store", tmp_path / "cache").refresh()
+    loaded = snapshot.load(state)
+    chosen = Selection(LAST, LAST)
+    assert not state.faults and LAST in loaded.days
+    totals = use.totals(loaded, chosen)
+    assert (totals["nacc"], totals["users"], totals["read_bytes"]) == (0, 0, None)
+    assert not any(len(dataset_ranking.datasets(loaded, chosen, name)) for name in ("nacc", "users", "job_count"))
+    assert bool(len(dataset_ranking.datasets(loaded, Selection(before, LAST), "nacc"))) != is_alone
+
+
 def test_sums_beyond_64_bits_are_exact(tmp_path: Path) -> None:
     rows = stores.partial_rows(LAST, count=40)
     for row in rows:
