@@ -16,8 +16,13 @@ _PREFIXES: Final = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
 _TAIL, _SHORT = 22, 30
 
 
-def si(value: float | None, unit: str = "", digits: int = 3) -> str:
-    """Return a number with an SI prefix: ``1.23 PB``, ``45.6 M``; exact below 1,000."""
+def si(value: float | None, unit: str = "") -> str:
+    """Return a number with an SI prefix and three digits; whole numbers are exact below 1,000.
+
+    Example:
+        >>> si(1_234_567, "B"), si(9_999), si(99_960), si(999), si(None)
+        ('1.23 MB', '10.0 k', '100 k', '999', '–')
+    """
     if value is None:
         return NOTHING
     power = 0
@@ -28,7 +33,7 @@ def si(value: float | None, unit: str = "", digits: int = 3) -> str:
     if power == 0:
         text = f"{value:,}" if isinstance(value, int) else f"{number:,.3g}"
     else:
-        text = f"{number:.{max(0, digits - len(str(int(abs(number)))))}f}"
+        text = f"{number:#.3g}".removesuffix(".")
     return f"{text} {_PREFIXES[power]}{unit}".strip()
 
 
@@ -53,7 +58,10 @@ def formatted(value: Any, kind: Kind) -> str:
     if kind == "ms":
         return f"{value / 3_600_000:,.1f}"
     if kind == "share":
-        return f"{value:.1%}" if value >= 0.001 or not value else "<0.1%"
+        # What is neither nothing nor all does not look as if it were.
+        if 0 < value < 0.001:
+            return "<0.1%"
+        return ">99.9%" if 0.9995 <= value < 1 else f"{value:.1%}"
     if kind == "change":
         return f"{value:+.1%}" if abs(value) < 10 else f"×{value + 1:,.0f}"
     if kind == "instant":

@@ -176,11 +176,17 @@ def volume(count: None) -> None: ...
 @overload
 def volume(count: float | None) -> str | None: ...
 def volume(count: float | None) -> str | None:
-    """Return a number of bytes with a unit, in powers of 1000; None stays None."""
+    """Return a number of bytes with a unit, in powers of 1000; None stays None.
+
+    Example:
+        >>> volume(1_234_567), volume(999_960_000), volume(999)
+        ('1.2 MB', '1.0 GB', '999 B')
+    """
     if count is None:
         return None
     for unit, size in _UNITS:
-        if count >= size:
+        # What rounds up to 1,000 of a unit has the next one.
+        if count >= size * 0.99995:
             return f"{count / size:.1f} {unit}"
     return f"{count:.0f} B"
 
