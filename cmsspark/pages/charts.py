@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from itertools import cycle
-from typing import Final
+from typing import Final, TypeVar
 
 from cmsspark.base.text.terminal import middle, printable
 from cmsspark.pages.svg import (
@@ -33,6 +33,7 @@ from cmsspark.pages.svg import (
     text_width,
 )  # fmt: skip
 
+T = TypeVar("T")
 #: Room at the right of a heat map for the leaning name of its last column.
 _LEANING: Final = 48
 #: Lines with a point at each value have at most so many.
@@ -195,10 +196,10 @@ def plot(
     return Chart("".join([*parts, keys]), bottom + high, about, width)
 
 
-def thinned(points: Sequence[tuple[float, float]], most: int = 400) -> list[tuple[float, float]]:
-    """Return at most ``most`` points of a line: the largest of each interval."""
-    step = max(1, -(-len(points) // most))
-    return [max(points[start : start + step], key=lambda point: point[1]) for start in range(0, len(points), step)]
+def thinned(rows: Sequence[T], size: Callable[[T], float], most: int = 400) -> list[T]:
+    """Return at most ``most`` rows for the points of a line: the largest of each interval."""
+    step = max(1, -(-len(rows) // most))
+    return [max(rows[start : start + step], key=size) for start in range(0, len(rows), step)]
 
 
 def _kind(number: int, line: Line) -> str:

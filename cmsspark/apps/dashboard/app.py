@@ -16,6 +16,7 @@ from urllib.parse import urlencode
 
 from flask import Flask, Response, abort, current_app, redirect, render_template, request
 from werkzeug.exceptions import HTTPException
+from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
 from cmsspark.apps.dashboard import downloads, error_forms, registry, search, security, table_html, table_order, widgets
 from cmsspark.apps.dashboard.page_request import PageRequest, Parameters
@@ -89,23 +90,9 @@ def create_app(services: Services) -> Flask:
     app.add_url_rule("/runs/<job>/<interval>/<run>/report", view_func=report, endpoint="report")
     app.register_error_handler(Exception, partial(_failed, services))
     if services.prefix:
-        app.wsgi_app = WithPrefix(app.wsgi_app, services.prefix)  # type: ignore[method-assign]
+        # Addresses without the prefix are answered, too: some proxies remove it.
+        app.wsgi_app = DispatcherMiddleware(app.wsgi_app, {services.prefix: app.wsgi_app})  # type: ignore[method-assign]
     return app
-
-
-class WithPrefix:
-    """Takes addresses with the prefix, and also without it, where the proxy has removed it."""
-
-    def __init__(self, app: Callable[..., Any], prefix: str) -> None:
-        self._app = app
-        self._prefix = prefix
-
-    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
-        path = environ.get("PATH_INFO", "")
-        if path == self._prefix or path.startswith(self._prefix + "/"):
-            environ["PATH_INFO"] = path[len(self._prefix) :] or "/"
-        environ["SCRIPT_NAME"] = self._prefix
-        return self._app(environ, start_response)
 
 
 def _check(services: Services) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
@@ -10,7 +10,7 @@ from flask import Response
 
 from cmsspark.apps.dashboard.colours import colours
 from cmsspark.apps.dashboard.formats import shown, si
-from cmsspark.apps.dashboard.widgets import Chart, Content, Fold
+from cmsspark.apps.dashboard.widgets import Chart, Content
 from cmsspark.base.errors import InputMissing
 from cmsspark.pages.charts import Line, plot
 from cmsspark.pages.svg import REST, SERIES, WIDE, Axis, standalone
@@ -20,7 +20,7 @@ _PALETTE: Final = (*SERIES, REST)
 
 def answer(content: Content, name: str, stem: str) -> Response:
     """Return the picture of a chart of a page. Raises InputMissing (66) where it has none of that name."""
-    charts = {chart.name: chart for section in content.sections for chart in _charts(section.items)}
+    charts = {item.name: item for item in content.items() if isinstance(item, Chart)}
     if name not in charts:
         raise InputMissing("there is no such chart on this page", found=", ".join(charts) or "none")
     headers = {"Content-Disposition": f'attachment; filename="{stem}-{name}.svg"'}
@@ -71,11 +71,3 @@ def _axes(chart: Chart, lines: Sequence[Line]) -> tuple[Axis, Axis]:
 
 def _number(chart: Chart, value: float) -> str:
     return f"{value:.3g} %" if chart.unit == "%" else si(value, chart.unit)
-
-
-def _charts(items: Sequence[object]) -> Iterator[Chart]:
-    for item in items:
-        if isinstance(item, Chart):
-            yield item
-        elif isinstance(item, Fold):
-            yield from _charts(item.items)

@@ -15,7 +15,7 @@ from cmsspark.apps.dashboard.dataset_tables import SAFE, Sums
 from cmsspark.apps.dashboard.segment import SUMS
 from cmsspark.apps.dashboard.selection import Selection
 from cmsspark.apps.dashboard.snapshot import Snapshot, day_number, to_day
-from cmsspark.apps.dashboard.use import Series, partial_steps, with_zeros
+from cmsspark.apps.dashboard.use import Series, mixed_steps, partial_steps, with_zeros
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,34 +56,25 @@ def _load_use(snapshot: Snapshot, chosen: Selection, name: str) -> DatasetUse:
     if not rows:
         return DatasetUse((None,) * len(SUMS), [], [], [], users, everyone, last)
     table = _together([part for _, part in rows])
-    streams, sites, apps = (_coded(table[name]) for name in _TEXTS)
+    (streams, of_streams), (sites, of_sites), (apps, of_apps) = (_coded(table[name]) for name in _TEXTS)
     values = [_values(table[name]) for name in SUMS]
     buckets = chosen.buckets()
     starts = np.array([day_number(day) for day in buckets], np.int32)
     at = np.searchsorted(starts, table["day"].cast("int32").to_numpy(), side="right") - 1
     ((_, *totals),) = _sums_by(np.zeros(len(at), np.uint8), values)
-    count = len(streams.names)
+    count = len(streams)
     by_day = [
-        (buckets[key // count], streams.names[key % count], *sums)
-        for key, *sums in _sums_by(at * count + streams.codes, values)
+        (buckets[key // count], streams[key % count], *sums) for key, *sums in _sums_by(at * count + of_streams, values)
     ]
-    by_site = sorted(((sites.names[key], *sums) for key, *sums in _sums_by(sites.codes, values)), key=_largest)
-    by_app = sorted(((apps.names[key], *sums) for key, *sums in _sums_by(apps.codes, values)), key=_largest)
+    by_site = sorted(((sites[key], *sums) for key, *sums in _sums_by(of_sites, values)), key=_largest)
+    by_app = sorted(((apps[key], *sums) for key, *sums in _sums_by(of_apps, values)), key=_largest)
     return DatasetUse(tuple(totals), sorted(by_day), by_site, by_app, users, everyone, last)
 
 
-@dataclass(frozen=True)
-class _Coded:
-    """A column of texts as numbers: ``names[codes[n]]`` is the text of row n."""
-
-    names: list[str]
-    codes: npt.NDArray[Any]
-
-
-def _coded(column: pa.ChunkedArray) -> _Coded:
-    """Return a column whose chunks have the same dictionary."""
+def _coded(column: pa.ChunkedArray) -> tuple[list[str], npt.NDArray[Any]]:
+    """Return the names of a column whose chunks have the same dictionary, and the number of each row's name."""
     combined = column.combine_chunks()
-    return _Coded(combined.dictionary.to_pylist(), combined.indices.to_numpy())
+    return combined.dictionary.to_pylist(), combined.indices.to_numpy()
 
 
 def _values(column: pa.ChunkedArray) -> Sums:
@@ -190,14 +181,10 @@ def _users(snapshot: Snapshot, chosen: Selection, name: str) -> tuple[list[int |
         cells.append(np.unique(at.astype(np.int64) * snapshot.pseudonyms + ids))
     both = np.unique(np.concatenate(cells))
     per_step = np.bincount(both // max(1, snapshot.pseudonyms), minlength=len(buckets))
-    counts: list[int | None] = [int(count) for count in per_step]
-    ends = [*(to_day(day_number(day) - 1) for day in buckets[1:]), chosen.last]
-    if len(snapshot.find_keys(chosen.first, chosen.last)) < 2:
-        return counts, len(np.unique(both % max(1, snapshot.pseudonyms)))
-    for number, (first, last) in enumerate(zip(buckets, ends, strict=True)):
-        if len(snapshot.find_keys(max(first, chosen.first), last)) > 1:
-            counts[number] = None
-    return counts, None
+    is_mixed = mixed_steps(snapshot, chosen, buckets)
+    counts = [None if mixed else int(count) for mixed, count in zip(is_mixed, per_step, strict=True)]
+    has_two_keys = len(snapshot.find_keys(chosen.first, chosen.last)) > 1
+    return counts, None if has_two_keys else len(np.unique(both % max(1, snapshot.pseudonyms)))
 
 
 def series_by_stream(snapshot: Snapshot, result: DatasetUse, chosen: Selection, measure: str) -> Series:

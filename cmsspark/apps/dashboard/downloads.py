@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from flask import Response
 
 from cmsspark.apps.dashboard import chart_svg
-from cmsspark.apps.dashboard.widgets import Chart, Content, Fold, HeatMap, Table
+from cmsspark.apps.dashboard.widgets import Chart, Content, HeatMap, Table
 from cmsspark.base.errors import InputMissing, UsageError
 from cmsspark.store.query.cell_values import to_text, to_values
 
@@ -31,28 +31,14 @@ def answer(content: Content, name: str, fmt: str, stem: str = "cmsspark") -> Res
         return chart_svg.answer(content, name, stem)
     if fmt not in FORMATS:
         raise UsageError("a download must be csv or parquet", found=repr(fmt[:40]))
-    tables = {item.name: item for item in downloadable(content)}
+    items = [item.table if isinstance(item, Chart) else item for item in content.items()]
+    tables = {item.name: item for item in items if isinstance(item, Table | HeatMap)}
     if name not in tables:
         raise InputMissing("there is no such table on this page", found=", ".join(tables) or "none")
     rows = load_rows(tables[name])
     body = as_csv(rows) if fmt == "csv" else as_parquet(rows)
     headers = {"Content-Disposition": f'attachment; filename="{stem}-{name}.{fmt}"'}
     return Response(body, headers=headers, content_type=FORMATS[fmt])
-
-
-def downloadable(content: Content) -> Iterator[Table | HeatMap]:
-    """Yield the tables of a page, also those of charts."""
-    for section in content.sections:
-        yield from _downloadable(section.items)
-
-
-def _downloadable(items: Sequence[Any]) -> Iterator[Table | HeatMap]:
-    for item in items:
-        table = item.table if isinstance(item, Chart) else item
-        if isinstance(table, Table | HeatMap):
-            yield table
-        elif isinstance(table, Fold):
-            yield from _downloadable(table.items)
 
 
 def load_rows(table: Table | HeatMap) -> pa.Table:
@@ -67,6 +53,14 @@ def load_rows(table: Table | HeatMap) -> pa.Table:
             {"row": [k[0] for k in keys], "column": [k[1] for k in keys], "value": [table.values[k] for k in keys]}
         )
     return to_arrow(table)
+
+
+def rows_to_arrow(names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> pa.Table:
+    """Return rows as Arrow, with the types of their values."""
+    import pyarrow as pa
+
+    columns = zip(*rows, strict=True) if rows else [()] * len(names)
+    return pa.table([list(values) for values in columns], names=list(names))
 
 
 def to_arrow(table: Table) -> pa.Table:
@@ -114,27 +108,14 @@ def as_parquet(rows: pa.Table) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    for number, column in enumerate(rows.schema):
+        try:
+            pq.write_table(pa.schema([column]).empty_table(), io.BytesIO())
+        except pa.ArrowNotImplementedError:
+            rows = _as_texts(rows, number)
     sink = io.BytesIO()
-    try:
-        pq.write_table(rows, sink, compression="zstd")
-    except pa.ArrowException:
-        sink = io.BytesIO()
-        for number, column in enumerate(rows.schema):
-            if not _is_written_as_it_is(column.type) and not _is_in_parquet(rows.select([number])):
-                rows = _as_texts(rows, number)
-        pq.write_table(rows, sink, compression="zstd")
+    pq.write_table(rows, sink, compression="zstd")
     return sink.getvalue()
-
-
-def _is_in_parquet(column: pa.Table) -> bool:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        pq.write_table(column, io.BytesIO())
-    except pa.ArrowException:
-        return False
-    return True
 
 
 def _is_written_as_it_is(kind: Any) -> bool:

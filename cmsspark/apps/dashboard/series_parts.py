@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import date
 from typing import TYPE_CHECKING, Final
 
 from cmsspark.apps.dashboard.selection import NO_PART, STEPS, Selection, choice_parameter
@@ -32,7 +31,7 @@ def make_chart(name: str, series: Series, measure: str, chosen: Selection, by: s
     a part is counted are marked, in the picture and in the table. Columns of downloads are named for the measure.
     """
     label, unit, factor = MEASURES[measure]
-    labels = [label_bucket(day, chosen.step) for day in series.buckets]
+    labels = [f"{day:%Y-%m}" if chosen.step == "month" else day.isoformat() for day in series.buckets]
     marked = [
         f"{text} (partial)" if day in series.partial else text for day, text in zip(series.buckets, labels, strict=True)
     ]
@@ -66,11 +65,6 @@ def make_chart(name: str, series: Series, measure: str, chosen: Selection, by: s
         note=note,
         table=Table(name, columns, rows, f"{label} by {STEPS[chosen.step][1]}"),
     )
-
-
-def label_bucket(day: date, step: str) -> str:
-    """Return the label of a step: its first day, or the month."""
-    return f"{day:%Y-%m}" if step == "month" else day.isoformat()
 
 
 def list_measures(snapshot: Snapshot) -> list[tuple[str, str]]:

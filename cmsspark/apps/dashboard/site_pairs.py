@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
+from cmsspark.apps.dashboard.downloads import rows_to_arrow
 from cmsspark.apps.dashboard.page_request import PageRequest
 from cmsspark.apps.dashboard.selection import Selection
 from cmsspark.apps.dashboard.widgets import Cell, Column, HeatMap, Section, Table, shown
@@ -25,11 +27,12 @@ def matrix_sections(request: PageRequest, chosen: Selection) -> list[Section]:
     readers, sources = (rank_names(values, side)[:_SITES] for side in (0, 1))
     values = {pair: count for pair, count in values.items() if pair[0] in readers and pair[1] in sources}
     links = {shown(site): request.site_link(site) for row in rows for site in row[:2]}
+    download = partial(rows_to_arrow, (*_NAMES, "accesses", "read_bytes"), rows)
     caption = "Accesses by site of the reader (rows) and of the source (columns), the most used"
     return [
         Section(
             "Which site reads from which",
-            [HeatMap("site_pairs", caption, readers, sources, values, "count", lambda: _table(rows), links)],
+            [HeatMap("site_pairs", caption, readers, sources, values, "count", download, links)],
             _ABOUT,
         )
     ]
@@ -71,9 +74,3 @@ def _pairs(
 
 def _cell(request: PageRequest, site: str | None) -> Any:
     return "not named in the log" if site is None else Cell(shown(site), request.site_link(site))
-
-
-def _table(rows: list[tuple[Any, ...]]) -> Any:
-    import pyarrow as pa
-
-    return pa.table([list(column) for column in zip(*rows, strict=True)], names=[*_NAMES, "accesses", "read_bytes"])

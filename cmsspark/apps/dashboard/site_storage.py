@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 from cmsspark.apps.dashboard import site_use
@@ -19,16 +18,7 @@ TARGET: Final = 0.2
 _FORECASTS: Final = 10
 
 
-@dataclass(frozen=True)
-class Age:
-    """Replicas that nobody read at the site for some weeks: their bytes and datasets."""
-
-    weeks: int
-    bytes: int
-    datasets: int
-
-
-def ages(snapshot: Snapshot, database: Database, site: str, kind: str) -> list[Age]:
+def age_figures(snapshot: Snapshot, database: Database, site: str, kind: str) -> list[Figure]:
     """Return the replicas at a site by weeks without a read there; no age that is longer than the stored days."""
     days = database.days("dbs_phedex")
     if not days:
@@ -41,22 +31,14 @@ def ages(snapshot: Snapshot, database: Database, site: str, kind: str) -> list[A
     ).rows
     newest = snapshot.days[-1]
     recorded = (newest - snapshot.days[0]).days + 1
-    result = []
+    figures = []
     for weeks in (weeks for weeks in AGES if 7 * weeks <= recorded):
         unread = [
             size for name, size in replicas if name not in last or (newest - last[name]).days >= 7 * weeks
         ]  # fmt: skip
-        result.append(Age(weeks, sum(unread), len(unread)))
-    return result
-
-
-def age_figures(site_ages: list[Age]) -> list[Figure]:
-    """Return a figure for each age."""
-    return [
-        Figure(f"Unread for {pluralize(age.weeks, 'week')}", si(age.bytes, "B"), f"{age.bytes:,} B",
-               pluralize(age.datasets, "dataset"))
-        for age in site_ages
-    ]  # fmt: skip
+        size, datasets = sum(unread), pluralize(len(unread), "dataset")
+        figures.append(Figure(f"Unread for {pluralize(weeks, 'week')}", si(size, "B"), f"{size:,} B", datasets))
+    return figures
 
 
 def cache_figure(database: Database, site: str) -> Figure | None:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from cmsspark.apps.dashboard.run_measures import RunView, by_role
 from cmsspark.apps.dashboard.table_order import without_noughts
 from cmsspark.apps.dashboard.widgets import Chart, Column, Figure, Figures, Table, ratio, si
+from cmsspark.pages.charts import thinned
 from cmsspark.store.process_samples import ProcessSample
 from cmsspark.store.run_metrics import ExecutorEntry, RunMetrics, StageEntry
 
 #: What is drawn over time, by its unit.
 _UNITS: Final = {"B": "Memory", "%": "CPU of one core"}
-_T = TypeVar("_T")
 #: Points of a line, and lines of a chart, at most.
 _POINTS: Final = 240
 _LINES: Final = 8
@@ -90,7 +90,7 @@ def memory_areas(run: RunMetrics) -> Chart:
 
 def memory_over_time(run: RunMetrics) -> Chart:
     """Return the processes of this host over time, as the measurement saw them."""
-    looks = _thinned(run.samples, lambda entry: (entry.driver_jvm_rss or 0) + (entry.driver_python_rss or 0))
+    looks = thinned(run.samples, lambda entry: (entry.driver_jvm_rss or 0) + (entry.driver_python_rss or 0), _POINTS)
     columns = {name: [getattr(entry, measure) for entry in looks] for name, measure in _MEMORY.items()}
     series = {name: values for name, values in columns.items() if any(value is not None for value in values)}
     times = [entry.at_ms for entry in looks]
@@ -100,7 +100,7 @@ def memory_over_time(run: RunMetrics) -> Chart:
 def active_tasks(run: RunMetrics) -> Chart:
     """Return the running tasks over time."""
     counted = [entry for entry in run.samples if entry.active_tasks is not None]
-    looks = _thinned(counted, lambda entry: entry.active_tasks or 0)
+    looks = thinned(counted, lambda entry: entry.active_tasks or 0, _POINTS)
     series = {"tasks": [entry.active_tasks for entry in looks]}
     times = [entry.at_ms for entry in looks]
     return _timed("active_tasks", "Active tasks", _labels(times, run.began_ms), series, "line", "count")
@@ -109,7 +109,8 @@ def active_tasks(run: RunMetrics) -> Chart:
 def roles_over_time(view: RunView, measure: str) -> Chart:
     """Return resident memory, or CPU in percent of one core, by role."""
     times, sums = by_role(view.samples, measure)
-    numbers = _find_largest(times, [sum(values) for values in zip(*sums.values(), strict=True)] if sums else [])
+    totals = [sum(values) for values in zip(*sums.values(), strict=True)]
+    numbers = thinned(range(len(times)), totals.__getitem__, _POINTS)
     labels = _labels([times[number] for number in numbers], view.watched.start_ms if view.watched else 0)
     series = {role: [round(values[number], 1) for number in numbers] for role, values in sorted(sums.items())}
     if measure == "rss_bytes":
@@ -124,7 +125,8 @@ def top_processes(view: RunView) -> Chart:
         result.setdefault(f"{sample.pid} {sample.role}", {})[sample.time_ms] = sample.rss_bytes or 0
     names = sorted(result, key=lambda name: -max(result[name].values()))[:_LINES]
     times = sorted({time for name in names for time in result[name]})
-    numbers = _find_largest(times, [max(result[name].get(time, 0) for name in names) for time in times])
+    largest = [max(result[name].get(time, 0) for name in names) for time in times]
+    numbers = thinned(range(len(times)), largest.__getitem__, _POINTS)
     labels = _labels([times[number] for number in numbers], view.watched.start_ms if view.watched else 0)
     series = {name: [result[name].get(times[number]) for number in numbers] for name in names}
     return _timed("top_processes", "Resident memory of the largest processes", labels, series, "line", "bytes", "B")
@@ -286,14 +288,3 @@ def _timed(
     rows = [(label, *(values[number] for values in series.values())) for number, label in enumerate(labels)]
     table = Table(name, columns, rows, title, limit=_SHOWN)
     return Chart(name, title, kind, list(labels), dict(series), unit, _X, _UNITS.get(unit, title), table=table)  # type: ignore[arg-type]
-
-
-def _thinned(rows: Sequence[_T], size: Callable[[_T], float]) -> list[_T]:
-    """At most as many rows as a line has points: of each interval the largest."""
-    step = -(-len(rows) // _POINTS) or 1
-    return [max(rows[start : start + step], key=size) for start in range(0, len(rows), step)]
-
-
-def _find_largest(times: Sequence[int], totals: Sequence[float]) -> list[int]:
-    """Numbers of the times that are drawn."""
-    return _thinned(range(len(times)), lambda number: totals[number])

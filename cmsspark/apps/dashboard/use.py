@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from cmsspark.apps.dashboard import user_sets
-from cmsspark.apps.dashboard.segment import SUMS
+from cmsspark.apps.dashboard.segment import BIT_FILES, SUMS
 from cmsspark.apps.dashboard.selection import FILTERS, Selection
 from cmsspark.apps.dashboard.snapshot import Snapshot, day_number, to_day
 from cmsspark.sources.registry import ACCESS_STREAMS, STREAMS_OF_JOBS
@@ -182,7 +182,7 @@ def users_by(snapshot: Snapshot, chosen: Selection, group: str | None, *, whole_
         groups_of_rows = group_of[table.keys[column][rows]] if column else np.zeros(len(rows), np.int32)
         counter.add(table, rows, (at * groups + groups_of_rows).astype(np.int32))
     counts = counter.counts().reshape(len(buckets), groups)
-    is_mixed = _mixed(snapshot, chosen, buckets)
+    is_mixed = mixed_steps(snapshot, chosen, buckets)
     values: dict[str, list[int | None]] = {}
     for number, name in enumerate([*shown, OTHER]):
         own_streams = (name,) if column == "stream" and name != OTHER else chosen.streams_of_users
@@ -211,13 +211,8 @@ def codes_of_users(snapshot: Snapshot, chosen: Selection) -> dict[str, list[int]
 
 def _tables_for(snapshot: Snapshot, columns: set[str]) -> Sequence[user_sets.UserTable]:
     """Return the smallest sets of users that have these columns."""
-    if columns <= {"stream", "site_tier", "data_tier"}:
-        return snapshot.user_tables["tier_users"]
-    if columns <= {"stream", "campaign"}:
-        return snapshot.user_tables["campaign_users"]
-    if columns <= {"stream", "site_name"}:
-        return snapshot.user_tables["site_users"]
-    return snapshot.lists()
+    name = next((name for name, keys in BIT_FILES.items() if columns <= {*keys}), None)
+    return snapshot.user_tables[name] if name else snapshot.lists()
 
 
 def _largest(snapshot: Snapshot, chosen: Selection, column: str) -> list[str]:
@@ -230,7 +225,8 @@ def _largest(snapshot: Snapshot, chosen: Selection, column: str) -> list[str]:
     return named_groups({name: int(count or 0) for name, count in rows})
 
 
-def _mixed(snapshot: Snapshot, chosen: Selection, buckets: Sequence[date]) -> list[bool]:
+def mixed_steps(snapshot: Snapshot, chosen: Selection, buckets: Sequence[date]) -> list[bool]:
+    """Return for each step whether its days have two pseudonym keys: its users cannot be counted."""
     if len(snapshot.find_keys(chosen.first, chosen.last)) < 2:
         return [False] * len(buckets)
     ends = [*(to_day(day_number(day) - 1) for day in buckets[1:]), chosen.last]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import calendar
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from typing import TYPE_CHECKING, Any, Literal
@@ -233,6 +233,16 @@ class Content:
     controls: Sequence[Control] = ()
     notes: Sequence[Note] = ()
     button: str = "Show"
+
+    def items(self) -> Iterator[Any]:
+        """Yield the parts of all sections, also those in folds."""
+        queue = [item for section in self.sections for item in section.items]
+        while queue:
+            item = queue.pop(0)
+            if isinstance(item, Fold):
+                queue[:0] = item.items
+            else:
+                yield item
 
 
 def count_figure(label: str, count: int | None, note: str = "") -> Figure:

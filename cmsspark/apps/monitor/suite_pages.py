@@ -107,7 +107,7 @@ def _lines(
     bands: Sequence[tuple[str, float, float]] = (),
 ) -> Chart:
     """Return each series as a line over seconds, sizes or runs."""
-    present = {name: thinned(points) for name, points in series.items() if points}
+    present = {name: thinned(points, lambda point: point[1]) for name, points in series.items() if points}
     xs = [x for points in present.values() for x, _ in points] + [end for _, *ends in bands for end in ends]
     if not xs:
         return Chart(text(0, 20, "Nothing was measured."), 34, f"{about}: nothing", WIDE)

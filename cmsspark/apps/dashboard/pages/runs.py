@@ -13,6 +13,7 @@ from cmsspark.apps.dashboard import widgets as ui
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.apps.dashboard.run_index import RunIndex
 from cmsspark.apps.dashboard.selection import choice_parameter, day_parameter
+from cmsspark.apps.dashboard.table_order import without_noughts
 from cmsspark.base.errors import NotReady, UsageError
 from cmsspark.store.day_states import WORDS
 from cmsspark.store.query.database import Database
@@ -233,13 +234,8 @@ def _details(run: Run) -> list[ui.Section]:
     bins = run.details.reconciliation
     if bins:
         rows = [(stream, *run_tables.bin_values(counts)) for stream, counts in bins.items()]
-        # Bins that no stream of the day has say nothing.
-        used = [n for n, column in enumerate(run_tables.bin_columns()) if n < _FIXED or any(row[n] for row in rows)]
-        heads = [run_tables.bin_columns()[n] for n in used]
-        table = ui.Table(
-            "bins", heads, [tuple(row[n] for n in used) for row in rows], "Records by bin; empty bins are left out"
-        )
-        sections.append(ui.Section("Where every record went", [table]))
+        table = ui.Table("bins", run_tables.bin_columns(), rows, "Records by bin; empty bins are left out")
+        sections.append(ui.Section("Where every record went", [without_noughts(table, first=_FIXED)]))
     return sections
 
 

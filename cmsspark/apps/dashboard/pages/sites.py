@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 from cmsspark.apps.dashboard import site_pairs, site_storage, site_use, use
 from cmsspark.apps.dashboard import widgets as ui
+from cmsspark.apps.dashboard.downloads import rows_to_arrow
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest, optional
 from cmsspark.apps.dashboard.segment import SUMS
 from cmsspark.apps.dashboard.selection import Selection, choice_parameter, number_parameter, text_parameter
@@ -108,9 +110,10 @@ def _site_view(request: PageRequest, chosen: Selection, site: str, controls: lis
 
 def _storage(request: PageRequest, site: str, kind: str, notes: list[ui.Note]) -> list[ui.Figure]:
     """Return figures of what is unread by age, and of the cache that the site needs."""
-    result = optional(notes, "The replicas", lambda: site_storage.ages(request.snapshot, request.database, site, kind))
+    make_ages = partial(site_storage.age_figures, request.snapshot, request.database, site, kind)
+    ages = optional(notes, "The replicas", make_ages) or []
     cache = optional(notes, "The comparison of caches", lambda: site_storage.cache_figure(request.database, site))
-    return [*site_storage.age_figures(result or []), *([cache] if cache is not None else [])]
+    return [*ages, *([cache] if cache is not None else [])]
 
 
 def _figures(request: PageRequest, chosen: Selection, site: str, tiers: list[tuple[Any, ...]]) -> ui.Figures:
@@ -170,7 +173,7 @@ def _datasets(request: PageRequest, chosen: Selection, site: str) -> ui.Table:
 
     caption, names = "Datasets that are read at this site", ("dataset_name", *SUMS)
     return ui.Table(
-        "datasets", columns, cells(rows[:_PAGE]), caption, lambda: _arrow(names, rows), len(rows), bars=1,
+        "datasets", columns, cells(rows[:_PAGE]), caption, partial(rows_to_arrow, names, rows), len(rows), bars=1,
         limit=_PAGE, load=load,
     )  # fmt: skip
 
@@ -208,16 +211,10 @@ def _unused(request: PageRequest, site: str, weeks: int, kind: str, notes: list[
         for name, lying, newest, *elsewhere in rows
     ]
     caption, names = f"Not read there from {first} to {last}", [column.name for column in columns]
-    table = ui.Table("unused", columns, cells, caption, lambda: _arrow(names, rows), bars=1, limit=_PAGE)
+    table = ui.Table("unused", columns, cells, caption, partial(rows_to_arrow, names, rows), bars=1, limit=_PAGE)
     missing = 7 * weeks - sum(first <= stored <= last for stored in snapshot.state.runs)
     text = f"{missing:,} of these days are not stored: a dataset may have been read on one of them."
     return [figures, *([ui.Note(text, "warn")] if missing else []), table]
-
-
-def _arrow(names: Sequence[str], rows: list[tuple[Any, ...]]) -> Any:
-    import pyarrow as pa
-
-    return pa.table([list(values) for values in zip(*rows, strict=True)] or [[]] * len(names), names=list(names))
 
 
 def _values(columns: Sequence[ui.Column], sums: Sequence[Any]) -> tuple[Any, ...]:
