@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import polars as pl
@@ -28,23 +28,15 @@ _UNKNOWN_SITE: Final = "unknown"
 
 @dataclass(frozen=True)
 class DatasetReads:
-    """Accesses by day, dataset, site and stream, an element each, in order of days; and who read, an element for each
-    day, dataset and user.
+    """``reads``: accesses by day, dataset, site and stream, a row each, in order of days; ``users``: who read, a row
+    for each day, dataset and user.
 
-    ``day``, ``dataset``, ``site``, ``stream``: int32 numbers, a site is -1 where it is unknown. ``accesses``: int64.
-    ``remote``: int64 accesses from another site, -1 where no record says. ``user_day``, ``user_dataset``, ``user``:
-    int32 numbers.
+    ``day``, ``dataset_name``, ``site_name``, ``stream``, ``user``: int32 numbers, a site is -1 where it is unknown.
+    ``nacc``: int64. ``remote_nacc``: int64 accesses from another site, -1 where no record says.
     """
 
-    day: Array
-    dataset: Array
-    site: Array
-    stream: Array
-    accesses: Array
-    remote: Array
-    user_day: Array
-    user_dataset: Array
-    user: Array
+    reads: pl.DataFrame
+    users: pl.DataFrame
 
     def until(self, count: int) -> DatasetReads:
         """Return the reads before day number ``count``."""
@@ -52,10 +44,10 @@ class DatasetReads:
 
     def only(self, chosen: Array) -> DatasetReads:
         """Return the reads of the datasets of these numbers, which ascend, under their new numbers."""
-        rows, users = np.isin(self.dataset, chosen), np.isin(self.user_dataset, chosen)
-        fewer = self._where(rows, users)
-        numbers = [np.searchsorted(chosen, column).astype(np.int32) for column in (fewer.dataset, fewer.user_dataset)]
-        return replace(fewer, dataset=numbers[0], user_dataset=numbers[1])
+        numbers = pl.DataFrame({"dataset_name": chosen}, {"dataset_name": pl.Int32}).with_row_index("number")
+        numbers = numbers.cast(pl.Int32)
+        fewer = (frame.join(numbers, "dataset_name", maintain_order="left") for frame in (self.reads, self.users))
+        return DatasetReads(*(frame.drop("dataset_name").rename({"number": "dataset_name"}) for frame in fewer))
 
     def columns(self, day: int, count: int) -> dict[str, Array]:
         """Feature → float64 [datasets] of the days before day number ``day``; ``count``: of datasets. Numbers are
@@ -63,45 +55,35 @@ class DatasetReads:
         """
         columns: dict[str, Array] = {}
         for days in _DAYS:
-            window = self._between(max(day - days, 0), day)
-            values = window._features(count)
+            values = self._between(max(day - days, 0), day)._features(count)
             columns |= {f"{name}_{days}d": values[name] for name in _NAMES}
         return columns
 
     def _between(self, first: int, end: int) -> DatasetReads:
-        rows, users = (slice(*np.searchsorted(days, (first, end))) for days in (self.day, self.user_day))
-        return self._where(rows, users)
-
-    def _where(self, rows: Any, users: Any) -> DatasetReads:
-        first = (self.day, self.dataset, self.site, self.stream, self.accesses, self.remote)
-        last = (self.user_day, self.user_dataset, self.user)
-        return DatasetReads(*(column[rows] for column in first), *(column[users] for column in last))
+        edges = [np.searchsorted(frame["day"].to_numpy(), (first, end)).tolist() for frame in (self.reads, self.users)]
+        return DatasetReads(self.reads[slice(*edges[0])], self.users[slice(*edges[1])])
 
     def _features(self, count: int) -> dict[str, Array]:
-        every = np.bincount(self.dataset, self.accesses, count)
-        is_known = self.site >= 0
-        dataset, sums = _by_pair(self.dataset[is_known], self.site[is_known], self.accesses[is_known])
+        names = ("dataset_name", "site_name", "stream", "nacc", "remote_nacc")
+        dataset, site, stream, accesses, remote = (self.reads[name].to_numpy() for name in names)
+        is_known, says = site >= 0, remote >= 0
+        at_sites, sums = _by_pair(dataset[is_known], site[is_known], accesses[is_known])
         largest = np.zeros(count)
-        np.maximum.at(largest, dataset, sums)
-        says = self.remote >= 0
-        can_say = np.bincount(self.dataset[says], self.accesses[says], count)
-        people, _ = _by_pair(self.user_dataset, self.user, np.ones(len(self.user)))
-        streams = {
-            f"{name.replace('-', '_')}_share": _share(self._count_stream(number, count), every)
-            for number, name in enumerate(ACCESS_STREAMS)
-        }
+        np.maximum.at(largest, at_sites, sums)
+        can_say = np.bincount(dataset[says], accesses[says], count)
+        user_dataset, user = (self.users[name].to_numpy() for name in ("dataset_name", "user"))
+        people, _ = _by_pair(user_dataset, user, np.ones(len(user)))
+        every = np.bincount(dataset, accesses, count)
+        by_stream = np.bincount(stream.astype(np.int64) * count + dataset, accesses, len(ACCESS_STREAMS) * count)
+        streams = zip(ACCESS_STREAMS, by_stream.reshape(-1, count), strict=True)
         return {
-            "log_sites": np.log1p(np.bincount(dataset, minlength=count)),
-            "largest_site_share": _share(largest, np.bincount(dataset, sums, count)),
-            "remote_share": _share(np.bincount(self.dataset[says], self.remote[says], count), can_say),
+            "log_sites": np.log1p(np.bincount(at_sites, minlength=count)),
+            "largest_site_share": _share(largest, np.bincount(at_sites, sums, count)),
+            "remote_share": _share(np.bincount(dataset[says], remote[says], count), can_say),
             "is_remote_known": (can_say > 0).astype(float),
             "log_distinct_users": np.log1p(np.bincount(people, minlength=count)),
-            **streams,
+            **{f"{name.replace('-', '_')}_share": _share(part, every) for name, part in streams},
         }
-
-    def _count_stream(self, number: int, count: int) -> Array:
-        of_it = self.stream == number
-        return np.bincount(self.dataset[of_it], self.accesses[of_it], count)
 
 
 def _by_pair(dataset: Array, partner: Array, values: Array) -> tuple[Array, Array]:
@@ -145,13 +127,8 @@ def join_reads(every: Sequence[DayReads], first: date, datasets: Sequence[str]) 
         return rows.with_columns(dataset, *codes, day=pl.lit((day - first).days, pl.Int32))
 
     days = sorted(every, key=lambda entry: entry[0])
-    reads = pl.concat([numbered(day, rows) for day, rows, _ in days]).with_columns(
+    reads = pl.concat([numbered(day, rows) for day, rows, _ in days], rechunk=True).with_columns(
         pl.col("site_name").fill_null(-1), pl.when("says").then("remote_nacc").otherwise(-1).cast(pl.Int64),
         pl.col("nacc").cast(pl.Int64),
     )  # fmt: skip
-    users = pl.concat([numbered(day, rows) for day, _, rows in days])
-    columns = ("day", "dataset_name", "site_name", "stream", "nacc", "remote_nacc")
-    return DatasetReads(
-        *(reads[name].to_numpy() for name in columns),
-        *(users[name].to_numpy() for name in ("day", "dataset_name", "user")),
-    )
+    return DatasetReads(reads, pl.concat([numbered(day, rows) for day, _, rows in days], rechunk=True))

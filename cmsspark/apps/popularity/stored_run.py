@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -105,7 +105,7 @@ def _without_first_gap(days: StoredDays) -> StoredDays:
         return days
     first = min(days.partials)
     missing = tuple(day for day in days.missing if day > first)
-    return StoredDays(between(first, days.period.last), days.files, days.fout, days.partials, missing, days.partial)
+    return replace(days, period=between(first, days.period.last), missing=missing)
 
 
 def store_features(stored: StoredRun, series: Series, label: Label, *, last: int | None = None) -> CurrentTable:

@@ -279,9 +279,12 @@ def test_a_table_that_knows_the_week_fails_the_run() -> None:
 def test_reads_that_know_the_week_fail_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     series = wide_series()
     day, dataset = np.nonzero(series.accesses)
-    number = np.zeros(len(day), np.int32)
     accesses = series.accesses[day, dataset].astype(np.int64)
-    reads = DatasetReads(day, dataset, number, number, accesses, accesses, day, dataset, np.arange(len(day)))
+    frame = pl.DataFrame({"day": day, "dataset_name": dataset, "user": range(len(day)), "nacc": accesses})
+    frame = frame.with_columns(site_name=pl.lit(0), stream=pl.lit(0), remote_nacc="nacc").cast(
+        {name: pl.Int32 for name in ("day", "dataset_name", "site_name", "stream", "user")}
+    )
+    reads = DatasetReads(frame, frame)
     whole = Series(series.days, series.datasets, series.values, reads=reads)
     check_guards(Weeks(whole, Label(10)), [14, 21])
     real = DatasetReads.columns
