@@ -7,35 +7,30 @@ times on a day is one request.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import date
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
+import polars as pl
 
 from cmsspark.apps.cache.trace import Trace, check_bytes, make_trace
-from cmsspark.base.arrays import Array
 from cmsspark.base.errors import InputMissing
 from cmsspark.sources.registry import ACCESS_STREAMS
 from cmsspark.store.stored_columns import newest, table_rows
 from cmsspark.store.stored_days import StoredDays
 
-_EPOCH_DAY = date(1970, 1, 1).toordinal()
-
 
 @dataclass(frozen=True)
 class SiteTraces:
-    """The requests of stored days, of all sites."""
+    """The requests of stored days, of all sites. ``requests``: a row for each day, dataset and site; ``sizes``: bytes
+    of datasets by DBS.
+    """
 
-    days: Array
-    datasets: Array
-    sites: Array
-    bytes_of: dict[str, int]
+    requests: pl.DataFrame
+    sizes: pl.DataFrame
 
     @property
     def site_names(self) -> list[str]:
         """All sites, in order."""
-        return sorted(set(self.sites.tolist()))
+        return self.requests["site_name"].unique().sort().to_list()
 
     def select(self, site: str | None = None, *, seed: int = 0) -> Trace:
         """Return the trace of one site; of all sites together, as if they shared a cache, without one.
@@ -43,21 +38,19 @@ class SiteTraces:
         Datasets without a size in DBS are dropped and counted as ``no_size``. Raises InputMissing (66) for a site
         without requests, DataError (65) for bytes beyond 64 bits.
         """
-        is_here = np.ones(len(self.days), bool) if site is None else self.sites == site
-        if not is_here.any():
+        requests = self.requests if site is None else self.requests.filter(pl.col("site_name") == site)
+        if requests.is_empty():
             raise InputMissing(
                 f"the stored days have no access{'' if site is None else f' at {site}'}",
-                found=f"accesses at {', '.join(self.site_names)}" if len(self.sites) else "no accesses",
-                next_step="give one of these sites, or no --site" if len(self.sites) else "give other days",
+                found=f"accesses at {', '.join(self.site_names)}" if len(self.requests) else "no accesses",
+                next_step="give one of these sites, or no --site" if len(self.requests) else "give other days",
             )
-        days, datasets = self.days[is_here], self.datasets[is_here]
-        pairs = np.unique(np.stack([days, np.unique(datasets, return_inverse=True)[1]], axis=1), axis=0)
-        names = np.unique(datasets)[pairs[:, 1]]
-        order = np.random.default_rng(seed).permutation(len(pairs))
-        sizes = np.array([self.bytes_of.get(name, 0) for name in names.tolist()], np.int64)
+        rows = requests.select("day", "dataset_name").unique().sort("day", "dataset_name")
+        rows = rows.join(self.sizes, "dataset_name", "left", maintain_order="left")
+        rows = rows[np.random.default_rng(seed).permutation(len(rows))]
+        sizes = rows["dataset_bytes"].fill_null(0).to_numpy()
         check_bytes(sizes)
-        times = (pairs[:, 0] - _EPOCH_DAY) * 86_400_000
-        return make_trace(times[order].astype(np.int64), names[order], sizes[order])
+        return make_trace(rows["day"].dt.epoch("ms").to_numpy(), rows["dataset_name"].to_numpy(), sizes)
 
 
 def site_traces(stored: StoredDays) -> SiteTraces:
@@ -66,20 +59,11 @@ def site_traces(stored: StoredDays) -> SiteTraces:
     Raises InputMissing (66) where that table is not stored, DataError (65) where a day's partials are damaged.
     """
     _, current = newest(stored.files, stored.fout, "dbs_events")
-    table = table_rows(stored.files, current, "dbs_events", ["dataset_name", "dataset_bytes"])
-    names, sizes = table["dataset_name"].to_pylist(), table["dataset_bytes"].to_pylist()
-    days, datasets, sites = [], [], []
+    sizes = pl.DataFrame(table_rows(stored.files, current, "dbs_events", ["dataset_name", "dataset_bytes"]))
+    requests = []
     for batch in stored.batches(["stream", "dataset_name", "site_name"]):
         for day, rows in batch:
             # Jobs are not accesses: their reads are in the logs of the file systems.
-            is_access = pc.is_in(rows["stream"].cast(pa.string()), pa.array(ACCESS_STREAMS))
-            different = rows.filter(is_access).group_by(["dataset_name", "site_name"]).aggregate([])
-            datasets.append(np.asarray(different["dataset_name"].to_numpy(zero_copy_only=False), str))
-            sites.append(np.asarray(different["site_name"].to_numpy(zero_copy_only=False), str))
-            days.append(np.full(len(different), day.toordinal()))
-    return SiteTraces(
-        np.concatenate(days),
-        np.concatenate(datasets),
-        np.concatenate(sites),
-        {name: size for name, size in zip(names, sizes, strict=True) if size},
-    )
+            accesses = pl.DataFrame(rows).cast(pl.String).filter(pl.col("stream").is_in(ACCESS_STREAMS))
+            requests.append(accesses.select("dataset_name", "site_name", day=pl.lit(day)).unique())
+    return SiteTraces(pl.concat(requests), sizes)
