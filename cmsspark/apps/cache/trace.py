@@ -88,8 +88,9 @@ def _make(times: list[Array], coded: list[pa.DictionaryArray], sizes: list[Array
 
 def _encode(names: pa.Array) -> pa.DictionaryArray:
     """Return numbers of the names, in the order in which they come, with the names by their numbers."""
-    if pa.types.is_uint64(names.type):
-        return pa.DictionaryArray.from_arrays(*_encode_integers(names.to_numpy()))
+    if pa.types.is_integer(names.type):
+        integers = names.to_numpy(zero_copy_only=False).astype(np.uint64, copy=False)
+        return pa.DictionaryArray.from_arrays(*_encode_integers(integers))
     return names.dictionary_encode()
 
 
