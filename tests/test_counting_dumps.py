@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cmsspark.base.errors import CmssparkError
+from cmsspark.base.schemas import input_table
 from cmsspark.filesystems.storage import LocalFiles
-from cmsspark.sources.dbs import read_table_arrow
 from cmsspark.sources.dumps import choose_dbs_dump, choose_phedex_dump
 from cmsspark.sources.formats import sqoop_csv
+from cmsspark.sources.formats.sqoop_csv import read_table
 from cmsspark.sources.layout import Layout
 from tests.corpus import hostile, judged, tables
 from tests.corpus.tree import write_table
@@ -160,9 +161,8 @@ def test_rule_19_any_text_comes_back_however_it_is_quoted(
             for at, name in enumerate(names)]  # fmt: skip
     content = write(rows)
     columns = ("file_id", "logical_file_name", "dataset_id", "block_id", "create_by", "last_modified_by")
-    found = [
-        row for piece in read_table_arrow(io.BytesIO(content), "FILES", columns, "case") for row in piece.to_pylist()
-    ]
+    pieces = read_table(io.BytesIO(content), input_table("dbs/FILES"), columns, "case")
+    found = [row for piece in pieces for row in piece.to_pylist()]
     assert [row["logical_file_name"] for row in found] == names
     assert {(row["dataset_id"], row["block_id"], row["create_by"], row["last_modified_by"]) for row in found} == {
         (5, None, names[0], names[-1])

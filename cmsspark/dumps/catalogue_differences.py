@@ -18,15 +18,14 @@ from cmsspark.base.buffers import flags, is_there, to_numpy
 from cmsspark.counting.catalogue import check_hash, hashes_in
 from cmsspark.dumps.dataset_contents import KnownDatasets
 from cmsspark.dumps.keyed_rows import (
-    ROWS,
     Columns,
     KeyedRows,
     by_key,
     group_rows,
     join_columns,
-    join_pieces,
     keys_of_hashes,
     keys_of_ids,
+    map_slices,
     number_hashes,
     number_names,
     rank_names,
@@ -66,8 +65,7 @@ class CheckedFileMapper:
     keys: int
 
     def __call__(self, tables: Iterable[pa.Table]) -> Iterator[KeyedRows]:
-        slices = (table.slice(start, ROWS) for table in tables for start in range(0, table.num_rows, ROWS))
-        for piece in join_pieces(map(self._facts, slices), ROWS):
+        for piece in map_slices(self._facts, tables):
             yield from by_key(DBS_FILES, keys_of_hashes(piece["hash"], self.keys), piece)
 
     def _facts(self, table: pa.Table) -> Columns:

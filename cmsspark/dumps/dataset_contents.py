@@ -21,9 +21,9 @@ from cmsspark.dumps.keyed_rows import (
     KeyedRows,
     by_key,
     join_columns,
-    join_pieces,
     keys_of_hashes,
     keys_of_ids,
+    map_slices,
 )
 
 if TYPE_CHECKING:
@@ -120,8 +120,7 @@ class FileMapper:
 
         ``there`` has a bit for each number that is not null.
         """
-        slices = (table.slice(start, rows) for table in tables for start in range(0, table.num_rows, rows))
-        return join_pieces(map(self._facts, slices), rows)
+        return map_slices(self._facts, tables, rows)
 
     def _facts(self, table: pa.Table) -> Columns:
         positions = self.datasets.find_positions(table["dataset_id"])

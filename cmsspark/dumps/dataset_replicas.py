@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -18,13 +19,12 @@ from cmsspark.base.names import KINDS, site_and_kind
 from cmsspark.counting.catalogue import Hashes, check_hash, hashes_in, name_hash
 from cmsspark.dumps.dataset_contents import KnownDatasets
 from cmsspark.dumps.keyed_rows import (
-    ROWS,
     Columns,
     KeyedRows,
     by_key,
     join_columns,
-    join_pieces,
     keys_of_hashes,
+    map_slices,
     number_hashes,
     number_names,
 )
@@ -77,10 +77,9 @@ class ReplicaMapper:
     keys: int
 
     def __call__(self, tables: Iterable[pa.Table]) -> Iterator[KeyedRows]:
-        slices = (table.slice(start, ROWS) for table in tables for start in range(0, table.num_rows, ROWS))
         # Each result has names of its own, so that those of a large part do not gather.
         datasets, nodes = Names(), Names()
-        for columns in join_pieces((_replica_columns(rows, datasets, nodes) for rows in slices), ROWS):
+        for columns in map_slices(partial(_replica_columns, datasets, nodes), tables):
             texts = list(datasets.numbers)
             hashes = np.array([0 if name is None else name_hash(name.encode()) for name in texts], np.uint64)
             names = {"dataset": array(texts, "string"), "node": array(list(nodes.numbers), "string")}
@@ -103,8 +102,7 @@ class BlockMapper:
     keys: int
 
     def __call__(self, tables: Iterable[pa.Table]) -> Iterator[KeyedRows]:
-        slices = (table.slice(start, ROWS) for table in tables for start in range(0, table.num_rows, ROWS))
-        for columns in join_pieces(map(self._columns, slices), ROWS):
+        for columns in map_slices(self._columns, tables):
             for rows in by_key(BLOCKS, keys_of_hashes(self.hashes[columns["dataset"]], self.keys), columns):
                 numbers, positions = np.unique(rows.columns["dataset"], return_inverse=True)
                 of_rows = {"dataset": positions, "hash": self.hashes[numbers], "check": self.checks[numbers]}
@@ -168,7 +166,7 @@ def find_storage(nodes: Iterable[str | None], by_node: StorageByNode | None = No
     return list(sites.numbers), Storage(site_numbers, kinds, len(sites.numbers))
 
 
-def _replica_columns(table: pa.Table, datasets: Names, nodes: Names) -> dict[str, npt.NDArray[Any]]:
+def _replica_columns(datasets: Names, nodes: Names, table: pa.Table) -> dict[str, npt.NDArray[Any]]:
     has_name = is_there(table["block_name"])
     columns: dict[str, npt.NDArray[Any]] = {
         "dataset": datasets.encode(table["dataset_name"]),

@@ -210,6 +210,14 @@ def join_columns(rows: Sequence[KeyedRows], names: Iterable[str], kind: Any = np
     }
 
 
+def map_slices(
+    function: Callable[[pa.Table], Columns], tables: Iterable[pa.Table], rows: int = ROWS
+) -> Iterator[Columns]:
+    """Yield what ``function`` makes of slices of tables, about ``rows`` of its rows together."""
+    slices = (table.slice(start, rows) for table in tables for start in range(0, table.num_rows, rows))
+    return join_pieces(map(function, slices), rows)
+
+
 def join_pieces(pieces: Iterable[Columns], rows: int) -> Iterator[Columns]:
     """Yield the rows of pieces, about ``rows`` together."""
     waiting: list[Columns] = []

@@ -1,33 +1,52 @@
-"""The catalogue snapshots of a run: opened from the cache, or built from the dumps that were chosen."""
+"""The catalogue snapshots of a run: opened from the cache, or built from the dumps that were chosen.
+
+Each has a folder in the cache, is built once for its dumps and replaced when it is damaged; old ones go.
+"""
 
 from __future__ import annotations
 
+import errno
+import hashlib
+import os
 import shutil
+import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Final
 
 import numpy as np
 
 from cmsspark.base.buffers import from_numpy
-from cmsspark.counting.catalogue import Catalogue, Replicas, Report, check_catalogue
+from cmsspark.base.errors import OutputError, os_error_number
+from cmsspark.base.locked_folders import cache_not_written, locked_folder
+from cmsspark.base.schemas import input_table
+from cmsspark.counting.catalogue import (
+    FORMAT,
+    Catalogue,
+    DamagedSnapshot,
+    Replicas,
+    Report,
+    check_catalogue,
+    is_no_damage,
+)
 from cmsspark.counting.catalogue_build import MapParts, Part, build_catalogue, build_replicas
-from cmsspark.counting.snapshot_folders import open_or_build
 from cmsspark.dumps.process_transport import ProcessTransport
 from cmsspark.dumps.rucio_replicas import spill_disk_replicas
 from cmsspark.dumps.rucio_scan import RucioScan, read_rses
 from cmsspark.filesystems.storage import Files, unreadable
-from cmsspark.sources.dbs import read_table_arrow
 from cmsspark.sources.dumps import Dump
+from cmsspark.sources.formats.sqoop_csv import read_table
 from cmsspark.sources.phedex import read_disk_replicas
 from cmsspark.sources.registry import REPLICAS
 from cmsspark.sources.rses import load_sites
 from cmsspark.store.part_files import open_part
 
+#: Snapshots kept in the cache folder; a running task keeps the files that it has mapped.
+KEPT: Final = 4
 #: Makes parts of (``block_name`` or its hash, ``site``): replicas of blocks on disk. Rows lie in a folder meanwhile.
 DiskReplicas = Callable[[Path], list[Part]]
 
@@ -171,10 +190,93 @@ def _parts(files: Files, dump: Dump, table: str, columns: tuple[str, ...]) -> li
 def _read_rows(files: Files, table: str, columns: tuple[str, ...], path: str) -> Iterator[Any]:
     """Yield Arrow tables of one part of a DBS table."""
     with opened(files, path) as stream:
-        yield from read_table_arrow(stream, table, columns, path)
+        yield from read_table(stream, input_table(f"dbs/{table}"), columns, path)
 
 
 def _read_replicas(files: Files, path: str) -> Iterator[Any]:
     """Yield Arrow tables of the disk replicas in one part of a PhEDEx snapshot."""
     with opened(files, path) as stream:
         yield from read_disk_replicas(stream, path)
+
+
+def open_or_build(
+    cache: Path,
+    kind: str,
+    fingerprint: str,
+    build: Callable[[Path], None],
+    check: Callable[[Path], object] = lambda folder: None,
+) -> tuple[Path, bool]:
+    """Return the snapshot's folder in ``cache``, built if it is not there; True beside it when it was.
+
+    ``check`` opens it: one that is damaged is removed and built anew. Two builders at once each work in a folder of
+    their own; the first to finish is used by both. Old snapshots of the same kind go, but the newest ``KEPT``, and
+    what killed builders left. Raises OutputError (73) where the cache cannot be written.
+    """
+    name = f"{kind}-v{FORMAT}-{hashlib.sha256(fingerprint.encode()).hexdigest()[:24]}"
+    folder = cache / name
+    if (folder / "meta.json").exists():
+        try:
+            check(folder)
+        except DamagedSnapshot:
+            _remove_damaged(folder)
+        else:
+            with suppress(PermissionError):
+                os.utime(folder)  # pruning goes by age; another user's snapshot serves as it is
+            return folder, False
+    with ExitStack() as stack:
+        try:
+            aside = stack.enter_context(locked_folder(cache, f".{kind}-v{FORMAT}-"))
+        except OSError as error:
+            raise cache_not_written(cache, error) from None
+        try:
+            build(aside)
+            (aside / "lock").unlink()
+        except (OSError, OutputError) as error:
+            if (written := _not_written(error, cache)) is None:
+                raise
+            raise written from None
+        try:
+            aside.rename(folder)
+        except OSError:
+            if not (folder / "meta.json").exists():
+                raise
+    _prune(cache, f"{kind}-v")
+    return folder, True
+
+
+def _not_written(error: OSError | OutputError, cache: Path) -> OutputError | None:
+    """Return the error (73) for a snapshot that could not be built; None where the cache's disk is not at fault."""
+    number = os_error_number(error)  # processes of the pool hand it over as an error of ours
+    if not isinstance(error, OSError) or number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return OutputError(
+            "there is no room for the catalogue's snapshot",
+            where=cache,
+            found=error.found if isinstance(error, OutputError) else os.strerror(number),
+            next_step="free 40 bytes for each file in DBS, or name another folder in the settings, as cache_dir",
+        )
+    if is_no_damage(error):
+        return None
+    return OutputError(
+        "the catalogue's snapshot cannot be written",
+        where=error.filename or cache,
+        found=error.strerror or error,
+        next_step="check that disk, or name another folder in the settings, as cache_dir",
+    )
+
+
+def _remove_damaged(folder: Path) -> None:
+    """Remove a snapshot; a task that has mapped its files keeps them. Raises OSError."""
+    aside = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
+    with suppress(FileNotFoundError):  # another run was faster
+        folder.rename(aside)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _prune(cache: Path, prefix: str) -> None:
+    ages: list[tuple[float, Path]] = []
+    for snapshot in cache.glob(f"{prefix}*"):
+        # Another builder may prune at the same time.
+        with suppress(FileNotFoundError):
+            ages.append((snapshot.stat().st_mtime, snapshot))
+    for _, old in sorted(ages, reverse=True)[KEPT:]:
+        shutil.rmtree(old, ignore_errors=True)

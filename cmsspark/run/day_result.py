@@ -13,7 +13,7 @@ from cmsspark.base import dates
 from cmsspark.base.errors import NotReady, OutputError
 from cmsspark.base.manifests import Manifest
 from cmsspark.base.text.plurals import pluralize
-from cmsspark.counting import density, reconciliation
+from cmsspark.counting import drift, reconciliation
 from cmsspark.counting.catalogue import Report
 from cmsspark.counting.reconciliation import StreamBins
 from cmsspark.filesystems.storage import is_local, unreadable
@@ -119,11 +119,11 @@ def _add_density(inputs: Inputs, outcome: DayOutcome, before: Sequence[Manifest]
     about them.
     """
     formats = {source.stream: source.format_name for source in inputs.streams}
-    unusual, warnings = density.unusual(outcome.manifest["files_read"], formats, before)
+    unusual, warnings = drift.unusual_density(outcome.manifest["files_read"], formats, before)
     entries = outcome.manifest["drift"]
     by_stream = {
         stream: [
-            *(entry for entry in entries.get(stream, ()) if entry["change"] != density.CHANGE),
+            *(entry for entry in entries.get(stream, ()) if entry["change"] != drift.DENSITY_CHANGE),
             *unusual.get(stream, ()),
         ]
         for stream in {**entries, **unusual}

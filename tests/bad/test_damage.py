@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from cmsspark.base.errors import DataError
-from cmsspark.sources.dbs import read_table_arrow
+from cmsspark.base.schemas import input_table
+from cmsspark.sources.formats.sqoop_csv import read_table
 from cmsspark.sources.reader import Reader
 from tests.bad.make import FORMS, GOOD
 from tests.corpus import cases_avro
@@ -95,7 +96,7 @@ def test_avro_is_refused_or_whole_whatever_byte_is_damaged(codec: str) -> None:
 def test_a_dumps_rows_are_refused_or_all_read_whatever_byte_is_damaged() -> None:
     rows = (b"%d,/a/b%d/RAW,1,1,1,1,1,1,1,1,null,null,1.5e9,me,null,null\n" % (number, number) for number in range(6))
     for changed in damaged(b"".join(rows)):
-        pieces = read_table_arrow(io.BytesIO(changed), "DATASETS", ["dataset_id", "dataset"], "part-0")
+        pieces = read_table(io.BytesIO(changed), input_table("dbs/DATASETS"), ["dataset_id", "dataset"], "part-0")
         try:
             found = sum(piece.num_rows for piece in pieces)
         except DataError as error:

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from cmsspark.base.compiled import unavailable_reason
 from cmsspark.base.errors import DataError, OutputError
 from cmsspark.base.locked_folders import locked_folder
-from cmsspark.counting import catalogue, snapshot_folders
+from cmsspark.counting import catalogue
 from cmsspark.counting.catalogue import (
     FORMAT,
     Catalogue,
@@ -33,7 +33,7 @@ from cmsspark.counting.catalogue import (
     site_hashes,
 )
 from cmsspark.counting.catalogue_build import build_catalogue
-from cmsspark.counting.snapshot_folders import open_or_build
+from cmsspark.run.catalogue_snapshots import KEPT, open_or_build
 from tests.counting.catalogues import Dataset, File, build, dataset_tables, file_tables, found, opened, opened_replicas
 
 DATASETS: list[Dataset] = [(1, "/a/b/RAW"), (2, "/c/d/AOD"), (None, "/no/id/RAW"), (7, None)]
@@ -288,7 +288,7 @@ def test_builders_at_once_end_with_one_snapshot(tmp_path: Path) -> None:
 
 def test_old_snapshots_go_and_the_newest_stay_for_each_kind(tmp_path: Path) -> None:
     made = []
-    for number in range(snapshot_folders.KEPT + 2):
+    for number in range(KEPT + 2):
         folder, _ = open_or_build(tmp_path, "catalogue", f"dump {number}", _write)
         made.append(folder)
         os.utime(folder, (number, number))
@@ -296,7 +296,7 @@ def test_old_snapshots_go_and_the_newest_stay_for_each_kind(tmp_path: Path) -> N
     os.utime(replicas, (0, 0))
     again, _ = open_or_build(tmp_path, "catalogue", f"dump {len(made) - 1}", _fail)
     newest, _ = open_or_build(tmp_path, "catalogue", "the newest", _write)
-    assert set(tmp_path.iterdir()) == {replicas, newest, again, *made[-snapshot_folders.KEPT + 1 :]}
+    assert set(tmp_path.iterdir()) == {replicas, newest, again, *made[-KEPT + 1 :]}
 
 
 def test_what_a_killed_builder_left_goes_when_another_one_is_built(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cmsspark.base.manifests import Manifest
-from cmsspark.counting import density
+from cmsspark.counting import drift
 
 
 def files(counted: int, size: int = 1_000_000) -> list[dict[str, Any]]:
@@ -20,7 +20,7 @@ def day(counted: int, form: str = "enr") -> Manifest:
 
 
 def told(counted: int, *before: Manifest) -> list[str]:
-    entries, warnings = density.unusual({"aaa": files(counted)}, {"aaa": "enr"}, before)
+    entries, warnings = drift.unusual_density({"aaa": files(counted)}, {"aaa": "enr"}, before)
     assert [len(entries.get("aaa", ()))] == [len(warnings)]
     return warnings
 

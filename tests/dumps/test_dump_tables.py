@@ -15,7 +15,6 @@ from cmsspark.base.schemas import input_table
 from cmsspark.dumps.dump_tables import open_lines, pack_files, pack_ranges, range_name, table_source
 from cmsspark.engines.hdfs_scan import split_file
 from cmsspark.filesystems.hdfs import LineRange
-from cmsspark.sources import dbs
 from cmsspark.sources.dumps import Dump
 from cmsspark.sources.formats.sqoop_csv import read_table
 from cmsspark.sources.listing import InputFile
@@ -55,7 +54,7 @@ def in_python(dump: Dump, table: str, columns: list[str]) -> list[dict[str, Any]
     return [
         row
         for file in dump.tables[table]
-        for piece in dbs.read_table_arrow(file.path, table, columns)
+        for piece in read_table(file.path, input_table(f"dbs/{table}"), columns)
         for row in piece.to_pylist()
     ]
 

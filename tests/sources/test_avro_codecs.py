@@ -19,7 +19,7 @@ import pytest
 
 from cmsspark.base.errors import DataError
 from cmsspark.sources.formats import avro_blocks
-from cmsspark.sources.formats.avro_codecs import CODECS
+from cmsspark.sources.formats.avro_blocks import CODECS
 from cmsspark.sources.rucio import RucioReader
 from tests.corpus import rucio as corpus
 
@@ -118,7 +118,7 @@ def test_content_that_its_codec_does_not_end_is_damage(codec: str, change: str) 
 
 def test_a_size_that_snappy_cannot_hold_is_damage_without_memory_for_it() -> None:
     program = (
-        "import resource, cramjam; from cmsspark.sources.formats.avro_codecs import CODECS; "
+        "import resource, cramjam; from cmsspark.sources.formats.avro_blocks import CODECS; "
         f"resource.setrlimit(resource.RLIMIT_AS, ({1 << 30}, {resource.RLIM_INFINITY})); "
         r"print(CODECS['snappy'](memoryview(b'\xff\xff\xff\xff\x0f' + bytes(60))))"
     )

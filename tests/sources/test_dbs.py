@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from cmsspark.base.errors import DataError
 from cmsspark.base.schemas import Column, Table, input_table
-from cmsspark.sources.dbs import read_table_arrow
 from cmsspark.sources.formats import sqoop_csv
 from cmsspark.sources.formats.csv_records import records, value
+from cmsspark.sources.formats.sqoop_csv import read_table
 from cmsspark.sources.registry import DUMPS
 
 AUDIT = b"1.5e9,me,null,null"
@@ -111,7 +111,7 @@ def test_a_record_longer_than_what_is_read_at_once_is_whole() -> None:
 
 
 def test_only_the_columns_asked_for_come_in_the_order_asked_for() -> None:
-    rows = list(read_table_arrow(io.BytesIO(DATASET + b"\n"), "DATASETS", ["dataset", "dataset_id"]))
+    rows = list(read_table(io.BytesIO(DATASET + b"\n"), input_table("dbs/DATASETS"), ["dataset", "dataset_id"]))
     assert rows[0].schema.names == ["dataset", "dataset_id"]
     assert rows[0].to_pylist() == [{"dataset": "/a/b/RAW", "dataset_id": 7}]
 
@@ -184,7 +184,7 @@ def test_a_file_named_gz_that_is_none_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "part-0.gz"
     path.write_bytes(DATASET)
     with pytest.raises(DataError, match="gzip"):
-        list(read_table_arrow(str(path), "DATASETS", ["dataset"]))
+        list(read_table(str(path), input_table("dbs/DATASETS"), ["dataset"]))
 
 
 def test_columns_in_another_order_are_refused_even_where_their_types_agree() -> None:

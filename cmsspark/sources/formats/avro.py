@@ -17,8 +17,7 @@ from typing import Any
 from cmsspark.base.access import AccessBatch, Quarantined
 from cmsspark.base.errors import DataError
 from cmsspark.sources.formats import avro_blocks, fast_avro
-from cmsspark.sources.formats.avro_blocks import Block
-from cmsspark.sources.formats.avro_codecs import CODECS
+from cmsspark.sources.formats.avro_blocks import CODECS, Block
 from cmsspark.sources.values import Malformed
 
 #: Records in a batch: few enough for the CPU caches, many enough for numpy's fixed costs.
@@ -60,7 +59,7 @@ def decode(
     except Exception as error:  # fastavro raises many kinds for damage
         if damaged is None:
             raise _damaged(error, file) from None
-        damaged(_reason(error))
+        damaged(avro_blocks.describe(error))
         return
     fields = _fields(schema, decoder.avro_required, file)
     blocks = _blocks(content, codec, file, damaged)
@@ -201,7 +200,7 @@ def _blocks(content: bytes, codec: str, file: str, damaged: Callable[[str], None
     except avro_blocks.DamagedBlock as error:
         if damaged is None:
             raise _damaged(error, file) from None
-        damaged(_reason(error))
+        damaged(avro_blocks.describe(error))
         return None
 
 
@@ -266,7 +265,7 @@ def _intact_rows(
     except avro_blocks.DamagedBlock as error:
         if damaged is None:
             raise _damaged(error, file) from None
-        damaged(_reason(error))
+        damaged(avro_blocks.describe(error))
 
 
 def _rows(content: bytes, codec: str) -> Iterator[Mapping[str, Any]]:
@@ -287,7 +286,7 @@ def _rows(content: bytes, codec: str) -> Iterator[Mapping[str, Any]]:
                 avro_blocks.check_snappy(block.bytes_.getbuffer(), check)
             rows = _rows_of_block(block)
         except Exception as error:  # fastavro raises many kinds for damage
-            raise avro_blocks.DamagedBlock(f"the block at byte {begin}: {_reason(error)}") from None
+            raise avro_blocks.DamagedBlock(f"the block at byte {begin}: {avro_blocks.describe(error)}") from None
         yield from rows
         begin = end
 
@@ -307,14 +306,9 @@ def _damaged(error: Exception, file: str) -> DataError:
     return DataError(
         "an Avro file cannot be read",
         where=file,
-        found=_reason(error),
+        found=avro_blocks.describe(error),
         next_step="fetch the file again from its source; --accept-damaged reads what is intact",
     )
-
-
-def _reason(error: Exception) -> str:
-    kind = "" if isinstance(error, avro_blocks.DamagedBlock) else f"{type(error).__name__}: "
-    return " ".join(f"{kind}{error}".split())[:300].removesuffix(":")
 
 
 def _other_schema(required: str, names: Sequence[str], file: str) -> DataError:

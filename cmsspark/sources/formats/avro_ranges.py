@@ -14,8 +14,7 @@ from typing import IO, Any, Final
 
 from cmsspark.base.errors import DataError
 from cmsspark.sources.formats import avro_blocks
-from cmsspark.sources.formats.avro_blocks import SYNC, DamagedBlock
-from cmsspark.sources.formats.avro_codecs import CODECS
+from cmsspark.sources.formats.avro_blocks import CODECS, SYNC, DamagedBlock
 
 _STEP: Final = 1 << 20
 #: The most bytes of a block's two numbers.
@@ -146,10 +145,9 @@ class _Window:
 
 def damaged(file: str, error: Exception) -> DataError:
     """Return the error about a damaged file."""
-    kind = "" if isinstance(error, DamagedBlock) else f"{type(error).__name__}: "
     return DataError(
         "an Avro file of a dump cannot be read",
         where=file,
-        found=" ".join(f"{kind}{error}".split())[:300].removesuffix(":"),
+        found=avro_blocks.describe(error),
         next_step="fetch the file again from its source",
     )

@@ -10,8 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from cmsspark.base.access import AccessBatch
 from cmsspark.base.compiled import compiled
-from cmsspark.sources.formats.avro_blocks import Block, DamagedBlock
-from cmsspark.sources.formats.avro_codecs import CODECS
+from cmsspark.sources.formats.avro_blocks import CODECS, Block, DamagedBlock
 from cmsspark.sources.formats.fast_json import Numbers
 
 _packed: Final[Any] = compiled("sources.formats.packed")

@@ -25,7 +25,6 @@ from cmsspark.run import dump_day
 from cmsspark.run.dump_day import DumpJob
 from cmsspark.run.request import JobRequest
 from cmsspark.settings.settings import Settings, load_settings
-from cmsspark.sources.dbs import read_table_arrow
 from cmsspark.sources.folders import Layout, choose_dbs_dump, choose_phedex_dump
 from cmsspark.sources.formats.sqoop_csv import read_table
 
@@ -53,8 +52,8 @@ def sql(demo: Path) -> duckdb.DuckDBPyConnection:
     base = duckdb.connect()
     dump = choose_dbs_dump(LocalFiles(), layout, DAY, dbs_events.DBS.keys() | dbs_phedex.DBS.keys())
     for name, files in dump.tables.items():
-        columns = input_table(f"dbs/{name}").names
-        rows = pa.concat_tables([piece for file in files for piece in read_table_arrow(file.path, name, columns)])
+        table = input_table(f"dbs/{name}")
+        rows = pa.concat_tables([piece for file in files for piece in read_table(file.path, table, table.names)])
         base.from_arrow(rows).create(name)
     snapshot = choose_phedex_dump(LocalFiles(), layout, DAY)
     table = input_table("phedex/block_replicas")
