@@ -31,6 +31,8 @@ from cmsspark.sources.registry import STREAMS_OF_JOBS
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from cmsspark.sources.folders import DayInput
+
 #: Tasks for each core: a core that finishes early takes another task.
 ROUNDS: Final = 2
 #: Bytes of decompressed data for each byte of a packed file, about.
@@ -57,6 +59,12 @@ class StreamFiles:
     files: tuple[tuple[str, int], ...]
     #: The day of the files where it is not the day that is counted: of these jobs only the ids are read.
     earlier_day: date | None = None
+
+    @classmethod
+    def from_input(cls, source: DayInput, earlier_day: date | None = None) -> StreamFiles:
+        """Return the files of a stream's input."""
+        files = tuple((file.path, file.size) for file in source.files)
+        return cls(source.stream, source.format_name, files, earlier_day)
 
 
 @dataclass(frozen=True)

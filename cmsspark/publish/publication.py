@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import click
 
+from cmsspark.base import clock
 from cmsspark.base.errors import DocumentsQuarantined, InputMissing, NotReady, UsageError
 from cmsspark.base.periods import Interval, first_day
 from cmsspark.base.schemas import stored_table
@@ -35,6 +36,7 @@ from cmsspark.run.run_context import note_published
 from cmsspark.settings.settings import Settings
 from cmsspark.store.job_index import Job
 from cmsspark.store.results import CurrentTable, current
+from cmsspark.store.run_history import Published
 from cmsspark.store.stored_columns import stored_rows
 
 DEFAULT_PRODUCER: Final = "cms-spark"
@@ -296,10 +298,9 @@ def record_publication(request: PublishRequest, results: list[PublishResult]) ->
         else:
             continue  # nothing was open
         refused = result.quarantined + totals.refused
-        outcome = (run, result.where, totals.confirmed, totals.open, refused)
-        note_published(
-            request.settings.state_dir, request.job.name, result.table, first_day(request.interval), *outcome
-        )
+        stored = (request.job.name, result.table, first_day(request.interval), run)
+        published = Published(*stored, result.where, clock.now_ms(), totals.confirmed, totals.open, refused)
+        note_published(request.settings.state_dir, published)
 
 
 def check_results(results: list[PublishResult]) -> None:

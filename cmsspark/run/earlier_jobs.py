@@ -23,7 +23,6 @@ from cmsspark.store.results import CurrentTable
 
 if TYPE_CHECKING:
     from cmsspark.base.exact_integers import Longs
-    from cmsspark.engines.tasks import StreamFiles
 
 
 @dataclass(frozen=True)
@@ -43,16 +42,6 @@ class EarlierDay:
     def to_read(self) -> DayInput | None:
         """The files whose ids are not stored."""
         return self.source if self.ids is None else None
-
-    def stream_files(self) -> list[StreamFiles]:
-        """Return the files as the scan takes them; none where they need not be read."""
-        # Not at import: numpy comes with it.
-        from cmsspark.engines.tasks import StreamFiles
-
-        if self.to_read is None:
-            return []
-        files = tuple((file.path, file.size) for file in self.to_read.files)
-        return [StreamFiles(self.stream, self.to_read.format_name, files, self.day)]
 
     @property
     def warnings(self) -> list[str]:

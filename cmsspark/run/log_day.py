@@ -230,8 +230,6 @@ def _snapshots(
 
 def stream_files(inputs: Inputs) -> list[StreamFiles]:
     """Return the files of each stream as the scan takes them."""
-    streams = [
-        StreamFiles(source.stream, source.format_name, tuple((file.path, file.size) for file in source.files))
-        for source in inputs.streams
-    ]
-    return streams + [files for day in inputs.earlier for files in day.stream_files()]
+    streams = [StreamFiles.from_input(source) for source in inputs.streams]
+    earlier = [StreamFiles.from_input(day.to_read, day.day) for day in inputs.earlier if day.to_read is not None]
+    return streams + earlier

@@ -199,18 +199,7 @@ def from_manifest(manifest: Manifest, fout: str) -> Run:
     return replace(run, began_ms=began_ms, ended_ms=ended_ms, seconds=seconds, **_list_fields(manifest))
 
 
-def note_published(
-    state_dir: Path,
-    job: str,
-    table: str,
-    day: date,
-    stored_run: str,
-    where: str,
-    confirmed: int,
-    waiting: int,
-    refused: int,
-) -> None:
+def note_published(state_dir: Path, published: Published) -> None:
     """Record the outcome of publishing a stored run. A failure is ignored: the documents were sent."""
-    now = clock.now_ms()
     with suppress(CmssparkError), run_history.open_history(state_dir) as history:
-        history.note_published(Published(job, table, day, stored_run, where, now, confirmed, waiting, refused))
+        history.note_published(published)

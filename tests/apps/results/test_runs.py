@@ -124,9 +124,9 @@ def test_status_follows_a_day_through_its_life(place: Place) -> None:
     assert place.word() == "failed"
     stored = place.work()
     assert place.word() == "done"
-    note_published(place.state, JOB, JOB, DAY, stored, "/queue/x", 5, 3, 0)
+    note_published(place.state, Published(JOB, JOB, DAY, stored, "/queue/x", 1, 5, 3, 0))
     assert place.word() == "sending"
-    note_published(place.state, JOB, JOB, DAY, stored, "/queue/x", 8, 0, 0)
+    note_published(place.state, Published(JOB, JOB, DAY, stored, "/queue/x", 2, 8, 0, 0))
     assert place.word() == "published"
     place.fail(DataError("damaged"))
     assert place.word() == "kept"
