@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import date, timedelta
+from functools import wraps
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,15 +35,19 @@ def command() -> None:
     """Show who reads a dataset, what a site holds or serves, and what nobody reads. Needs stored days, and no JVM."""
 
 
-def _output(function: Callable[..., Any]) -> Callable[..., Any]:
-    for option in (
-        click.option("--json", "as_json", is_flag=True, help="Print all rows as JSON."),
-        click.option(
-            "--top", type=click.IntRange(1), default=20, show_default=True, help="Maximum rows of each table."
-        ),
-    ):
-        function = option(function)
-    return store_options(function)
+def _question(function: Callable[..., Answer]) -> Callable[..., Any]:
+    """Make a function of the store's files and path, and of options, one that prints its answer."""
+
+    @wraps(function)
+    def show(*, top: int, as_json: bool, fout: str | None, settings_file: str | None, **options: Any) -> None:
+        settings = load_settings(settings_file)
+        store = require_store(fout, settings)
+        _show(function(open_store(store, "cmsspark ask", settings), store, **options), top, as_json)
+
+    top_help = "Maximum rows of each table."
+    show = click.option("--json", "as_json", is_flag=True, help="Print all rows as JSON.")(show)
+    show = click.option("--top", type=click.IntRange(1), default=20, show_default=True, help=top_help)(show)
+    return store_options(show)
 
 
 def _window(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -69,29 +74,21 @@ def find_window(files: Files, fout: str, period: Period | None, weeks: int | Non
 @click.argument("dataset", type=DATASET)
 @click.option("--site", metavar="SITE", type=SITE, help="Count only reads at this site; a pattern as in DATASET.")
 @_window
-@_output
+@_question
 def who_reads(
-    dataset: str, site: str | None, period: Period | None, weeks: int | None, top: int, as_json: bool,
-    fout: str | None, settings_file: str | None,
-) -> None:  # fmt: skip
+    files: Files, store: str, dataset: str, site: str | None, period: Period | None, weeks: int | None
+) -> Answer:
     """Count the people who read DATASET, by site and application. DATASET may be a pattern: '/ZMM*/*/AOD'."""
-    store, files = _open_store(fout, settings_file)
-    stored = find_window(files, store, period, weeks)
-    _show(use.who_reads(stored, dataset, site), top, as_json)
+    return use.who_reads(find_window(files, store, period, weeks), dataset, site)
 
 
 @command.command("reads")
 @click.argument("site", type=SITE)
 @_window
-@_output
-def reads(
-    site: str, period: Period | None, weeks: int | None, top: int, as_json: bool, fout: str | None,
-    settings_file: str | None,
-) -> None:  # fmt: skip
+@_question
+def reads(files: Files, store: str, site: str, period: Period | None, weeks: int | None) -> Answer:
     """Show what is read at SITE and by how many people. A pattern such as 'T2_US_*' sums over all these sites."""
-    store, files = _open_store(fout, settings_file)
-    stored = find_window(files, store, period, weeks)
-    _show(use.reads(stored, site), top, as_json)
+    return use.reads(find_window(files, store, period, weeks), site)
 
 
 def _choice(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -108,69 +105,59 @@ def _choice(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @command.command("holdings")
 @_choice
-@_output
+@_question
 def holdings_command(
-    tier: str | None, site: str | None, data_tier: str | None, kind: str | None, day: date | None, top: int,
-    as_json: bool, fout: str | None, settings_file: str | None,
-) -> None:  # fmt: skip
+    files: Files, store: str, day: date | None, tier: str | None, site: str | None, data_tier: str | None,
+    kind: str | None,
+) -> Answer:  # fmt: skip
     """Show how much data the sites of a tier (site_tier_usage) or one site (dbs_phedex, dbs_rucio) hold."""
-    store, files = _open_store(fout, settings_file)
-    _show(holdings.holdings(files, store, holdings.Choice(tier, site, data_tier, kind), day), top, as_json)
+    return holdings.holdings(files, store, holdings.Choice(tier, site, data_tier, kind), day)
 
 
 @command.command("unused")
 @click.option("--allow-missing", is_flag=True, help="Continue when days are not stored.")
 @_window
 @_choice
-@_output
+@_question
 def unused(
-    tier: str | None, site: str | None, data_tier: str | None, kind: str | None, day: date | None,
-    period: Period | None, weeks: int | None, allow_missing: bool, top: int, as_json: bool, fout: str | None,
-    settings_file: str | None,
-) -> None:  # fmt: skip
+    files: Files, store: str, tier: str | None, site: str | None, data_tier: str | None, kind: str | None,
+    day: date | None, period: Period | None, weeks: int | None, allow_missing: bool,
+) -> Answer:  # fmt: skip
     """List replicas of datasets that nobody read at their site in the last weeks, largest first.
 
     Only replicas on disk are listed, unless --kind names another kind of storage.
     """
-    store, files = _open_store(fout, settings_file)
     stored = find_window(files, store, period, weeks)
     stored.check(allow_missing=allow_missing)
     choice = holdings.Choice(tier, site, data_tier, kind or "disk")
-    _show(holdings.unused(stored, choice, day), top, as_json)
+    return holdings.unused(stored, choice, day)
 
 
 @command.command("deletable")
 @click.argument("site", type=SITE)
 @click.option("--date", "day", type=DayType(), help="As of this day. [default: the newest stored day]")
 @click.option("--kind", type=click.Choice(KINDS[:2]), default="disk", show_default=True, help="The kind of storage.")
-@_output
-def deletable(
-    site: str, day: date | None, kind: str, top: int, as_json: bool, fout: str | None, settings_file: str | None
-) -> None:
+@_question
+def deletable(files: Files, store: str, site: str, day: date | None, kind: str) -> Answer:
     """List what could be deleted at SITE: datasets that nobody used for long, and that are not new, largest first.
 
     The job dataset_last_access says which these are (12 months, or its --months). SITE may be a pattern. Where a
     forecast is stored (popularity_forecast), what is likely to be popular next week is left out.
     """
-    store, files = _open_store(fout, settings_file)
-    _show(deletion.deletable(files, store, site, kind, day), top, as_json)
+    return deletion.deletable(files, store, site, kind, day)
 
 
 @command.command("will-be-popular")
 @click.argument("dataset", required=False, type=DATASET)
 @click.option("--data-tier", metavar="TIER", help="Only this data tier: AOD, MINIAODSIM …")
 @click.option("--date", "day", type=DayType(), help="The forecast of this day or before. [default: the newest]")
-@_output
-def will_be_popular(
-    dataset: str | None, data_tier: str | None, day: date | None, top: int, as_json: bool, fout: str | None,
-    settings_file: str | None,
-) -> None:  # fmt: skip
+@_question
+def will_be_popular(files: Files, store: str, dataset: str | None, data_tier: str | None, day: date | None) -> Answer:
     """List the datasets that will probably be popular, by the newest forecast, and how good it was last week.
 
     DATASET may be a pattern: '/ZMM*/*/AOD'. The job popularity_forecast makes forecasts.
     """
-    store, files = _open_store(fout, settings_file)
-    _show(forecast.will_be_popular(files, store, dataset, data_tier, day), top, as_json)
+    return forecast.will_be_popular(files, store, dataset, data_tier, day)
 
 
 @command.command("replicate")
@@ -178,23 +165,16 @@ def will_be_popular(
 @click.option("--space", type=click.Path(path_type=Path), help="CSV or Parquet with site, capacity[, budget].")
 @click.option("--budget", metavar="SIZE", help="Bytes that may be copied to each site, such as 20TB.")
 @click.option("--date", "day", type=DayType(), help="The forecast of this day or before. [default: the newest]")
-@_output
+@_question
 def replicate(
-    site: str | None, space: Path | None, budget: str | None, day: date | None, top: int, as_json: bool,
-    fout: str | None, settings_file: str | None,
-) -> None:  # fmt: skip
+    files: Files, store: str, site: str | None, space: Path | None, budget: str | None, day: date | None
+) -> Answer:
     """List the datasets that deserve another copy on disk and where, by the newest forecast.
 
     The plan is that of cmsspark placement recommend, which also lists the copies to remove for it.
     """
-    store, files = _open_store(fout, settings_file)
-    _show(forecast.replicate(files, store, settings_file, site, space, budget, day), top, as_json)
-
-
-def _open_store(fout: str | None, settings_file: str | None) -> tuple[str, Files]:
-    settings = load_settings(settings_file)
-    store = require_store(fout, settings)
-    return store, open_store(store, "cmsspark ask", settings)
+    settings_file: str | None = click.get_current_context().params["settings_file"]
+    return forecast.replicate(files, store, settings_file, site, space, budget, day)
 
 
 def _show(answer: Answer, top: int, as_json: bool) -> None:

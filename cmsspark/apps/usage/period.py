@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -41,15 +41,6 @@ KEYS: Final = ("stream", "dataset_name", "site_name", "app")
 _MEASURES: Final = ("day_count", "nacc", "distinct_users", "remote_nacc", "read_bytes", "cpu_time", "wc_time")
 
 
-@dataclass(frozen=True)
-class PeriodResult:
-    """A period's rows, the days they were made from, and the key of their pseudonyms."""
-
-    rows: pl.DataFrame
-    days: StoredDays
-    key_id: str | None
-
-
 @click.command(NAME, help=f"{JOBS[NAME].about}. Exit codes: cmsspark help exit-codes.")
 @period_options
 @click.option("--allow-missing", is_flag=True, help="Leave out days that are not stored and mark the result partial.")
@@ -77,9 +68,11 @@ def run(
     NotReady (75), OutputError (73).
     """
     with run_on_days(settings, fout, NAME, period, log, allow_missing=allow_missing) as (run_context, days):
-        result, (pairs, warnings) = build(days), build_site_pairs(days)
-        tables = {TABLE: result.rows} if pairs is None else {TABLE: result.rows, PAIRS_TABLE: pairs}
-        entries = {"warnings": days.warnings + warnings, "pseudonym_key_id": result.key_id}
+        tables = {TABLE: build(days)}
+        pairs, warnings = build_site_pairs(days)
+        if pairs is not None:
+            tables[PAIRS_TABLE] = pairs
+        entries = {"warnings": days.warnings + warnings, "pseudonym_key_id": days.key_id()}
         done = store_period(run_context, days, tables, stored_days.TABLE, **entries)
         write_page(fout, NAME, done, run_context.log)
         return done
@@ -98,17 +91,17 @@ def run_on_days(
         yield run_context, days
 
 
-def build(days: StoredDays) -> PeriodResult:
+def build(days: StoredDays) -> pl.DataFrame:
     """Return the period's rows, sorted by their keys. Raises DataError (65) for two keys, or damaged days."""
     from cmsspark.base.names import DERIVED
     from cmsspark.counting.rollup import Rollup, roll_up
 
-    key_id = days.key_id()
+    days.key_id()
     names = stored_table(TABLE).names
     rollup = Rollup((*KEYS, *(name for name in DERIVED if name in names)), _MEASURES)
     rows, totals = roll_up(rollup, days.pieces(rollup.columns))
     days.check_users(totals.users)
-    return PeriodResult(with_period(rows, days.period).select(names), days, key_id)
+    return with_period(rows, days.period).select(names)
 
 
 def build_site_pairs(days: StoredDays) -> tuple[pl.DataFrame | None, list[str]]:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final
 
 import click
 
 from cmsspark.apps.usage import period as period_job
-from cmsspark.apps.usage.period_list import echo_periods
 from cmsspark.apps.usage.period_view import make_view
 from cmsspark.base.errors import UsageError
 from cmsspark.base.periods import Period
+from cmsspark.base.schemas import stored_table
+from cmsspark.base.text.terminal import echo_table
 from cmsspark.cli.job_output import output_options, print_outcome
 from cmsspark.cli.options import require_store, store_options
 from cmsspark.cli.period_options import needed, period_options
-from cmsspark.settings.settings import load_settings
+from cmsspark.filesystems.storage import Files
+from cmsspark.settings.settings import Settings, load_settings
+from cmsspark.store import results
+from cmsspark.store.stored_columns import open_store
+from cmsspark.store.stored_days import CurrentRuns, stale, stored_periods
 
 #: Options of a view → their parameters.
 _KEYS: Final = {"out": "out", "views": "views_file", "run-missing": "run_missing", "root": "root"}
@@ -48,7 +54,7 @@ def command(
     if is_list and (name is not None or period is not None):
         raise UsageError("--list takes no period and no view", next_step="cmsspark period --list")
     if is_list:
-        echo_periods(load_settings(settings_file), fout, as_json)
+        _echo_periods(load_settings(settings_file), fout, as_json)
     elif name is not None:
         make_view(
             name, period, allow_missing=allow_missing, as_json=as_json, fout=fout, settings_file=settings_file,
@@ -61,3 +67,38 @@ def command(
             period_job.NAME, chosen, as_json,
             lambda: period_job.run(chosen, store, settings, allow_missing=allow_missing),
         )  # fmt: skip
+
+
+def _echo_periods(settings: Settings, fout: str | None, as_json: bool) -> None:
+    """List the stored weeks, months and ranges: their days and rows, and whether days were run again since."""
+    store = require_store(fout, settings)
+    files = open_store(store, "cmsspark period --list", settings)
+    runs = CurrentRuns(files, store)
+    periods = [_period_dict(files, store, period, runs) for period in stored_periods(files, store, "period")]
+    if as_json:
+        click.echo(json.dumps(periods, indent=1))
+        return
+    if not periods:
+        click.echo(f"no period is stored in {store}; next: cmsspark period --week last")
+        return
+    rows = []
+    for row in periods:
+        state = "partial" if row["partial"] else ""
+        rows.append((row["period"], row["days"], row["rows"], state, "; ".join(row["stale"]) or "up to date"))
+    echo_table(("period", "days", "rows", "", "changes since then"), rows, texts=(0, 3, 4), full=(0, 3), indent="  ")
+
+
+def _period_dict(files: Files, fout: str, period: Period, runs: CurrentRuns) -> dict[str, Any]:
+    table = "period_aggregation"
+    manifest = results.current(files, fout, "period", table, period).manifest
+    changed = stale(manifest, runs.find(period))
+    if manifest.tables[table].schema != stored_table(table).fingerprint():
+        changed.append("the schema has changed")
+    return {
+        "period": str(period),
+        "run": manifest.run,
+        "days": len(manifest.days),
+        "rows": manifest.tables[table].rows,
+        "partial": manifest.partial,
+        "stale": changed,
+    }

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from cmsspark.apps.usage.view_definitions import View, load_views
+from cmsspark.apps.usage.view_definitions import View, find_view, load_views
 from cmsspark.base import dates
 from cmsspark.base.errors import InputMissing, NotReady, UsageError
 from cmsspark.base.periods import Period
 from cmsspark.base.text.plurals import pluralize
-from cmsspark.base.text.spelling import suggestion
 from cmsspark.base.text.terminal import echo_table, hanging, terminal_width, volume
 from cmsspark.cli.options import require_store
 from cmsspark.cli.output_files import write_file
@@ -52,7 +51,7 @@ def make_view(
     if not name:
         echo_views(views_file or settings.views)
         return
-    view = _named(load_views(views_file or settings.views), name)
+    view = find_view(load_views(views_file or settings.views), name)
     if out and Path(out).suffix not in _WRITERS:
         raise UsageError(
             f"--out must end in {', '.join(_WRITERS)}", found=out, next_step="the ending chooses the format"
@@ -98,13 +97,6 @@ def _count(day: date, fout: str, settings_file: str | None, root: str | None) ->
     options += ["--root", root] if root else []
     argv = [sys.executable, "-c", "from cmsspark.submit import main; main()", stored_days.JOB, *options]
     return subprocess.run(argv, stdout=2, check=False).returncode
-
-
-def _named(views: dict[str, View], name: str) -> View:
-    if name not in views:
-        hint = suggestion(name, views) or "cmsspark period --view lists the views; docs/periods.md says how to add one"
-        raise UsageError(f"there is no view {name!r}", found=", ".join(views), next_step=hint)
-    return views[name]
 
 
 def _as_dict(view: View, stored: StoredDays, rows: pl.DataFrame) -> dict[str, Any]:

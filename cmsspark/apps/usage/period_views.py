@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from cmsspark.apps.usage.period import run_on_days, with_period
-from cmsspark.apps.usage.view_definitions import View, load_views
-from cmsspark.base.errors import UsageError
+from cmsspark.apps.usage.view_definitions import View, find_view, load_views
 from cmsspark.base.periods import Period
 from cmsspark.base.schemas import stored_table
 from cmsspark.cli.job_output import output_options, print_outcome
@@ -42,17 +41,9 @@ def command(
 ) -> None:  # fmt: skip
     settings, interval = load_settings(settings_file), needed(period)
     store = require_store(fout, settings)
-    views = chosen(load_views(views_file or settings.views), names)
+    loaded = load_views(views_file or settings.views)
+    views = [find_view(loaded, name) for name in dict.fromkeys(names or loaded)]
     print_outcome(NAME, interval, as_json, lambda: run(interval, store, settings, views, allow_missing=allow_missing))
-
-
-def chosen(views: dict[str, View], names: Sequence[str]) -> list[View]:
-    """Return the views of these names, all without names. Raises UsageError (2) for a name that there is not."""
-    for name in names:
-        if name not in views:
-            next_step = "cmsspark period --view lists them"
-            raise UsageError(f"there is no view {name!r}", found=", ".join(views), next_step=next_step)
-    return [views[name] for name in dict.fromkeys(names or views)]
 
 
 def run(

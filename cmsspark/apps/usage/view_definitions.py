@@ -12,9 +12,10 @@ import msgspec
 
 from cmsspark.base import config_files, periods
 from cmsspark.base.config_files import ConfigFile, nearest
-from cmsspark.base.errors import SettingsError
+from cmsspark.base.errors import SettingsError, UsageError
 from cmsspark.base.periods import Period
 from cmsspark.base.resources import read_text
+from cmsspark.base.text.spelling import suggestion
 from cmsspark.sources.registry import of_accesses
 
 if TYPE_CHECKING:
@@ -72,6 +73,14 @@ def load_views(path: str | None) -> dict[str, View]:
     except OSError as error:
         raise SettingsError("the file of views cannot be read", where=path, found=error.strerror) from None
     return views | parse_views(content, path)
+
+
+def find_view(views: Mapping[str, View], name: str) -> View:
+    """Return the view of a name. Raises UsageError (2) with the nearest name where there is none."""
+    if name not in views:
+        hint = suggestion(name, views) or "cmsspark period --view lists the views; docs/periods.md says how to add one"
+        raise UsageError(f"there is no view {name!r}", found=", ".join(views), next_step=hint)
+    return views[name]
 
 
 def parse_views(content: bytes, name: str) -> dict[str, View]:

@@ -61,7 +61,7 @@ def test_a_store_that_is_elsewhere_gives_the_same_cells(rows: list[Row]) -> None
         whole_week(Path(folder), rows)
         near = job.build(stored.find_days(LocalFiles(), folder, WEEK))
         far = job.build(stored.find_days(Elsewhere(Path(folder)), "far:///", WEEK))
-    assert far.rows.equals(near.rows)
+    assert far.equals(near)
 
 
 def test_on_hadoop_s_files_a_period_is_read_stored_and_published_with_the_same_cells(

@@ -53,7 +53,7 @@ def fails(kind: type[CmssparkError], place: Path, **options: Any) -> str:
 def test_every_cell_of_a_week_over_the_year_s_end_is_that_of_a_plain_count(rows: list[Row]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         whole_week(Path(folder), rows)
-        found = job.build(stored.find_days(LocalFiles(), folder, WEEK)).rows.to_dicts()
+        found = job.build(stored.find_days(LocalFiles(), folder, WEEK)).to_dicts()
     wanted = counted(rows, (*job.KEYS, *DERIVED), MEASURES)
     told = {"period": "2026-W01", "first_day": date(2025, 12, 29), "last_day": date(2026, 1, 4)}
     assert found == [
@@ -222,10 +222,10 @@ def test_partials_in_csv_count_the_same(tmp_path: Path) -> None:
 def test_many_rows_are_taken_in_some_days_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole_week(tmp_path, [partial(day, site_name=site) for day in WEEK.days for site in "ABC"])
     days = stored.find_days(LocalFiles(), str(tmp_path), WEEK)
-    at_once = job.build(days).rows
+    at_once = job.build(days)
     monkeypatch.setattr(stored, "BATCH_ROWS", 6)
     assert [len({day for day, _ in batch}) for batch in days.batches(["nacc"])] == [2, 2, 2, 1]
-    assert job.build(days).rows.equals(at_once)
+    assert job.build(days).equals(at_once)
 
 
 def test_a_day_with_more_rows_than_are_read_together_comes_in_row_groups_and_is_checked(
@@ -233,14 +233,14 @@ def test_a_day_with_more_rows_than_are_read_together_comes_in_row_groups_and_is_
 ) -> None:
     whole_week(tmp_path, [partial(day, site_name=site) for day in WEEK.days for site in "ABC"])
     days = stored.find_days(LocalFiles(), str(tmp_path), WEEK)
-    at_once = job.build(days).rows
+    at_once = job.build(days)
     monkeypatch.setattr(stored, "BATCH_ROWS", 2)
     parts = sorted(Path(days.partials[WEEK.first].path).parent.glob("partials/*.parquet"))
     for part in parts:
         pq.write_table(pq.read_table(part), part, row_group_size=1)
     pieces = [[(day, rows.num_rows) for day, rows in piece] for piece in days.pieces(["nacc"])]
     assert pieces[:3] == [[(WEEK.first, 1)]] * 3
-    assert job.build(days).rows.equals(at_once)
+    assert job.build(days).equals(at_once)
     pq.write_table(pq.read_table(parts[0]).slice(1), parts[0])
     with pytest.raises(DataError, match="another number of rows"):
         job.build(days)
