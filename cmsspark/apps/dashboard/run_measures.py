@@ -6,8 +6,9 @@ None is "not measured".
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -119,12 +120,29 @@ def _content(file: Path) -> bytes:
     return file.read_bytes()
 
 
-def by_role(samples: Sequence[ProcessSample], name: str) -> tuple[list[int], Mapping[str, list[float]]]:
-    """Times, and for each role the sums of a measure at them; 0 where a role has no process then."""
+def over_time(
+    samples: Sequence[ProcessSample], name: str, label: Callable[[ProcessSample], str]
+) -> tuple[list[int], dict[str, list[int | float | None]]]:
+    """Return times, and for each label the sums of a measure at them; None where it has no process then.
+
+    Each host looks at times of its own: what it saw counts until its next look.
+    """
     times = sorted({sample.time_ms for sample in samples})
     position = {time: number for number, time in enumerate(times)}
-    sums: dict[str, list[float]] = {}
+    looks: dict[str, list[int]] = {}
+    for host, time in sorted({(sample.host, sample.time_ms) for sample in samples}):
+        looks.setdefault(host, []).append(position[time])
+    ends = {(host, at): end for host, of in looks.items() for at, end in pairwise([*of, of[-1] + 1])}
+    sums: dict[str, list[int | float | None]] = {}
     for sample in samples:
-        row = sums.setdefault(sample.role, [0.0] * len(times))
-        row[position[sample.time_ms]] += getattr(sample, name) or 0
+        row = sums.setdefault(label(sample), [None] * len(times))
+        first = position[sample.time_ms]
+        for number in range(first, ends[sample.host, first]):
+            row[number] = (row[number] or 0) + (getattr(sample, name) or 0)
     return times, sums
+
+
+def by_role(samples: Sequence[ProcessSample], name: str) -> tuple[list[int], dict[str, list[int | float]]]:
+    """Return times, and for each role the sums of a measure at them; 0 where a role has no process then."""
+    times, sums = over_time(samples, name, lambda sample: sample.role)
+    return times, {role: [value or 0 for value in values] for role, values in sums.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from cmsspark.apps.dashboard.run_measures import RunView, by_role
+from cmsspark.apps.dashboard.run_measures import RunView, by_role, over_time
 from cmsspark.apps.dashboard.table_order import without_noughts
 from cmsspark.apps.dashboard.widgets import Chart, Column, Figure, Figures, Table, ratio, si
 from cmsspark.pages.charts import thinned
@@ -120,15 +120,15 @@ def roles_over_time(view: RunView, measure: str) -> Chart:
 
 def top_processes(view: RunView) -> Chart:
     """Return the processes with the most resident memory, over time."""
-    result: dict[str, dict[int, int]] = {}
-    for sample in view.samples:
-        result.setdefault(f"{sample.pid} {sample.role}", {})[sample.time_ms] = sample.rss_bytes or 0
-    names = sorted(result, key=lambda name: -max(result[name].values()))[:_LINES]
-    times = sorted({time for name in names for time in result[name]})
-    largest = [max(result[name].get(time, 0) for name in names) for time in times]
+    several = len({sample.host for sample in view.samples}) > 1
+    times, values = over_time(
+        view.samples, "rss_bytes", lambda sample: f"{sample.pid} {sample.role}{f' {sample.host}' if several else ''}"
+    )
+    names = sorted(values, key=lambda name: -max(value or 0 for value in values[name]))[:_LINES]
+    largest = [max(values[name][number] or 0 for name in names) for number in range(len(times))]
     numbers = thinned(range(len(times)), largest.__getitem__, _POINTS)
     labels = _labels([times[number] for number in numbers], view.watched.start_ms if view.watched else 0)
-    series = {name: [result[name].get(times[number]) for number in numbers] for name in names}
+    series = {name: [values[name][number] for number in numbers] for name in names}
     return _timed("top_processes", "Resident memory of the largest processes", labels, series, "line", "bytes", "B")
 
 

@@ -214,11 +214,11 @@ def _by_role(samples: Iterable[ProcessSample], name: str, start_ms: int) -> dict
 
 
 def _top(samples: Iterable[ProcessSample], start_ms: int) -> dict[str, list[tuple[float, float]]]:
-    points: dict[tuple[str, int, int], list[tuple[float, float]]] = defaultdict(list)
-    names: dict[tuple[str, int, int], str] = {}
-    for sample in samples:
-        key = (sample.host, sample.pid, sample.create_ms)
-        points[key].append(((sample.time_ms - start_ms) / 1000, float(sample.rss_bytes or 0)))
-        names[key] = f"{sample.pid} {sample.role}"
-    largest = sorted(points, key=lambda key: -max(value for _, value in points[key]))[:_TOP]
-    return {names[key]: points[key] for key in largest}
+    rows = list(samples)
+    several = len({sample.host for sample in rows}) > 1
+    points: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for sample in rows:
+        name = f"{sample.pid} {sample.role}{f' {sample.host}' if several else ''}"
+        points[name].append(((sample.time_ms - start_ms) / 1000, float(sample.rss_bytes or 0)))
+    largest = sorted(points, key=lambda name: -max(value for _, value in points[name]))[:_TOP]
+    return {name: points[name] for name in largest}

@@ -116,6 +116,21 @@ def test_stages_of_a_short_run_have_times_of_their_own() -> None:
     assert labels[:2] == ["0.300", "0.301"] and len(set(labels)) == len(labels)
 
 
+def test_hosts_that_look_at_times_of_their_own_add_up() -> None:
+    looks = ((0, "a", 7, 10), (400, "b", 7, 30), (1_000, "a", 7, 20), (1_400, "b", 7, 40))
+    samples = [
+        ProcessSample("w", at, host, pid, 1, 5, "python_worker", rss_bytes=size * MB) for at, host, pid, size in looks
+    ]
+    times, sums = run_measures.by_role(samples, "rss_bytes")
+    assert times == [0, 400, 1_000, 1_400]
+    # The last look of each host is the end of what is known of it.
+    assert sums == {"python_worker": [10 * MB, 40 * MB, 50 * MB, 40 * MB]}
+    chart = parts.top_processes(run_measures.RunView(run_measures.RunChoice("w", "w", 0), samples=samples))
+    assert chart.series == {
+        "7 python_worker b": [None, 30 * MB, 30 * MB, 40 * MB], "7 python_worker a": [10 * MB, 10 * MB, 20 * MB, None],
+    }  # fmt: skip
+
+
 def test_another_run_is_chosen_by_the_selector(page: Any, runs: Running) -> None:
     page.goto(f"{runs.base}/spark")
     page.wait_for_selector("html[data-drawn]", state="attached")
