@@ -68,6 +68,9 @@ CREATE TABLE IF NOT EXISTS batches (
 CREATE INDEX IF NOT EXISTS batches_by_state ON batches (snapshot_no, state);
 CREATE TABLE IF NOT EXISTS snapshots (snapshot_no INTEGER PRIMARY KEY);
 """
+_IS_OPEN: Final = f"state IN {tuple(map(str, OPEN))}"
+#: Gives batches up; what may have been delivered of them stays doubtful.
+_SUPERSEDE: Final = "UPDATE batches SET doubtful = doubtful OR state IN ('SENDING', 'IN_DOUBT'), state='SUPERSEDED'"
 _COLUMNS: Final = "number, snapshot_no, part, offset, length, count, sha256, state, attempts, doubtful"
 
 
@@ -87,11 +90,7 @@ class BatchLog(StateDatabase):
     def add(self, snapshot_no: int, batches: Iterable[Batch]) -> None:
         """Enter a whole snapshot; it supersedes what older snapshots still had to send, or had refused."""
         with self._transaction() as db:
-            db.execute(
-                "UPDATE batches SET doubtful = doubtful OR state IN ('SENDING', 'IN_DOUBT'), state='SUPERSEDED' "
-                "WHERE snapshot_no < ? AND state IN ('READY', 'SENDING', 'IN_DOUBT', 'STALLED', 'QUARANTINED')",
-                (snapshot_no,),
-            )
+            db.execute(f"{_SUPERSEDE} WHERE snapshot_no < ? AND ({_IS_OPEN} OR state = 'QUARANTINED')", (snapshot_no,))
             self._insert(db, batches)
             db.execute("INSERT OR IGNORE INTO snapshots VALUES (?)", (snapshot_no,))
 
@@ -174,10 +173,7 @@ class BatchLog(StateDatabase):
     def discard(self) -> int:
         """Give up what is still to be sent. Returns the number of batches."""
         with self._transaction() as db:
-            return db.execute(
-                "UPDATE batches SET doubtful = doubtful OR state IN ('SENDING', 'IN_DOUBT'), state='SUPERSEDED', "
-                "reason='discarded' WHERE state IN ('READY', 'SENDING', 'IN_DOUBT', 'STALLED')"
-            ).rowcount
+            return db.execute(f"{_SUPERSEDE}, reason='discarded' WHERE {_IS_OPEN}").rowcount
 
     def first(self, states: Sequence[BatchState]) -> Batch | None:
         """Return the first batch in one of ``states``."""

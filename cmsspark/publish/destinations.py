@@ -8,15 +8,16 @@ folder says in ``destination.json`` what it belongs to.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from cmsspark.base.errors import CmssparkError
 from cmsspark.publish.batch_log import FILE_NAME, OPEN, BatchLog
@@ -25,8 +26,7 @@ from cmsspark.publish.spool import disk_errors
 MARK: Final = "destination.json"
 
 
-@dataclass(frozen=True)
-class Destination:
+class Destination(msgspec.Struct, frozen=True):
     """What identifies a destination. ``target``: topic, queue or path; ``hosts``: names, without ports."""
 
     sink: str
@@ -73,7 +73,7 @@ def outbox_folder(state_dir: Path, destination: Destination, label: str, identit
         marked = _load(mark)
         if marked is not None and marked.is_same(destination):
             hosts = tuple(sorted({*marked.hosts, *destination.hosts}))
-            _mark(mark.parent, replace(destination, hosts=hosts, name=destination.name or marked.name))
+            _mark(mark.parent, msgspec.structs.replace(destination, hosts=hosts, name=destination.name or marked.name))
             return mark.parent.name
     name = f"{destination.sink}-{re.sub(r'[^A-Za-z0-9.-]', '-', label)}-{_digest(identity)}"
     if _load(root / name / MARK) is not None:  # another destination's: of another name or producer
@@ -104,9 +104,8 @@ def _digest(text: str) -> str:
 
 def _load(mark: Path) -> Destination | None:
     try:
-        loaded = json.loads(mark.read_bytes())
-        return Destination(**{**loaded, "hosts": tuple(loaded["hosts"])})
-    except (OSError, ValueError, TypeError, KeyError):
+        return msgspec.json.decode(mark.read_bytes(), type=Destination)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None  # a damaged mark is none: it is written again
 
 
@@ -116,5 +115,5 @@ def _mark(folder: Path, destination: Destination) -> None:
     aside = folder / f".{MARK}.{os.getpid()}"
     with disk_errors(folder / MARK):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        aside.write_text(json.dumps(asdict(destination)))
+        aside.write_bytes(msgspec.json.encode(destination))
         aside.replace(folder / MARK)

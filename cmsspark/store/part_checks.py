@@ -15,6 +15,7 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -184,14 +185,13 @@ class IntactParts:
                     stream.write(f"{key}\n".encode())
 
 
-_intact: dict[Path | None, IntactParts] = {}
+#: The notes of a cache directory, read once.
+_notes_in: Final = cache(IntactParts)
 
 
 def _notes() -> IntactParts:
     """Return the notes in the cache directory of the settings."""
-    folder: Path | None = None
-    with suppress(CmssparkError):
-        folder = load_settings().cache_dir
-    if folder not in _intact:
-        _intact[folder] = IntactParts(folder)
-    return _intact[folder]
+    try:
+        return _notes_in(load_settings().cache_dir)
+    except CmssparkError:
+        return _notes_in(None)

@@ -71,8 +71,11 @@ def part_rows(files: Files, part: StoredPart, schema: Table, columns: Sequence[s
     import pyarrow as pa
 
     names = list(columns)
-    rows = _read_part(files, part, schema, names, lambda file: [file.read(columns=names)], _texts(schema, names))
-    return pa.concat_tables(rows).select(names)
+
+    def read(file: pq.ParquetFile) -> Iterator[pa.Table]:
+        yield file.read(columns=names).select(names)
+
+    return pa.concat_tables(_read_part(files, part, schema, names, read, _texts(schema, names)))
 
 
 def row_groups(files: Files, part: StoredPart, schema: Table, columns: Sequence[str]) -> Iterator[pa.Table]:
@@ -80,10 +83,10 @@ def row_groups(files: Files, part: StoredPart, schema: Table, columns: Sequence[
     names = list(columns)
 
     def read(file: pq.ParquetFile) -> Iterator[pa.Table]:
-        return (file.read_row_group(number, columns=names) for number in range(file.num_row_groups))
+        for number in range(file.num_row_groups):
+            yield file.read_row_group(number, columns=names).select(names)
 
-    for rows in _read_part(files, part, schema, names, read, _texts(schema, names)):
-        yield rows.select(names)
+    return _read_part(files, part, schema, names, read, _texts(schema, names))
 
 
 def conformed_rows(files: Files, part: StoredPart, schema: Table) -> pa.Table:

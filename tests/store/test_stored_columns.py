@@ -11,6 +11,7 @@ from cmsspark.base.errors import DataError
 from cmsspark.filesystems import hadoop
 from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.store import stored_columns as stored
+from cmsspark.store.part_checks import stored_parts
 from cmsspark.store.results import CurrentTable, current
 from tests.publish.days import DAY, SPEC, row, rows, store_day
 
@@ -47,3 +48,12 @@ def test_a_damaged_part_is_named(tmp_path: Path) -> None:
     part.write_bytes(b"no Parquet")
     with pytest.raises(DataError, match=part.name):
         list(stored.stored_rows(found, SPEC.table))
+
+
+@pytest.mark.parametrize("read", [stored.part_rows, lambda *given: list(stored.row_groups(*given))])
+def test_a_part_without_a_column_that_is_asked_for_is_named(tmp_path: Path, read: Any) -> None:
+    store = store_day(tmp_path, rows(5))
+    found = current(LocalFiles(), store, "data_aggregation", "data_aggregation", DAY)
+    part = stored_parts(LocalFiles(), found, "data_aggregation")[0]
+    with pytest.raises(DataError, match=part.name):
+        read(LocalFiles(), part, SPEC.table, ["nacc", "no_such_column"])
