@@ -73,7 +73,8 @@ class Picture:
 def sum_use(rows: pa.Table, by_day: Mapping[date, Mapping[str, int] | None] | None = None) -> Use:
     """Return the sums of stored rows with the columns ``COLUMNS``.
 
-    ``by_day``: ``nacc`` by stream of the days around, in order; None for a day that is not stored.
+    ``by_day``: ``nacc`` of the streams that were counted on the days around, in order; None for a day that is not
+    stored.
     """
     every, jobs = rows, _of_streams(rows, is_of_accesses=False)
     rows = _of_streams(rows, is_of_accesses=True)
@@ -87,7 +88,7 @@ def sum_use(rows: pa.Table, by_day: Mapping[date, Mapping[str, int] | None] | No
         (row["data_tier"] or _UNKNOWN, row["cpu_time"] / 3600) for row in _sums(every, "data_tier") if row["cpu_time"]
     ]
     days = list(by_day or {})
-    names = dict.fromkeys(name for counts in (by_day or {}).values() for name in counts or {})
+    names = dict.fromkeys(name for counts in (by_day or {}).values() for name, count in (counts or {}).items() if count)
     with_remote = [row for row in streams if row["remote_nacc"] is not None]
     that_say = sum_rows(rows.filter(rows["remote_nacc"].is_valid()), ["stream"], ["nacc"])
     known_by_stream = {row["stream"]: row["nacc"] for row in that_say}
@@ -111,7 +112,7 @@ def sum_use(rows: pa.Table, by_day: Mapping[date, Mapping[str, int] | None] | No
         tiers_cpu_hours=sorted(cpu, key=lambda entry: -entry[1])[:_TOP],
         days=days,
         trend={
-            name: [_of_day(counts, name) for counts in (by_day or {}).values()]
+            name: [(counts or {}).get(name) for counts in (by_day or {}).values()]
             for name in names
             if (name in ACCESS_STREAMS) != is_of_jobs
         },
@@ -209,10 +210,6 @@ def _local_remote(row: Mapping[str, Any], known_nacc: int) -> tuple[int, int, in
     """Local, remote and unknown accesses of a stream; ``known_nacc``: those that say whether they are remote."""
     remote = row["remote_nacc"] or 0
     return known_nacc - remote, remote, row["nacc"] - known_nacc
-
-
-def _of_day(counts: Mapping[str, int] | None, stream: str) -> int | None:
-    return None if counts is None else counts.get(stream, 0)
 
 
 def _total(values: Any) -> Any:

@@ -60,7 +60,7 @@ def judge_day(manifest: Manifest) -> Verdict:
         facts.insert(0, f"without {', '.join(manifest.missing_streams)}")
         return Verdict("warn", "partial", "; ".join(facts), read, matched)
     if manifest.partial:
-        return Verdict("warn", "partial", "; ".join(["partial", *facts]), read, matched)
+        return Verdict("warn", "partial", "; ".join([*manifest.warnings[:1], *facts]), read, matched)
     if manifest.warnings:
         facts.insert(0, pluralize(len(manifest.warnings), "warning"))
         return Verdict("warn", "warning", "; ".join(facts), read, matched)

@@ -53,8 +53,11 @@ def _by_day(files: Files, fout: str, job: Job, interval: Interval) -> dict[date,
 
 
 def _of_day(files: Files, fout: str, job: str, table: str, day: date) -> dict[str, int] | None:
+    """Return the counts of a day; 0 for a stream that was counted and has no record. None where it cannot be read."""
     try:
-        return sum_streams(files, results.current(files, fout, job, table, day), table)
+        current = results.current(files, fout, job, table, day)
+        counted = set(current.manifest.streams) - set(current.manifest.missing_streams)
+        return dict.fromkeys(sorted(counted), 0) | sum_streams(files, current, table)
     except CmssparkError:
         # Not stored, or damaged: the day itself says so where it is asked for.
         return None

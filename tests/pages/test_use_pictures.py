@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import date
+from datetime import date, timedelta
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.pages import pictures
+from cmsspark.pages.use_pictures import load_use
+from cmsspark.store import results
+from cmsspark.store.job_index import find_job
+from tests.apps.dashboard import stores
+from tests.apps.dashboard.stores import LAST
 
 
 def _use_rows(*rows: tuple[str, str, int, int | None, float | None]) -> Any:
@@ -39,3 +46,17 @@ def test_pictures_of_a_job_that_counts_jobs_say_so() -> None:
     drawn = {picture.name: picture for picture in pictures.pictures(use, "on 15 January 2026")}
     assert drawn["datasets"].about.startswith("jobs on 15 January 2026")
     assert all("accesses" not in picture.about for picture in drawn.values())
+
+
+def test_a_day_that_did_not_count_a_stream_has_no_number_of_it(tmp_path: Path) -> None:
+    rows = stores.partial_rows(LAST, count=60)
+    without = [row for row in rows if row["stream"] != "eos"]
+    days = [LAST - timedelta(days=number) for number in (2, 1, 0)]
+    stores.store_day(tmp_path, days[0], rows)
+    stores.store_day(tmp_path, days[1], without, missing_streams=["eos"], partial=True)
+    stores.store_day(tmp_path, days[2], without)
+    files = LocalFiles()
+    current = results.current(files, str(tmp_path), "data_aggregation", "data_aggregation", LAST)
+    use = load_use(files, str(tmp_path), find_job("data_aggregation"), current, LAST)
+    assert use.days == days and use.trend["eos"][0] and use.trend["eos"][1:] == [None, 0]
+    assert all(use.trend["aaa"])
