@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from itertools import cycle
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from cmsspark.base.text.terminal import middle, printable
 from cmsspark.pages.svg import (
@@ -40,7 +40,7 @@ _LEANING: Final = 48
 _FEW_POINTS: Final = 15
 
 
-def bars(rows: Sequence[tuple[str, float]], number: Callable[[float], str] = si, *, about: str) -> Chart:
+def bars(rows: Sequence[tuple[str, float]], *, about: str) -> Chart:
     """Return one bar a row, its name above it and its number at the right.
 
     ``about``: what the numbers are, with the unit.
@@ -48,7 +48,7 @@ def bars(rows: Sequence[tuple[str, float]], number: Callable[[float], str] = si,
     top = max([value for _, value in rows], default=0) or 1
     parts: list[str] = []
     for index, (name, value) in enumerate(rows):
-        y, count = 34 * index, number(value)
+        y, count = 34 * index, si(value)
         parts += (
             f"<g>{hint(f'{name}: {count}')}",
             text(0, y + 12, fitting(name, WIDTH - 10 - text_width(count)), "name"),
@@ -57,26 +57,24 @@ def bars(rows: Sequence[tuple[str, float]], number: Callable[[float], str] = si,
             tag("rect", class_="c1", x=0, y=y + 17, width=max(1.0, WIDTH * value / top), height=9, rx=2),
             "</g>",
         )
-    largest = "; ".join(f"{name} {number(value)}" for name, value in rows[:3])
+    largest = "; ".join(f"{name} {si(value)}" for name, value in rows[:3])
     return Chart("".join(parts) or _nothing(), max(34 * len(rows), 34), f"{about}: {largest or 'nothing'}")
 
 
 def stacked_days(
     days: Sequence[date | str],
     series: Mapping[str, Sequence[float | None]],
-    number: Callable[[float], str] = si,
     *,
     about: str,
     unit: str = "day",
-    classes: Sequence[str] = SERIES,
 ) -> Chart:
     """Return a column a day (or month), its series stacked; a day without any value is drawn as a gap."""
-    totals = [_total([values[index] for values in series.values()]) for index in range(len(days))]
+    totals = [sum_known([values[index] for values in series.values()]) for index in range(len(days))]
     ticks = round_ticks(0, max([total or 0 for total in totals], default=0))
-    kinds = [kind for kind, _ in zip(cycle(classes), series, strict=False)]
+    kinds = [kind for kind, _ in zip(cycle(SERIES), series, strict=False)]
     marks = [(index + 0.5, str(days[index])) for index in spread(len(days))]
     x = Axis(0, max(len(days), 1), marks=marks or [(0, "")])
-    frame = Frame(x, Axis(0, ticks[-1], marks=[(tick, number(tick)) for tick in ticks]), 46, 8, WIDTH - 54, 150)
+    frame = Frame(x, Axis(0, ticks[-1], marks=[(tick, si(tick)) for tick in ticks]), 46, 8, WIDTH - 54, 150)
     parts = [frame.axes()]
     step = frame.width / x.high
     size = max(step - min(2.0, step / 4), 0.5)
@@ -87,11 +85,11 @@ def stacked_days(
             parts.append(tag("rect", gap, class_="gap", x=at, y=frame.bottom - 14, width=size, height=14))
         else:
             values = {name: values[index] or 0 for name, values in series.items()}
-            parts.extend(_column(frame, str(day), values, kinds, (at, size), number))
+            parts.extend(_column(frame, str(day), values, kinds, (at, size)))
     names, gaps = list(series), ["not stored"] if None in totals else []
     keys, height = legend([*names, *gaps], [*kinds, *("gap" for _ in gaps)], WIDTH, frame.bottom + 28)
     stored = [total for total in totals if total is not None]
-    span = f"{days[0]} to {days[-1]}, at most {number(max(stored, default=0))} a {unit}" if days else "nothing"
+    span = f"{days[0]} to {days[-1]}, at most {si(max(stored, default=0))} a {unit}" if days else "nothing"
     return Chart("".join([*parts, keys]), frame.bottom + 28 + height, f"{about}: {span}")
 
 
@@ -253,9 +251,9 @@ def _runs(values: Sequence[float | None]) -> list[list[int]]:
     return runs
 
 
-def spread(count: int, most: int = 4) -> list[int]:
-    """Return up to ``most`` + 1 positions as far from each other as they can be: the first, the last, some between."""
-    parts = next((parts for parts in range(most, 1, -1) if count > 2 * parts and (count - 1) % parts == 0), 1)
+def spread(count: int) -> list[int]:
+    """Return up to five positions as far from each other as they can be: the first, the last, some between."""
+    parts = next((parts for parts in range(4, 1, -1) if count > 2 * parts and (count - 1) % parts == 0), 1)
     return [number * (count - 1) // parts for number in range(min(parts + 1, count))]
 
 
@@ -275,19 +273,19 @@ def _shade(value: float | None, visible: Sequence[float]) -> int:
 
 
 def _column(
-    frame: Frame, day: str, values: Mapping[str, float], kinds: Sequence[str], box: tuple[float, float],
-    number: Callable[[float], str],
-) -> Iterator[str]:  # fmt: skip
+    frame: Frame, day: str, values: Mapping[str, float], kinds: Sequence[str], box: tuple[float, float]
+) -> Iterator[str]:
     """Draw the stacked parts of one day; ``box``: its x and width."""
     y = frame.bottom
     for kind, (name, value) in zip(kinds, values.items(), strict=True):
         high = frame.height * value / frame.y.high
         y -= high
-        words = hint(f"{day}, {name}: {number(value)}")
+        words = hint(f"{day}, {name}: {si(value)}")
         yield tag("rect", words, class_=kind, x=box[0], y=y, width=box[1], height=high)
 
 
-def _total(values: Sequence[float | None]) -> float | None:
+def sum_known(values: Iterable[Any]) -> Any:
+    """Return the sum of the values that are there; None where there is none."""
     present = [value for value in values if value is not None]
     return sum(present) if present else None
 

@@ -76,43 +76,40 @@ def sum_use(rows: pa.Table, by_day: Mapping[date, Mapping[str, int] | None] | No
     ``by_day``: ``nacc`` of the streams that were counted on the days around, in order; None for a day that is not
     stored.
     """
-    every, jobs = rows, _of_streams(rows, is_of_accesses=False)
-    rows = _of_streams(rows, is_of_accesses=True)
-    is_of_jobs = bool(jobs.num_rows) and not rows.num_rows
-    if is_of_jobs:
-        rows = jobs
-    by_dataset = _sums(rows, "dataset_name")
-    by_site = _sums(rows, "site_name")
-    streams = _sums(rows, "stream")
-    cpu = [
-        (row["data_tier"] or _UNKNOWN, row["cpu_time"] / 3600) for row in _sums(every, "data_tier") if row["cpu_time"]
-    ]
-    days = list(by_day or {})
-    names = dict.fromkeys(name for counts in (by_day or {}).values() for name, count in (counts or {}).items() if count)
-    with_remote = [row for row in streams if row["remote_nacc"] is not None]
-    that_say = sum_rows(rows.filter(rows["remote_nacc"].is_valid()), ["stream"], ["nacc"])
+    by_day = by_day or {}
+    accesses, jobs = _of_streams(rows, is_of_accesses=True), _of_streams(rows, is_of_accesses=False)
+    is_of_jobs = bool(jobs.num_rows) and not accesses.num_rows
+    counted = jobs if is_of_jobs else accesses
+    by_dataset, by_site, streams = (_sums(counted, name) for name in ("dataset_name", "site_name", "stream"))
+    that_say = sum_rows(counted.filter(counted["remote_nacc"].is_valid()), ["stream"], ["nacc"])
     known_by_stream = {row["stream"]: row["nacc"] for row in that_say}
     known_nacc = sum(known_by_stream.values())
+    cpu_seconds = charts.sum_known(row["cpu_time"] for row in _sums(rows, "stream"))
+    by_tier = [
+        (row["data_tier"] or _UNKNOWN, row["cpu_time"] / 3600) for row in _sums(rows, "data_tier") if row["cpu_time"]
+    ]
+    names = dict.fromkeys(name for counts in by_day.values() for name, count in (counts or {}).items() if count)
     return Use(
         nacc=sum(row["nacc"] for row in streams),
         dataset_count=len(by_dataset),
         site_count=len([row for row in by_site if row["site_name"] != _UNKNOWN]),
-        read_bytes=_total(row["read_bytes"] for row in streams),
-        cpu_hours=None
-        if (seconds := _total(row["cpu_time"] for row in _sums(every, "stream"))) is None
-        else seconds / 3600,
-        remote_share=sum(row["remote_nacc"] for row in with_remote) / known_nacc if known_nacc else None,
+        read_bytes=charts.sum_known(row["read_bytes"] for row in streams),
+        cpu_hours=None if cpu_seconds is None else cpu_seconds / 3600,
+        remote_share=sum(row["remote_nacc"] or 0 for row in streams) / known_nacc if known_nacc else None,
         datasets=_largest(by_dataset, "dataset_name", _TOP),
         sites=_largest(by_site, "site_name", _TOP),
-        heat=_heat(rows),
+        heat={
+            (row["site_name"], row["data_tier"] or _UNKNOWN): row["nacc"]
+            for row in sum_rows(counted, ["site_name", "data_tier"], ["nacc"])
+        },
         places=[
             (row["stream"], _local_remote(row, known_by_stream.get(row["stream"], 0)))
             for row in sorted(streams, key=lambda row: -row["nacc"])
         ],
-        tiers_cpu_hours=sorted(cpu, key=lambda entry: -entry[1])[:_TOP],
-        days=days,
+        tiers_cpu_hours=sorted(by_tier, key=lambda entry: -entry[1])[:_TOP],
+        days=list(by_day),
         trend={
-            name: [(counts or {}).get(name) for counts in (by_day or {}).values()]
+            name: [(counts or {}).get(name) for counts in by_day.values()]
             for name in names
             if (name in ACCESS_STREAMS) != is_of_jobs
         },
@@ -190,10 +187,9 @@ def _of_streams(rows: pa.Table, *, is_of_accesses: bool) -> pa.Table:
     return rows.filter(chosen if is_of_accesses else pc.invert(chosen))
 
 
-def _sums(rows: pa.Table, *keys: str) -> list[dict[str, Any]]:
+def _sums(rows: pa.Table, key: str) -> list[dict[str, Any]]:
     """Sums of the measures by key; a sum over nothing is None."""
-    measures = [name for name in ("nacc", "remote_nacc", "read_bytes", "cpu_time") if name not in keys]
-    return sum_rows(rows, keys, measures)
+    return sum_rows(rows, [key], ["nacc", "remote_nacc", "read_bytes", "cpu_time"])
 
 
 def _largest(sums: Sequence[Mapping[str, Any]], key: str, count: int) -> list[tuple[str, int]]:
@@ -201,17 +197,7 @@ def _largest(sums: Sequence[Mapping[str, Any]], key: str, count: int) -> list[tu
     return [(str(row[key]), row["nacc"]) for row in ordered[:count]]
 
 
-def _heat(rows: pa.Table) -> dict[tuple[str, str], int]:
-    sums = sum_rows(rows, ["site_name", "data_tier"], ["nacc"])
-    return {(row["site_name"], row["data_tier"] or _UNKNOWN): row["nacc"] for row in sums}
-
-
 def _local_remote(row: Mapping[str, Any], known_nacc: int) -> tuple[int, int, int]:
     """Local, remote and unknown accesses of a stream; ``known_nacc``: those that say whether they are remote."""
     remote = row["remote_nacc"] or 0
     return known_nacc - remote, remote, row["nacc"] - known_nacc
-
-
-def _total(values: Any) -> Any:
-    numbers = [value for value in values if value is not None]
-    return sum(numbers) if numbers else None

@@ -99,7 +99,7 @@ class StoredForecast:
         ]
 
 
-def newest_forecast(files: Files, fout: str, day: date | None = None) -> StoredForecast:
+def newest_forecast(files: Files, fout: str, day: date | None) -> StoredForecast:
     """Return the newest stored forecast, not after ``day``. Raises InputMissing (66) that says what to run."""
     import polars as pl
 
@@ -125,7 +125,7 @@ def newest_forecast(files: Files, fout: str, day: date | None = None) -> StoredF
     return StoredForecast(newest_day, rows.sort("rank"), quality, label, about.get("horizon", 1))
 
 
-def forecast_or_none(files: Files, fout: str, day: date | None = None) -> StoredForecast | None:
+def forecast_or_none(files: Files, fout: str, day: date | None) -> StoredForecast | None:
     """Return the newest stored forecast; None where none is stored."""
     try:
         return newest_forecast(files, fout, day)

@@ -267,8 +267,8 @@ def read_frame(files: Files, stored: CurrentTable, table: str, columns: Sequence
     return rows
 
 
-def nearest(text: str, names: Iterable[str], count: int = 3) -> list[str]:
-    """Return the names most similar to ``text``.
+def nearest(text: str, names: Iterable[str]) -> list[str]:
+    """Return the three names most similar to ``text``.
 
     Only names with a similar first part are compared, as comparing is slow.
     """
@@ -277,7 +277,7 @@ def nearest(text: str, names: Iterable[str], count: int = 3) -> list[str]:
         by_first.setdefault(_first(name), []).append(name)
     firsts = difflib.get_close_matches(_first(text), by_first, n=5, cutoff=0.6)
     near = sorted(name for first in firsts for name in by_first[first])[:5_000]
-    return difflib.get_close_matches(text, near, n=count, cutoff=0.5) or near[:count]
+    return difflib.get_close_matches(text, near, n=3, cutoff=0.5) or near[:3]
 
 
 def _first(name: str) -> str:
