@@ -191,11 +191,11 @@ def _page(services: Services, page: str) -> Any:
     return render_template("page.html", content=content, asked=page_request, rollups=rollups, **_common(services, page))
 
 
-def _common(services: Services, page: str = "") -> dict[str, Any]:
-    definition = registry.page(page) if page else None
+def _common(services: Services, page: str) -> dict[str, Any]:
     parameters = {key: request.args.getlist(key) for key in (*_KEPT, *FILTERS) if request.args.get(key)}
     query = f"?{urlencode(parameters, doseq=True)}" if parameters else ""
-    return {"page": page, "definition": definition, "freshness": services.refresher.freshness, "kept_query": query}
+    definition, freshness = registry.page(page), services.refresher.freshness
+    return {"page": page, "definition": definition, "freshness": freshness, "kept_query": query}
 
 
 def _datasets(services: Services) -> Response:

@@ -23,6 +23,7 @@ from cmsspark.apps.dashboard.segment import (
     About,
     Segment,
     derive_part,
+    join_ranges,
     numbers,
     read_mapped,
     reading_rollups,
@@ -137,9 +138,7 @@ class SegmentDatasets:
     def _find_rows(self, positions: npt.NDArray[Any]) -> Numbers:
         """Return the positions of the rows of datasets, in order; places of -1 have none."""
         begins, ends = self.bounds(np.unique(positions[positions >= 0]))
-        counts = ends - begins
-        before = np.cumsum(counts) - counts
-        return np.repeat(begins - before, counts) + np.arange(counts.sum())
+        return join_ranges(begins, ends - begins)
 
     def wanted_pairs(self, filters: Mapping[str, Sequence[str]]) -> npt.NDArray[np.bool_]:
         """Return whether each pair (stream, site tier) is one of those of the filters."""
@@ -157,8 +156,7 @@ class SegmentDatasets:
         begin = offsets[positions[present]]
         lengths = offsets[positions[present] + 1] - begin
         rows = np.repeat(present, lengths)
-        # One after another, the ranges that begin at ``begin``.
-        at = np.arange(len(rows)) + np.repeat(begin - (np.cumsum(lengths) - lengths), lengths)
+        at = join_ranges(begin, lengths)
         is_chosen = is_wanted[pairs[at]]
         return rows[is_chosen], users[at[is_chosen]]
 
@@ -248,11 +246,6 @@ class DatasetTables:
             np.maximum.at(newest, segment.codes[segment.dataset], segment.column("last_day").astype(np.int64))
         return newest
 
-    def last_day(self, code: int) -> int | None:
-        """Return the last day on which an access or a job read a dataset, as days since 1970; None where none did."""
-        newest = int(self.last_days[code])
-        return None if newest == NULL else newest
-
 
 def load(segments: Sequence[Segment]) -> DatasetTables:
     """Return the datasets of some segments. Raises OSError or DataError where a file is gone or damaged."""
@@ -271,11 +264,9 @@ def load(segments: Sequence[Segment]) -> DatasetTables:
         positions[codes] = np.arange(len(codes), dtype=np.int32)
         rows, about = read_mapped(segment.folder / SUMS_FILE)
         people, of_people = read_mapped(segment.folder / PEOPLE_FILE)
-        lookups = {name: Lookup(segment.file(name), *_bounds(about.groups[name])) for name in LOOKUP_FILES}
+        lookups = {
+            name: Lookup(segment.file(name), *np.array(about.groups[name], np.uint32).reshape(-1, 2).T)
+            for name in LOOKUP_FILES
+        }
         tables.append(SegmentDatasets(about, codes, positions, rows, people, of_people.pairs, lookups))
     return DatasetTables(names, tables)
-
-
-def _bounds(groups: Sequence[tuple[int, int]]) -> npt.NDArray[np.uint32]:
-    """Return the first and the last dataset of each row group."""
-    return np.array(groups, np.uint32).reshape(-1, 2).T

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cmsspark.apps.dashboard.dataset_tables import SAFE, Sums
-from cmsspark.apps.dashboard.segment import SUMS
+from cmsspark.apps.dashboard.segment import NULL, SUMS
 from cmsspark.apps.dashboard.selection import Selection
 from cmsspark.apps.dashboard.snapshot import Snapshot, day_number, to_day
 from cmsspark.apps.dashboard.use import Series, mixed_steps, partial_steps, with_zeros
@@ -146,8 +146,8 @@ def _together(parts: list[pa.Table]) -> pa.Table:
 def last_access(snapshot: Snapshot, name: str) -> date | None:
     """Return the last stored day on which an access or a job read the dataset; None where it was on none."""
     code = snapshot.datasets.positions.get(name)
-    day = None if code is None else snapshot.datasets.last_day(code)
-    return None if day is None else to_day(day)
+    day = NULL if code is None else snapshot.datasets.last_days[code]
+    return None if day == NULL else to_day(day)
 
 
 def last_at_sites(snapshot: Snapshot, name: str) -> dict[str, date]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _NAMED: Final = ("stream", "dataset_name", "site_name", "app", "user")
 _STORED: Final = (*_NAMED, "nacc", "remote_nacc", "read_bytes", "cpu_time", "wc_time")
 #: Stored column → the columns that are parts of its names.
-_DERIVATIONS: Final = {"dataset_name": ("data_tier", "campaign"), "site_name": ("site_tier",)}
+DERIVATIONS: Final = {"dataset_name": ("data_tier", "campaign"), "site_name": ("site_tier",)}
 #: Columns of some rows by name. Keys are numbers of names. Additive columns are 0 where they are null; bit N of ``has``
 #: says whether the row has a value of ``SUMS[N]``. Values beyond 64 bits are Python's integers.
 Rows = dict[str, npt.NDArray[Any]]
@@ -35,7 +35,7 @@ class Names:
 
     def __init__(self) -> None:
         self._codes: dict[str, dict[str, int]] = {name: {} for name in (*_NAMED, "site_tier", "data_tier", "campaign")}
-        self._derived_codes: dict[str, list[int]] = {name: [] for names in _DERIVATIONS.values() for name in names}
+        self._derived_codes: dict[str, list[int]] = {name: [] for names in DERIVATIONS.values() for name in names}
         self._orders: dict[str, tuple[Codes, Codes]] = {}
 
     def codes(self, column: str, texts: Sequence[str]) -> Codes:
@@ -43,7 +43,7 @@ class Names:
         numbers = self._codes[column]
         new = [text for text in texts if text not in numbers]
         numbers.update(zip(new, range(len(numbers), len(numbers) + len(new)), strict=True))
-        for name in _DERIVATIONS.get(column, ()):
+        for name in DERIVATIONS.get(column, ()):
             numbers_of = self._codes[name]
             parts = [derive_part(name, text) for text in new]
             self._derived_codes[name] += [numbers_of.setdefault(part, len(numbers_of)) for part in parts]

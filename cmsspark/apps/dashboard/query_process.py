@@ -49,8 +49,8 @@ class Query:
 class QueryPool:
     """Runs people's queries over the store ``fout``. Its processes start when they are first needed."""
 
-    def __init__(self, fout: str, *, memory: int = MEMORY) -> None:
-        self._start = partial(Child, _serve, fout, memory)
+    def __init__(self, fout: str) -> None:
+        self._start = partial(Child, _serve, fout)
         self._idle: list[Child] = []
         self._busy: set[Child] = set()
         self._lock = threading.Lock()
@@ -152,9 +152,9 @@ def _ended(code: int | None) -> CmssparkError:
     )
 
 
-def _serve(pipe: Connection, fout: str, memory: int) -> None:
+def _serve(pipe: Connection, fout: str) -> None:
     """Answer queries until the server is gone or asks nothing for some time."""
-    database = answered(lambda: _open(fout, memory))
+    database = answered(lambda: _open(fout))
     if isinstance(database, Exception):
         pipe.send(database)
         return
@@ -167,10 +167,10 @@ def _serve(pipe: Connection, fout: str, memory: int) -> None:
             pipe.send(answered(lambda query=query: _answer(database, query)))  # type: ignore[misc]
 
 
-def _open(fout: str, memory: int) -> Database:
+def _open(fout: str) -> Database:
     database = Database(fout, is_private=False, memory="250MB", threads=2, max_age_s=2)
     database.query("SELECT 1")
-    limit_memory(memory)
+    limit_memory(MEMORY)
     return database
 
 

@@ -95,17 +95,22 @@ class Rollups:
             if (day, entry.run) in self._unreadable
         }
         days = {day: entry for day, entry in stored.items() if day not in faults}
-        partial = {day: entry.partial_reason for day, entry in days.items() if entry.partial_reason}
+        reasons = {day: entry.partial_reason for day, entry in days.items() if entry.partial_reason}
         streams = {day: interval.streams for day, interval in days.items()}
         groups = {name: [days[day] for day in members] for name, members in plan_segments(sorted(days)).items()}
         segments = {name: self._existing(self._name_folder(name, members), members) for name, members in groups.items()}
         missing = [name for name, segment in segments.items() if segment is None]
+
+        def state(pending: frozenset[date] = frozenset()) -> RollupState:
+            built = tuple(segment for segment in segments.values() if segment is not None)
+            return RollupState(built, dict(faults), reasons, streams, pending)
+
         while missing:
             pending = frozenset(entry.first_day for name in missing for entry in groups[name])
-            offer(_state(segments, dict(faults), partial, streams, pending))
+            offer(state(pending))
             name = missing.pop()
             segments[name] = self._segment(name, groups[name], faults)
-        return _state(segments, faults, partial, streams)
+        return state()
 
     def remove_old(self, state: RollupState) -> None:
         """Remove segments that the state does not use, and what killed builds left."""
@@ -216,17 +221,6 @@ class Rollups:
         if is_same:
             self._verified.add(folder.name)
         return is_same
-
-
-def _state(
-    segments: Mapping[str, Segment | None],
-    faults: Mapping[date, str],
-    partial: Mapping[date, str],
-    streams: Mapping[date, tuple[str, ...]],
-    pending: frozenset[date] = frozenset(),
-) -> RollupState:
-    built = tuple(segment for segment in segments.values() if segment is not None)
-    return RollupState(built, faults, partial, streams, pending)
 
 
 def plan_segments(days: Sequence[date]) -> dict[str, list[date]]:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from cmsspark.base.errors import DataError, NotReady
 from cmsspark.base.memory import is_shortage
@@ -158,6 +159,12 @@ def reading_rollups() -> Iterator[None]:
 def derive_part(column: str, text: str) -> str:
     """Return a derived column of a name; an empty text where the name has no such part."""
     return DERIVED[column].derive(text) or ""
+
+
+def join_ranges(begins: npt.NDArray[Any], counts: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Return the positions of ranges, one after another: ``counts`` of them from each of ``begins`` on."""
+    before = np.cumsum(counts) - counts
+    return np.repeat(begins - before, counts) + np.arange(counts.sum())
 
 
 def read_index(folder: Path) -> SegmentIndex:

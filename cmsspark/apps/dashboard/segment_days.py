@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from cmsspark.apps.dashboard.day_rows import Names, Rows, read_day
+from cmsspark.apps.dashboard.day_rows import DERIVATIONS, Names, Rows, read_day
 from cmsspark.apps.dashboard.segment import BIT_FILES, SUM_FILES, SUMS
 from cmsspark.apps.dashboard.sorted_parts import SortedParts
 from cmsspark.counting.packing import Codes, distinct, find_starts, pack
@@ -132,11 +132,8 @@ class Days:
     def _derive(self, rows: Rows) -> Rows:
         return {
             name: self.names.derived_codes(name)[rows[source]]
-            for source, name in (
-                ("dataset_name", "data_tier"),
-                ("dataset_name", "campaign"),
-                ("site_name", "site_tier"),
-            )
+            for source, names in DERIVATIONS.items()
+            for name in names
             if source in rows
         }
 

@@ -68,9 +68,9 @@ class Selection:
             else tuple(name for name in streams or ACCESS_STREAMS if name not in STREAMS_OF_JOBS)
         )
 
-    def where_users(self, columns: Sequence[str], *, days_too: bool = True) -> tuple[str, list[object]]:
+    def where_users(self, columns: Sequence[str]) -> tuple[str, list[object]]:
         """As :meth:`where`, for sets of users with the column ``stream``."""
-        where, parameters = self.where([name for name in columns if name != "stream"], days_too=days_too)
+        where, parameters = self.where([name for name in columns if name != "stream"])
         streams = self.streams_of_users
         return f"{where} AND stream IN ({', '.join('?' * len(streams))})", [*parameters, *streams]
 
@@ -100,9 +100,9 @@ class Selection:
         return sorted({self.find_bucket(self.first + timedelta(days=number)) for number in range(count)})
 
 
-def text_parameter(parameters: Mapping[str, str], name: str, default: str = "") -> str:
+def text_parameter(parameters: Mapping[str, str], name: str) -> str:
     """Return a text of the address. Raises UsageError (2) for one that is too long."""
-    text = parameters.get(name, default)
+    text = parameters.get(name, "")
     if len(text) > _MAX_TEXT:
         raise UsageError(f"{name} has at most {_MAX_TEXT:,} characters", found=f"{len(text):,}")
     return text
@@ -148,7 +148,7 @@ def parse_selection(parameters: Mapping[str, str], stored: Sequence[date]) -> Se
     """
     newest, oldest = stored[-1], stored[0]
     last = day_parameter(parameters, "to", newest)
-    default = max(oldest, _months_before(last, DEFAULT_MONTHS)) if last >= oldest else last
+    default = max(oldest, dates.months_before(last.replace(day=1), DEFAULT_MONTHS)) if last >= oldest else last
     first = day_parameter(parameters, "from", default)
     if first > last:
         raise UsageError(f"the period begins on {first} and ends before it, on {last}", next_step="exchange them")
@@ -156,12 +156,6 @@ def parse_selection(parameters: Mapping[str, str], stored: Sequence[date]) -> Se
         raise UsageError("a period has ten years at most", found=f"{first} to {last}")
     filters = tuple((name, value) for name in FILTERS for value in _filter(parameters, name))
     return Selection(first, last, filters, _step(parameters, (last - first).days + 1))
-
-
-def _months_before(day: date, months: int) -> date:
-    """Return the first day of the month that is so many months before the day's."""
-    number = day.year * 12 + day.month - 1 - months
-    return date(number // 12, number % 12 + 1, 1)
 
 
 def _filter(parameters: Mapping[str, Any], name: str) -> list[str]:

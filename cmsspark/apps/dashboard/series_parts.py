@@ -7,7 +7,19 @@ from typing import TYPE_CHECKING, Final
 
 from cmsspark.apps.dashboard.selection import NO_PART, STEPS, Selection, choice_parameter
 from cmsspark.apps.dashboard.use import MEASURES, OF_JOBS, Series
-from cmsspark.apps.dashboard.widgets import Chart, Column, Control, Kind, Note, Table, shown
+from cmsspark.apps.dashboard.widgets import (
+    Chart,
+    Column,
+    Control,
+    Figure,
+    Kind,
+    Note,
+    Table,
+    bytes_figure,
+    cpu_figure,
+    jobs_figure,
+    shown,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from cmsspark.apps.dashboard.page_request import PageRequest
@@ -65,6 +77,12 @@ def make_chart(name: str, series: Series, measure: str, chosen: Selection, by: s
         note=note,
         table=Table(name, columns, rows, f"{label} by {STEPS[chosen.step][1]}"),
     )
+
+
+def cost_figures(snapshot: Snapshot, sums: Mapping[str, int | None]) -> list[Figure]:
+    """Return the figures of bytes, of jobs where any are stored, and of CPU time."""
+    jobs = [jobs_figure(sums["job_count"], sums["job_read_bytes"])] if snapshot.has_jobs else []
+    return [bytes_figure("Bytes read", sums["read_bytes"]), *jobs, cpu_figure(sums["cpu_ms"])]
 
 
 def list_measures(snapshot: Snapshot) -> list[tuple[str, str]]:

@@ -22,7 +22,6 @@ from cmsspark.apps.dashboard.dataset_tables import DatasetTables
 from cmsspark.apps.dashboard.rollups import RollupState
 from cmsspark.apps.dashboard.segment import BIT_FILES, SUMS, Segment, reading_rollups
 from cmsspark.apps.dashboard.user_sets import UserTable
-from cmsspark.base import clock
 from cmsspark.sources.registry import STREAMS_OF_JOBS
 
 if TYPE_CHECKING:
@@ -51,8 +50,7 @@ class Snapshot:
     """The rollups as pages query them.
 
     ``state``: the segments, and the days that are left out or partial. ``names``: dimension → its values, sorted.
-    ``pseudonyms``: the number of all users. ``datasets``: what is known of each dataset. ``loaded_ms``: when it was
-    loaded, UTC ms.
+    ``pseudonyms``: the number of all users. ``datasets``: what is known of each dataset.
     """
 
     state: RollupState
@@ -61,7 +59,6 @@ class Snapshot:
     pseudonyms: int
     user_tables: Mapping[str, list[UserTable]]
     datasets: DatasetTables
-    loaded_ms: int
     _results: OrderedDict[Any, Future[Any]] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _lists: list[UserTable] | None = None
@@ -186,7 +183,7 @@ def load(state: RollupState, threads: int = 2) -> Snapshot:
     _load_sites(con, segments)
     users, tables = _load_users(con, segments, names)
     names["dataset_name"] = datasets.names
-    return Snapshot(state, con, names, users, tables, datasets, clock.now_ms())
+    return Snapshot(state, con, names, users, tables, datasets)
 
 
 def _values(con: duckdb.DuckDBPyConnection, segments: Sequence[Segment], column: str) -> list[str]:

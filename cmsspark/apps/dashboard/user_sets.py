@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from cmsspark.apps.dashboard.segment import join_ranges
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -56,10 +58,7 @@ def _positions(lengths: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> A
     """Return where the lists of ``rows`` stand among all lists one after another."""
     if len(rows) == len(lengths):
         return slice(None)
-    ends = np.cumsum(lengths)
-    chosen = lengths[rows]
-    starts = (ends - lengths)[rows]
-    return np.arange(chosen.sum()) - np.repeat(np.cumsum(chosen) - chosen, chosen) + np.repeat(starts, chosen)
+    return join_ranges((np.cumsum(lengths) - lengths)[rows], lengths[rows])
 
 
 class DistinctCounter:

@@ -10,7 +10,7 @@ from cmsspark.apps.dashboard.dataset_use import DatasetUse
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest, optional
 from cmsspark.apps.dashboard.segment import SUMS
 from cmsspark.apps.dashboard.selection import Selection, text_parameter
-from cmsspark.apps.dashboard.series_parts import choose_measure, list_measures, make_chart
+from cmsspark.apps.dashboard.series_parts import choose_measure, cost_figures, list_measures, make_chart
 from cmsspark.apps.dashboard.use import MEASURES, Series
 from cmsspark.apps.dashboard.use_columns import USUAL, stored_columns, use_cells, use_columns
 from cmsspark.base.errors import InputMissing
@@ -91,11 +91,9 @@ def _figures(request: PageRequest, used: DatasetUse, chosen: Selection) -> ui.Fi
         ui.Figure("Last access", last.isoformat() if last else "none", about),
         ui.count_figure("Accesses", None if chosen.is_of_jobs else accesses),
         ui.count_figure("Distinct users", used.all_users, "of jobs" if chosen.is_of_jobs else "each person once"),
-        ui.bytes_figure("Bytes read", sums["read_bytes"]),
+        *cost_figures(request.snapshot, sums),
     ]
-    if request.snapshot.has_jobs:
-        figures.append(ui.jobs_figure(sums["job_count"], sums["job_read_bytes"]))
-    return ui.Figures([*figures, ui.cpu_figure(sums["cpu_ms"])])
+    return ui.Figures(figures)
 
 
 def _holdings(replicas: ui.Table) -> list[ui.Figure]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from cmsspark.apps.dashboard import dataset_ranking
+from cmsspark.apps.dashboard.dataset_use import last_access
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest, optional
 from cmsspark.apps.dashboard.segment import derive_part
 from cmsspark.apps.dashboard.selection import Selection, text_parameter
@@ -118,12 +119,8 @@ def _rows(request: PageRequest, chosen: Selection, notes: list[Note]) -> list[Ro
     for name in (name for name in facts if name not in uses) if not is_filtered else ():
         parts = {column: derive_part(column, name) for column in ("data_tier", "campaign")}
         if (not tiers or parts["data_tier"] in tiers) and (not campaigns or parts["campaign"] in campaigns):
-            last = snapshot.datasets.positions.get(name)
-            day = None if last is None else snapshot.datasets.last_day(last)
-            rows.append(
-                {"dataset_name": name, **parts, **unused, "last_day": None if day is None else to_day(day),
-                 **facts[name]}
-            )  # fmt: skip
+            last = last_access(snapshot, name)
+            rows.append({"dataset_name": name, **parts, **unused, "last_day": last, **facts[name]})
     return rows
 
 

@@ -11,7 +11,7 @@ from cmsspark.apps.dashboard import widgets as ui
 from cmsspark.apps.dashboard.dataset_ranking import DatasetRanking
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.apps.dashboard.selection import FILTERS, Selection, choice_parameter, text_parameter
-from cmsspark.apps.dashboard.series_parts import choose_measure, make_chart, measure_controls
+from cmsspark.apps.dashboard.series_parts import choose_measure, cost_figures, make_chart, measure_controls
 from cmsspark.apps.dashboard.use import MEASURES, OF_JOBS
 from cmsspark.apps.dashboard.use_columns import stored_columns, use_columns, with_remote_share
 
@@ -92,11 +92,9 @@ def _figures(request: PageRequest, chosen: Selection, ranking: DatasetRanking) -
         ui.count_figure("Accesses", sums["nacc"]),
         ui.count_figure("Distinct users", users, _people(chosen, users)),
         ui.count_figure("Datasets", ranking.used),
-        ui.bytes_figure("Bytes read", sums["read_bytes"]),
+        *cost_figures(request.snapshot, sums),
     ]
-    if request.snapshot.has_jobs:
-        figures.append(ui.jobs_figure(sums["job_count"], sums["job_read_bytes"]))
-    return ui.Figures([*figures, ui.cpu_figure(sums["cpu_ms"])])
+    return ui.Figures(figures)
 
 
 def _people(chosen: Selection, users: int | None) -> str:

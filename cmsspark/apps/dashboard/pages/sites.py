@@ -12,7 +12,7 @@ from cmsspark.apps.dashboard.downloads import rows_to_arrow
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest, optional
 from cmsspark.apps.dashboard.segment import SUMS
 from cmsspark.apps.dashboard.selection import Selection, choice_parameter, number_parameter, text_parameter
-from cmsspark.apps.dashboard.series_parts import make_chart
+from cmsspark.apps.dashboard.series_parts import cost_figures, make_chart
 from cmsspark.apps.dashboard.use import Series
 from cmsspark.apps.dashboard.use_columns import USUAL, stored_columns, use_cells, use_columns, with_remote_share
 from cmsspark.base.clock import to_second
@@ -126,11 +126,9 @@ def _figures(request: PageRequest, chosen: Selection, site: str, tiers: list[tup
         ui.count_figure("Accesses", None if chosen.is_of_jobs else accesses),
         ui.count_figure("Distinct users", users, "of jobs" if chosen.is_of_jobs else "each person once"),
         ui.Figure("Remote share", share, of_known),
-        ui.bytes_figure("Bytes read", sums["read_bytes"]),
+        *cost_figures(request.snapshot, sums),
     ]
-    if request.snapshot.has_jobs:
-        figures.append(ui.jobs_figure(sums["job_count"], sums["job_read_bytes"]))
-    return ui.Figures([*figures, ui.cpu_figure(sums["cpu_ms"])])
+    return ui.Figures(figures)
 
 
 def _local_remote(request: PageRequest, chosen: Selection, site: str) -> Any:
