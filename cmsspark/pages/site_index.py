@@ -6,7 +6,7 @@ import calendar
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import date
 from typing import Final
 
 from markupsafe import Markup
@@ -95,9 +95,8 @@ def _facts(days: dict[date, SiteEntry]) -> list[tuple[str, str]]:
 
 
 def _missing(days: dict[date, SiteEntry]) -> list[date]:
-    first, last = min(days), max(days)
-    every = (first + timedelta(days=number) for number in range((last - first).days + 1))
-    return [day for day in every if day not in days]
+    numbers = range(min(days).toordinal(), max(days).toordinal() + 1)
+    return [day for day in map(date.fromordinal, numbers) if day not in days]
 
 
 def _calendar(days: dict[date, SiteEntry]) -> Markup:

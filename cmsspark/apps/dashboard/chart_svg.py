@@ -32,6 +32,7 @@ def svg(chart: Chart, about: str = "") -> str:
     names = list(chart.series)
     kinds = [_PALETTE[number % len(_PALETTE)] for number in colours(names)]
     lines = []
+    positions: Sequence[float] = chart.x_values or range(len(chart.labels))
     below: list[float | None] = [0] * len(chart.labels)
     for number, ((name, values), kind) in enumerate(zip(chart.drawn.items(), kinds, strict=True)):
         base: Sequence[float | None] = ()
@@ -41,9 +42,9 @@ def svg(chart: Chart, about: str = "") -> str:
             below = [low if value is None else value for low, value in zip(below, values, strict=True)]
         width = 0.8 / len(names) if chart.kind == "bar" else 0.8 if chart.kind == "columns" else 0
         shift = width * (number + 0.5) - 0.4 if chart.kind == "bar" else 0
-        points = [(x + shift, value) for x, value in zip(_positions(chart), values, strict=True)]
+        points = [(x + shift, value) for x, value in zip(positions, values, strict=True)]
         lines.append(Line(shown(name), points, kind, base, bar=width))
-    x, y = _axes(chart, lines)
+    x, y = _axes(chart, lines, positions or [0])
     if chart.target is not None:
         lines.append(
             Line(f"target {_number(chart, chart.target)}", [(x.low, chart.target), (x.high, chart.target)], "rule")
@@ -52,13 +53,8 @@ def svg(chart: Chart, about: str = "") -> str:
     return standalone(drawn, shown(chart.title), shown(about) if about else "")
 
 
-def _positions(chart: Chart) -> Sequence[float]:
-    return chart.x_values or range(len(chart.labels))
-
-
-def _axes(chart: Chart, lines: Sequence[Line]) -> tuple[Axis, Axis]:
+def _axes(chart: Chart, lines: Sequence[Line], positions: Sequence[float]) -> tuple[Axis, Axis]:
     top = max((value for line in lines for _, value in line.points if value is not None), default=0) or 1
-    positions = _positions(chart) or [0]
     room = 0.5 if chart.kind in ("bar", "columns") or len(positions) == 1 else 0
     marks = [(position, shown(label)) for position, label in zip(positions, chart.labels, strict=False)]
     every = -(-len(marks) // 10) if not chart.is_log_x else 1

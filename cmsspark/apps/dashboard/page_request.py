@@ -113,6 +113,10 @@ class PageRequest:
         query = {name: value for name, value in parameters.items() if value not in (None, "", ())}
         return f"{self.prefix}/{quote(page)}" + (f"?{urlencode(query, doseq=True)}" if query else "")
 
+    def values(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> list[Any]:
+        """Return the first column of a query over the store."""
+        return [row[0] for row in self.database.query(sql, parameters).rows]
+
     @property
     def path(self) -> str:
         """The path of this page."""

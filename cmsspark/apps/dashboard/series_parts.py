@@ -10,7 +10,6 @@ from cmsspark.apps.dashboard.use import MEASURES, OF_JOBS, Series
 from cmsspark.apps.dashboard.widgets import (
     Chart,
     Column,
-    Control,
     Figure,
     Kind,
     Note,
@@ -107,10 +106,3 @@ def choose_measure(request: PageRequest, chosen: Selection, notes: list[Note]) -
             kind = "jobs, not accesses" if chosen.is_of_jobs else "accesses, not jobs"
             notes.append(Note(f"The stream {shown(stream)} counts {kind}: this is its {MEASURES[measure][0].lower()}."))
     return measure
-
-
-def measure_controls(request: PageRequest, measure: str, group: str, groups: Mapping[str, str]) -> list[Control]:
-    """Return the form's fields for the measure and the grouping."""
-    measures = list_measures(request.snapshot)
-    by = [*((name, label) for name, label in groups.items()), ("none", "nothing")]
-    return [Control("measure", "Measure", measure, measures), Control("by", "Group by", group, by)]

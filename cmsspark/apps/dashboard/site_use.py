@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import date, timedelta
 from typing import Any, Final
 
@@ -130,9 +129,10 @@ def unused(
         "WHERE day = ? AND site_name = ? AND kind = ? AND present_bytes > 0",
         [replica_days[-1], site, kind],
     ).table
-
     columns = [column.to_pylist() for column in replicas.columns]
-    read, elsewhere = _read_lately(snapshot, site, weeks, columns[0])
+    first, last = window(snapshot, weeks)
+    read = {name for name, day in last_days(snapshot, site).items() if day >= first}
+    elsewhere = snapshot.cached(("uses", first, last), lambda: _uses(snapshot, first, last))
     rows = [
         (name, size, newest, *elsewhere.get(name, (0, 0)))
         for name, size, newest in zip(*columns, strict=True)
@@ -146,18 +146,6 @@ def window(snapshot: Snapshot, weeks: int) -> tuple[date, date]:
     """Return the first and the last of the N × 7 days up to the newest stored one."""
     last = snapshot.days[-1]
     return last - timedelta(days=7 * weeks - 1), last
-
-
-def _read_lately(
-    snapshot: Snapshot, site: str, weeks: int, names: Sequence[str]
-) -> tuple[set[str], dict[str, tuple[int, int]]]:
-    """Return the datasets read at the site in the window, and the accesses and jobs of ``names`` elsewhere."""
-
-    first, last = window(snapshot, weeks)
-    read = {name for name, day in last_days(snapshot, site).items() if day >= first}
-    missing = [name for name in names if name not in read]
-    elsewhere = snapshot.cached(("uses", first, last), lambda: _uses(snapshot, first, last))
-    return read, {name: elsewhere[name] for name in missing if name in elsewhere}
 
 
 def _uses(snapshot: Snapshot, first: date, last: date) -> dict[str, tuple[int, int]]:

@@ -27,23 +27,16 @@ _ABOUT: Final = f"The dashed line is at {TARGET:.0%} of the bytes: a usual targe
 
 def view(request: PageRequest) -> ui.Content:
     """Return the page of a stored period and a site."""
-    periods = [
-        row[0]
-        for row in _rows(request, "SELECT period FROM cache_comparison GROUP BY period ORDER BY max(last_day), period")
-    ]
+    periods = request.values("SELECT period FROM cache_comparison GROUP BY period ORDER BY max(last_day), period")
     if not periods:
         note = ui.Note("No comparison of caches is stored. Run: run_spark cache_comparison --month last")
         return ui.Content("Caches", [], notes=[note])
     period = choice_parameter(request.parameters, "period", periods, periods[-1])
-    sites = [
-        row[0]
-        for row in _rows(
-            request,
-            "SELECT site_name FROM cache_comparison WHERE period = ? GROUP BY site_name "
-            "ORDER BY site_name <> 'all', site_name",
-            [period],
-        )
-    ]
+    sites = request.values(
+        "SELECT site_name FROM cache_comparison WHERE period = ? GROUP BY site_name "
+        "ORDER BY site_name <> 'all', site_name",
+        [period],
+    )
     site = choice_parameter(request.parameters, "site", sites, sites[0])
     result = request.database.query(
         "SELECT policy, capacity_share, capacity_bytes, missed_bytes / requested_bytes AS missed, "
@@ -65,11 +58,6 @@ def view(request: PageRequest) -> ui.Content:
     sections = [ui.Section(f"Misses by size: {name}", [_figures(result.rows), _chart(result)], _ABOUT)]
     about = "A request is a dataset that was read there on a day, with its whole size; caches are cold at the start."
     return ui.Content("Caches", sections, about, controls)
-
-
-def _rows(request: PageRequest, query: str, values: Any = ()) -> list[tuple[Any, ...]]:
-    """Return the rows of a query; none where no comparison was ever stored."""
-    return request.database.query(query, values).rows
 
 
 def _figures(rows: list[tuple[Any, ...]]) -> ui.Figures:

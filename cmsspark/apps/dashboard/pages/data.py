@@ -56,7 +56,7 @@ def view(request: PageRequest) -> ui.Content:
         table = ui.Table("data_by_tier", _COLUMNS, usage, "Data at the sites of each tier", bars=3)
         sections.append(ui.Section("By site tier, storage and data tier", [_figures(usage), table]))
     sections.append(_map(request, day, kind, tier, day in days["dbs_phedex"]))
-    tiers = _tiers(request, every[-1], days)
+    tiers = _tiers(request, days)
     controls = [
         ui.Control(
             "day", "Day", day.isoformat(), [(entry.isoformat(), entry.isoformat()) for entry in reversed(every)]
@@ -121,12 +121,10 @@ def _map(request: PageRequest, day: date, kind: str, tier: str, is_stored: bool)
     return ui.Section(title, [heat], about if part else "")
 
 
-def _tiers(request: PageRequest, day: date, days: dict[str, list[date]]) -> list[str]:
+def _tiers(request: PageRequest, days: dict[str, list[date]]) -> list[str]:
     table = "site_tier_usage" if days["site_tier_usage"] else "dbs_phedex"
-    result = request.database.query(
-        f"SELECT DISTINCT site_tier FROM {table} WHERE day = ? AND site_tier IS NOT NULL ORDER BY 1", [days[table][-1]]
-    )
-    return [row[0] for row in result.rows]
+    sql = f"SELECT DISTINCT site_tier FROM {table} WHERE day = ? AND site_tier IS NOT NULL ORDER BY 1"
+    return request.values(sql, [days[table][-1]])
 
 
 PAGE = PageDefinition("Data at sites", "How much data the sites hold, on disk and tape.", view, needs_use=False)

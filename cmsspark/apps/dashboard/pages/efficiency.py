@@ -49,7 +49,8 @@ def view(request: PageRequest) -> ui.Content:
         note = ui.Note("No day of HTCondor's jobs is stored. Run: run_spark job_efficiency --date DAY")
         return ui.Content("Efficiency", [], notes=[note])
     first, last = _period(request, days)
-    values = {name: _choices(request, name, first, last) for name in _CONDITIONS}
+    sql = "SELECT DISTINCT {} FROM job_efficiency WHERE day BETWEEN ? AND ? ORDER BY 1"
+    values = {name: request.values(sql.format(name), [first, last]) for name in _CONDITIONS}
     chosen = {name: choice_parameter(request.parameters, name, ["", *result], "") for name, result in values.items()}
     text = text_parameter(request.parameters, "q")
     workflow = text_parameter(request.parameters, "workflow")
@@ -87,24 +88,16 @@ def _period(request: PageRequest, days: list[date]) -> tuple[date, date]:
     return first, last
 
 
-def _choices(request: PageRequest, name: str, first: date, last: date) -> list[str]:
-    query = f"SELECT DISTINCT {name} FROM job_efficiency WHERE day BETWEEN ? AND ? ORDER BY 1"
-    return [row[0] for row in request.database.query(query, [first, last]).rows]
-
-
 def _where(first: date, last: date, chosen: dict[str, str], text: str, workflow: str) -> tuple[str, list[Any]]:
-    conditions, parameters = ["day BETWEEN ? AND ?"], [first, last]
-    values: list[Any] = list(parameters)
-    for name, value in chosen.items():
+    conditions = ["day BETWEEN ? AND ?"]
+    values: list[Any] = [first, last]
+    for name, value in {**chosen, "workflow": workflow}.items():
         if value:
             conditions.append(f"{name} = ?")
             values.append(value)
     for word in text.split():
         conditions.append("contains(lower(workflow), lower(?))")
         values.append(word)
-    if workflow:
-        conditions.append("workflow = ?")
-        values.append(workflow)
     return " AND ".join(conditions), values
 
 

@@ -116,7 +116,7 @@ def view(request: PageRequest) -> ui.Content:
 def _sites(request: PageRequest, chosen: _Chosen) -> ui.Control:
     """Return the form's field for the site."""
     sql = f"SELECT DISTINCT site_name FROM {chosen.job} WHERE day = $day ORDER BY site_name"
-    names = [row[0] for row in request.database.query(sql, {"day": chosen.day}).rows]
+    names = request.values(sql, {"day": chosen.day})
     if chosen.site and chosen.site not in names:
         names.insert(0, chosen.site)
     return ui.Control("site", "Site", chosen.site, [("", "all"), *((name, ui.shown(name)) for name in names)])

@@ -22,9 +22,7 @@ def view(request: PageRequest) -> ui.Content:
         note = ui.Note("No day of running cores is stored. Run: run_spark job_efficiency --date DAY")
         return ui.Content("HPC", [], notes=[note])
     day = day_parameter(request.parameters, "day", days[-1])
-    names = [
-        row[0] for row in request.database.query(f"SELECT DISTINCT hpc FROM core_hours WHERE {_ALL} ORDER BY 1").rows
-    ]
+    names = request.values(f"SELECT DISTINCT hpc FROM core_hours WHERE {_ALL} ORDER BY 1")
     hpc = choice_parameter(request.parameters, "hpc", ["", *names], "")
     limits = (days[0].isoformat(), days[-1].isoformat())
     controls = [

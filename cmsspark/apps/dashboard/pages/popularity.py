@@ -11,7 +11,7 @@ from cmsspark.apps.dashboard import widgets as ui
 from cmsspark.apps.dashboard.dataset_ranking import DatasetRanking
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.apps.dashboard.selection import FILTERS, Selection, choice_parameter, text_parameter
-from cmsspark.apps.dashboard.series_parts import choose_measure, cost_figures, make_chart, measure_controls
+from cmsspark.apps.dashboard.series_parts import choose_measure, cost_figures, list_measures, make_chart
 from cmsspark.apps.dashboard.use import MEASURES, OF_JOBS
 from cmsspark.apps.dashboard.use_columns import stored_columns, use_columns, with_remote_share
 
@@ -49,7 +49,8 @@ def view(request: PageRequest) -> ui.Content:
     controls = [
         *request.period_controls(chosen),
         *request.filter_controls(chosen),
-        *measure_controls(request, measure, group, FILTERS),
+        ui.Control("measure", "Measure", measure, list_measures(request.snapshot)),
+        ui.Control("by", "Group by", group, [*FILTERS.items(), ("none", "nothing")]),
         ui.Control("mode", "Draw", mode, list(MODES.items())),
     ]
     about = f"{chosen.first} to {chosen.last}: which datasets are used, and how much."
