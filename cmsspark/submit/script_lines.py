@@ -1,4 +1,7 @@
-"""Answers to lines that name a script of CMSSpark: the lines to type instead, with the options of the old one."""
+"""Answers to lines that name a script of CMSSpark: the lines to type instead, with the options of the old one.
+
+``docs/migration.md`` has the list of all jobs and scripts; a test compares both.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,65 @@ from cmsspark.base.errors import UsageError
 from cmsspark.cli.options import DaysType
 from cmsspark.store.job_index import JOBS, Job
 from cmsspark.submit.arguments import Signature
-from cmsspark.submit.cmsspark_jobs import DUMP_QUERIES, SUCCESSORS
 from cmsspark.submit.cmsspark_lines import span, translate
 
 #: Scripts of CMSSpark that are built-in jobs here: a path to one in a checkout that is not there starts the job.
 BUILT_IN: Final = frozenset({
     "data_aggregation", "dbs_aaa", "dbs_cmssw", "dbs_condor", "dbs_eos", "dbs_events", "dbs_jm", "dbs_phedex", "phedex",
     "cern_monit", "cern_monit3", "rucio_daily",
+})  # fmt: skip
+#: The script without ``.py`` → (a job or command of today, or several, and a word on it).
+SUCCESSORS: Final[Mapping[str, tuple[str, str]]] = {
+    "aggregate_campaign_tier": ("event_counts", "events and bytes by month, data tier and campaign"),
+    "aggregate_campaigns": ("event_counts", "events and bytes by month, data tier and campaign"),
+    "aggregate_dbs": ("dbs_events", "by dataset; its column data_tier sums to tiers"),
+    "aggregate_leftovers": ("leftovers", "orphan, invalid and missing datasets"),
+    "aggregate_phedex": ("site_tier_usage", ""),
+    "cern_monit3": ("cern_monit", ""),
+    "condor_cpu_efficiency": ("job_efficiency", "CPU efficiency of HTCondor jobs"),
+    "condor_crab_unique_users": ("crab_users", "distinct users of CRAB by week and month"),
+    "condor_hs06coreHrPlot": ("job_efficiency", "core_hours has HS06 by site"),
+    "cpueff_condor_goweb": ("job_efficiency", "and the page Efficiency of cmsspark dashboard"),
+    "cpueff_stepchain_goweb": ("step_efficiency", "CPU efficiency of step chains"),
+    "data_agg": ("data_aggregation", ""),
+    "data_collection": ("data_aggregation", ""),
+    "dbs_adler": ("cmsspark sql --dumps", "files by checksum"),
+    "dbs_block_lumis": ("cmsspark sql --dumps", "lumi sections of blocks"),
+    "dbs_condor": ("dbs_condor", ""),
+    "dbs_event_count_plot": ("crsg_event_counts", "then cmsspark report --pictures DIR --picture event_counts"),
+    "dbs_hdfs_crab": ("crab_popularity", "datasets that CRAB jobs read"),
+    "dbs_hdfs_eos": ("dbs_eos", "accesses on EOS by dataset"),
+    "dbs_lfn": ("cmsspark sql --dumps", "files by name"),
+    "dbs_spark": ("dbs_events", ""),
+    "hpc_at_cms": ("job_efficiency", "core_hours by HPC"),
+    "hpc_running_cores_and_corehr": ("job_efficiency", "running_cores and core_hours by HPC"),
+    "jm_stats": ("dbs_crab", ""),
+    "mergePhedex": ("phedex", "each day is stored; cmsspark show phedex --path prints it for pandas or DuckDB"),
+    "phedex_agg": ("phedex", ""),
+    "rucio_all_datasets": ("dataset_last_access", ""),
+    "rucio_all_detailed_datasets": ("dataset_last_access", ""),
+    "rucio_daily": ("rucio_daily", ""),
+    "rucio_datasets_daily_stats": ("rucio_daily", ""),
+    "rucio_datasets_last_access_ts": ("dataset_last_access", ""),
+    "rucio_datasets_monitoring": ("dataset_last_access", ""),
+    "rucio_datasets_stats": ("rucio_daily", ""),
+    "rucio_ds_mongo": ("dataset_last_access", ""),
+    "rucio_ds_summary": ("dataset_last_access", ""),
+    "stepchain_cpu_eff": ("step_efficiency", "CPU efficiency of step chains"),
+    "wma_agent_count_to_opensearch": ("step_efficiency", "its table agent_reports"),
+}
+#: What ``cmsspark sql --dumps`` answers instead of a script.
+DUMP_QUERIES: Final[Mapping[str, str]] = {
+    "dbs_adler": "select logical_file_name, file_size from dbs.files where adler32 = '…'",
+    "dbs_block_lumis": "select block_name, count(distinct (run_num, lumi_section_num)) as lumis from dbs.file_lumis"
+    " join dbs.files using (file_id) join dbs.blocks using (block_id) group by 1",
+    "dbs_lfn": "select logical_file_name from dbs.files where logical_file_name like '/store/data/%'",
+}
+#: Scripts whose work nothing here does.
+NO_SUCCESSOR: Final = frozenset({
+    "aso_stats", "avro2json", "cmssw_avro2json", "data_aggregation_plots", "fts", "fts_aso", "getCSV", "hdfs_an",
+    "report_builder", "stats", "visualize_campaigns", "visualize_leftovers", "visualize_tiers", "wmarchive",
+    "wmarchive_crab_file_access",
 })  # fmt: skip
 #: Where dbs_hdfs_eos.py keeps its table.
 _EOS_STORE: Final = "hdfs:///cms/eos"
@@ -42,7 +97,7 @@ class ScriptNotIncluded(UsageError):
 def is_script(name: str) -> bool:
     """Return whether CMSSpark has a script of that name, or path, which is not a job here."""
     plain = PurePosixPath(name).name.removesuffix(".py")
-    return plain in SUCCESSORS or plain in _LINES
+    return plain in SUCCESSORS or plain in NO_SUCCESSOR or plain in _LINES
 
 
 def answer(
