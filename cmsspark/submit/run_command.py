@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from cmsspark.apps.monitor import spark_watch
 from cmsspark.base.errors import Exit
@@ -25,6 +25,7 @@ from cmsspark.submit.forwarded_signals import descendants, forwarding, with_sign
 from cmsspark.submit.yarn import MARK, Application, active_nodes, fetch_logs, kill, last_error
 
 if TYPE_CHECKING:
+    from cmsspark.apps.monitor import processes_watch
     from cmsspark.apps.monitor.spark_watch import RunMeasure
 
 #: Lines that a JVM writes at its start about Spark's own options.
@@ -43,16 +44,10 @@ _STATUS: Final = re.compile(rb"User application exited with (?:status )?(\d+)")
 _UNRESOLVED: Final = re.compile(rb"unresolved dependency: ([^\s\]]+): not found")
 
 
-class RunWatch(Protocol):
-    """What watches a run from beside it."""
-
-    def end(self, code: int) -> None: ...
-
-
 def run(
     command: Command,
     environ: Mapping[str, str],
-    watch_tree: Callable[[int], RunWatch | None] | None = None,
+    watch_tree: Callable[[int], processes_watch.Watch | None] | None = None,
     measure: RunMeasure | None = None,
 ) -> int:
     """Run the command to its end and return its exit code; an interrupted one is 75.

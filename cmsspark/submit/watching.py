@@ -6,6 +6,7 @@ import functools
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cmsspark.apps.monitor import spark_watch
 from cmsspark.base import self_metrics
@@ -14,8 +15,10 @@ from cmsspark.store.job_index import Job
 from cmsspark.submit import yarn
 from cmsspark.submit.arguments import Request
 from cmsspark.submit.command import Command
-from cmsspark.submit.run_command import RunWatch
 from cmsspark.submit.spark_options import cluster_defaults
+
+if TYPE_CHECKING:
+    from cmsspark.apps.monitor.processes_watch import Watch
 
 
 def is_watched(request: Request, settings: Settings, environ: Mapping[str, str]) -> bool:
@@ -56,7 +59,7 @@ def measuring(
 
 def watching_processes(
     request: Request, settings: Settings, environ: Mapping[str, str], measure: spark_watch.RunMeasure | None = None
-) -> Callable[[int], RunWatch | None] | None:
+) -> Callable[[int], Watch | None] | None:
     """Return what starts to watch the processes of the run below a PID; None where that is switched off.
 
     ``measure``: the measurement of the run, whose counters are sent with the samples where live metrics are.
@@ -64,18 +67,16 @@ def watching_processes(
     if not is_watched(request, settings, environ):
         return None
 
-    def start(root: int) -> RunWatch | None:
+    def start(root: int) -> Watch | None:
         from cmsspark.apps.monitor import processes_watch
 
         name, on_samples = Path(request.job or "").name, None
         if settings.metrics.host is not None:
-            from cmsspark.apps.monitor.live_metrics import GraphiteSender
+            from cmsspark.apps.monitor.live_metrics import GraphiteSender, LiveSender
 
             sender = GraphiteSender(settings.metrics)
             on_samples = sender.send_samples
             if measure is not None:
-                from cmsspark.apps.monitor.live_metrics import LiveSender
-
                 on_samples = LiveSender(sender, measure.folder, measure.metrics.job, measure.metrics.began_ms).send
         run = measure.metrics.run if measure is not None else None
         options = processes_watch.WatchOptions(settings.state_dir, name, on_samples=on_samples, run=run)
