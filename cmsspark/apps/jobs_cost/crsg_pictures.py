@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+import numpy as np
+
 from cmsspark.base.errors import InputMissing
 from cmsspark.pages import charts
 from cmsspark.pages.pictures import Picture
@@ -31,7 +33,9 @@ def pictures(rows: Iterable[Mapping[str, Any]], since: str | None = None) -> lis
 
 
 def _picture(name: str, tiers: Mapping[str, Mapping[str, int]]) -> Picture:
-    months = _months({month for of_tier in tiers.values() for month in of_tier})
+    present = np.array([month for of_tier in tiers.values() for month in of_tier], "datetime64[M]")
+    # All months from the first to the last.
+    months = np.arange(present.min(), present.max() + 1).astype(str).tolist()
     by_size = sorted(tiers, key=lambda tier: (-sum(tiers[tier].values()), tier))
     # A series that would be alone in the rest keeps its name.
     shown = by_size if len(by_size) <= _TIERS + 1 else by_size[:_TIERS]
@@ -43,13 +47,3 @@ def _picture(name: str, tiers: Mapping[str, Mapping[str, int]]) -> Picture:
     chart = charts.stacked_days(months, series, about="events a month by data tier", unit="month")
     about = f"Events of blocks by the month in which DBS got them, {months[0]} to {months[-1]}"
     return Picture(f"event_counts-{name}", f"Events of {name} by month", about, chart)
-
-
-def _months(names: set[str]) -> list[str]:
-    """Return all months from the first to the last."""
-    year, month = (int(part) for part in min(names).split("-"))
-    months = []
-    while (text := f"{year:04}-{month:02}") <= max(names):
-        months.append(text)
-        year, month = (year, month + 1) if month < 12 else (year + 1, 1)
-    return months

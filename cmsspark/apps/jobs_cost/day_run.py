@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -119,15 +119,15 @@ class FeedInputs:
     @property
     def streams(self) -> list[StreamFiles]:
         """The files as the scan takes them."""
-        streams = [_stream_files(self.feed, self.source)]
-        if self.earlier.to_read is not None:
-            streams.append(_stream_files(self.feed, self.earlier.to_read, self.earlier))
-        return streams
-
-
-def _stream_files(feed: Feed, source: DayInput, earlier: EarlierDay | None = None) -> StreamFiles:
-    files = tuple((file.path, file.size) for file in source.files)
-    return StreamFiles(feed.name, source.format_name, files, None if earlier is None else earlier.day)
+        return [
+            StreamFiles(
+                self.feed.name,
+                source.format_name,
+                tuple((file.path, file.size) for file in source.files),
+                None if source is self.source else self.earlier.day,
+            )
+            for source in self.read
+        ]
 
 
 def _resolve(request: FeedRequest, layout: Layout, files: Files) -> FeedInputs:
@@ -136,7 +136,7 @@ def _resolve(request: FeedRequest, layout: Layout, files: Files) -> FeedInputs:
     source = resolve_day(files, layout, feed.source, request.day, allow_tmp=request.allow_tmp)
     earlier = find_earlier(files, layout, request.fout, feed.source, request.day, (feed.job,), feed.ids)
     inputs = FeedInputs(feed, source, earlier, frozenset())
-    return FeedInputs(feed, source, earlier, accepted_files(request.accept_damaged, inputs.read))
+    return replace(inputs, accepted=accepted_files(request.accept_damaged, inputs.read))
 
 
 @dataclass(frozen=True)

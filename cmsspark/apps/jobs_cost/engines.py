@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from cmsspark.apps.jobs_cost.feed_rows import PARTITIONS
-from cmsspark.apps.jobs_cost.feeds import Feed, merge_partitions
+from cmsspark.apps.jobs_cost.feeds import Feed
 from cmsspark.base import buffers
 from cmsspark.base.exact_integers import Longs
 from cmsspark.counting.htcondor_jobs import EARLIER, JOB
 from cmsspark.counting.merge import Merge, SideRow
 from cmsspark.counting.pre_aggregate import BIN, COLUMNS, QUARANTINE
-from cmsspark.engines.job_work import JobSpool
+from cmsspark.engines.job_work import PARTITIONS, JobSpool
 from cmsspark.engines.tasks import StreamFiles, TaskContext, pack_tasks, total_weight
 from cmsspark.engines.worker_pool import TASK_BYTES, WorkerPool, cores
 
@@ -67,7 +66,9 @@ def read_by_processes(
             if side_rows is not None:
                 side.add(side_rows)
         ids = np.union1d(earlier, spool.earlier())
-        sums = merge_partitions(feed, spool.partitions(), ids)
+        sums = feed.new_sums()
+        for blobs in spool.partitions():
+            sums.merge(blobs, ids)
     finally:
         spool.close()
     aggregated = side.result()

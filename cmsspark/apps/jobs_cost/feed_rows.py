@@ -17,9 +17,6 @@ from cmsspark.base.access import AccessBatch
 from cmsspark.base.exact_integers import Longs
 from cmsspark.counting.htcondor_jobs import EARLIER, JOB, JOB_COLUMNS, id_hashes
 from cmsspark.counting.pre_aggregate import StreamAggregator
-from cmsspark.engines.job_work import PARTITIONS
-
-__all__ = ["PARTITIONS", "EarlierIds", "FeedAggregator"]
 
 #: Ids of the day before that leave a task together.
 _IDS_AT_ONCE: Final = 200_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
@@ -16,8 +16,6 @@ from cmsspark.apps.jobs_cost.report_sums import ReportAggregator, ReportSums
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from cmsspark.base.exact_integers import Longs
 
 
 @dataclass(frozen=True)
@@ -47,14 +45,6 @@ class MakeAggregator:
 
     def __call__(self, stream: str, is_earlier: bool) -> FeedAggregator:
         return EarlierIds(stream) if is_earlier else self.kind(stream)
-
-
-def merge_partitions(feed: Feed, partitions: Iterator[list[bytes]], earlier: Longs) -> Any:
-    """Merge all partitions of a day in this process."""
-    sums = feed.new_sums()
-    for blobs in partitions:
-        sums.merge(blobs, earlier)
-    return sums
 
 
 CONDOR: Final = Feed(
