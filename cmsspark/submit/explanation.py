@@ -72,16 +72,15 @@ def memory_lines(options: Options, state_dir: Path, job: str) -> Iterator[str]:
     """Yield lines on the memory of the driver and of an executor, and on the last measured runs of ``job``."""
     values = {name: chosen.value for name, chosen in options.chosen.items()}
     yield "memory:"
-    is_local = values.get("spark.master", "").startswith("local")
-    if is_local:
-        yield f"  driver, which does all work here: {_heap(values, 'driver', _local_cores(values))}"
+    master = values.get("spark.master", "")
+    if master.startswith("local"):
+        yield f"  driver, which does all work here: {_heap(values, 'driver', sizes.local_cores(master))}"
         yield "    Python's workers and the page cache use the memory of the host beside it"
     else:
         yield f"  driver: {_heap(values, 'driver', 0)}"
         if values.get("spark.submit.deployMode") == "cluster":
             yield f"    + overhead {volume(sizes.overhead(values, 'driver'))}: its Python, buffers, the JVM itself"
-        cores = values.get("spark.executor.cores", "1")
-        yield f"  executor: {_heap(values, 'executor', int(cores) if cores.isdigit() else 1)}"
+        yield f"  executor: {_heap(values, 'executor', sizes.count(values.get('spark.executor.cores'), 1))}"
         overhead = f"overhead {volume(sizes.overhead(values, 'executor'))} (Python's workers, buffers, the JVM itself)"
         if off_heap := sizes.off_heap(values):
             overhead += f" + off-heap {volume(off_heap)}"
@@ -95,15 +94,6 @@ def _heap(values: Mapping[str, str], role: str, tasks: int) -> str:
     unified = int(fraction * max(0, heap - sizes.RESERVED))
     text = f"heap {volume(heap)}, of that {fraction:g} × (heap − 300 MB) = {volume(unified)} to execute and cache"
     return text + (f", {volume(unified / tasks)} for each of {tasks} tasks" if tasks > 1 else "")
-
-
-def _local_cores(values: Mapping[str, str]) -> int:
-    inside = values.get("spark.master", "").partition("[")[2].rstrip("]").partition(",")[0]
-    if inside.isdigit():
-        return int(inside)
-    from cmsspark.submit.host import cores
-
-    return cores() if inside == "*" else 1
 
 
 def _measured(state_dir: Path, job: str) -> Iterator[str]:

@@ -233,8 +233,7 @@ def _cores(worst: Worst, run: RunMetrics, heap: Advice) -> Advice:
         return Advice("cores", "of no effect: local mode uses the cores of this host (--master 'local[N]')")
     if not worst.has_times:
         return Advice("cores", "not known: no time of a task was measured")
-    text = run.options.get("spark.executor.cores", "1")
-    now = int(text) if text.isdigit() else 1
+    now = sizes.count(run.options.get("spark.executor.cores"), 1)
     inputs = f"{pluralize(now, 'core')}, GC {worst.gc_share:.1%}"
     formula = "one less where GC takes more than 10 % and the heap cannot grow, not below 2"
     fits = f"{now} fit{'s; keep it' if now == 1 else '; keep them'}"

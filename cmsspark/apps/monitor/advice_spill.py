@@ -77,8 +77,7 @@ def _tasks_at_once(run: RunMetrics, role: str) -> int:
     cores = max(
         (entry.cores for entry in run.executors if (entry.executor == "driver") == (role == "driver")), default=1
     )
-    task_cpus = run.options.get("spark.task.cpus", "1")
-    return max(1, cores // (int(task_cpus) if task_cpus.isdigit() and int(task_cpus) else 1))
+    return max(1, cores // sizes.count(run.options.get("spark.task.cpus"), 1))
 
 
 def _has_set_partitions(run: RunMetrics, stage: StageEntry) -> bool:
@@ -94,8 +93,7 @@ def _has_set_partitions(run: RunMetrics, stage: StageEntry) -> bool:
 
 def shuffle_partitions(run: RunMetrics) -> int:
     """Return ``spark.sql.shuffle.partitions`` of a run."""
-    text = run.options.get("spark.sql.shuffle.partitions", "")
-    return int(text) if text.isdigit() and int(text) else PARTITIONS
+    return sizes.count(run.options.get("spark.sql.shuffle.partitions"), PARTITIONS)
 
 
 def _is_adaptive(run: RunMetrics) -> bool:

@@ -8,7 +8,6 @@ machine of ours, scaled to the runs that there are.
 from __future__ import annotations
 
 import math
-import os
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -102,17 +101,13 @@ def size_spark_run(input_bytes: int, options: Mapping[str, str]) -> Size:
     """Return the size of a run in Spark with these options."""
     master = options.get("spark.master", "")
     if master.startswith("local"):
-        inside = master.partition("[")[2].partition("]")[0].partition(",")[0]
-        cores = int(inside) if inside.isdigit() else len(os.sched_getaffinity(0))
+        cores = memory_sizes.local_cores(master)
         return Size(input_bytes, cores, cores)
-    cores = _number(options.get("spark.executor.cores"), 1)
+    cores = memory_sizes.count(options.get("spark.executor.cores"), 1)
     is_dynamic = options.get("spark.dynamicAllocation.enabled") == "true"
     name = "spark.dynamicAllocation.maxExecutors" if is_dynamic else "spark.executor.instances"
-    return Size(input_bytes, cores * _number(options.get(name), 1 if is_dynamic else 2), cores)
-
-
-def _number(text: str | None, default: int) -> int:
-    return int(text) if text is not None and text.isdigit() and int(text) else default
+    executors = memory_sizes.count(options.get(name), 1 if is_dynamic else 2)
+    return Size(input_bytes, cores * executors, cores)
 
 
 def comparable(state_dir: Path, job: str, kind: str, before_ms: int | None = None) -> list[RunMetrics]:

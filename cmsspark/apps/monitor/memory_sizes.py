@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import sys
 from collections.abc import Mapping
@@ -43,6 +44,17 @@ def share(text: str | None, default: float) -> float:
     except ValueError:
         return default
     return value if math.isfinite(value) and value >= 0 else default
+
+
+def count(text: str | None, default: int) -> int:
+    """Return a whole number of an option, or the default for none and for 0."""
+    return int(text) if text is not None and text.isdigit() and int(text) else default
+
+
+def local_cores(master: str) -> int:
+    """Return the cores of this host that a master ``local``, ``local[4]`` or ``local[*]`` uses."""
+    inside = master.partition("[")[2].partition("]")[0].partition(",")[0]
+    return len(os.sched_getaffinity(0)) if inside == "*" else count(inside, 1)
 
 
 def heap(options: Mapping[str, str], role: str) -> int:
@@ -95,16 +107,14 @@ def parallel_tasks(metrics: RunMetrics, stage: StageEntry | None = None) -> int:
     for _, _, change in sorted(changes):
         cores += change
         most = max(most, cores)
-    cores = most
-    task_cpus = metrics.options.get("spark.task.cpus", "1")
-    return cores // (int(task_cpus) if task_cpus.isdigit() and int(task_cpus) else 1)
+    return most // count(metrics.options.get("spark.task.cpus"), 1)
 
 
 def _is_local(metrics: RunMetrics) -> bool:
     return metrics.master.startswith("local") or metrics.engine == "processes"
 
 
-def as_option(count: int, step: int = 256 * MIB) -> str:
+def as_option(size_bytes: int, step: int = 256 * MIB) -> str:
     """Bytes as Spark's options have them, rounded up to a step: ``1536m`` or ``4g``."""
-    megabytes = -(-count // step) * step // MIB
+    megabytes = -(-size_bytes // step) * step // MIB
     return f"{megabytes // 1024}g" if megabytes % 1024 == 0 else f"{megabytes}m"

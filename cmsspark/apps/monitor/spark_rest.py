@@ -14,6 +14,7 @@ from typing import Any, Final
 import psutil
 
 from cmsspark.apps.monitor.event_stages import merge_peaks
+from cmsspark.apps.monitor.memory_sizes import count
 from cmsspark.base.sockets import ConnectionLost
 from cmsspark.settings.http_client import fetch_json
 from cmsspark.store.run_metrics import ExecutorEntry, Spread, StageEntry, TaskTotals
@@ -31,10 +32,9 @@ class RestPoller:
 
     def __init__(self, pid: int, options: Mapping[str, str]) -> None:
         self._pid = pid
-        text = options.get("spark.ui.port", "")
-        self._first = int(text) if text.isdigit() and int(text) else _FIRST_PORT
+        first = count(options.get("spark.ui.port"), _FIRST_PORT)
         retries = options.get("spark.port.maxRetries", "")
-        self._ports = range(self._first, self._first + 1 + (int(retries) if retries.isdigit() else _RETRIES))
+        self._ports = range(first, first + 1 + (int(retries) if retries.isdigit() else _RETRIES))
         self._base: str | None = None
         self._next = 0.0
         self.executors: list[ExecutorEntry] = []
