@@ -13,7 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +24,7 @@ from cmsspark.base.errors import DataError, InputMissing, NotReady
 from cmsspark.settings.settings import MetricsSettings
 from cmsspark.store import run_metrics
 from cmsspark.store.process_samples import ProcessSample
-from cmsspark.store.run_metrics import Query, RunMetrics, StageEntry
+from cmsspark.store.run_metrics import RunMetrics
 
 #: Seconds of a connection and of a sending at most.
 _TIMEOUT: Final = 1.0
@@ -97,22 +97,13 @@ def process_lines(prefix: str, samples: Iterable[ProcessSample]) -> list[str]:
     return lines
 
 
-class _Measured(msgspec.Struct):
-    """What annotations need of a measured run (``monitor/runs/RUN/run.json``)."""
-
-    run: str
-    application: str | None = None
-    stages: list[StageEntry] = []
-    queries: list[Query] = []
-
-
 @dataclass(frozen=True)
 class Annotations:
     """Begin and end of stages and queries of a run as lines; ``count``: of stages and queries."""
 
     run: str
-    lines: list[str] = field(default_factory=list)
-    count: int = 0
+    lines: list[str]
+    count: int
 
 
 def run_annotations(prefix: str, file: Path) -> Annotations:
@@ -122,10 +113,10 @@ def run_annotations(prefix: str, file: Path) -> Annotations:
     Raises InputMissing (66) for no such file, DataError (65) for one that is not a measured run.
     """
     try:
-        measured = msgspec.json.decode(file.read_bytes(), type=_Measured)
+        measured = run_metrics.read(file)
     except OSError as error:
         raise InputMissing("the measured run cannot be read", where=file, found=error.strerror) from None
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except ValueError as error:
         raise DataError("the file is not a measured run", where=file, found=str(error)) from None
     start = f"{part(prefix)}.{part(measured.application or measured.run)}.driver.events"
     lines = []

@@ -30,7 +30,7 @@ from cmsspark.base.errors import DataError, InputMissing, SettingsError
 from cmsspark.settings.settings import MetricsSettings, parse
 from cmsspark.store import run_metrics
 from cmsspark.store.process_samples import ProcessSample
-from cmsspark.store.run_metrics import Reported, RunMetrics
+from cmsspark.store.run_metrics import Query, Reported, RunMetrics, StageEntry
 from cmsspark.submit.spark_options import metrics_options
 from tests import influxdb
 from tests.commands import LIGHT_JVM
@@ -216,13 +216,14 @@ def test_every_query_of_the_dashboard_is_answered(influx: InfluxDb, application:
 
 def test_stages_and_queries_stand_on_the_time_axis(influx: InfluxDb, application: str, tmp_path: Path) -> None:
     begun = 1_790_000_000_000
-    stages = [
-        {"stage": 3, "attempt": 0, "name": "count at job.py:7", "submitted_ms": begun, "completed_ms": begun + 5_000},
-        {"stage": 4, "name": "never submitted"},
+    metrics = RunMetrics("r", "job.py", "spark", begun, application=application)
+    metrics.stages = [
+        StageEntry(3, 0, "count at job.py:7", submitted_ms=begun, completed_ms=begun + 5_000),
+        StageEntry(4, name="never submitted"),
     ]
-    queries = [{"execution": 1, "description": "a\nb", "began_ms": begun, "ended_ms": None}]
+    metrics.queries = [Query(1, "a\nb", begun)]
     file = tmp_path / "run.json"
-    file.write_text(json.dumps({"run": "r", "application": application, "stages": stages, "queries": queries}))
+    run_metrics.write(file, metrics)
     found = run_annotations("cmsspark", file)
     assert found.count == 2
     send_annotations(MetricsSettings("127.0.0.1", influx.graphite), found)
