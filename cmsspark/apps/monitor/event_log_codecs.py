@@ -6,6 +6,7 @@ no tool of that name reads. Frames of other programs (``lz4``, ``gzip``, ``bzip2
 
 from __future__ import annotations
 
+import io
 import struct
 from collections.abc import Callable, Iterator
 from typing import IO, Any, Final
@@ -51,14 +52,16 @@ def pieces(stream: IO[bytes], where: str) -> Iterator[bytes]:
     yield from _READERS[name](_Ahead(start, stream))
 
 
-class _Ahead:
+class _Ahead(io.RawIOBase):
     """A stream, and the bytes of it that were read already."""
 
     def __init__(self, start: bytes, stream: IO[bytes]) -> None:
         self._start, self._stream = start, stream
-        self.closed = False
 
-    def read(self, count: int = -1) -> bytes:
+    def readable(self) -> bool:
+        return True
+
+    def read(self, count: int = -1, /) -> bytes:
         if count < 0:
             count = _PIECE
         start, self._start = self._start[:count], self._start[count:]
@@ -72,18 +75,6 @@ class _Ahead:
         if len(data) < count and not (may_end and not data):
             raise CutLog(f"a block has {len(data)} instead of {count} bytes")
         return data
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return False
-
-    def writable(self) -> bool:
-        return False
-
-    def close(self) -> None:
-        self.closed = True
 
 
 def _plain(stream: _Ahead) -> Iterator[bytes]:

@@ -44,7 +44,8 @@ _LAUNCHERS: Final = (
     "/opt/entrypoint.sh",
 )
 _SHELLS: Final = ("sh", "bash", "dash", "tini")
-_DAEMONS: Final = ("pyspark.daemon", "cmsspark.engines.quiet_daemon", "pyspark/daemon.py")
+#: Modules that fork the workers of an executor.
+DAEMONS: Final = ("pyspark.daemon", "cmsspark.engines.quiet_daemon", "pyspark/daemon.py")
 
 
 def find_role(name: str, words: Sequence[str], parent: str | None) -> str:
@@ -102,7 +103,7 @@ def _python(words: Sequence[str], parent: str | None) -> str:
     text = " ".join(words[:8])
     if parent == PYTHON_DAEMON:
         return PYTHON_WORKER
-    if any(daemon in text for daemon in _DAEMONS):
+    if any(daemon in text for daemon in DAEMONS):
         return PYTHON_DAEMON
     if "pyspark.worker" in text or "pyspark/worker.py" in text:
         return PYTHON_WORKER

@@ -182,7 +182,7 @@ def next_interval(age: float, cost: float, fixed: float | None = None, *, used: 
 
 
 def _ends_within(handle: int, seconds: float) -> bool:
-    """Wait; True as soon as the process of the handle has ended."""
+    """Wait; True as soon as the process of the handle has ended, or the pipe can be read."""
     poll = select.poll()
     poll.register(handle, select.POLLIN)
     return bool(poll.poll(max(0, int(seconds * 1000))))
@@ -190,11 +190,7 @@ def _ends_within(handle: int, seconds: float) -> bool:
 
 def _exit_code(channel: int | None) -> int | None:
     """Return the code that the parent of the run writes; None where there is no parent, or it was killed."""
-    if channel is None:
-        return None
-    poll = select.poll()
-    poll.register(channel, select.POLLIN)
-    if not poll.poll(int(_PATIENCE * 1000)):
+    if channel is None or not _ends_within(channel, _PATIENCE):
         return None
     with suppress(OSError, ValueError):
         return int(os.read(channel, 32))

@@ -18,6 +18,7 @@ from typing import Final
 
 import psutil
 
+from cmsspark.apps.monitor.processes_roles import DAEMONS
 from cmsspark.base import clock
 from cmsspark.store.run_metrics import MOST_SAMPLES, Sample
 
@@ -25,7 +26,6 @@ from cmsspark.store.run_metrics import MOST_SAMPLES, Sample
 _SHORT_S, _LONG_S, _SHORT_RUN_S = 1.0, 5.0, 120.0
 #: A sample costs at most this share of one core.
 _SHARE: Final = 0.005
-_DAEMONS: Final = ("pyspark.daemon", "pyspark/daemon", "cmsspark.engines.quiet_daemon")
 #: The JVM has many threads, each of which may have children: they are searched in each n-th sample.
 _NEW_CHILDREN: Final = 3
 
@@ -81,7 +81,7 @@ class TreeReader:
                     words = self._process(pid).cmdline()
                     # A child that is just being started is a copy of the JVM, until it executes its program.
                     if words and words[0].rpartition("/")[2] not in ("java", "jspawnhelper"):
-                        self._daemons[pid] = any(name in word for name in _DAEMONS for word in words)
+                        self._daemons[pid] = any(name in word for name in DAEMONS for word in words)
         daemons = [pid for pid in self._below_jvm if self._daemons.get(pid)]
         return [pid for pid in self._below_jvm if self._daemons.get(pid) is False], daemons
 

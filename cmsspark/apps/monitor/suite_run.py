@@ -104,10 +104,10 @@ class SuiteRunner:
     def _steps(self, database: ProcessDatabase, run: WatchedRun, values: Mapping[str, str]) -> int:
         """Run the steps; 0, or the exit code of the one that failed."""
         for step in itertools.chain.from_iterable([step] * step.repeat for step in self.suite.steps):
-            self._mark(database, run, f"begin {step.name}")
+            self._note(database, run, "mark", f"begin {step.name}")
             begun = time.monotonic()
             ended = self._step(database, run, step, dict(values))
-            self._mark(database, run, f"end {step.name} exit {ended.code}")
+            self._note(database, run, "mark", f"end {step.name} exit {ended.code}")
             self.log(f"  {step.name}: exit code {ended.code}, {time.monotonic() - begun:.1f} s")
             if ended.survivors:
                 text = (
@@ -120,12 +120,11 @@ class SuiteRunner:
                 return ended.code or 1
         return 0
 
-    def _mark(self, database: ProcessDatabase, run: WatchedRun, text: str) -> None:
-        database.add([], [LogEntry(run.run, clock.now_ms(), "mark", text, run.host)])
-
     def _note(self, database: ProcessDatabase, run: WatchedRun, kind: str, text: str) -> None:
+        """Store a line of the run's log; show it, too, unless it is the mark of a step."""
         database.add([], [LogEntry(run.run, clock.now_ms(), kind, text, run.host)])
-        self.log(f"  {text}")
+        if kind != "mark":
+            self.log(f"  {text}")
 
     def _step(self, database: ProcessDatabase, run: WatchedRun, step: Step, values: dict[str, str]) -> _Ended:
         """Run one step and watch it. Raises SettingsError (78) where its command cannot be started."""
