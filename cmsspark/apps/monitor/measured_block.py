@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from cmsspark.apps.monitor import findings
 from cmsspark.apps.monitor.run_report import finding_lines, report_time
-from cmsspark.apps.monitor.spark_rest import executor, stage, sum_stages
+from cmsspark.apps.monitor.spark_rest import executor, set_stages, stage
 from cmsspark.base import clock
 from cmsspark.base.text.terminal import volume
 from cmsspark.engines.session import session
@@ -35,10 +35,9 @@ class MeasuredBlock:
         """Take the figures of the stages that ended since the begin."""
         metrics = self.metrics
         metrics.ended_ms = clock.now_ms()
-        metrics.stages = [entry for entry in self._stages() if (entry.stage, entry.attempt) not in self._before]
-        metrics.stage_count, metrics.totals = len(metrics.stages), sum_stages(metrics.stages)
+        stages = [entry for entry in self._stages() if (entry.stage, entry.attempt) not in self._before]
+        set_stages(metrics, stages)
         metrics.failed_jobs = sum(entry.failure is not None for entry in metrics.stages)
-        metrics.stage_failures = {entry.failure[:500]: 1 for entry in metrics.stages if entry.failure}
         metrics.executors = [executor(row) for row in self._rows("executorList", False)]
         metrics.options = dict(self._spark.sparkContext.getConf().getAll())
         metrics.findings = findings.find(metrics)

@@ -6,7 +6,7 @@ Only ports of Spark's page are tried, among those on which the driver listens: o
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final
@@ -17,7 +17,7 @@ from cmsspark.apps.monitor.event_stages import merge_peaks
 from cmsspark.apps.monitor.memory_sizes import count
 from cmsspark.base.sockets import ConnectionLost
 from cmsspark.settings.http_client import fetch_json
-from cmsspark.store.run_metrics import ExecutorEntry, Spread, StageEntry, TaskTotals
+from cmsspark.store.run_metrics import ExecutorEntry, RunMetrics, Spread, StageEntry, TaskTotals
 
 _FIRST_PORT: Final = 4040
 _RETRIES: Final = 16
@@ -117,15 +117,14 @@ def stage(row: Mapping[str, Any]) -> StageEntry:
     return entry
 
 
-def sum_stages(stages: Iterable[StageEntry]) -> TaskTotals:
-    """Return the sums over the tasks of stages."""
-    result = TaskTotals()
-    for entry in stages:
-        for name in TaskTotals.__struct_fields__:
-            value = getattr(entry.totals, name)
-            total = getattr(result, name)
-            setattr(result, name, max(total, value) if name == "peak_execution_bytes" else total + value)
-    return result
+def set_stages(metrics: RunMetrics, stages: list[StageEntry]) -> None:
+    """Set the stages of a run, the sums over their tasks, and their failures."""
+    metrics.stages, metrics.stage_count = stages, len(stages)
+    metrics.stage_failures = {entry.failure[:500]: 1 for entry in stages if entry.failure}
+    metrics.totals = TaskTotals()
+    for name in TaskTotals.__struct_fields__:
+        values = [getattr(entry.totals, name) for entry in stages]
+        setattr(metrics.totals, name, max(values, default=0) if name == "peak_execution_bytes" else sum(values))
 
 
 def _spread(values: Any) -> Spread:

@@ -105,13 +105,11 @@ class RunMeasure:
             metrics.driver_trace = self._trace.text() if code else None
             metrics.application = application or metrics.application
             if self._rest_poller is not None and self._rest_poller.answers:
-                from cmsspark.apps.monitor.spark_rest import sum_stages
+                from cmsspark.apps.monitor.spark_rest import set_stages
 
                 metrics.sources.append("rest")
                 metrics.executors = self._rest_poller.executors
-                metrics.stages, metrics.stage_count = self._rest_poller.stages, len(self._rest_poller.stages)
-                metrics.totals = sum_stages(metrics.stages)
-                metrics.stage_failures = {entry.failure[:500]: 1 for entry in metrics.stages if entry.failure}
+                set_stages(metrics, self._rest_poller.stages)
             # Not before: a short run needs none of it while it starts.
             from cmsspark.apps.monitor.spark_finish import finish
 

@@ -9,7 +9,7 @@ import pytest
 import cmsspark as cms
 from cmsspark.apps.monitor import spark_rest
 from cmsspark.apps.monitor.measured_block import block_lines
-from cmsspark.apps.monitor.spark_rest import stage, sum_stages
+from cmsspark.apps.monitor.spark_rest import set_stages, stage
 from cmsspark.store.run_metrics import Finding, RunMetrics, Spread
 
 ROW = {
@@ -30,7 +30,9 @@ def test_a_row_of_rest_is_a_stage_with_the_spreads_of_its_tasks() -> None:
     assert (entry.stage, entry.attempt, entry.duration_ms, entry.task_ms) == (3, 1, 2500, Spread(900, 1000, 1200))
     assert (entry.totals.tasks, entry.totals.failed_tasks, entry.totals.cpu_ms) == (5, 1, 2000)
     assert entry.shuffle_read_bytes == Spread(1, 2, 3) and entry.totals.peak_execution_bytes == 110
-    total = sum_stages([entry, stage({**ROW, "stageId": 4})])
+    metrics = RunMetrics("", "", "spark", 0)
+    set_stages(metrics, [entry, stage({**ROW, "stageId": 4})])
+    total = metrics.totals
     assert (total.tasks, total.result_bytes, total.peak_execution_bytes) == (10, 140, 110)
 
 
@@ -48,8 +50,9 @@ def test_stages_and_executors_of_a_running_application_come_from_rest(monkeypatc
 
 
 def test_the_lines_have_the_names_of_spark_measure() -> None:
-    metrics = RunMetrics("", "", "spark", 1000, ended_ms=3000, stages=[stage(ROW)], stage_count=1)
-    metrics.totals, metrics.findings = sum_stages(metrics.stages), [Finding("spill", "5 B spilled", "stage 3", "more")]
+    metrics = RunMetrics("", "", "spark", 1000, ended_ms=3000)
+    set_stages(metrics, [stage(ROW)])
+    metrics.findings = [Finding("spill", "5 B spilled", "stage 3", "more")]
     lines = list(block_lines(metrics))
     assert lines[:4] == ["Aggregated Spark stage metrics:", "numStages => 1", "numTasks => 5", "numFailedTasks => 1"]
     assert "elapsedTime => 2000 (2.0 s)" in lines and "executorRunTime => 4000 (4.0 s)" in lines
