@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable, Iterable
 from datetime import date
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from cmsspark.apps.demo.forked import forked_map
 from cmsspark.base import dates
 from cmsspark.base.schemas import stored_table
 from cmsspark.filesystems.storage import LocalFiles, join
@@ -48,29 +48,11 @@ def store_history(
     files = LocalFiles()
     missing = [day for day in chosen if files.stat(join(fout, JOB, day.isoformat(), "CURRENT")) is None]
     make = partial(store_day, history, fout, key_id)
-    if processes == 1 or len(missing) < 2 * processes:
-        for number, day in enumerate(missing, 1):
-            make(day)
-            if progress:
-                progress(number, len(missing))
-        return len(missing)
-    # Forked, the processes inherit the history: its pseudonyms cannot be pickled.
-    with multiprocessing.get_context("fork").Pool(processes, _keep, (make,)) as pool:
-        for number, _ in enumerate(pool.imap_unordered(_make_kept, missing), 1):
-            if progress:
-                progress(number, len(missing))
+    is_forked = len(missing) >= 2 * processes
+    for number, _ in enumerate(forked_map(make, missing, processes if is_forked else 1), 1):
+        if progress:
+            progress(number, len(missing))
     return len(missing)
-
-
-_KEPT: list[Callable[[date], None]] = []
-
-
-def _keep(make: Callable[[date], None]) -> None:
-    _KEPT[:] = [make]
-
-
-def _make_kept(day: date) -> None:
-    _KEPT[0](day)
 
 
 def store_day(

@@ -7,7 +7,7 @@ What varies is formatted record by record; statistics that nobody asks for come 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 
@@ -21,18 +21,17 @@ POOL = 256
 def aaa_lines(activity: Activity, rng: np.random.Generator, *, enriched: bool = True) -> list[str]:
     """AAA records: the enriched form, or the raw one, which knows no sites."""
     statistics = [_aaa_statistics(rng) for _ in range(POOL)]
-    source = _aaa_site("src") if enriched else _nothing
-    target = _aaa_site("dst") if enriched else _nothing
     type_prefix = "enr" if enriched else "raw"
     lines = [
         f'{{"data":{{"activity":"r","app_info":{_text(app)},"client_domain":"{domain(client)}",'
         f'"client_host":"wn{noise % 9999:04d}"'
-        f'{target(client)},"end_time":{end},"file_lfn":{_text(lfn)},"file_size":{size},'
+        f'{_aaa_site("dst", client, enriched)},"end_time":{end},"file_lfn":{_text(lfn)},"file_size":{size},'
         f'"is_transfer":{_bool(noise % 9 == 0)},'
         f'"operation_time":{(end - start) // 1000},{_aaa_bytes(read, noise)},{statistics[noise % POOL]},'
         f'"remote_access":{_bool(site != client)},"server_domain":"{domain(site)}",'
         f'"server_host":"xrd{noise % 97:03d}",'
-        f'"server_username":""{source(site)},"start_time":{start},"throughput":{read / (end - start):.6f},'
+        f'"server_username":""{_aaa_site("src", site, enriched)},"start_time":{start},'
+        f'"throughput":{read / (end - start):.6f},'
         f'"unique_id":"{unique}-{noise % 65536:x}",'
         f"{_aaa_user(user, dn, noise)},{_aaa_written(written)}}},"
         f'"metadata":{{"event_timestamp":{end},"hostname":"monit-amqsource-{noise % 4095:010x}.cern.ch",'
@@ -88,26 +87,18 @@ def _bool(value: bool) -> str:
     return "true" if value else "false"
 
 
-def _nothing(site: str | None) -> str:
-    return ""
-
-
-def _aaa_site(side: str) -> Callable[[str | None], str]:
-    """Return what enriching adds for one side, by site; computed once for each."""
-    pieces: dict[str | None, str] = {}
-
-    def piece(site: str | None) -> str:
-        if site not in pieces:
-            parts = (site or "").split("_", 2)
-            tier, country, name = parts if len(parts) == 3 else ("", "", "")
-            pieces[site] = (
-                f',"{side}_country":"{country}","{side}_experiment_site":{_text(site)},'
-                f'"{side}_federation":"{country}-T{tier[1:]}",'
-                f'"{side}_site":"{name}","{side}_tier":"{tier[1:]}"'
-            )
-        return pieces[site]
-
-    return piece
+@cache
+def _aaa_site(side: str, site: str | None, enriched: bool) -> str:
+    """Return what enriching adds for one side; nothing for the raw form."""
+    if not enriched:
+        return ""
+    parts = (site or "").split("_", 2)
+    tier, country, name = parts if len(parts) == 3 else ("", "", "")
+    return (
+        f',"{side}_country":"{country}","{side}_experiment_site":{_text(site)},'
+        f'"{side}_federation":"{country}-T{tier[1:]}",'
+        f'"{side}_site":"{name}","{side}_tier":"{tier[1:]}"'
+    )
 
 
 def _aaa_bytes(read: int, noise: int) -> str:

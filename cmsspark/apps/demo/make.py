@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import gc
-import multiprocessing
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from functools import partial
@@ -19,6 +16,7 @@ from isal import isal_zlib
 
 from cmsspark.apps.demo.activity import STREAMS, Stream
 from cmsspark.apps.demo.cost_records import write_reports
+from cmsspark.apps.demo.forked import forked_map
 from cmsspark.apps.demo.logs import CONDOR, Counts, LogLayout, find_log_folder, pieces, write_piece
 from cmsspark.apps.demo.world import World, make_world
 from cmsspark.apps.demo.write_dumps import TABLES, dbs_folder, write_dbs_table, write_phedex
@@ -222,38 +220,12 @@ def _feeds(root: Path, day: date, records: int, seed: int, layout: LogLayout) ->
 def _written(world: World, tasks: list[tuple[str, Task]], processes: int, report: Progress) -> Iterator[Any]:
     """Yield what the tasks return, in their order; what comes next is told."""
     title = ""
-    with _results(world, [task for _, task in tasks], processes) as results:
-        for label, _ in tasks:
-            if label != title:
-                report(label)
-                title = label
-            yield next(results)
-
-
-@contextmanager
-def _results(world: World, tasks: list[Task], processes: int) -> Iterator[Iterator[Any]]:
-    if processes <= 1:
-        yield (task(world) for task in tasks)
-        return
-    # A world of millions of files is inherited, never copied through a pipe.
-    with multiprocessing.get_context("fork").Pool(processes, initializer=_Inherited.set, initargs=(world,)) as pool:
-        yield pool.imap(_Inherited.run, tasks)
-
-
-class _Inherited:
-    """The world of this process' parent."""
-
-    world: World
-
-    @classmethod
-    def set(cls, world: World) -> None:
-        cls.world = world
-        # Millions of objects that stay: looking through them again and again would copy their pages.
-        gc.freeze()
-
-    @classmethod
-    def run(cls, task: Task) -> Any:
-        return task(cls.world)
+    results = forked_map(lambda task: task(world), [task for _, task in tasks], processes)
+    for label, _ in tasks:
+        if label != title:
+            report(label)
+            title = label
+        yield next(results)
 
 
 def _crc(path: Path) -> int:
