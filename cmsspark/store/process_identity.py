@@ -17,7 +17,7 @@ def identity() -> dict[str, Any]:
     ``kernel`` is the running system (boot and process namespace), ``started`` the process's start in clock ticks
     since then.
     """
-    return {"host": socket.gethostname(), "pid": os.getpid(), "kernel": _kernel(), "started": _started(os.getpid())}
+    return {"host": socket.gethostname(), "pid": os.getpid(), "kernel": _kernel(), "started": start_ticks(os.getpid())}
 
 
 def lives(process: Mapping[str, Any]) -> bool | None:
@@ -28,7 +28,7 @@ def lives(process: Mapping[str, Any]) -> bool | None:
     pid = process.get("pid")
     if not _kernel() or process.get("kernel") != _kernel() or not isinstance(pid, int):
         return None
-    return _started(pid) == process.get("started") is not None
+    return start_ticks(pid) == process.get("started") is not None
 
 
 def named(process: Mapping[str, Any]) -> str:
@@ -44,8 +44,10 @@ def _kernel() -> str:
     return ""
 
 
-def _started(pid: int) -> int | None:
-    """Return field 22 of ``/proc/PID/stat``, behind a name with any blanks and brackets. A zombie counts as ended."""
+def start_ticks(pid: int) -> int | None:
+    """Return when a process began, in clock ticks since the boot; None where it does not run.
+
+    That is field 22 of ``/proc/PID/stat``, behind a name with any blanks and brackets. A zombie counts as ended."""
     with suppress(OSError, ValueError, IndexError):
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
         fields = text[text.rindex(")") + 2 :].split()

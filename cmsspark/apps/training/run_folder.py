@@ -19,6 +19,7 @@ import msgspec
 from cmsspark.apps.training.spec import BackendName, TrainingRun, run_name
 from cmsspark.base import clock
 from cmsspark.base.errors import DataError, InputMissing, UsageError
+from cmsspark.store.process_identity import start_ticks
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 #: States in which a run is over.
@@ -78,7 +79,8 @@ class RunFolder:
             (folder.path / name).mkdir()
         record = RunRecord(
             run.name, str(run.script.absolute()), run.shown_arguments, run.workers, run.backend, clock.now_ms(),
-            os.getpid(), _began(os.getpid()) or 0, tuple(secret.name for secret in run.secrets), namespace, context,
+            os.getpid(), start_ticks(os.getpid()) or 0, tuple(secret.name for secret in run.secrets), namespace,
+            context,
         )  # fmt: skip
         folder._write("run.json", record)
         folder.write_state(RunState(workers=["pending"] * run.workers))
@@ -135,7 +137,7 @@ class RunFolder:
     def is_launcher_alive(self) -> bool:
         """Return whether the process that started the run still runs on this host."""
         record = self.record
-        return _began(record.process) == record.process_began
+        return start_ticks(record.process) == record.process_began
 
     def remove(self) -> None:
         """Remove the folder."""
@@ -159,12 +161,3 @@ def runs(base: Path) -> Iterator[RunFolder]:
     with suppress(OSError):
         folders = [RunFolder(path) for path in base.iterdir() if (path / "run.json").is_file()]
         yield from sorted(folders, key=lambda folder: folder.record.began_ms)
-
-
-def _began(pid: int) -> int | None:
-    """Return when a process began, in clock ticks since the boot; None where it does not run."""
-    with suppress(OSError, IndexError, ValueError), open(f"/proc/{pid}/stat", encoding="latin-1") as stream:
-        state, *fields = stream.read().rpartition(")")[2].split()
-        # One that ended, and that its parent did not wait for yet, runs no more.
-        return None if state == "Z" else int(fields[18])
-    return None
