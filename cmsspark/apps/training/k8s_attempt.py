@@ -81,21 +81,21 @@ class JobAttempt:
                 if error.status != 403 or "cannot create resource" not in read_message(error):
                     raise
 
-    def _put(self, manifest: Any, *, dry_run: bool) -> Any:
+    def _put(self, manifest: dict[str, Any], *, dry_run: bool) -> Any:
         """Create one object and note how it is deleted; the API server's answer."""
-        core = self._core
+        core, kind, name = self._core, manifest["kind"], manifest["metadata"]["name"]
         create, delete = {
             "Job": (self._batch.create_namespaced_job, self._batch.delete_namespaced_job),
             "Secret": (core.create_namespaced_secret, core.delete_namespaced_secret),
             "ConfigMap": (core.create_namespaced_config_map, core.delete_namespaced_config_map),
             "Service": (core.create_namespaced_service, core.delete_namespaced_service),
-        }[manifest.kind]
-        entry = (delete, manifest.metadata.name)
+        }[kind]
+        entry = (delete, name)
         if not dry_run:
             # Before the call: where it is interrupted, the object may be there all the same.
             self._created.append(entry)
         options = {"dry_run": "All"} if dry_run else {}
-        with api_errors(f"creating the {manifest.kind} {manifest.metadata.name} in {self._namespace}", self._where):
+        with api_errors(f"creating the {kind} {name} in {self._namespace}", self._where):
             try:
                 return create(self._namespace, manifest, _request_timeout=_TIMEOUT, **options)
             except Exception as error:

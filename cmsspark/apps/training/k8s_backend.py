@@ -47,11 +47,10 @@ class K8sBackend(manifests.Cluster):
         self.namespace = self.namespace or "default"
         owners = [manifests.owner(run.name, "UID-OF-THE-JOB")]
         objects = [manifests.job(run, self, 1), *manifests.owned(run, self, 1, source, "***", owners)]
-        documents = [_plain(entry) for entry in objects]
-        for document in documents:
+        for document in objects:
             if document["kind"] == "Secret":
                 document["stringData"] = dict.fromkeys(document["stringData"], "***")
-        return yaml.safe_dump_all(documents, sort_keys=False, default_flow_style=False)
+        return yaml.safe_dump_all(objects, sort_keys=False, default_flow_style=False)
 
     def attempt(self, attempt: Attempt) -> WorkerFailure | None:
         """As :meth:`Backend.attempt`."""
@@ -134,15 +133,6 @@ def read_template(path: Path) -> dict[str, Any]:
             next_step="its container `worker` is merged with that of the launcher",
         )  # fmt: skip
     return {"metadata": document.get("metadata") or {}, "spec": document["spec"]}
-
-
-def _plain(manifest: Any) -> dict[str, Any]:
-    from kubernetes import client
-
-    document = client.ApiClient().sanitize_for_serialization(manifest)
-    assert isinstance(document, dict)
-    first = {name: document.pop(name) for name in ("apiVersion", "kind", "metadata")}
-    return {**first, **document}
 
 
 def _own_namespace() -> str:

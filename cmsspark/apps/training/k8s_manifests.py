@@ -1,4 +1,4 @@
-"""The Kubernetes objects of one attempt, as typed models of the official client.
+"""The Kubernetes objects of one attempt.
 
 An indexed Job owns all of it: a pod for each worker, a headless Service by which pods find each other, a ConfigMap with
 the programs, and a Secret with the credentials. What a Job owns goes with it, and a Job that ended goes after an hour:
@@ -74,11 +74,9 @@ def object_name(run: TrainingRun, attempt: int) -> str:
     return run.name if attempt == 1 else f"{run.name}-r{attempt}"
 
 
-def owner(name: str, uid: str) -> Any:
+def owner(name: str, uid: str) -> dict[str, Any]:
     """Return a reference to the Job, which makes it the owner."""
-    from kubernetes import client
-
-    return client.V1OwnerReference(api_version="batch/v1", kind="Job", name=name, uid=uid, block_owner_deletion=False)
+    return {"apiVersion": "batch/v1", "blockOwnerDeletion": False, "kind": "Job", "name": name, "uid": uid}
 
 
 def owned(run: TrainingRun, cluster: Cluster, attempt: int, source: str, token: str, owners: list[Any]) -> list[Any]:
@@ -90,37 +88,33 @@ def owned(run: TrainingRun, cluster: Cluster, attempt: int, source: str, token: 
     ]
 
 
-def _metadata(run: TrainingRun, cluster: Cluster, name: str, owners: list[Any] | None = None) -> Any:
-    from kubernetes import client
+def _object(
+    kind: str, run: TrainingRun, cluster: Cluster, name: str, owners: list[Any] | None = None, **fields: Any
+) -> dict[str, Any]:
+    metadata: dict[str, Any] = {"labels": labels(run), "name": name, "namespace": cluster.namespace}
+    if owners is not None:
+        metadata["ownerReferences"] = owners
+    return {"apiVersion": "batch/v1" if kind == "Job" else "v1", "kind": kind, "metadata": metadata, **fields}
 
-    return client.V1ObjectMeta(name=name, namespace=cluster.namespace, labels=labels(run), owner_references=owners)
 
-
-def job(run: TrainingRun, cluster: Cluster, attempt: int) -> Any:
+def job(run: TrainingRun, cluster: Cluster, attempt: int) -> dict[str, Any]:
     """Return the Job: all workers at once, none started again, removed some time after its end."""
-    from kubernetes import client
-
-    name = object_name(run, attempt)
-    template = pod_template(run, cluster, attempt)
-    spec = client.V1JobSpec(
-        completions=run.workers,
-        parallelism=run.workers,
-        completion_mode="Indexed",
+    spec = {
+        "activeDeadlineSeconds": cluster.max_seconds,
         # Whether a failed training is tried again is the launcher's: all workers have to start anew.
-        backoff_limit=0,
-        active_deadline_seconds=cluster.max_seconds,
-        ttl_seconds_after_finished=TTL_SECONDS,
-        template=template,
-    )
-    return client.V1Job(api_version="batch/v1", kind="Job", metadata=_metadata(run, cluster, name), spec=spec)
+        "backoffLimit": 0,
+        "completionMode": "Indexed",
+        "completions": run.workers,
+        "parallelism": run.workers,
+        "template": pod_template(run, cluster, attempt),
+        "ttlSecondsAfterFinished": TTL_SECONDS,
+    }
+    return _object("Job", run, cluster, object_name(run, attempt), spec=spec)
 
 
 def pod_template(run: TrainingRun, cluster: Cluster, attempt: int) -> dict[str, Any]:
     """Return metadata and spec of the pods: ours, added to those of the site's template."""
-    from kubernetes import client
-
-    spec = _pod(run, cluster, object_name(run, attempt))
-    pod_spec: dict[str, Any] = client.ApiClient().sanitize_for_serialization(spec)
+    pod_spec = _pod(run, cluster, object_name(run, attempt))
     security = cluster.template.get("spec", {}).get("securityContext") or {}
     # An image's own user is often root, which restricted namespaces refuse; a template may have another user.
     pod_spec["securityContext"] = {**USER, **security, **pod_spec["securityContext"]}
@@ -145,88 +139,78 @@ def merged(template: Any, overrides: Any) -> Any:
     return [*(changed.pop(entry["name"], entry) for entry in template), *changed.values()]
 
 
-def _pod(run: TrainingRun, cluster: Cluster, name: str) -> Any:
-    from kubernetes import client
-
+def _pod(run: TrainingRun, cluster: Cluster, name: str) -> dict[str, Any]:
     folder = str(pod_worker.FOLDER)
-    volumes = [
-        client.V1Volume(name="job", config_map=client.V1ConfigMapVolumeSource(name=name)),
-        client.V1Volume(name="token", secret=client.V1SecretVolumeSource(secret_name=name, default_mode=0o440)),
-        _output_volume(cluster),
-        client.V1Volume(name="files", empty_dir=client.V1EmptyDirVolumeSource()),
+    output = {"emptyDir": {}} if cluster.claim is None else {"persistentVolumeClaim": {"claimName": cluster.claim}}
+    volumes: list[dict[str, Any]] = [
+        {"configMap": {"name": name}, "name": "job"},
+        _secret_volume("token", name),
+        {"name": "output", **output},
+        {"emptyDir": {}, "name": "files"},
     ]
-    mounts = [
-        client.V1VolumeMount(name="job", mount_path=f"{folder}/job", read_only=True),
-        client.V1VolumeMount(name="token", mount_path=f"{folder}/token", read_only=True, sub_path=None),
-        client.V1VolumeMount(name="output", mount_path=f"{folder}/output"),
-        client.V1VolumeMount(name="files", mount_path=f"{folder}/files"),
+    mounts: list[dict[str, Any]] = [
+        {"mountPath": f"{folder}/job", "name": "job", "readOnly": True},
+        {"mountPath": f"{folder}/token", "name": "token", "readOnly": True},
+        {"mountPath": f"{folder}/output", "name": "output"},
+        {"mountPath": f"{folder}/files", "name": "files"},
     ]
     for number, volume in enumerate(cluster.volumes):
-        claim = client.V1PersistentVolumeClaimVolumeSource(claim_name=volume.claim, read_only=volume.read_only)
-        volumes.append(client.V1Volume(name=f"volume-{number}", persistent_volume_claim=claim))
-        is_read_only = volume.read_only or None
-        mounts.append(client.V1VolumeMount(name=f"volume-{number}", mount_path=volume.path, read_only=is_read_only))
+        claim = {"claimName": volume.claim, "readOnly": volume.read_only}
+        volumes.append({"name": f"volume-{number}", "persistentVolumeClaim": claim})
+        mount = {"mountPath": volume.path, "name": f"volume-{number}"}
+        mounts.append(mount | ({"readOnly": True} if volume.read_only else {}))
     for number, secret in enumerate(run.secrets):
-        source = client.V1SecretVolumeSource(
-            secret_name=secret.name if secret.values is None else secret_name(name, number), default_mode=0o440
-        )
-        volumes.append(client.V1Volume(name=f"secret-{number}", secret=source))
+        stored = secret.name if secret.values is None else secret_name(name, number)
+        volumes.append(_secret_volume(f"secret-{number}", stored))
         path = f"{folder}/secrets/{secret.name}"
-        mounts.append(client.V1VolumeMount(name=f"secret-{number}", mount_path=path, read_only=True))
-    return client.V1PodSpec(
-        restart_policy="Never",
-        # Pods find each other as NAME-RANK.NAME.
-        subdomain=name,
+        mounts.append({"mountPath": path, "name": f"secret-{number}", "readOnly": True})
+    pod = {
         # A script needs nothing of the cluster's API.
-        automount_service_account_token=False,
-        enable_service_links=False,
-        termination_grace_period_seconds=int(run.grace) + 20,
-        node_selector=dict(cluster.node_selector) or None,
-        image_pull_secrets=[client.V1LocalObjectReference(name=name) for name in cluster.pull_secrets] or None,
+        "automountServiceAccountToken": False,
+        "containers": [_container(run, cluster, mounts)],
+        "enableServiceLinks": False,
+        "imagePullSecrets": [{"name": name} for name in cluster.pull_secrets],
+        "nodeSelector": dict(cluster.node_selector),
+        "restartPolicy": "Never",
         # What the restricted pod security standard asks for.
-        security_context=client.V1PodSecurityContext(
-            run_as_non_root=True, seccomp_profile=client.V1SeccompProfile(type="RuntimeDefault")
-        ),
-        containers=[_container(run, cluster, mounts)],
-        volumes=volumes,
-    )
+        "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+        # Pods find each other as NAME-RANK.NAME.
+        "subdomain": name,
+        "terminationGracePeriodSeconds": int(run.grace) + 20,
+        "volumes": volumes,
+    }
+    return {field: value for field, value in pod.items() if value not in ([], {})}
 
 
-def _container(run: TrainingRun, cluster: Cluster, mounts: list[Any]) -> Any:
-    from kubernetes import client
+def _secret_volume(volume: str, secret: str) -> dict[str, Any]:
+    return {"name": volume, "secret": {"defaultMode": 0o440, "secretName": secret}}
 
+
+def _container(run: TrainingRun, cluster: Cluster, mounts: list[dict[str, Any]]) -> dict[str, Any]:
     resources = {"cpu": str(run.cpus), "memory": str(run.memory)}
     if run.gpus:
         resources[GPU] = str(run.gpus)
     # Users without an entry in the image's /etc/passwd have neither a name nor a home.
     variables = {"PYTHONDONTWRITEBYTECODE": "1", "TZ": "UTC", "HOME": f"{pod_worker.FOLDER}/files", "USER": "cmsspark"}
-    ready = client.V1HTTPGetAction(path="/ready", port=SERVE_PORT)
-    return client.V1Container(
-        name="worker",
-        image=cluster.image,
-        command=["python3", f"{pod_worker.FOLDER}/job/pod_worker.py"],
-        env=[client.V1EnvVar(name=name, value=value) for name, value in variables.items()],
-        # Requests equal to limits: such pods are evicted last.
-        resources=client.V1ResourceRequirements(requests=resources, limits=resources),
-        ports=[client.V1ContainerPort(container_port=port) for port in (WORKER_PORT, SERVE_PORT)],
+    return {
+        "command": ["python3", f"{pod_worker.FOLDER}/job/pod_worker.py"],
+        "env": [{"name": name, "value": value} for name, value in variables.items()],
+        "image": cluster.image,
+        "name": "worker",
+        "ports": [{"containerPort": port} for port in (WORKER_PORT, SERVE_PORT)],
         # Ready means: the script ended, and its output can be fetched.
-        readiness_probe=client.V1Probe(http_get=ready, period_seconds=2, failure_threshold=1),
-        volume_mounts=mounts,
-        security_context=client.V1SecurityContext(
-            allow_privilege_escalation=False,
-            capabilities=client.V1Capabilities(drop=["ALL"]),
-            seccomp_profile=client.V1SeccompProfile(type="RuntimeDefault"),
-        ),
-    )
-
-
-def _output_volume(cluster: Cluster) -> Any:
-    from kubernetes import client
-
-    if cluster.claim is None:
-        return client.V1Volume(name="output", empty_dir=client.V1EmptyDirVolumeSource())
-    claim = client.V1PersistentVolumeClaimVolumeSource(claim_name=cluster.claim)
-    return client.V1Volume(name="output", persistent_volume_claim=claim)
+        "readinessProbe": {
+            "failureThreshold": 1, "httpGet": {"path": "/ready", "port": SERVE_PORT}, "periodSeconds": 2,
+        },
+        # Requests equal to limits: such pods are evicted last.
+        "resources": {"limits": dict(resources), "requests": resources},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "volumeMounts": mounts,
+    }  # fmt: skip
 
 
 def secret_name(name: str, number: int) -> str:
@@ -235,17 +219,11 @@ def secret_name(name: str, number: int) -> str:
 
 
 def secrets(run: TrainingRun, cluster: Cluster, attempt: int, token: str, owners: list[Any]) -> list[Any]:
-    """Return the Secrets of an attempt: the token by which output is fetched, and credentials that came from this host.
-    """
-    from kubernetes import client
-
+    """Return the Secrets of an attempt: the token by which output is fetched, and credentials of this host."""
     name = object_name(run, attempt)
 
-    def make_secret(secret: str, values: dict[str, str]) -> Any:
-        metadata = _metadata(run, cluster, secret, owners)
-        return client.V1Secret(
-            api_version="v1", kind="Secret", metadata=metadata, type="Opaque", string_data=values, immutable=True
-        )
+    def make_secret(secret: str, values: dict[str, str]) -> dict[str, Any]:
+        return _object("Secret", run, cluster, secret, owners, immutable=True, stringData=values, type="Opaque")
 
     manifests = [
         make_secret(secret_name(name, number), dict(secret.values))
@@ -255,10 +233,8 @@ def secrets(run: TrainingRun, cluster: Cluster, attempt: int, token: str, owners
     return [make_secret(name, {"token": token}), *manifests]
 
 
-def config_map(run: TrainingRun, cluster: Cluster, attempt: int, source: str, owners: list[Any]) -> Any:
+def config_map(run: TrainingRun, cluster: Cluster, attempt: int, source: str, owners: list[Any]) -> dict[str, Any]:
     """Return the ConfigMap with the script, the programs beside it, and the job without anything secret."""
-    from kubernetes import client
-
     name = object_name(run, attempt)
     addresses = [f"{name}-{rank}.{name}.{cluster.namespace}.svc:{WORKER_PORT}" for rank in range(run.workers)]
     document = run.job(0, addresses, "", attempt) | {
@@ -268,26 +244,20 @@ def config_map(run: TrainingRun, cluster: Cluster, attempt: int, source: str, ow
     data = {file: Path(str(module.__file__)).read_text(encoding="utf-8") for file, module in programs.items()}
     data |= {SCRIPT: source, "job.json": json.dumps(document)}
     # In pods the files are where the archive is unpacked.
-    binary = None
+    binary = {}
     if run.files is not None:
         content = pack_files(run.files, K8S_BYTES)
-        binary = {pod_worker.FILES: base64.b64encode(content).decode()}
-    metadata = _metadata(run, cluster, name, owners)
-    return client.V1ConfigMap(
-        api_version="v1", kind="ConfigMap", metadata=metadata, data=data, binary_data=binary, immutable=True
-    )
+        binary = {"binaryData": {pod_worker.FILES: base64.b64encode(content).decode()}}
+    return _object("ConfigMap", run, cluster, name, owners, **binary, data=data, immutable=True)
 
 
-def service(run: TrainingRun, cluster: Cluster, attempt: int, owners: list[Any]) -> Any:
-    """Return the headless Service that gives pods names; also before they are ready, which they are at their end only.
-    """
-    from kubernetes import client
-
-    spec = client.V1ServiceSpec(
-        cluster_ip="None",
-        publish_not_ready_addresses=True,
-        selector={"batch.kubernetes.io/job-name": object_name(run, attempt)},
-        ports=[client.V1ServicePort(name="worker", port=WORKER_PORT)],
-    )
-    metadata = _metadata(run, cluster, object_name(run, attempt), owners)
-    return client.V1Service(api_version="v1", kind="Service", metadata=metadata, spec=spec)
+def service(run: TrainingRun, cluster: Cluster, attempt: int, owners: list[Any]) -> dict[str, Any]:
+    """Return the headless Service that gives pods names, also before their end, when they are ready."""
+    name = object_name(run, attempt)
+    spec = {
+        "clusterIP": "None",
+        "ports": [{"name": "worker", "port": WORKER_PORT}],
+        "publishNotReadyAddresses": True,
+        "selector": {"batch.kubernetes.io/job-name": name},
+    }
+    return _object("Service", run, cluster, name, owners, spec=spec)
