@@ -87,16 +87,12 @@ def _where(condition: Array, value: Array, otherwise: Array) -> Array:
     return ak.where(condition, value, otherwise)
 
 
-def _not(value: Array) -> Array:
-    return np.logical_not(value)
-
-
 BUILT_IN: Final[Mapping[str, Callable[..., Any]]] = {
     "sqrt": np.sqrt, "exp": np.exp, "log": np.log, "sin": np.sin, "cos": np.cos, "tan": np.tan, "sinh": np.sinh,
     "cosh": np.cosh, "tanh": np.tanh, "hypot": np.hypot,
     "abs": np.abs, "min": np.minimum, "max": np.maximum, "atan2": np.arctan2,
     "sum": _reduced("sum"), "any": _reduced("any"), "all": _reduced("all"), "count": _count,
-    "largest": _extreme("max"), "smallest": _extreme("min"), "nth": _nth, "where": _where, "not": _not,
+    "largest": _extreme("max"), "smallest": _extreme("min"), "nth": _nth, "where": _where, "not": np.logical_not,
     "delta_phi": delta_phi, "delta_r": _delta_r, "is_near": _is_near, "concat": _concat, "by_falling": _by_falling,
 }  # fmt: skip
 

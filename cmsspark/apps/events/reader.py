@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from cmsspark.apps.events.layout import EventLayout, layout_in
-from cmsspark.apps.events.parts import event_groups, sample_parts
+from cmsspark.apps.events.parts import Events, event_groups, sample_parts
 from cmsspark.apps.events.scalers import Scalers
 from cmsspark.base.errors import DataError, InputMissing, UsageError
 
@@ -75,12 +75,15 @@ class SampleReader:
         scalers = Scalers.load(Path(self.folder).parent)
         draw = np.random.default_rng((self.seed, number))
         remaining: list[Batch] = []
-        seen = _Seen()
-        waiting = 0
+        seen = waiting = 0
         for part in draw.permutation(sample_parts(self.folder)):
-            for rows in self._groups(str(part), scalers, draw, seen):
-                remaining.append(rows)
-                waiting += len(rows["label"])
+            for events in event_groups(str(part), self.layout, low_level=self.low_level):
+                # Of all events of the epoch each n-th, so that shares differ by one at most.
+                count = len(events.labels)
+                chosen = events.take(draw.permutation(count)[(self.place - seen) % self.count :: self.count])
+                seen += count
+                remaining.append(_scaled(chosen, scalers))
+                waiting += len(chosen.labels)
                 if waiting >= self.batch:
                     joined = _joined(remaining)
                     stop = waiting - waiting % self.batch
@@ -89,25 +92,14 @@ class SampleReader:
         if waiting:
             yield _joined(remaining)
 
-    def _groups(self, part: str, scalers: Scalers, draw: np.random.Generator, seen: _Seen) -> Iterator[Batch]:
-        for events in event_groups(part, self.layout, low_level=self.low_level):
-            # Of all events of the epoch each n-th, so that shares differ by one at most.
-            count = len(events.labels)
-            chosen = events.take(draw.permutation(count)[(self.place - seen.events) % self.count :: self.count])
-            seen.events += count
-            label = chosen.labels.astype(np.int64)
-            batch = {"hlf": scalers.hlf(chosen.hlf), "label": label}
-            if chosen.low_level is not None:
-                batch["low_level"] = scalers.low_level(chosen.low_level)
-            batch["weight"] = scalers.weights(label, chosen.weights).astype(np.float32)
-            yield batch
 
-
-@dataclass
-class _Seen:
-    """How many events of an epoch were passed, those of other workers included."""
-
-    events: int = 0
+def _scaled(events: Events, scalers: Scalers) -> Batch:
+    label = events.labels.astype(np.int64)
+    batch = {"hlf": scalers.hlf(events.hlf), "label": label}
+    if events.low_level is not None:
+        batch["low_level"] = scalers.low_level(events.low_level)
+    batch["weight"] = scalers.weights(label, events.weights).astype(np.float32)
+    return batch
 
 
 def _joined(parts: list[Batch]) -> Batch:

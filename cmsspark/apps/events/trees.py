@@ -87,13 +87,23 @@ def from_spark(kind: str, ensembles: Iterable[tuple[list[Node], list[float]]], c
 
     ``ensembles``: of each model the nodes (:func:`read_nodes`) and the weights of its trees.
     """
-    builder = _Builder(classes)
-    for label, (nodes, weights) in enumerate(ensembles):
-        for number, weight in enumerate(weights):
-            of_tree = sorted((node for node in nodes if node.tree == number), key=lambda node: node.number)
-            is_forest = kind == "forest"
-            builder.add_tree(of_tree, 1.0 if is_forest else weight, None if is_forest else label)
-    return builder.trees(kind)
+    is_forest = kind == "forest"
+    roots: list[int] = []
+    weights: list[list[float]] = []
+    nodes: list[tuple[int, float, int, int]] = []
+    values: list[list[float]] = []
+    for label, (all_nodes, tree_weights) in enumerate(ensembles):
+        for number, weight in enumerate(tree_weights):
+            first = len(nodes)
+            roots.append(first)
+            # A tree of a forest votes for all classes, one of boosted trees for its own.
+            weights.append([1.0 if is_forest else weight * (of == label) for of in range(classes)])
+            for node in sorted((node for node in all_nodes if node.tree == number), key=lambda node: node.number):
+                feature = node.feature if node.left >= 0 else _LEAF
+                nodes.append((feature, node.threshold, first + node.left, first + node.right))
+                total = sum(node.stats) or 1.0
+                values.append([count / total for count in node.stats] if is_forest else [node.prediction] * classes)
+    return Trees(kind, *map(np.array, (roots, weights, *zip(*nodes, strict=True), values)))
 
 
 def read_nodes(spark: SparkSession, model: Any, location: str) -> tuple[list[Node], list[float]]:
@@ -127,39 +137,3 @@ class Node(NamedTuple):
     right: int
     feature: int
     threshold: float
-
-
-class _Builder:
-    """Collects the nodes of trees."""
-
-    def __init__(self, classes: int) -> None:
-        self.classes = classes
-        self.roots: list[int] = []
-        self.weights: list[list[float]] = []
-        self.nodes: list[tuple[int, float, int, int, list[float]]] = []
-
-    def add_tree(self, nodes: list[Node], weight: float, label: int | None) -> None:
-        """Add a tree with its nodes in order; ``label``: the class of a boosted tree, None in a forest."""
-        first = len(self.nodes)
-        self.roots.append(first)
-        self.weights.append([weight if label in (None, of) else 0.0 for of in range(self.classes)])
-        for node in nodes:
-            values = [node.prediction] * self.classes
-            if label is None:
-                total = sum(node.stats) or 1.0
-                values = [count / total for count in node.stats]
-            feature = node.feature if node.left >= 0 else _LEAF
-            self.nodes.append((feature, node.threshold, first + node.left, first + node.right, values))
-
-    def trees(self, kind: str) -> Trees:
-        feature, threshold, left, right, values = zip(*self.nodes, strict=True)
-        return Trees(
-            kind,
-            np.array(self.roots, np.int64),
-            np.array(self.weights, np.float64),
-            np.array(feature, np.int64),
-            np.array(threshold, np.float64),
-            np.array(left, np.int64),
-            np.array(right, np.int64),
-            np.array(values, np.float64),
-        )
