@@ -54,8 +54,7 @@ def fused(spark: Any, ranges: list[EntryRange], folder: Path, *, low_level: bool
         path.unlink()
     layout = TOPOLOGY if low_level else TOPOLOGY.without_matrix()
     task = PrepareTask(tuple(ranges), default_definition(), layout, str(folder))
-    texts = run_tasks(spark, task, len(ranges), estimate_bytes(ranges), "preparing")
-    return [RangeResult.from_json(text) for text in texts]
+    return run_tasks(spark, task, RangeResult, len(ranges), estimate_bytes(ranges), "preparing")
 
 
 def higher_order(spark: Any, folder: Path, copies: int, *, low_level: bool) -> None:

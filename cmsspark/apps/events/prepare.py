@@ -100,8 +100,7 @@ def run(request: EventRequest, options: PrepareOptions) -> CurrentTable:
         target = staged.table_path(FOLDER)
         store.make_dirs(target)
         task = PrepareTask(tuple(ranges), definition, layout, target)
-        texts = run_tasks(spark, task, len(ranges), estimate_bytes(ranges), "preparing events")
-        results = [RangeResult.from_json(text) for text in texts]
+        results = run_tasks(spark, task, RangeResult, len(ranges), estimate_bytes(ranges), "preparing events")
         paths = [ranges[result.number].path for result in results]
         counts = sum_counts(looked_at, paths, results, definition.cuts, layout.class_names)
         left_out = [count for count in counts if count.reason]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import resource
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
+from msgspec import json
 
 from cmsspark.apps.events.chunks import Chunk
 from cmsspark.apps.events.definition import Definition
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+_T = TypeVar("_T")
 #: A task gives one row, a JSON object.
 RESULT: Final = "result string"
 #: Bytes that a task reads at least, where all cores have work.
@@ -43,12 +44,6 @@ class RangeResult:
     reason: str = ""
     memory: int = 0
 
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Return the result of a row."""
-        document = json.loads(text)
-        return cls(**{**document, "cuts": tuple(document["cuts"])})
-
 
 @dataclass(frozen=True)
 class InspectTask:
@@ -58,9 +53,7 @@ class InspectTask:
     definition: Definition
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return make_rows(
-            json.dumps([n, *asdict(inspect(self.files[n], self.definition)).values()]) for n in read_numbers(batches)
-        )
+        return make_rows(inspect(self.files[number], self.definition) for number in read_numbers(batches))
 
 
 @dataclass(frozen=True)
@@ -73,7 +66,7 @@ class PrepareTask:
     folder: str
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return make_rows(json.dumps(asdict(self._prepare(number))) for number in read_numbers(batches))
+        return make_rows(self._prepare(number) for number in read_numbers(batches))
 
     def _prepare(self, number: int) -> RangeResult:
         part = self.ranges[number]
@@ -100,12 +93,6 @@ class PrepareTask:
         return RangeResult(number, name, writer.rows, tuple(cuts.tolist()), memory=peak_memory())
 
 
-def inspected(text: str) -> tuple[int, InspectedFile]:
-    """Return the number and the result of a row of :class:`InspectTask`."""
-    number, path, label, events, size, reason, defaulted = json.loads(text)
-    return number, InspectedFile(path, label, events, size, reason, tuple(defaulted))
-
-
 def read_or_reason(part: EntryRange, definition: Definition) -> Chunk | str:
     """Return the events of an entry range, or why it cannot be read: a damaged range never ends its task."""
     try:
@@ -127,12 +114,12 @@ def read_numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
         yield from batch.column("id").to_pylist()
 
 
-def make_rows(texts: Iterable[str]) -> Iterator[pa.RecordBatch]:
-    """Yield a row with one text for each of them."""
+def make_rows(results: Iterable[Any]) -> Iterator[pa.RecordBatch]:
+    """Yield a row for each result of a task: a dataclass or a mapping, as JSON."""
     import pyarrow as pa
 
-    for text in texts:
-        yield pa.RecordBatch.from_pydict({"result": pa.array([text], pa.string())})
+    for result in results:
+        yield pa.RecordBatch.from_pydict({"result": pa.array([json.encode(result)], pa.string())})
 
 
 def task_count(spark: SparkSession, items: int, size: int) -> int:
@@ -147,10 +134,10 @@ def task_count(spark: SparkSession, items: int, size: int) -> int:
     return max(1, min(items, rounds * cores))
 
 
-def run_tasks(spark: SparkSession, task: Any, count: int, size: int, label: str) -> list[str]:
-    """Run ``task`` for the numbers 0 to ``count``, which are ``size`` bytes in all, in Spark; the texts it gives.
+def run_tasks(spark: SparkSession, task: Any, result: type[_T], count: int, size: int, label: str) -> list[_T]:
+    """Run ``task`` for the numbers 0 to ``count``, which are ``size`` bytes in all, in Spark.
 
-    Raises the errors of tasks as ours where they are.
+    Returns the results in the order of the numbers. Raises the errors of tasks as ours where they are.
     """
     from cmsspark.engines.session import unwrap_cause
     from cmsspark.engines.spark_progress import spark_progress
@@ -162,10 +149,10 @@ def run_tasks(spark: SparkSession, task: Any, count: int, size: int, label: str)
             rows = spark.range(0, count, 1, task_count(spark, count, size)).mapInArrow(task, RESULT).collect()
     except Exception as error:
         raise unwrap_cause(error) from None
-    return [row["result"] for row in rows]
+    return [json.decode(row["result"], type=result) for row in rows]
 
 
 def inspect_files(spark: SparkSession, files: Sequence[EventFile], definition: Definition) -> list[InspectedFile]:
     """Look into files of events, in tasks; in their order."""
-    texts = run_tasks(spark, InspectTask(tuple(files), definition), len(files), 0, "opening files of events")
-    return [file for _, file in sorted((inspected(text) for text in texts), key=lambda pair: pair[0])]
+    task = InspectTask(tuple(files), definition)
+    return run_tasks(spark, task, InspectedFile, len(files), 0, "opening files of events")

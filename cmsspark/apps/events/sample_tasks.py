@@ -5,9 +5,10 @@ Between two tasks features travel as bytes: Spark moves them without looking at 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -140,22 +141,12 @@ class WriteTask:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return make_rows(self._results(batches))
 
-    def _results(self, batches: Iterable[pa.RecordBatch]) -> Iterator[str]:
-        open_part: _OpenPart | None = None
-        for batch in batches:
-            numbers = batch.column("part").to_numpy()
-            edges = np.flatnonzero(np.diff(numbers)) + 1
-            for start, stop in zip([0, *edges], [*edges, len(numbers)], strict=True):
-                if start == stop:
-                    continue
-                number = int(numbers[start])
-                if open_part is None or open_part.number != number:
-                    if open_part is not None:
-                        yield open_part.close()
-                    open_part = self._open(number)
-                open_part.add(batch.slice(start, stop - start))
-        if open_part is not None:
-            yield open_part.close()
+    def _results(self, batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
+        for number, slices in groupby(_part_slices(batches), key=itemgetter(0)):
+            part = self._open(number)
+            for _, rows in slices:
+                part.add(rows)
+            yield part.close()
 
     def _open(self, number: int) -> _OpenPart:
         is_train = number < self.counts[0]
@@ -190,18 +181,25 @@ class _OpenPart:
         if self.moments is not None:
             self.moments.add(hlf, None if low_level is None else low_level.reshape(-1, *layout.shape))
 
-    def close(self) -> str:
+    def close(self) -> dict[str, Any]:
         self.writer.__exit__(None, None, None)
         moments = self.moments.as_dict() if self.moments is not None and self.writer.rows else None
-        return json.dumps(
-            {
-                "number": self.number,
-                "part": self.writer.name,
-                "labels": self.labels.tolist(),
-                "weights": self.weights.tolist(),
-                "moments": moments,
-            }
-        )
+        return {
+            "number": self.number,
+            "part": self.writer.name,
+            "labels": self.labels.tolist(),
+            "weights": self.weights.tolist(),
+            "moments": moments,
+        }
+
+
+def _part_slices(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield the rows of each part in a batch, with the part's number."""
+    for batch in batches:
+        numbers = batch.column("part").to_numpy()
+        starts = np.flatnonzero(np.diff(numbers, prepend=-1))
+        for start, stop in zip(starts, [*starts[1:], len(numbers)], strict=False):
+            yield int(numbers[start]), batch.slice(start, stop - start)
 
 
 def assign_parts(keys: Array, count: int) -> Array:

@@ -129,8 +129,7 @@ def _score(
     store.make_dirs(aside)
     try:
         task = ScoreFilesTask(ranges, request.definition, ship(spark, request.model), aside)
-        texts = run_tasks(spark, task, len(ranges), estimate_bytes(ranges), "scoring events")
-        results = [RangeResult.from_json(text) for text in texts]
+        results = run_tasks(spark, task, RangeResult, len(ranges), estimate_bytes(ranges), "scoring events")
         failed = {ranges[result.number].path: result.reason for result in results if result.reason}
         bad = [replace(file, reason=file.reason or failed.get(file.path, "")) for file in seen]
         bad = [file for file in bad if file.reason]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -89,7 +88,7 @@ class ScoreFilesTask:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         model = load_shipped(self.model)
-        return make_rows(json.dumps(asdict(self._score(model, number))) for number in read_numbers(batches))
+        return make_rows(self._score(model, number) for number in read_numbers(batches))
 
     def _score(self, model: Model, number: int) -> RangeResult:
         part = self.ranges[number]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -88,15 +88,6 @@ class TrialResult:
     rounds: int
     seconds: float
 
-    @classmethod
-    def from_json(cls, text: str | bytes) -> Self:
-        """Return the result of :meth:`to_json`."""
-        return cls(**json.loads(text))
-
-    def to_json(self) -> str:
-        """Return the result as JSON."""
-        return json.dumps(asdict(self))
-
 
 @dataclass(frozen=True)
 class TrialTask:
@@ -109,19 +100,18 @@ class TrialTask:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return make_rows(self._result() for _ in read_numbers(batches))
 
-    def _result(self) -> str:
+    def _result(self) -> TrialResult:
         import time
 
         began = time.monotonic()
         events, scalers = self.events.value
         # A task has one core.
-        model, history = fit_xgboost(events, scalers, self.parameters, self.seed, 1)
+        model, _ = fit_xgboost(events, scalers, self.parameters, self.seed, 1)
         start = validation_start(len(events.labels))
         weights = scalers.weights(events.labels, events.weights)[start:]
         judged = evaluate(events.labels[start:], model.predict(events.hlf[start:]), events.layout.classes, weights)
         seconds = round(time.monotonic() - began, 2)
-        result = TrialResult(self.parameters, judged.auc, judged.accuracy, judged.log_loss, model.rounds, seconds)
-        return result.to_json() if history else ""
+        return TrialResult(self.parameters, judged.auc, judged.accuracy, judged.log_loss, model.rounds, seconds)
 
 
 def draw_trials(options: SearchOptions) -> list[dict[str, float]]:
@@ -230,14 +220,14 @@ class _Trials:
         row = spark.range(0, 1, 1, 1).mapInArrow(task, RESULT).collect()[0]
         with self._lock:
             self.files.write_bytes(self._path(parameters), row["result"].encode())
-        return TrialResult.from_json(row["result"])
+        return TrialResult(**json.loads(row["result"]))
 
     def _finished(self, parameters: dict[str, float]) -> TrialResult | None:
         path = self._path(parameters)
         if self.files.stat(path) is None:
             return None
         try:
-            return TrialResult.from_json(self.files.read_bytes(path))
+            return TrialResult(**json.loads(self.files.read_bytes(path)))
         except (ValueError, TypeError):
             return None  # written in part only: done again
 
