@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
@@ -32,32 +32,23 @@ _WITHOUT_HARM: Final = frozenset(
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9.+-]+")
 
 
-class Parameters(Mapping[str, Any]):
+class Parameters(dict[str, Any]):
     """The parameters of an address: a text, or a tuple of texts of a filter. :attr:`unread`: those that have a value
     and were never read by ``get``.
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
-        self._values = dict(values)
+        super().__init__(values)
         self._read: set[str] = set()
-
-    def __getitem__(self, name: str) -> Any:
-        return self._values[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return the value of a parameter, which is then read."""
         self._read.add(name)
-        return self._values.get(name, default)
+        return super().get(name, default)
 
     @property
     def unread(self) -> list[str]:
-        return [name for name, value in self._values.items() if value and name not in self._read]
+        return [name for name, value in self.items() if value and name not in self._read]
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from cmsspark.apps.dashboard.widgets import Column, Content, Control, Note, Sect
 from cmsspark.base.clock import to_second
 from cmsspark.base.text.plurals import pluralize
 from cmsspark.store.run_exceptions import find_exception
+from cmsspark.store.run_metrics import RunMetrics
 
 
 def view(request: PageRequest) -> Content:
@@ -36,12 +37,11 @@ def view(request: PageRequest) -> Content:
 
 def _exception(run: RunView) -> list[Note]:
     """Return the exception that ended the run."""
-    exception = find_exception(run.measured) if run.measured is not None else None
-    if exception is None:
+    if run.measured is None or (exception := find_exception(run.measured)) is None:
         return []
     tasks = f" ({pluralize(exception.tasks, 'task')})" if exception.tasks else ""
-    trace = f"; cmsspark show {run.measured.run} --trace has the whole trace" if run.measured is not None else ""
-    return [Note(shown(f"Exception: {exception.line}{tasks}{trace}"), "bad")]
+    trace = f"cmsspark show {run.measured.run} --trace has the whole trace"
+    return [Note(shown(f"Exception: {exception.line}{tasks}; {trace}"), "bad")]
 
 
 def _about(run: RunView) -> str:
@@ -60,7 +60,7 @@ def _sections(run: RunView) -> list[Section]:
     measured = run.measured
     sections = [Section("In total", [parts.figures(run)])]
     if measured is not None and measured.findings:
-        sections.append(Section("What costs time or memory", [_findings(run)]))
+        sections.append(Section("What costs time or memory", [_findings(measured)]))
     if measured is not None and any(item.peaks for item in measured.executors):
         sections.append(
             Section("Memory by area", [parts.memory_areas(measured)], "The largest value of each area while it ran.")
@@ -97,9 +97,8 @@ def _sections(run: RunView) -> list[Section]:
     return sections
 
 
-def _findings(run: RunView) -> Table:
-    assert run.measured is not None
-    rows = [(item.title, item.where, item.cure) for item in run.measured.findings]
+def _findings(measured: RunMetrics) -> Table:
+    rows = [(item.title, item.where, item.cure) for item in measured.findings]
     columns = (Column("title", "Finding"), Column("where", "Where"), Column("cure", "What to change"))
     return Table("findings", columns, rows, "Findings")
 
