@@ -6,7 +6,9 @@ escaped, control characters too; what is HTML already is ``Markup`` or a chart.
 
 from __future__ import annotations
 
+import calendar
 from collections.abc import Callable, Iterable, Sequence
+from datetime import date
 from functools import cache
 from typing import Any
 
@@ -48,6 +50,21 @@ trends = _macro("trends")
 months = _macro("months")
 _section = _macro("section")
 _table = _macro("table")
+
+
+def month_grids(days: Iterable[date]) -> list[tuple[str, list[list[date | None]]]]:
+    """Return the months of days, the newest first: its name, and its weeks from Monday, None for other months' days."""
+    months = sorted({(day.year, day.month) for day in days}, reverse=True)
+    return [
+        (
+            f"{calendar.month_name[month]} {year}",
+            [
+                [date(year, month, number) if number else None for number in week]
+                for week in calendar.monthcalendar(year, month)
+            ],
+        )
+        for year, month in months
+    ]
 
 
 def document(title: str, parts: Iterable[Any], about: Any = "", links: Markup | None = None) -> str:

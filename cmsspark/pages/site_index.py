@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import calendar
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -101,16 +100,9 @@ def _missing(days: dict[date, SiteEntry]) -> list[date]:
 
 def _calendar(days: dict[date, SiteEntry]) -> Markup:
     missing = frozenset(_missing(days))
-    months = sorted({(day.year, day.month) for day in (*days, *missing)}, reverse=True)
     grids = [
-        (
-            f"{calendar.month_name[month]} {year}",
-            [
-                [_cell(date(year, month, number), days, missing) if number else ("", 0, (), "", "") for number in week]
-                for week in calendar.monthcalendar(year, month)
-            ],
-        )
-        for year, month in months
+        (name, [[_cell(day, days, missing) if day else ("", 0, (), "", "") for day in week] for week in weeks])
+        for name, weeks in layout.month_grids((*days, *missing))
     ]
     keys = (("good", "complete"), ("warn", "partial or with warnings"), ("bad", "wrong, damaged or missing"))
     legend = Markup(" ").join(badge(*key) for key in keys)

@@ -107,8 +107,8 @@ def _choice(function: Callable[..., Any]) -> Callable[..., Any]:
 @_choice
 @_question
 def holdings_command(
-    files: Files, store: str, day: date | None, tier: str | None, site: str | None, data_tier: str | None,
-    kind: str | None,
+    files: Files, store: str, tier: str | None, site: str | None, data_tier: str | None, kind: str | None,
+    day: date | None,
 ) -> Answer:  # fmt: skip
     """Show how much data the sites of a tier (site_tier_usage) or one site (dbs_phedex, dbs_rucio) hold."""
     return holdings.holdings(files, store, holdings.Choice(tier, site, data_tier, kind), day)

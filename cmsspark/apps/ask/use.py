@@ -268,7 +268,7 @@ def read_frame(files: Files, stored: CurrentTable, table: str, columns: Sequence
 
 
 def nearest(text: str, names: Iterable[str]) -> list[str]:
-    """Return the three names most similar to ``text``.
+    """Return up to three names most similar to ``text``.
 
     Only names with a similar first part are compared, as comparing is slow.
     """

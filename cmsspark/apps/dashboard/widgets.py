@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import calendar
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from cmsspark.apps.dashboard.tables import Column as Column
 from cmsspark.apps.dashboard.tables import Order as Order
 from cmsspark.apps.dashboard.tables import Table as Table
 from cmsspark.apps.dashboard.tables import sort_rows as sort_rows
+from cmsspark.pages.layout import month_grids
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -145,14 +145,7 @@ class Calendar:
     @property
     def months(self) -> list[tuple[str, list[list[date | None]]]]:
         """The newest month first: its name, and its weeks from Monday, None for days of other months."""
-        grids = []
-        for year, month in sorted({(day.year, day.month) for day in self.days}, reverse=True):
-            weeks = [
-                [date(year, month, number) if number else None for number in week]
-                for week in calendar.monthcalendar(year, month)
-            ]
-            grids.append((f"{calendar.month_name[month]} {year}", weeks))
-        return grids
+        return month_grids(self.days)
 
 
 @dataclass(frozen=True)
