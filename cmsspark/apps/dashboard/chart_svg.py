@@ -6,25 +6,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from flask import Response
-
 from cmsspark.apps.dashboard.colours import colours
 from cmsspark.apps.dashboard.formats import shown, si
-from cmsspark.apps.dashboard.widgets import Chart, Content
-from cmsspark.base.errors import InputMissing
+from cmsspark.apps.dashboard.widgets import Chart
 from cmsspark.pages.charts import Line, plot
 from cmsspark.pages.svg import REST, SERIES, WIDE, Axis, standalone
 
 _PALETTE: Final = (*SERIES, REST)
-
-
-def answer(content: Content, name: str, stem: str) -> Response:
-    """Return the picture of a chart of a page. Raises InputMissing (66) where it has none of that name."""
-    charts = {item.name: item for item in content.items() if isinstance(item, Chart)}
-    if name not in charts:
-        raise InputMissing("there is no such chart on this page", found=", ".join(charts) or "none")
-    headers = {"Content-Disposition": f'attachment; filename="{stem}-{name}.svg"'}
-    return Response(svg(charts[name], content.about), headers=headers, content_type="image/svg+xml")
 
 
 def svg(chart: Chart, about: str = "") -> str:

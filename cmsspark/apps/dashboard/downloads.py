@@ -1,15 +1,15 @@
-"""Tables of pages as CSV and Parquet: all rows, exact values."""
+"""Tables of pages as CSV and Parquet, with all rows and exact values, and charts as SVG."""
 
 from __future__ import annotations
 
 import io
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from flask import Response
 
-from cmsspark.apps.dashboard import chart_svg
+from cmsspark.apps.dashboard.chart_svg import svg
 from cmsspark.apps.dashboard.widgets import Chart, Content, HeatMap, Table
 from cmsspark.base.errors import InputMissing, UsageError
 from cmsspark.store.query.cell_values import to_text, to_values
@@ -17,7 +17,10 @@ from cmsspark.store.query.cell_values import to_text, to_values
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FORMATS: Final = {"csv": "text/csv; charset=utf-8", "parquet": "application/vnd.apache.parquet"}
+T = TypeVar("T", Chart, Table | HeatMap)
+FORMATS: Final = {
+    "csv": "text/csv; charset=utf-8", "parquet": "application/vnd.apache.parquet", "svg": "image/svg+xml"
+}  # fmt: skip
 #: Spreadsheets take a text that begins so for a formula.
 _FORMULA: Final = re.compile(r"^\s*[=+\-@\t\r]")
 
@@ -27,18 +30,25 @@ def answer(content: Content, name: str, fmt: str, stem: str = "cmsspark") -> Res
 
     Raises UsageError (2) for another format, InputMissing (66) for another name.
     """
-    if fmt == "svg":
-        return chart_svg.answer(content, name, stem)
     if fmt not in FORMATS:
         raise UsageError("a download must be csv or parquet", found=repr(fmt[:40]))
-    items = [item.table if isinstance(item, Chart) else item for item in content.items()]
-    tables = {item.name: item for item in items if isinstance(item, Table | HeatMap)}
-    if name not in tables:
-        raise InputMissing("there is no such table on this page", found=", ".join(tables) or "none")
-    rows = load_rows(tables[name])
-    body = as_csv(rows) if fmt == "csv" else as_parquet(rows)
+    if fmt == "svg":
+        charts = [item for item in content.items() if isinstance(item, Chart)]
+        body: str | bytes = svg(_named(charts, name, "chart"), content.about)
+    else:
+        items = [item.table if isinstance(item, Chart) else item for item in content.items()]
+        rows = load_rows(_named([item for item in items if isinstance(item, Table | HeatMap)], name, "table"))
+        body = as_csv(rows) if fmt == "csv" else as_parquet(rows)
     headers = {"Content-Disposition": f'attachment; filename="{stem}-{name}.{fmt}"'}
     return Response(body, headers=headers, content_type=FORMATS[fmt])
+
+
+def _named(items: Sequence[T], name: str, kind: str) -> T:
+    """Return the item of that name. Raises InputMissing (66) where the page has none."""
+    by_name = {item.name: item for item in items}
+    if name not in by_name:
+        raise InputMissing(f"there is no such {kind} on this page", found=", ".join(by_name) or "none")
+    return by_name[name]
 
 
 def load_rows(table: Table | HeatMap) -> pa.Table:
