@@ -18,7 +18,7 @@ from typing import Any
 from cmsspark.apps.daily.config import DailyConfig, daily_config
 from cmsspark.apps.daily.outcome import TaskOutcome
 from cmsspark.apps.daily.run import Daily, worked
-from cmsspark.base import dates
+from cmsspark.base import clock, dates
 from cmsspark.base.schemas import stored_table
 from cmsspark.filesystems.storage import LocalFiles, join
 from cmsspark.run.provenance import input_summary
@@ -28,6 +28,7 @@ from cmsspark.sources import folders
 from cmsspark.sources.folders import Layout
 from cmsspark.store import results, staged_runs
 from cmsspark.store.job_index import find_job
+from cmsspark.store.run_history import Published
 from tests.corpus.tree import Tree, write_table
 
 LAST = date(2026, 1, 31)
@@ -131,7 +132,7 @@ class Mornings:
 
     def publish(self, day: date) -> None:
         run = self.manifest(day)["run"]
-        note_published(self.folder / "state", JOB, JOB, day, run, "/queue/x", 2, 0, 0)
+        note_published(self.folder / "state", Published(JOB, JOB, day, run, "/queue/x", clock.now_ms(), 2, 0, 0))
 
     def manifest(self, day: date) -> dict[str, Any]:
         return results.current(LocalFiles(), self.fout, JOB, JOB, day).manifest.document

@@ -127,7 +127,9 @@ def sources_of(spark: Any, tables: dict[str, pa.Table]) -> dict[str, TableSource
     for name, table in tables.items():
         schema = ", ".join(f"`{field.name}` {kinds[str(field.type)]}" for field in table.schema)
         rows = spark.createDataFrame([tuple(row.values()) for row in table.to_pylist()], schema).repartition(3)
-        sources[name] = TableSource(rows, iter, table.schema, table.nbytes)
+        sources[name] = TableSource(
+            rows, lambda batches: (pa.Table.from_batches([batch]) for batch in batches), table.schema, table.nbytes
+        )
     return sources
 
 
