@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 
 import fastavro
 import polars as pl
 import pytest
 
+from cmsspark.apps.demo import LogLayout, make
 from cmsspark.sources.record_schema import load_schema
 from tests.cluster.artifacts import cache
 from tests.cluster.conftest import World
@@ -38,12 +40,16 @@ def older_spark(world: World) -> Path:
     return home
 
 
-def test_spark_avro_has_the_rows_of_our_reader(world: World, older_spark: Path) -> None:
-    folder = min(file.parent for file in world.local.rglob("*.avro"))
-    files, day = sorted(folder.glob("*.avro")), folder.relative_to(world.local)
+def test_spark_avro_has_the_rows_of_our_reader(world: World, older_spark: Path, tmp_path: Path) -> None:
+    # The days of the world are of HTCondor's jobs.
+    make(tmp_path, date(2019, 1, 15), records=4_000, files=500, datasets=20, people=10, layout=LogLayout(per_part=200))
+    world.cluster.hdfs.put_tree(tmp_path, "/years-before")
+    files = sorted(tmp_path.rglob("*.avro"))
+    day = files[0].parent.relative_to(tmp_path)
     archive = ("--conf", f"spark.yarn.archive=hdfs:///spark/spark-{SPARK}.zip")
     ended = world.run(
-        *(str(SCRIPT), "--yarn", *archive, f"hdfs:///{day}", "hdfs:///cms/own"), SPARK_HOME=str(older_spark)
+        *(str(SCRIPT), "--yarn", *archive, f"hdfs:///years-before/{day}", "hdfs:///cms/own"),
+        SPARK_HOME=str(older_spark),
     )
     assert ended.code == 0
     assert f"by Spark {SPARK}" in ended.out
