@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cmsspark.apps.cache.queues import heap_push, heap_remove, heap_update, make_heap
+from cmsspark.apps.cache.heaps import heap_push, heap_remove, heap_update, make_heap
 from cmsspark.base.arrays import Flags, Ints, Longs
 from cmsspark.base.jit import jit
 
