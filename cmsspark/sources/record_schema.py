@@ -26,12 +26,12 @@ from cmsspark.sources.values import (
     WholeNumber,
     flag,
     hours,
+    integer,
     long,
     long_text,
     name_type,
     signed,
     text,
-    whole,
 )
 
 #: A kind of row, its subject, a count of records, and details as JSON.
@@ -143,7 +143,7 @@ def _field(column: Column, attribute: str) -> Field:
     if column.feeds in _SIZES and column.type == "string":
         kind, check = PlainText, long_text
     if column.feeds == "record_time":
-        check = whole
+        check = integer
     if not column.nullable:
         return Field(column, attribute, key, Annotated[kind, msgspec.Meta(min_length=1)], check)
     return Field(column, attribute, key, kind | None, check)

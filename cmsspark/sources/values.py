@@ -89,18 +89,18 @@ def text(value: Any, field: str) -> str | None:
     return value
 
 
-def whole(value: Any, field: str) -> int | None:
+def integer(value: Any, field: str) -> int | None:
     """Return a number of whole value, not negative, of any size, or null. Raises Malformed."""
     if value is None:
         return None
     if not isinstance(value, Number):
         raise Malformed(f"{field}: expected a number, found {name_type(value)}")
-    return _whole(value, field)
+    return _integer(value, field)
 
 
 def long(value: Any, field: str) -> int | None:
     """Return an integer from 0 to 2^63-1, a float of whole value, or null (rule 9). Raises Malformed."""
-    number = whole(value, field)
+    number = integer(value, field)
     if number is not None and number > MAX_LONG:
         raise Malformed(f"{field}: the number exceeds 2^63-1")
     return number
@@ -115,7 +115,7 @@ def long_text(value: Any, field: str) -> int | None:
         return int(written)
     if _NUMBER_TEXT.fullmatch(written) is None:
         raise Malformed(f"{field}: the text is not a number")
-    number = _whole(written, field)
+    number = _integer(written, field)
     if number > MAX_LONG:
         raise Malformed(f"{field}: the number exceeds 2^63-1")
     return number
@@ -149,19 +149,19 @@ def signed(value: Any, field: str) -> int | None:
         return None
     if not isinstance(value, Number):
         raise Malformed(f"{field}: expected a whole number, found {name_type(value)}")
-    size = _whole(value.removeprefix("-"), field)
+    size = _integer(value.removeprefix("-"), field)
     return max(-MAX_LONG - 1, min(-size if value.startswith("-") else size, MAX_LONG))
 
 
 def flag(value: Any, field: str) -> int | None:
     """Return 0, 1 or None for null (rule 49). Raises Malformed."""
-    number = whole(value, field)
+    number = integer(value, field)
     if number is not None and number > 1:
         raise Malformed(f"{field}: 0 or 1 is expected, found a larger number")
     return number
 
 
-def _whole(written: str, field: str) -> int:
+def _integer(written: str, field: str) -> int:
     if written.lstrip("-").isdigit():
         # int() rejects very long texts. Such a number exceeds every bound anyway.
         number = 10**400 if len(written) > 400 else int(written)

@@ -18,11 +18,11 @@ from cmsspark.sources.values import (
     Malformed,
     Number,
     WholeNumber,
+    integer,
     long,
     name_type,
     signed,
     text,
-    whole,
 )
 
 #: What the agents write for a number that is not there, beside NaN.
@@ -196,7 +196,7 @@ _STEP: Final = _object(StepFields, {
 })  # fmt: skip
 _REPORT: Final = _object(ReportData, {
     "wmaid": text,
-    "wmats": _absent_or(whole),
+    "wmats": _absent_or(integer),
     "task": text,
     "meta_data": _object(MetaData, dict.fromkeys(("jobtype", "jobstate", "host"), text)),
     "steps": _list(_STEP),

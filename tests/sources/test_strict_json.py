@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cmsspark.sources.formats.strict_json import last, parse_object
-from cmsspark.sources.values import MAX_LONG, Malformed, Nested, Number, long, long_text, text, whole
+from cmsspark.sources.values import MAX_LONG, Malformed, Nested, Number, integer, long, long_text, text
 
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
@@ -147,11 +147,11 @@ def test_text_that_is_no_number_is_malformed(value: str) -> None:
 def test_null_is_null_and_so_is_an_empty_text_where_numbers_are_text() -> None:
     assert text(None, "x") is None
     assert long(None, "x") is None
-    assert whole(None, "x") is None
+    assert integer(None, "x") is None
     assert long_text(None, "x") is None
     assert long_text("", "x") is None
     assert long_text("007", "x") == 7
-    assert whole(Number("1" + "0" * 30), "x") == 10**30
+    assert integer(Number("1" + "0" * 30), "x") == 10**30
     for value in (Number("5"), True, {}):
         with pytest.raises(Malformed):
             text(value, "x")

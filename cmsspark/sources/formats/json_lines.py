@@ -25,7 +25,7 @@ from cmsspark.sources.formats.chunk import Chunk, Content
 from cmsspark.sources.formats.fast_json import FastLineReader
 from cmsspark.sources.formats.fast_keys import FastKeyReader
 from cmsspark.sources.formats.strict_json import Fields
-from cmsspark.sources.values import Long, Malformed, name_type, normalised_lfns, whole
+from cmsspark.sources.values import Long, Malformed, integer, name_type, normalised_lfns
 
 BLANK_LINE = re.compile(rb"[ \t]*")
 
@@ -251,7 +251,7 @@ def split(fields: Fields) -> tuple[Any, Metadata | None]:
         if value is None:
             metadata = None
         elif isinstance(value, dict):
-            metadata = Metadata(strict_json.last(value, "timestamp", whole, "metadata."))
+            metadata = Metadata(strict_json.last(value, "timestamp", integer, "metadata."))
         else:
             raise Malformed(f"metadata: expected an object, found {name_type(value)}")
     return fields["data"], metadata
