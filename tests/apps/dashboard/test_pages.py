@@ -229,6 +229,15 @@ def test_shares_of_each_step_add_up_to_all_and_unknown_stays_unknown() -> None:
     assert flat.drawn == {"a": [1, 0, None], "b": [3, 2, None]}, "a stack has no holes below what was counted"
 
 
+@pytest.mark.parametrize(
+    ("chosen", "mode"),
+    [({"measure": "users"}, "line"), ({"by": "none", "mode": "share"}, "line"), ({"mode": "share"}, "share")],
+)
+def test_the_control_says_how_values_are_drawn(dashboard: Running, chosen: dict[str, str], mode: str) -> None:
+    text = get(dashboard, "popularity", **{"by": "data_tier", **chosen})[1]
+    assert re.findall(r'<select[^>]* name="mode".*?value="(\w+)"[^>]*\bselected', text, re.S)[:1] == [mode]
+
+
 @pytest.mark.parametrize("kind", ["line", "stack", "bar", "columns"])
 def test_the_picture_of_a_chart_is_an_svg_with_its_names_escaped(kind: Any) -> None:
     chart = Chart("c", "<t>", kind, ["1", "2", "3"], {"<a>": [1, None, 4], "b": [2, 3, None]}, "B")

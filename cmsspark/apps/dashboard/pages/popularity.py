@@ -46,6 +46,10 @@ def view(request: PageRequest) -> ui.Content:
     is_overlapping = by == "stream" and not chosen.values("stream")
     mode = choice_parameter(request.parameters, "mode", list(MODES), "line" if is_overlapping else "sum")
     text = text_parameter(request.parameters, "q")
+    series = use.series(request.snapshot, chosen, measure, by)
+    chart = make_chart("over_time", series, measure, chosen, by or "all")
+    # What is not stacked is drawn beside each other whatever was asked for, and the control says so.
+    mode = mode if chart.kind == "stack" else "line"
     controls = [
         *request.period_controls(chosen),
         *request.filter_controls(chosen),
@@ -61,8 +65,6 @@ def view(request: PageRequest) -> ui.Content:
     about_streams = f"{_STREAMS_NOTE} {_JOBS_NOTE}" if request.snapshot.has_jobs else _STREAMS_NOTE
     about_top = f"Ordered by {MEASURES[measure][0].lower()}."
     about_top += f" Names that contain: {ui.shown(text)}" if text else ""
-    series = use.series(request.snapshot, chosen, measure, by)
-    chart = in_mode(make_chart("over_time", series, measure, chosen, by or "all"), mode)
     search_field = ui.Search("q", "Find datasets in this table", text, "datasets.json", "parts of a name, * for any")
     return ui.Content(
         "Popularity",
@@ -70,7 +72,7 @@ def view(request: PageRequest) -> ui.Content:
             ui.Section("In total", [_figures(request, chosen, ranking)]),
             ui.Section(
                 f"{MEASURES[measure][0]} over time" + (f" by {FILTERS[by].lower()}" if by else ""),
-                [chart],
+                [in_mode(chart, mode)],
                 about_streams if not chosen.values("stream") else "",
             ),
             ui.Section(
