@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from pathlib import Path
@@ -98,8 +99,11 @@ def read_reads(path: Path) -> Reads:
     return make_reads(read_table(path, "reads", COLUMNS, _NEEDED, numbers=("accesses", "remote", "bytes")))
 
 
-def make_reads(table: pl.DataFrame) -> Reads:
-    """Return the reads of rows with :data:`COLUMNS`. Raises InputMissing (66) where no row names a site."""
+def make_reads(table: pl.DataFrame, stored: Iterable[date] = ()) -> Reads:
+    """Return the reads of rows with :data:`COLUMNS`, and of the days ``stored``, which may have no row.
+
+    Raises InputMissing (66) where no row names a site.
+    """
     import polars as pl
 
     for name in ("remote", "bytes"):
@@ -116,8 +120,8 @@ def make_reads(table: pl.DataFrame) -> Reads:
     )
     if counted.is_empty():
         raise InputMissing("no access names a site", next_step="give days whose logs name the sites of jobs")
-    first, last = counted["day"].min(), counted["day"].max()
-    assert isinstance(first, date) and isinstance(last, date)
+    all_days = {*table["day"].unique().to_list(), *stored}
+    first, last = min(all_days), max(all_days)
     days = tuple(first + timedelta(days=number) for number in range((last - first).days + 1))
     datasets, dataset = np.unique(counted["dataset"].to_numpy().astype(str), return_inverse=True)
     sites, site = np.unique(counted["site"].to_numpy().astype(str), return_inverse=True)
@@ -154,4 +158,4 @@ def stored_reads(stored: StoredDays) -> Reads:
                 .with_columns(remote=pl.when("known").then("remote"))
                 .drop("known")
             )
-    return make_reads(pl.concat(frames))
+    return make_reads(pl.concat(frames), stored.partials)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from pathlib import Path
@@ -158,13 +158,14 @@ def _check_cells(days: int, count: int, actual: str, path: Path | None = None) -
         )  # fmt: skip
 
 
-def make_series(table: pl.DataFrame, names: Sequence[str] = ()) -> Series:
-    """Build a series of rows (day, dataset, measures), and of the datasets ``names``, which may have no row.
+def make_series(table: pl.DataFrame, names: Sequence[str] = (), stored: Iterable[date] = ()) -> Series:
+    """Build a series of rows (day, dataset, measures), of the datasets ``names`` and of the days ``stored``, which may
+    have no row.
 
     Rows of one day and dataset are added up in their order: the sum of fractions does not depend on other rows.
     """
-    first, last = table["day"].min(), table["day"].max()
-    assert isinstance(first, date) and isinstance(last, date)
+    all_days = {*table["day"].unique().to_list(), *stored}
+    first, last = min(all_days), max(all_days)
     days = tuple(first + timedelta(days=number) for number in range((last - first).days + 1))
     datasets = pl.concat([table["dataset"], pl.Series("dataset", names, pl.String)]).unique().sort()
     column = table["dataset"].cast(pl.Enum(datasets)).to_physical().to_numpy()
@@ -214,10 +215,8 @@ def stored_series(stored: StoredDays, *, by_site: bool = False) -> Series:
     names: Sequence[str] = ()
     tables = stored_tables(stored.files, stored.fout, stored.period.days)
     if tables is not None and not by_site:
-        first = table["day"].min()
-        assert isinstance(first, date)
-        names = tables.created_since(first - timedelta(days=ENTRY_DAYS))
-    series = make_series(table, names)
+        names = tables.created_since(min(stored.partials) - timedelta(days=ENTRY_DAYS))
+    series = make_series(table, names, stored.partials)
     series = replace(series, reads=join_reads(reads, series.days[0], series.datasets))
     if by_site:
         # Sites are as logged, with any tabs.

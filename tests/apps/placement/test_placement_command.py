@@ -11,10 +11,13 @@ import polars as pl
 import pytest
 
 from cmsspark.apps.placement.demand import Outlook
-from cmsspark.apps.placement.reads import make_reads, read_reads
+from cmsspark.apps.placement.reads import make_reads, read_reads, stored_reads
 from cmsspark.apps.placement.recommend import recommend
 from cmsspark.apps.placement.replicas import make_replicas, parse_bytes, read_replicas
 from cmsspark.base import errors
+from cmsspark.base.periods import between
+from cmsspark.filesystems.storage import LocalFiles
+from cmsspark.store import stored_days
 from tests.apps.placement.worlds import COLD, FIRST, HOT, NEW, TB, A, B, copies_of, copy, full, reads_of, run
 from tests.run.partial_days import partial, store_partials, store_table
 
@@ -32,6 +35,17 @@ def test_reads_without_a_site_are_counted_and_dropped() -> None:
     assert reads.dropped == 7 and "unknown" not in reads.sites
     with pytest.raises(errors.InputMissing, match="no access names a site"):
         make_reads(pl.DataFrame({"day": [FIRST], "dataset": [HOT], "site": ["unknown"], "accesses": [1.0]}))
+
+
+def test_days_whose_reads_name_no_site_are_days_of_the_plan(tmp_path: Path) -> None:
+    days = [FIRST + timedelta(days=number) for number in range(3)]
+    sites = pl.Series(["unknown", B, "unknown"])
+    table = pl.DataFrame({"day": days, "dataset": [HOT] * 3, "site": sites, "accesses": [1.0] * 3})
+    assert make_reads(table).days == tuple(days)
+    for day, site in zip(days, sites, strict=True):
+        store_partials(tmp_path, day, [partial(day, site_name=site, stream="condor" if day == days[2] else "aaa")])
+    period = between(days[0], days[2])
+    assert stored_reads(stored_days.find_days(LocalFiles(), str(tmp_path), period)).days == tuple(days)
 
 
 def test_sizes_are_read_as_people_write_them() -> None:

@@ -56,3 +56,15 @@ def test_rows_of_a_dataset_in_several_part_files_of_a_day_are_added_up(tmp_path:
     assert len(list(tmp_path.rglob("part-*.parquet"))) == 2
     series = stored_series(stored_days.find_days(LocalFiles(), str(tmp_path), between(day, day)))
     assert series.values[:3, 0, 0].tolist() == [15, 3, 500]
+
+
+def test_a_stored_day_without_accesses_is_a_day_without_use(tmp_path: Path) -> None:
+    days = [date(2026, 1, 5) + timedelta(days=number) for number in range(3)]
+    store_partials(tmp_path, days[0], [])
+    store_partials(tmp_path, days[1], [partial(days[1], nacc=4)])
+    store_partials(tmp_path, days[2], [partial(days[2], stream="condor")])
+    for by_site in (False, True):
+        period = between(days[0] - timedelta(days=1), days[2] + timedelta(days=1))
+        series = stored_series(stored_days.find_days(LocalFiles(), str(tmp_path), period), by_site=by_site)
+        assert list(series.days) == days, "a forecast begins on the day after the last stored one"
+        assert series.accesses.tolist() == [[0], [4], [0]] and series.missing == (days[0], days[2])
