@@ -14,6 +14,7 @@ from cmsspark.apps.placement import stored_inputs
 from cmsspark.apps.placement.stored_inputs import PlacementInputs
 from cmsspark.base.errors import UsageError
 from cmsspark.base.periods import Period
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.base.text.sizes import parse_bytes
 from cmsspark.base.text.terminal import echo_list, echo_table, percent, volume
 from cmsspark.cli.groups import CommandGroup
@@ -156,14 +157,15 @@ def recommend_command(
 
 
 def _echo_advice(advice: Any, top: int) -> None:
+    if not advice.rows:
+        click.echo("no copy is worth making, and none has to go")
+        return
+    changed_sites = {row.site for row in advice.rows}
     sites = [
         (row["site"], *(volume(row[name]) for name in ("used", "capacity", "copied", "removed", "used_after")))
         for row in advice.sites
-        if row["copied"] or row["removed"]
+        if row["site"] in changed_sites
     ]
-    if not sites:
-        click.echo("no copy is worth making, and none has to go")
-        return
     echo_table(("site", "on disk", "capacity", "to copy", "can go", "then"), sites, indent="  ")
     for action, title in (("copy", "copies to make"), ("remove", "copies that can go")):
         rows = [row for row in advice.rows if row.action == action]
@@ -220,13 +222,13 @@ def replay_command(
     space = inputs.space(inputs.replicas_before(last_day))
     forecast, limits = _forecast(model, threshold, seed), Limits(min_copies, free, min_benefit, lifetime)
     replayed = replay.Replay(inputs.reads, inputs.replicas_before, space, forecast, limits)
-    rows = replayed.run(rules or _COMPARED, weeks=last)
+    rows = replayed.run(tuple(dict.fromkeys(rules)) or _COMPARED, weeks=last)
     totals = replay.sums(rows)
     if as_json:
         about = {"source": inputs.about, "is_synthetic": inputs.is_synthetic}
         click.echo(json.dumps({**about, "weeks": [row.as_dict() for row in rows], "sums": totals}, indent=1))
         return
-    weeks = f"{totals[0]['weeks']} weeks from {rows[0].week} on"
+    weeks = f"{pluralize(totals[0]['weeks'], 'week')} from {rows[0].week} on"
     click.secho(f"{weeks}, {inputs.about}{': synthetic, no measurement' if inputs.is_synthetic else ''}", bold=True)
     if weekly:
         _echo_weeks(rows)
@@ -235,8 +237,8 @@ def replay_command(
 
 def _echo_weeks(rows: list[Any]) -> None:
     shown = [
-        (str(row.week), row.rule, percent(_share(row.remote_reads, row.reads)),
-         percent(_share(row.remote_bytes, row.read_bytes)), volume(row.copied_bytes), volume(row.removed_bytes))
+        (str(row.week), row.rule, _share(row.remote_reads, row.reads), _share(row.remote_bytes, row.read_bytes),
+         volume(row.copied_bytes), volume(row.removed_bytes))
         for row in rows
     ]  # fmt: skip
     echo_table(("week", "rule", "remote reads", "remote bytes", "copied", "removed"), shown, texts=(0, 1))
@@ -247,9 +249,9 @@ def _echo_sums(totals: list[dict[str, Any]]) -> None:
     shown = [
         (
             row["rule"],
-            percent(_share(row["remote_reads"], row["reads"])),
+            _share(row["remote_reads"], row["reads"]),
             _signed(row["remote_reads_against_tier"]),
-            percent(_share(row["remote_bytes"], row["read_bytes"])),
+            _share(row["remote_bytes"], row["read_bytes"]),
             _signed(row["remote_bytes_against_tier"]),
             volume(row["disk_bytes"]),
             volume(row["copied_bytes"]),
@@ -261,8 +263,8 @@ def _echo_sums(totals: list[dict[str, Any]]) -> None:
     echo_table(headings, shown, optional=(5, 7, 6))
 
 
-def _share(part: float, total: float) -> float:
-    return part / total if total else 0.0
+def _share(part: float, total: float) -> str:
+    return percent(part / total if total else None)
 
 
 def _signed(value: float | None) -> str | None:

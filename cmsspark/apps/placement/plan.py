@@ -95,7 +95,8 @@ class Plan:
         """Return the bytes that a copy takes from elsewhere: those that are not there yet."""
         partial = self._copy_at.get((dataset, site))
         present = 0.0 if partial is None or self.gone[partial] else float(self.replicas.bytes[partial])
-        return float(self.replicas.sizes[dataset]) - present
+        # An incomplete copy may have all bytes, such as those of files that are no longer valid.
+        return max(float(self.replicas.sizes[dataset]) - present, 0.0)
 
     def add(self, dataset: int, site: int, worth: float) -> None:
         """Make the copy, where the budget allows it and copies of clearly less worth leave the room for it."""
@@ -134,14 +135,15 @@ class Plan:
 
     def result(self) -> Replicas:
         """Return the replicas once the plan is carried out."""
-        replaced, fixed = self.gone.copy(), []
+        replaced, sizes, fixed = self.gone.copy(), [], []
         for pair in self.added:
-            number = self.completed.get(pair)
+            number, size = self.completed.get(pair), self.bytes_to_copy(*pair)
+            sizes.append(size if number is None else size + float(self.replicas.bytes[number]))
             fixed.append(number is not None and bool(self.replicas.is_fixed[number]))
             if number is not None:
                 replaced[number] = True
         datasets, sites = [dataset for dataset, _ in self.added], [site for _, site in self.added]
-        return self.replicas.changed(replaced, datasets, sites, fixed)
+        return self.replicas.changed(replaced, datasets, sites, sizes, fixed)
 
     @property
     def moved_bytes(self) -> float:

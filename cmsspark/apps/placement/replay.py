@@ -85,20 +85,17 @@ class Replay:
                 next_step=f"give at least {FIRST_WEEKS + 2} weeks",
             )
         groups = demand.group_datasets(self.reads.datasets)
-        first = self.replicas_before(self.reads.days[chosen[0]])
-        states = dict.fromkeys(rules, first)
-        earlier = first
+        states = dict.fromkeys(rules, self.replicas_before(self.reads.days[chosen[0]]))
         rows = []
         for day in chosen:
             snapshot = self.replicas_before(self.reads.days[day])
             past = self.reads.before(day)
             outlook = self.forecast(past) if self.forecast and "predicted" in rules else None
             for rule in rules:
-                state = with_arrivals(states[rule], earlier, snapshot)
+                state = with_arrivals(states[rule], snapshot)
                 forecast = self._demand(rule, past, groups, outlook, day, snapshot)
                 row, states[rule] = self._week(rule, day, state, forecast)
                 rows.append(row)
-            earlier = snapshot
         return rows
 
     def _demand(
@@ -130,10 +127,12 @@ class Replay:
         return row, state
 
 
-def with_arrivals(state: Replicas, earlier: Replicas, snapshot: Replicas) -> Replicas:
-    """``state`` with the copies of datasets that ``snapshot`` has and ``earlier`` had not at all."""
+def with_arrivals(state: Replicas, snapshot: Replicas) -> Replicas:
+    """Return ``state`` with the copies that ``snapshot`` has of datasets that are new: no plan removes the last copy
+    of a dataset, so one that a snapshot lacked in between is in ``state``.
+    """
     had = np.zeros(len(snapshot.datasets), bool)
-    had[earlier.dataset] = True
+    had[state.dataset] = True
     is_new = ~had[snapshot.dataset]
     columns = {
         name: np.append(getattr(state, name), getattr(snapshot, name)[is_new])

@@ -72,16 +72,19 @@ class Replicas:
         is_locked = np.array([matches(name, patterns) for name in self.datasets], bool)
         return replace(self, is_fixed=self.is_fixed | is_locked[self.dataset])
 
-    def changed(self, removed: Array, dataset: Sequence[int], site: Sequence[int], fixed: Sequence[bool]) -> Replicas:
-        """Without the copies where ``gone``, and with complete ones of the datasets at the sites, ``fixed`` or not."""
-        added = np.array(dataset, np.int64)
+    def changed(
+        self, removed: Array, dataset: Sequence[int], site: Sequence[int], size: Sequence[float], fixed: Sequence[bool]
+    ) -> Replicas:
+        """Return the copies without those ``removed``, and with complete ones of the datasets at the sites, ``fixed``
+        or not.
+        """
         remaining = ~removed
         return replace(
             self,
-            dataset=np.append(self.dataset[remaining], added),
+            dataset=np.append(self.dataset[remaining], np.array(dataset, np.int64)),
             site=np.append(self.site[remaining], np.array(site, np.int64)),
-            bytes=np.append(self.bytes[remaining], self.sizes[added]),
-            is_complete=np.append(self.is_complete[remaining], np.ones(len(added), bool)),
+            bytes=np.append(self.bytes[remaining], size),
+            is_complete=np.append(self.is_complete[remaining], np.ones(len(dataset), bool)),
             is_fixed=np.append(self.is_fixed[remaining], np.array(fixed, bool)),
         )
 
@@ -95,7 +98,8 @@ class Space:
 
 
 def read_replicas(path: Path) -> pl.DataFrame:
-    """Rows with :data:`COLUMNS` of a CSV or Parquet file. A name of a node (``T1_US_FNAL_MSS``) gives its kind, too.
+    """Return rows with :data:`COLUMNS` of a CSV or Parquet file. Names of nodes (``T1_US_FNAL_MSS``) become those of
+    their sites, and give the kind where the file has none.
 
     Raises as :func:`cmsspark.store.table_files.read_table`.
     """
@@ -105,11 +109,9 @@ def read_replicas(path: Path) -> pl.DataFrame:
         path, "replicas", COLUMNS, ("dataset", "site", "bytes"), numbers=("bytes", "size"),
         flags=("complete", "locked", "custodial"), may_be_null=("size", "since", "complete", "locked", "custodial"),
     )  # fmt: skip
-    if "kind" in table.columns:
-        return table
     nodes = [site_and_kind(name) for name in table["site"].to_list()]
-    sites, kinds = ([node[part] for node in nodes] for part in (0, 1))
-    return table.with_columns(site=pl.Series(sites, dtype=pl.String), kind=pl.Series(kinds, dtype=pl.String))
+    sites, kinds = (pl.Series([node[part] for node in nodes], dtype=pl.String) for part in (0, 1))
+    return table.with_columns(site=sites, kind=table.get_column("kind", default=kinds))
 
 
 def make_replicas(

@@ -53,6 +53,16 @@ def test_where_a_complete_copy_is_none_is_made_and_an_incomplete_one_is_complete
     assert after.is_fixed.sum() == 1, "a lock stays"
 
 
+def test_an_incomplete_copy_with_all_bytes_needs_none() -> None:
+    reads = reads_of(*DAILY)
+    partial = copies_of(copy(HOT, A, size=TB), copy(HOT, B, bytes=1.5 * TB, size=TB, complete=False), reads=reads)
+    named = reads.named(partial.datasets, partial.sites)
+    space = full(partial, T2_DE_B=2 * TB)
+    plan = make_plan(partial, expected(named, group_datasets(named.datasets)), space)
+    assert len(plan.added) == 1 and plan.moved_bytes == 0, "no copy frees bytes"
+    assert plan.result().used().sum() == 2.5 * TB
+
+
 def test_a_full_site_lets_go_what_is_read_least_for_its_bytes() -> None:
     reads = reads_of(*DAILY, (3, COLD, B, 1))
     replicas = copies_of(copy(HOT, A), copy(COLD, A), copy(COLD, B), reads=reads)

@@ -30,6 +30,13 @@ def test_nodes_are_sites_with_their_kind(tmp_path: Path) -> None:
     assert made.bytes.tolist() == [5, 4] and made.is_complete.tolist() == [True, False], "the largest copy is the size"
 
 
+def test_a_node_with_a_kind_of_its_own_is_its_site(tmp_path: Path) -> None:
+    file = tmp_path / "r.csv"
+    file.write_text(f"dataset,site,kind,bytes\n{HOT},T1_US_A_Disk,disk,5\n{HOT},T1_US_A_MSS,tape,5\n")
+    made = make_replicas(read_replicas(file))
+    assert made.sites == ("T1_US_A",) and made.bytes.tolist() == [5] and made.on_tape.tolist() == [True]
+
+
 def test_reads_without_a_site_are_counted_and_dropped() -> None:
     reads = reads_of((0, HOT, "unknown", 7), (0, HOT, B, 1))
     assert reads.dropped == 7 and "unknown" not in reads.sites
@@ -95,6 +102,22 @@ def test_replay_compares_rules_and_marks_synthetic_data(files: list[str]) -> Non
     assert totals["predicted"]["remote_reads"] < 210 and told["is_synthetic"] is False
     made_up = run("replay", "--synthetic", "1", "--last", "1", "--rule", "tier", "--rule", "recent")
     assert made_up.exit_code == 0 and "synthetic data" in made_up.stdout and "no measurement" in made_up.stdout
+
+
+def test_a_replay_names_a_rule_once_and_no_share_of_bytes_that_nobody_logged(files: list[str]) -> None:
+    text = run("replay", *files, "--last", "1", "--weekly", "--rule", "tier", "--rule", "tier").stdout
+    assert text.startswith("1 week from 2026-02-09 on")
+    lines = [line.split() for line in text.splitlines() if "tier" in line.split()[:2]]
+    assert [len(line) for line in lines] == [8, 11], "one line of the week, one of the sums"
+    assert lines[0][3] == lines[1][3] == "–", "remote bytes are unknown, not 0 %"
+
+
+def test_a_copy_that_needs_no_bytes_is_printed(files: list[str], tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_text(
+        f"dataset,site,bytes,complete\n{HOT},{A},1e12,y\n{HOT},{B},1e12,n\n{COLD},{A},1e12,y\n"
+    )
+    text = run("recommend", *files).stdout
+    assert "copies to make: 1, 0 B" in text and "no copy is worth making" not in text
 
 
 @pytest.mark.parametrize(

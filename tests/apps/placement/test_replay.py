@@ -75,4 +75,18 @@ def test_snapshots_of_later_days_are_not_seen() -> None:
     at = make_replicas(table, datasets=[NEW], until=FIRST + timedelta(days=9))
     assert at.copies().tolist() == [1, 0] and at.datasets == (HOT, NEW)
     later = make_replicas(table, until=FIRST + timedelta(days=10))
-    assert replay.with_arrivals(at, at, later).copies().tolist() == [1, 1]
+    assert replay.with_arrivals(at, later).copies().tolist() == [1, 1]
+
+
+def test_a_dataset_that_a_snapshot_lacks_does_not_arrive_twice() -> None:
+    reads = reads_of(*[(day, HOT, B, 30) for day in range(49)], weeks=7)
+    clock = copy("/Clock/x/RAW", A)
+    whole, lacking = copies_of(copy(HOT, A), clock, reads=reads), copies_of(clock, reads=reads)
+    snapshots = [whole, lacking, whole]
+    named = reads.named(snapshots[0].datasets, snapshots[0].sites)
+
+    def before(day: date) -> Replicas:
+        return snapshots[max((day - FIRST).days // 7 - 4, 0)]
+
+    rows = replay.Replay(named, before, full(snapshots[0])).run(["as-is"])
+    assert [row.disk_bytes for row in rows] == [2 * TB] * 3
