@@ -78,7 +78,8 @@ def features(past: Series, names: Names) -> tuple[list[str], Array]:
     length, count = used.shape
     for days in _DAYS:
         window = past.accesses[max(length - days, 0) :]
-        columns[f"log_accesses_{days}d"] = np.log1p(window.sum(0) / max(len(window), 1) * days)
+        # A whole window is multiplied by exactly 1: persistence compares its sum with the threshold.
+        columns[f"log_accesses_{days}d"] = np.log1p(window.sum(0) * (days / max(len(window), 1)))
         columns[f"active_share_{days}d"] = (window > 0).mean(0)
         columns[f"mean_log_accesses_{days}d"] = np.log1p(window).mean(0)
     for number, measure in enumerate(MEASURES[1:], 1):

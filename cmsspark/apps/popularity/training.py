@@ -53,9 +53,9 @@ class Label:
         if self.top_bytes is not None:
             elements = "pairs of dataset and site" if by_site else "datasets"
             return f"among the {self.top_bytes:,} {elements} with the most bytes read in {during}"
-        also = f" and more than {self.users:g} users" if self.users is not None else ""
+        also = f" and more than {self.users:,.15g} users" if self.users is not None else ""
         where = " at the site" if by_site else ""
-        return f"more than {self.threshold:g} accesses{also}{where} in {during}"
+        return f"more than {self.threshold:,.15g} accesses{also}{where} in {during}"
 
     def check(self, series: Series) -> None:
         """Raise DataError (65) where the series lacks what the label is made of."""

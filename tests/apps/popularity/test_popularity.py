@@ -114,6 +114,7 @@ def test_top_by_bytes_and_longer_horizons_have_their_labels_and_persistence() ->
     values[2] = values[0] * generator.lognormal(20, 1, len(series.datasets))
     sized = replace(series, values=values)
     label = Label(top_bytes=8)
+    assert Label(1_234_567).describe() == "more than 1,234,567 accesses in 1 week"
     assert label.mark(sized, 35).sum() == 8 and label.describe().startswith("among the 8 datasets")
     chosen = np.argsort(-sized.values[2, 35:42].sum(0))[:8]
     assert set(np.nonzero(label.mark(sized, 35))[0]) == set(chosen)
@@ -124,6 +125,10 @@ def test_top_by_bytes_and_longer_horizons_have_their_labels_and_persistence() ->
     month = Label(40, weeks=4)
     popular = predict(Weeks(sized, month), 35, "persistence")
     assert popular.tolist() == (sized.accesses[7:35].sum(0) > 40).astype(float).tolist()
+    exact = values.copy()
+    exact[0] = np.where(np.arange(63)[:, None] == 34, 232, 0)
+    before = predict(Weeks(replace(series, values=exact), Label(232)), 35, "persistence")
+    assert not before.any(), "as many accesses as the threshold are not more"
     both = Label(10, users=5)
     wanted = (sized.accesses[28:35].sum(0) > 10) & (sized.values[1, 28:35].sum(0) > 5)
     assert predict(Weeks(sized, both), 35, "persistence").tolist() == wanted.astype(float).tolist()

@@ -137,7 +137,7 @@ def _datasets(request: PageRequest, chosen: _Chosen) -> ui.Section:
     ).rows[0]
     if not count:
         return ui.Section("Most probable datasets", [ui.Note("The forecast has no such dataset.")])
-    means = "by bytes" if threshold is None else f"> {threshold:g}"
+    means = "by bytes" if threshold is None else f"> {threshold:,.15g}"
     of = "datasets at sites" if chosen.by_site and not chosen.site else "datasets"
     figures = ui.Figures([
         ui.Figure("Probably popular", f"{likely:,}", f"of the first {count:,} {of} by rank"),
