@@ -22,10 +22,10 @@ def select_measure(label: Label) -> str:
 
 
 def with_baselines(models: Sequence[str]) -> tuple[str, ...]:
-    """Return the models after all baselines; without a model that is none, as they are."""
+    """Return the models, each once, after all baselines; without a model that is none, as they are."""
     if all(name in BASELINES for name in models):
-        return tuple(models)
-    return (*BASELINES, *(name for name in models if name not in BASELINES))
+        return tuple(dict.fromkeys(models))
+    return tuple(dict.fromkeys((*BASELINES, *models)))
 
 
 def warnings(rows: Sequence[Mapping[str, Any]], model: str) -> list[str]:

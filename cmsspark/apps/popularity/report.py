@@ -57,7 +57,7 @@ def evaluation_page(
     where = ", and at which sites" if series.by_site else ""
     warned = [f"{warning}." for warning in warnings(rows, model)]
     reliability = _plot(_reliability(labels, scores), "predicted probability", "became popular")
-    gain = _plot(_gain(labels, scores), "share of datasets, by probability", "share of the popular ones")
+    gain = _plot(gain_curve(labels, scores), "share of datasets, by probability", "share of the popular ones")
     parts = [
         layout.table((), card.items(), (0, 1)),
         *([layout.section("Warnings", layout.items(warned), kind="warnings")] if warned else []),
@@ -94,11 +94,14 @@ def _reliability(labels: Array, scores: Array) -> list[tuple[float, float]]:
     return [(float(scores[bins == number].mean()), float(labels[bins == number].mean())) for number in filled]
 
 
-def _gain(labels: Array, scores: Array) -> list[tuple[float, float]]:
+def gain_curve(labels: Array, scores: Array) -> list[tuple[float, float]]:
+    """Return up to 60 points of the gain; equal probabilities are taken together, as they have no order."""
     if not labels.any():
         return []
-    reached = np.concatenate([[0], np.cumsum(labels[np.argsort(-scores, kind="stable")]) / labels.sum()])
-    chosen = np.unique(np.linspace(0, len(labels), 60).astype(int))
+    order = np.argsort(-scores, kind="stable")
+    reached = np.concatenate([[0], np.cumsum(labels[order]) / labels.sum()])
+    ends = np.append(0, np.nonzero(np.diff(scores[order], append=np.nan))[0] + 1)
+    chosen = ends[np.unique(np.linspace(0, len(ends) - 1, 60).astype(int))]
     return [(number / len(labels), float(reached[number])) for number in chosen.tolist()]
 
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 #: Weeks of the end that no configuration is chosen by.
 HELD_WEEKS: Final = 1
+#: No value of a grid is larger.
+_MOST: Final = 1e9
 
 
 def configurations(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
@@ -44,11 +46,25 @@ def parse_grid(model_name: str, texts: Sequence[str]) -> dict[str, list[Any]]:
         if not equals or name not in GRIDS[model_name]:
             names = ", ".join(GRIDS[model_name])
             raise UsageError(f"{text!r} is not NAME=VALUE,VALUE", next_step=f"{model_name} has {names}")
-        try:
-            grid[name] = [json.loads(value) for value in values.split(",")]
-        except ValueError:
-            raise UsageError(f"{text!r} has a value that is not a number", next_step="max_depth=2,3") from None
+        grid[name] = [_parse_value(text, value, GRIDS[model_name][name]) for value in values.split(",")]
     return grid or {name: list(values) for name, values in GRIDS[model_name].items()}
+
+
+def _parse_value(text: str, value: str, defaults: Sequence[Any]) -> Any:
+    """Return a value of ``text``, a number above 0 of the kind that the default values have: whole ones, or shares."""
+    kind, most = type(defaults[0]), 1.0 if max(defaults) < 1 else _MOST
+    try:
+        number = json.loads(value)
+    except ValueError:
+        number = None
+    if type(number) not in (int, kind) or not 0 < number <= most:
+        words = "a whole number" if kind is int else "a number"
+        also = "" if most == _MOST else ", at most 1"
+        raise UsageError(
+            f"{text!r} has a value that is not {words} above 0{also}", found=value or "nothing",
+            next_step=f"write them as {', '.join(map(str, defaults))}",
+        )  # fmt: skip
+    return number
 
 
 def tune(

@@ -17,6 +17,7 @@ from cmsspark.apps.popularity.fitting import PastWeek, fit, helpful_calibration
 from cmsspark.apps.popularity.forecast import predictions
 from cmsspark.apps.popularity.models import sigmoid
 from cmsspark.apps.popularity.quantities import expected
+from cmsspark.apps.popularity.report import gain_curve
 from cmsspark.apps.popularity.series import Series
 from cmsspark.apps.popularity.training import Label, Weeks
 from tests.apps.popularity.example_series import made_series, write
@@ -118,10 +119,17 @@ def test_a_warning_says_where_a_baseline_was_better() -> None:
     equal[0]["average_precision"] = 0.99996
     assert warnings(equal, "blend") == [], "both are printed as 1.000"
     assert with_baselines(["blend"]) == ("persistence", "last-week", "decayed", "blend")
-    assert with_baselines(["persistence"]) == ("persistence",)
+    assert with_baselines(["persistence"] * 2) == ("persistence",)
+    assert with_baselines(["blend", "decayed", "blend"]) == with_baselines(["blend"])
 
 
 def test_ties_are_told(tmp_path: Path) -> None:
     file = write(made_series(), tmp_path / "a.csv")
     shown = CliRunner().invoke(command, ["predict", "--accesses", str(file), "--model", "persistence", "--top", "5"])
     assert "5 rows share a probability as shown, such as 1.000" in shown.stdout
+
+
+def test_the_gain_of_equal_probabilities_does_not_depend_on_their_order() -> None:
+    labels, scores = np.array([1.0, 0, 0, 1]), np.array([0.5, 0.5, 0.5, 0.9])
+    for order in ([0, 1, 2, 3], [2, 1, 0, 3]):
+        assert gain_curve(labels[order], scores[order]) == [(0, 0), (0.25, 0.5), (1, 1)]

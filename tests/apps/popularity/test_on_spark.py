@@ -83,6 +83,9 @@ def test_grids_are_read_and_wrong_ones_refused() -> None:
     for model, texts in (("blend", []), ("forest", ["luck=1"]), ("forest", ["max_depth=deep"]), ("forest", ["2"])):
         with pytest.raises(errors.UsageError):
             parse_grid(model, texts)
+    for values in ("max_depth=2.5", "max_depth=true", "max_depth=-3", "colsample_bynode=1.5", "max_depth=null"):
+        with pytest.raises(errors.UsageError, match=r"not a (whole )?number above 0"):
+            parse_grid("forest", [values])
     with pytest.raises(errors.InputMissing, match="too few weeks"):
         tune(made_series(days=20), Label(10), "logistic", {"ridge": [1.0]})
 
