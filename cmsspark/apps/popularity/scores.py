@@ -34,8 +34,8 @@ def average_precision(labels: Array, scores: Array) -> float | None:
     ranked, values = labels[order], scores[order]
     is_last = np.append(values[1:] != values[:-1], True)
     hits, count = np.cumsum(ranked)[is_last], np.arange(1, len(ranked) + 1)[is_last]
-    gains = np.diff(np.concatenate([[0], hits / ranked.sum()]))
-    return float((gains * hits / count).sum())
+    # Divided by the positives at the end: a perfect order has exactly 1.
+    return float((np.diff(hits, prepend=0) * hits / count).sum() / ranked.sum())
 
 
 def area_under_curve(labels: Array, scores: Array) -> float | None:
@@ -66,8 +66,7 @@ def _resampled_precisions(labels: Array, scores: Array, generator: np.random.Gen
         times = np.bincount(generator.integers(0, count, count), minlength=count)
         hits, rows = np.cumsum(ranked * times)[is_last], np.cumsum(times)[is_last]
         if hits[-1]:
-            gains = np.diff(hits, prepend=0) / hits[-1]
-            resampled.append(float((gains * hits / np.maximum(rows, 1)).sum()))
+            resampled.append(float((np.diff(hits, prepend=0) * hits / np.maximum(rows, 1)).sum() / hits[-1]))
     return resampled
 
 

@@ -28,6 +28,7 @@ from tests.apps.popularity.example_series import FIRST, made_series
 def test_average_precision_and_area_by_hand() -> None:
     labels = np.array([1.0, 0, 1, 0])
     assert average_precision(labels, np.array([4.0, 3, 2, 1])) == pytest.approx((1 + 2 / 3) / 2)
+    assert average_precision(np.arange(28) > 21, np.arange(28)) == 1, "a perfect order is no >99.9%"
     assert average_precision(labels, np.array([1.0, 1, 1, 1])) == pytest.approx(0.5), "ties are taken together"
     assert area_under_curve(labels, np.array([4.0, 3, 2, 1])) == pytest.approx(0.75)
     assert area_under_curve(labels, np.array([1.0, 1, 1, 1])) == pytest.approx(0.5)

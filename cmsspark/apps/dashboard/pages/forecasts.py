@@ -130,17 +130,20 @@ def _datasets(request: PageRequest, chosen: _Chosen) -> ui.Section:
     names = ", ".join(_ROUNDED.get(column.name, column.name) for column in chosen.columns)
     table = chosen.job
     result = request.database.query(f"SELECT {names} FROM {table} {where} ORDER BY rank", values)
-    count, likely, threshold, label, model = request.database.query(
-        "SELECT count(*), count(*) FILTER (WHERE probability >= 0.5), max(threshold), max(label), max(model) "
-        f"FROM {table} {where}",
+    count, likely, threshold, label, model, ranks = request.database.query(
+        "SELECT count(*), count(*) FILTER (WHERE probability >= 0.5), max(threshold), max(label), max(model), "
+        f"(SELECT max(rank) FROM {table} WHERE day = $day) FROM {table} {where}",
         values,
     ).rows[0]
     if not count:
         return ui.Section("Most probable datasets", [ui.Note("The forecast has no such dataset.")])
     means = "by bytes" if threshold is None else f"> {threshold:,.15g}"
-    of = "datasets at sites" if chosen.by_site and not chosen.site else "datasets"
+    elements = "datasets at sites" if chosen.by_site else "datasets"
+    among = f"of the first {ranks:,} {elements} by rank"
+    if count < ranks:
+        among = f"of the {pluralize(count, 'row')} of this selection among the first {ranks:,} {elements} by rank"
     figures = ui.Figures([
-        ui.Figure("Probably popular", f"{likely:,}", f"of the first {count:,} {of} by rank"),
+        ui.Figure("Probably popular", f"{likely:,}", among),
         ui.Figure("Popular means", means, label or "accesses in the week"),
         ui.Figure("Model", ui.shown(model)),
     ])  # fmt: skip
@@ -171,8 +174,8 @@ def _quality(judged: Any, *, by_site: bool) -> ui.Section:
         "Week from", "Average precision", table=table,
     )  # fmt: skip
     about = (
-        "persistence: what was popular in the week before is predicted to be popular again; last-week, decayed: by the "
-        "accesses of the last week, or of the last days."
+        "persistence: what was popular before, in as many weeks, is predicted to be popular again; last-week, decayed: "
+        "by the accesses, or bytes, of the last week, or of the last days."
     )
     if by_site:
         about = f"Of all sites together. {about[0].upper()}{about[1:]} Datasets are counted once for each site."
