@@ -65,7 +65,7 @@ def forecast_section(request: PageRequest, site: str) -> Section | None:
     if not days:
         return None
     rows = request.database.query(
-        "SELECT dataset_name, probability, last_week_nacc FROM popularity_site_forecast "
+        "SELECT dataset_name, probability, last_week_nacc, label FROM popularity_site_forecast "
         f"WHERE day = ? AND site_name = ? ORDER BY probability DESC, dataset_name LIMIT {_FORECASTS}",
         [days[-1], site],
     ).rows
@@ -75,6 +75,7 @@ def forecast_section(request: PageRequest, site: str) -> Section | None:
         Column("dataset_name", "Dataset"), Column("probability", "Popular", "share", "probability to be popular here"),
         Column("last_week_nacc", "Accesses last week", "count"),
     )  # fmt: skip
-    linked: list[Any] = [(Cell(row[0], request.dataset_link(row[0])), *row[1:]) for row in rows]
+    linked: list[Any] = [(Cell(row[0], request.dataset_link(row[0])), *row[1:3]) for row in rows]
+    means = f" Popular: {rows[0][3]}." if rows[0][3] else ""
     table = Table("site_forecast", columns, linked, f"Forecast from {days[-1]} on", bars=1)
-    return Section("What will probably be popular here", [table], f"The forecast of {shown(site)}.")
+    return Section("What will probably be popular here", [table], f"The forecast of {shown(site)}.{means}")

@@ -19,7 +19,7 @@ DAY = date(2026, 3, 2)
 HOSTILE = "/<b>x/Run1-v1/AOD"
 
 
-def prediction(rank: int, name: str, probability: float, stratum: str = "active") -> dict[str, Any]:
+def prediction(rank: int, name: str, probability: float | None, stratum: str = "active") -> dict[str, Any]:
     return {
         "day": DAY, "rank": rank, "dataset_name": name, "data_tier": "AOD", "probability": probability,
         "raw_probability": probability, "stratum": stratum, "last_week_nacc": 10 * rank, "model": "blend",
@@ -62,6 +62,7 @@ def make_store(store: Path, *, is_empty: bool = False) -> Path:
     if is_empty:
         return store
     predictions = [prediction(1, HOSTILE, 0.875), prediction(2, "/B/x/AOD", 0.25, "dormant")]
+    predictions.append({**prediction(3, "/ZMM/Run2026A-v1/AOD", None), "label": "more than 10 accesses in 1 week"})
     rows = [judged(model, stratum, 0.75) for model in ("blend", "persistence") for stratum in ("all", "dormant")]
     store_forecast(store, "popularity_forecast", "popularity_quality", predictions, rows)
     caches = [
@@ -92,14 +93,19 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_the_forecast_page_shows_the_stored_numbers(running: Running) -> None:
     text = page(running, "forecasts")
     assert "87.5%" in text and "&lt;b&gt;x/Run1-v1/AOD" in text and HOSTILE not in text
-    assert "of the first 2 datasets" in text and "75.0%" in text and "persistence" in text
+    assert "of the first 3 datasets" in text and "75.0%" in text and "persistence" in text
     dormant = page(running, "forecasts?stratum=dormant")
     assert "/B/x/AOD" in dormant and "87.5%" not in dormant
-    assert "of the 1 row of this selection among the first 2 datasets by rank" in dormant, "its rank is 2"
+    assert "of the 1 row of this selection among the first 3 datasets by rank" in dormant, "its rank is 2"
     assert "has no such dataset" in page(running, "forecasts?stratum=new")
     with pytest.raises(urllib.error.HTTPError) as missing:
         page(running, "forecasts?day=2026-03-01")
     missing.value.close()
+
+
+def test_a_datasets_page_says_what_popular_means_also_where_nothing_is_known(running: Running) -> None:
+    text = page(running, "dataset?name=/ZMM/Run2026A-v1/AOD")
+    assert "unknown" in text and f"more than 10 accesses in 1 week from {DAY} on" in text and "rank 3" in text
 
 
 def test_the_forecast_page_shows_the_forecast_by_site(tmp_path: Path) -> None:
@@ -107,7 +113,10 @@ def test_the_forecast_page_shows_the_forecast_by_site(tmp_path: Path) -> None:
     with serving(store, tmp_path) as one:
         assert "run_spark popularity_site_forecast" in page(one, "forecasts?of=site")
     sites = ("T2_<i>A", "T1_B")
-    predictions = [{**prediction(n, "/B/x/AOD", 0.625 / n), "site_name": site} for n, site in enumerate(sites, 1)]
+    label = {"label": "more than 10 accesses at the site in 1 week"}
+    predictions = [
+        {**prediction(n, "/B/x/AOD", 0.625 / n), "site_name": site, **label} for n, site in enumerate(sites, 1)
+    ]
     rows = [judged(model, "all", 0.5) for model in ("blend", "persistence")]
     store_forecast(store, "popularity_site_forecast", "popularity_site_quality", predictions, rows)
     with serving(store, tmp_path) as one:
@@ -117,6 +126,7 @@ def test_the_forecast_page_shows_the_forecast_by_site(tmp_path: Path) -> None:
         of_site = page(one, "forecasts?of=site&site=T1_B")
         assert "31.2%" in of_site and "62.5%" not in of_site
         assert "has no such dataset" in page(one, "forecasts?of=site&site=T2_Nowhere")
+        assert "Popular: more than 10 accesses at the site in 1 week." in page(one, "sites?site=T1_B")
 
 
 def test_the_page_of_caches_shows_the_stored_numbers(running: Running) -> None:

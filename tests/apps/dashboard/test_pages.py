@@ -223,6 +223,8 @@ def test_shares_of_each_step_add_up_to_all_and_unknown_stays_unknown() -> None:
     )
     shares = in_mode(chart, "share")
     assert dict(shares.series) == {"a": [25.0, None, None], "b": [75.0, None, None]} and shares.unit == "%"
+    of_cpu = in_mode(Chart("c", "t", "stack", ["1"], {"a": [1]}, y_title="CPU hours per day"), "share")
+    assert (shares.y_title, of_cpu.y_title) == ("Share of accesses per day", "Share of CPU hours per day")
     lines = in_mode(chart, "line")
     assert lines.kind == "line" and lines.drawn["a"] == [1, None, 0], "a line has a gap where nothing was counted"
     flat = Chart("c", "t", "stack", ["1", "2", "3"], {"a": [1, None, None], "b": [3, 2, None]})

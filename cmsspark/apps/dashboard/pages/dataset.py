@@ -7,6 +7,7 @@ from typing import Any, Final
 from cmsspark.apps.dashboard import dataset_use, search, use
 from cmsspark.apps.dashboard import widgets as ui
 from cmsspark.apps.dashboard.dataset_use import DatasetUse
+from cmsspark.apps.dashboard.formats import formatted
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest, optional
 from cmsspark.apps.dashboard.segment import SUMS
 from cmsspark.apps.dashboard.selection import Selection, text_parameter
@@ -124,11 +125,14 @@ def _forecast(request: PageRequest, name: str) -> list[ui.Figure]:
     if not days:
         return []
     rows = request.database.query(
-        "SELECT probability, rank FROM popularity_forecast WHERE day = ? AND dataset_name = ?", [days[-1], name]
+        "SELECT probability, rank, label FROM popularity_forecast WHERE day = ? AND dataset_name = ?", [days[-1], name]
     ).rows
     if not rows:
-        return [ui.Figure("Forecast", "–", f"not in the forecast from {days[-1]} on")]
-    return [ui.Figure("Forecast: popular", f"{rows[0][0]:.1%}", f"from {days[-1]} on", f"rank {rows[0][1]:,}")]
+        return [ui.Figure("Forecast", "–", f"not among the first ranks of the forecast from {days[-1]} on")]
+    probability, rank, label = rows[0]
+    value = "unknown" if probability is None else formatted(probability, "share")
+    meaning = f"{label} from {days[-1]} on" if label else f"from {days[-1]} on"
+    return [ui.Figure("Forecast: popular", value, meaning, f"rank {rank:,}")]
 
 
 def _history(request: PageRequest, used: DatasetUse, chosen: Selection, measure: str) -> Any:

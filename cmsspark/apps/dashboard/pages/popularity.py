@@ -63,7 +63,7 @@ def view(request: PageRequest) -> ui.Content:
         nothing = ui.Note("Nothing was read in this period with these filters. Choose another period or fewer filters.")
         return ui.Content("Popularity", [ui.Section("Nothing was read", [nothing])], about, controls, notes)
     about_streams = f"{_STREAMS_NOTE} {_JOBS_NOTE}" if request.snapshot.has_jobs else _STREAMS_NOTE
-    about_top = f"Ordered by {MEASURES[measure][0].lower()}."
+    about_top = f"Ordered by {_in_text(MEASURES[measure][0])}."
     about_top += f" Names that contain: {ui.shown(text)}" if text else ""
     search_field = ui.Search("q", "Find datasets in this table", text, "datasets.json", "parts of a name, * for any")
     return ui.Content(
@@ -187,22 +187,27 @@ def _concentration(ranking: DatasetRanking, measure: str) -> list[Any]:
             ui.Column("share", "Share of all", "share"),
         ),
         rows,
-        f"The share of {label.lower()} that the largest N datasets hold",
+        f"The share of {_in_text(label)} that the largest N datasets hold",
     )
     if not rows:
         return [table]
     chart = ui.Chart(
         "concentration",
-        f"Share of {label.lower()} in the N most used datasets",
+        f"Share of {_in_text(label)} in the N most used datasets",
         "line",
         [f"{number:,}" for number, _, _ in rows],
         {"share": [100 * share for _, _, share in rows]},
         "%",
         "Number of datasets, most used first",
-        f"Share of {label.lower()}",
+        f"Share of {_in_text(label)}",
         table=table,
     )
     return [chart]
+
+
+def _in_text(label: str) -> str:
+    """Return the label of a measure inside a text: ``bytes read``, but ``CPU hours``."""
+    return label if label[:2].isupper() else label[:1].lower() + label[1:]
 
 
 def in_mode(chart: ui.Chart, mode: str) -> ui.Chart:
@@ -219,7 +224,7 @@ def in_mode(chart: ui.Chart, mode: str) -> ui.Chart:
         ]
         for name, values in chart.series.items()
     }
-    return replace(chart, series=shares, unit="%", y_title=f"Share of {chart.y_title[:1].lower()}{chart.y_title[1:]}")
+    return replace(chart, series=shares, unit="%", y_title=f"Share of {_in_text(chart.y_title)}")
 
 
 PAGE = PageDefinition("Popularity", "Which datasets are used, over time and in total.", view)
