@@ -106,7 +106,11 @@ def _inputs(
     inputs = replace(inputs, given_space=room_of, budget=weekly, locked=locked)
     if locks is not None:
         inputs = replace(inputs, locks=read_locks(locks, load_settings(settings_file).rses))
-        click.echo(f"{len(inputs.locks):,} datasets at sites are locked", err=True)
+        click.echo(f"{pluralize(len(inputs.locks), 'lock')} of datasets on disk", err=True)
+    idle = inputs.idle_locks()
+    if idle:
+        names = "names that no read and no replica has"
+        click.echo(f"warning: {pluralize(len(idle), 'lock')} of {names}, such as {idle[0]}", err=True)
     if inputs.reads.dropped:
         click.echo(f"{inputs.reads.dropped:,} accesses name no site and are left out", err=True)
     return inputs

@@ -67,6 +67,15 @@ class PlacementInputs:
 
         return locked(replicas, self.locks)
 
+    def idle_locks(self) -> list[str]:
+        """Return the patterns and locks that keep nothing: no read and no replica has their dataset, or their site."""
+        from cmsspark.counting.rollup import matches
+
+        datasets, sites = set(self.reads.datasets), {None, *self.reads.sites}
+        patterns = [text for text in self.locked if not any(matches(name, [text]) for name in datasets)]
+        idle = [lock for lock in self.locks if lock[0] not in datasets or lock[1] not in sites]
+        return patterns + sorted(f"{dataset} at {site or 'all sites'}" for dataset, site in idle)
+
     def space(self, replicas: Replicas) -> Space:
         """Return the space of the sites of the replicas."""
         from cmsspark.apps.placement.replicas import make_space
