@@ -43,7 +43,8 @@ def warnings(rows: Sequence[Mapping[str, Any]], model: str) -> list[str]:
     name = max(scores, key=scores.__getitem__, default=model)
     if precision is None or round(scores.get(name, precision), 3) <= round(precision, 3):
         return []
-    weeks = pluralize(sum(row["model"] == model for row in rows), "week")
+    count = sum(row["model"] == model for row in rows)
+    weeks = "week" if count == 1 else pluralize(count, "week")
     return [
         f"in the last {weeks} the baseline {name} was better than {model}: average precision {scores[name]:.3f} "
         f"against {precision:.3f}"

@@ -244,7 +244,7 @@ def check_model(name: str) -> None:
     """Raise UsageError (2) for a name of no model."""
     if name not in MODELS:
         names = ", ".join(MODELS)
-        next_step = f"one of {names}, or for predictions the folder of a saved model"
+        next_step = f"one of {names}; cmsspark popularity predict also takes the folder of a saved model"
         raise UsageError(f"there is no model {name!r}", next_step=next_step)
 
 

@@ -57,6 +57,8 @@ def test_days_whose_reads_name_no_site_are_days_of_the_plan(tmp_path: Path) -> N
 
 def test_sizes_are_read_as_people_write_them() -> None:
     assert [parse_bytes(text) for text in ("1000", "1.5TB", "2 KiB", "3pb")] == [1000, 15 * 10**11, 2048, 3 * 10**15]
+    texts = pl.Series([3.6e16, 1.2e13]).cast(pl.String)
+    assert list(map(parse_bytes, texts)) == [36 * 10**15, 12 * 10**12], "capacities of Parquet are floats"
     with pytest.raises(errors.UsageError, match="not a size"):
         parse_bytes("much")
 
