@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import importlib
 import inspect
+import pkgutil
 import re
 import subprocess
 import sys
@@ -70,6 +71,13 @@ def broken_links(page: Path) -> Iterator[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(TOP)))
 def test_every_relative_link_leads_to_a_file_and_a_heading(page: Path) -> None:
     assert sorted(set(broken_links(page))) == []
+
+
+def test_modules_and_functions_that_pages_name_exist() -> None:
+    names = {name for page in PAGES for name in re.findall(r"`(cmsspark\.apps\.[\w.]+)[(`]", page.read_text("utf-8"))}
+    assert len(names) > 5
+    for name in names:
+        pkgutil.resolve_name(name)
 
 
 def test_a_link_to_a_file_or_a_heading_that_does_not_exist_is_found(tmp_path: Path) -> None:

@@ -32,13 +32,15 @@ class Chunk:
     @classmethod
     def from_arrays(cls, definition: Definition, plan: BranchPlan, arrays: Mapping[str, Any], size: int) -> Chunk:
         """Make a chunk of the branches of a plan. Raises DataError (65) for branches that do not fit each other."""
+        import awkward as ak
+
         columns: dict[str, dict[str, Any]] = {}
         for name, keys in plan.collections.items():
             columns[name] = {column: arrays[key] for column, key in keys.items() if key is not None}
             first_column = next(iter(columns[name].values()))
             for column in keys.keys() - columns[name].keys():
                 default = to_branch_spec(definition.spec.collections[name].columns[column]).default
-                columns[name][column] = first_column * 0 + default
+                columns[name][column] = ak.values_astype(first_column * 0, np.float64) + default
             columns[name] = {column: columns[name][column] for column in keys}
         event = {
             column: _numbers(definition, column, None if key is None else arrays[key], size)
@@ -100,13 +102,19 @@ def _numbers(definition: Definition, column: str, array: Any, size: int) -> Arra
     return first
 
 
+def _widened(values: Array) -> Array:
+    """Return numbers in 64 bits with a sign: those of fewer bits would overflow, and unsigned ones wrap below 0."""
+    kind = {"f": np.float64, "i": np.int64, "u": np.int64}.get(values.dtype.kind)
+    return values if kind is None else values.astype(kind)
+
+
 class _Values(dict[str, Any]):
     """The values of names in expressions; records of collections are made when they are read."""
 
     def __init__(self, chunk: Chunk) -> None:
         import awkward as ak
 
-        super().__init__({name: ak.Array(array) for name, array in chunk.event.items()})
+        super().__init__({name: ak.Array(_widened(array)) for name, array in chunk.event.items()})
         self._columns = chunk.columns
 
     def __missing__(self, name: str) -> Any:

@@ -15,7 +15,9 @@ from typing import Any, Final
 from cmsspark.base.errors import DataError
 
 _BINARY: Final[Mapping[type[ast.operator], Callable[[Any, Any], Any]]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+    # Two conditions add up to 2, as in Python; numpy would take "or".
+    ast.Add: lambda left, right: 0 + left + right,
+    ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
     ast.Mod: operator.mod, ast.FloorDiv: operator.floordiv, ast.Pow: operator.pow, ast.BitAnd: operator.and_,
     ast.BitOr: operator.or_, ast.BitXor: operator.xor,
 }  # fmt: skip

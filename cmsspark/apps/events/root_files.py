@@ -79,10 +79,12 @@ def files_of_inputs(inputs: Sequence[str], classes: Sequence[str]) -> list[Event
     UsageError (2) for an unknown class or a file that two classes have, InputMissing (66) where there is no file.
     """
     files: dict[str, EventFile] = {}
-    names = {name.lower(): name for name in classes}
+    # Classes may differ in case only: then --input names one exactly.
+    names = {name.lower(): name for name in classes} | {name: name for name in classes}
     for text in inputs:
         class_name, pattern = split_input(text)
-        key = names.get(class_name.lower(), names.get(_CLASS_NAMES.get(class_name.lower(), "")))
+        lower = class_name.lower()
+        key = names.get(class_name) or names.get(lower) or names.get(_CLASS_NAMES.get(lower, ""))
         if key is None:
             raise UsageError(
                 f"there is no class {class_name}", where=f"--input {text}",

@@ -9,6 +9,7 @@ from typing import Any
 import awkward as ak
 import numpy as np
 import pytest
+import uproot
 
 from cmsspark.apps.events.definition import Definition
 from cmsspark.apps.events.definition_files import chosen_classes, load_definition
@@ -223,6 +224,34 @@ def test_a_feature_is_a_number_for_each_event(tmp_path: Path) -> None:
     (tmp_path / "d.yaml").write_text(text)
     with pytest.raises(DataError, match="the feature x is a number for each event"):
         features(path, load_definition(str(tmp_path / "d.yaml")), 20)
+
+
+def test_narrow_numbers_of_a_tree_are_computed_in_64_bits(tmp_path: Path) -> None:
+    """Of bytes and unsigned numbers 3 - 5 would be 254, of single precision 0.1 would not be above 0.1."""
+    columns: dict[str, Any] = {
+        "nJet": np.array([3, 255], np.uint8),
+        "big": np.array([2_000_000_000, -1], np.int32),
+        "MET_pt": np.array([0.1, 30], np.float32),
+        "HLT_a": np.array([True, False]),
+        "Jet_pt": ak.values_astype(ak.Array([[50.0], [20.0, 30.0]]), np.float32),
+    }
+    with uproot.recreate(tmp_path / "n.root") as file:
+        file.mktree("Events", {name: ak.type(ak.Array(column)).content for name, column in columns.items()})
+        file["Events"].extend(columns)
+    (tmp_path / "d.yaml").write_text("""
+tree: Events
+collections: {jet: {names: [Jet], columns: {pt: pt, tag: {branch: tag, default: 0.28}}}}
+event: {n: nJet, big: big, met: MET_pt, trigger: HLT_a}
+features:
+  below: n - 5
+  square: n ** 2
+  double: big * 2
+  above: met > 0.1
+  conditions: trigger + (met > 0.05)
+  tagged: sum(jet.tag > 0.28)
+""")
+    computed = features(tmp_path / "n.root", load_definition(str(tmp_path / "d.yaml")), 2)
+    assert computed.hlf.tolist() == [[-2, 9, 4e9, 1, 2, 0], [250, 65025, -2, 1, 1, 0]]
 
 
 def test_a_value_that_is_infinite_is_counted_and_no_feature(tmp_path: Path) -> None:

@@ -61,6 +61,11 @@ def test_inputs_have_a_class(made: Path) -> None:
         files_of_inputs([f"qcd={made}/nothing*.root"], CLASSES)
 
 
+def test_classes_that_differ_in_case_only_keep_their_files(made: Path) -> None:
+    files = files_of_inputs([f"{name}={made}/{file}_000.root" for name, file in (("W", "wjets"), ("w", "qcd"))], "Ww")
+    assert [(Path(file.path).name, file.label) for file in files] == [("wjets_000.root", 0), ("qcd_000.root", 1)]
+
+
 def test_a_remote_file_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"root:// needs fsspec-xrootd"):
