@@ -110,7 +110,7 @@ def _write(
     )
     chosen = spark.range(0, len(parts), 1, task_count(spark, len(parts), size)).mapInArrow(read, ROWS_SCHEMA)
     with _small_batches(spark, layout.has_matrix), spark_progress(spark, "writing the sample"):
-        shuffled = chosen.repartition(sum(counts), "part").sortWithinPartitions("part", "key")
+        shuffled = chosen.repartition(sum(counts), "part").sortWithinPartitions("part", "key", "label", "weight")
         try:
             task = WriteTask(folders, (counts[0], counts[1]), layout)
             rows_of_parts = shuffled.mapInArrow(task, RESULT).collect()
@@ -150,8 +150,10 @@ def _scalers(written: Sequence[Mapping[str, Any]], layout: EventLayout) -> Scale
     for row in rows:
         moments.merge(Moments.from_dict(row["moments"]))
     scalers = moments.scalers(low_level=layout.has_matrix)
+    if not any(row["is_weighted"] for row in written):
+        return scalers
     sums, counts = (np.sum([row[name] for row in rows], axis=0) for name in ("weights", "labels"))
-    return scalers if np.array_equal(sums, counts) else replace(scalers, mean_weights=sums / counts)
+    return replace(scalers, mean_weights=sums / counts)
 
 
 def _folders(

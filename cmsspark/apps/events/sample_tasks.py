@@ -129,7 +129,7 @@ class ChosenTask:
 
 @dataclass(frozen=True)
 class WriteTask:
-    """Writes rows, sorted by part and key, to parts; an event that is there twice is written once.
+    """Writes rows, sorted by part, key and label, to parts; an event that is twice in a class is written once.
 
     A row of the result is a JSON object: the part's number, name, events and sum of weights by class, and its moments.
     """
@@ -162,12 +162,16 @@ class _OpenPart:
         self.number, self.writer, self.moments, self.layout = number, writer, moments, layout
         self.labels = np.zeros(len(layout.classes), np.int64)
         self.weights = np.zeros(len(layout.classes))
-        self._last_key = -1
+        #: Whether an event has another weight than 1.
+        self.is_weighted = False
+        self._last_event = (-1, -1)
 
     def add(self, batch: pa.RecordBatch) -> None:
-        keys = batch.column("key").to_numpy()
-        is_new = np.diff(keys, prepend=self._last_key) != 0
-        self._last_key = int(keys[-1])
+        keys, classes = batch.column("key").to_numpy(), batch.column("label").to_numpy()
+        # Equal events of two classes are an event of each.
+        is_new = np.diff(keys, prepend=self._last_event[0]) != 0
+        is_new |= np.diff(classes, prepend=np.int8(self._last_event[1])) != 0
+        self._last_event = (int(keys[-1]), int(classes[-1]))
         rows = batch.filter(is_new) if not is_new.all() else batch
         layout = self.layout
         hlf = _from_bytes(rows.column("hlf"), layout.hlf_count)
@@ -175,6 +179,7 @@ class _OpenPart:
         labels, weights = rows.column("label").to_numpy(), rows.column("weight").to_numpy()
         self.labels += np.bincount(labels, minlength=len(self.labels))
         self.weights += np.bincount(labels, weights, minlength=len(self.labels))
+        self.is_weighted |= bool((weights != 1).any())
         hashes = rows.column("event_hash").to_numpy().view(np.uint64)
         columns = {"hlf": hlf, "low_level": low_level, "label": labels, "event_hash": hashes, "weight": weights}
         self.writer.write(columns)
@@ -189,6 +194,7 @@ class _OpenPart:
             "part": self.writer.name,
             "labels": self.labels.tolist(),
             "weights": self.weights.tolist(),
+            "is_weighted": self.is_weighted,
             "moments": moments,
         }
 

@@ -6,13 +6,15 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from cmsspark.apps.events import sample
 from cmsspark.apps.events.parts import PartWriter, keep_only, read_events
 from cmsspark.apps.events.sample import write_small
 from cmsspark.apps.events.sample_choice import SampleOptions, chosen_counts, last_bin
-from cmsspark.apps.events.sample_tasks import _as_bytes, _from_bytes, assign_parts, is_test, make_keys
+from cmsspark.apps.events.sample_tasks import WriteTask, _as_bytes, _from_bytes, assign_parts, is_test, make_keys
 from cmsspark.apps.events.scalers import Moments, Scalers
 from cmsspark.apps.events.topology import TOPOLOGY
 from cmsspark.base.errors import DataError, InputMissing, OutputError
@@ -77,6 +79,22 @@ def test_floats_travel_as_bytes_and_come_back() -> None:
     assert np.array_equal(_from_bytes(packed, 5), rows)
     assert np.array_equal(_from_bytes(packed.slice(2, 3), 5), rows[2:5])
     assert _from_bytes(packed.slice(0, 0), 5).shape == (0, 5)
+
+
+def test_an_event_counts_once_in_each_class_and_weights_of_mean_1_are_weights(tmp_path: Path) -> None:
+    def batch(*events: tuple[int, int, float]) -> pa.RecordBatch:
+        keys, labels, weights = map(np.array, zip(*events, strict=True))
+        columns = {
+            "part": np.zeros(len(keys), np.int32), "key": keys, "label": labels.astype(np.int8), "event_hash": keys,
+            "weight": weights, "hlf": _as_bytes(np.ones((len(keys), HLF_COUNT), np.float32)),
+        }  # fmt: skip
+        return pa.RecordBatch.from_pydict(columns)
+
+    task = WriteTask((str(tmp_path), str(tmp_path)), (1, 1), TOPOLOGY.without_matrix())
+    batches = [batch((1, 0, 0.5), (1, 0, 0.5), (1, 1, 1.0)), batch((1, 1, 1.0), (1, 2, 1.0), (2, 0, 1.5))]
+    [row] = [json.loads(text) for rows in task(batches) for text in rows.column("result").to_pylist()]
+    assert row["labels"] == row["weights"] == [2, 1, 1]
+    assert sample._scalers([row], TOPOLOGY.without_matrix()).mean_weights.tolist() == [1, 1, 1]
 
 
 def test_scalers_of_parts_are_those_of_all_and_padding_stays_zero() -> None:
