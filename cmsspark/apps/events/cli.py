@@ -111,7 +111,8 @@ def evaluate_command(model: Path, sample: Path, part: str, as_json: bool) -> Non
     if not parts:
         raise InputMissing("no events to judge by", where=sample / part, next_step="run_spark events_sample")
     evaluation = load_evaluation(model, local_predictions(loaded, parts))
-    write_result(model, evaluation, {"sample": str(sample)})
+    judged_by = f"{pluralize(evaluation.events, 'event')} of the part {part}"
+    write_result(model, evaluation, {"sample": str(sample), "judged by": judged_by})
     if as_json:
         click.echo(json.dumps(evaluation.as_dict(), indent=1))
         return

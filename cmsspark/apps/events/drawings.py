@@ -57,8 +57,8 @@ def score_distribution(evaluation: Evaluation, label: int) -> Chart:
         Line(f"true {name}", _steps(edges, np.maximum(of_class[number], _LEAST_SHARE)))
         for number, name in enumerate(evaluation.titles)
     ]
-    means = of_class @ ((edges[1:] + edges[:-1]) / 2)
-    summary = "; ".join(f"mean {mean:.2f} of true {name}" for name, mean in zip(evaluation.titles, means, strict=True))
+    means = zip(evaluation.titles, evaluation.score_means[label], strict=True)
+    summary = "; ".join(f"mean {mean:.2f} of true {name}" for name, mean in means)
     x = Axis(0, 1, f"probability of {evaluation.titles[label]}", "{:g}".format)
     y = Axis(_LEAST_SHARE, 1, "share of the true class", lambda share: f"{100 * share:g} %", is_log=True)
     return plot(lines, x, y, about=f"Probability of {evaluation.titles[label]}: {summary}", height=_HEIGHT)

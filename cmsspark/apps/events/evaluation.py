@@ -31,7 +31,7 @@ class Evaluation:
     """``confusion``: events by (true class, most probable class); ``scores``: by (class of the score, true class) the
     numbers of events in bins of the score from 0 to 1. With weights these are sums of weights.
 
-    ``classes``: names and titles.
+    ``classes``: names and titles; ``score_means``: by (class of the score, true class) the mean score.
     """
 
     classes: tuple[tuple[str, str], ...]
@@ -41,6 +41,7 @@ class Evaluation:
     curves: tuple[RocCurve, ...]
     confusion: Array
     scores: Array
+    score_means: Array
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -131,6 +132,7 @@ def evaluate(
         tuple(roc_curve(labels == label, probabilities[:, label], weight) for label in range(count)),
         confusion,
         scores,
+        np.stack([np.bincount(labels, weight * score, count) / of_class for score in probabilities.T]),
     )
 
 

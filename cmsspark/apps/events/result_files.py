@@ -70,7 +70,7 @@ def _history(folder: Path) -> list[dict[str, float]]:
 def _pictures(evaluation: Evaluation, history: Sequence[Mapping[str, float]]) -> dict[str, tuple[str, str, Chart]]:
     """By the name of a file: heading, what it shows, and the chart."""
     pictures = {
-        "roc": ("ROC curves", "Each class against all others, on the part test.", drawings.roc(evaluation)),
+        "roc": ("ROC curves", "Each class against all others.", drawings.roc(evaluation)),
         "confusion": (
             "Confusion matrix",
             "Each row is a true class; its events by their most probable class.",
@@ -98,7 +98,6 @@ def _card(description: Mapping[str, Any], evaluation: Evaluation, facts: Mapping
         "parameters": parameters or "none",
         "seed": str(description.get("seed", "")),
         **facts,
-        "judged by": f"{evaluation.events:,} events of the part test, none of which was learned from",
         "AUC": f"{evaluation.auc:.4f} (mean of {areas})",
         "accuracy": f"{100 * evaluation.accuracy:.2f} %",
         "recognized": f"{100 * evaluation.diagonal:.2f} % of each class on average",

@@ -33,11 +33,12 @@ class StoredSample:
         """Return the part files of ``train`` or ``test``."""
         return list_parts(files, join(self.folder, part))
 
-    def facts(self) -> dict[str, str]:
-        """Return what a model card says of the sample."""
+    def facts(self, learned: int | None = None) -> dict[str, str]:
+        """Return what a model card says of the sample; ``learned``: the events that were read, if not all of train."""
         return {
             "sample": f"run {self.run}, seed {self.seed}, equal classes",
-            "learned from": f"{self.counts[TRAIN]:,} events of the part train",
+            "learned from": f"{self.counts[TRAIN] if learned is None else learned:,} events of the part train",
+            "judged by": f"{self.counts[TEST]:,} events of the part test, none of which was learned from",
         }
 
     def manifest(self) -> dict[str, Any]:

@@ -160,7 +160,10 @@ def run(request: EventRequest, options: SearchOptions) -> CurrentTable:
             write_model(folder, model, best.parameters, options.seed, local)
             write_history(folder, history)
             evaluation = judge(spark, folder, sample.parts(store, TEST))
-            facts = {**sample.facts(), "search": f"the best of {len(results)} trials by AUC of a validation part"}
+            facts = {
+                **sample.facts(len(events.labels)),
+                "search": f"the best of {len(results)} trials by AUC of a validation part",
+            }
             write_result(folder, evaluation, facts)
             put_folder(store, folder, join(staged.folder, FOLDER))
         staged.write_arrow(_table(results, best, request), TABLE)

@@ -278,6 +278,7 @@ def test_a_search_does_not_repeat_finished_trials(made: Made, monkeypatch: pytes
     (best,) = [row for row in rows if row["is_best"]]
     assert best["auc"] == max(row["auc"] for row in rows)
     assert load(Path(done.path) / "best").kind == "xgboost"
+    assert "| learned from | 300 events of the part train |" in (Path(done.path) / "best/model_card.md").read_text()
 
 
 def test_without_events_or_a_sample_the_job_to_run_is_named(spark: Any, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from cmsspark.apps.events import require_events, search
 from cmsspark.apps.events.cli import command
+from cmsspark.apps.events.drawings import score_distribution
 from cmsspark.apps.events.evaluation import evaluate, roc_curve
 from cmsspark.apps.events.jobs import KINDS
 from cmsspark.apps.events.models import ABOUT, ForestModel, load, read_description, write_model
@@ -66,6 +67,9 @@ def test_a_judgement_by_hand() -> None:
     assert (judged.accuracy, judged.diagonal) == (0.5, pytest.approx((1 + 0.5 + 0) / 3))
     assert judged.log_loss == pytest.approx(-np.log([0.8, 0.6, 0.4, 0.3]).mean())
     assert judged.as_dict()["auc_by_class"]["qcd"] == 1 and judged.scores.sum() == 12
+    # The mean of the scores, not of the middles of their bins.
+    label = score_distribution(judged, 0).label
+    assert label.endswith("mean 0.80 of true QCD; mean 0.45 of true ttbar; mean 0.50 of true W+jets")
     with pytest.raises(DataError, match="all classes") as raised:
         evaluate(np.array([0, 1]), scores[:2], TOPOLOGY.classes)
     assert raised.value.found == "1 qcd, 1 ttbar, 0 wjets"
@@ -138,6 +142,11 @@ def test_evaluate_writes_the_result_beside_a_model(sample: Path, tmp_path: Path)
     page = (tmp_path / "model/report.html").read_text()
     assert page.count("<svg") == 5 and "ROC curves" in page and "Confusion matrix" in page
     assert f"{metrics['auc']:.4f}" in (tmp_path / "model/model_card.md").read_text()
+    arguments = ["evaluate", "--model", f"{tmp_path}/model", "--sample", str(sample), "--part", "train"]
+    assert CliRunner().invoke(command, arguments).exit_code == 0
+    card = (tmp_path / "model/model_card.md").read_text()
+    page = (tmp_path / "model/report.html").read_text()
+    assert "events of the part train |" in card and "the part test" not in card + page
     ended = CliRunner().invoke(command, ["evaluate", "--model", f"{tmp_path}/model", "--sample", str(tmp_path)])
     assert isinstance(ended.exception, InputMissing)
 
