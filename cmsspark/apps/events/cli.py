@@ -184,12 +184,15 @@ def cutflow_command(day: date | None, as_json: bool, fout: str | None, settings_
     """Show what became of the events that were prepared: each step of the selection by class."""
     from cmsspark.apps.events import prepare
     from cmsspark.apps.events.runs import latest_run
-    from cmsspark.base import dates
+    from cmsspark.store import results
     from cmsspark.store.stored_columns import open_store
 
     store = require_store(fout, load_settings(settings_file))
     files = open_store(store, "cmsspark lab events cutflow")
-    run = latest_run(files, store, prepare.NAME, prepare.TABLE, day or dates.today())
+    if day is None:
+        run = latest_run(files, store, prepare.NAME, prepare.TABLE, date.max)
+    else:
+        run = results.current(files, store, prepare.NAME, prepare.TABLE, day)
     flow = run.manifest.document["cutflow"]
     if as_json:
         click.echo(json.dumps(flow, indent=1))

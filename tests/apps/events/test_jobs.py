@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 
 from cmsspark.apps.events import demo_run, prepare, sample, score_files, search, train, tree_training
+from cmsspark.apps.events.cli import command
 from cmsspark.apps.events.demo_files import MODELS, make_events, write_files, write_tree
 from cmsspark.apps.events.models import load
 from cmsspark.apps.events.parts import read_events, to_matrix
@@ -89,6 +91,16 @@ def test_the_cutflow_accounts_for_every_event(made: Made) -> None:
     schema = json.loads((made.prepared_folder / "schema.json").read_text())
     assert schema["columns"]["low_level"]["shape"] == [801, 19] and len(schema["columns"]["hlf"]["features"]) == 14
     assert 0 < made.prepared.document["worker_memory_bytes"] < 1.5e9
+
+
+def test_the_cutflow_of_a_day_is_that_of_no_other(made: Made) -> None:
+    def shown(*more: str) -> Any:
+        return CliRunner().invoke(command, ["cutflow", "--fout", made.request.fout, "--json", *more])
+
+    assert (
+        json.loads(shown().stdout) == json.loads(shown("--date", str(DAY)).stdout) == made.prepared.document["cutflow"]
+    )
+    assert isinstance(shown("--date", "2026-01-16").exception, InputMissing)
 
 
 def test_a_damaged_file_fails_the_run_or_is_quarantined_and_counted(made: Made, tmp_path: Path) -> None:
