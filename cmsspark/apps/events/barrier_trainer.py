@@ -26,7 +26,8 @@ _SCRIPT: Final = "etc/training/train_events.py"
 class BarrierTrainer:
     """Trains networks in the barrier tasks of the job's own session; ``base``: the folder of runs of training.
 
-    A run that was killed goes on from its last checkpoint when the same command runs again.
+    A run that was killed goes on from its last checkpoint when the same command runs again; where tasks run on other
+    hosts, checkpoints come here when an attempt ends.
     """
 
     base: Path

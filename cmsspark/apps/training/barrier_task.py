@@ -34,7 +34,8 @@ def run_worker(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Run the worker of this barrier task; gives one row with its rank and exit code.
 
     ``plan``: ``job`` without rank and addresses, ``worker`` (the program's text), ``script_text``, ``driver`` (host,
-    port), ``token``, ``restore`` (rank → archive of the output of an attempt before), ``files`` (an archive).
+    port), ``token``, ``outputs`` (rank → folder of the run, on the driver's host), ``restore`` (elsewhere: rank →
+    archive of the output of an attempt before), ``files`` (an archive).
     """
     from pyspark import BarrierTaskContext
 
@@ -66,8 +67,8 @@ def run_worker(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _run(plan: dict[str, Any], rank: int, addresses: list[str], folder: str, link: socket.socket) -> int:
     """Start the worker program and pass its frames on; its output follows them. The script's exit code."""
-    output = os.path.join(folder, "output")
-    os.mkdir(output)
+    output = plan["outputs"].get(rank) or os.path.join(folder, "output")
+    os.makedirs(output, exist_ok=True)
     if rank in plan["restore"]:
         unpack(plan["restore"][rank], output)
     files = {"worker.py": plan["worker"], plan["script_name"]: plan["script_text"]}
@@ -98,7 +99,7 @@ def _run(plan: dict[str, Any], rank: int, addresses: list[str], folder: str, lin
                 _send(link, frame)
     process.wait()
     with suppress(OSError):
-        archive = pack(output)
+        archive = b"" if rank in plan["outputs"] else pack(output)
         for start in range(0, len(archive), CHUNK):
             _send(link, {"archive": base64.b64encode(archive[start : start + CHUNK]).decode()})
         # Last: the driver has the output when it learns that the script ended.

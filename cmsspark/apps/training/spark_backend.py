@@ -64,11 +64,15 @@ class SparkBackend:
         spark = self.session or self._started(attempt.run)
         try:
             self._check_cores(spark, attempt.run)
-            with _Drive(spark, attempt, self.start_seconds) as drive:
+            with _Drive(spark, attempt, self.start_seconds, shares_disk=self.shares_disk(spark)) as drive:
                 return drive.wait()
         finally:
             if self.session is None:
                 spark.stop()
+
+    def shares_disk(self, spark: SparkSession) -> bool:
+        """Return whether workers write into the folder of the run, where their output outlives a killed driver."""
+        return str(spark.sparkContext.master).startswith("local")
 
     @staticmethod
     def _check_cores(spark: SparkSession, run: TrainingRun) -> None:
@@ -112,9 +116,10 @@ class SparkBackend:
 class _Drive:
     """One barrier stage: a server for its workers' connections, and the Spark job in a thread."""
 
-    def __init__(self, spark: SparkSession, attempt: Attempt, start_seconds: float) -> None:
+    def __init__(self, spark: SparkSession, attempt: Attempt, start_seconds: float, *, shares_disk: bool) -> None:
         self._context, self._attempt, self._start_seconds = spark.sparkContext, attempt, start_seconds
         self._events: queue.Queue[tuple[int, Frame]] = queue.Queue()
+        self._shares_disk = shares_disk
         self._links: dict[int, socket.socket] = {}
         self._archives: dict[int, bytearray] = {}
         self._group = f"cmsspark-train-{uuid.uuid4().hex}"
@@ -221,6 +226,7 @@ class _Drive:
 
         run = self._attempt.run
         cloudpickle.register_pickle_by_value(barrier_task)
+        folders = {rank: self._attempt.folder(rank) for rank in range(run.workers)}
         stem = "".join(letter if letter.isalnum() else "_" for letter in run.script.stem)
         plan = {
             "job": run.job(0, [""] * run.workers, "", self._attempt.number),
@@ -229,7 +235,8 @@ class _Drive:
             "script_name": f"script_{stem[:60]}.py",
             "driver": self._address,
             "token": self._token,
-            "restore": self._restored(),
+            "outputs": {rank: str(folder.absolute()) for rank, folder in folders.items()} if self._shares_disk else {},
+            "restore": {} if self._shares_disk else _packed(folders),
             "files": b"" if run.files is None else pack_files(run.files, SPARK_BYTES),
         }
         try:
@@ -241,11 +248,6 @@ class _Drive:
             self._error = error
         finally:
             self._events.put((0, {"ended": True}))
-
-    def _restored(self) -> dict[int, bytes]:
-        """Return what workers left in an attempt before, so that they go on from their checkpoints."""
-        folders = {rank: self._attempt.folder(rank) for rank in range(self._attempt.run.workers)}
-        return {rank: barrier_task.pack(str(folder)) for rank, folder in folders.items() if folder.is_dir()}
 
     def _accept(self) -> None:
         while True:
@@ -276,6 +278,11 @@ class _Drive:
                 self._events.put((rank, json.loads(line)))
         if rank is not None:
             self._events.put((rank, {"lost": True}))
+
+
+def _packed(folders: Mapping[int, Path]) -> dict[int, bytes]:
+    """Return what workers left in an attempt before, so that they go on from their checkpoints."""
+    return {rank: barrier_task.pack(str(folder)) for rank, folder in folders.items() if folder.is_dir()}
 
 
 def _host() -> str:

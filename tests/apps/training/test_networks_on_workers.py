@@ -101,6 +101,24 @@ def test_spark_gives_workers_what_processes_get_and_brings_their_output_back(spa
     assert (folder.output / "worker-1/model.txt").read_text() == "model of 1"
 
 
+class OnOtherHosts(SparkBackend):
+    """Tasks that cannot write into the folder of the run."""
+
+    def shares_disk(self, spark: Any) -> bool:
+        return False
+
+
+def test_output_of_tasks_is_in_the_folder_of_the_run_while_they_run_where_they_can_write_there(
+    spark: Any, tmp_path: Path
+) -> None:
+    """A driver that is killed would lose their checkpoints otherwise."""
+    run = run_of(tmp_path, "import os\nprint(os.environ['CMSSPARK_TRAIN_OUTPUT'])", backend="spark")
+    folder, lines = launched(tmp_path, run, SparkBackend(session=spark))
+    assert f"worker 0 | {folder.output}/worker-0" in lines
+    folder, lines = launched(tmp_path / "far", run_of(tmp_path, HELLO, backend="spark"), OnOtherHosts(session=spark))
+    assert (folder.output / "worker-0/model.txt").read_text() == "model of 0"
+
+
 def test_files_travel_to_tasks_of_spark(spark: Any, tmp_path: Path) -> None:
     run = run_of(tmp_path, USES_FILES, workers=2, backend="spark", files=with_files(tmp_path / "files"))
     _, lines = launched(tmp_path, run, SparkBackend(session=spark))
@@ -115,8 +133,9 @@ def test_a_failed_worker_ends_the_barrier_stage_at_once_and_a_retry_has_its_outp
         "import os, pathlib, sys\nkept = pathlib.Path(os.environ['CMSSPARK_TRAIN_OUTPUT'], 'n')\n"
         "print('found', kept.exists())\nkept.write_text('')\nsys.exit(os.environ['CMSSPARK_TRAIN_ATTEMPT'] == '1')"
     )
-    _, lines = launched(tmp_path / "b", run_of(tmp_path, text, retries=1), SparkBackend(session=spark))
-    assert [line for line in lines if "found" in line] == ["worker 0 | found False", "worker 0 | found True"]
+    for backend in (SparkBackend, OnOtherHosts):
+        _, lines = launched(tmp_path / backend.__name__, run_of(tmp_path, text, retries=1), backend(session=spark))
+        assert [line for line in lines if "found" in line] == ["worker 0 | found False", "worker 0 | found True"]
 
 
 def test_an_interrupted_launcher_leaves_nothing_in_spark(spark: Any, tmp_path: Path) -> None:
