@@ -9,6 +9,7 @@ some rounds; the weights of the best round are the model.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import time
@@ -95,16 +96,22 @@ class _Loop:
         weights = initial_weights(training.model, training.seed, self._share.layout)
         start = Progress(weights, self._optimizer.init(weights), best=weights)
         description = {**asdict(training), "workers": world.workers, "events": [int(count) for count in self.events]}
+        # Another sample may have as many events.
+        description["scalers"] = hashlib.sha256(json.dumps(self._share.scalers.as_dict()).encode()).hexdigest()[:12]
         checkpoints = Checkpoints(self._output / "checkpoints", description) if world.rank == 0 else None
         progress = self._shared(checkpoints.latest(start) if checkpoints else start)
         if progress.round:
             self._log(f"goes on after round {progress.round}")
+        if world.rank == 0:
+            self._trim_log(progress.round)
         while progress.round < self._rounds and progress.waited < training.patience:
             progress, line = self._round(progress)
             if world.rank == 0 and checkpoints is not None:
-                checkpoints.write(progress)
+                self._output.mkdir(parents=True, exist_ok=True)
+                # First: of a round that has a checkpoint the log has the line.
                 with open(self._output / LOG_FILE, "a", encoding="utf-8") as stream:
                     stream.write(json.dumps(line) + "\n")
+                checkpoints.write(progress)
             if self._metrics is not None:
                 self._metrics(line)
             shown = {name: f"{value:,.4g}" if isinstance(value, float) else value for name, value in line.items()}
@@ -120,6 +127,15 @@ class _Loop:
         if world.rank == 0:
             network.save(self._output / "model")
         return network
+
+    def _trim_log(self, rounds: int) -> None:
+        """Keep the lines of the rounds that are done: a killed training may leave one more, or a part of one."""
+        path = self._output / LOG_FILE
+        if path.exists():
+            aside = path.with_suffix(".part")
+            lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+            aside.write_text("".join(lines[:rounds]), encoding="utf-8")
+            aside.replace(path)
 
     def _round(self, before: Progress) -> tuple[Progress, dict[str, Any]]:
         """Train one round and validate it; return the line for the log, too."""
@@ -168,7 +184,8 @@ class _Loop:
         size, sums = self._training.batch, np.zeros(3)
         for rows in _filled(self._share, self._validation_steps, size):
             sums += np.asarray(self._judge(weights, *(self._global(column) for column in rows)))
-        return float(sums[0] / sums[2]), float(sums[1] / sums[2])
+        # In single precision, as checkpoints have it: a training that goes on compares the same numbers.
+        return float(np.float32(sums[0] / sums[2])), float(sums[1] / sums[2])
 
     def _compile(self) -> None:
         """Make the functions of a step and of a validation; JAX compiles them at their first call."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -95,10 +96,12 @@ def test_a_killed_training_goes_on_to_the_model_that_it_would_have_made(sample: 
 
     with pytest.raises(KeyboardInterrupt):
         train(sample, tmp_path / "killed", training, log=killed)
+    with open(tmp_path / "killed/training_log.jsonl", "a") as stream:
+        stream.write('{"round": 3, "ep')
     lines: list[str] = []
     resumed = train(sample, tmp_path / "killed", training, log=lines.append)
     assert lines[0] == "goes on after round 2" and len(lines) == 3
-    assert equal(whole.weights, resumed.weights)
+    assert equal(whole.weights, resumed.weights) and whole.parameters == resumed.parameters
     logged = [json.loads(line) for line in (tmp_path / "killed/training_log.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in logged] == [1, 2, 3, 4]
 
@@ -110,6 +113,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(sample: Path, tm
     lines: list[str] = []
     assert equal(train(sample, tmp_path, replace(HLF, epochs=3), log=lines.append).weights, whole.weights)
     assert lines[0] == "goes on after round 2"
+    assert len((tmp_path / "training_log.jsonl").read_text().splitlines()) == 3
 
 
 def test_checkpoints_of_another_training_are_refused(sample: Path, tmp_path: Path) -> None:
@@ -117,6 +121,12 @@ def test_checkpoints_of_another_training_are_refused(sample: Path, tmp_path: Pat
     with pytest.raises(UsageError, match="another training") as error:
         train(sample, tmp_path, replace(HLF, learning_rate=0.5))
     assert error.value.found == "learning_rate=0.001"
+    other = shutil.copytree(sample, tmp_path / "other")
+    scalers = json.loads((other / "scalers.json").read_text())
+    scalers["hlf"]["maximum"][0] += 1
+    (other / "scalers.json").write_text(json.dumps(scalers))
+    with pytest.raises(UsageError, match="another training"):
+        train(other, tmp_path, HLF)
 
 
 def test_training_stops_where_the_validation_gets_no_better_and_keeps_the_best_epoch(
