@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import date
+from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -53,7 +53,7 @@ def read(
     when: When,
     last: str | date | None = None,
     *,
-    columns: Sequence[str] | None = None,
+    columns: Sequence[str] | str | None = None,
     to: Kind = "pandas",
     allow_missing: bool = False,
     fout: str | None = None,
@@ -63,8 +63,8 @@ def read(
 
     ``when`` is a day (``"2026-01-15"``), a week (``"2026-W03"``), a month (``"2026-01"``) or, with ``last``, the first
     day of a range. ``period_aggregation`` is stored by period: its rows are those of exactly that period.
-    ``columns``: some of the columns in ``schemas/tables/NAME.yaml``, where ``accesses`` and ``jobs`` stand for the
-    stored ``nacc``, and ``job_read_bytes`` is beside ``read_bytes``: a sum over all rows adds no jobs to accesses.
+    ``columns``: one or some of the columns in ``schemas/tables/NAME.yaml``, where ``accesses`` and ``jobs`` stand for
+    the stored ``nacc``, and ``job_read_bytes`` is beside ``read_bytes``: a sum over all rows adds no jobs to accesses.
     ``to``: ``pandas``, ``arrow`` or ``polars``. In pandas ``day`` is a datetime, and whole numbers with nulls have the
     type Int64, so they stay exact.
 
@@ -86,7 +86,7 @@ def read(
     store = require_store(fout, settings)
     job = job_of_table(table)
     name = job.name if table in job.aliases else table
-    names = read_columns(name, columns)
+    names = read_columns(name, [columns] if isinstance(columns, str) else columns)
     interval = _interval(when, last)
     files = _files(store, settings)
     chosen: list[Interval] = [interval]
@@ -188,7 +188,7 @@ def session(app: str = "cmsspark notebook", **conf: str) -> SparkSession:
 
 
 def accesses(
-    day: str,
+    day: str | date,
     *,
     root: str | None = None,
     streams: Sequence[str] = ACCESS_STREAMS,
@@ -224,7 +224,7 @@ def accesses(
     settings = load_settings(settings_file)
     request = DayRequest(
         "data_aggregation",
-        parse_day(day),
+        _day(day),
         "",
         settings,
         root=root,
@@ -235,7 +235,7 @@ def accesses(
     return scan_accesses(session(), request)
 
 
-def table(name: str, day: str, *, fout: str | None = None, settings_file: str | None = None) -> DataFrame:
+def table(name: str, day: str | date, *, fout: str | None = None, settings_file: str | None = None) -> DataFrame:
     """Return the current result of a stored table for ``day``.
 
     The columns are those of :func:`read`. Raises InputMissing (66), which names the stored
@@ -254,7 +254,7 @@ def table(name: str, day: str, *, fout: str | None = None, settings_file: str | 
     spark = session()
     store = require_store(fout, load_settings(settings_file))
     files = files_for(store, spark)
-    current_table = current(files, store, job_of_table(name).name, name, parse_day(day))
+    current_table = current(files, store, job_of_table(name).name, name, _day(day))
     check_table(files, current_table, name)
     read = spark.read.schema(stored_table(name).spark())
     is_csv = current_table.manifest.tables[name].format == "csv"
@@ -270,8 +270,10 @@ def _interval(selected: When, last: str | date | None) -> Interval:
     """Return the day or period that is asked for. Raises UsageError (2) where ``when`` names none."""
     if last is not None:
         return between(_day(selected), _day(last))
-    if not isinstance(selected, str):
+    if isinstance(selected, Period):
         return selected
+    if not isinstance(selected, str):
+        return _day(selected)
     try:
         return named(selected)
     except ValueError:
@@ -281,7 +283,10 @@ def _interval(selected: When, last: str | date | None) -> Interval:
 def _day(when: When) -> date:
     if isinstance(when, Period):
         raise UsageError("a range is from a day to a day", found=str(when), next_step="leave out the last day")
-    return parse_day(when) if isinstance(when, str) else when
+    if isinstance(when, date):
+        # Values of a column ``day`` are timestamps of pandas.
+        return when.date() if isinstance(when, datetime) else when
+    return parse_day(str(when))
 
 
 def _check_missing(

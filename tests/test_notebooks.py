@@ -64,6 +64,10 @@ def test_a_day_is_read_as_pandas_arrow_and_polars(store: str) -> None:
     polars = cms.read("partials", "20260105", columns=["accesses", "stream"], to="polars", fout=store)
     assert isinstance(polars, pl.DataFrame) and polars.columns == ["accesses", "stream"]
     assert cms.read("partials", "20260105", columns=["jobs"], to="arrow", fout=store).column_names == ["jobs"]
+    # As a person has them: the value of a column, and the name of one column.
+    same = cms.read("partials", frame["day"].max(), frame["day"].max(), columns="jobs", fout=store)
+    assert list(same.columns) == ["jobs"] and len(same) == len(frame)
+    assert len(cms.read("partials", frame["day"].min(), columns=["jobs", "jobs"], fout=store)) == len(frame)
 
 
 def test_a_range_is_all_its_days_or_says_which_are_missing(store: str) -> None:
@@ -83,6 +87,7 @@ def test_wrong_arguments_say_what_is_there(store: str) -> None:
         (("partials", "2026-01-05"), {"columns": ["nac"]}, "accesses"),
         (("partials", "2026-01-05"), {"columns": ["nacc"]}, "accesses or jobs"),
         (("partials", "yesterweek"), {}, "2026-01-15"),
+        (("partials", None), {}, "not a day: 'None'"),
         (("partials", "2026-W02", "2026-01-09"), {}, "day"),
         (("partials", "2026-01-05"), {"to": "excel"}, "polars"),
     ):

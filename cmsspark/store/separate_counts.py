@@ -79,7 +79,7 @@ def read_columns(name: str, columns: Sequence[str] | None) -> list[str]:
             found=", ".join(names),
             next_step=missing_column_hint(unknown[0]) if "accesses" in names else None,
         )
-    return names if columns is None else list(columns)
+    return names if columns is None else list(dict.fromkeys(columns))
 
 
 def stored_names(name: str, columns: Sequence[str]) -> list[str]:
