@@ -191,18 +191,19 @@ def accesses(
     day: str | date,
     *,
     root: str | None = None,
-    streams: Sequence[str] = ACCESS_STREAMS,
+    streams: Sequence[str] | str | None = None,
     settings_file: str | None = None,
     allow_tmp: bool = False,
 ) -> DataFrame:
     """Return a DataFrame with one row for each access of ``day``, whether its file is in DBS or not.
 
+    ``streams``: one or some of aaa, eos, cmssw and crab; without them all that have accesses of that day.
     Columns: stream, lfn (normalised), site_name, app, user (pseudonym), is_remote, read_bytes, cpu_seconds,
     wall_seconds, dataset_name and block_name (both null where DBS does not have the file). Records in a bin of the
     decoder (malformed, out of day, only written, without a file name) are left out.
 
     Raises the errors of the job ``data_aggregation``, for example InputMissing (66) for a day without logs, and
-    UsageError (2) for a stream of jobs.
+    UsageError (2) for a stream of jobs, or an unknown one.
 
     Example:
         >>> accesses = cms.accesses("2026-01-15", root="/data/mirror", streams=["aaa"])
@@ -213,7 +214,11 @@ def accesses(
     """
     from cmsspark.run.access_scan import scan_accesses
     from cmsspark.run.request import DayRequest
+    from cmsspark.sources.epochs import Epochs
 
+    settings, parsed = load_settings(settings_file), _day(day)
+    epochs = Epochs.load(settings.sources, settings.where)
+    streams = [streams] if isinstance(streams, str) else streams or epochs.streams_of_day(parsed, ACCESS_STREAMS)
     of_jobs = sorted({*streams} & {*STREAMS_OF_JOBS})
     if of_jobs:
         raise UsageError(
@@ -221,10 +226,11 @@ def accesses(
             found=f"streams: {', '.join(streams)}",
             next_step='notebook.table("dbs_condor", DAY) has its jobs by dataset, site and app',
         )
-    settings = load_settings(settings_file)
+    if unknown := sorted({*streams} - {*ACCESS_STREAMS}):
+        raise UsageError(f"there is no stream {', '.join(unknown)}", found=f"streams: {', '.join(ACCESS_STREAMS)}")
     request = DayRequest(
         "data_aggregation",
-        _day(day),
+        parsed,
         "",
         settings,
         root=root,

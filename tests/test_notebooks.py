@@ -95,6 +95,16 @@ def test_wrong_arguments_say_what_is_there(store: str) -> None:
             cms.read(*arguments, fout=store, **options)
 
 
+def test_accesses_are_those_of_the_streams_that_the_day_has_and_never_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cmsspark.notebook.session", lambda: None)
+    monkeypatch.setattr("cmsspark.run.access_scan.scan_accesses", lambda _, request: request.streams)
+    assert cms.accesses("2026-01-15") == cms.accesses(FIRST, streams=[]) == ("aaa", "eos", "cmssw")
+    assert "crab" in cms.accesses("2019-01-15") and cms.accesses("2026-01-15", streams="aaa") == ("aaa",)
+    for streams, found in ((["aaa", "condor"], "has jobs"), ("aa", "there is no stream aa")):
+        with pytest.raises(UsageError, match=found):
+            cms.accesses("2026-01-15", streams=streams)
+
+
 def test_a_query_gives_the_same_rows(store: str) -> None:
     sql = "select stream, sum(accesses) as accesses from partials where day = $day group by stream order by stream"
     frame = cms.sql(sql, {"day": date(2026, 1, 6)}, fout=store)
