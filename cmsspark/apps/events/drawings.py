@@ -94,7 +94,8 @@ def histogram(name: str, edges: Array, series: Mapping[str, tuple[Array, Array]]
     summary = "; ".join(f"{title} {values.sum():.4g}" for title, (values, _) in series.items())
     x = Axis(float(edges[0]), float(edges[-1]), name, "{:.4g}".format)
     y = Axis(low, high, "sum of weights", "{:.3g}".format)
-    return plot(lines, x, y, about=f"{name}, sums of weights: {summary}", height=_HEIGHT)
+    about = f"{name}, sums of weights from {edges[0]:.4g} to {edges[-1]:.4g}: {summary}"
+    return plot(lines, x, y, about=about, height=_HEIGHT)
 
 
 def _points(across: Array, up: Array) -> list[tuple[float, float]]:

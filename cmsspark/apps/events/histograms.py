@@ -28,7 +28,8 @@ def fill_histograms(
     """Return a `hist.Hist` for each feature: an axis of classes, and one of the feature, with sums of squared weights.
 
     ``folder``: parts of prepared events, or of a sample. ``ranges``: of features; without one it is that of all events.
-    Values beyond a range are in the underflow or overflow. Raises UsageError (2) for unknown features.
+    Values beyond a range are in the underflow or overflow. Raises UsageError (2) for unknown features, and
+    for a range of another one.
     """
     import hist
 
@@ -39,6 +40,8 @@ def fill_histograms(
             f"there is no feature {unknown[0]}", where=folder,
             next_step=f"use one of: {', '.join(layout.feature_names)}",
         )  # fmt: skip
+    if without := [name for name in ranges or {} if name not in names]:
+        raise UsageError(f"no histogram of {without[0]} is drawn", found=f"a range of {without[0]}; {', '.join(names)}")
     columns = [layout.feature_names.index(name) for name in names]
     limits = _limits(folder, layout, names, columns, ranges or {})
     histograms = {

@@ -66,6 +66,8 @@ def test_without_a_range_no_event_is_outside(parts: Path, tmp_path: Path) -> Non
         ["--range", "MET"],
         ["--range", "MET=3:1"],
         ["--range", "MET=0:inf"],
+        ["--range", "Met=0:1"],
+        ["--feature", "MET", "--range", "n=0:1"],
     ],
 )
 def test_a_wrong_request_is_a_usage_error(parts: Path, tmp_path: Path, wrong: list[str]) -> None:
@@ -78,4 +80,4 @@ def test_a_picture_names_classes_and_sums_and_draws_negative_bins() -> None:
     series = {"A & B": (np.array([1.0, -2.0]), np.array([0.5, 0.5])), "C": (np.zeros(2), np.zeros(2))}
     chart = histogram("MET <x>", edges, series)
     assert "A &amp; B" in chart.elements and "MET &lt;x&gt;" in chart.elements and ">-2<" in chart.elements
-    assert chart.label == "MET <x>, sums of weights: A & B -1; C 0"
+    assert chart.label == "MET <x>, sums of weights from 0 to 10: A & B -1; C 0"
