@@ -41,7 +41,8 @@ def parse_parameters(kind: str, texts: tuple[str, ...]) -> dict[str, float]:
             parameters[name] = int(value) if name in _WHOLE else float(value)
         except ValueError:
             raise UsageError(
-                f"--set is NAME=VALUE, not {text!r}", found=f"{kind} has {', '.join(parameters)}",
+                f"--set is NAME=VALUE, not {text!r}",
+                found=f"{kind} has {', '.join(parameters)}",
                 next_step="--set depth=6",
             ) from None
         if not parameters[name] > 0:
@@ -177,9 +178,9 @@ def _signed_gradients(margins: Array, labels: Array, weights: Array) -> tuple[Ar
 
 
 def _signed_loss(margins: Array, labels: Array, weights: Array) -> float:
-    """Return the mean loss with signed weights; ``margins`` are those of XGBoost before its transformation."""
+    """Return the mean loss with signed weights, whose mean is 1; ``margins`` are those before the transformation."""
     probabilities = _probabilities(margins, margins.shape[-1])[np.arange(len(labels)), labels.astype(np.int64)]
-    return float(-(np.log(np.clip(probabilities, 1e-15, 1)) * weights).sum() / np.abs(weights).sum())
+    return float(-(np.log(np.clip(probabilities, 1e-15, 1)) * weights).mean())
 
 
 def validation_start(count: int) -> int:

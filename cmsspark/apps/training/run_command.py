@@ -10,6 +10,7 @@ import click
 from click.core import ParameterSource
 
 from cmsspark.base.errors import UsageError
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.settings.settings import load_settings
 
 if TYPE_CHECKING:
@@ -91,7 +92,9 @@ def run_command(
         backend.connect()
         location = (backend.namespace, backend.context)
     folder = RunFolder.create(state_dir / "training", run, *location)
-    click.echo(f"{run.name}: {run.workers} workers on {run.backend}; logs in {folder.path / 'logs'}", err=True)
+    click.echo(
+        f"{run.name}: {pluralize(run.workers, 'worker')} on {run.backend}; logs in {folder.path / 'logs'}", err=True
+    )
     _note_memory(run)
     launch(run, backend, folder, click.echo)
     click.echo(f"{run.name}: done; in {folder.output}: {described_files(folder)}", err=True)
@@ -186,7 +189,9 @@ def _show_plan(run: TrainingRun, backend: Backend, source: str) -> None:
     environment = worker_environment(run.job(0, addresses, "OUTPUT", 1)) | dict(run.environment)
     if run.files is not None:
         environment["CMSSPARK_TRAIN_FILES"] = str(run.files)
-    click.echo(f"{run.name}: {run.workers} workers on {run.backend}, each with {run.cpus} cores")
+    click.echo(
+        f"{run.name}: {pluralize(run.workers, 'worker')} on {run.backend}, each with {pluralize(run.cpus, 'core')}"
+    )
     _note_memory(run)
     click.echo(f"  python {run.script} {' '.join(run.shown_arguments)}".rstrip())
     click.echo("  variables of worker 0:")

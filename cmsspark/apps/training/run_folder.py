@@ -72,7 +72,7 @@ class RunFolder:
             folder.path.mkdir(mode=0o700)
         except FileExistsError:
             raise UsageError(
-                "the name of a run is free", where=folder.path, found=f"a run {run.name}",
+                f"there is a run {run.name} already", where=folder.path,
                 next_step=f"choose another --name, or remove it: cmsspark lab train forget {run.name}",
             ) from None  # fmt: skip
         for name in ("logs", "output"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,16 @@ def test_boosting_stops_where_it_no_longer_helps_and_a_seed_is_a_model(sample: P
     scores = load(tmp_path / "model").predict(HLF, None)
     assert np.array_equal(scores, again.predict(HLF)) and not np.array_equal(scores, other.predict(HLF))
     assert evaluate(LABELS, scores, TOPOLOGY.classes).auc > 0.95
+
+
+def test_the_loss_of_rounds_with_negative_weights_is_that_of_the_judgement() -> None:
+    weights = np.where(np.arange(600) % 20 < 4, -1.0, 1.0)
+    scalers = replace(SCALERS, mean_weights=np.full(3, weights.mean()))
+    events = replace(EVENTS, weights=weights)
+    model, history = fit_xgboost(events, scalers, parse_parameters("xgboost", ("trees=20",)), 0, 1)
+    learned = slice(0, 500)
+    judged = evaluate(LABELS[learned], model.predict(HLF[learned]), TOPOLOGY.classes, weights[learned])
+    assert history[model.rounds - 1]["train_loss"] == pytest.approx(judged.log_loss, rel=0.1)
 
 
 @pytest.mark.parametrize("text", ["depth", "depth=x", "deepness=3", "depth=0", "rate=-1"])
