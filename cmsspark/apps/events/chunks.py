@@ -214,7 +214,13 @@ class _Computation:
         groups = []
         for name, group in self.spec.matrix.groups.items():
             objects = self.values[group.of]
-            fields = {column: objects[column] for column in objects.fields}
+            names = getattr(objects, "fields", [])
+            if not names:
+                raise DataError(
+                    f"the group {name} is of objects with columns", where=f"of: {group.of}", found="numbers",
+                    next_step="name a collection, or objects such as jet[jet.pt > 30]",
+                )  # fmt: skip
+            fields = {column: objects[column] for column in names}
             columns = []
             for column, spec in self.spec.matrix.columns.items():
                 text = str(spec[name] if isinstance(spec, dict) else spec)
@@ -225,7 +231,12 @@ class _Computation:
                         found=", ".join(fields), next_step="write the column by group",
                     )  # fmt: skip
                 value = expression.evaluate(fields, self.functions)
-                columns.append(objects[objects.fields[0]] * 0 + value)
+                try:
+                    columns.append(fields[names[0]] * 0 + value)
+                except ValueError:
+                    raise DataError(
+                        "a column of the matrix is a number for each object", where=f"matrix column {column}: {text}"
+                    ) from None
             if "pt" in fields:
                 order = ak.argsort(-fields["pt"], axis=1, stable=True)
                 columns = [column[order] for column in columns]

@@ -18,7 +18,9 @@ _BINARY: Final[Mapping[type[ast.operator], Callable[[Any, Any], Any]]] = {
     # Two conditions add up to 2, as in Python; numpy would take "or".
     ast.Add: lambda left, right: 0 + left + right,
     ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
-    ast.Mod: operator.mod, ast.FloorDiv: operator.floordiv, ast.Pow: operator.pow, ast.BitAnd: operator.and_,
+    # Whole numbers would overflow, and those of Python grow without end: 9 ** 9 ** 9.
+    ast.Pow: lambda left, right: (1.0 * left) ** right,
+    ast.Mod: operator.mod, ast.FloorDiv: operator.floordiv, ast.BitAnd: operator.and_,
     ast.BitOr: operator.or_, ast.BitXor: operator.xor,
 }  # fmt: skip
 _COMPARE: Final[Mapping[type[ast.cmpop], Callable[[Any, Any], Any]]] = {

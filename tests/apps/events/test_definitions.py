@@ -213,7 +213,7 @@ def test_expressions_reduce_and_combine_lists() -> None:
     assert value("abs(delta_phi(nth(jets.phi, 0, 0), 0 - met))") == pytest.approx([2 * math.pi - 4, 2, 3])
     assert value("sum(by_falling(jets, -jets.pt).pt * 2) // 3") == [46, 0, 20]
     assert value("not any(jets.pt > 40)") == [False, True, True]
-    for wrong in ("jets.mass", "jets[0]", "jets.pt + jets", "sum(met)"):
+    for wrong in ("jets.mass", "jets[0]", "jets.pt + jets", "sum(met)", "met * 9 ** 9 ** 9"):
         with pytest.raises(DataError):
             value(wrong)
 
@@ -252,6 +252,23 @@ features:
 """)
     computed = features(tmp_path / "n.root", load_definition(str(tmp_path / "d.yaml")), 2)
     assert computed.hlf.tolist() == [[-2, 9, 4e9, 1, 2, 0], [250, 65025, -2, 1, 1, 0]]
+
+
+@pytest.mark.parametrize(
+    ("of", "column", "problem"),
+    [("number", "1", "objects with columns"), ("jet", "pt[pt > 30]", "a number for each object")],
+)
+def test_a_matrix_is_of_objects_and_their_numbers(of: str, column: str, problem: str, tmp_path: Path) -> None:
+    path = write_nano(tmp_path / "n.root", nano_events(20, 1))
+    (tmp_path / "d.yaml").write_text(f"""
+tree: Events
+collections: {{jet: {{names: [Jet], columns: {{pt: pt}}}}}}
+objects: {{number: count(jet)}}
+features: {{n: number}}
+matrix: {{groups: {{g: {{of: {of}, rows: 2}}}}, columns: {{c: "{column}"}}}}
+""")
+    with pytest.raises(DataError, match=problem):
+        features(path, load_definition(str(tmp_path / "d.yaml")), 20, low_level=True)
 
 
 def test_a_value_that_is_infinite_is_counted_and_no_feature(tmp_path: Path) -> None:
