@@ -64,6 +64,8 @@ def definition_of_model(model: Path, name: str | None, tree: str | None) -> Defi
         return with_tree(Definition.from_document(layout.definition, model), tree)
     definition = load_definition(name)
     stored = layout.definition or definition.document()
+    # The model may have learned from another tree: --tree.
+    definition = with_tree(definition, stored["spec"]["tree"])
     named = definition.document()
     if (stored["spec"], stored["python_sha256"]) != (named["spec"], named["python_sha256"]):
         raise UsageError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,9 @@ from cmsspark.apps.events.demo_files import MODELS, make_events, write_tree
 from cmsspark.apps.events.expressions import Expression, ExpressionError
 from cmsspark.apps.events.features import EventFeatures
 from cmsspark.apps.events.functions import BUILT_IN
-from cmsspark.apps.events.prepare import check_weights
+from cmsspark.apps.events.prepare import check_weights, with_tree
 from cmsspark.apps.events.root_files import EntryRange, EventFile, inspect, read_range
+from cmsspark.apps.events.score_files import definition_of_model
 from cmsspark.base.errors import DataError, SettingsError, UsageError
 from tests.apps.events.events import DELPHES
 from tests.apps.events.nanoaod import nano_events, write_nano
@@ -162,7 +164,12 @@ def test_own_cuts_and_compiled_features_join_those_of_the_kernel(tmp_path: Path)
         assert row[15] == pytest.approx(total, rel=1e-5, abs=1e-3)
     with pytest.raises(UsageError, match="Python functions"):
         Definition.from_document(own.document(), "model")
-    assert chosen_classes(own, (), ["signal"]) == {"signal": "Signal", "background": "Background"}
+    classes = chosen_classes(own, (), ["signal"])
+    assert classes == {"signal": "Signal", "background": "Background"}
+    # A model that learned with --tree has the same definition.
+    document = with_tree(own, "Other").layout(classes, low_level=False).document(origin=False)
+    (tmp_path / "schema.json").write_text(json.dumps(document))
+    assert definition_of_model(tmp_path, str(tmp_path / "own.yaml"), None).spec.tree == "Other"
 
 
 @pytest.mark.parametrize(("old", "new", "found"), [
