@@ -29,11 +29,16 @@ FORMAT: Final = 1
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """How a value is spread over the tasks of a stage: least, median, largest. The median is exact to 1 %."""
+    """How a value is spread over the tasks of a stage: least, median, largest. The median is exact to 1 %.
+
+    ``task``, ``host``: the task with the largest value, and where it ran; None where only the spread is known.
+    """
 
     min: int = 0
     median: int = 0
     max: int = 0
+    task: int | None = None
+    host: str | None = None
 
 
 class TaskTotals(msgspec.Struct):
@@ -83,14 +88,8 @@ class StageEntry(msgspec.Struct):
     shuffle_read_bytes: Spread = msgspec.field(default_factory=Spread)
     input_bytes: Spread = msgspec.field(default_factory=Spread)
     shuffle_read_records: Spread = msgspec.field(default_factory=Spread)
-    #: The task with the largest shuffle read or, where none reads a shuffle, the longest one.
-    largest_task: int | None = None
-    largest_task_host: str | None = None
-    #: The task that took longest.
-    slowest_task: int | None = None
-    slowest_task_host: str | None = None
-    #: The time of the task after the longest one.
-    second_task_ms: int = 0
+    #: The time of the task after the longest one; None where only the spread of times is known.
+    second_task_ms: int | None = None
     #: Executor → area → peak while the stage ran.
     peaks: dict[str, dict[str, int]] = {}
 

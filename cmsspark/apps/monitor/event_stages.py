@@ -45,7 +45,9 @@ def _add_task(totals: TaskTotals, event: TaskEnd) -> None:
     totals.failed_tasks += info.failed
     totals.killed_tasks += info.killed
     totals.speculative_tasks += info.speculative
-    totals.task_ms += max(0, info.finish - info.launch)
+    # The time of a task whose output was lost was added when it ended first.
+    if event.reason.reason != "Resubmitted":
+        totals.task_ms += max(0, info.finish - info.launch)
     if metrics is None:
         return
     totals.run_ms += metrics.run
@@ -79,8 +81,7 @@ class OpenStage:
         self._sums = TaskSums(self.entry.totals)
         self._task_ms, self._shuffle_read, self._input = QuantileSketch(), QuantileSketch(), QuantileSketch()
         self._records = QuantileSketch()
-        self._largest = (-1, -1)
-        self._longest_ms = -1
+        self._longest_ms = 0
         self._peaks: dict[str, dict[str, int]] = {}
 
     def describe(self, info: StageInfo) -> None:
@@ -101,17 +102,13 @@ class OpenStage:
         duration = max(0, info.finish - info.launch)
         shuffle = metrics.shuffle_read if metrics is not None else None
         read = shuffle.remote + shuffle.local if shuffle is not None else 0
-        self._task_ms.add(duration)
-        self._shuffle_read.add(read)
-        self._records.add(shuffle.records if shuffle is not None else 0)
-        self._input.add(metrics.input.bytes if metrics is not None and metrics.input is not None else 0)
-        if (read, duration) > self._largest:
-            self._largest = (read, duration)
-            self.entry.largest_task, self.entry.largest_task_host = info.index, info.host
-        self.entry.second_task_ms = max(self.entry.second_task_ms, min(duration, self._longest_ms))
-        if duration > self._longest_ms:
-            self._longest_ms = duration
-            self.entry.slowest_task, self.entry.slowest_task_host = info.index, info.host
+        records = shuffle.records if shuffle is not None else 0
+        size = metrics.input.bytes if metrics is not None and metrics.input is not None else 0
+        sketches = (self._task_ms, self._shuffle_read, self._records, self._input)
+        for sketch, value in zip(sketches, (duration, read, records, size), strict=True):
+            sketch.add(value, info.index, info.host)
+        self.entry.second_task_ms = max(self.entry.second_task_ms or 0, min(duration, self._longest_ms))
+        self._longest_ms = max(self._longest_ms, duration)
         if event.peaks and (any(event.peaks.values())):
             self.add_peaks(info.executor, event.peaks)
 
@@ -144,27 +141,30 @@ _LOG = math.log(_RATIO)
 class QuantileSketch:
     """Counts of values in buckets whose bounds grow by 2 %; least and largest are exact. Values are not negative."""
 
-    __slots__ = ("_buckets", "_count", "_max", "_min")
+    __slots__ = ("_buckets", "_count", "_host", "_max", "_min", "_task")
 
     def __init__(self) -> None:
         self._buckets: dict[int, int] = {}
         self._count = self._max = 0
         self._min: int | None = None
+        self._task: int | None = None
+        self._host: str | None = None
 
-    def add(self, value: int) -> None:
-        """Add a value; a negative one counts as 0."""
+    def add(self, value: int, task: int | None = None, host: str | None = None) -> None:
+        """Add a value of a task; a negative one counts as 0."""
         value = max(0, value)
         bucket = int(math.log(value) / _LOG) + 1 if value else 0
         self._buckets[bucket] = self._buckets.get(bucket, 0) + 1
         self._count += 1
-        self._max = max(self._max, value)
+        if self._min is None or value > self._max:
+            self._max, self._task, self._host = value, task, host
         self._min = value if self._min is None else min(self._min, value)
 
     def spread(self) -> Spread:
-        """Least, median, largest of what was added; zeros where nothing was."""
+        """Return least, median, largest of what was added, with the task of the largest; zeros where nothing was."""
         if self._min is None:
             return Spread()
-        return Spread(min=self._min, median=self._median(), max=self._max)
+        return Spread(self._min, self._median(), self._max, self._task, self._host)
 
     def _median(self) -> int:
         remaining = (self._count + 1) // 2

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from cmsspark.apps.monitor.memory_sizes import parallel_tasks
+from cmsspark.apps.monitor.memory_sizes import count, parallel_tasks
 from cmsspark.base.text.terminal import volume
-from cmsspark.store.run_metrics import Finding, RunMetrics, StageEntry
+from cmsspark.store.run_metrics import Finding, RunMetrics, Spread, StageEntry
 
 MB: Final = 1_000_000
 #: ``spark.sql.adaptive.skewJoin.skewedPartitionFactor`` of Spark.
@@ -77,8 +77,11 @@ def _judge_stage(metrics: RunMetrics, stage: StageEntry) -> Iterator[Finding]:
         yield uneven
     if stage.totals.disk_spilled_bytes >= SPILL_BYTES:
         yield _spill(stage)
-    if duration >= FEW_TASKS_MS and 0 < stage.task_count < cores:
-        title = f"{stage.task_count} tasks on {cores} cores, for {duration / 1000:.0f} s"
+    # A later attempt has only the tasks whose output was lost.
+    if duration >= FEW_TASKS_MS and 0 < stage.task_count < cores and not stage.attempt:
+        cpus = count(metrics.options.get("spark.task.cpus"), 1)
+        size = f" of {cpus} cores" if cpus > 1 else ""
+        title = f"{stage.task_count} tasks{size} on {cores * cpus} cores, for {duration / 1000:.0f} s"
         cure = f"repartition({cores} or more) before it, or a larger spark.sql.shuffle.partitions / minPartitions"
         yield Finding("few_tasks", title, stage_name(stage), cure)
     if (tiny := _tiny(stage, cores)) is not None:
@@ -88,22 +91,26 @@ def _judge_stage(metrics: RunMetrics, stage: StageEntry) -> Iterator[Finding]:
 def _skew(stage: StageEntry) -> Finding | None:
     if stage.totals.tasks - stage.totals.failed_tasks < 4:
         return None
-    task = f"task {stage.largest_task} on {stage.largest_task_host}"
     cure = "spread the key (salt it, or aggregate in two steps); spark.sql.adaptive.skewJoin.enabled splits joins"
     for kind, spread in (("read from the shuffle", stage.shuffle_read_bytes), ("of input", stage.input_bytes)):
         # Where most tasks get nothing, a median of 0 would make everything skewed.
         if spread.max >= SKEW_BYTES and spread.max >= SKEW_FACTOR * max(spread.median, MB):
             title = f"one task has {volume(spread.max)} {kind}, the median {volume(spread.median)}"
-            return Finding("skewed_stage", f"{title} ({task})", stage_name(stage), cure)
+            return Finding("skewed_stage", f"{title}{_task(spread)}", stage_name(stage), cure)
     times, rows = stage.task_ms, stage.shuffle_read_records
     is_slower = times.max >= _ROWS_MS and times.max >= SKEW_FACTOR * times.median
     if rows.max >= SKEW_ROWS and rows.max >= SKEW_ROWS_FACTOR * max(rows.median, _LEAST_ROWS) and is_slower:
-        title = f"one task has {rows.max:,} rows of the shuffle, the median {rows.median:,} ({task})"
+        title = f"one task has {rows.max:,} rows of the shuffle, the median {rows.median:,}{_task(rows)}"
         return Finding("skewed_stage", title, stage_name(stage), cure)
     if _has_more(stage) and times.max >= SLOW_MS and times.max >= SKEW_FACTOR * max(times.median, 1000):
-        title = f"one task ran {times.max / 1000:.0f} s, the median {times.median / 1000:.1f} s"
+        title = f"one task ran {times.max / 1000:.0f} s, the median {times.median / 1000:.1f} s{_task(times)}"
         return Finding("skewed_stage", title, stage_name(stage), cure)
     return None
+
+
+def _task(spread: Spread) -> str:
+    """Return which task has the largest value, in brackets; nothing where that is not known."""
+    return "" if spread.task is None else f" (task {spread.task} on {spread.host})"
 
 
 def _has_more(stage: StageEntry) -> bool:
@@ -116,13 +123,13 @@ def _straggler(stage: StageEntry) -> Finding | None:
     times, finished = stage.task_ms, stage.totals.tasks - stage.totals.failed_tasks
     is_long = times.max >= SLOW_MS and times.max >= STRAGGLER_FACTOR * max(times.median, 1)
     # The first tasks of an executor start Python and compile code: several take long then, not one.
-    is_long = is_long and times.max >= ALONE_FACTOR * stage.second_task_ms
+    second = times.max if stage.second_task_ms is None else stage.second_task_ms
+    is_long = is_long and times.max >= ALONE_FACTOR * second
     if finished < 4 or not is_long or _has_more(stage) or times.max < _STRAGGLER_SHARE * (stage.duration_ms or 0):
         return None
     title = f"one task ran {times.max / 1000:.0f} s, the median {times.median / 1000:.1f} s, with as much data"
-    task = f"task {stage.slowest_task} on {stage.slowest_task_host}"
     cure = "look for a record of that task that is expensive, or a slow host (then: spark.speculation=true)"
-    return Finding("straggler", f"{title} ({task})", stage_name(stage), cure)
+    return Finding("straggler", f"{title}{_task(times)}", stage_name(stage), cure)
 
 
 def _spill(stage: StageEntry) -> Finding:
@@ -153,7 +160,7 @@ def _idle(metrics: RunMetrics) -> Iterator[Finding]:
     for entry in metrics.executors:
         begin = max(first, entry.added_ms or first)
         present += entry.cores * max(0, min(last, entry.removed_ms or last) - begin)
-    idle = present - metrics.totals.task_ms
+    idle = present - metrics.totals.task_ms * count(metrics.options.get("spark.task.cpus"), 1)
     if last - first < IDLE_LEAST_MS or idle < IDLE_CORE_MS or idle < IDLE_SHARE * present:
         return
     waits = last - first - sum(end - begin for begin, end in metrics.task_spans)

@@ -131,7 +131,8 @@ def _spread(values: Any) -> Spread:
     """Return a spread from the quantiles 0, 0.5 and 1."""
     if not isinstance(values, list) or len(values) != 3:
         return Spread()
-    return Spread(*(int(value) for value in values))
+    least, median, largest = map(int, values)
+    return Spread(least, median, largest)
 
 
 def _ms(value: Any) -> int | None:

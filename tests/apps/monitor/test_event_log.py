@@ -38,9 +38,8 @@ def test_tasks_are_summed_and_spread_by_stage_and_executor() -> None:
     assert totals.shuffle_read_bytes == 79 * MB
     assert (totals.shuffle_write_bytes, totals.shuffle_write_ms, totals.result_bytes) == (280, 80, 4000)
     assert only.totals == totals
-    assert only.shuffle_read_bytes == Spread(MB, only.shuffle_read_bytes.median, 40 * MB)
+    assert only.shuffle_read_bytes == Spread(MB, only.shuffle_read_bytes.median, 40 * MB, 39, "node1")
     assert only.shuffle_read_bytes.median == pytest.approx(MB, rel=0.01)
-    assert (only.largest_task, only.largest_task_host) == (39, "node1")
     assert metrics.executors[0].peaks == {"JVMHeapMemory": 500 * MB, "OnHeapUnifiedMemory": 90 * MB}
     assert metrics.task_spans == [(BEGAN + 1000, BEGAN + 2000)]
 

@@ -36,7 +36,7 @@ def test_a_task_that_ends_after_its_stage_counts_in_it() -> None:
     rows = [*application(4)]
     metrics, _ = read([*rows, changed(task(9, shuffle=70 * MB), Killed=True), task(10, run=9000, shuffle=90 * MB)])
     (entry,) = metrics.stages
-    assert (entry.totals.tasks, entry.totals.killed_tasks, entry.largest_task) == (6, 1, 10)
+    assert (entry.totals.tasks, entry.totals.killed_tasks, entry.shuffle_read_bytes.task) == (6, 1, 10)
     assert (entry.task_ms.max, entry.shuffle_read_bytes.max, metrics.stage_count) == (9000, 90 * MB, 1)
 
 
@@ -59,6 +59,7 @@ def test_a_resubmitted_task_has_failed_and_is_none_of_the_spread() -> None:
     metrics, _ = read([*rows[:-4], changed(json.dumps(lost).encode(), "Resubmitted"), *rows[-4:]])
     (entry,) = metrics.stages
     assert (entry.totals.tasks, entry.totals.failed_tasks, entry.task_ms.max) == (5, 1, 1000)
+    assert entry.totals.task_ms == 4000, "its time was added when it ended first"
     assert entry.shuffle_read_bytes.min == MB and metrics.failures == {"Resubmitted: the block is gone": 1}
 
 

@@ -48,8 +48,12 @@ def test_a_healthy_run_has_no_finding() -> None:
 
 
 def skewed(run: RunMetrics) -> None:
-    run.stages[0].shuffle_read_bytes = Spread(0, MB, 300 * MB)
-    run.stages[0].largest_task, run.stages[0].largest_task_host = 17, "node2"
+    run.stages[0].shuffle_read_bytes = Spread(0, MB, 300 * MB, 17, "node2")
+
+
+def skewed_input(run: RunMetrics) -> None:
+    run.stages[0].shuffle_read_bytes = Spread(90 * MB, 100 * MB, 130 * MB, 17, "node2")
+    run.stages[0].input_bytes = Spread(0, MB, 300 * MB, 5, "node1")
 
 
 def slow_and_larger(run: RunMetrics) -> None:
@@ -67,6 +71,19 @@ def collecting(run: RunMetrics) -> None:
 
 def too_few(run: RunMetrics) -> None:
     run.stages[0].task_count = 3
+
+
+def too_few_of_two_cores(run: RunMetrics) -> None:
+    run.options["spark.task.cpus"], run.stages[0].task_count = "2", 3
+
+
+def repeated_for_three_tasks(run: RunMetrics) -> None:
+    """An executor was lost, and the stage runs again for the output that it had."""
+    run.stages[0].attempt, run.stages[0].task_count = 1, 3
+
+
+def busy_with_tasks_of_two_cores(run: RunMetrics) -> None:
+    run.options["spark.task.cpus"], run.totals.task_ms = "2", 100_000
 
 
 def too_large(run: RunMetrics) -> None:
@@ -89,13 +106,12 @@ def merge(small: int, large: int) -> Callable[[RunMetrics], None]:
     return query((joins.SMALL_SIDE, text, small), (joins.LARGE_SIDE, text, large))
 
 
-def straggling(longest: int, second: int = 12_000, read: int = 130 * MB) -> Callable[[RunMetrics], None]:
+def straggling(longest: int, second: int | None = 12_000, read: int = 130 * MB) -> Callable[[RunMetrics], None]:
     """A task of so many milliseconds beside others of 1 s, which read as much."""
 
     def change(run: RunMetrics) -> None:
         stage = run.stages[0]
-        stage.task_ms, stage.second_task_ms = Spread(900, 1000, longest), second
-        stage.slowest_task, stage.slowest_task_host = 21, "node2"
+        stage.task_ms, stage.second_task_ms = Spread(900, 1000, longest, 21, "node2"), second
         stage.shuffle_read_bytes = Spread(90 * MB, 100 * MB, read)
 
     return change
@@ -288,10 +304,12 @@ def freed_after(run: RunMetrics) -> None:
 
 BAD: list[tuple[str, Callable[[RunMetrics], None], str]] = [
     ("skewed_stage", skewed, "one task has 300.0 MB read from the shuffle, the median 1.0 MB (task 17 on node2)"),
+    ("skewed_stage", skewed_input, "300.0 MB of input, the median 1.0 MB (task 5 on node1)"),
     ("skewed_stage", slow_and_larger, "one task ran 60 s, the median 2.0 s"),
     ("spill", spilled, "2.0 MB spilled to disk"),
     ("gc", collecting, "10% of the tasks' time"),
     ("few_tasks", too_few, "3 tasks on 8 cores, for 49 s"),
+    ("few_tasks", too_few_of_two_cores, "3 tasks of 2 cores on 8 cores, for 49 s"),
     ("executor_too_large", too_large, "the smallest node has"),
     ("small_files", query((plans.FILES_READ, "S", 200), (plans.BYTES_READ, "S", 50 * MB)), "200 files of 250.0 kB"),
     ("small_files", query((plans.FILES_WRITTEN, "W", 500), (plans.BYTES_WRITTEN, "W", MB)), "500 files of 2.0 kB"),
@@ -363,6 +381,9 @@ GOOD: list[Callable[[RunMetrics], None]] = [
     of_an_earlier_stage,
     straggling(4_900),
     straggling(30_000, 29_000),
+    straggling(30_000, None),  # REST has no single tasks
+    repeated_for_three_tasks,
+    busy_with_tasks_of_two_cores,
     many_rows(499_000, 3),
     saved(99, MB),
     saved(150, 900 * MB),

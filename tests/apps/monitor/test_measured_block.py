@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import cmsspark as cms
-from cmsspark.apps.monitor import spark_rest
+from cmsspark.apps.monitor import findings, spark_rest
 from cmsspark.apps.monitor.measured_block import block_lines
 from cmsspark.apps.monitor.spark_rest import set_stages, stage
 from cmsspark.store.run_metrics import Finding, RunMetrics, Spread
@@ -34,6 +34,14 @@ def test_a_row_of_rest_is_a_stage_with_the_spreads_of_its_tasks() -> None:
     set_stages(metrics, [entry, stage({**ROW, "stageId": 4})])
     total = metrics.totals
     assert (total.tasks, total.result_bytes, total.peak_execution_bytes) == (10, 140, 110)
+
+
+def test_a_finding_on_a_row_of_rest_names_no_task() -> None:
+    spreads = {"shuffleReadMetrics": {"readBytes": [0.0, 1e6, 9e7]}}
+    metrics = RunMetrics("", "", "spark", 0)
+    set_stages(metrics, [stage({**ROW, "taskMetricsDistributions": spreads})])
+    (finding,) = findings.find(metrics)
+    assert finding.title == "one task has 90.0 MB read from the shuffle, the median 1.0 MB"
 
 
 def test_stages_and_executors_of_a_running_application_come_from_rest(monkeypatch: pytest.MonkeyPatch) -> None:
