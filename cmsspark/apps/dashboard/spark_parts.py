@@ -51,7 +51,7 @@ def figures(view: RunView) -> Figures:
     ended = (run.ended_ms if run else None) or (watched.end_ms if watched else None)
     shown = [
         Figure("State", (run.state if run else watched.status if watched else "") or "?"),
-        Figure("Seconds", "–" if ended is None else f"{(ended - began) / 1000:,.1f}"),
+        Figure("Seconds", "–" if ended is None else f"{max(0, ended - began) / 1000:,.1f}"),
     ]
     if run is not None:
         totals = run.totals
@@ -62,7 +62,7 @@ def figures(view: RunView) -> Figures:
             shown.append(Figure("Stages", f"{run.stage_count or len(run.stages):,}"))
         if totals.gc_ms and totals.run_ms:
             share = totals.gc_ms / totals.run_ms
-            shown.append(Figure("Garbage collection", f"{share:.1%}", note="of the time of tasks"))
+            shown.append(Figure("Garbage collection", f"{share:.1%}", note="of the run time of tasks"))
         volumes = {
             "Read by tasks": totals.input_bytes, "Written by tasks": totals.output_bytes,
             "Shuffled": totals.shuffle_write_bytes, "Spilled to disk": totals.disk_spilled_bytes,
@@ -137,7 +137,7 @@ def executors(run: RunMetrics) -> Table:
     columns = (
         Column("executor", "Executor"), Column("host", "Host"), Column("cores", "Cores", "count"),
         Column("tasks", "Tasks", "count"), Column("failed", "Failed", "count"),
-        Column("gc_share", "GC", "share", "of the time of tasks"), Column("heap", "Heap peak", "bytes"),
+        Column("gc_share", "GC", "share", "of the run time of tasks"), Column("heap", "Heap peak", "bytes"),
         Column("heap_max", "Heap limit", "bytes"), Column("jvm_rss", "JVM resident", "bytes"),
         Column("python_rss", "Python resident", "bytes"), Column("input_bytes", "Read", "bytes"),
         Column("shuffle", "Shuffle written", "bytes"), Column("spill", "Spilled", "bytes"), Column("reason", "Removed"),
@@ -174,7 +174,7 @@ def stages(run: RunMetrics) -> Table:
     columns = (
         Column("stage", "Stage"), Column("name", "Name"), Column("start", "Begin, s", "count"),
         Column("seconds", "Seconds", "count"), Column("tasks", "Tasks", "count"), Column("failed", "Failed", "count"),
-        Column("gc_share", "GC", "share"), Column("input_bytes", "Read", "bytes"),
+        Column("gc_share", "GC", "share", "of the run time of tasks"), Column("input_bytes", "Read", "bytes"),
         Column("throughput", "Read each second", "bytes"), Column("shuffle_read", "Shuffle read", "bytes"),
         Column("shuffle_write", "Shuffle written", "bytes"), Column("spill", "Spilled", "bytes"),
         Column("failure", "Failure"),

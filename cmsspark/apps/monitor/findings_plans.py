@@ -78,7 +78,9 @@ def _joins(nodes: Nodes, where: str) -> Iterator[Finding]:
 
 def _sorts(query: Query, where: str) -> Iterator[Finding]:
     for kind, _, value in query.nodes:
-        if kind == plans.SORT_LIMITED or (kind == plans.SORT_COLLECTED and (value or 0) >= SORTED_ROWS):
+        least = {plans.SORT_LIMITED: SORTED_ROWS, plans.SORT_COLLECTED: 0}.get(kind)
+        # A sort below a limit is named even where nothing counts its rows.
+        if least is not None and (least if value is None else value) >= SORTED_ROWS:
             rows = f"{value:,} rows" if value else "all rows"
             goal = "of which few are kept" if kind == plans.SORT_LIMITED else "which all went to the driver"
             cure = "orderBy(…).limit(n) keeps n rows of each partition; write all rows instead of collecting them"

@@ -87,10 +87,13 @@ def test_conditions_and_search_choose_jobs(database: Database) -> None:
 def test_hpc_has_cores_by_hour_and_core_hours_by_month(database: Database) -> None:
     content = _view(database, hpc)
     assert _table(content, "hpc_cores").rows == [("NERSC", 12, 0.8, 4.0, 1)]
-    assert _table(content, "hpc_months").rows == [("2026-06", "NERSC", "T3_US_NERSC", 24, 3)]
-    figures = {figure.label: figure.value for figure in content.sections[0].items[0].figures}
-    assert figures["Core hours in 2026-06"] == "24" and figures["Largest HPC"] == "NERSC"
-    assert figures["Cores"] == "0.0333", "a mean below half a core is not none"
+    assert _table(content, "hpc_months").rows == [("2026-06", "NERSC", "T3_US_NERSC", 24, 3, 1)]
+    figures = {figure.label: figure for figure in content.sections[0].items[0].figures}
+    assert figures["Core hours in 2026-06"].value == "24" and figures["Largest HPC"].value == "NERSC"
+    assert figures["Core hours in 2026-06"].note == "1 of 30 days stored"
+    assert figures["Cores"].value == "0.0333", "a mean below half a core is not none"
+    other = _view(database, hpc, day="2026-06-20")
+    assert other.sections[0].items[0].figures[0].value == "–", "a day that is not stored has no number"
     assert any("silent" in note.text for note in content.notes)
     with pytest.raises(UsageError):
         _view(database, hpc, hpc="CERN")
@@ -121,6 +124,7 @@ def test_an_hour_with_records_of_other_jobs_has_no_cores_and_a_silent_one_no_num
     assert _chart(content, "hpc_cores").series["NERSC"][:4] == [None, 1.0, 0, None]
     (note,) = content.notes
     assert note.text.endswith(": 00, " + ", ".join(f"{hour:02}" for hour in range(3, 24)) + ".")
+    assert ("NERSC", "NERSC") in (content.controls[1].choices or ()), "where jobs run and none has ended yet"
 
 
 def test_days_without_a_job_have_a_place_among_those_with_core_hours(database: Database) -> None:

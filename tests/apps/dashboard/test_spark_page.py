@@ -12,7 +12,7 @@ import pytest
 from cmsspark.apps.dashboard import run_measures
 from cmsspark.apps.dashboard import spark_parts as parts
 from cmsspark.store.process_samples import LogEntry, ProcessSample, WatchedRun, open_processes
-from cmsspark.store.run_metrics import RunMetrics, StageEntry
+from cmsspark.store.run_metrics import RunMetrics, StageEntry, TaskTotals
 from tests.apps.dashboard.conftest import Running, serving
 
 AXE = Path(__file__).parent / "axe-4.14.1.min.js"
@@ -114,6 +114,16 @@ def test_stages_of_a_short_run_have_times_of_their_own() -> None:
     measured = RunMetrics("r", "job.py", "processes", began_ms=BEGAN, stages=[entry])
     labels = parts.stage_timeline(measured).labels
     assert labels[:2] == ["0.300", "0.301"] and len(set(labels)) == len(labels)
+
+
+def test_one_page_names_what_a_share_of_garbage_collection_is_of() -> None:
+    measured = RunMetrics("r", "job.py", "spark", began_ms=BEGAN, ended_ms=BEGAN - 5)
+    measured.totals = TaskTotals(tasks=1, task_ms=4_000, run_ms=2_000, gc_ms=1_000)
+    figures = parts.figures(run_measures.RunView(run_measures.RunChoice("r", "r", 0), measured)).figures
+    (gc,) = (figure for figure in figures if figure.label == "Garbage collection")
+    assert (gc.value, gc.note) == ("50.0%", "of the run time of tasks")
+    assert parts.time_components(measured).rows[1][2] == 0.25, "of all their time"
+    assert figures[1].value == "0.0", "a clock that was set back is no negative time"
 
 
 def test_hosts_that_look_at_times_of_their_own_add_up() -> None:

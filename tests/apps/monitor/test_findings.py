@@ -412,6 +412,8 @@ GOOD: list[Callable[[RunMetrics], None]] = [
     query((plans.FILES_READ, "Scan", 99), (plans.BYTES_READ, "Scan", MB)),
     query((plans.FILES_READ, "Scan", 900), (plans.BYTES_READ, "Scan", 9000 * MB)),
     query((plans.SORT_COLLECTED, "Sort", 500)),
+    query((plans.SORT_COLLECTED, "Sort", None)),
+    query((plans.SORT_LIMITED, "Sort [a], true, 0", 50)),
     hint(plans.SORTED_FOR_FIRST, 1000),
     lambda run: setattr(run.executors[1], "reason", "Executor 1 killed by driver. exit code 143"),
     log("java.io.IOException: Failed to connect to node3/10.0.0.3:7337"),  # a shuffle

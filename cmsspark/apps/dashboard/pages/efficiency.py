@@ -108,7 +108,8 @@ def _figures(total: tuple[Any, ...]) -> ui.Figures:
         ui.Figure("Core hours", f"{core_hours or 0:,.0f}"),
         ui.Figure("Wasted", f"{wasted or 0:,.0f}", "core hours"),
         ui.Figure("Of failed and removed jobs", f"{lost or 0:,.0f}", "core hours"),
-        ui.Figure("CPU efficiency", "–" if efficiency is None else f"{efficiency:.1%}", "of jobs that did not fail"),
+        ui.Figure("CPU efficiency", "–" if efficiency is None else f"{efficiency:.1%}",
+                  "of jobs that did not fail, without outliers"),
     ])  # fmt: skip
 
 

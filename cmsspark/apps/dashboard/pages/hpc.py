@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from calendar import monthrange
 from collections.abc import Mapping
 from datetime import date
 from typing import Any, Final
@@ -22,7 +23,9 @@ def view(request: PageRequest) -> ui.Content:
         note = ui.Note("No day of running cores is stored. Run: run_spark job_efficiency --date DAY")
         return ui.Content("HPC", [], notes=[note])
     day = day_parameter(request.parameters, "day", days[-1])
-    names = request.values(f"SELECT DISTINCT hpc FROM core_hours WHERE {_ALL} ORDER BY 1")
+    # Where jobs only run there are no core hours yet.
+    hpcs = [f"SELECT hpc FROM {table} WHERE {_ALL}" for table in ("core_hours", "running_cores")]
+    names = request.values(f"{hpcs[0]} UNION {hpcs[1]} ORDER BY 1")
     hpc = choice_parameter(request.parameters, "hpc", ["", *names], "")
     limits = (days[0].isoformat(), days[-1].isoformat())
     controls = [
@@ -49,6 +52,8 @@ def view(request: PageRequest) -> ui.Content:
 
 def _figures(request: PageRequest, day: date, days: list[date], where: str, values: list[Any]) -> ui.Figures:
     """Return the mean cores of the day, the core hours of its month and of all days, and the largest HPC."""
+    stored = sum(f"{entry:%Y-%m}" == f"{day:%Y-%m}" for entry in days)
+    stored_text = f"{stored} of {monthrange(day.year, day.month)[1]} days stored"
     ((cores,),) = request.database.query(
         f"SELECT sum(core_windows_milli) / 120000 FROM running_cores WHERE {where} AND day = ?", [*values, day]
     ).rows
@@ -59,8 +64,8 @@ def _figures(request: PageRequest, day: date, days: list[date], where: str, valu
     ).rows
     in_all, in_month = sum(row[1] or 0 for row in by_hpc), sum(row[2] or 0 for row in by_hpc)
     figures = [
-        ui.Figure("Cores", ui.si(float(cores or 0)), f"on {day}, mean of 24 hours"),
-        ui.Figure(f"Core hours in {day:%Y-%m}", ui.si(float(in_month)), f"{in_month:,.1f}"),
+        ui.Figure("Cores", ui.si(float(cores or 0)) if day in days else "–", f"on {day}, mean of 24 hours"),
+        ui.Figure(f"Core hours in {day:%Y-%m}", ui.si(float(in_month)), f"{in_month:,.1f}", stored_text),
         ui.Figure("Core hours of all days", ui.si(float(in_all)), f"{in_all:,.1f}", f"{days[0]} to {days[-1]}"),
     ]
     if by_hpc and in_all:
@@ -96,12 +101,14 @@ def _cores(request: PageRequest, day: Any, where: str, values: list[Any], window
 def _months(request: PageRequest, where: str, values: list[Any]) -> ui.Chart:
     result = request.database.query(
         "SELECT strftime(day, '%Y-%m') AS month, hpc, site, sum(core_ms) / 3600000 AS core_hours,"
-        f" sum(job_count) AS jobs FROM core_hours WHERE {where} GROUP BY ALL ORDER BY ALL",
+        " sum(job_count) AS jobs, (SELECT count(DISTINCT stored.day) FROM core_hours stored"
+        " WHERE strftime(stored.day, '%Y-%m') = month) AS day_count"
+        f" FROM core_hours WHERE {where} GROUP BY month, hpc, site ORDER BY ALL",
         values,
     )
     months = sorted({row[0] for row in result.rows})
     hours: dict[tuple[str, str], float] = {}
-    for month, name, _, core_hours, _ in result.rows:
+    for month, name, _, core_hours, *_ in result.rows:
         hours[name, month] = hours.get((name, month), 0) + core_hours
     series = {
         name: [None if (value := hours.get((name, month))) is None else round(value, 1) for month in months]
@@ -110,9 +117,10 @@ def _months(request: PageRequest, where: str, values: list[Any]) -> ui.Chart:
     columns = (
         ui.Column("month", "Month"), ui.Column("hpc", "HPC"), ui.Column("site", "Site"),
         ui.Column("core_hours", "Core hours", "count", "of jobs that were completed"),
-        ui.Column("jobs", "Jobs", "count"),
+        ui.Column("jobs", "Jobs", "count", "that ended, also removed ones"),
+        ui.Column("day_count", "Days stored", "count", "of the month"),
     )  # fmt: skip
-    rows = [(row[0], ui.shown(row[1]), ui.shown(row[2]), round(row[3], 1), row[4]) for row in result.rows]
+    rows = [(row[0], ui.shown(row[1]), ui.shown(row[2]), round(row[3], 1), *row[4:]) for row in result.rows]
     table = ui.Table("hpc_months", columns, rows, "Core hours by month, HPC and site", lambda: result.table)
     return ui.Chart("hpc_months", "Core hours", "columns", months, series, "", "Month", "Core hours", table=table)
 
