@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -165,9 +165,23 @@ def _compare(
     if trace.sample < 1:
         replays = [comparison.replay for comparison in comparisons]
         errors = [sampling_error(trace, replay.policy, replay.capacity) for replay in replays]
-        worst = "unknown, too few objects" if any(map(math.isnan, errors)) else f"at most {percent(max(errors))}"
+        is_unknown = any(map(math.isnan, errors))
+        worst = "unknown, too few or too large objects" if is_unknown else f"at most {percent(max(errors))}"
         share = percent(trace.sample)
         click.echo(f"from a sample of {share} of the objects; standard error of the byte misses: {worst}")
+
+
+def _echo_too_large(trace: Trace, capacities: Sequence[int]) -> None:
+    """Say at which size most requests are of objects that only the whole cache holds, not its share in a sample."""
+    if trace.sample == 1:
+        return
+    requested = trace.sizes[trace.objects]
+    shares = {size: float(((requested > size) & (requested <= size / trace.sample)).mean()) for size in capacities}
+    worst = max(shares, key=lambda size: shares[size])
+    if shares[worst]:
+        text = f"at {volume(worst / trace.sample)} {percent(shares[worst])} of the requests are of objects that fit"
+        text += " into the cache and not into its share in the sample: misses are too high; give a larger --sample"
+        click.echo(text, err=True)
 
 
 def _echo_fallbacks(comparisons: list[Comparison], trace: Trace) -> None:
@@ -189,6 +203,7 @@ def _comparisons(
     # Sizes are those of the whole trace; a sample is replayed in its share of them.
     footprint = round(trace.footprint / trace.sample)
     capacities = [max(int(parse_size(text, footprint) * trace.sample), 1) for text in size_texts]
+    _echo_too_large(trace, capacities)
     values = None
     if scores == "forecast":
         if not set(policies) & set(WITH_SCORES):
@@ -280,6 +295,7 @@ def size_command(target: float, policy: str, as_json: bool, **source: Any) -> No
     trace = _trace(**source)
     capacity = least_capacity(trace, target, policy)
     if capacity is not None:
+        _echo_too_large(trace, [capacity])
         capacity = round(capacity / trace.sample)
     if as_json:
         click.echo(json.dumps({"policy": policy, "target": target, "bytes": capacity}))

@@ -231,9 +231,14 @@ class Comparison:
 
 def sampling_error(trace: Trace, policy: str, capacity: int) -> float:
     """Return the standard error of the byte miss ratio that comes from sampling objects, from four disjoint parts of
-    the sample.
+    the sample; NaN where it is not known: of too few objects, and where more than a hundredth of the bytes is of
+    objects that fit into the whole cache and not into those of the parts, which miss them all alike.
     """
     ratios, groups = [], 4
+    requested = trace.sizes[trace.objects]
+    is_only_in_whole = (requested > capacity // groups) & (requested <= capacity / trace.sample)
+    if requested[is_only_in_whole].sum() > 0.01 * requested.sum():
+        return float("nan")
     for group in range(groups):
         chosen = np.nonzero(np.arange(len(trace.sizes)) % groups == group)[0]
         number_of = np.full(len(trace.sizes), -1, np.int32)

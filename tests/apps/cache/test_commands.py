@@ -123,6 +123,18 @@ def test_a_sample_is_near_and_says_how_near(file: Path) -> None:
     assert abs(sampled["byte_miss_ratio"] - whole["byte_miss_ratio"]) < 0.15
 
 
+def test_a_sample_whose_caches_do_not_hold_its_objects_says_so(tmp_path: Path) -> None:
+    rows = [f"{1_700_000_000 + 60 * number},o{number % 100},2000000000" for number in range(2000)]
+    (tmp_path / "t.csv").write_text("\n".join(["time,object,size", *rows]))
+    # All 100 objects fit: only first requests miss. A tenth of a cache of 10 GB holds none of them.
+    words = ("replay", tmp_path / "t.csv", "--sample", "0.1", "--size")
+    assert "unknown" not in ask(*words, "400GB").stdout and "too high" not in ask(*words, "400GB").stderr
+    result = ask(*words, "10GB")
+    assert "100.00%" in result.stdout and "standard error of the byte misses: unknown" in result.stdout
+    assert "at 10.0 GB 100.00% of the requests" in result.stderr and "larger --sample" in result.stderr
+    assert "too high" not in ask("replay", tmp_path / "t.csv", "--size", "1GB").stderr
+
+
 def test_the_report_is_one_page_without_scripts(file: Path, tmp_path: Path) -> None:
     result = ask("report", file, "--policy", "lru", "--policy", "sieve", "--bound", "-o", tmp_path / "r.html")
     page = (tmp_path / "r.html").read_text()
