@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from cmsspark.base.errors import CmssparkError
+from cmsspark.store import run_metrics
 from cmsspark.store.process_samples import LogEntry, ProcessSample, WatchedRun, read_processes
 from cmsspark.store.run_metrics import RunMetrics, run_file, runs_folder
 
@@ -65,8 +66,9 @@ def choices(state_dir: Path, notes: list[str]) -> list[RunChoice]:
     folders = sorted(runs_folder(state_dir).glob("*/run.json"), key=lambda file: file.parent.name)
     for file in folders[-MOST_RUNS:]:
         try:
-            head = msgspec.json.decode(_content(file), type=_Head)
-        except (OSError, msgspec.DecodeError, msgspec.ValidationError) as error:
+            _check_size(file)
+            head = msgspec.json.decode(file.read_bytes(), type=_Head)
+        except (OSError, msgspec.MsgspecError) as error:
             notes.append(f"{file} was left out: {error}")
             continue
         nearest = by_root.get(head.root_pid or -1)
@@ -89,8 +91,9 @@ def read_run_view(state_dir: Path, choice: RunChoice) -> RunView:
     if choice.is_measured and _RUN.fullmatch(choice.run):
         file = run_file(state_dir, choice.run)
         try:
-            measured = msgspec.json.decode(_content(file), type=RunMetrics)
-        except (OSError, msgspec.DecodeError, msgspec.ValidationError) as error:
+            _check_size(file)
+            measured = run_metrics.read(file)
+        except (OSError, ValueError) as error:
             notes.append(f"{file} cannot be read: {error}")
     view = RunView(choice, measured, notes=notes)
     if choice.watched is None:
@@ -114,10 +117,9 @@ def _watched(state_dir: Path, notes: list[str]) -> list[WatchedRun]:
         return []
 
 
-def _content(file: Path) -> bytes:
+def _check_size(file: Path) -> None:
     if file.stat().st_size > _LARGEST:
         raise OSError(f"it has more than {_LARGEST:,} bytes")
-    return file.read_bytes()
 
 
 def over_time(

@@ -85,8 +85,8 @@ def finding_lines(findings: list[Finding]) -> Iterator[str]:
 def _sums(metrics: RunMetrics) -> Iterator[tuple[str, str, str]]:
     totals, tasks = metrics.totals, metrics.totals.tasks
     yield "stages", f"{metrics.stage_count}", f"{metrics.jobs} jobs" if metrics.jobs else ""
-    unwell = f"{totals.failed_tasks} failed, {totals.killed_tasks} killed" if totals.failed_tasks else ""
-    yield "tasks", f"{tasks}", unwell
+    unwell = f"{totals.failed_tasks} failed, {totals.killed_tasks} killed"
+    yield "tasks", f"{tasks}", unwell if totals.failed_tasks + totals.killed_tasks else ""
     if metrics.ended_ms is not None:
         elapsed = max(0, metrics.ended_ms - metrics.began_ms)
         yield "elapsedTime", f"{elapsed}", report_time(elapsed)

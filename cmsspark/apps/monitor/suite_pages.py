@@ -84,10 +84,10 @@ def hosts_page(samples: Iterable[ProcessSample], now_ms: int, this_host: Sequenc
     rows = []
     for host, processes in sorted(latest.items()):
         age = max(0, now_ms - processes[0].time_ms) / 1000
-        containers = len({process.container for process in processes if process.container})
         for role in ROLES:
             members = [process for process in processes if process.role == role]
             if members:
+                containers = len({process.container for process in members if process.container})
                 rows.append((host, f"{age:,.0f} s ago", role, len(members), containers, *_sums(members)))
     heads = ("host", "seen", "role", "processes", "containers", "CPU %", "resident", "virtual", "open files")
     parts = [

@@ -189,5 +189,13 @@ def test_a_number_of_a_process_that_was_used_again_does_not_join_two_runs(tmp_pa
     assert late.run == "late" and late.watched is None
 
 
+def test_a_run_of_a_later_format_is_shown_with_a_note(tmp_path: Path) -> None:
+    stored_run(tmp_path, format=99)
+    (choice,) = run_measures.choices(tmp_path, [])
+    view = run_measures.read_run_view(tmp_path, choice)
+    assert view.measured is not None
+    assert view.measured.notes == ["format 99 of a later version: what it adds is not shown"]
+
+
 def test_a_host_without_any_run_says_so(tmp_path: Path) -> None:
     assert run_measures.choices(tmp_path, []) == []

@@ -40,6 +40,11 @@ def test_a_task_that_ends_after_its_stage_counts_in_it() -> None:
     assert (entry.task_ms.max, entry.shuffle_read_bytes.max, metrics.stage_count) == (9000, 90 * MB, 1)
 
 
+def test_tasks_that_were_only_killed_are_named(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"\n".join([*application(4), changed(task(9), Killed=True)]))
+    assert "tasks => 5 (0 failed, 1 killed)" in print_events(tmp_path / "log")
+
+
 def test_a_second_context_begins_its_stages_anew() -> None:
     metrics, _ = read([*application(4), *application(7)])
     assert [(one.stage, one.totals.tasks) for one in metrics.stages] == [(0, 4), (0, 7)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -220,6 +221,16 @@ def test_pages_escape_what_they_show() -> None:
     for text in texts:
         for tag in ("<b>", "<i>", "<u>", "<s>"):
             assert tag not in text
+
+
+def test_containers_of_a_role_are_those_in_which_it_runs() -> None:
+    rows = [
+        ProcessSample("r", 1, "h", pid, 0, 0, role, container=container)
+        for pid, role, container in ((1, "java_executor", "c1"), (2, "java_executor", "c2"), (3, "python_worker", "c1"))
+    ]
+    cells = re.findall(r"<td[^>]*>([^<]*)</td>", suite_pages.hosts_page(rows, 1, []))
+    of_role = {cells[place]: cells[place + 2] for place in range(2, len(cells), 9)}
+    assert of_role == {"java_executor": "2", "python_worker": "1"}
 
 
 def test_a_release_without_a_run_names_those_that_there_are(tmp_path: Path) -> None:
