@@ -15,6 +15,7 @@ from cmsspark.base.errors import DataError
 COLUMNS: Final = ("time", "object", "size")
 #: Times outside of these seconds since 1970 are no seconds: a century before and 130 years after.
 FIRST_S, LAST_S = -(10**9) * 3, 4 * 10**9 + 10**8
+_MOST_S: Final = 9e15
 
 
 def require_columns(path: Path, names: list[str]) -> None:
@@ -99,9 +100,8 @@ def _times(time: pa.Array) -> Array:
     if pa.types.is_temporal(time.type):
         return _instants(time)
     seconds = time.cast(pa.float64()).to_numpy(zero_copy_only=False)
-    # What is beyond is refused by its value.
-    limit = 4 * max(-FIRST_S, LAST_S)
-    return np.asarray(np.rint(np.clip(seconds, -limit, limit) * 1000).astype(np.int64))
+    # What is beyond is refused by its value, as far as milliseconds of 64 bits have it.
+    return np.asarray(np.rint(np.clip(seconds, -_MOST_S, _MOST_S) * 1000).astype(np.int64))
 
 
 def _instants(time: pa.Array) -> Array:

@@ -188,6 +188,7 @@ def trace_of(folder: Path, text: str | bytes, name: str = "t.csv") -> Path:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("time,object,size\n1767571200000,a,3\n", "found: 1,767,571,200,000 to 1,767,571,200,000"),
         ("time,object,size\n1767571200000,a,3\n", "not seconds since 1970"),
         ("time,object,size\ninf,a,3\n", "not seconds since 1970"),
         ("time,object,size\n1,a,9223372036854775807\n2,b,9223372036854775807\n", "do not fit into 64 bits"),
