@@ -25,6 +25,8 @@ MOST_PARTITIONS: Final = 100_000
 #: ``spark.sql.adaptive.coalescePartitions.minPartitionSize``: Spark makes no smaller ones.
 LEAST_PARTITION: Final = MIB
 MOST_GROWTH: Final = 4
+#: A task that spilled needs at least so many times what it had.
+LEAST_GROWTH: Final = 1.25
 
 
 class SpillCure(Struct, frozen=True):
@@ -61,6 +63,8 @@ def _cures(run: RunMetrics, role: str) -> Iterator[SpillCure]:
         if totals.disk_spilled_bytes < SPILL_BYTES or tasks <= 0:
             continue
         need = int(HEADROOM * (totals.memory_spilled_bytes / tasks)) + totals.peak_execution_bytes
+        # Where few of many tasks spilled the average is small, but these needed more than they had.
+        need = max(need, int(LEAST_GROWTH * room))
         total = need * tasks
         if _has_set_partitions(run, stage) and room > 0:
             partitions = min(MOST_PARTITIONS, -(-total // room))

@@ -127,7 +127,7 @@ def _stages(metrics: RunMetrics, width: int | None) -> Iterator[str]:
         times, totals = stage.task_ms, stage.totals
         read = totals.shuffle_read_bytes + totals.input_bytes
         row = [
-            stage.stage,
+            f"{stage.stage}.{stage.attempt}" if stage.attempt else stage.stage,
             stage.name,
             (stage.duration_ms or 0) / 1000,
             totals.tasks,

@@ -150,6 +150,15 @@ def test_where_adaptive_execution_joined_partitions_their_size_is_advised_too() 
     assert of("partitions", run).conf is None and of("executor heap", run).conf is None
 
 
+def test_where_few_of_many_tasks_spilled_their_partitions_get_smaller_not_larger() -> None:
+    run = spilling(40, shuffled=4 * GIB, adaptive="true")
+    totals = run.stages[0].totals
+    totals.memory_spilled_bytes, totals.peak_execution_bytes = 40 * MIB, 300 * MIB
+    # A part had 102 MiB: 1.25 × 40 of 80 MiB are 50, in rounds of 4 are 52; 302 MiB a task would be 24 of 170 MiB.
+    assert of("partition size", run).conf == "spark.sql.adaptive.advisoryPartitionSizeInBytes=78m"
+    assert "needs 746.3 MB and had 597.1 MB" in of("partitions", run).inputs
+
+
 @pytest.mark.parametrize("run", [spilling(40), spilling(200, shuffled=0), spilling(200, fixed=200)])
 def test_a_heap_grows_for_tasks_whose_number_is_fixed(run: RunMetrics) -> None:
     # 950 MiB × 4 / 0.6 + 300 MiB

@@ -45,6 +45,13 @@ def test_tasks_that_were_only_killed_are_named(tmp_path: Path) -> None:
     assert "tasks => 5 (0 failed, 1 killed)" in print_events(tmp_path / "log")
 
 
+def test_the_attempts_of_a_stage_have_names_of_their_own(tmp_path: Path) -> None:
+    again = changed(task(9), Attempt=1).replace(b'"Stage Attempt ID": 0', b'"Stage Attempt ID": 1')
+    (tmp_path / "log").write_bytes(b"\n".join([*application(4), again]))
+    lines = print_events(tmp_path / "log").partition("Stages:")[2].splitlines()
+    assert [line.split()[0] for line in lines[2:4]] == ["0", "0.1"]
+
+
 def test_a_second_context_begins_its_stages_anew() -> None:
     metrics, _ = read([*application(4), *application(7)])
     assert [(one.stage, one.totals.tasks) for one in metrics.stages] == [(0, 4), (0, 7)]
