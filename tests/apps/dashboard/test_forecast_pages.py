@@ -133,6 +133,15 @@ def test_the_page_of_caches_shows_the_stored_numbers(running: Running) -> None:
     text = page(running, "caches")
     assert "37.5%" in text and "-25.0%" in text and "20.0%" in text and "25.0%" in text
     assert "learned" in text and "learned" not in page(running, "caches?site=T2_A").split("<main", 1)[1]
+    assert "left out or partial" not in text
+
+
+def test_the_page_of_caches_says_that_days_of_the_period_are_left_out(tmp_path: Path) -> None:
+    store = make_store(tmp_path / "store")
+    manifest = store / "cache_comparison" / "2026-W09" / "runs" / "r1" / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "partial": True}))
+    with serving(store, tmp_path) as one:
+        assert "Days of 2026-W09 are left out or partial" in page(one, "caches")
 
 
 def test_without_results_the_pages_say_what_to_run(tmp_path: Path) -> None:

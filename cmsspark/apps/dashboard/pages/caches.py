@@ -57,7 +57,14 @@ def view(request: PageRequest) -> ui.Content:
     ]
     sections = [ui.Section(f"Misses by size: {name}", [_figures(result.rows), _chart(result)], _ABOUT)]
     about = "A request is a dataset that was read there on a day, with its whole size; caches are cold at the start."
-    return ui.Content("Caches", sections, about, controls)
+    partial = [
+        entry.run
+        for entry in request.database.stored("cache_comparison")
+        if entry.interval.isoformat() == period and entry.partial_reason
+    ]
+    text = f"Days of {period} are left out or partial: missing_days and partial_days in the manifest of run"
+    notes = [ui.Note(f"{text} {ui.shown(run)} name them.", "warn") for run in partial]
+    return ui.Content("Caches", sections, about, controls, notes)
 
 
 def _figures(rows: list[tuple[Any, ...]]) -> ui.Figures:

@@ -85,7 +85,8 @@ def _sections(run: RunView) -> list[Section]:
         if measured.executors:
             sections.append(Section("Executors", [parts.executors(measured)]))
         if measured.stages:
-            sections.append(Section("Stages over time", [parts.stage_timeline(measured)]))
+            about = "A slice of time counts each stage that ran in it, also those that ran one after the other."
+            sections.append(Section("Stages over time", [parts.stage_timeline(measured)], about))
             sections.append(Section("Stages", [parts.stages(measured)]))
     if run.samples:
         sections.append(Section("Process tree", [parts.process_tree(run)]))
