@@ -7,11 +7,14 @@ where an area exists for them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
+
+from cmsspark.store import process_identity
 
 #: Areas of memory in ``ExecutorEntry.peaks``, in the order of reports; all are bytes.
 AREAS: Final = (
@@ -277,6 +280,20 @@ def read(path: Path) -> RunMetrics:
         raise ValueError(reason) from None
     if metrics.format > FORMAT:
         metrics.notes.append(f"format {metrics.format} of a later version: what it adds is not shown")
+    return metrics
+
+
+def state_now(state: str, process: Mapping[str, Any]) -> str:
+    """Return the state of a run; one whose process ended without storing its end has failed."""
+    return "FAILED" if state == "RUNNING" and process_identity.lives(process) is False else state
+
+
+def as_of_now(metrics: RunMetrics) -> RunMetrics:
+    """Return the run with its :func:`state_now`, and a note where that is not the stored one."""
+    state = state_now(metrics.state, metrics.process)
+    if state != metrics.state:
+        metrics.state = state
+        metrics.notes.append("run_spark was killed: what was measured until then is shown")
     return metrics
 
 

@@ -32,6 +32,7 @@ class _Head(msgspec.Struct):
     state: str = ""
     application: str | None = None
     root_pid: int | None = None
+    process: dict[str, str | int | None] = {}
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def choices(state_dir: Path, notes: list[str]) -> list[RunChoice]:
         # A number of a process is used again after some time: the run must be the same, too.
         run = nearest if nearest is not None and abs(nearest.start_ms - head.began_ms) < 600_000 else None
         names.add(run.run if run else "")
-        name = head.application or head.state
+        name = head.application or run_metrics.state_now(head.state, head.process)
         run_choices.append(RunChoice(file.parent.name, f"{head.job} {name}", head.began_ms, run.run if run else None))
     for run in watched:
         if run.run not in names:
@@ -92,7 +93,7 @@ def read_run_view(state_dir: Path, choice: RunChoice) -> RunView:
         file = run_file(state_dir, choice.run)
         try:
             _check_size(file)
-            measured = run_metrics.read(file)
+            measured = run_metrics.as_of_now(run_metrics.read(file))
         except (OSError, ValueError) as error:
             notes.append(f"{file} cannot be read: {error}")
     view = RunView(choice, measured, notes=notes)

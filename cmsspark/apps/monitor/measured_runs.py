@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from cmsspark.base.errors import DataError, InputMissing, UsageError
-from cmsspark.store import process_identity, run_metrics
+from cmsspark.store import run_metrics
 from cmsspark.store.run_metrics import RunMetrics
 
 #: Ids that Spark's masters give.
@@ -22,7 +22,7 @@ def measured_runs(state_dir: Path, start: str = "") -> Iterator[RunMetrics]:
     names = (entry.name for entry in folder.iterdir()) if folder.is_dir() else iter(())
     for name in sorted((name for name in names if name.startswith(start)), reverse=True):
         with suppress(OSError, ValueError):
-            yield as_of_now(run_metrics.read(run_metrics.run_file(state_dir, name)))
+            yield run_metrics.as_of_now(run_metrics.read(run_metrics.run_file(state_dir, name)))
 
 
 def find_job_runs(state_dir: Path, job: str, count: int) -> list[RunMetrics]:
@@ -97,11 +97,3 @@ def find_run(state_dir: Path, name: str) -> RunMetrics | None:
     if not runs and _APPLICATION.match(name):
         runs = [metrics for metrics in measured_runs(state_dir) if metrics.application == name][:1]
     return runs[0] if len(runs) == 1 else None
-
-
-def as_of_now(metrics: RunMetrics) -> RunMetrics:
-    """Return the run; one whose process ended without storing its end has failed."""
-    if metrics.state == "RUNNING" and process_identity.lives(metrics.process) is False:
-        metrics.state = "FAILED"
-        metrics.notes.append("run_spark was killed: what was measured until then is shown")
-    return metrics

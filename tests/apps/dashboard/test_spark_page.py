@@ -11,6 +11,7 @@ import pytest
 
 from cmsspark.apps.dashboard import run_measures
 from cmsspark.apps.dashboard import spark_parts as parts
+from cmsspark.store import process_identity
 from cmsspark.store.process_samples import LogEntry, ProcessSample, WatchedRun, open_processes
 from cmsspark.store.run_metrics import RunMetrics, StageEntry, TaskTotals
 from tests.apps.dashboard.conftest import Running, serving
@@ -20,7 +21,7 @@ BEGAN = 1_768_460_000_000
 MB = 1_000_000
 
 
-def stored_run(state: Path, run: str = "20260115T060000Z-aaaaaa", **more: Any) -> None:
+def stored_run(state: Path, /, run: str = "20260115T060000Z-aaaaaa", **more: Any) -> None:
     """A measured run of 20 s with two stages, two executors, and a driver whose Python grows."""
     stages = [
         {"stage": 0, "name": "<b>load</b>", "task_count": 4, "submitted_ms": BEGAN + 1_000,
@@ -187,6 +188,17 @@ def test_a_number_of_a_process_that_was_used_again_does_not_join_two_runs(tmp_pa
     stored_run(tmp_path, "late", began_ms=BEGAN + 10_000_000)
     (late, *_) = run_measures.choices(tmp_path, [])
     assert late.run == "late" and late.watched is None
+
+
+def test_a_run_whose_process_was_killed_has_failed(tmp_path: Path) -> None:
+    # No process with the number of this one began at the boot.
+    process = {**process_identity.identity(), "started": -1}
+    stored_run(tmp_path, state="RUNNING", application=None, process=process)
+    (choice,) = run_measures.choices(tmp_path, [])
+    view = run_measures.read_run_view(tmp_path, choice)
+    assert choice.label == "job.py FAILED" and view.measured is not None
+    assert parts.figures(view).figures[0].value == "FAILED"
+    assert view.measured.notes == ["run_spark was killed: what was measured until then is shown"]
 
 
 def test_a_run_of_a_later_format_is_shown_with_a_note(tmp_path: Path) -> None:
