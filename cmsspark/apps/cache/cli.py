@@ -171,17 +171,18 @@ def _compare(
         click.echo(f"from a sample of {share} of the objects; standard error of the byte misses: {worst}")
 
 
-def _echo_too_large(trace: Trace, capacities: Sequence[int]) -> None:
-    """Say at which size most requests are of objects that only the whole cache holds, not its share in a sample."""
+def _describe_too_large(trace: Trace, policies: Sequence[str], capacities: Sequence[int]) -> str:
+    """Return where a sample is too small for its objects, as a sentence; empty where it is not."""
+    from cmsspark.apps.cache.replay import too_large_share
+
     if trace.sample == 1:
-        return
-    requested = trace.sizes[trace.objects]
-    shares = {size: float(((requested > size) & (requested <= size / trace.sample)).mean()) for size in capacities}
-    worst = max(shares, key=lambda size: shares[size])
-    if shares[worst]:
-        text = f"at {volume(worst / trace.sample)} {percent(shares[worst])} of the requests are of objects that fit"
-        text += " into the cache and not into its share in the sample: misses are too high; give a larger --sample"
-        click.echo(text, err=True)
+        return ""
+    shares = {(policy, size): too_large_share(trace, policy, size) for policy in policies for size in capacities}
+    policy, size = max(shares, key=lambda pair: shares[pair])
+    share, cache = percent(shares[policy, size]), f"{policy} at {volume(size / trace.sample)}"
+    reason = "admits to the whole cache and not to its share in the sample"
+    text = f"{share} of the requests are of objects that {cache} {reason}: misses are too high; give a larger --sample"
+    return text if shares[policy, size] else ""
 
 
 def _echo_fallbacks(comparisons: list[Comparison], trace: Trace) -> None:
@@ -203,7 +204,8 @@ def _comparisons(
     # Sizes are those of the whole trace; a sample is replayed in its share of them.
     footprint = round(trace.footprint / trace.sample)
     capacities = [max(int(parse_size(text, footprint) * trace.sample), 1) for text in size_texts]
-    _echo_too_large(trace, capacities)
+    if text := _describe_too_large(trace, policies, capacities):
+        click.echo(text, err=True)
     values = None
     if scores == "forecast":
         if not set(policies) & set(WITH_SCORES):
@@ -274,6 +276,8 @@ def report_command(policies: tuple[str, ...], output: Path, scores: str, bound: 
     about = f"{len(trace.objects):,} requests of {len(trace.sizes):,} objects, {volume(trace.footprint)} together."
     if trace.sample < 1:
         about = f"From a sample of {percent(trace.sample)} of the objects: {about} Sizes of caches are for all objects."
+        capacities = sorted({comparison.replay.capacity for comparison in comparisons})
+        about = f"{about} {_describe_too_large(trace, policies or POLICIES, capacities)}".rstrip()
     write_text(output, page(f"What a cache would miss: {name}", about, comparisons, trace.footprint, trace.sample))
     click.echo(output)
 
@@ -295,7 +299,8 @@ def size_command(target: float, policy: str, as_json: bool, **source: Any) -> No
     trace = _trace(**source)
     capacity = least_capacity(trace, target, policy)
     if capacity is not None:
-        _echo_too_large(trace, [capacity])
+        if text := _describe_too_large(trace, [policy], [capacity]):
+            click.echo(text, err=True)
         capacity = round(capacity / trace.sample)
     if as_json:
         click.echo(json.dumps({"policy": policy, "target": target, "bytes": capacity}))

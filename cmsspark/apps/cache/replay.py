@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -229,15 +229,21 @@ class Comparison:
         }
 
 
+def too_large_share(trace: Trace, policy: str, capacity: int) -> float:
+    """Return the share of a sample's requests of objects that the policy would admit to the whole cache, and does not
+    admit to its share of ``capacity`` bytes in the sample. S3-FIFO admits what is smaller than a tenth.
+    """
+    requested, most = trace.sizes[trace.objects], capacity / 10 if policy == "s3fifo" else capacity
+    return float(((requested > most) & (requested <= most / trace.sample)).mean())
+
+
 def sampling_error(trace: Trace, policy: str, capacity: int) -> float:
     """Return the standard error of the byte miss ratio that comes from sampling objects, from four disjoint parts of
-    the sample; NaN where it is not known: of too few objects, and where more than a hundredth of the bytes is of
-    objects that fit into the whole cache and not into those of the parts, which miss them all alike.
+    the sample; NaN where it is not known: of too few objects, and where the parts miss more than a hundredth of the
+    requests alike, as their caches are too small for the objects.
     """
     ratios, groups = [], 4
-    requested = trace.sizes[trace.objects]
-    is_only_in_whole = (requested > capacity // groups) & (requested <= capacity / trace.sample)
-    if requested[is_only_in_whole].sum() > 0.01 * requested.sum():
+    if too_large_share(replace(trace, sample=trace.sample / groups), policy, capacity // groups) > 0.01:
         return float("nan")
     for group in range(groups):
         chosen = np.nonzero(np.arange(len(trace.sizes)) % groups == group)[0]

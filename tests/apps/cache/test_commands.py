@@ -131,7 +131,13 @@ def test_a_sample_whose_caches_do_not_hold_its_objects_says_so(tmp_path: Path) -
     assert "unknown" not in ask(*words, "400GB").stdout and "too high" not in ask(*words, "400GB").stderr
     result = ask(*words, "10GB")
     assert "100.00%" in result.stdout and "standard error of the byte misses: unknown" in result.stdout
-    assert "at 10.0 GB 100.00% of the requests" in result.stderr and "larger --sample" in result.stderr
+    text = "100.00% of the requests are of objects that lru at 10.0 GB admits to the whole cache"
+    assert text in result.stderr and "larger --sample" in result.stderr
+    # S3-FIFO admits what is smaller than a tenth of a cache.
+    result = ask(*words, "150GB", "--policy", "s3fifo")
+    assert "objects that s3fifo at 150.0 GB admits" in result.stderr and "unknown" in result.stdout
+    ask("report", tmp_path / "t.csv", "--sample", "0.1", "--policy", "lru", "-o", tmp_path / "r.html")
+    assert "100.00% of the requests are of objects that lru at" in (tmp_path / "r.html").read_text()
     assert "too high" not in ask("replay", tmp_path / "t.csv", "--size", "1GB").stderr
 
 
