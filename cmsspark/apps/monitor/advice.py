@@ -39,13 +39,10 @@ _PARTITION_BYTES: Final = 128 * MIB
 
 def advise(runs: Sequence[RunMetrics]) -> list[Advice]:
     """Advice from runs of one job, the latest first: for its executors, or for the driver where that does the work."""
-    spark = [run for run in runs if run.engine == "spark" and run.executors]
-    if not spark:
+    alike = alike_runs(runs)
+    if not alike:
         return [Advice("memory", _why_nothing(runs))]
-    latest = spark[0]
-    role = "driver" if latest.master.startswith("local") else "executor"
-    # Other options make other peaks: only runs with today's are compared.
-    alike = [run for run in spark if sizes.heap(run.options, role) == sizes.heap(latest.options, role)]
+    latest, role = alike[0], _working_role(alike[0])
     worst = find_worst(alike, role)
     confidence = rate_confidence(alike)
     cure = spill_cure([run for run in alike if shuffle_partitions(run) == shuffle_partitions(latest)], role)
@@ -54,6 +51,18 @@ def advise(runs: Sequence[RunMetrics]) -> list[Advice]:
     advice = [heap, overhead, _fraction(worst, latest, role, confidence, heap)]
     advice += [_storage(worst, latest, confidence), _off_heap(worst, latest), _cores(worst, latest, heap)]
     return [*advice, *_partitions(alike, latest, cure)]
+
+
+def alike_runs(runs: Sequence[RunMetrics]) -> list[RunMetrics]:
+    """Return the runs that are compared: other options make other peaks, so only those with today's heap."""
+    spark = [run for run in runs if run.engine == "spark" and run.executors]
+    heaps = [sizes.heap(run.options, _working_role(spark[0])) for run in spark]
+    return [run for run, heap in zip(spark, heaps, strict=True) if heap == heaps[0]]
+
+
+def _working_role(run: RunMetrics) -> str:
+    """Return which JVM works: in local mode the driver."""
+    return "driver" if run.master.startswith("local") else "executor"
 
 
 def _why_nothing(runs: Sequence[RunMetrics]) -> str:

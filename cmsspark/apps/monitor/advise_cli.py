@@ -8,6 +8,7 @@ import msgspec
 from cmsspark.apps.monitor.event_log_search import with_events
 from cmsspark.apps.monitor.options import run_options
 from cmsspark.base.errors import UsageError
+from cmsspark.base.text.plurals import pluralize
 from cmsspark.base.text.readable import json_text, readable
 from cmsspark.settings.settings import load_settings
 from cmsspark.store.job_index import find_job
@@ -25,7 +26,7 @@ def command(job: str, count: int, as_json: bool, settings_file: str | None) -> N
 
     Takes the worst executor of the last runs. Each line has its inputs, formula and confidence; nothing is applied.
     """
-    from cmsspark.apps.monitor.advice import advise, lines
+    from cmsspark.apps.monitor.advice import advise, alike_runs, lines
     from cmsspark.apps.monitor.measured_runs import find_job_runs
     from cmsspark.apps.monitor.run_report import finding_lines
 
@@ -36,7 +37,10 @@ def command(job: str, count: int, as_json: bool, settings_file: str | None) -> N
         document = {"job": job, "runs": [run.run for run in runs], "advice": msgspec.to_builtins(advice)}
         click.echo(json_text(document, indent=1))
         return
-    click.echo(f"{job}, from {len(runs)} measured run{'s' if len(runs) > 1 else ''}, the latest {runs[0].run}:\n")
+    alike = alike_runs(runs)
+    others = f" ({len(runs) - len(alike)} more had another heap, or no figures)" if 0 < len(alike) < len(runs) else ""
+    used = pluralize(len(alike or runs), "measured run")
+    click.echo(f"{job}, from {used}{others}, the latest {runs[0].run}:\n")
     for line in lines(advice):
         click.echo(readable(line))
     if findings := runs[0].findings:

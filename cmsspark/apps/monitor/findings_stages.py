@@ -89,7 +89,7 @@ def _judge_stage(metrics: RunMetrics, stage: StageEntry) -> Iterator[Finding]:
 
 
 def _skew(stage: StageEntry) -> Finding | None:
-    if stage.totals.tasks - stage.totals.failed_tasks < 4:
+    if _finished(stage) < 4:
         return None
     cure = "spread the key (salt it, or aggregate in two steps); spark.sql.adaptive.skewJoin.enabled splits joins"
     for kind, spread in (("read from the shuffle", stage.shuffle_read_bytes), ("of input", stage.input_bytes)):
@@ -108,6 +108,11 @@ def _skew(stage: StageEntry) -> Finding | None:
     return None
 
 
+def _finished(stage: StageEntry) -> int:
+    """Return how many tasks did their work: those that the spreads are of."""
+    return stage.totals.tasks - stage.totals.failed_tasks - stage.totals.killed_tasks
+
+
 def _task(spread: Spread) -> str:
     """Return which task has the largest value, in brackets; nothing where that is not known."""
     return "" if spread.task is None else f" (task {spread.task} on {spread.host})"
@@ -120,12 +125,12 @@ def _has_more(stage: StageEntry) -> bool:
 
 
 def _straggler(stage: StageEntry) -> Finding | None:
-    times, finished = stage.task_ms, stage.totals.tasks - stage.totals.failed_tasks
+    times = stage.task_ms
     is_long = times.max >= SLOW_MS and times.max >= STRAGGLER_FACTOR * max(times.median, 1)
     # The first tasks of an executor start Python and compile code: several take long then, not one.
     second = times.max if stage.second_task_ms is None else stage.second_task_ms
-    is_long = is_long and times.max >= ALONE_FACTOR * second
-    if finished < 4 or not is_long or _has_more(stage) or times.max < _STRAGGLER_SHARE * (stage.duration_ms or 0):
+    is_long = is_long and times.max >= ALONE_FACTOR * second and _finished(stage) >= 4
+    if not is_long or _has_more(stage) or times.max < _STRAGGLER_SHARE * (stage.duration_ms or 0):
         return None
     title = f"one task ran {times.max / 1000:.0f} s, the median {times.median / 1000:.1f} s, with as much data"
     cure = "look for a record of that task that is expensive, or a slow host (then: spark.speculation=true)"

@@ -203,5 +203,11 @@ def test_the_command_prints_inputs_formula_confidence_and_the_option(
     assert "--conf spark.executor.memory=5g" in done.stdout
     assert "inputs      heap peak 4.2 GB = 97% of 4.3 GB" in done.stdout
     assert "formula     max(unified / 0.6 + 300 MB" in done.stdout and "confidence  medium" in done.stdout
+    assert "from 1 measured run, the latest" in done.stdout
+    smaller = measured(heap=GIB)
+    smaller.options["spark.executor.memory"] = "2g"
+    run_metrics.write(run_metrics.run_file(tmp_path, "20260114T060000Z-1a2b3c"), smaller)
+    done = CliRunner().invoke(command, ["lab", "advise", "some/job"], standalone_mode=False)
+    assert "from 1 measured run (1 more had another heap, or no figures), the latest" in done.stdout
     missing = CliRunner().invoke(command, ["lab", "advise", "other"], standalone_mode=False)
     assert getattr(missing.exception, "exit_code", None) == 66 and "runs of job" in str(missing.exception)

@@ -51,6 +51,12 @@ def skewed(run: RunMetrics) -> None:
     run.stages[0].shuffle_read_bytes = Spread(0, MB, 300 * MB, 17, "node2")
 
 
+def skewed_of_three_beside_killed_copies(run: RunMetrics) -> None:
+    skewed(run)
+    run.stages[0].totals = TaskTotals(tasks=6, killed_tasks=3, run_ms=400_000, task_ms=420_000)
+    run.stages[0].task_count = 40
+
+
 def skewed_input(run: RunMetrics) -> None:
     run.stages[0].shuffle_read_bytes = Spread(90 * MB, 100 * MB, 130 * MB, 17, "node2")
     run.stages[0].input_bytes = Spread(0, MB, 300 * MB, 5, "node1")
@@ -383,6 +389,7 @@ GOOD: list[Callable[[RunMetrics], None]] = [
     straggling(30_000, 29_000),
     straggling(30_000, None),  # REST has no single tasks
     repeated_for_three_tasks,
+    skewed_of_three_beside_killed_copies,
     busy_with_tasks_of_two_cores,
     many_rows(499_000, 3),
     saved(99, MB),
