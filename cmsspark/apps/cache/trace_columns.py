@@ -15,7 +15,8 @@ from cmsspark.base.errors import DataError
 COLUMNS: Final = ("time", "object", "size")
 #: Times outside of these seconds since 1970 are no seconds: a century before and 130 years after.
 FIRST_S, LAST_S = -(10**9) * 3, 4 * 10**9 + 10**8
-_MOST_S: Final = 9e15
+#: Seconds, and milliseconds and microseconds too, that are milliseconds of 64 bits.
+MOST_S: Final = 9e15
 
 
 def require_columns(path: Path, names: list[str]) -> None:
@@ -101,7 +102,7 @@ def _times(time: pa.Array) -> Array:
         return _instants(time)
     seconds = time.cast(pa.float64()).to_numpy(zero_copy_only=False)
     # What is beyond is refused by its value, as far as milliseconds of 64 bits have it.
-    return np.asarray(np.rint(np.clip(seconds, -_MOST_S, _MOST_S) * 1000).astype(np.int64))
+    return np.asarray(np.rint(np.clip(seconds, -MOST_S, MOST_S) * 1000).astype(np.int64))
 
 
 def _instants(time: pa.Array) -> Array:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import gzip
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
+from cmsspark.apps.cache.trace_columns import MOST_S
 from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError
 
@@ -22,18 +23,20 @@ _ENDINGS: Final = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
 
 
 class _Record(msgspec.Struct):
-    file_path: str
-    size: int | None = None
-    attach_time: float | None = None
+    file_path: str | None = None
+    size: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    attach_time: Annotated[float, msgspec.Meta(ge=-MOST_S, le=MOST_S)] | None = None
 
 
 class _Metadata(msgspec.Struct):
-    timestamp: int | None = None
+    timestamp: Annotated[int, msgspec.Meta(ge=-int(MOST_S), le=int(MOST_S))] | None = None
 
 
-class _Line(msgspec.Struct):
-    data: _Record
-    metadata: _Metadata = msgspec.field(default_factory=_Metadata)
+class _Line(_Record):
+    """A line: a record as its ``data``, or with its fields beside ``metadata`` (rule 48)."""
+
+    data: _Record | None = None
+    metadata: _Metadata | None = None
 
 
 def is_xcache(path: Path) -> bool:
@@ -60,11 +63,11 @@ def xcache_batches(path: Path) -> Iterator[tuple[Array, pa.Array, Array, int]]:
                     lines += 1
                     try:
                         record = decoder.decode(line)
+                        is_record = record.data is not None or record.file_path is not None
                     except (msgspec.DecodeError, UnicodeDecodeError):
-                        damaged += 1
-                        left_out += 1
-                        continue
-                    row = _row(record)
+                        is_record = False
+                    damaged += not is_record
+                    row = _row(record) if is_record else None
                     rows += [row] if row else []
                     left_out += row is None
                     if len(rows) >= _BATCH:
@@ -81,10 +84,10 @@ def xcache_batches(path: Path) -> Iterator[tuple[Array, pa.Array, Array, int]]:
 
 
 def _row(line: _Line) -> tuple[int, str, int] | None:
-    record = line.data
+    record, metadata = line.data or line, line.metadata or _Metadata()
     time = None if record.attach_time is None else round(record.attach_time * 1000)
-    if not time and line.metadata.timestamp:
-        stamp = line.metadata.timestamp
+    if not time and metadata.timestamp:
+        stamp = metadata.timestamp
         # Seconds, milliseconds or microseconds, by the size of the number.
         time = stamp * 1000 if stamp < 10**11 else stamp if stamp < 10**14 else stamp // 1000
     if not time or not record.file_path or not record.size:

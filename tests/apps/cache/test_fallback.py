@@ -166,6 +166,22 @@ def test_records_of_xcache_are_requests_of_files(tmp_path: Path) -> None:
         read_trace(tmp_path / "day")
 
 
+def test_records_of_xcache_may_be_flat_and_lines_with_absurd_numbers_are_damaged(tmp_path: Path) -> None:
+    flat = {"file_path": "/store/a", "size": 10, "attach_time": 1767571000, "metadata": {"timestamp": 1767571300}}
+    lines = [json.dumps(flat), json.dumps({**flat, "file_path": None, "data": {"size": 5}})]
+    lines += [json.dumps({**flat, **more}) for more in ({"size": 10**30}, {"attach_time": 1e300}, {"size": 2**63})]
+    lines += [json.dumps({**flat, "attach_time": None, "metadata": {"timestamp": -(10**30)}}), "{}"]
+    (tmp_path / "t.jsonl").write_text("\n".join(lines))
+    trace = read_trace(tmp_path / "t.jsonl")
+    assert (trace.sizes.tolist(), trace.times_ms.tolist(), trace.dropped) == ([10], [1767571000000], {"null": 6})
+    # A record without a file is no damage.
+    (tmp_path / "t.jsonl").write_text("\n".join([lines[0], *lines[1:2] * 20]))
+    assert read_trace(tmp_path / "t.jsonl").dropped == {"null": 20}
+    (tmp_path / "t.jsonl").write_text("\n".join([lines[0], *["{}"] * 20]))
+    with pytest.raises(errors.DataError, match="not records of XCache"):
+        read_trace(tmp_path / "t.jsonl")
+
+
 def test_numbers_of_many_objects_are_those_of_their_first_requests() -> None:
     generator = np.random.default_rng(1)
     names = generator.integers(0, 2**64 - 1, 100_000, dtype=np.uint64)[generator.integers(0, 100_000, 300_000)]
