@@ -53,8 +53,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """A manifest. What a job of that kind does not write, or an old version did not, is empty or None.
 
     ``reconciliation``: by stream, the bins as :meth:`cmsspark.counting.reconciliation.StreamBins.as_dict` has them.
-    ``unmatched_prefixes``: by stream, [prefix, records]. ``rows_of``: of a compacted run, the run that made its rows.
-    ``days``: of a period, each day's run. ``document``: the manifest as it stands in the file.
+    ``unmatched_prefixes``: by stream, [prefix, records]. ``earlier_jobs``: by stream of jobs, the day before.
+    ``rows_of``: of a compacted run, the run that made its rows. ``days``: of a period, each day's run. ``document``:
+    the manifest as it stands in the file.
     """
 
     document: dict[str, Any]
@@ -64,6 +65,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     period: str | None = None
     tables: dict[str, TableEntry] = {}
     inputs: tuple[InputEntry, ...] = ()
+    earlier_jobs: dict[str, dict[str, Any]] = {}
     dumps: dict[str, DumpEntry] = {}
     streams: tuple[str, ...] = ()
     missing_streams: tuple[str, ...] = ()

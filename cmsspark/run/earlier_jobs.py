@@ -51,9 +51,12 @@ class EarlierDay:
         return [f"{self.stream}: jobs already counted on {self.day} cannot be recognised: {self.missing}"]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the entry of the manifest: the day, its folder (null: none is there), and where its ids come from."""
-        folder = None if self.source is None else self.source.folder
-        entry: dict[str, Any] = {"day": self.day.isoformat(), "folder": folder}
+        """Return the entry of the manifest: the day, its folder (null: none is there) with the sums of its files, and
+        where its ids come from.
+        """
+        entry: dict[str, Any] = {"day": self.day.isoformat(), "folder": None}
+        if self.source is not None:
+            entry |= {"folder": self.source.folder, **self.source.file_sums()}
         if self.ids is not None:
             return {**entry, "ids_from": "stored", "job": self.ids.manifest.job, "run": self.ids.manifest.run}
         return {**entry, "ids_from": None if self.source is None else "logs"}

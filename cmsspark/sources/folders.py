@@ -55,6 +55,11 @@ class DayInput:
         """Return a digest over path, size and mtime of each file."""
         return digest({"": self.files})
 
+    def file_sums(self) -> dict[str, int]:
+        """Return the number of files, their bytes and the latest mtime, which do not depend on the folder's name."""
+        newest_ms = max((file.mtime_ms for file in self.files), default=0)
+        return {"file_count": len(self.files), "bytes": self.size, "newest_ms": newest_ms}
+
 
 def resolve_day(
     files: Files, layout: Layout, stream: str, day: date, *, allow_tmp: bool = False, any_epoch: bool = False

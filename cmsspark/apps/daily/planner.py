@@ -103,6 +103,30 @@ class Planner:
                 return f"stale: the files of {stream} have changed"
             if read.is_tmp and not now.is_tmp:
                 return f"stale: {stream} is final now"
+            # The entry of a feed has a name of its own.
+            earlier = manifest.earlier_jobs
+            day_before = next(iter(earlier.values()), None) if job.feed else earlier.get(stream)
+            if day_before and (reason := self._stale_earlier(stream, day_before)):
+                return reason
+        return ""
+
+    def _stale_earlier(self, stream: str, entry: Mapping[str, Any]) -> str:
+        """Return the change of the day before, whose jobs must not be counted again (rule 31). Else empty."""
+        before = date.fromisoformat(entry["day"])
+        is_allowed = self.policies.get(stream) == "tmp"
+        try:
+            # As where the day before was read: its source may be that of an earlier epoch.
+            now = folders.resolve_day(self.files, self.layout, stream, before, allow_tmp=is_allowed, any_epoch=True)
+        except (InputMissing, NotReady):
+            return ""
+        sums = now.file_sums()
+        if not readiness.judge_writing(stream, sums["newest_ms"], self.now_ms, self.rules).is_ready:
+            return ""
+        if entry["folder"] is None:
+            return f"stale: {stream} of {before}, whose jobs may be counted twice, has arrived"
+        # Manifests of earlier versions have no sums.
+        if "file_count" in entry and {**entry, **sums} != entry:
+            return f"stale: the files of {stream} of {before}, whose jobs are left out, have changed"
         return ""
 
     def _fingerprint(self, job: Job, day: date, options: tuple[str, ...]) -> str:

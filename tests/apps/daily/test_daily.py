@@ -81,6 +81,23 @@ def test_logs_that_were_deleted_make_no_day_stale(done: Mornings) -> None:
     assert done.work() == []
 
 
+def test_the_day_before_that_arrives_or_changes_makes_a_day_stale_whose_jobs_it_would_double(done: Mornings) -> None:
+    before, day = DAYS[4], DAYS[5]
+    absent = {"day": before.isoformat(), "folder": None, "ids_from": None}
+    done.store(day, earlier_jobs={"eos": absent})
+    (task,) = done.daily(publish=False).tasks(DAYS[0], LAST)
+    assert (task.day, task.reason) == (day, f"stale: eos of {before}, whose jobs may be counted twice, has arrived")
+    sums = {"file_count": 1, "bytes": 1_000, "newest_ms": int(NOW - 3_600) * 1000}
+    read = {**absent, "folder": str(done.log_folder(before)), **sums, "ids_from": "logs"}
+    done.store(day, earlier_jobs={"eos": read})
+    assert done.daily(publish=False).tasks(day, day) == []
+    done.log(before, 1_001)
+    (task,) = done.daily(publish=False).tasks(day, day)
+    assert task.reason == f"stale: the files of eos of {before}, whose jobs are left out, have changed"
+    done.log(before, 1_001, at=NOW - 60)  # still being written
+    assert done.daily(publish=False).tasks(day, day) == []
+
+
 def test_a_schema_that_changed_makes_days_stale_and_they_stay_readable(done: Mornings) -> None:
     path = Path(done.fout) / JOB / DAYS[2].isoformat() / "runs" / done.manifest(DAYS[2])["run"] / "manifest.json"
     path.write_text(path.read_text().replace(done.manifest(DAYS[2])["tables"][JOB]["schema"], "another"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from datetime import date
@@ -97,3 +98,15 @@ def test_records_of_caches_that_change_or_lack_are_reported_as_those_of_logs(pla
     waiting = daily(place, *only, "--force")
     assert waiting.returncode == 75, waiting.stdout + waiting.stderr
     assert "xcache" in waiting.stdout + waiting.stderr
+
+
+@pytest.mark.parametrize("job", ["dbs_condor", "job_efficiency"])
+def test_a_day_is_counted_again_when_the_logs_of_the_day_before_arrive(place: Path, job: str) -> None:
+    only = ("--job", job, "--no-publish")
+    assert daily(place, *only).returncode == 0
+    folder = place / "cms/project/monitoring/archive/condor/raw/metric/2026/01"
+    shutil.copytree(folder / "15", folder / "14")
+    shown = daily(place, *only, "--dry-run")
+    assert "stale: condor of 2026-01-14, whose jobs may be counted twice, has arrived" in shown.stdout
+    assert daily(place, *only).returncode == 0
+    assert "stale" not in daily(place, *only, "--dry-run").stdout
