@@ -79,7 +79,7 @@ class Estimate:
         if not self.sizes:
             return "no run was measured yet: by figures of a quiet machine, which may be far off"
         read = " to ".join(dict.fromkeys(volume(size) for size in (min(self.sizes), max(self.sizes))))
-        took = " to ".join(dict.fromkeys(f"{value:.0f}" for value in (min(self.seconds), max(self.seconds))))
+        took = " to ".join(dict.fromkeys(_short(value) for value in (min(self.seconds), max(self.seconds))))
         return f"by {pluralize(len(self.sizes), 'measured run')} of {read}, which took {took} s"
 
 
@@ -177,7 +177,7 @@ def plan_lines(runs: Sequence[RunMetrics], kind: str, size: Size, options: Mappi
         count = pluralize(size.executors, "executor")
         yield f"executors  {count} of {pluralize(size.executor_cores, 'core')}, {pluralize(size.slots, 'task')} at once"
     yield f"memory     {_memory(expected, kind, size, container, options)}"
-    yield f"time       {expected.expected_s:.0f} s, {expected.basis()}"
+    yield f"time       {_short(expected.expected_s)} s, {expected.basis()}"
     hours = (size.slots if container is None else size.executors * size.executor_cores) * expected.expected_s / 3600
     cost = f"{expected.tasks_s / 3600:.2g} core hours of tasks, at most {hours:.2g} with what waits"
     if container is not None:
@@ -207,16 +207,21 @@ def deviation(state_dir: Path, metrics: RunMetrics) -> list[str]:
         return []
     kind = classify_run(metrics.engine, metrics.master)
     expected = estimate(comparable(state_dir, metrics.job, kind, metrics.began_ms), kind, size)
-    lines = [f"Expected: {expected.expected_s:.0f} s, {expected.basis()}"]
-    lines.append(f"  time    {_compared(_duration_s(metrics), expected.expected_s, '{:.0f} s'.format)}")
+    lines = [f"Expected: {_short(expected.expected_s)} s, {expected.basis()}"]
+    lines.append(f"  time    {_compared(_duration_s(metrics), expected.expected_s, _short, ' s')}")
     if tasks_s := metrics.totals.run_ms / 1000:
-        lines.append(f"  tasks   {_compared(tasks_s, expected.tasks_s, '{:,.0f} core seconds'.format)}")
+        lines.append(f"  tasks   {_compared(tasks_s, expected.tasks_s, _short, ' core seconds')}")
     if expected.python_bytes and (peak := _python_peak(metrics, kind)):
         lines.append(f"  Python  {_compared(peak, expected.python_bytes, volume)}")
     return lines
 
 
-def _compared(value: float, expected: float, shown: Callable[[Any], str]) -> str:
+def _short(seconds: float) -> str:
+    """Return seconds as text: below 10 with two digits, so that what is compared differs."""
+    return f"{seconds:,.0f}" if seconds >= 10 else f"{seconds:.2g}"
+
+
+def _compared(value: float, expected: float, shown: Callable[[Any], str], unit: str = "") -> str:
     change = value / expected - 1
     off = "as expected" if abs(change) < 0.005 else f"{abs(change):.0%} {'more' if change > 0 else 'less'}"
-    return f"{shown(value)} instead of {shown(expected)}: {off}"
+    return f"{shown(value)}{unit} instead of {shown(expected)}{unit}: {off}"

@@ -135,5 +135,11 @@ def test_a_run_that_ended_is_compared_with_what_was_expected_before_it(tmp_path:
         "  Python  3.0 GB instead of 2.0 GB: 50% more",
     ]
     assert deviation(tmp_path, on_yarn(1, GB, state="FAILED")) == []
+    short = on_yarn(0.4, GB, 600)
+    stored(tmp_path / "short", on_yarn(0.8, GB), short)
+    assert deviation(tmp_path / "short", short) == [
+        "Expected: 0.8 s, by 1 measured run of 1.0 GB, which took 0.8 s",
+        "  time    0.4 s instead of 0.8 s: 50% less",
+    ]
     # Nothing but the time of a run was measured.
     assert [line.split()[0] for line in deviation(tmp_path, on_yarn(110, GB, 300))] == ["Expected:", "time"]
